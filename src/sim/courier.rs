@@ -34,6 +34,8 @@ const TROUBLED: i64 = 60 * SECOND;
 /// After the troubles: the longest back-off of a connection and of a postponed destination, and the
 /// time for the messages.
 const QUIET: i64 = 60 * SECOND;
+/// A connection without an answer for this long ends.
+const ANSWER_TIMEOUT: i64 = 5 * SECOND;
 /// The host reads the file this often without a signal.
 const INTERVAL: i64 = SECOND;
 
@@ -72,6 +74,8 @@ struct Connection {
     receiver: Option<ReceiverSession>,
     /// When the last frame arrives, in each direction.
     arrivals: [i64; 2],
+    /// The sender's last answer, or its first offer since then.
+    progress: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -236,6 +240,7 @@ impl World {
                 if let Some(connection) = self.connections.get_mut(&connection) {
                     connection.receiver = None;
                 }
+                self.forget_ended();
             }
             Event::Consume(machine) => self.consume(machine)?,
             Event::Trouble => self.trouble(),
@@ -352,6 +357,7 @@ impl World {
             sender: Some(sender),
             receiver: Some(receiver),
             arrivals: [0; 2],
+            progress: self.now,
         };
         self.connections.insert(id, connection);
         self.send_to_receiver(id, hello);
@@ -365,11 +371,20 @@ impl World {
         let (from, Some(sender)) = (connection.from, &mut connection.sender) else {
             return;
         };
+        let awaited = sender.awaits_answer();
+        if awaited && self.now - connection.progress > ANSWER_TIMEOUT {
+            self.push(0, Event::SenderEnds(id));
+            self.push(0, Event::ReceiverEnds(id));
+            return;
+        }
         let machine = &mut self.machines[from];
         let (now, _) = machine.times(self.now);
         let next = sender
             .next_offer(&machine.file, now)
             .expect("the file is sound");
+        if next.offer.is_some() && !awaited {
+            connection.progress = self.now;
+        }
         if let Some(wait) = next.wait {
             self.push(
                 i64::try_from(wait.as_micros()).expect("short"),
@@ -438,6 +453,7 @@ impl World {
             return Ok(());
         };
         let from = connection.from;
+        connection.progress = self.now;
         let Some(mut sender) = connection.sender.take() else {
             return Ok(());
         };
@@ -483,6 +499,11 @@ impl World {
             let life = self.machines[from].life;
             self.push(wait, Event::Host(from, life));
         }
+    }
+
+    fn forget_ended(&mut self) {
+        self.connections
+            .retain(|_, connection| connection.sender.is_some() || connection.receiver.is_some());
     }
 
     fn consume(&mut self, number: usize) -> Result<(), String> {
@@ -608,6 +629,7 @@ impl World {
                 ended.push(*id);
             }
         }
+        self.forget_ended();
         for id in ended {
             let after = self.latency();
             self.push(after, Event::SenderEnds(id));
@@ -668,7 +690,9 @@ impl World {
 
     /// No message is ready at the sender and visible at the receiver.
     fn check_pair(&self, id: u64) -> Result<(), String> {
-        let connection = &self.connections[&id];
+        let Some(connection) = self.connections.get(&id) else {
+            return Ok(());
+        };
         let (from, to) = (
             &self.machines[connection.from],
             &self.machines[connection.to],

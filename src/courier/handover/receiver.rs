@@ -57,7 +57,6 @@ struct Stored {
     uid: Uid,
     authority: String,
     queue: String,
-    visited: Vec<u8>,
     bytes: i64,
 }
 
@@ -225,6 +224,10 @@ impl ReceiverSession {
             let reason = "an earlier message of the queue was postponed".to_owned();
             return Ok(Verdict::Postpone(reason));
         }
+        // Before the search for its id: a message that has gone in a circle is known here.
+        if let Some(reason) = self.circle(message) {
+            return Ok(Verdict::Refuse(reason));
+        }
         if !planted!(self.fault, RestoredCopyStored) && is_known(transaction, &message.uid)? {
             return Ok(Verdict::Known);
         }
@@ -293,8 +296,8 @@ impl ReceiverSession {
         transaction: &Transaction<'_>,
         message: &OfferedMessage,
     ) -> rusqlite::Result<Verdict> {
-        if let Some(reason) = self.dead_end(&message.authority, &message.visited) {
-            return Ok(Verdict::Refuse(reason));
+        if self.policy.next_hop(&message.authority).is_none() {
+            return Ok(Verdict::Refuse(no_route(&message.authority)));
         }
         if self.policy.max_outgoing == u64::MAX {
             return Ok(Verdict::Store);
@@ -309,23 +312,16 @@ impl ReceiverSession {
         })
     }
 
-    /// Returns why a message cannot go on from here.
-    fn dead_end(&self, authority: &str, visited: &[u8]) -> Option<String> {
+    /// Returns why a message has passed too many machines.
+    fn circle(&self, message: &OfferedMessage) -> Option<String> {
         let own = &self.policy.own;
-        if visited.chunks(own.len()).any(|file| file == own) && !planted!(self.fault, LoopAccepted)
-        {
-            return Some(format!("the routes to `{authority}` form a loop"));
+        let mut passed = message.visited.chunks(own.len());
+        if passed.any(|file| file == own) && !planted!(self.fault, LoopAccepted) {
+            return Some(format!("the routes to `{}` form a loop", message.authority));
         }
-        if visited.len() / own.len() >= self.policy.max_hops {
-            let limit = self.policy.max_hops;
-            return Some(format!(
-                "it has passed {limit} machines, which is the limit"
-            ));
-        }
-        match self.policy.next_hop(authority) {
-            Some(_) => None,
-            None => Some(format!("there is no route to `{authority}`")),
-        }
+        let limit = self.policy.max_hops;
+        (message.visited.len() / own.len() > limit)
+            .then(|| format!("it has passed {limit} machines, which is the limit"))
     }
 
     /// Makes the confirmed messages visible, in the order of their offers.
@@ -341,7 +337,7 @@ impl ReceiverSession {
             let rule = format_args!("must be at most {}, but is {}", self.number, upto.number);
             return Ok(Err(Error::invalid("upto", rule)));
         }
-        let sql = "SELECT id, uid, authority, queue, visited, length(body) FROM inbound
+        let sql = "SELECT id, uid, authority, queue, length(body) FROM inbound
                    WHERE sender = ?1 AND number <= ?2 AND (?3 OR number > 0) ORDER BY id";
         let number = i64::try_from(upto.number).unwrap_or(i64::MAX);
         let stored: Vec<Stored> = transaction
@@ -352,8 +348,7 @@ impl ReceiverSession {
                     uid: row.get(1)?,
                     authority: row.get(2)?,
                     queue: row.get(3)?,
-                    visited: row.get(4)?,
-                    bytes: row.get(5)?,
+                    bytes: row.get(4)?,
                 })
             })?
             .collect::<rusqlite::Result<_>>()?;
@@ -378,13 +373,10 @@ impl ReceiverSession {
         if !message.authority.is_empty() {
             // The routes may have changed since the message was stored.
             let Some(hop) = self.policy.next_hop(&message.authority) else {
-                let reason = format!("there is no route to `{}`", message.authority);
-                return bury(transaction, wall, message, &reason);
+                return bury(transaction, wall, message, &no_route(&message.authority));
             };
-            let mut visited = message.visited.clone();
-            visited.extend_from_slice(&self.policy.own);
             let ends_at = self.policy.max_age.map(|age| now.saturating_add(age));
-            return pass_on(transaction, wall, message, hop, &visited, ends_at);
+            return pass_on(transaction, wall, message, hop, ends_at);
         }
         let queue = "SELECT id FROM queues WHERE name = ?1";
         let queue: Option<i64> = transaction
@@ -436,6 +428,10 @@ fn store(
     Ok(())
 }
 
+fn no_route(authority: &str) -> String {
+    format!("there is no route to `{authority}`")
+}
+
 fn make_visible(
     transaction: &Transaction<'_>,
     now: Micros,
@@ -458,15 +454,14 @@ fn pass_on(
     wall: Micros,
     message: &Stored,
     hop: &str,
-    visited: &[u8],
     ends_at: Option<Micros>,
 ) -> rusqlite::Result<()> {
     let sql = "INSERT INTO outgoing
                  (uid, authority, queue, hop, status, stored_at, ends_at, visited, size, checksum,
                   body)
-               SELECT uid, authority, queue, ?2, 1, ?3, ?4, ?5, length(body), checksum, body
+               SELECT uid, authority, queue, ?2, 1, ?3, ?4, visited, length(body), checksum, body
                FROM inbound WHERE id = ?1";
-    let values = params![message.row, hop, wall, ends_at, visited];
+    let values = params![message.row, hop, wall, ends_at];
     transaction.prepare_cached(sql)?.execute(values)?;
     Ok(())
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
 use super::frames::{
-    Accept, Arrival, FrameNumbers, Hello, OfferedMessage, ReceiverContent, ReceiverFrame,
+    Accept, Arrival, FileId, FrameNumbers, Hello, OfferedMessage, ReceiverContent, ReceiverFrame,
     SenderContent, SenderFrame, Uid, Upto, VERSION, Welcome,
 };
 use crate::{
@@ -38,6 +38,8 @@ pub(crate) struct SenderSession {
     frames: FrameNumbers,
     /// `uncertain_upto` before this connection.
     uncertain_before: i64,
+    /// The id of the own file.
+    own: FileId,
     welcomed: bool,
     /// The number of the last offered message.
     number: u64,
@@ -48,6 +50,8 @@ pub(crate) struct SenderSession {
     /// Destinations that postponed a message on this connection.
     retries: HashMap<Destination, Retry>,
     has_accepted: bool,
+    /// The messages of Welcome are confirmed, and not yet visible.
+    held_confirmed: bool,
 }
 
 #[derive(Debug)]
@@ -111,6 +115,7 @@ impl SenderSession {
             rng: fastrand::Rng::with_seed(seed),
             frames: FrameNumbers::default(),
             uncertain_before: 0,
+            own: FileId::default(),
             welcomed: false,
             number: 0,
             cursor: 0,
@@ -118,6 +123,7 @@ impl SenderSession {
             in_flight_bytes: 0,
             retries: HashMap::new(),
             has_accepted: false,
+            held_confirmed: false,
         }
     }
 
@@ -131,10 +137,10 @@ impl SenderSession {
         if !planted!(self.fault, UncertaintyNotNoted) {
             self.set_uncertain(transaction, ALL)?;
         }
-        let sender = transaction.query_row("SELECT id FROM identity", [], |row| row.get(0))?;
+        self.own = transaction.query_row("SELECT id FROM identity", [], |row| row.get(0))?;
         let hello = Hello {
             version: VERSION,
-            sender,
+            sender: self.own,
             name: self.name.clone(),
         };
         Ok(self.frames.number(SenderContent::Hello(hello)))
@@ -147,7 +153,7 @@ impl SenderSession {
 
     /// Returns whether the receiver owes an answer.
     pub(crate) fn awaits_answer(&self) -> bool {
-        !self.welcomed || !self.in_flight.is_empty()
+        !self.welcomed || self.held_confirmed || !self.in_flight.is_empty()
     }
 
     /// Handles an answer, and returns the frames to send when the transaction is durable.
@@ -226,6 +232,7 @@ impl SenderSession {
         // Also the ids that this file does not know, because it was restored from an older copy:
         // their senders' transactions were committed.
         let confirms = !held.is_empty() && !planted!(self.fault, HeldNotConfirmed);
+        self.held_confirmed = confirms;
         Ok(confirms.then_some(SenderContent::Confirm(Upto {
             number: 0,
             held: true,
@@ -309,6 +316,7 @@ impl SenderSession {
         upto: Upto,
     ) -> rusqlite::Result<()> {
         if upto.held {
+            self.held_confirmed = false;
             let rows: Vec<i64> = transaction
                 .prepare_cached("SELECT id FROM outgoing WHERE hop = ?1 AND status = 2")?
                 .query_map([&self.hop], |row| row.get(0))?
@@ -473,10 +481,10 @@ impl SenderSession {
             sent: false,
         };
         self.in_flight.insert(self.number, message);
-        messages.push(OfferedMessage {
-            number: self.number,
-            ..row.message
-        });
+        let mut message_row = row.message;
+        message_row.number = self.number;
+        message_row.visited.extend_from_slice(&self.own);
+        messages.push(message_row);
     }
 
     /// Notes which messages the hop may have stored. The connection has ended.
