@@ -32,6 +32,8 @@ async fn history_is_bounded_by_count_and_by_age_in_small_steps() {
         "SELECT count(*) FROM received",
         "SELECT count(*) FROM outgoing",
     );
+    // The first put sets the file's clock.
+    send(&manager, "orders", &["tea"]).await;
     execute(&manager, FILL).await;
     assert!(
         manager.maintain().await.expect("maintained"),
