@@ -174,7 +174,7 @@ impl Machine {
     }
 
     /// Puts an older copy in the place of the file; returns the messages that arrived or were sent
-    /// since.
+    /// since, and those that wait for the next connection of their sender.
     pub(super) fn restore(&mut self) -> Vec<Id> {
         let Some((copy, received)) = &self.copy else {
             return Vec::new();
@@ -184,10 +184,12 @@ impl Machine {
         self.file = copy_of(copy);
         self.received.truncate(*received);
         self.clock = (0, 0);
-        after
+        let mut changed: Vec<Id> = after
             .into_iter()
             .filter(|id| !before.contains(id))
-            .collect()
+            .collect();
+        changed.extend(self.ids("SELECT uid FROM inbound"));
+        changed
     }
 
     /// Returns how often the message stands in a table.
