@@ -17,6 +17,7 @@ mod message;
 mod message_status;
 mod notify_state;
 mod notifying;
+mod process;
 mod retention;
 mod rows;
 mod send_in;

@@ -24,7 +24,12 @@ use self::hop::Hop;
 pub(crate) use self::receiving::ReceivingStream;
 use super::{QueueManager, crash_point::crash_point, handover::Policy};
 use crate::{
-    base::{clock::Clock, log_limiter::LogLimiter, sync::lock, task::Scope},
+    base::{
+        clock::{Clock, Tick},
+        log_limiter::LogLimiter,
+        sync::lock,
+        task::Scope,
+    },
     error::Result,
     types::WakeStream,
 };
@@ -66,6 +71,8 @@ pub(crate) struct Shared {
     policy: Policy,
     clock: Clock,
     errors: Mutex<LogLimiter<2>>,
+    /// The last search for dead processes.
+    recovered: Mutex<Tick>,
 }
 
 /// Kinds of the log limiter.
@@ -103,12 +110,15 @@ impl Host {
         wakes: Option<Box<dyn WakeStream>>,
     ) -> Result<Self> {
         manager.end_crashed_connections().await?;
+        manager.recover().await?;
+        let clock = Clock::new();
         let shared = Arc::new(Shared {
+            recovered: Mutex::new(clock.now()),
             changed: Notify::new(),
             policy: manager.policy(),
             manager,
             config,
-            clock: Clock::new(),
+            clock,
             errors: Mutex::new(LogLimiter::new(Duration::from_secs(10))),
         });
         let scope = Scope::new();
@@ -158,6 +168,13 @@ impl Shared {
                 }
                 Err(error) => self.report(ERROR_OF_FILE, &error, "the queue file cannot be read"),
             }
+            if let Err(error) = self.recover().await {
+                self.report(
+                    ERROR_OF_FILE,
+                    &error,
+                    "messages of dead processes stay hidden",
+                );
+            }
             crash_point("notifying-before");
             match self.manager.notify_pending().await {
                 Ok(0) => {}
@@ -175,6 +192,23 @@ impl Shared {
                 () = tokio::time::sleep(self.config.interval) => {}
             }
         }
+    }
+
+    /// Gives back what dead processes had received, at most once per interval.
+    async fn recover(&self) -> Result<()> {
+        let now = self.clock.now();
+        let due = {
+            let mut last = lock(&self.recovered);
+            let due = now.since(*last) >= self.config.interval;
+            if due {
+                *last = now;
+            }
+            due
+        };
+        if due && self.manager.has_taken().await? {
+            self.manager.recover().await?;
+        }
+        Ok(())
     }
 
     async fn maintain(&self) {

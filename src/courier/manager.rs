@@ -6,7 +6,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
 };
@@ -18,11 +18,12 @@ use super::{
     host_lock::HostLock,
     message::Destination,
     notify_state::NotifyState,
+    process::ProcessLock,
     set_aside,
 };
 use crate::{
     backend::sqlite::Database,
-    base::task::Scope,
+    base::{sync::lock, task::Scope},
     error::{Error, Result},
     queue::{
         SqliteQueue,
@@ -85,6 +86,8 @@ pub(super) struct Shared {
     /// The number of sends to other machines until they are counted again.
     pub(super) outgoing_room: AtomicI64,
     pub(super) scope: Scope,
+    /// Taken by the first receive.
+    process: Mutex<Option<ProcessLock>>,
     /// Dropped last: another process may host the file from then on.
     host: OnceLock<HostLock>,
 }
@@ -116,6 +119,7 @@ impl QueueManager {
             outgoing: watch::Sender::new(0),
             outgoing_room: AtomicI64::new(0),
             scope: Scope::new(),
+            process: Mutex::new(None),
             host: OnceLock::new(),
         };
         let shared = Arc::new(shared);
@@ -186,6 +190,16 @@ impl QueueManager {
 }
 
 impl Shared {
+    /// Returns the id under which this process receives messages.
+    pub(super) fn process_id(&self) -> Result<[u8; 16]> {
+        let mut process = lock(&self.process);
+        if let Some(process) = &*process {
+            return Ok(process.id);
+        }
+        let acquired = ProcessLock::acquire(self.database.path())?;
+        Ok(process.insert(acquired).id)
+    }
+
     pub(super) fn address(&self, queue: &str) -> Result<QueueAddress> {
         QueueAddress::new(&self.config.account, queue)
     }

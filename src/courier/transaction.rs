@@ -157,10 +157,11 @@ impl Transaction {
     pub async fn receive_many(&mut self, queue: &str, max: usize) -> Result<Vec<ReceivedMessage>> {
         let max = QueueLimits::EMBEDDED.check_max(max)?;
         let (times, queue) = (self.times(), queue.to_owned());
+        let process = self.shared.process_id()?;
         let taken = self.shared.database.write_unsynced(move |transaction| {
             let now = clock::advance(transaction)?;
             let until = times.ends_at(now);
-            let taken = staging::receive(transaction, &queue, max, until, now)?;
+            let taken = staging::receive(transaction, &queue, max, until, now, process)?;
             Ok((taken, until))
         });
         let (taken, ends_at) = taken.await?;

@@ -483,19 +483,18 @@ fn bury(
 }
 
 /// Notes that the relay is to be told of messages.
-pub(crate) fn note_unnotified(
+fn note_unnotified(
     transaction: &Transaction<'_>,
     queue: i64,
     messages: i64,
     bytes: i64,
 ) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO unnotified (queue, messages, bytes, revision) VALUES (?1, ?2, ?3, 1)
+    let sql = "INSERT INTO unnotified (queue, messages, bytes, revision) VALUES (?1, ?2, ?3, ?4)
                ON CONFLICT (queue) DO UPDATE SET messages = messages + excluded.messages,
-                 bytes = bytes + excluded.bytes, revision = revision + 1";
-    transaction
-        .prepare_cached(sql)?
-        .execute([queue, messages, bytes])?;
-    Ok(())
+                 bytes = bytes + excluded.bytes, revision = excluded.revision";
+    // Random: a counter would begin again with each row.
+    let values = [queue, messages, bytes, fastrand::i64(..)];
+    transaction.prepare_cached(sql)?.execute(values).map(drop)
 }
 
 #[cold]

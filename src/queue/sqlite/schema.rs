@@ -66,6 +66,14 @@ pub(crate) const SCHEMA: Schema = Schema {
         ) STRICT;
         CREATE INDEX staged_by_tx ON staged (tx);
         CREATE INDEX staged_by_end ON staged (ends_at);
+        -- Messages that a transaction has received, with the state to restore if its process dies.
+        CREATE TABLE taken (
+            message INTEGER NOT NULL PRIMARY KEY,
+            process BLOB NOT NULL,
+            receipt INTEGER NOT NULL,
+            visible_at INTEGER NOT NULL
+        ) STRICT;
+        CREATE INDEX taken_by_process ON taken (process);
         -- To other machines.
         CREATE TABLE outgoing (
             id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, -- in the order of the commits
