@@ -266,8 +266,6 @@ pub(crate) enum Fault {
     OffersBeforeWelcome,
     /// Hand-over: frames of an earlier connection are handled.
     OldConnectionAccepted,
-    /// Hand-over: a repeated frame is handled again.
-    RepeatedFrameHandled,
     /// Hand-over: a frame is handled although an earlier one is missing.
     FrameGapAccepted,
     /// Hand-over: the ids of earlier messages are forgotten.

@@ -495,7 +495,7 @@ impl World {
         if let Some(mut sender) = connection.sender.take() {
             self.machines[from].step(true, |transaction| sender.end(transaction));
             let wait = self.rng.i64(..15 * SECOND);
-            let wait = if self.rng.bool() { wait / 100 } else { wait };
+            let wait = if self.rng.bool() { wait / 200 } else { wait };
             let life = self.machines[from].life;
             self.push(wait, Event::Host(from, life));
         }
@@ -553,6 +553,12 @@ impl World {
         if late {
             self.totals.late += 1;
             latency += self.rng.i64(..5 * SECOND);
+            if self.rng.bool() {
+                // Its connection is replaced before it arrives.
+                let ends = self.rng.i64(..100 * MILLI);
+                self.push(ends, Event::SenderEnds(id));
+                self.push(latency + SECOND, Event::ReceiverEnds(id));
+            }
         }
         let mut at = self.now + latency;
         if swapped {

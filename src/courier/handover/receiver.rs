@@ -91,7 +91,6 @@ impl ReceiverSession {
     ) -> Step<Vec<ReceiverFrame>> {
         match self.frames.arrive(frame.frame) {
             Arrival::Next => {}
-            Arrival::Repeated if planted!(self.fault, RepeatedFrameHandled) => {}
             Arrival::Repeated => return Ok(Ok(Vec::new())),
             Arrival::Gap if planted!(self.fault, FrameGapAccepted) => {}
             Arrival::Gap => return Ok(Err(replaced("a frame of the hand-over is missing"))),
@@ -181,7 +180,7 @@ impl ReceiverSession {
     ) -> Step<Accept> {
         let mut accept = Accept::default();
         for message in messages {
-            if message.number != self.number + 1 && !planted!(self.fault, RepeatedFrameHandled) {
+            if message.number != self.number + 1 {
                 let rule = format_args!("must be {}, but is {}", self.number + 1, message.number);
                 return Ok(Err(Error::invalid("number", rule)));
             }
@@ -228,7 +227,7 @@ impl ReceiverSession {
         if let Some(reason) = self.circle(message) {
             return Ok(Verdict::Refuse(reason));
         }
-        if !planted!(self.fault, RestoredCopyStored) && is_known(transaction, &message.uid)? {
+        if is_known(transaction, &message.uid, self.fault)? {
             return Ok(Verdict::Known);
         }
         let held = "SELECT 1 FROM inbound WHERE sender = ?1 AND uid = ?2";
@@ -353,7 +352,7 @@ impl ReceiverSession {
             })?
             .collect::<rusqlite::Result<_>>()?;
         for message in &stored {
-            if !is_known(transaction, &message.uid)? {
+            if !is_known(transaction, &message.uid, self.fault)? {
                 self.release(transaction, now, wall, message)?;
             }
             let delete = "DELETE FROM inbound WHERE id = ?1";
@@ -396,7 +395,11 @@ impl ReceiverSession {
 }
 
 /// Returns whether the file has, or had, the message in a table other than `inbound`.
-fn is_known(transaction: &Transaction<'_>, uid: &Uid) -> rusqlite::Result<bool> {
+fn is_known(transaction: &Transaction<'_>, uid: &Uid, fault: Fault) -> rusqlite::Result<bool> {
+    if planted!(fault, RestoredCopyStored) {
+        let sql = "SELECT 1 FROM messages WHERE uid = ?1";
+        return transaction.prepare_cached(sql)?.exists([uid]);
+    }
     let sql = "SELECT 1 WHERE EXISTS (SELECT 1 FROM messages WHERE uid = ?1)
                   OR EXISTS (SELECT 1 FROM received WHERE uid = ?1)
                   OR EXISTS (SELECT 1 FROM outgoing WHERE uid = ?1)

@@ -134,7 +134,8 @@ impl Machine {
                 .collect::<rusqlite::Result<_>>()?;
             let mut ids = Vec::new();
             for (row, uid, body) in rows {
-                let keep = "INSERT INTO received (uid, queue, size, arrived_at, received_at)
+                let keep =
+                    "INSERT OR IGNORE INTO received (uid, queue, size, arrived_at, received_at)
                             VALUES (?1, '', 0, 0, ?2)";
                 transaction
                     .prepare_cached(keep)?

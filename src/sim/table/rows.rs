@@ -141,7 +141,6 @@ pub(super) const COURIER_FAULTS: &[Row] = rows! {
     HeldConfirmed, "hand-over: welcome", "sent messages count as visible although the receiver holds them";
     OffersBeforeWelcome, "hand-over: welcome", "messages are offered before the receiver has said what it holds";
     OldConnectionAccepted, "hand-over: connection", "frames of an earlier connection are handled";
-    RepeatedFrameHandled, "hand-over: frames", "a repeated frame is handled again";
     FrameGapAccepted, "hand-over: frames", "a frame is handled although an earlier one is missing";
     RestoredCopyStored, "hand-over: ids", "the ids of earlier messages are forgotten";
     PostponedOvertaken, "hand-over: order", "a message overtakes a postponed one of its queue";
