@@ -67,6 +67,8 @@ pub enum Event {
     },
     /// The directory was synced.
     SyncDirectory,
+    /// Nothing: stands for an event that a test takes out.
+    None,
 }
 
 /// A file's durable content, and the changes since its last sync.
@@ -127,6 +129,7 @@ impl Replay {
                 }
             }
             Event::FailedSync { file } => self.durable(*file).fail(random),
+            Event::None => {}
             Event::SyncDirectory => {
                 for (name, number) in std::mem::take(&mut self.pending_names) {
                     match number {

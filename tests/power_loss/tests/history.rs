@@ -32,11 +32,11 @@ pub(crate) struct History {
 }
 
 impl Span {
-    fn has_begun(&self, point: usize) -> bool {
+    pub(crate) fn has_begun(&self, point: usize) -> bool {
         self.begun <= point
     }
 
-    fn is_done(&self, point: usize) -> bool {
+    pub(crate) fn is_done(&self, point: usize) -> bool {
         self.done.is_some_and(|done| done <= point)
     }
 }

@@ -4,7 +4,11 @@
 //! A test prints the seed of a failure; `REVEILLE_SEED=17 cargo test -p reveille-power-loss NAME`
 //! runs it again. The calls, the crash points and the images are the same; times are not.
 
+mod control;
+mod faults;
 mod history;
 mod power_loss;
 mod queue;
+mod quota;
+mod store;
 mod support;
