@@ -73,13 +73,13 @@ async fn check(recording: &Recording<History>, random: &mut Rng) -> Result<usize
 }
 
 /// Fails `count` calls in a row, from each call of the workload on.
-fn fail_each_call(seed: u64, count: u64, every: u64) {
+fn fail_each_call(seed: u64, count: u64, failures: &[(Call, Failure)]) {
     let mut random = Rng::with_seed(seed);
     let (mut runs, mut images, mut errors) = (0, 0, 0);
     let mut violations = Vec::new();
     block_on(async {
-        for (call, failure) in FAILURES {
-            for first in (0..).step_by(usize::try_from(every).expect("small")) {
+        for &(call, failure) in failures {
+            for first in 0.. {
                 let fault = Fault {
                     call,
                     first,
@@ -106,20 +106,21 @@ fn fail_each_call(seed: u64, count: u64, every: u64) {
     assert_none(&violations);
 }
 
-/// D3.
+/// D3. `PRAGMA journal_mode = wal` among them, whose failed commit once left the old mode.
 #[test]
 fn a_single_failed_call_of_the_disk_loses_nothing_acknowledged() {
-    for seed in seeds(0..2) {
-        fail_each_call(seed, 1, 1);
+    for seed in seeds(0..1) {
+        fail_each_call(seed, 1, &FAILURES);
     }
 }
 
-/// D3. The second failure meets the code that handles the first one.
+/// D3. The second failure meets the code that handles the first one: after a failed sync of a commit
+/// the file cannot be closed in order, and the log keeps the commit that is not on the disk.
 #[test]
 fn failed_calls_of_the_disk_in_a_row_lose_nothing_acknowledged() {
     for seed in seeds(2..3) {
-        for count in [2, 3, 6] {
-            fail_each_call(seed, count, 1);
+        for count in [2, 6] {
+            fail_each_call(seed, count, &FAILURES[3..6]);
         }
     }
 }

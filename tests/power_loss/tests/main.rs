@@ -2,7 +2,7 @@
 //! they have acknowledged.
 //!
 //! A test prints the seed of a failure; `REVEILLE_SEED=17 cargo test -p reveille-power-loss NAME`
-//! runs it again. The calls, the crash points and the images are the same; times are not.
+//! runs it again. The calls, the crash points and the images are the same; the times differ.
 
 mod control;
 mod faults;
