@@ -4,6 +4,31 @@
 //! another machine waits in the same file until the hand-over has moved it. After a crash at any
 //! point each message is on exactly one side.
 
+mod config;
+mod dead_letters;
+mod host_lock;
+mod hosting;
+mod manager;
 mod message;
+mod notify_state;
+mod notifying;
+mod retention;
+mod send_in;
+mod set_aside;
+mod staging;
+mod status;
+#[cfg(test)]
+mod tests;
+mod transaction;
 
-pub use self::message::{Destination, MessageId};
+pub use rusqlite;
+
+pub use self::{
+    config::{QueueManagerConfig, Route},
+    dead_letters::{DeadLetter, Purged},
+    manager::QueueManager,
+    message::{Destination, MessageId},
+    staging::ReceivedMessage,
+    status::{DestinationStatus, HistoryEntry, ManagerStatus, MessageStatus, QueueStatus},
+    transaction::Transaction,
+};

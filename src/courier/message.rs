@@ -50,6 +50,11 @@ impl Destination {
         })
     }
 
+    /// Creates a destination from the columns of a row, which were checked when it was stored.
+    pub(crate) fn stored(authority: String, queue: String) -> Self {
+        Self { authority, queue }
+    }
+
     /// Returns `HOST:PORT` of another machine, or `None` for this machine.
     pub fn authority(&self) -> Option<&str> {
         Some(&*self.authority).filter(|authority| !authority.is_empty())

@@ -1,0 +1,120 @@
+//! Removal in small steps: staged rows of dead processes, history, messages that are too old, and
+//! free pages.
+//!
+//! Each step is a short write, so that no other writer of the file waits long. Knows no socket.
+
+use rusqlite::{Connection, Transaction, params};
+
+use super::{config::QueueManagerConfig, manager::QueueManager};
+use crate::{
+    error::Result,
+    queue::sqlite::clock::{self, Micros},
+};
+
+/// The rows that a step removes. Each takes some microseconds.
+const STEP: i64 = 1_000;
+/// The messages that a step moves with their bodies: at most 6.4 MB.
+const MOVED_PER_STEP: i64 = 100;
+/// The free pages that a step gives back: 1 MiB.
+const PAGES_PER_STEP: i64 = 256;
+/// A file keeps this many free pages, and a quarter of its size, for new messages.
+const KEPT_FREE: i64 = 1_024;
+
+const REMOVE_STAGED: &str = "DELETE FROM staged WHERE id IN
+     (SELECT id FROM staged WHERE ends_at <= ?1 ORDER BY ends_at LIMIT ?2)";
+const REMOVE_SENT: &str = "DELETE FROM outgoing WHERE id IN (SELECT id FROM outgoing
+       WHERE status = 3 AND confirmed_at <= ?1 ORDER BY confirmed_at LIMIT ?2)";
+const COUNT_SENT: &str = "SELECT count(*) FROM outgoing WHERE status = 3";
+const REMOVE_RECEIVED: &str = "DELETE FROM received WHERE uid IN
+     (SELECT uid FROM received WHERE received_at <= ?1 ORDER BY received_at LIMIT ?2)";
+const COUNT_RECEIVED: &str = "SELECT count(*) FROM received";
+/// The next machine may hold a message up to `uncertain_upto` already: only the hand-over can remove
+/// it.
+const TOO_OLD: &str = "SELECT id FROM outgoing o WHERE status = 1 AND ends_at <= ?1
+       AND id > coalesce((SELECT uncertain_upto FROM hops WHERE authority = o.hop), 0)
+     ORDER BY ends_at LIMIT ?2";
+const BURY: &str = "INSERT INTO dead_letters
+       (uid, authority, queue, reason, stored_at, died_at, checksum, body)
+     SELECT uid, authority, queue, ?2, stored_at, ?3, checksum, body FROM outgoing WHERE id = ?1
+     ON CONFLICT (uid) DO UPDATE SET reason = excluded.reason, died_at = excluded.died_at";
+
+impl QueueManager {
+    /// Does one step of each kind of removal; returns whether more is left to do. The host calls it
+    /// once a second, and again at once while it returns `true`.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub async fn maintain(&self) -> Result<bool> {
+        let config = self.config().clone();
+        let removed = self.database().write_unsynced(move |transaction| {
+            let now = clock::advance(transaction)?;
+            remove(transaction, &config, now)
+        });
+        let removed = removed.await?;
+        let buried = self.database().write(|transaction| {
+            let now = clock::advance(transaction)?;
+            bury_too_old(transaction, now)
+        });
+        let buried = buried.await?;
+        let shrunk = self.database().run(|connection| shrink(connection)).await?;
+        Ok(removed || buried || shrunk)
+    }
+}
+
+/// Removes staged rows and history; returns whether a step was a full one.
+fn remove(
+    transaction: &Transaction<'_>,
+    config: &QueueManagerConfig,
+    now: Micros,
+) -> rusqlite::Result<bool> {
+    let delete = |sql, upto: Micros, rows: i64| {
+        let mut delete = transaction.prepare_cached(sql)?;
+        let deleted = delete.execute([upto, rows])?;
+        Ok::<_, rusqlite::Error>(i64::try_from(deleted).unwrap_or(i64::MAX) >= STEP)
+    };
+    let age = Micros::try_from(config.history_age.as_micros()).unwrap_or(Micros::MAX);
+    let cut = now.saturating_sub(age);
+    let most = i64::try_from(config.history_rows).unwrap_or(i64::MAX);
+    let mut is_full = delete(REMOVE_STAGED, now, STEP)?;
+    for (remove, count) in [(REMOVE_SENT, COUNT_SENT), (REMOVE_RECEIVED, COUNT_RECEIVED)] {
+        is_full |= delete(remove, cut, STEP)?;
+        let count: i64 = transaction
+            .prepare_cached(count)?
+            .query_row((), |row| row.get(0))?;
+        let excess = (count - most).clamp(0, STEP);
+        is_full |= excess > 0 && delete(remove, Micros::MAX, excess)?;
+    }
+    Ok(is_full)
+}
+
+/// Moves messages that waited too long to the dead letters; returns whether the step was a full one.
+fn bury_too_old(transaction: &Transaction<'_>, now: Micros) -> rusqlite::Result<bool> {
+    let rows = transaction
+        .prepare_cached(TOO_OLD)?
+        .query_map([now, MOVED_PER_STEP], |row| row.get(0))?
+        .collect::<rusqlite::Result<Vec<i64>>>()?;
+    let reason = "the next machine did not accept it within the age limit";
+    for row in &rows {
+        transaction
+            .prepare_cached(BURY)?
+            .execute(params![row, reason, now])?;
+        let delete = "DELETE FROM outgoing WHERE id = ?1";
+        transaction.prepare_cached(delete)?.execute([row])?;
+    }
+    Ok(i64::try_from(rows.len()).unwrap_or(i64::MAX) >= MOVED_PER_STEP)
+}
+
+/// Gives free pages back to the file system; returns whether there are more.
+fn shrink(connection: &Connection) -> rusqlite::Result<bool> {
+    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (free, all) = (number("freelist_count")?, number("page_count")?);
+    let is_incremental = number("auto_vacuum")? == 2;
+    if !is_incremental || free <= KEPT_FREE.max(all / 4) {
+        return Ok(false);
+    }
+    let mut step = connection.prepare(&format!("PRAGMA incremental_vacuum({PAGES_PER_STEP})"))?;
+    // The statement removes one page per row.
+    let mut rows = step.query(())?;
+    while rows.next()?.is_some() {}
+    Ok(true)
+}

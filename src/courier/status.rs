@@ -1,0 +1,405 @@
+//! Where messages are: counts per queue and destination, the place of one message, and history.
+//!
+//! Long reads run on a thread and a connection of their caller, so that they delay no transaction.
+
+use std::time::{Duration, SystemTime};
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::{
+    manager::QueueManager,
+    message::{Destination, MessageId},
+};
+use crate::{
+    error::Result,
+    queue::sqlite::{
+        clock::{self, Micros},
+        limit,
+        schema::SCHEMA,
+        system_time,
+    },
+};
+
+/// The state of a queue file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ManagerStatus {
+    /// The queues of this file, by name.
+    pub queues: Vec<QueueStatus>,
+    /// The destinations on other machines, by name.
+    pub destinations: Vec<DestinationStatus>,
+    /// Messages from other machines that are stored and not yet visible.
+    pub accepted: u64,
+    /// Messages that could not be delivered.
+    pub dead_letters: u64,
+}
+
+/// The state of a queue of this file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueStatus {
+    /// The queue's name.
+    pub name: String,
+    /// Sent to this queue by transactions that are not committed.
+    pub not_ready: u64,
+    /// Messages that wait for a consumer.
+    pub arrived: u64,
+    /// Messages that a consumer has got.
+    pub being_received: u64,
+    /// Messages in the history that a transaction has received.
+    pub received: u64,
+    /// The age of the first message in the queue's order.
+    pub oldest: Option<Duration>,
+}
+
+/// The state of a destination on another machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DestinationStatus {
+    /// The destination.
+    pub destination: Destination,
+    /// The next machine on the way.
+    pub hop: String,
+    /// Sent by transactions that are not committed.
+    pub not_ready: u64,
+    /// Committed, and not yet accepted by the next machine.
+    pub ready: u64,
+    /// Stored at the next machine, and not yet visible there.
+    pub sent: u64,
+    /// Messages in the history: visible at the next machine.
+    pub confirmed: u64,
+    /// The age of the oldest ready message.
+    pub oldest: Option<Duration>,
+    /// The last error of the next machine, and its time.
+    pub last_error: Option<(String, SystemTime)>,
+}
+
+/// Where a message is, as far as this machine knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MessageStatus {
+    /// Its transaction is not committed.
+    NotReady,
+    /// It waits for the next machine.
+    Ready {
+        destination: Destination,
+        hop: String,
+        stored_at: SystemTime,
+    },
+    /// The next machine has stored it; it is not yet visible there.
+    Sent {
+        destination: Destination,
+        hop: String,
+        at: SystemTime,
+    },
+    /// It is visible at the next machine, or that one passes it on.
+    VisibleAtHop {
+        destination: Destination,
+        hop: String,
+        at: SystemTime,
+    },
+    /// It came from another machine and is not yet visible.
+    Accepted { queue: String, at: SystemTime },
+    /// It waits for a consumer.
+    Arrived { queue: String, at: SystemTime },
+    /// A consumer has got it.
+    BeingReceived { queue: String, dequeue_count: u32 },
+    /// A committed transaction has received it.
+    Received { queue: String, at: SystemTime },
+    /// It could not be delivered.
+    DeadLetter {
+        destination: Destination,
+        reason: String,
+        at: SystemTime,
+    },
+}
+
+/// A message that left this machine or was received on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HistoryEntry {
+    /// The message.
+    pub id: MessageId,
+    /// Its destination; a queue of this file if it was received.
+    pub destination: Destination,
+    /// The size of its body in bytes.
+    pub size: u64,
+    /// The time at which it was sent or arrived.
+    pub stored_at: SystemTime,
+    /// The time at which it was received, or became visible at the next machine.
+    pub settled_at: SystemTime,
+    /// Its place in the history.
+    settled: Micros,
+}
+
+const QUEUES: &str = "SELECT q.id, q.name, max(q.messages, 0),
+       (SELECT count(*) FROM messages m
+          WHERE m.queue = q.id AND m.visible_at > ?1 AND m.dequeue_count > 0),
+       (SELECT inserted_at FROM messages m WHERE m.queue = q.id ORDER BY visible_at LIMIT 1),
+       (SELECT count(*) FROM staged s
+          WHERE s.authority = '' AND s.queue = q.name AND s.ends_at > ?1)
+     FROM queues q ORDER BY q.name";
+const DESTINATIONS: &str = "SELECT authority, queue, hop,
+       sum(status = 1), sum(status = 2), sum(status = 3), min(iif(status = 1, stored_at, NULL))
+     FROM outgoing GROUP BY authority, queue, hop ORDER BY authority, queue, hop";
+const STAGED: &str = "SELECT authority, queue, count(*) FROM staged
+     WHERE authority <> '' AND ends_at > ?1 GROUP BY authority, queue";
+const HISTORY: &str = "SELECT * FROM (
+       SELECT uid, '', queue, size, arrived_at, received_at AS at FROM received
+         WHERE (received_at, uid) < (?1, ?2) ORDER BY received_at DESC, uid DESC LIMIT ?3)
+     UNION ALL SELECT * FROM (
+       SELECT uid, authority, queue, size, stored_at, confirmed_at AS at FROM outgoing
+         WHERE status = 3 AND confirmed_at <= ?1 AND (confirmed_at, uid) < (?1, ?2)
+         ORDER BY confirmed_at DESC, uid DESC LIMIT ?3)
+     ORDER BY at DESC, uid DESC LIMIT ?3";
+
+impl QueueManager {
+    /// Returns the state of all queues and destinations.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub async fn status(&self) -> Result<ManagerStatus> {
+        let status = self.database().run_apart(SCHEMA, |connection| {
+            let now = clock::now(connection)?;
+            Ok(ManagerStatus {
+                queues: queues(connection, now)?,
+                destinations: destinations(connection, now)?,
+                accepted: count(connection, "SELECT count(*) FROM inbound")?,
+                dead_letters: count(connection, "SELECT count(*) FROM dead_letters")?,
+            })
+        });
+        let mut status = status.await?;
+        for destination in &mut status.destinations {
+            if destination.hop.is_empty() {
+                let authority = destination.destination.authority().unwrap_or_default();
+                destination.hop = self.config().hop_of(authority).to_owned();
+            }
+        }
+        Ok(status)
+    }
+
+    /// Returns where a message is, or `None` if this machine does not know it.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub async fn message_status(&self, id: MessageId) -> Result<Option<MessageStatus>> {
+        let found = self
+            .database()
+            .run_apart(SCHEMA, move |connection| find(connection, *id.as_bytes()));
+        found.await
+    }
+
+    /// Returns up to `limit` messages of the history, the newest first. `before` is the last entry
+    /// of the page before.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub async fn history(
+        &self,
+        limit: usize,
+        before: Option<&HistoryEntry>,
+    ) -> Result<Vec<HistoryEntry>> {
+        let from = before.map_or((Micros::MAX, [0xff; 16]), |entry| {
+            (entry.settled, *entry.id.as_bytes())
+        });
+        let read = self.database().run_apart(SCHEMA, move |connection| {
+            let mut select = connection.prepare(HISTORY)?;
+            let rows = select.query_map(params![from.0, from.1, self::limit(limit)], entry)?;
+            rows.collect()
+        });
+        read.await
+    }
+}
+
+fn count(connection: &Connection, sql: &str) -> rusqlite::Result<u64> {
+    connection.query_row(sql, (), |row| unsigned(row, 0))
+}
+
+fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    Ok(row.get::<_, i64>(column)?.max(0).unsigned_abs())
+}
+
+fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<SystemTime> {
+    Ok(system_time(
+        row.get::<_, Option<_>>(column)?.unwrap_or_default(),
+    ))
+}
+
+fn age(row: &Row<'_>, column: usize, now: Micros) -> rusqlite::Result<Option<Duration>> {
+    let since: Option<Micros> = row.get(column)?;
+    Ok(since.map(|since| Duration::from_micros(now.saturating_sub(since).max(0).unsigned_abs())))
+}
+
+/// Reads a destination from the columns of its machine and its queue.
+fn destination(row: &Row<'_>, column: usize) -> rusqlite::Result<Destination> {
+    let (authority, queue): (String, String) = (row.get(column)?, row.get(column + 1)?);
+    Ok(Destination::stored(authority, queue))
+}
+
+fn queues(connection: &Connection, now: Micros) -> rusqlite::Result<Vec<QueueStatus>> {
+    let mut received = connection.prepare("SELECT count(*) FROM received WHERE queue = ?1")?;
+    let mut select = connection.prepare(QUEUES)?;
+    let rows = select.query_map([now], |row| {
+        let name: String = row.get(1)?;
+        let being_received = unsigned(row, 3)?;
+        Ok(QueueStatus {
+            not_ready: unsigned(row, 5)?,
+            arrived: unsigned(row, 2)?.saturating_sub(being_received),
+            being_received,
+            received: received.query_row([&name], |row| unsigned(row, 0))?,
+            oldest: age(row, 4, now)?,
+            name,
+        })
+    })?;
+    rows.collect()
+}
+
+fn destinations(connection: &Connection, now: Micros) -> rusqlite::Result<Vec<DestinationStatus>> {
+    let mut select = connection.prepare(DESTINATIONS)?;
+    let rows = select.query_map((), |row| {
+        Ok(DestinationStatus {
+            destination: destination(row, 0)?,
+            hop: row.get(2)?,
+            not_ready: 0,
+            ready: unsigned(row, 3)?,
+            sent: unsigned(row, 4)?,
+            confirmed: unsigned(row, 5)?,
+            oldest: age(row, 6, now)?,
+            last_error: None,
+        })
+    })?;
+    let mut all = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut error = connection.prepare(
+        "SELECT last_error, last_error_at FROM hops
+         WHERE authority = ?1 AND last_error IS NOT NULL",
+    )?;
+    for one in &mut all {
+        let found = error.query_row([&one.hop], |row| Ok((row.get(0)?, time(row, 1)?)));
+        one.last_error = found.optional()?;
+    }
+    let mut select = connection.prepare(STAGED)?;
+    let mut rows = select.query([now])?;
+    while let Some(row) = rows.next()? {
+        let (to, not_ready) = (destination(row, 0)?, unsigned(row, 2)?);
+        match all.iter_mut().find(|one| one.destination == to) {
+            Some(one) => one.not_ready = not_ready,
+            None => all.push(DestinationStatus {
+                destination: to,
+                hop: String::new(),
+                not_ready,
+                ready: 0,
+                sent: 0,
+                confirmed: 0,
+                oldest: None,
+                last_error: None,
+            }),
+        }
+    }
+    Ok(all)
+}
+
+/// Searches the tables from the most to the least telling one.
+fn find(connection: &Connection, uid: [u8; 16]) -> rusqlite::Result<Option<MessageStatus>> {
+    let now = clock::now(connection)?;
+    let searches: [(
+        &str,
+        fn(&Row<'_>, Micros) -> rusqlite::Result<MessageStatus>,
+    ); 6] = [
+        (
+            "SELECT authority, queue, reason, died_at FROM dead_letters WHERE uid = ?1",
+            |row, _| {
+                Ok(MessageStatus::DeadLetter {
+                    destination: destination(row, 0)?,
+                    reason: row.get(2)?,
+                    at: time(row, 3)?,
+                })
+            },
+        ),
+        ("SELECT 1 FROM staged WHERE uid = ?1", |_, _| {
+            Ok(MessageStatus::NotReady)
+        }),
+        (
+            "SELECT q.name, m.inserted_at, m.dequeue_count, m.visible_at
+             FROM messages m JOIN queues q ON q.id = m.queue WHERE m.uid = ?1",
+            in_queue,
+        ),
+        (
+            "SELECT queue, arrived_at FROM inbound WHERE uid = ?1",
+            |row, _| {
+                Ok(MessageStatus::Accepted {
+                    queue: row.get(0)?,
+                    at: time(row, 1)?,
+                })
+            },
+        ),
+        (
+            "SELECT queue, received_at FROM received WHERE uid = ?1",
+            |row, _| {
+                Ok(MessageStatus::Received {
+                    queue: row.get(0)?,
+                    at: time(row, 1)?,
+                })
+            },
+        ),
+        (
+            "SELECT authority, queue, hop, status, stored_at, sent_at, confirmed_at
+             FROM outgoing WHERE uid = ?1",
+            outgoing,
+        ),
+    ];
+    for (sql, read) in searches {
+        let mut select = connection.prepare(sql)?;
+        let found = select.query_row([uid], |row| read(row, now)).optional()?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+fn in_queue(row: &Row<'_>, now: Micros) -> rusqlite::Result<MessageStatus> {
+    let (queue, dequeue_count) = (row.get(0)?, row.get(2)?);
+    let is_hidden = row.get::<_, Micros>(3)? > now;
+    Ok(match is_hidden && dequeue_count > 0 {
+        true => MessageStatus::BeingReceived {
+            queue,
+            dequeue_count,
+        },
+        false => MessageStatus::Arrived {
+            queue,
+            at: time(row, 1)?,
+        },
+    })
+}
+
+fn outgoing(row: &Row<'_>, _: Micros) -> rusqlite::Result<MessageStatus> {
+    let (destination, hop) = (destination(row, 0)?, row.get(2)?);
+    Ok(match row.get::<_, i64>(3)? {
+        1 => MessageStatus::Ready {
+            destination,
+            hop,
+            stored_at: time(row, 4)?,
+        },
+        2 => MessageStatus::Sent {
+            destination,
+            hop,
+            at: time(row, 5)?,
+        },
+        _ => MessageStatus::VisibleAtHop {
+            destination,
+            hop,
+            at: time(row, 6)?,
+        },
+    })
+}
+
+fn entry(row: &Row<'_>) -> rusqlite::Result<HistoryEntry> {
+    Ok(HistoryEntry {
+        id: MessageId::from_bytes(row.get(0)?),
+        destination: destination(row, 1)?,
+        size: unsigned(row, 3)?,
+        stored_at: time(row, 4)?,
+        settled_at: time(row, 5)?,
+        settled: row.get(5)?,
+    })
+}
