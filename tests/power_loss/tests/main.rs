@@ -12,3 +12,4 @@ mod queue;
 mod quota;
 mod store;
 mod support;
+mod transactions;
