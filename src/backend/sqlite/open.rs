@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path, sync::Mutex, time::Duration};
 
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use super::{
     Schema,
@@ -32,7 +32,11 @@ pub(super) fn open(path: &Path, schema: Schema) -> Result<Connection, SqliteErro
         .map_err(sql)?;
     write_ahead(&connection, path)?;
     set_pragmas(&connection).map_err(sql)?;
-    write_log_back(&connection).map_err(sql)?;
+    match write_log_back(&connection) {
+        // A full disk can still be read.
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {}
+        written => written.map_err(sql)?,
+    }
     migrate(&mut connection, path, schema)?;
     Ok(connection)
 }
@@ -149,7 +153,7 @@ fn write_log_back(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Writes the log back. Returns whether another process prevented it, and the number of frames that
 /// were in the log; -1 without a log.
-pub(super) fn checkpoint(connection: &Connection, mode: &str) -> rusqlite::Result<(bool, i64)> {
+fn checkpoint(connection: &Connection, mode: &str) -> rusqlite::Result<(bool, i64)> {
     let sql = format!("PRAGMA wal_checkpoint({mode})");
     connection.query_row(&sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
 }

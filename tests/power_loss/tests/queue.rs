@@ -77,7 +77,7 @@ impl Workload {
     }
 
     pub(crate) async fn step(&mut self) {
-        if self.queue.is_none() && !self.open().await {
+        if !self.open().await {
             return;
         }
         match self.random.u8(..20) {
@@ -99,7 +99,11 @@ impl Workload {
         self.mounted.disk.wait_until_closed();
     }
 
-    async fn open(&mut self) -> bool {
+    /// Opens the file if it is closed; returns whether it is open.
+    pub(crate) async fn open(&mut self) -> bool {
+        if self.queue.is_some() {
+            return true;
+        }
         let opened = SqliteQueue::open(self.mounted.path(), address()).await;
         let queue = match opened {
             Ok(queue) => queue,

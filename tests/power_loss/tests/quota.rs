@@ -13,7 +13,7 @@ use crate::{
 #[test]
 fn a_full_disk_refuses_puts_and_loses_none() {
     let (mut images, mut violations) = (0, Vec::new());
-    for seed in seeds(0..8) {
+    for seed in seeds(0..12) {
         block_on(async {
             let mut random = Rng::with_seed(seed);
             let mut workload = Workload::new(seed);
@@ -33,6 +33,7 @@ fn a_full_disk_refuses_puts_and_loses_none() {
                 let exhausted = errors.iter().filter(full).count();
                 assert_eq!(exhausted, errors.len(), "seed {seed}: {errors:?}");
                 assert!(exhausted > 0, "seed {seed}, round {round}: never full");
+                assert!(workload.open().await, "{:?}", workload.errors);
                 workload.put().await;
                 workload.get().await;
                 workload.delete().await;
