@@ -10,9 +10,11 @@ mod host_lock;
 mod hosting;
 mod manager;
 mod message;
+mod message_status;
 mod notify_state;
 mod notifying;
 mod retention;
+mod rows;
 mod send_in;
 mod set_aside;
 mod staging;
@@ -28,7 +30,8 @@ pub use self::{
     dead_letters::{DeadLetter, Purged},
     manager::QueueManager,
     message::{Destination, MessageId},
+    message_status::{HandedOver, MessageStatus},
     staging::ReceivedMessage,
-    status::{DestinationStatus, HistoryEntry, ManagerStatus, MessageStatus, QueueStatus},
+    status::{DestinationStatus, HistoryEntry, ManagerStatus, QueueStatus},
     transaction::Transaction,
 };

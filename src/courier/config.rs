@@ -36,7 +36,7 @@ pub struct QueueManagerConfig {
     pub aliases: BTreeMap<String, Destination>,
     /// The maximum number of machines that a message passes.
     pub hop_limit: usize,
-    /// Allows a new file in the place of a damaged one that was set aside.
+    /// Allows a new file in the place of a damaged file that was set aside.
     pub allow_new_file: bool,
 }
 

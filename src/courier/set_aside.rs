@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The mark in the name of a file that was set aside.
 const MARK: &str = ".damaged-";
 
-/// Fails if the file is missing beside one that was set aside.
+/// Fails if the file is missing beside a damaged file that was set aside.
 pub(super) fn check_missing(path: &Path, allow_new_file: bool) -> Result<()> {
     if allow_new_file || path.exists() {
         return Ok(());
@@ -34,7 +34,7 @@ pub(super) fn check_missing(path: &Path, allow_new_file: bool) -> Result<()> {
 fn find_damaged(path: &Path) -> Option<PathBuf> {
     let prefix = format!("{}{MARK}", path.file_name()?.to_string_lossy());
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
-    let entries = fs::read_dir(directory.unwrap_or(Path::new("."))).ok()?;
+    let entries = fs::read_dir(directory.unwrap_or_else(|| Path::new("."))).ok()?;
     let mut names = entries.filter_map(|entry| Some(entry.ok()?.path()));
     names.find(|found| {
         let name = found.file_name().map(|name| name.to_string_lossy());

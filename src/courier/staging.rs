@@ -180,19 +180,22 @@ pub(super) fn local_queue(
     Ok(queue)
 }
 
-/// Checks that there is room for messages to other machines; returns how many may be sent until the
-/// next check. Half of the room, because other processes send too.
+/// Checks that there is room for a message to another machine; returns how many more may be sent
+/// until the next check. Half of the room, because other processes send too.
 pub(super) fn check_outgoing(connection: &Connection, max: u64) -> rusqlite::Result<i64> {
     let max = i64::try_from(max).unwrap_or(i64::MAX);
     let count: i64 = connection
-        .prepare_cached("SELECT count(*) FROM (SELECT 1 FROM outgoing WHERE status = 1 LIMIT ?1)")?
+        .prepare_cached(
+            "SELECT (SELECT count(*) FROM (SELECT 1 FROM outgoing WHERE status = 1 LIMIT ?1))
+               + (SELECT count(*) FROM staged WHERE authority <> '')",
+        )?
         .query_row([max], |row| row.get(0))?;
     if count >= max {
         let message =
-            format!("max_outgoing: {count} messages wait for other machines, the maximum");
+            format!("max_outgoing: {count} messages wait for other machines, the maximum is {max}");
         return Err(refuse(Error::new(ErrorKind::Exhausted, message)));
     }
-    Ok((max - count) / 2)
+    Ok((max - count - 1) / 2)
 }
 
 /// Hides up to `max` messages until `until`, in the queue's order. A damaged message becomes a dead

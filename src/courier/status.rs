@@ -1,4 +1,4 @@
-//! Where messages are: counts per queue and destination, the place of one message, and history.
+//! Where messages are: counts per queue and destination, and history.
 //!
 //! Long reads run on a thread and a connection of their caller, so that they delay no transaction.
 
@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::{
     manager::QueueManager,
     message::{Destination, MessageId},
+    rows::{destination, time, unsigned},
 };
 use crate::{
     error::Result,
@@ -16,7 +17,6 @@ use crate::{
         clock::{self, Micros},
         limit,
         schema::SCHEMA,
-        system_time,
     },
 };
 
@@ -72,46 +72,6 @@ pub struct DestinationStatus {
     pub oldest: Option<Duration>,
     /// The last error of the next machine, and its time.
     pub last_error: Option<(String, SystemTime)>,
-}
-
-/// Where a message is, as far as this machine knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MessageStatus {
-    /// Its transaction is not committed.
-    NotReady,
-    /// It waits for the next machine.
-    Ready {
-        destination: Destination,
-        hop: String,
-        stored_at: SystemTime,
-    },
-    /// The next machine has stored it; it is not yet visible there.
-    Sent {
-        destination: Destination,
-        hop: String,
-        at: SystemTime,
-    },
-    /// It is visible at the next machine, or that one passes it on.
-    VisibleAtHop {
-        destination: Destination,
-        hop: String,
-        at: SystemTime,
-    },
-    /// It came from another machine and is not yet visible.
-    Accepted { queue: String, at: SystemTime },
-    /// It waits for a consumer.
-    Arrived { queue: String, at: SystemTime },
-    /// A consumer has got it.
-    BeingReceived { queue: String, dequeue_count: u32 },
-    /// A committed transaction has received it.
-    Received { queue: String, at: SystemTime },
-    /// It could not be delivered.
-    DeadLetter {
-        destination: Destination,
-        reason: String,
-        at: SystemTime,
-    },
 }
 
 /// A message that left this machine or was received on it.
@@ -178,17 +138,6 @@ impl QueueManager {
         Ok(status)
     }
 
-    /// Returns where a message is, or `None` if this machine does not know it.
-    ///
-    /// # Errors
-    /// Of the file.
-    pub async fn message_status(&self, id: MessageId) -> Result<Option<MessageStatus>> {
-        let found = self
-            .database()
-            .run_apart(SCHEMA, move |connection| find(connection, *id.as_bytes()));
-        found.await
-    }
-
     /// Returns up to `limit` messages of the history, the newest first. `before` is the last entry
     /// of the page before.
     ///
@@ -215,25 +164,9 @@ fn count(connection: &Connection, sql: &str) -> rusqlite::Result<u64> {
     connection.query_row(sql, (), |row| unsigned(row, 0))
 }
 
-fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
-    Ok(row.get::<_, i64>(column)?.max(0).unsigned_abs())
-}
-
-fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<SystemTime> {
-    Ok(system_time(
-        row.get::<_, Option<_>>(column)?.unwrap_or_default(),
-    ))
-}
-
 fn age(row: &Row<'_>, column: usize, now: Micros) -> rusqlite::Result<Option<Duration>> {
     let since: Option<Micros> = row.get(column)?;
     Ok(since.map(|since| Duration::from_micros(now.saturating_sub(since).max(0).unsigned_abs())))
-}
-
-/// Reads a destination from the columns of its machine and its queue.
-fn destination(row: &Row<'_>, column: usize) -> rusqlite::Result<Destination> {
-    let (authority, queue): (String, String) = (row.get(column)?, row.get(column + 1)?);
-    Ok(Destination::stored(authority, queue))
 }
 
 fn queues(connection: &Connection, now: Micros) -> rusqlite::Result<Vec<QueueStatus>> {
@@ -296,101 +229,6 @@ fn destinations(connection: &Connection, now: Micros) -> rusqlite::Result<Vec<De
         }
     }
     Ok(all)
-}
-
-/// Searches the tables from the most to the least telling one.
-fn find(connection: &Connection, uid: [u8; 16]) -> rusqlite::Result<Option<MessageStatus>> {
-    let now = clock::now(connection)?;
-    let searches: [(
-        &str,
-        fn(&Row<'_>, Micros) -> rusqlite::Result<MessageStatus>,
-    ); 6] = [
-        (
-            "SELECT authority, queue, reason, died_at FROM dead_letters WHERE uid = ?1",
-            |row, _| {
-                Ok(MessageStatus::DeadLetter {
-                    destination: destination(row, 0)?,
-                    reason: row.get(2)?,
-                    at: time(row, 3)?,
-                })
-            },
-        ),
-        ("SELECT 1 FROM staged WHERE uid = ?1", |_, _| {
-            Ok(MessageStatus::NotReady)
-        }),
-        (
-            "SELECT q.name, m.inserted_at, m.dequeue_count, m.visible_at
-             FROM messages m JOIN queues q ON q.id = m.queue WHERE m.uid = ?1",
-            in_queue,
-        ),
-        (
-            "SELECT queue, arrived_at FROM inbound WHERE uid = ?1",
-            |row, _| {
-                Ok(MessageStatus::Accepted {
-                    queue: row.get(0)?,
-                    at: time(row, 1)?,
-                })
-            },
-        ),
-        (
-            "SELECT queue, received_at FROM received WHERE uid = ?1",
-            |row, _| {
-                Ok(MessageStatus::Received {
-                    queue: row.get(0)?,
-                    at: time(row, 1)?,
-                })
-            },
-        ),
-        (
-            "SELECT authority, queue, hop, status, stored_at, sent_at, confirmed_at
-             FROM outgoing WHERE uid = ?1",
-            outgoing,
-        ),
-    ];
-    for (sql, read) in searches {
-        let mut select = connection.prepare(sql)?;
-        let found = select.query_row([uid], |row| read(row, now)).optional()?;
-        if found.is_some() {
-            return Ok(found);
-        }
-    }
-    Ok(None)
-}
-
-fn in_queue(row: &Row<'_>, now: Micros) -> rusqlite::Result<MessageStatus> {
-    let (queue, dequeue_count) = (row.get(0)?, row.get(2)?);
-    let is_hidden = row.get::<_, Micros>(3)? > now;
-    Ok(match is_hidden && dequeue_count > 0 {
-        true => MessageStatus::BeingReceived {
-            queue,
-            dequeue_count,
-        },
-        false => MessageStatus::Arrived {
-            queue,
-            at: time(row, 1)?,
-        },
-    })
-}
-
-fn outgoing(row: &Row<'_>, _: Micros) -> rusqlite::Result<MessageStatus> {
-    let (destination, hop) = (destination(row, 0)?, row.get(2)?);
-    Ok(match row.get::<_, i64>(3)? {
-        1 => MessageStatus::Ready {
-            destination,
-            hop,
-            stored_at: time(row, 4)?,
-        },
-        2 => MessageStatus::Sent {
-            destination,
-            hop,
-            at: time(row, 5)?,
-        },
-        _ => MessageStatus::VisibleAtHop {
-            destination,
-            hop,
-            at: time(row, 6)?,
-        },
-    })
 }
 
 fn entry(row: &Row<'_>) -> rusqlite::Result<HistoryEntry> {

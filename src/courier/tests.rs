@@ -1,6 +1,9 @@
 //! The local part on real files: transactions, notification, retention, damage, status.
 
+mod hosting;
 mod notifying;
+mod retention;
+mod status;
 mod transactions;
 
 use std::{

@@ -132,6 +132,10 @@ fn duplicate(error: &rusqlite::Error) -> rusqlite::Error {
         rusqlite::Error::SqliteFailure(code, words) => {
             rusqlite::Error::SqliteFailure(*code, words.clone())
         }
+        rusqlite::Error::ToSqlConversionFailure(source) if source.is::<Error>() => {
+            let refusal = source.downcast_ref::<Error>();
+            refuse(refusal.expect("its type was compared").clone())
+        }
         other => {
             let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_ERROR);
             rusqlite::Error::SqliteFailure(code, Some(other.to_string()))

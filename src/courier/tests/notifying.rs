@@ -19,7 +19,7 @@ async fn a_commit_notifies_with_messages_and_bytes() {
     send(&manager, "reveille://far:7600/in", &["x"]).await;
     assert_eq!(
         relay.next().await,
-        [("local/courier-outgoing".to_owned(), 1, 0)]
+        [("local/courier-outgoing".to_owned(), 0, 0)]
     );
     let queue = manager.queue("invoices").expect("a name");
     queue

@@ -1,0 +1,24 @@
+//! Columns that several queries read.
+
+use std::time::SystemTime;
+
+use rusqlite::Row;
+
+use super::message::Destination;
+use crate::queue::sqlite::system_time;
+
+pub(super) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    Ok(row.get::<_, i64>(column)?.max(0).unsigned_abs())
+}
+
+pub(super) fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<SystemTime> {
+    Ok(system_time(
+        row.get::<_, Option<_>>(column)?.unwrap_or_default(),
+    ))
+}
+
+/// Reads a destination from the columns of its machine and its queue.
+pub(super) fn destination(row: &Row<'_>, column: usize) -> rusqlite::Result<Destination> {
+    let (authority, queue): (String, String) = (row.get(column)?, row.get(column + 1)?);
+    Ok(Destination::stored(authority, queue))
+}

@@ -1,0 +1,228 @@
+//! Status, history, dead letters and purge.
+
+use super::*;
+
+const FAR: &str = "reveille://far:7600/in";
+
+#[tokio::test]
+async fn the_status_counts_each_state() {
+    let place = Place::new();
+    let manager = place.open().await;
+    send(&manager, "orders", &["a", "b", "c", "d"]).await;
+    let mut done = manager.begin();
+    done.receive("orders")
+        .await
+        .expect("received")
+        .expect("there");
+    done.commit().await.expect("committed");
+    send(&manager, FAR, &["1", "2", "3", "4"]).await;
+    execute(
+        &manager,
+        "UPDATE outgoing SET status = 2, body = x'' WHERE id = 1;
+         UPDATE outgoing SET status = 3, confirmed_at = 5, body = x'' WHERE id = 2;
+         INSERT INTO hops (authority, last_error, last_error_at) VALUES ('far:7600', 'no route', 7)",
+    )
+    .await;
+    let mut open = manager.begin();
+    open.receive("orders")
+        .await
+        .expect("received")
+        .expect("there");
+    let far = manager.destination(FAR).expect("a destination");
+    open.send(&far, "5").await.expect("sent");
+    open.send(&manager.destination("invoices").expect("a queue"), "6")
+        .await
+        .expect("sent");
+    let new = manager
+        .destination("reveille://new:7600/in")
+        .expect("a destination");
+    open.send(&new, "7").await.expect("sent");
+
+    let status = manager.status().await.expect("read");
+    let queues: Vec<_> = status
+        .queues
+        .iter()
+        .map(|q| {
+            (
+                &*q.name,
+                q.not_ready,
+                q.arrived,
+                q.being_received,
+                q.received,
+            )
+        })
+        .collect();
+    assert_eq!(queues, [("invoices", 1, 0, 0, 0), ("orders", 0, 2, 1, 1)]);
+    let orders = &status.queues[1];
+    assert!(
+        orders.oldest.expect("messages") < Duration::from_secs(60),
+        "{orders:?}"
+    );
+    assert_eq!(status.queues[0].oldest, None);
+    let [to_far, to_new] = &status.destinations[..] else {
+        panic!("{status:?}")
+    };
+    let counts = (
+        to_far.not_ready,
+        to_far.ready,
+        to_far.sent,
+        to_far.confirmed,
+    );
+    assert_eq!((&to_far.destination, counts), (&far, (1, 2, 1, 1)));
+    assert!(to_far.oldest.is_some());
+    assert_eq!(to_far.last_error.as_ref().expect("an error").0, "no route");
+    assert_eq!(
+        (&to_new.destination, to_new.not_ready, &*to_new.hop),
+        (&new, 1, "new:7600")
+    );
+    assert_eq!((status.accepted, status.dead_letters), (0, 0));
+}
+
+#[tokio::test]
+async fn the_status_of_a_message_follows_it() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let status = async |id| manager.message_status(id).await.expect("read");
+    assert_eq!(status(MessageId::from_bytes([7; 16])).await, None);
+    let orders = manager.destination("orders").expect("a queue");
+    let mut sending = manager.begin();
+    let id = sending.send(&orders, "tea").await.expect("sent");
+    assert_eq!(status(id).await, Some(MessageStatus::NotReady));
+    sending.commit().await.expect("committed");
+    let arrived = status(id).await.expect("known");
+    assert!(
+        matches!(&arrived, MessageStatus::Arrived { queue, .. } if queue == "orders"),
+        "{arrived:?}"
+    );
+    let mut receiving = manager.begin();
+    receiving
+        .receive("orders")
+        .await
+        .expect("received")
+        .expect("there");
+    let queue = "orders".to_owned();
+    let held = MessageStatus::BeingReceived {
+        queue,
+        dequeue_count: 1,
+    };
+    assert_eq!(status(id).await, Some(held));
+    receiving.commit().await.expect("committed");
+    assert!(matches!(
+        status(id).await,
+        Some(MessageStatus::Received { .. })
+    ));
+
+    let far = send(&manager, FAR, &["x"]).await[0];
+    for (change, expected) in [
+        ("UPDATE outgoing SET status = 1", HandedOver::Ready),
+        (
+            "UPDATE outgoing SET status = 2, sent_at = 1",
+            HandedOver::Sent,
+        ),
+        (
+            "UPDATE outgoing SET status = 3, confirmed_at = 2",
+            HandedOver::Visible,
+        ),
+    ] {
+        execute(&manager, change).await;
+        match status(far).await {
+            Some(MessageStatus::Outgoing {
+                hop, handed_over, ..
+            }) => {
+                assert_eq!((&*hop, handed_over), ("far:7600", expected));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn history_is_paged_and_nothing_is_skipped() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let mut ids = send(&manager, "orders", &["a"; 7]).await;
+    assert_eq!(drain(&manager, "orders").await.len(), 7);
+    ids.extend(send(&manager, FAR, &["x", "y"]).await);
+    execute(
+        &manager,
+        "UPDATE outgoing SET status = 3, confirmed_at = (SELECT max(received_at) FROM received)",
+    )
+    .await;
+    let (mut found, mut pages, mut last) = (Vec::new(), 0, None);
+    loop {
+        let page = manager.history(2, last.as_ref()).await.expect("read");
+        let Some(end) = page.last() else { break };
+        last = Some(end.clone());
+        pages += 1;
+        found.extend(page.iter().map(|entry| entry.id));
+    }
+    assert_eq!(pages, 5, "9 entries, 2 a page");
+    found.sort();
+    ids.sort();
+    assert_eq!(found, ids);
+}
+
+#[tokio::test]
+async fn dead_letters_are_sent_again() {
+    let place = Place::new();
+    let manager = place.open().await;
+    send(&manager, FAR, &["x"]).await;
+    execute(
+        &manager,
+        "INSERT INTO dead_letters (uid, authority, queue, reason, stored_at, died_at, checksum, body)
+           SELECT uid, authority, queue, 'refused', stored_at, 9, checksum, body FROM outgoing;
+         DELETE FROM outgoing;
+         INSERT INTO dead_letters (uid, authority, queue, reason, stored_at, died_at, checksum, body)
+           SELECT zeroblob(16), '', 'orders', 'damaged', 1, 9, checksum + 1, body FROM dead_letters;
+         INSERT INTO dead_letters (uid, authority, queue, reason, stored_at, died_at, checksum, body)
+           SELECT randomblob(16), '', 'gone', 'loop', 1, 9, checksum, body FROM dead_letters LIMIT 1;
+         INSERT INTO dead_letters (uid, authority, queue, reason, stored_at, died_at, checksum, body)
+           SELECT randomblob(16), '', 'orders', 'loop', 1, 9, checksum, body FROM dead_letters LIMIT 1",
+    )
+    .await;
+    let letters = manager.dead_letters(10).await.expect("read");
+    assert_eq!(letters.len(), 4);
+    let (first, damaged, local) = (letters[3].id, letters[2].id, letters[0].id);
+    let error = manager.requeue(damaged).await.expect_err("damaged");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert_eq!(manager.requeue(local).await.expect("requeued"), local);
+    let error = manager.requeue(local).await.expect_err("twice");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert_eq!(drain(&manager, "orders").await, ["x"]);
+    assert_eq!(manager.requeue_all().await.expect("requeued"), 1);
+    assert_eq!(
+        number(&manager, "SELECT count(*) FROM outgoing WHERE status = 1").await,
+        1
+    );
+    assert_eq!(
+        manager.message_status(first).await.expect("read"),
+        None,
+        "it has a new id"
+    );
+    let left = manager.dead_letters(10).await.expect("read");
+    assert_eq!(left.len(), 2);
+    assert!(left[0].reason.contains("`gone` does not exist"), "{left:?}");
+    assert!(left[1].reason.contains("checksum"), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_purge_keeps_what_the_next_machine_may_have() {
+    let place = Place::new();
+    let manager = place.open().await;
+    send(&manager, FAR, &["1", "2", "3"]).await;
+    send(&manager, "reveille://far:7600/other", &["4"]).await;
+    execute(
+        &manager,
+        "INSERT INTO hops (authority, uncertain_upto) VALUES ('far:7600', 1)",
+    )
+    .await;
+    let far = manager.destination(FAR).expect("a destination");
+    let purged = manager.purge(&far).await.expect("purged");
+    assert_eq!((purged.removed, purged.kept), (2, 1));
+    assert_eq!(number(&manager, "SELECT count(*) FROM outgoing").await, 2);
+    let local = manager.destination("orders").expect("a queue");
+    assert_eq!(
+        manager.purge(&local).await.expect_err("local").kind(),
+        ErrorKind::Invalid
+    );
+}
