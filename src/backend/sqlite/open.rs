@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path, sync::Mutex, time::Duration};
 
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use super::{
     Schema,
@@ -32,6 +32,11 @@ pub(super) fn open(path: &Path, schema: Schema) -> Result<Connection, SqliteErro
         .map_err(sql)?;
     write_ahead(&connection, path)?;
     set_pragmas(&connection).map_err(sql)?;
+    match write_log_back(&connection) {
+        // A full disk can still be read.
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {}
+        written => written.map_err(sql)?,
+    }
     migrate(&mut connection, path, schema)?;
     Ok(connection)
 }
@@ -103,9 +108,7 @@ fn write_ahead(connection: &Connection, path: &Path) -> Result<(), SqliteError> 
     let pause = Duration::from_millis(5);
     let mut waited = Duration::ZERO;
     loop {
-        let mode: rusqlite::Result<String> =
-            connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0));
-        match mode {
+        match enable_write_ahead_log(connection) {
             Ok(mode) if mode == "wal" => return Ok(()),
             Ok(mode) => {
                 let path = path.display().to_string();
@@ -118,6 +121,41 @@ fn write_ahead(connection: &Connection, path: &Path) -> Result<(), SqliteError> 
             Err(error) => return Err(SqliteError::sql(path, error)),
         }
     }
+}
+
+/// Returns the new journal mode. SQLite returns the mode first and commits the change then, so the
+/// statement runs to its end: an error of the commit leaves the old mode.
+fn enable_write_ahead_log(connection: &Connection) -> rusqlite::Result<String> {
+    let mut statement = connection.prepare("PRAGMA journal_mode = wal")?;
+    let modes = statement.query_map((), |row| row.get(0))?;
+    let modes: Vec<String> = modes.collect::<rusqlite::Result<_>>()?;
+    Ok(modes.into_iter().next().unwrap_or_default())
+}
+
+/// Writes the log that an earlier process left back into the file, and begins it again.
+///
+/// After a failed fsync the log may hold a commit that is only in the system's cache. The next fsync
+/// succeeds without it, and a loss of power would take all later commits with it. So no commit is
+/// appended to a log that this process has not written.
+fn write_log_back(connection: &Connection) -> rusqlite::Result<()> {
+    let (_, frames) = checkpoint(connection, "PASSIVE")?;
+    if frames <= 0 {
+        return Ok(());
+    }
+    if let (true, _) = checkpoint(connection, "TRUNCATE")? {
+        // Another process uses the log, so it was not read from the disk now.
+        return Ok(());
+    }
+    // The first commit of the new log makes the end of the old one durable.
+    let version: i64 = number(connection, "user_version")?;
+    connection.pragma_update(None, "user_version", version)
+}
+
+/// Writes the log back. Returns whether another process prevented it, and the number of frames that
+/// were in the log; -1 without a log.
+fn checkpoint(connection: &Connection, mode: &str) -> rusqlite::Result<(bool, i64)> {
+    let sql = format!("PRAGMA wal_checkpoint({mode})");
+    connection.query_row(&sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
 fn set_pragmas(connection: &Connection) -> rusqlite::Result<()> {
