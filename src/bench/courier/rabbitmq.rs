@@ -34,7 +34,6 @@ pub(super) struct RabbitMq {
     processes: Mutex<Processes>,
 }
 
-/// Dropped in this order: the nodes end before their name server.
 struct Processes {
     a: Node,
     b: Node,
@@ -55,11 +54,9 @@ impl RabbitMq {
         directory: &Path,
         handled: mpsc::UnboundedSender<Handled>,
     ) -> Result<Self> {
-        let names = NameServer::start().await?;
+        let names = NameServer::start(&directory.join("epmd")).await?;
         let (port_a, port_b) = (free_port()?, free_port()?);
         let (directory_a, directory_b) = (directory.join("a"), directory.join("b"));
-        std::fs::create_dir(&directory_a)?;
-        std::fs::create_dir(&directory_b)?;
         let a = NodeSettings {
             name: "courier-a",
             directory: &directory_a,

@@ -1,7 +1,8 @@
 //! Nodes of RabbitMQ in temporary directories, as child processes.
 //!
-//! Each process ends when its standard input closes, so that none outlives a killed bench. The node's
-//! name server (epmd) is a child as well: otherwise the first node would start one that stays.
+//! A shell starts each process, and kills it when its own standard input closes. So no process
+//! outlives the bench, also if the bench is killed while a node starts. The nodes' name server (epmd)
+//! is started in the same way: otherwise the first node would start one that stays.
 
 use std::{
     collections::VecDeque,
@@ -13,9 +14,9 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use tokio::{
-    io::{AsyncBufReadExt as _, BufReader},
+    io::{AsyncBufReadExt as _, BufReader, Lines},
     net::TcpStream,
-    process::{Child, Command},
+    process::{Child, ChildStdout, Command},
     time::{sleep, timeout},
 };
 
@@ -24,91 +25,81 @@ use crate::{broker, usage::Usage};
 /// A running node.
 #[derive(Debug)]
 pub(super) struct Node {
-    process: Child,
+    process: Guarded,
 }
 
 /// The name server of all nodes.
 #[derive(Debug)]
 pub(super) struct NameServer {
-    /// A shell that ends epmd when its input closes. It must not be killed: epmd would stay.
-    shell: Child,
+    process: Guarded,
     port: u16,
+}
+
+/// A process that ends when this is dropped, shortly afterwards.
+#[derive(Debug)]
+struct Guarded {
+    /// It must not be killed: its child would stay.
+    shell: Child,
+    pid: u32,
+    log: Option<Lines<BufReader<ChildStdout>>>,
 }
 
 /// The settings of a node.
 #[derive(Debug)]
 pub(super) struct NodeSettings<'a> {
     pub(super) name: &'static str,
-    /// An existing directory for its files.
+    /// A new directory for its files.
     pub(super) directory: &'a Path,
     pub(super) port: u16,
     /// Settings in Erlang's terms.
     pub(super) config: String,
 }
 
-/// Runs epmd until the standard input closes. The shell gives /dev/null to a command in background.
-const EPMD: &str = "epmd -port $ERL_EPMD_PORT -address 127.0.0.1 & read -r line; kill $!";
-/// Ends the node when the standard input closes.
-const HALT_AT_END_OF_INPUT: &str =
-    "spawn(fun() -> io:get_line(\"\"), erlang:halt(0, [{flush, false}]) end).";
+/// Runs the command `$@`, prints its process id, and kills it when the standard input closes. Then it
+/// deletes the command's directory, which the process may fill until its end, and the directory above
+/// if it is empty.
+const GUARD: &str = "\
+\"$@\" < /dev/null & echo $!
+read -r line
+kill -9 $!
+wait
+rm -rf \"$DIRECTORY\" && rmdir \"${DIRECTORY%/*}\"";
 /// A node starts in about five seconds on an idle machine.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// A node that has not ended this long after its input closed is killed.
+/// Longest wait for the end of a killed process.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of lines of the log that the error of a failed start shows.
 const LOG_TAIL: usize = 20;
 
 impl NameServer {
-    pub(super) async fn start() -> Result<Self> {
+    /// Starts epmd, with a new directory.
+    pub(super) async fn start(directory: &Path) -> Result<Self> {
         let port = free_port()?;
-        let shell = Command::new("sh")
-            .args(["-c", EPMD])
-            .env("ERL_EPMD_PORT", port.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // An interrupt from the terminal goes to the bench only.
-            .process_group(0)
-            .spawn()
-            .context("epmd cannot be started")?;
-        let server = Self { shell, port };
+        let mut command = guarded(Path::new("epmd"), directory)?;
+        command
+            .args(["-port", &port.to_string()])
+            .args(["-address", "127.0.0.1"]);
+        let process = Guarded::start(command).await?;
         let ready = timeout(START_TIMEOUT, async {
             while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
                 sleep(Duration::from_millis(20)).await;
             }
         });
         ready.await.context("epmd does not listen")?;
-        Ok(server)
+        Ok(Self { process, port })
     }
 
     pub(super) async fn stop(&mut self) {
-        stop(&mut self.shell).await;
+        self.process.stop().await;
     }
 }
 
 impl Node {
     /// Starts a node, and waits until it accepts connections.
     pub(super) async fn start(settings: &NodeSettings<'_>, names: &NameServer) -> Result<Self> {
-        let mut process = command(settings, names)?
-            .spawn()
-            .context("rabbitmq-server cannot be started")?;
-        let log = process.stdout.take().context("its log is piped")?;
-        let mut log = BufReader::new(log).lines();
-        let ready = async {
-            let mut tail = VecDeque::new();
-            while let Some(line) = log.next_line().await? {
-                if line.contains("Server startup complete") {
-                    return Ok(());
-                }
-                tail.push_back(line);
-                if tail.len() > LOG_TAIL {
-                    tail.pop_front();
-                }
-            }
-            let tail: Vec<_> = tail.into();
-            bail!("rabbitmq-server has ended:\n{}", tail.join("\n"))
-        };
-        let ready = timeout(START_TIMEOUT, ready).await;
+        let mut process = Guarded::start(command(settings, names)?).await?;
+        let mut log = process.log.take().context("its log is read once")?;
+        let ready = timeout(START_TIMEOUT, started(&mut log)).await;
         ready.context("rabbitmq-server does not start")??;
         // Reads the log to its end, so that the node never blocks on it.
         tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
@@ -116,32 +107,88 @@ impl Node {
     }
 
     pub(super) fn usage(&self) -> Usage {
-        Usage::of(self.process.id())
+        Usage::of(Some(self.process.pid))
     }
 
     pub(super) async fn stop(&mut self) {
-        stop(&mut self.process).await;
+        self.process.stop().await;
     }
 }
 
-/// Returns the command of a node. It replaces itself by the Erlang machine, so that the process id
-/// is the node's.
+impl Guarded {
+    /// Starts a command of [`guarded`].
+    async fn start(mut command: Command) -> Result<Self> {
+        let mut shell = command.spawn().context("sh cannot be started")?;
+        let log = shell.stdout.take().context("its output is piped")?;
+        let mut log = BufReader::new(log).lines();
+        let pid = log.next_line().await?.context("sh has ended")?;
+        Ok(Self {
+            shell,
+            pid: pid.parse()?,
+            log: Some(log),
+        })
+    }
+
+    /// Ends the process, and waits until it has ended.
+    async fn stop(&mut self) {
+        drop(self.shell.stdin.take());
+        // An error leaves the process to the shell.
+        let _ = timeout(STOP_TIMEOUT, self.shell.wait()).await;
+    }
+}
+
+/// Reads a node's log until the node accepts connections.
+async fn started(log: &mut Lines<BufReader<ChildStdout>>) -> Result<()> {
+    let mut tail = VecDeque::new();
+    while let Some(line) = log.next_line().await? {
+        if line.contains("Server startup complete") {
+            return Ok(());
+        }
+        tail.push_back(line);
+        if tail.len() > LOG_TAIL {
+            tail.pop_front();
+        }
+    }
+    let tail: Vec<_> = tail.into();
+    bail!("rabbitmq-server has ended:\n{}", tail.join("\n"))
+}
+
+/// Returns the command of a program that [`GUARD`] ends; `directory` is created and is its own.
+fn guarded(program: &Path, directory: &Path) -> Result<Command> {
+    std::fs::create_dir(directory)
+        .with_context(|| format!("{} cannot be created", directory.display()))?;
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", GUARD, "sh"])
+        .arg(program)
+        .current_dir(directory)
+        // Settings of this machine's own nodes must not reach these.
+        .env_clear()
+        .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+        .env("DIRECTORY", directory)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        // An interrupt from the terminal goes to the bench only.
+        .process_group(0);
+    Ok(command)
+}
+
+/// Returns the command of a node. The script replaces itself by the Erlang machine, so that the
+/// process id is the node's.
 fn command(settings: &NodeSettings<'_>, names: &NameServer) -> Result<Command> {
+    let mut command = guarded(&script()?, settings.directory)?;
     let file = |name: &str, text: &str| -> Result<PathBuf> {
         let path = settings.directory.join(name);
         std::fs::write(&path, text)
             .with_context(|| format!("{} cannot be written", path.display()))?;
         Ok(path)
     };
-    let mut command = Command::new(script()?);
     command
-        .args(["-noshell", "-eval", HALT_AT_END_OF_INPUT])
-        .current_dir(settings.directory)
-        // Settings of this machine's own nodes must not reach these.
-        .env_clear()
-        .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+        .arg("-noinput")
         .env("HOME", settings.directory)
         .env("ERL_EPMD_PORT", names.port.to_string())
+        .env("ERL_AFLAGS", "-start_epmd false")
         .env("RABBITMQ_CONF_ENV_FILE", file("rabbitmq-env.conf", "")?)
         .env("RABBITMQ_CONFIG_FILE", file("rabbitmq.conf", "")?)
         .env(
@@ -163,13 +210,8 @@ fn command(settings: &NodeSettings<'_>, names: &NameServer) -> Result<Command> {
         .env("RABBITMQ_MNESIA_BASE", settings.directory.join("mnesia"))
         .env("RABBITMQ_LOG_BASE", settings.directory.join("log"))
         .env("RABBITMQ_LOGS", "-")
-        // The script runs the Erlang machine in its own process, which then reads the input.
-        .env("RABBITMQ_ALLOW_INPUT", "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .kill_on_drop(true);
+        // The script then runs no shell besides the Erlang machine.
+        .env("RABBITMQ_ALLOW_INPUT", "1");
     Ok(command)
 }
 
@@ -179,14 +221,6 @@ fn script() -> Result<PathBuf> {
     let found = broker::program("rabbitmq-server")?;
     let found = found.canonicalize()?;
     Ok(found.with_file_name("rabbitmq-server"))
-}
-
-/// Closes the process's input, and waits until it has ended.
-async fn stop(process: &mut Child) {
-    drop(process.stdin.take());
-    if timeout(STOP_TIMEOUT, process.wait()).await.is_err() {
-        let _ = process.kill().await;
-    }
 }
 
 /// Returns a free port. Another program may take it before the node does; the node then fails.
