@@ -31,7 +31,7 @@ mod partitioned;
 pub(crate) mod retry_state;
 mod retrying;
 #[cfg(feature = "sqlite")]
-mod sqlite;
+pub(crate) mod sqlite;
 mod url;
 
 use std::{

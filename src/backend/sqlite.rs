@@ -8,6 +8,7 @@
 //! by a [`Schema`] of the caller.
 
 mod error;
+mod integrity;
 mod lock_wait;
 mod open;
 mod registry;
@@ -25,7 +26,8 @@ use self::{
     error::SqliteError,
     thread::{GroupedWrite, Job},
 };
-use crate::error::Result;
+pub(crate) use self::{error::refuse, integrity::check_file};
+use crate::error::{Error, Result};
 
 /// An open database file; clones, and other handles of the file, share its thread, which ends with
 /// the last of them.
@@ -48,6 +50,7 @@ pub(crate) struct Schema {
 struct QueuedWrite<T, F> {
     work: Option<F>,
     value: Option<T>,
+    is_synced: bool,
     answer: oneshot::Sender<Result<T, SqliteError>>,
 }
 
@@ -124,13 +127,61 @@ impl Database {
         T: Send + 'static,
         F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
-        let (answer, outcome) = oneshot::channel();
-        let job = Job::Write(Box::new(QueuedWrite {
-            work: Some(work),
-            value: None,
-            answer,
-        }));
+        let (job, outcome) = queued_write(work, true);
         self.hand_over(job, outcome).await
+    }
+
+    /// As [`Database::write`], but does not wait for the disk: a power loss may undo the write, a
+    /// crash of the process may not. The next synced write makes it durable too.
+    ///
+    /// # Errors
+    /// As [`Database::run`].
+    ///
+    /// # Cancel safety
+    /// As [`Database::run`].
+    pub(crate) async fn write_unsynced<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let (job, outcome) = queued_write(work, false);
+        self.hand_over(job, outcome).await
+    }
+
+    /// Queues an unsynced write without waiting for it. Returns whether there was room for it. Needs
+    /// no runtime.
+    pub(crate) fn queue_unsynced<F>(&self, work: F) -> bool
+    where
+        F: FnOnce(&Transaction<'_>) -> rusqlite::Result<()> + Send + 'static,
+    {
+        let (job, _) = queued_write(work, false);
+        self.jobs.try_send(job).is_ok()
+    }
+
+    /// Runs a long read on a thread and a connection for this call only, so that no other job
+    /// waits for it.
+    ///
+    /// # Errors
+    /// As [`Database::run`].
+    pub(crate) async fn run_apart<T, F>(&self, schema: Schema, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        Self::open_alone(&*self.path, schema).await?.run(work).await
+    }
+
+    /// Opens a connection for the caller, with the settings of this module.
+    ///
+    /// # Errors
+    /// As [`Database::open`].
+    pub(crate) fn connect(path: &Path, schema: Schema) -> Result<Connection> {
+        Ok(open::open(path, schema)?)
+    }
+
+    /// Converts an error of SQLite.
+    pub(crate) fn error(&self, error: rusqlite::Error) -> Error {
+        SqliteError::sql(&self.path, error).into()
     }
 
     async fn hand_over<T>(
@@ -144,11 +195,31 @@ impl Database {
     }
 }
 
+/// Returns the job of a write, and the receiver of its result.
+fn queued_write<T, F>(work: F, is_synced: bool) -> (Job, oneshot::Receiver<Result<T, SqliteError>>)
+where
+    T: Send + 'static,
+    F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+{
+    let (answer, outcome) = oneshot::channel();
+    let job = Job::Write(Box::new(QueuedWrite {
+        work: Some(work),
+        value: None,
+        is_synced,
+        answer,
+    }));
+    (job, outcome)
+}
+
 impl<T, F> GroupedWrite for QueuedWrite<T, F>
 where
     T: Send,
     F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send,
 {
+    fn is_synced(&self) -> bool {
+        self.is_synced
+    }
+
     fn work(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         let work = self.work.take().expect("called once");
         self.value = Some(work(transaction)?);

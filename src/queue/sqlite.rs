@@ -4,9 +4,11 @@
 //! so single deletes do not cost one fsync each. Time is the machine's wall clock; if that is set
 //! back, the file's own clock continues ([`clock`]).
 
-mod clock;
+pub(crate) mod checksum;
+pub(crate) mod clock;
 mod maintenance;
-mod schema;
+pub(crate) mod put;
+pub(crate) mod schema;
 #[cfg(test)]
 mod tests;
 
@@ -14,7 +16,8 @@ use std::{
     fmt,
     hash::{DefaultHasher, Hash, Hasher as _},
     path::{Path, PathBuf},
-    time::{Duration, UNIX_EPOCH},
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use async_trait::async_trait;
@@ -45,6 +48,14 @@ pub struct SqliteQueue {
     /// Distinguishes the file from others with a queue under the same address.
     identity: u64,
     address: QueueAddress,
+    /// Set for a queue of a queue manager: puts note that the relay must be notified.
+    observer: Option<Arc<dyn PutObserver>>,
+}
+
+/// Is told after each commit of a put, so that it notifies the relay of the noted messages.
+pub(crate) trait PutObserver: fmt::Debug + Send + Sync + 'static {
+    /// Must not block.
+    fn put_committed(self: Arc<Self>);
 }
 
 impl SqliteQueue {
@@ -57,7 +68,7 @@ impl SqliteQueue {
         Self::with_database(Database::open(path, SCHEMA).await?, address).await
     }
 
-    async fn with_database(database: Database, address: QueueAddress) -> Result<Self> {
+    pub(crate) async fn with_database(database: Database, address: QueueAddress) -> Result<Self> {
         let read = "SELECT id FROM identity";
         let id: Vec<u8> = database
             .run(move |connection| connection.query_row(read, (), |row| row.get(0)))
@@ -69,6 +80,7 @@ impl SqliteQueue {
             identity: hasher.finish(),
             database,
             address,
+            observer: None,
         })
     }
 
@@ -79,7 +91,39 @@ impl SqliteQueue {
             database: self.database.clone(),
             identity: self.identity,
             address,
+            observer: self.observer.clone(),
         }
+    }
+
+    /// Sets the observer of all puts.
+    #[must_use]
+    pub(crate) fn observed_by(mut self, observer: Arc<dyn PutObserver>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// Puts messages inside a transaction of the caller, on a connection to the same file: business
+    /// data and messages are committed together or not at all.
+    ///
+    /// For a queue of a `courier::QueueManager`, call its `committed` after the commit: it notifies
+    /// the relay at once. After a crash in between, the process that hosts the file notifies.
+    ///
+    /// # Errors
+    /// As [`WorkQueue::put`]. Roll back the transaction after an error.
+    pub fn put_in(
+        &self,
+        transaction: &Transaction<'_>,
+        messages: &[NewMessage],
+    ) -> Result<Vec<MessageId>> {
+        self.limits().check_put(messages)?;
+        let put = || match queue_id(transaction, self.address.queue_name())? {
+            Some(queue) => {
+                put::insert(transaction, queue, messages, self.observer.is_some()).map(Some)
+            }
+            None => Ok(None),
+        };
+        let put = put().map_err(|error| self.database.error(error))?;
+        put.ok_or_else(|| missing_queue(self))
     }
 
     /// Runs a write if the queue exists.
@@ -187,26 +231,14 @@ impl WorkQueue for SqliteQueue {
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
         self.limits().check_put(&messages)?;
-        self.write(move |transaction, queue| {
-            let (now, inserted_at) = (clock::advance(transaction)?, clock::machine_time());
-            let mut insert = transaction.prepare_cached(
-                "INSERT INTO messages (queue, visible_at, ends_at, inserted_at, body)
-                 VALUES (?1, ?2, ?3, ?4, ?5)",
-            )?;
-            let ids = messages.iter().map(|message| {
-                let visible_at = later(now, message.delay);
-                let ends_at = message.time_to_live.map(|ttl| later(now, ttl));
-                let body = &message.body[..];
-                let id = insert.insert(params![queue, visible_at, ends_at, inserted_at, body])?;
-                Ok(message_id(id))
-            });
-            let ids: rusqlite::Result<Vec<_>> = ids.collect();
-            let count = "UPDATE queues SET messages = messages + ?2 WHERE id = ?1";
-            let put = limit(messages.len());
-            transaction.prepare_cached(count)?.execute([queue, put])?;
-            ids
-        })
-        .await
+        let notify = self.observer.is_some();
+        let put = self
+            .write(move |transaction, queue| put::insert(transaction, queue, &messages, notify));
+        let ids = put.await?;
+        if let Some(observer) = &self.observer {
+            Arc::clone(observer).put_committed();
+        }
+        Ok(ids)
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
@@ -223,13 +255,15 @@ impl WorkQueue for SqliteQueue {
                  WHERE id IN (SELECT id FROM messages WHERE queue = ?2 AND visible_at <= ?3
                                 AND (ends_at IS NULL OR ends_at > ?3)
                               ORDER BY visible_at LIMIT ?4)
-                 RETURNING id, body, dequeue_count, inserted_at, receipt",
+                 RETURNING id, body, dequeue_count, inserted_at, checksum, receipt",
             )?;
             let rows = update.query_map(params![until, queue, now, max], |row| {
                 let read = read_message(row)?;
-                let receipt = Receipt::new(read.id, &row.get::<_, i64>(4)?.to_string());
+                let receipt = Receipt::new(read.id, &row.get::<_, i64>(5)?.to_string());
                 let (count, inserted_at) = (read.dequeue_count, read.inserted_at);
-                Ok(Message::new(receipt, read.body, count, inserted_at))
+                let mut message = Message::new(receipt, read.body, count, inserted_at);
+                message.fault = read.fault;
+                Ok(message)
             })?;
             rows.collect()
         })
@@ -287,7 +321,7 @@ impl WorkQueue for SqliteQueue {
         self.read(move |connection, queue| {
             let now = clock::now(connection)?;
             let mut select = connection.prepare_cached(
-                "SELECT id, body, dequeue_count, inserted_at FROM messages
+                "SELECT id, body, dequeue_count, inserted_at, checksum FROM messages
                  WHERE queue = ?1 AND visible_at <= ?2 AND (ends_at IS NULL OR ends_at > ?2)
                  ORDER BY visible_at LIMIT ?3",
             )?;
@@ -306,26 +340,32 @@ impl WorkQueue for SqliteQueue {
     }
 }
 
-fn queue_id(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+/// Returns the number of a queue in the file.
+pub(crate) fn queue_id(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
     connection
         .prepare_cached("SELECT id FROM queues WHERE name = ?1")?
         .query_row([name], |row| row.get(0))
         .optional()
 }
 
-/// Expects the columns id, body, dequeue_count, inserted_at.
+/// Expects the columns id, body, dequeue_count, inserted_at, checksum.
 fn read_message(row: &Row<'_>) -> rusqlite::Result<PeekedMessage> {
-    let inserted_at = u64::try_from(row.get::<_, Micros>(3)?).unwrap_or_default();
+    let body = Bytes::from(row.get::<_, Vec<u8>>(1)?);
     Ok(PeekedMessage {
         id: message_id(row.get(0)?),
-        body: Bytes::from(row.get::<_, Vec<u8>>(1)?),
         dequeue_count: row.get(2)?,
-        inserted_at: UNIX_EPOCH + Duration::from_micros(inserted_at),
-        fault: None,
+        inserted_at: system_time(row.get(3)?),
+        fault: checksum::fault(&body, row.get(4)?),
+        body,
     })
 }
 
-fn limit(max: usize) -> i64 {
+/// Converts a time of the file.
+pub(crate) fn system_time(at: Micros) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(u64::try_from(at).unwrap_or_default())
+}
+
+pub(crate) fn limit(max: usize) -> i64 {
     i64::try_from(max).unwrap_or(i64::MAX)
 }
 
@@ -339,7 +379,7 @@ fn parse_receipt(receipt: &Receipt) -> Option<(i64, i64)> {
     Some((id, receipt.token().parse().ok()?))
 }
 
-fn later(now: Micros, span: Duration) -> Micros {
+pub(crate) fn later(now: Micros, span: Duration) -> Micros {
     now.saturating_add(Micros::try_from(span.as_micros()).unwrap_or(Micros::MAX))
 }
 

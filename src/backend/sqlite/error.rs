@@ -90,6 +90,19 @@ impl SqliteError {
 
 impl From<SqliteError> for Error {
     fn from(error: SqliteError) -> Self {
+        let error = match error {
+            SqliteError::Sql {
+                source: rusqlite::Error::ToSqlConversionFailure(source),
+                path,
+            } => match source.downcast::<Self>() {
+                Ok(refusal) => return *refusal,
+                Err(source) => SqliteError::Sql {
+                    source: rusqlite::Error::ToSqlConversionFailure(source),
+                    path,
+                },
+            },
+            other => other,
+        };
         let (kind, message) = (error.kind(), error.to_string());
         let new = Self::new(kind, message);
         match error {
@@ -100,6 +113,12 @@ impl From<SqliteError> for Error {
             _ => new,
         }
     }
+}
+
+/// Wraps an error of this crate as the result of a write: the write is rolled back, and its caller
+/// gets the error unchanged.
+pub(crate) fn refuse(error: Error) -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(Box::new(error))
 }
 
 /// Returns whether the error is an I/O error, after which the connection's cache is not reliable.

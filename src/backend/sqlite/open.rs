@@ -25,6 +25,11 @@ pub(super) fn open(path: &Path, schema: Schema) -> Result<Connection, SqliteErro
     let mut connection = Connection::open_with_flags(path, flags).map_err(sql)?;
     wait_for_locks(&mut connection).map_err(sql)?;
     check_kind(&connection, path, schema)?;
+    // Without effect on a file that is not empty. Only a file made so can be made smaller in small
+    // steps.
+    connection
+        .pragma_update(None, "auto_vacuum", "INCREMENTAL")
+        .map_err(sql)?;
     write_ahead(&connection, path)?;
     set_pragmas(&connection).map_err(sql)?;
     migrate(&mut connection, path, schema)?;

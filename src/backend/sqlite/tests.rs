@@ -259,6 +259,42 @@ async fn writes_that_wait_at_the_same_time_share_a_commit() {
     assert!(pages <= 10, "{pages} pages written for one of content");
 }
 
+/// Returns the level of a commit while the write runs: 2 if it waits for the disk, 1 if not.
+fn level(transaction: &rusqlite::Transaction<'_>) -> rusqlite::Result<i64> {
+    transaction.execute("INSERT INTO numbers VALUES (1)", [])?;
+    transaction.pragma_query_value(None, "synchronous", |row| row.get(0))
+}
+
+#[tokio::test]
+async fn only_a_group_of_unsynced_writes_does_not_wait_for_the_disk() {
+    let (_directory, path) = place();
+    let database = Database::open(&path, SCHEMA).await.expect("open");
+    assert_eq!(database.write_unsynced(level).await.expect("written"), 1);
+    assert_eq!(database.write(level).await.expect("written"), 2);
+
+    let release = busy(&database).await;
+    let free = async { drop(release) };
+    let (unsynced, synced, ()) =
+        tokio::join!(database.write_unsynced(level), database.write(level), free);
+    assert_eq!(unsynced.expect("written"), 2, "shares a durable commit");
+    assert_eq!(synced.expect("written"), 2);
+
+    let refused = database.write_unsynced::<(), _>(|transaction| {
+        level(transaction)?;
+        Err(super::refuse(Error::new(ErrorKind::Conflict, "no")))
+    });
+    let error = refused.await.expect_err("refused");
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Conflict, "no"));
+    let after = |connection: &mut Connection| {
+        connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0))
+    };
+    assert_eq!(database.run(after).await.expect("read"), 2, "restored");
+    assert_eq!(sum(&database).await, 4, "the refused one is rolled back");
+    drop(database);
+    let database = Database::open(&path, SCHEMA).await.expect("open");
+    assert_eq!(sum(&database).await, 4, "a commit without a sync is there");
+}
+
 #[tokio::test]
 async fn only_the_bad_writes_of_a_shared_commit_fail() {
     let (_directory, path) = place();

@@ -30,6 +30,9 @@ pub(super) enum Job {
 
 /// One write of a transaction that several writes may share.
 pub(super) trait GroupedWrite: Send {
+    /// Whether the commit must wait for the disk.
+    fn is_synced(&self) -> bool;
+
     /// Does the work; called once.
     fn work(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()>;
 
@@ -128,7 +131,12 @@ impl Worker {
         let mut failed: Vec<Option<SqliteError>> = Vec::new();
         let path = Arc::clone(&self.path);
         let mut fairness = std::mem::take(&mut self.fairness);
+        let is_synced = group.iter().any(|write| write.is_synced());
         let committed = self.with_connection(|connection| {
+            if !is_synced {
+                // The level can be changed outside of a transaction only.
+                connection.pragma_update(None, "synchronous", "NORMAL")?;
+            }
             // IMMEDIATE: a transaction that reads first and upgrades later fails at once, without
             // the busy handler, if another process wrote in between.
             let transaction =
@@ -146,6 +154,9 @@ impl Worker {
         });
         fairness.committed();
         self.fairness = fairness;
+        if !is_synced {
+            self.restore_level();
+        }
         let failed = failed.into_iter().chain(std::iter::repeat_with(|| None));
         for (write, failed) in group.into_iter().zip(failed) {
             let outcome = match (&committed, failed) {
@@ -154,6 +165,17 @@ impl Worker {
                 (Err(error), None) => Err(error.duplicate()),
             };
             write.answer(outcome);
+        }
+    }
+
+    /// Makes commits wait for the disk again. All jobs but a group of unsynced writes rely on it.
+    fn restore_level(&mut self) {
+        let restored = self.connection.as_ref().map_or(Ok(()), |connection| {
+            connection.pragma_update(None, "synchronous", "FULL")
+        });
+        if restored.is_err() {
+            // The next job opens the file with the right level.
+            self.connection = None;
         }
     }
 

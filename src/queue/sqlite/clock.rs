@@ -9,13 +9,13 @@ use rusqlite::{Connection, Transaction};
 use crate::base::clock::{micros, wall};
 
 /// Microseconds since 1970.
-pub(super) type Micros = i64;
+pub(crate) type Micros = i64;
 
 /// The time is stored again after this much progress; not more than a queue's resolution.
 const STEP: Micros = 1_000;
 
 /// Returns the present time, and stores it so that the clock never goes back.
-pub(super) fn advance(transaction: &Transaction<'_>) -> rusqlite::Result<Micros> {
+pub(crate) fn advance(transaction: &Transaction<'_>) -> rusqlite::Result<Micros> {
     let (seen, was_ahead) = read(transaction)?;
     let (now, ahead) = file_time(machine_time(), seen, was_ahead);
     if now >= seen.saturating_add(STEP) || ahead != was_ahead {
@@ -25,14 +25,24 @@ pub(super) fn advance(transaction: &Transaction<'_>) -> rusqlite::Result<Micros>
     Ok(now)
 }
 
+/// As [`advance`], and stores the exact time. So no later commit gets an earlier time, not even by
+/// the resolution of [`advance`].
+pub(crate) fn advance_exactly(transaction: &Transaction<'_>) -> rusqlite::Result<Micros> {
+    let (seen, ahead) = read(transaction)?;
+    let (now, ahead) = file_time(machine_time(), seen, ahead);
+    let update = "UPDATE clock SET seen = ?1, ahead = ?2";
+    transaction.prepare_cached(update)?.execute([now, ahead])?;
+    Ok(now)
+}
+
 /// Returns the present time without storing it, for reads.
-pub(super) fn now(connection: &Connection) -> rusqlite::Result<Micros> {
+pub(crate) fn now(connection: &Connection) -> rusqlite::Result<Micros> {
     let (seen, ahead) = read(connection)?;
     Ok(file_time(machine_time(), seen, ahead).0)
 }
 
 /// Returns the machine's time.
-pub(super) fn machine_time() -> Micros {
+pub(crate) fn machine_time() -> Micros {
     Micros::try_from(micros(wall())).unwrap_or(Micros::MAX)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::backend::sqlite::Schema;
 
-pub(super) const SCHEMA: Schema = Schema {
+pub(crate) const SCHEMA: Schema = Schema {
     // "revQ"
     application_id: 0x7265_7651,
     migrations: &[

@@ -1,0 +1,58 @@
+//! The check of a database file for damage.
+//!
+//! Runs on a thread and a connection for this call only, before the file is opened for use. Changes
+//! nothing; what to do with a damaged file is the caller's decision.
+
+use std::path::Path;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use tokio::sync::oneshot;
+
+use super::{error::SqliteError, lock_wait::wait_for_locks};
+use crate::error::Result;
+
+/// Checks the file and returns the first problem, or `None` if it is sound. A `thorough` check also
+/// compares each index with its table.
+///
+/// # Errors
+/// If the file could not be read, which says nothing about its content.
+pub(crate) async fn check_file(path: &Path, thorough: bool) -> Result<Option<String>> {
+    let (answer, outcome) = oneshot::channel();
+    let (shown, owned) = (path.display().to_string(), path.to_owned());
+    std::thread::Builder::new()
+        .name("reveille-check".into())
+        .spawn(move || {
+            // The caller may no longer wait.
+            let _ = answer.send(first_problem(&owned, thorough));
+        })
+        .map_err(|source| SqliteError::Thread {
+            path: shown,
+            source,
+        })?;
+    let checked = outcome.await.map_err(|_| SqliteError::panicked(path))?;
+    Ok(checked.map_err(|error| SqliteError::sql(path, error))?)
+}
+
+fn first_problem(path: &Path, thorough: bool) -> rusqlite::Result<Option<String>> {
+    let pragma = match thorough {
+        true => "PRAGMA integrity_check(1)",
+        false => "PRAGMA quick_check(1)",
+    };
+    let check = || -> rusqlite::Result<String> {
+        // SQLite replays the log when it opens the file, which needs write access.
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection = Connection::open_with_flags(path, flags)?;
+        wait_for_locks(&mut connection)?;
+        connection.query_row(pragma, (), |row| row.get(0))
+    };
+    match check() {
+        Ok(answer) if answer == "ok" => Ok(None),
+        Ok(problem) => Ok(Some(problem)),
+        Err(error) => match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Ok(Some(error.to_string()))
+            }
+            _ => Err(error),
+        },
+    }
+}

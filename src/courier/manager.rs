@@ -1,0 +1,229 @@
+//! The queue manager: a file of queues, its settings, and its signals.
+//!
+//! Holds the shared state. The operations stand in files of their subjects: `transaction`,
+//! `send_in`, `notifying`, `retention`, `hosting`, `status`, `dead_letters`.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+};
+
+use tokio::sync::watch;
+
+use super::{
+    config::{OUTGOING_QUEUE, QueueManagerConfig},
+    host_lock::HostLock,
+    message::Destination,
+    notify_state::NotifyState,
+    set_aside,
+};
+use crate::{
+    backend::sqlite::Database,
+    base::task::Scope,
+    error::{Error, Result},
+    queue::{
+        SqliteQueue,
+        sqlite::{PutObserver, schema::SCHEMA},
+    },
+    types::{Notifier, QueueAddress},
+};
+
+/// A file of queues with transactions. Clones share the file's thread.
+///
+/// Messages are sent and received inside transactions only. There is no other method:
+///
+/// ```compile_fail,E0599
+/// # async fn send(manager: reveille::courier::QueueManager) -> reveille::Result<()> {
+/// let orders = manager.destination("orders")?;
+/// manager.send(&orders, "tea").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```compile_fail,E0599
+/// # async fn receive(manager: reveille::courier::QueueManager) -> reveille::Result<()> {
+/// manager.receive("orders").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```
+/// # async fn send(manager: reveille::courier::QueueManager) -> reveille::Result<()> {
+/// let mut transaction = manager.begin();
+/// if let Some(order) = transaction.receive("orders").await? {
+///     let invoices = manager.destination("reveille://billing:7600/invoices")?;
+///     transaction.send(&invoices, order.body).await?;
+/// }
+/// transaction.commit().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct QueueManager {
+    pub(super) shared: Arc<Shared>,
+}
+
+/// The state that all clones share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) database: Database,
+    pub(super) config: QueueManagerConfig,
+    /// The file's random id; the name of this machine in the hand-over.
+    pub(super) file_id: [u8; 16],
+    /// Gives queues of the file.
+    template: SqliteQueue,
+    pub(super) notifier: OnceLock<Arc<dyn Notifier>>,
+    pub(super) notifying: NotifyState,
+    /// Set until the relay was told of messages to other machines.
+    pub(super) outgoing_unnotified: AtomicBool,
+    /// Set if a transaction of the caller has sent to another machine.
+    pub(super) sent_in: AtomicBool,
+    outgoing: watch::Sender<u64>,
+    /// The number of sends to other machines until they are counted again.
+    pub(super) outgoing_room: AtomicI64,
+    pub(super) scope: Scope,
+    /// Dropped last: another process may host the file from then on.
+    pub(super) host: Option<HostLock>,
+}
+
+impl QueueManager {
+    /// Opens the file, and creates it if it is missing; its directory must exist.
+    ///
+    /// # Errors
+    /// One line with the file's path and the reason. [`ErrorKind::Conflict`](crate::ErrorKind::Conflict)
+    /// if the file is missing because it was damaged and set aside, unless
+    /// [`QueueManagerConfig::allow_new_file`] is set.
+    pub async fn open(path: impl Into<PathBuf>, config: QueueManagerConfig) -> Result<Self> {
+        let (path, config) = (path.into(), config.checked()?);
+        set_aside::check_missing(&path, config.allow_new_file)?;
+        Self::open_checked(path, config, None).await
+    }
+
+    /// Opens the file without a check of its state.
+    pub(super) async fn open_checked(
+        path: PathBuf,
+        config: QueueManagerConfig,
+        host: Option<HostLock>,
+    ) -> Result<Self> {
+        let database = Database::open(path, SCHEMA).await?;
+        let file_id = database
+            .run(|connection| connection.query_row("SELECT id FROM identity", (), |row| row.get(0)))
+            .await?;
+        let address = QueueAddress::new(&config.account, OUTGOING_QUEUE)?;
+        let shared = Shared {
+            template: SqliteQueue::with_database(database.clone(), address).await?,
+            database,
+            config,
+            file_id,
+            notifier: OnceLock::new(),
+            notifying: NotifyState::default(),
+            outgoing_unnotified: AtomicBool::new(false),
+            sent_in: AtomicBool::new(false),
+            outgoing: watch::Sender::new(0),
+            outgoing_room: AtomicI64::new(0),
+            scope: Scope::new(),
+            host,
+        };
+        let shared = Arc::new(shared);
+        Ok(Self { shared })
+    }
+
+    /// Sets the notifier that wakes the listeners of a relay after each commit. The first one is
+    /// kept. Without a notifier, the process that hosts the file notifies within a second.
+    #[must_use]
+    pub fn with_notifier(self, notifier: Arc<dyn Notifier>) -> Self {
+        // A second notifier is ignored, as the documentation says.
+        let _ = self.shared.notifier.set(notifier);
+        self
+    }
+
+    /// Returns a queue of the file. A put notifies the relay as a transaction does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name breaks the rule for names, or is reserved.
+    pub fn queue(&self, name: &str) -> Result<SqliteQueue> {
+        check_not_reserved(name)?;
+        let queue = self.shared.template.another(self.shared.address(name)?);
+        let observer: Arc<dyn PutObserver> = Arc::clone(&self.shared) as _;
+        Ok(queue.observed_by(observer))
+    }
+
+    /// Returns the destination of an alias, of `QUEUE@ALIAS`, of a queue's name, or of
+    /// `reveille://HOST:PORT/QUEUE`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the text is none of these.
+    pub fn destination(&self, text: &str) -> Result<Destination> {
+        self.shared.config.destination(text)
+    }
+
+    /// Returns the settings.
+    pub fn config(&self) -> &QueueManagerConfig {
+        &self.shared.config
+    }
+
+    /// Returns the file's path.
+    pub fn path(&self) -> &Path {
+        self.shared.database.path()
+    }
+
+    /// Returns the 16 random bytes that identify the file and its copies.
+    pub fn file_id(&self) -> [u8; 16] {
+        self.shared.file_id
+    }
+
+    /// Opens a connection to the file for the application's own tables, with the settings that
+    /// durability needs.
+    ///
+    /// # Errors
+    /// As [`QueueManager::open`]. Blocks for some milliseconds.
+    pub fn connect(&self) -> Result<rusqlite::Connection> {
+        Database::connect(self.path(), SCHEMA)
+    }
+
+    /// Returns a receiver that changes when this process has committed messages to other machines.
+    pub fn outgoing(&self) -> watch::Receiver<u64> {
+        self.shared.outgoing.subscribe()
+    }
+
+    pub(crate) fn database(&self) -> &Database {
+        &self.shared.database
+    }
+}
+
+impl Shared {
+    pub(super) fn address(&self, queue: &str) -> Result<QueueAddress> {
+        QueueAddress::new(&self.config.account, queue)
+    }
+
+    /// Signals messages to other machines, within the process and by the relay.
+    pub(super) fn signal_outgoing(&self) {
+        self.outgoing_unnotified.store(true, Ordering::Release);
+        self.outgoing
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
+}
+
+/// Refuses the name of the queue that only signals.
+pub(super) fn check_not_reserved(queue: &str) -> Result<()> {
+    match queue == OUTGOING_QUEUE {
+        true => {
+            let rule = format_args!("`{OUTGOING_QUEUE}` is reserved");
+            Err(Error::invalid("queue", rule))
+        }
+        false => Ok(()),
+    }
+}
+
+/// Returns 16 random bytes.
+pub(super) fn random_id() -> Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        let message = format!("the system gives no random bytes: {error}");
+        Error::new(crate::error::ErrorKind::Unavailable, message)
+    })?;
+    Ok(bytes)
+}

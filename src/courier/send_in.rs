@@ -1,0 +1,114 @@
+//! Sends inside a transaction of the application, on its own connection to the same file.
+//!
+//! Business data and messages are committed together or not at all, without an outbox table.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use rusqlite::{Transaction, params};
+
+use super::{
+    manager::{QueueManager, Shared, check_not_reserved, random_id},
+    message::{Destination, MessageId},
+    staging::{check_body, is_file, local_queue},
+};
+use crate::{
+    error::{Error, Result},
+    queue::sqlite::{
+        checksum::checksum,
+        clock, later, limit,
+        put::{count_put, note_unnotified},
+    },
+};
+
+impl QueueManager {
+    /// Sends a message as a part of the caller's transaction, whose connection has the manager's
+    /// file open ([`QueueManager::connect`]). Call [`QueueManager::committed`] after its commit.
+    ///
+    /// ```
+    /// # async fn order(manager: &reveille::courier::QueueManager) -> Result<(), Box<dyn std::error::Error>> {
+    /// let orders = manager.destination("orders")?;
+    /// let mut connection = manager.connect()?;
+    /// let transaction = connection.transaction()?;
+    /// transaction.execute("INSERT INTO sales (item) VALUES ('tea')", [])?;
+    /// manager.send_in(&transaction, &orders, "tea")?;
+    /// transaction.commit()?;
+    /// manager.committed();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::send`](super::Transaction::send), and
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the connection is to another file. Roll
+    /// back the transaction after an error.
+    pub fn send_in(
+        &self,
+        transaction: &Transaction<'_>,
+        to: &Destination,
+        body: impl Into<Bytes>,
+    ) -> Result<MessageId> {
+        let body = body.into();
+        check_body(&body, self.shared.config.max_body)?;
+        check_not_reserved(to.queue())?;
+        let uid = random_id()?;
+        let error = |error| self.shared.database.error(error);
+        if !is_file(transaction, &self.shared.file_id).map_err(error)? {
+            let path = self.path().display();
+            let rule = format_args!("must be a connection to `{path}`");
+            return Err(Error::invalid("transaction", rule));
+        }
+        self.shared
+            .insert_in(transaction, to, &uid, &body)
+            .map_err(error)?;
+        Ok(MessageId::from_bytes(uid))
+    }
+
+    /// Notifies the relay, and the host, of messages that the caller's own transactions have sent or
+    /// put. Returns at once. After a crash before this call, the host notifies within a second.
+    pub fn committed(&self) {
+        if self.shared.sent_in.swap(false, Ordering::AcqRel) {
+            self.shared.signal_outgoing();
+        }
+        Shared::start_notifying(&self.shared);
+    }
+}
+
+impl Shared {
+    fn insert_in(
+        &self,
+        transaction: &Transaction<'_>,
+        to: &Destination,
+        uid: &[u8; 16],
+        body: &[u8],
+    ) -> rusqlite::Result<()> {
+        let now = clock::advance_exactly(transaction)?;
+        let sum = checksum(body);
+        let Some(authority) = to.authority() else {
+            let queue = local_queue(transaction, to.queue(), self.config.max_queue)?;
+            transaction
+                .prepare_cached(
+                    "INSERT INTO messages (queue, visible_at, inserted_at, uid, checksum, body)
+                     VALUES (?1, ?2, ?2, ?3, ?4, ?5)",
+                )?
+                .execute(params![queue, now, uid, sum, body])?;
+            count_put(transaction, queue, 1)?;
+            return note_unnotified(transaction, queue, 1, body.len(), fastrand::i64(..));
+        };
+        self.reserve_outgoing(transaction)?;
+        let hop = self.config.hop_of(authority);
+        let (ends_at, size) = (later(now, self.config.max_age), limit(body.len()));
+        let queue = to.queue();
+        transaction
+            .prepare_cached(
+                "INSERT INTO outgoing (uid, authority, queue, hop, status, stored_at, ends_at,
+                   visited, size, checksum, body)
+                 VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, x'', ?7, ?8, ?9)",
+            )?
+            .execute(params![
+                uid, authority, queue, hop, now, ends_at, size, sum, body
+            ])?;
+        self.sent_in.store(true, Ordering::Release);
+        Ok(())
+    }
+}

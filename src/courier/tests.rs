@@ -1,0 +1,146 @@
+//! The local part on real files: transactions, notification, retention, damage, status.
+
+mod notifying;
+mod transactions;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::{
+    error::{Error, ErrorKind, Result},
+    queue::WorkQueue,
+    types::{Accepted, Notification, Notifier},
+};
+
+/// A file in a directory that is removed at the end.
+#[derive(Debug)]
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a directory"))
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.0.path().join("queues.db")
+    }
+
+    /// Opens the file with two queues.
+    async fn open(&self) -> QueueManager {
+        self.open_with(QueueManagerConfig::default()).await
+    }
+
+    async fn open_with(&self, config: QueueManagerConfig) -> QueueManager {
+        let manager = QueueManager::open(self.path(), config).await.expect("open");
+        for queue in ["orders", "invoices"] {
+            manager
+                .queue(queue)
+                .expect("a name")
+                .create()
+                .await
+                .expect("created");
+        }
+        manager
+    }
+}
+
+async fn send(manager: &QueueManager, to: &str, bodies: &[&str]) -> Vec<MessageId> {
+    let to = manager.destination(to).expect("a destination");
+    let mut transaction = manager.begin();
+    let mut ids = Vec::new();
+    for body in bodies {
+        ids.push(transaction.send(&to, body.to_string()).await.expect("sent"));
+    }
+    transaction.commit().await.expect("committed");
+    ids
+}
+
+/// Receives and commits all visible messages.
+async fn drain(manager: &QueueManager, queue: &str) -> Vec<String> {
+    let mut bodies = Vec::new();
+    loop {
+        let mut transaction = manager.begin();
+        let got = transaction.receive_many(queue, 32).await.expect("received");
+        transaction.commit().await.expect("committed");
+        if got.is_empty() {
+            return bodies;
+        }
+        bodies.extend(got.iter().map(text));
+    }
+}
+
+fn text(message: &ReceivedMessage) -> String {
+    String::from_utf8(message.body.to_vec()).expect("text")
+}
+
+/// Returns a number that SQL selects.
+async fn number(manager: &QueueManager, sql: &'static str) -> i64 {
+    let read = manager
+        .database()
+        .run(move |connection| connection.query_row(sql, (), |row| row.get(0)));
+    read.await.expect(sql)
+}
+
+async fn execute(manager: &QueueManager, sql: &'static str) {
+    let done = manager
+        .database()
+        .write(move |transaction| transaction.execute_batch(sql));
+    done.await.expect(sql);
+}
+
+/// Moves the machine's clock, as the file sees it: its own clock is moved the other way.
+async fn move_clock(manager: &QueueManager, hours: i64) {
+    let micros = hours * 3_600_000_000;
+    let moved = manager.database().write(move |transaction| {
+        transaction.execute("UPDATE clock SET ahead = ahead + ?1", [micros])
+    });
+    moved.await.expect("moved");
+}
+
+/// Records notifications, and fails on demand.
+#[derive(Debug, Default)]
+struct Recorder {
+    notified: Mutex<Vec<(String, u64, u64)>>,
+    fails: std::sync::atomic::AtomicBool,
+}
+
+#[async_trait]
+impl Notifier for Recorder {
+    async fn notify(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
+        if self.fails.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Unavailable, "the relay is away"));
+        }
+        let mut notified = self.notified.lock().expect("no panic");
+        for one in &notifications {
+            notified.push((one.queue.to_string(), one.messages, one.payload_size));
+        }
+        Ok(vec![Accepted::default(); notifications.len()])
+    }
+}
+
+impl Recorder {
+    fn taken(&self) -> Vec<(String, u64, u64)> {
+        std::mem::take(&mut *self.notified.lock().expect("no panic"))
+    }
+
+    /// Waits until something was notified.
+    async fn next(&self) -> Vec<(String, u64, u64)> {
+        for _ in 0..2_000 {
+            let taken = self.taken();
+            if !taken.is_empty() {
+                return taken;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        panic!("nothing was notified");
+    }
+}
+
+fn recorder() -> Arc<Recorder> {
+    Arc::new(Recorder::default())
+}

@@ -1,0 +1,132 @@
+//! Each committed message is notified, also after a crash.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+
+const PENDING: &str = "SELECT coalesce(sum(messages), 0) FROM unnotified";
+
+#[tokio::test]
+async fn a_commit_notifies_with_messages_and_bytes() {
+    let place = Place::new();
+    let relay = recorder();
+    let manager = place
+        .open()
+        .await
+        .with_notifier(Arc::clone(&relay) as Arc<dyn Notifier>);
+    send(&manager, "orders", &["tea", "milk"]).await;
+    assert_eq!(relay.next().await, [("local/orders".to_owned(), 2, 7)]);
+    send(&manager, "reveille://far:7600/in", &["x"]).await;
+    assert_eq!(
+        relay.next().await,
+        [("local/courier-outgoing".to_owned(), 1, 0)]
+    );
+    let queue = manager.queue("invoices").expect("a name");
+    queue
+        .put(vec![crate::queue::NewMessage::new("bill")])
+        .await
+        .expect("put");
+    assert_eq!(relay.next().await, [("local/invoices".to_owned(), 1, 4)]);
+    let mut transaction = manager.begin();
+    transaction
+        .receive("orders")
+        .await
+        .expect("received")
+        .expect("there");
+    transaction.roll_back().await.expect("rolled back");
+    assert_eq!(
+        relay.next().await,
+        [("local/orders".to_owned(), 1, 3)],
+        "visible again"
+    );
+    manager.notify_pending().await.expect("notified");
+    assert_eq!(number(&manager, PENDING).await, 0);
+}
+
+#[tokio::test]
+async fn a_process_that_dies_after_its_commit_is_made_good_by_the_host() {
+    let place = Place::new();
+    let manager = place.open().await;
+    send(&manager, "orders", &["tea"]).await;
+    assert_eq!(manager.notify_pending().await.expect("no notifier"), 0);
+    drop(manager);
+
+    let relay = recorder();
+    relay.fails.store(true, Ordering::Relaxed);
+    let manager = place
+        .open()
+        .await
+        .with_notifier(Arc::clone(&relay) as Arc<dyn Notifier>);
+    let error = manager
+        .notify_pending()
+        .await
+        .expect_err("the relay is away");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(number(&manager, PENDING).await, 1);
+    relay.fails.store(false, Ordering::Relaxed);
+    assert_eq!(manager.notify_pending().await.expect("notified"), 1);
+    assert_eq!(relay.taken(), [("local/orders".to_owned(), 1, 3)]);
+    assert_eq!(manager.notify_pending().await.expect("nothing"), 0);
+}
+
+/// Commits another message while the first one is notified.
+#[derive(Debug)]
+struct Interrupting(Mutex<Option<QueueManager>>, Recorder);
+
+#[async_trait]
+impl Notifier for Interrupting {
+    async fn notify(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
+        let manager = self.0.lock().expect("no panic").take();
+        if let Some(manager) = manager {
+            send(&manager, "orders", &["milk"]).await;
+        }
+        self.1.notify(notifications).await
+    }
+}
+
+#[tokio::test]
+async fn a_commit_during_the_notification_is_notified_too() {
+    let place = Place::new();
+    let other = place.open().await;
+    send(&other, "orders", &["tea"]).await;
+    let relay = Arc::new(Interrupting(Mutex::new(Some(other)), Recorder::default()));
+    let manager = place
+        .open()
+        .await
+        .with_notifier(Arc::clone(&relay) as Arc<dyn Notifier>);
+    assert_eq!(manager.notify_pending().await.expect("notified"), 1);
+    assert_eq!(
+        number(&manager, PENDING).await,
+        1,
+        "the second message only"
+    );
+    assert_eq!(manager.notify_pending().await.expect("notified"), 1);
+    let orders = || "local/orders".to_owned();
+    assert_eq!(relay.1.taken(), [(orders(), 1, 3), (orders(), 1, 4)]);
+}
+
+#[tokio::test]
+async fn a_delayed_put_is_notified_with_its_delay() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let queue = manager.queue("orders").expect("a name");
+    let later = crate::queue::NewMessage::new("later").after(Duration::from_secs(100));
+    queue.put(vec![later]).await.expect("put");
+    #[derive(Debug, Default)]
+    struct Delays(Mutex<Vec<Duration>>);
+    #[async_trait]
+    impl Notifier for Delays {
+        async fn notify(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
+            self.0
+                .lock()
+                .expect("no panic")
+                .extend(notifications.iter().map(|one| one.delay));
+            Ok(Vec::new())
+        }
+    }
+    let relay = Arc::new(Delays::default());
+    let manager = manager.with_notifier(Arc::clone(&relay) as Arc<dyn Notifier>);
+    manager.notify_pending().await.expect("notified");
+    let delay = relay.0.lock().expect("no panic")[0];
+    assert!((90..=100).contains(&delay.as_secs()), "{delay:?}");
+}

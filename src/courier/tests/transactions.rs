@@ -1,0 +1,418 @@
+//! Commit, rollback, time-out, crash, and the application's own tables.
+
+use super::*;
+
+#[tokio::test]
+async fn a_commit_sends_in_order_and_a_rollback_sends_nothing() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let orders = manager.destination("orders").expect("a queue");
+    let mut dropped = manager.begin();
+    dropped.send(&orders, "dropped").await.expect("sent");
+    drop(dropped);
+    let mut undone = manager.begin();
+    undone.send(&orders, "undone").await.expect("sent");
+    undone.roll_back().await.expect("rolled back");
+    send(&manager, "orders", &["a", "b", "c"]).await;
+    let mut open = manager.begin();
+    open.send(&orders, "not ready").await.expect("sent");
+    assert_eq!(drain(&manager, "orders").await, ["a", "b", "c"]);
+    drop(open);
+    assert_eq!(number(&manager, "SELECT count(*) FROM staged").await, 0);
+    assert_eq!(number(&manager, "SELECT count(*) FROM received").await, 3);
+}
+
+#[tokio::test]
+async fn a_message_goes_on_with_its_receive_or_not_at_all() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let ids = send(&manager, "orders", &["tea"]).await;
+    let invoices = manager.destination("invoices").expect("a queue");
+    for round in 1..=2 {
+        let mut transaction = manager.begin();
+        let order = transaction
+            .receive("orders")
+            .await
+            .expect("received")
+            .expect("there");
+        assert_eq!((order.id, order.dequeue_count), (ids[0], round));
+        transaction.send(&invoices, order.body).await.expect("sent");
+        match round {
+            1 => transaction.roll_back().await.expect("rolled back"),
+            _ => transaction.commit().await.expect("committed"),
+        }
+        let expected = if round == 1 { 0 } else { 1 };
+        assert_eq!(
+            manager
+                .queue("invoices")
+                .expect("a name")
+                .depth()
+                .await
+                .expect("depth"),
+            expected
+        );
+    }
+    assert_eq!(drain(&manager, "invoices").await, ["tea"]);
+    assert!(
+        drain(&manager, "orders").await.is_empty(),
+        "a committed receive does not come back"
+    );
+}
+
+#[tokio::test]
+async fn a_rollback_puts_a_message_back_at_its_place() {
+    let place = Place::new();
+    let manager = place.open().await;
+    send(&manager, "orders", &["a", "b", "c"]).await;
+    let mut first = manager.begin();
+    let got = first.receive_many("orders", 2).await.expect("received");
+    assert_eq!(got.iter().map(text).collect::<Vec<_>>(), ["a", "b"]);
+    let mut second = manager.begin();
+    let other = second
+        .receive("orders")
+        .await
+        .expect("received")
+        .expect("there");
+    assert_eq!(text(&other), "c", "hidden messages are skipped");
+    drop(second);
+    first.roll_back().await.expect("rolled back");
+    assert_eq!(drain(&manager, "orders").await, ["a", "b", "c"]);
+}
+
+#[tokio::test]
+async fn a_transaction_ends_with_its_time_out_and_applies_nothing_after() {
+    let place = Place::new();
+    let manager = place.open().await;
+    send(&manager, "orders", &["tea"]).await;
+    let invoices = manager.destination("invoices").expect("a queue");
+    let mut late = manager
+        .begin_with(Duration::from_millis(20))
+        .expect("valid");
+    late.receive("orders")
+        .await
+        .expect("received")
+        .expect("there");
+    late.send(&invoices, "bill").await.expect("sent");
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    let error = late.send(&invoices, "more").await.expect_err("over");
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    let error = late.commit().await.expect_err("over");
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.message().contains("20ms"), "{error}");
+    assert_eq!(drain(&manager, "orders").await, ["tea"]);
+    assert!(drain(&manager, "invoices").await.is_empty());
+    for wrong in [Duration::ZERO, Duration::from_secs(8 * 24 * 3600)] {
+        let error = manager.begin_with(wrong).expect_err("refused");
+        assert!(
+            error.message().starts_with("timeout: must be 1ms to"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_commit_conflicts_if_another_consumer_has_got_the_message() {
+    let place = Place::new();
+    let manager = place.open().await;
+    send(&manager, "orders", &["tea", "milk"]).await;
+    let mut slow = manager.begin();
+    slow.receive_many("orders", 2).await.expect("received");
+    let invoices = manager.destination("invoices").expect("a queue");
+    slow.send(&invoices, "bill").await.expect("sent");
+    execute(
+        &manager,
+        "UPDATE messages SET visible_at = 0 WHERE body = x'746561'",
+    )
+    .await;
+    let mut fast = manager.begin();
+    let tea = fast
+        .receive("orders")
+        .await
+        .expect("received")
+        .expect("visible again");
+    let error = slow.commit().await.expect_err("a conflict");
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert_eq!(text(&tea), "tea");
+    fast.commit().await.expect("committed");
+    assert_eq!(
+        drain(&manager, "orders").await,
+        ["milk"],
+        "nothing was applied"
+    );
+    assert!(drain(&manager, "invoices").await.is_empty());
+}
+
+/// The rollback of a process that died never comes: its thread is gone.
+#[tokio::test]
+async fn after_a_crash_staged_messages_are_gone_and_received_ones_come_back() {
+    let place = Place::new();
+    let manager = place.open().await;
+    send(&manager, "orders", &["tea"]).await;
+    let far = manager
+        .destination("reveille://far:7600/in")
+        .expect("a destination");
+    let mut lost = manager.begin_with(Duration::from_secs(600)).expect("valid");
+    lost.receive("orders")
+        .await
+        .expect("received")
+        .expect("there");
+    lost.send(&far, "never").await.expect("sent");
+    std::mem::forget(lost);
+    let (waiting, staged) = (
+        "SELECT count(*) FROM messages",
+        "SELECT count(*) FROM staged",
+    );
+    drop(manager);
+
+    let manager = place.open().await;
+    assert_eq!(
+        (
+            number(&manager, waiting).await,
+            number(&manager, staged).await
+        ),
+        (1, 1)
+    );
+    assert!(
+        drain(&manager, "orders").await.is_empty(),
+        "its time-out is not over"
+    );
+    move_clock(&manager, 1).await;
+    assert_eq!(drain(&manager, "orders").await, ["tea"]);
+    assert_eq!(number(&manager, "SELECT count(*) FROM outgoing").await, 0);
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_by_a_day_loses_nothing() {
+    let place = Place::new();
+    let manager = place.open().await;
+    send(&manager, "orders", &["a"]).await;
+    for hours in [24, -24, -24, 24] {
+        let mut open = manager.begin();
+        let got = open
+            .receive("orders")
+            .await
+            .expect("received")
+            .expect("there");
+        assert_eq!(text(&got), "a");
+        move_clock(&manager, hours).await;
+        match open.commit().await {
+            // Only a jump forward ends the time-out.
+            Err(error) => assert_eq!((error.kind(), hours), (ErrorKind::Conflict, 24)),
+            Ok(()) => {
+                assert_eq!(hours, -24);
+                send(&manager, "orders", &["a"]).await;
+            }
+        }
+    }
+    assert_eq!(drain(&manager, "orders").await, ["a"]);
+}
+
+#[tokio::test]
+async fn messages_to_another_machine_wait_in_the_order_of_the_commits() {
+    let place = Place::new();
+    let config = QueueManagerConfig {
+        routes: vec![Route {
+            pattern: "*.far".into(),
+            hop: "gate:7600".into(),
+        }],
+        max_outgoing: 4,
+        ..QueueManagerConfig::default()
+    };
+    let manager = place.open_with(config).await;
+    let mut signal = manager.outgoing();
+    send(&manager, "reveille://a.far:7600/in", &["1", "2"]).await;
+    send(&manager, "reveille://near:7600/in", &["3", "4"]).await;
+    assert!(signal.has_changed().expect("open"));
+    signal.mark_unchanged();
+    let rows =
+        "SELECT group_concat(hop || authority || body || status || length(visited), ' ') FROM
+        (SELECT * FROM outgoing ORDER BY id)";
+    let read = manager
+        .database()
+        .run(move |c| c.query_row(rows, (), |row| row.get::<_, String>(0)));
+    assert_eq!(
+        read.await.expect("read"),
+        "gate:7600a.far:7600110 gate:7600a.far:7600210 near:7600near:7600310 near:7600near:7600410"
+    );
+    let mut full = manager.begin();
+    let near = manager
+        .destination("reveille://near:7600/in")
+        .expect("a destination");
+    let error = full.send(&near, "5").await.expect_err("full");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert!(
+        error.message().starts_with("max_outgoing: 4 messages"),
+        "{error}"
+    );
+    send(&manager, "orders", &["local"]).await;
+    assert!(
+        !signal.has_changed().expect("open"),
+        "no signal for local messages"
+    );
+}
+
+#[tokio::test]
+async fn refused_sends_name_the_field_and_leave_the_transaction_usable() {
+    let place = Place::new();
+    let config = QueueManagerConfig {
+        max_queue: Some(2),
+        max_body: 10,
+        ..QueueManagerConfig::default()
+    };
+    let manager = place.open_with(config).await;
+    let orders = manager.destination("orders").expect("a queue");
+    let missing = manager.destination("nowhere").expect("a name");
+    let reserved = manager.destination("courier-outgoing").expect("a name");
+    let mut transaction = manager.begin();
+    for (to, body, kind, words) in [
+        (
+            &orders,
+            "01234567890",
+            ErrorKind::Invalid,
+            "body: must be at most 10 bytes",
+        ),
+        (
+            &missing,
+            "",
+            ErrorKind::NotFound,
+            "create it first, for example with `reveille",
+        ),
+        (&reserved, "", ErrorKind::Invalid, "is reserved"),
+    ] {
+        let error = transaction.send(to, body).await.expect_err(words);
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.message().contains(words), "{error}");
+    }
+    let error = transaction.receive("nowhere").await.expect_err("missing");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    transaction.send(&orders, "1").await.expect("sent");
+    transaction.commit().await.expect("committed");
+    send(&manager, "orders", &["2"]).await;
+    let error = manager.begin().send(&orders, "3").await.expect_err("full");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert!(
+        error
+            .message()
+            .starts_with("max_queue: queue `orders` has 2"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn business_data_and_messages_commit_together_or_not_at_all() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let orders = manager.destination("orders").expect("a queue");
+    let far = manager
+        .destination("reveille://far:7600/in")
+        .expect("a destination");
+    let invoices = manager.queue("invoices").expect("a name");
+    let mut connection = manager.connect().expect("a connection");
+    connection
+        .execute_batch("CREATE TABLE sales (item TEXT NOT NULL) STRICT")
+        .expect("a table");
+    let mut signal = manager.outgoing();
+    for commits in [false, true] {
+        let transaction = connection.transaction().expect("begun");
+        transaction
+            .execute("INSERT INTO sales VALUES ('tea')", [])
+            .expect("inserted");
+        manager
+            .send_in(&transaction, &orders, "order")
+            .expect("sent");
+        manager
+            .send_in(&transaction, &far, "far order")
+            .expect("sent");
+        invoices
+            .put_in(&transaction, &[crate::queue::NewMessage::new("bill")])
+            .expect("put");
+        if commits {
+            transaction.commit().expect("committed");
+        } else {
+            drop(transaction);
+        }
+        let expected = i64::from(commits);
+        for table in [
+            "SELECT count(*) FROM sales",
+            "SELECT count(*) FROM messages WHERE queue = 1",
+            "SELECT count(*) FROM messages WHERE queue = 2",
+            "SELECT count(*) FROM outgoing WHERE status = 1",
+        ] {
+            assert_eq!(number(&manager, table).await, expected, "{table}");
+        }
+    }
+    signal.mark_unchanged();
+    manager.committed();
+    assert!(signal.has_changed().expect("open"));
+    assert_eq!(number(&manager, "SELECT count(*) FROM unnotified").await, 2);
+    assert_eq!(drain(&manager, "orders").await, ["order"]);
+    assert_eq!(drain(&manager, "invoices").await, ["bill"]);
+
+    let other = Place::new();
+    let other = other.open().await;
+    let mut connection = other.connect().expect("a connection");
+    let transaction = connection.transaction().expect("begun");
+    let error = manager
+        .send_in(&transaction, &orders, "lost?")
+        .expect_err("another file");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn a_damaged_message_becomes_a_dead_letter_and_is_never_delivered() {
+    let place = Place::new();
+    let manager = place.open().await;
+    send(&manager, "orders", &["one", "two"]).await;
+    let queue = manager.queue("orders").expect("a name");
+    queue
+        .put(vec![crate::queue::NewMessage::new("three")])
+        .await
+        .expect("put");
+    execute(
+        &manager,
+        "UPDATE messages SET body = x'00' WHERE body IN (x'6f6e65', x'7468726565')",
+    )
+    .await;
+    let peeked = queue.peek(3).await.expect("peeked");
+    let faults: Vec<_> = peeked
+        .iter()
+        .map(|message| message.fault.is_some())
+        .collect();
+    assert_eq!(faults, [true, false, true]);
+    let got = queue.get(1, Duration::from_millis(1)).await.expect("got");
+    let error = got[0].payload().expect_err("damaged");
+    assert!(
+        !error.is_retryable() && error.message().contains("checksum"),
+        "{error}"
+    );
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(drain(&manager, "orders").await, ["two"]);
+    let dead = "SELECT count(*) FROM dead_letters WHERE reason LIKE '%checksum%' AND body = x'00'";
+    assert_eq!(number(&manager, dead).await, 2);
+}
+
+#[tokio::test]
+async fn a_plain_message_gets_an_id_when_it_is_received() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let queue = manager.queue("orders").expect("a name");
+    queue
+        .put(vec![crate::queue::NewMessage::new("plain")])
+        .await
+        .expect("put");
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let mut transaction = manager.begin();
+        ids.push(
+            transaction
+                .receive("orders")
+                .await
+                .expect("received")
+                .expect("there")
+                .id,
+        );
+        transaction.roll_back().await.expect("rolled back");
+    }
+    assert_eq!(ids[0], ids[1]);
+    assert_ne!(ids[0].as_bytes(), &[0; 16]);
+}

@@ -1,0 +1,295 @@
+//! Transactions: messages are sent and received together, or not at all.
+//!
+//! Each step is a short commit of the file with a status; no database transaction stays open during
+//! the caller's work. Only the commit waits for the disk. Knows nothing of the hand-over to other
+//! machines.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{
+    manager::{QueueManager, Shared, check_not_reserved, random_id},
+    message::{Destination, MessageId},
+    staging::{self, NewSend, Outcome, ReceivedMessage, Sent, SentTo, Taken},
+};
+use crate::{
+    error::{Error, Result},
+    queue::{
+        QueueLimits,
+        sqlite::{
+            clock::{self, Micros},
+            later,
+        },
+    },
+};
+
+/// A transaction over the queues of a file. Dropped without a commit, it is rolled back: received
+/// messages return to their places, and sent ones are removed. If its process dies, the same
+/// happens when its time-out is over.
+///
+/// The methods take `&mut self`, so the steps of one transaction do not overlap.
+#[derive(Debug)]
+#[must_use = "a transaction that is dropped is rolled back"]
+pub struct Transaction {
+    shared: Arc<Shared>,
+    id: [u8; 16],
+    began: Instant,
+    timeout: Duration,
+    /// Set by the first step, by the file's clock.
+    ends_at: Option<Micros>,
+    sent: Vec<Sent>,
+    received: Vec<Taken>,
+    is_over: bool,
+}
+
+/// Enough for a handler that calls other services, and short enough that the messages of a process
+/// that died come back soon.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+
+impl QueueManager {
+    /// Begins a transaction with a time-out of 60 s.
+    pub fn begin(&self) -> Transaction {
+        Transaction::new(Arc::clone(&self.shared), DEFAULT_TIMEOUT)
+    }
+
+    /// Begins a transaction. After `timeout` it can no longer be committed, and its received
+    /// messages are visible again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the time-out is not 1 ms to 7 days.
+    pub fn begin_with(&self, timeout: Duration) -> Result<Transaction> {
+        let (least, most) = QueueLimits::EMBEDDED.visibility;
+        if !(least..=most).contains(&timeout) {
+            let rule = format_args!("must be {least:?} to {most:?}, but is {timeout:?}");
+            return Err(Error::invalid("timeout", rule));
+        }
+        Ok(Transaction::new(Arc::clone(&self.shared), timeout))
+    }
+}
+
+impl Transaction {
+    fn new(shared: Arc<Shared>, timeout: Duration) -> Self {
+        Self {
+            shared,
+            // Distinguishes the open transactions of a file; not a secret.
+            id: fastrand::u128(..).to_be_bytes(),
+            began: Instant::now(),
+            timeout,
+            ends_at: None,
+            sent: Vec::new(),
+            received: Vec::new(),
+            is_over: false,
+        }
+    }
+
+    /// Stores a message that is sent by the commit. Returns the id that it keeps on its way.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the body is too long;
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if a local queue does not exist;
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if a limit of the manager's settings
+    /// is reached; [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the time-out is over. The
+    /// transaction goes on without the message.
+    ///
+    /// # Cancel safety
+    /// A cancelled send is not part of the commit.
+    pub async fn send(&mut self, to: &Destination, body: impl Into<Bytes>) -> Result<MessageId> {
+        let body = body.into();
+        let config = &self.shared.config;
+        staging::check_body(&body, config.max_body)?;
+        check_not_reserved(to.queue())?;
+        let authority = to.authority().unwrap_or_default();
+        let hop: Arc<str> = config.hop_of(authority).into();
+        let (uid, size) = (random_id()?, body.len());
+        let mut send = NewSend {
+            tx: self.id,
+            ends_at: 0,
+            uid,
+            authority: authority.to_owned(),
+            queue: to.queue().to_owned(),
+            body,
+            max_queue: config.max_queue,
+        };
+        let (times, shared) = (self.times(), Arc::clone(&self.shared));
+        let staged = self.shared.database.write_unsynced(move |transaction| {
+            let now = clock::advance(transaction)?;
+            send.ends_at = times.ends_at(now);
+            if !send.authority.is_empty() {
+                shared.reserve_outgoing(transaction)?;
+            }
+            let (row, queue) = staging::stage(transaction, &send, now)?;
+            Ok((row, queue, send.ends_at))
+        });
+        let (row, queue, ends_at) = staged.await?;
+        self.ends_at = Some(ends_at);
+        let to = queue.map_or(SentTo::Hop(hop), SentTo::Queue);
+        self.sent.push(Sent { row, size, to });
+        Ok(MessageId::from_bytes(uid))
+    }
+
+    /// Receives the next message of a queue; `None` if no message is visible. No other consumer sees
+    /// it until this transaction ends. Messages come in the order in which they became visible.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the queue does not exist;
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the time-out is over.
+    ///
+    /// # Cancel safety
+    /// A cancelled receive may hide a message until the transaction's time-out.
+    pub async fn receive(&mut self, queue: &str) -> Result<Option<ReceivedMessage>> {
+        Ok(self.receive_many(queue, 1).await?.pop())
+    }
+
+    /// Receives up to `max` messages, at most 32, in one step.
+    ///
+    /// # Errors
+    /// As [`Transaction::receive`], and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a
+    /// `max` of 0.
+    ///
+    /// # Cancel safety
+    /// As [`Transaction::receive`].
+    pub async fn receive_many(&mut self, queue: &str, max: usize) -> Result<Vec<ReceivedMessage>> {
+        let max = QueueLimits::EMBEDDED.check_max(max)?;
+        let (times, queue) = (self.times(), queue.to_owned());
+        let taken = self.shared.database.write_unsynced(move |transaction| {
+            let now = clock::advance(transaction)?;
+            let until = times.ends_at(now);
+            let taken = staging::receive(transaction, &queue, max, until, now)?;
+            Ok((taken, until))
+        });
+        let (taken, ends_at) = taken.await?;
+        self.ends_at = Some(ends_at);
+        let (taken, messages): (Vec<_>, Vec<_>) = taken.into_iter().unzip();
+        self.received.extend(taken);
+        Ok(messages)
+    }
+
+    /// Commits: all sent messages are ready, and all received ones are gone. When this returns, it
+    /// is on disk.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the time-out is over or another
+    /// consumer has got a received message since: nothing was committed, and the transaction is
+    /// rolled back. After any other error that is not a [refusal](crate::ErrorKind::is_refusal) the
+    /// commit may have taken effect.
+    ///
+    /// # Cancel safety
+    /// A cancelled commit may have taken effect as a whole.
+    pub async fn commit(mut self) -> Result<()> {
+        let Some(ends_at) = self.ends_at.filter(|_| !self.is_empty()) else {
+            self.is_over = true;
+            return Ok(());
+        };
+        let mut outcome = Outcome {
+            tx: self.id,
+            timeout: self.timeout,
+            ends_at,
+            sent: self.sent.clone(),
+            received: self.received.clone(),
+            outgoing_ends_at: 0,
+        };
+        let max_age = self.shared.config.max_age;
+        let committed = self.shared.database.write(move |transaction| {
+            let now = clock::advance_exactly(transaction)?;
+            outcome.outgoing_ends_at = later(now, max_age);
+            staging::commit(transaction, &outcome, now)
+        });
+        committed.await?;
+        self.is_over = true;
+        let is_local = |sent: &Sent| matches!(sent.to, SentTo::Queue(_));
+        if !self.sent.iter().all(is_local) {
+            self.shared.signal_outgoing();
+        }
+        if !self.sent.is_empty() {
+            Shared::start_notifying(&self.shared);
+        }
+        Ok(())
+    }
+
+    /// Rolls back: sent messages are removed, and received ones return to their places. Their dequeue
+    /// counts stay raised.
+    ///
+    /// # Errors
+    /// As any write of the file; then the time-out rolls back.
+    pub async fn roll_back(mut self) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let (tx, received) = (self.id, self.received.clone());
+        let has_received = !received.is_empty();
+        let rolled_back = self
+            .shared
+            .database
+            .write_unsynced(move |transaction| staging::roll_back(transaction, &tx, &received));
+        rolled_back.await?;
+        self.is_over = true;
+        if has_received {
+            Shared::start_notifying(&self.shared);
+        }
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.sent.is_empty() && self.received.is_empty()
+    }
+
+    fn times(&self) -> Times {
+        Times {
+            ends_at: self.ends_at,
+            left: self.timeout.saturating_sub(self.began.elapsed()),
+        }
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        // A cancelled step may have left a row even if the transaction knows of none.
+        if self.is_over || (self.is_empty() && self.ends_at.is_none()) {
+            return;
+        }
+        let (tx, received) = (self.id, std::mem::take(&mut self.received));
+        let has_received = !received.is_empty();
+        // If there is no room for the job, the time-out rolls back.
+        let queued = self
+            .shared
+            .database
+            .queue_unsynced(move |transaction| staging::roll_back(transaction, &tx, &received));
+        if queued && has_received {
+            Shared::start_notifying(&self.shared);
+        }
+    }
+}
+
+/// The end of a transaction, as far as its steps know it.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    ends_at: Option<Micros>,
+    left: Duration,
+}
+
+impl Times {
+    fn ends_at(self, now: Micros) -> Micros {
+        self.ends_at.unwrap_or_else(|| later(now, self.left))
+    }
+}
+
+impl Shared {
+    /// Counts a message to another machine against the limit.
+    pub(super) fn reserve_outgoing(
+        &self,
+        connection: &rusqlite::Connection,
+    ) -> rusqlite::Result<()> {
+        if self.outgoing_room.fetch_sub(1, Ordering::Relaxed) > 0 {
+            return Ok(());
+        }
+        self.outgoing_room.store(0, Ordering::Relaxed);
+        let room = staging::check_outgoing(connection, self.config.max_outgoing)?;
+        self.outgoing_room.store(room, Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,21 @@
+//! The checksum of a body: CRC-32. It detects damage in the file, not an attack.
+
+use crate::{error::ErrorKind, queue::message::Fault};
+
+/// Returns the checksum of a body.
+pub(crate) fn checksum(body: &[u8]) -> u32 {
+    crc32fast::hash(body)
+}
+
+/// Returns whether a body has its checksum. Rows of older versions have none.
+pub(crate) fn is_sound(body: &[u8], stored: Option<u32>) -> bool {
+    stored.is_none_or(|stored| stored == checksum(body))
+}
+
+/// Returns the permanent fault of a body that does not have its checksum.
+pub(super) fn fault(body: &[u8], stored: Option<u32>) -> Option<Fault> {
+    (!is_sound(body, stored)).then(|| Fault {
+        kind: ErrorKind::Internal,
+        message: "the body does not have its checksum: the file was damaged".into(),
+    })
+}

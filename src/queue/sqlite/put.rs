@@ -1,0 +1,67 @@
+//! The rows of a put: messages with their checksums, the counter, and the pending notification.
+//!
+//! Knows neither a relay nor how the caller's transaction is committed.
+
+use rusqlite::{Transaction, params};
+
+use super::{MessageId, NewMessage, checksum::checksum, clock, later, limit, message_id};
+
+/// Inserts messages. With `notify`, the relay has to be notified of them after the commit.
+pub(super) fn insert(
+    transaction: &Transaction<'_>,
+    queue: i64,
+    messages: &[NewMessage],
+    notify: bool,
+) -> rusqlite::Result<Vec<MessageId>> {
+    let (now, inserted_at) = (clock::advance(transaction)?, clock::machine_time());
+    let mut insert = transaction.prepare_cached(
+        "INSERT INTO messages (queue, visible_at, ends_at, inserted_at, checksum, body)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?;
+    let ids = messages.iter().map(|message| {
+        let visible_at = later(now, message.delay);
+        let ends_at = message.time_to_live.map(|ttl| later(now, ttl));
+        let body = &message.body[..];
+        let sum = checksum(body);
+        let row = params![queue, visible_at, ends_at, inserted_at, sum, body];
+        Ok(message_id(insert.insert(row)?))
+    });
+    let ids = ids.collect::<rusqlite::Result<Vec<_>>>()?;
+    let bytes = messages.iter().map(|message| message.body.len()).sum();
+    count_put(transaction, queue, messages.len())?;
+    if notify && !messages.is_empty() {
+        note_unnotified(transaction, queue, messages.len(), bytes, fastrand::i64(..))?;
+    }
+    Ok(ids)
+}
+
+/// Adds to the queue's counter of messages; a trigger subtracts each removed message.
+pub(crate) fn count_put(
+    transaction: &Transaction<'_>,
+    queue: i64,
+    messages: usize,
+) -> rusqlite::Result<()> {
+    let count = "UPDATE queues SET messages = messages + ?2 WHERE id = ?1";
+    let mut count = transaction.prepare_cached(count)?;
+    count.execute([queue, limit(messages)]).map(drop)
+}
+
+/// Notes that the relay must be notified of messages. The `revision` is random: a process that has
+/// notified deletes the row only if its revision is the same as before, and a counter that begins
+/// anew with each row could repeat.
+pub(crate) fn note_unnotified(
+    transaction: &Transaction<'_>,
+    queue: i64,
+    messages: usize,
+    bytes: usize,
+    revision: i64,
+) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO unnotified (queue, messages, bytes, revision) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT DO UPDATE SET messages = messages + excluded.messages,
+               bytes = bytes + excluded.bytes, revision = excluded.revision",
+        )?
+        .execute(params![queue, limit(messages), limit(bytes), revision])
+        .map(drop)
+}
