@@ -6,6 +6,7 @@
 //! the message is on the disk of A. Each message must be handled at B, and none twice.
 
 mod machines;
+mod queue_manager;
 mod rabbitmq;
 mod rabbitmq_node;
 
@@ -23,6 +24,7 @@ use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 
 use self::{
     machines::{Handled, Machines, Target},
+    queue_manager::QueueFiles,
     rabbitmq::RabbitMq,
 };
 use super::{
@@ -31,6 +33,7 @@ use super::{
     progress::Progress,
     queue::{HandledSum, fdatasync, numbered_body},
     report::{Figures, Unit},
+    usage::Usage,
 };
 
 /// The servers under test, and the messages that were handled at machine B.
@@ -45,6 +48,17 @@ struct Bench<'a> {
 struct Sends {
     wall: Duration,
     latencies: Histogram<u64>,
+}
+
+/// The hand-over of many messages.
+struct Throughput {
+    /// Until the last message was on the disk of A.
+    sent: Duration,
+    /// Until the last message was handled at B.
+    wall: Duration,
+    /// The usage of A, of B, and of this process.
+    before: [Usage; 3],
+    after: [Usage; 3],
 }
 
 /// Number of messages of each kind that are sent first and are not measured.
@@ -65,6 +79,7 @@ pub(super) async fn once(
     progress.step("starting two machines");
     let (sender, handled) = mpsc::unbounded_channel();
     let machines: Arc<dyn Machines> = match server {
+        Server::Reveille => Arc::new(QueueFiles::start(directory.path()).await?),
         Server::Rabbitmq => Arc::new(RabbitMq::start(directory.path(), sender).await?),
         other => anyhow::bail!("{other} is not measured by this benchmark"),
     };
@@ -91,7 +106,10 @@ impl Bench<'_> {
     async fn measure(&mut self, progress: &Progress) -> Result<()> {
         progress.step("warming up");
         self.send(Target::Local, WARM_UP, self.args.tasks).await?;
-        self.hand_over(WARM_UP).await?;
+        let hands_over = self.machines.hands_over();
+        if hands_over {
+            self.hand_over(WARM_UP).await?;
+        }
         progress.step("local sends, one at a time");
         let sends = self.send(Target::Local, self.args.sends, 1).await?;
         self.add_sends("single", self.args.sends, &sends);
@@ -99,6 +117,11 @@ impl Bench<'_> {
         let (messages, tasks) = (self.args.messages, self.args.tasks);
         let sends = self.send(Target::Local, messages, tasks).await?;
         self.add_sends("concurrent", messages, &sends);
+        if !hands_over {
+            self.add_throughput(None);
+            self.add_latencies("send to handler", None);
+            return Ok(());
+        }
         progress.step("hand-over, concurrent");
         self.throughput().await?;
         progress.step("hand-over, one at a time");
@@ -110,22 +133,12 @@ impl Bench<'_> {
         let before = self.machines.usage().await;
         let (sent, wall) = self.hand_over(self.args.messages).await?;
         let after = self.machines.usage().await;
-        let rate = |wall: Duration| self.args.messages as f64 / wall.as_secs_f64();
-        let (sent, handled) = (rate(sent), rate(wall));
-        self.figures.add("hand-over sent", Unit::PerSecond, sent);
-        self.figures
-            .add("hand-over handled", Unit::PerSecond, handled);
-        for ((name, memory), (before, after)) in
-            [("cpu of A", "memory of A"), ("cpu of B", "memory of B")]
-                .into_iter()
-                .zip(before.iter().zip(&after))
-        {
-            let seconds = after.seconds_since(before);
-            self.figures.add(name, Unit::Seconds, seconds);
-            self.figures.add(memory, Unit::Kib, after.kib());
-        }
-        let own = after[2].seconds_since(&before[2]);
-        self.figures.add("cpu of applications", Unit::Seconds, own);
+        self.add_throughput(Some(&Throughput {
+            sent,
+            wall,
+            before,
+            after,
+        }));
         Ok(())
     }
 
@@ -146,7 +159,7 @@ impl Bench<'_> {
             latencies.record(nanos(handled.at.saturating_duration_since(began)))?;
         }
         self.none_twice().await?;
-        self.add_latencies("send to handler", &latencies);
+        self.add_latencies("send to handler", Some(&latencies));
         Ok(())
     }
 
@@ -196,14 +209,33 @@ impl Bench<'_> {
         let rate = messages as f64 / sends.wall.as_secs_f64();
         self.figures
             .add(format!("{name} sends"), Unit::PerSecond, rate);
-        self.add_latencies(&format!("{name} send"), &sends.latencies);
+        self.add_latencies(&format!("{name} send"), Some(&sends.latencies));
     }
 
-    fn add_latencies(&mut self, name: &str, latencies: &Histogram<u64>) {
+    fn add_latencies(&mut self, name: &str, latencies: Option<&Histogram<u64>>) {
         for (part, quantile) in [("p50", 0.5), ("p99", 0.99)] {
-            let micros = latencies.value_at_quantile(quantile) as f64 / 1e3;
+            let micros = latencies.map(|all| all.value_at_quantile(quantile) as f64 / 1e3);
             self.figures
                 .add(format!("{name} {part}"), Unit::Micros, micros);
+        }
+    }
+
+    /// Adds the figures of the hand-over; `None` if it was not measured.
+    fn add_throughput(&mut self, measured: Option<&Throughput>) {
+        let messages = self.args.messages as f64;
+        let figures = &mut self.figures;
+        let sent = measured.map(|of| messages / of.sent.as_secs_f64());
+        figures.add("hand-over sent", Unit::PerSecond, sent);
+        let handled = measured.map(|of| messages / of.wall.as_secs_f64());
+        figures.add("hand-over handled", Unit::PerSecond, handled);
+        let processes = ["cpu of A", "cpu of B", "cpu of applications"];
+        for (at, name) in processes.into_iter().enumerate() {
+            let seconds = measured.and_then(|of| of.after[at].seconds_since(&of.before[at]));
+            figures.add(name, Unit::Seconds, seconds);
+        }
+        for (at, name) in ["memory of A", "memory of B"].into_iter().enumerate() {
+            let kib = measured.and_then(|of| of.after[at].kib());
+            figures.add(name, Unit::Kib, kib);
         }
     }
 }

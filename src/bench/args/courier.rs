@@ -47,6 +47,6 @@ impl CourierArgs {
         let peer = self.peer.map(|peer| match peer {
             CourierPeer::Rabbitmq => Server::Rabbitmq,
         });
-        peer.into_iter().collect()
+        [Server::Reveille].into_iter().chain(peer).collect()
     }
 }
