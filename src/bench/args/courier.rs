@@ -50,3 +50,36 @@ impl CourierArgs {
         [Server::Reveille].into_iter().chain(peer).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::{
+        super::{Benchmark, Cli, Verb},
+        *,
+    };
+
+    fn servers(args: &[&str]) -> Vec<Server> {
+        let typed = ["reveille-bench", "courier"].iter().chain(args);
+        match Cli::try_parse_from(typed).expect("parsed").verb {
+            Verb::Benchmark(Benchmark::Courier(args)) => args.servers(),
+            other => panic!("not courier: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn rabbitmq_is_measured_on_request() {
+        assert_eq!(servers(&[]), [Server::Reveille]);
+        let both = [Server::Reveille, Server::Rabbitmq];
+        assert_eq!(servers(&["--peer", "rabbitmq"]), both);
+    }
+
+    #[test]
+    fn rabbitmq_relays_no_notifications() {
+        let typed = ["reveille-bench", "burst", "--peer", "rabbitmq"];
+        assert!(Cli::try_parse_from(typed).is_err());
+        let typed = ["reveille-bench", "courier", "--peer", "nats"];
+        assert!(Cli::try_parse_from(typed).is_err());
+    }
+}

@@ -57,9 +57,10 @@ pub(super) struct NodeSettings<'a> {
 
 /// Runs the command `$@`, prints its process id, and kills it when the standard input closes. Then it
 /// deletes the command's directory, which the process may fill until its end, and the directory above
-/// if it is empty.
+/// if it is empty. The shell closes its output, so that the log ends with the command.
 const GUARD: &str = "\
 \"$@\" < /dev/null & echo $!
+exec > /dev/null
 read -r line
 kill -9 $!
 wait
@@ -226,4 +227,41 @@ fn script() -> Result<PathBuf> {
 /// Returns a free port. Another program may take it before the node does; the node then fails.
 pub(super) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_dropped_process_ends_and_its_directory_is_deleted() {
+        let above = tempfile::tempdir().expect("a directory");
+        let directory = above.path().join("run").join("node");
+        std::fs::create_dir(above.path().join("run")).expect("created");
+        let mut command = guarded(Path::new("sleep"), &directory).expect("created");
+        command.arg("1000");
+        let process = Guarded::start(command).await.expect("started");
+        let proc = PathBuf::from(format!("/proc/{}/cmdline", process.pid));
+        let runs = || std::fs::read_to_string(&proc).is_ok_and(|line| line.contains("1000"));
+        assert!(directory.is_dir());
+        drop(process);
+        let ended = timeout(Duration::from_secs(10), async {
+            while runs() || above.path().join("run").exists() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        });
+        ended.await.expect("it has ended");
+    }
+
+    #[tokio::test]
+    async fn the_error_of_a_failed_start_shows_the_end_of_the_log() {
+        let above = tempfile::tempdir().expect("a directory");
+        let directory = above.path().join("node");
+        let mut command = guarded(Path::new("printf"), &directory).expect("created");
+        command.arg("no port\nno disk\n");
+        let mut process = Guarded::start(command).await.expect("started");
+        let mut log = process.log.take().expect("a log");
+        let error = started(&mut log).await.expect_err("ended").to_string();
+        assert!(error.ends_with("no port\nno disk"), "{error}");
+    }
 }
