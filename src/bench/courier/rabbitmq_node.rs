@@ -55,16 +55,17 @@ pub(super) struct NodeSettings<'a> {
     pub(super) config: String,
 }
 
-/// Runs the command `$@`, prints its process id, and kills it when the standard input closes. Then it
-/// deletes the command's directory, which the process may fill until its end, and the directory above
-/// if it is empty. The shell closes its output, so that the log ends with the command.
+/// Prints the process id of the command `$@`, runs it, and kills it when the standard input closes.
+/// Then it deletes the command's directory, which the process may fill until its end, and the
+/// directory above if it is empty. The shell closes its output, so that the log ends with the command.
 const GUARD: &str = "\
-\"$@\" < /dev/null & echo $!
+sh -c 'echo $$; exec \"$@\"' sh \"$@\" < /dev/null &
 exec > /dev/null
 read -r line
 kill -9 $!
 wait
 rm -rf \"$DIRECTORY\" && rmdir \"${DIRECTORY%/*}\"";
+
 /// A node starts in about five seconds on an idle machine.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// Longest wait for the end of a killed process.
