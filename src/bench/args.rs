@@ -1,6 +1,7 @@
 //! The arguments of `reveille-bench`.
 
 mod child;
+mod courier;
 mod no_peers;
 
 use std::{fmt, time::Duration};
@@ -12,13 +13,14 @@ use crate::cli::output::Format;
 
 pub(super) use self::{
     child::{ParkedArgs, RelayArgs, SubscribersArgs, SubscriptionsArgs, WildcardArgs},
+    courier::CourierArgs,
     no_peers::{
         BudgetArgs, DrainArgs, IdsArgs, ListenArgs, QueueArgs, QueueTarget, SweepArgs, UnleashArgs,
     },
 };
 
 /// Measures the cost and latency of relays, queues, listeners, ids and sweeping, and compares
-/// relays with nats-server and Redis.
+/// relays with nats-server and Redis, and store and forward with RabbitMQ.
 #[derive(Debug, Parser)]
 #[command(
     name = "reveille-bench",
@@ -47,6 +49,8 @@ pub(super) enum Benchmark {
     Relayed(Relayed),
     #[command(flatten)]
     Single(Single),
+    /// Durable sends, and the hand-over of messages between two machines.
+    Courier(CourierArgs),
 }
 
 /// The benchmarks of a relay or of a peer.
@@ -253,6 +257,9 @@ pub(super) enum Server {
     RawNats,
     /// redis-server, found on the PATH, with PUBLISH and SUBSCRIBE and with minimal clients.
     Redis,
+    /// rabbitmq-server, in `courier` only.
+    #[value(skip)]
+    Rabbitmq,
 }
 
 impl Servers {
@@ -270,8 +277,10 @@ impl Servers {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = self.to_possible_value().ok_or(fmt::Error)?;
-        f.write_str(value.get_name())
+        match self.to_possible_value() {
+            Some(value) => f.write_str(value.get_name()),
+            None => f.write_str("rabbitmq"),
+        }
     }
 }
 
@@ -300,7 +309,7 @@ mod tests {
         command.clone().debug_assert();
         let shown = command.get_subcommands().filter(|verb| !verb.is_hide_set());
         let verbs: Vec<_> = shown.chain([&command]).collect();
-        assert_eq!(verbs.len(), 14);
+        assert_eq!(verbs.len(), 15);
         for verb in verbs {
             let help = verb.clone().render_long_help().to_string();
             assert!(help.contains("Example:\n  reveille-bench "), "{help}");

@@ -1,8 +1,8 @@
 //! The server of one run: a relay, a nats-server or a redis-server, in a separate process.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use reveille::{Node, NodeConfig, RelayConfig};
 
 use super::{Server, args::RelayArgs, child, metrics::Metrics, usage::Usage};
@@ -36,6 +36,7 @@ impl Broker {
             Server::Reveille => "relay",
             Server::Nats | Server::RawNats => "nats",
             Server::Redis => "redis",
+            Server::Rabbitmq => bail!("rabbitmq-server relays no notifications"),
         };
         Self::spawn(server, name, &[]).await
     }
@@ -118,19 +119,26 @@ pub(super) fn check_installed(server: Server) -> Result<()> {
         Server::Reveille => Ok(()),
         Server::Nats | Server::RawNats => find("nats-server"),
         Server::Redis => find("redis-server"),
+        Server::Rabbitmq => find("rabbitmq-server"),
     }
 }
 
 /// Fails if a program is not on the PATH.
-fn find(program: &str) -> Result<()> {
+fn find(name: &str) -> Result<()> {
+    program(name).map(|_| ())
+}
+
+/// Returns the path of a program on the PATH.
+pub(super) fn program(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
-    ensure!(
-        found,
-        "{program} is not on the PATH: install it, on Debian and Ubuntu with \
-         `apt-get install {program}`"
-    );
-    Ok(())
+    let mut files = std::env::split_paths(&path).map(|directory| directory.join(name));
+    let Some(found) = files.find(|file| file.is_file()) else {
+        bail!(
+            "{name} is not on the PATH: install it, on Debian and Ubuntu with \
+             `apt-get install {name}`"
+        );
+    };
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `reveille-bench BENCHMARK`: measures the cost and latency of a relay (also with very many queues
-//! and subscriptions), of queues, listeners, ids, sweeping, and the release of a parked fleet.
+//! and subscriptions), of queues, listeners, ids, sweeping, of store and forward, and the release of a
+//! parked fleet.
 //!
 //! The relay, its subscribers and the publisher are three processes, so that processor time is
 //! measured for each. With `--peer` the same benchmark runs on a nats-server or a redis-server as
@@ -11,6 +12,7 @@ mod args;
 mod broker;
 mod budget;
 mod child;
+mod courier;
 mod delivery_counter;
 mod directory;
 mod drain;
@@ -85,11 +87,14 @@ async fn run(cli: Cli, name: String) -> Result<Exit> {
 impl Benchmark {
     /// Runs the benchmark `--runs` times on each server in turn, and prints the report.
     async fn measure(&self, name: &str, Runs { runs, output }: Runs) -> Result<()> {
-        let servers = match self {
-            Self::Relayed(benchmark) => benchmark.servers(),
-            Self::Single(_) => &Servers::default(),
+        let (relay, servers) = match self {
+            Self::Relayed(benchmark) => {
+                let servers = benchmark.servers();
+                (servers.relay.as_deref(), servers.all())
+            }
+            Self::Single(_) => (None, Servers::default().all()),
+            Self::Courier(args) => (None, args.servers()),
         };
-        let (relay, servers) = (servers.relay.as_deref(), servers.all());
         ensure!(
             relay.is_none() || servers.len() == 1,
             "--peer measures servers of this machine: omit --relay"
@@ -125,6 +130,7 @@ impl Benchmark {
                 Ok(figures)
             }
             Self::Single(benchmark) => benchmark.once(progress).await,
+            Self::Courier(args) => courier::once(args, server, progress).await,
         }
     }
 }

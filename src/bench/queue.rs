@@ -110,9 +110,14 @@ async fn put_all(queue: &dyn WorkQueue, args: &QueueArgs, counters: &SharedCount
 
 /// Returns messages of this size with their numbers.
 pub(super) fn numbered(numbers: Range<u64>, size: u16) -> Vec<NewMessage> {
-    let size = usize::from(size);
-    let message = |number: u64| NewMessage::new(format!("{number:0size$}"));
+    let message = |number: u64| NewMessage::new(numbered_body(number, size));
     numbers.map(message).collect()
+}
+
+/// Returns a body of this size with a number.
+pub(super) fn numbered_body(number: u64, size: u16) -> Vec<u8> {
+    let size = usize::from(size);
+    format!("{number:0size$}").into_bytes()
 }
 
 async fn handle_all(
@@ -180,7 +185,7 @@ fn figures(
 }
 
 /// Returns the median time in microseconds to append 4 KiB to a file and sync it to the disk.
-fn fdatasync(directory: &Path) -> Result<f64> {
+pub(super) fn fdatasync(directory: &Path) -> Result<f64> {
     let path = directory.join(format!(".reveille-bench-sync-{}", std::process::id()));
     let measure = || -> std::io::Result<Vec<f64>> {
         let mut file = File::create(&path)?;

@@ -111,6 +111,9 @@ impl Report {
     /// delivers more.
     fn ratios(&self) -> Vec<(Server, Figures)> {
         let ours = self.medians(Server::Reveille);
+        if ours.0.is_empty() {
+            return Vec::new();
+        }
         let peers = self.servers().into_iter();
         let peers = peers.filter(|server| *server != Server::Reveille);
         let ratios = |peer: Server| {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use reveille::{Client, Notification, Publisher, PublisherOptions, QueueAddress};
 
@@ -80,6 +80,7 @@ impl Sender {
             Server::Redis => {
                 Self::Raw(RawSender::open(Protocol::Redis, broker, queues, batch).await?)
             }
+            Server::Rabbitmq => bail!("rabbitmq-server relays no notifications"),
         })
     }
 
