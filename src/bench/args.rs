@@ -12,7 +12,9 @@ use reveille::duration;
 use crate::cli::output::Format;
 
 pub(super) use self::{
-    child::{ParkedArgs, RelayArgs, SubscribersArgs, SubscriptionsArgs, WildcardArgs},
+    child::{
+        ParkedArgs, QueueHostArgs, RelayArgs, SubscribersArgs, SubscriptionsArgs, WildcardArgs,
+    },
     courier::CourierArgs,
     no_peers::{
         BudgetArgs, DrainArgs, IdsArgs, ListenArgs, QueueArgs, QueueTarget, SweepArgs, UnleashArgs,
@@ -95,6 +97,9 @@ pub(super) enum Helper {
     /// A relay for one run.
     #[command(hide = true)]
     Relay(RelayArgs),
+    /// The host of a queue file, with a relay.
+    #[command(hide = true)]
+    QueueHost(QueueHostArgs),
     /// A nats-server for one run.
     #[command(hide = true)]
     Nats,

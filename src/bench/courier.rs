@@ -6,7 +6,7 @@
 //! the message is on the disk of A. Each message must be handled at B, and none twice.
 
 mod machines;
-mod queue_manager;
+pub(super) mod queue_manager;
 mod rabbitmq;
 mod rabbitmq_node;
 
@@ -79,7 +79,7 @@ pub(super) async fn once(
     progress.step("starting two machines");
     let (sender, handled) = mpsc::unbounded_channel();
     let machines: Arc<dyn Machines> = match server {
-        Server::Reveille => Arc::new(QueueFiles::start(directory.path()).await?),
+        Server::Reveille => Arc::new(QueueFiles::start(directory.path(), sender).await?),
         Server::Rabbitmq => Arc::new(RabbitMq::start(directory.path(), sender).await?),
         other => anyhow::bail!("{other} is not measured by this benchmark"),
     };
@@ -106,10 +106,7 @@ impl Bench<'_> {
     async fn measure(&mut self, progress: &Progress) -> Result<()> {
         progress.step("warming up");
         self.send(Target::Local, WARM_UP, self.args.tasks).await?;
-        let hands_over = self.machines.hands_over();
-        if hands_over {
-            self.hand_over(WARM_UP).await?;
-        }
+        self.hand_over(WARM_UP).await?;
         progress.step("local sends, one at a time");
         let sends = self.send(Target::Local, self.args.sends, 1).await?;
         self.add_sends("single", self.args.sends, &sends);
@@ -117,11 +114,6 @@ impl Bench<'_> {
         let (messages, tasks) = (self.args.messages, self.args.tasks);
         let sends = self.send(Target::Local, messages, tasks).await?;
         self.add_sends("concurrent", messages, &sends);
-        if !hands_over {
-            self.add_throughput(None);
-            self.add_latencies("send to handler", None);
-            return Ok(());
-        }
         progress.step("hand-over, concurrent");
         self.throughput().await?;
         progress.step("hand-over, one at a time");
@@ -133,12 +125,12 @@ impl Bench<'_> {
         let before = self.machines.usage().await;
         let (sent, wall) = self.hand_over(self.args.messages).await?;
         let after = self.machines.usage().await;
-        self.add_throughput(Some(&Throughput {
+        self.add_throughput(&Throughput {
             sent,
             wall,
             before,
             after,
-        }));
+        });
         Ok(())
     }
 
@@ -159,7 +151,7 @@ impl Bench<'_> {
             latencies.record(nanos(handled.at.saturating_duration_since(began)))?;
         }
         self.none_twice().await?;
-        self.add_latencies("send to handler", Some(&latencies));
+        self.add_latencies("send to handler", &latencies);
         Ok(())
     }
 
@@ -209,32 +201,32 @@ impl Bench<'_> {
         let rate = messages as f64 / sends.wall.as_secs_f64();
         self.figures
             .add(format!("{name} sends"), Unit::PerSecond, rate);
-        self.add_latencies(&format!("{name} send"), Some(&sends.latencies));
+        self.add_latencies(&format!("{name} send"), &sends.latencies);
     }
 
-    fn add_latencies(&mut self, name: &str, latencies: Option<&Histogram<u64>>) {
+    fn add_latencies(&mut self, name: &str, latencies: &Histogram<u64>) {
         for (part, quantile) in [("p50", 0.5), ("p99", 0.99)] {
-            let micros = latencies.map(|all| all.value_at_quantile(quantile) as f64 / 1e3);
+            let micros = latencies.value_at_quantile(quantile) as f64 / 1e3;
             self.figures
                 .add(format!("{name} {part}"), Unit::Micros, micros);
         }
     }
 
-    /// Adds the figures of the hand-over; `None` if it was not measured.
-    fn add_throughput(&mut self, measured: Option<&Throughput>) {
+    /// Adds the figures of the hand-over.
+    fn add_throughput(&mut self, measured: &Throughput) {
         let messages = self.args.messages as f64;
         let figures = &mut self.figures;
-        let sent = measured.map(|of| messages / of.sent.as_secs_f64());
+        let sent = messages / measured.sent.as_secs_f64();
         figures.add("hand-over sent", Unit::PerSecond, sent);
-        let handled = measured.map(|of| messages / of.wall.as_secs_f64());
+        let handled = messages / measured.wall.as_secs_f64();
         figures.add("hand-over handled", Unit::PerSecond, handled);
         let processes = ["cpu of A", "cpu of B", "cpu of applications"];
         for (at, name) in processes.into_iter().enumerate() {
-            let seconds = measured.and_then(|of| of.after[at].seconds_since(&of.before[at]));
+            let seconds = measured.after[at].seconds_since(&measured.before[at]);
             figures.add(name, Unit::Seconds, seconds);
         }
         for (at, name) in ["memory of A", "memory of B"].into_iter().enumerate() {
-            let kib = measured.and_then(|of| of.after[at].kib());
+            let kib = measured.after[at].kib();
             figures.add(name, Unit::Kib, kib);
         }
     }

@@ -176,6 +176,7 @@ impl Helper {
     async fn run(&self) -> Result<()> {
         match self {
             Self::Relay(args) => broker::serve_relay(args).await,
+            Self::QueueHost(args) => courier::queue_manager::serve(args).await,
             Self::Nats => peers::serve_nats().await,
             Self::Redis => peers::serve_redis().await,
             Self::Subscribers(args) => subscribers::run(args).await,

@@ -1,6 +1,6 @@
 //! The arguments of the bench's child processes (hidden verbs).
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use reveille::duration;
@@ -20,6 +20,13 @@ pub(crate) struct ParkedArgs {
     pub(crate) polling: Duration,
     #[arg(long)]
     pub(crate) waiters: u64,
+}
+
+/// The arguments of the process that hosts a queue file.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct QueueHostArgs {
+    #[arg(long)]
+    pub(crate) path: PathBuf,
 }
 
 /// The arguments of the relay's process.

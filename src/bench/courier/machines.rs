@@ -10,11 +10,6 @@ use crate::usage::Usage;
 /// Machines A and B, and a consumer at B that reports each message as [`Handled`].
 #[async_trait]
 pub(super) trait Machines: Send + Sync {
-    /// Returns whether messages reach B. Without it, only sends into the local queue are measured.
-    fn hands_over(&self) -> bool {
-        true
-    }
-
     /// Sends one message at A. Returns when it is on the disk of A.
     async fn send(&self, target: Target, body: Vec<u8>) -> Result<()>;
 
