@@ -17,13 +17,15 @@ mod message;
 mod message_status;
 mod notify_state;
 mod notifying;
-mod process;
+mod process_lock;
+mod recovery;
 mod retention;
 mod rows;
 mod send_in;
 mod set_aside;
 mod staging;
 mod status;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod transaction;

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::{
-    manager::{QueueManager, Shared, random_id},
-    message::{Destination, MessageId},
+    manager::{QueueManager, Shared},
+    message::{Destination, MessageId, random_id},
     staging::local_queue,
 };
 use crate::{

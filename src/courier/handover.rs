@@ -11,6 +11,9 @@
 //! The steps take the transaction, the time and randomness as arguments. The simulation runs them.
 
 pub(crate) mod frames;
+mod inbound;
+mod offering;
+pub(crate) mod outgoing;
 pub(crate) mod policy;
 pub(crate) mod receiver;
 pub(crate) mod sender;

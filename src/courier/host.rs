@@ -4,7 +4,7 @@
 //! One process hosts a file. Applications of the same machine open the file on their own and commit
 //! transactions; the relay's wake-ups tell the host of their messages, and a look into the file once
 //! a second finds the messages of a process that died before its notification. Each next machine
-//! has its own task and back-off, so that one that is away delays no other.
+//! has its own task and back-off, so that a machine that is away delays no other.
 
 mod file;
 mod hop;

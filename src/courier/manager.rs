@@ -18,7 +18,7 @@ use super::{
     host_lock::HostLock,
     message::Destination,
     notify_state::NotifyState,
-    process::ProcessLock,
+    process_lock::ProcessLock,
     set_aside,
 };
 use crate::{
@@ -227,14 +227,4 @@ pub(super) fn check_not_reserved(queue: &str) -> Result<()> {
         }
         false => Ok(()),
     }
-}
-
-/// Returns 16 random bytes.
-pub(super) fn random_id() -> Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        let message = format!("the system gives no random bytes: {error}");
-        Error::new(crate::error::ErrorKind::Unavailable, message)
-    })?;
-    Ok(bytes)
 }

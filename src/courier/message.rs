@@ -72,6 +72,16 @@ fn check_queue(queue: &str) -> Result<()> {
         .map_err(|_| Error::invalid("destination", format_args!("`{queue}` is no queue name: use 1 to 128 letters, digits, dots, hyphens or underscores")))
 }
 
+/// Returns 16 random bytes.
+pub(super) fn random_id() -> Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        let message = format!("the system gives no random bytes: {error}");
+        Error::new(crate::ErrorKind::Unavailable, message)
+    })?;
+    Ok(bytes)
+}
+
 /// Checks `HOST:PORT`. An IPv6 address is in brackets.
 pub(crate) fn check_authority(authority: &str) -> Result<()> {
     let valid = authority.rsplit_once(':').is_some_and(|(host, port)| {

@@ -6,7 +6,7 @@
 use rusqlite::{Connection, Transaction};
 
 use super::{
-    config::QueueManagerConfig, handover::sender::expire_unoffered, manager::QueueManager,
+    config::QueueManagerConfig, handover::outgoing::expire_unoffered, manager::QueueManager,
 };
 use crate::{
     base::fault::Fault,

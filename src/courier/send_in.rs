@@ -8,8 +8,8 @@ use bytes::Bytes;
 use rusqlite::{Transaction, params};
 
 use super::{
-    manager::{QueueManager, Shared, check_not_reserved, random_id},
-    message::{Destination, MessageId},
+    manager::{QueueManager, Shared, check_not_reserved},
+    message::{Destination, MessageId, random_id},
     staging::{check_body, is_file, local_queue},
 };
 use crate::{

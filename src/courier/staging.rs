@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration, time::SystemTime};
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
-use super::{message::MessageId, process};
+use super::{message::MessageId, taken};
 use crate::{
     backend::sqlite::refuse,
     error::{Error, ErrorKind, Result},
@@ -229,7 +229,7 @@ pub(super) fn receive(
             let uid = hide.query_row(params![one.row, until], |row| row.get(0))?;
             message.id = MessageId::from_bytes(uid);
             one.receipt += 1;
-            process::take(transaction, process, one.row, one.receipt, one.visible_at)?;
+            taken::take(transaction, process, one.row, one.receipt, one.visible_at)?;
             taken.push((one, message));
         }
     }
@@ -324,7 +324,7 @@ fn settle_received(
             return Err(refuse(Error::new(ErrorKind::Conflict, message)));
         }
         delete.execute([taken.row])?;
-        process::forget(transaction, taken.row, taken.receipt)?;
+        taken::forget(transaction, taken.row, taken.receipt)?;
     }
     Ok(())
 }
@@ -337,7 +337,7 @@ pub(super) fn roll_back(
 ) -> rusqlite::Result<()> {
     let mut restore = transaction.prepare_cached(RESTORE)?;
     for taken in received {
-        process::forget(transaction, taken.row, taken.receipt)?;
+        taken::forget(transaction, taken.row, taken.receipt)?;
         let restored = restore.execute(params![taken.row, taken.receipt, taken.visible_at])?;
         if restored > 0 {
             // Listeners of the queue may wait for a wake-up.

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use super::{
     crash_point::crash_point,
-    manager::{QueueManager, Shared, check_not_reserved, random_id},
-    message::{Destination, MessageId},
+    manager::{QueueManager, Shared, check_not_reserved},
+    message::{Destination, MessageId, random_id},
     staging::{self, NewSend, Outcome, ReceivedMessage, Sent, SentTo, Taken},
 };
 use crate::{

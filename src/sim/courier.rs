@@ -6,8 +6,11 @@
 //! sessions (`courier::handover`) run on it. Then the troubles end, and each committed message must
 //! have been handled once, in order, or be a dead letter with its reason.
 
+mod check;
 mod machine;
 mod shape;
+mod totals;
+mod troubles;
 
 use std::{
     cmp::Reverse,
@@ -15,8 +18,9 @@ use std::{
 };
 
 use self::{
-    machine::{Id, Machine, QUEUES, file_id},
-    shape::{Shape, authority, policy},
+    machine::{Id, Machine, QUEUES},
+    shape::{Shape, policy},
+    totals::Totals,
 };
 use super::{first, number_from_env, table};
 use crate::{
@@ -111,57 +115,6 @@ impl<T: Eq> PartialOrd for Frame<T> {
 impl<T: Eq> Ord for Frame<T> {
     fn cmp(&self, _: &Self) -> std::cmp::Ordering {
         std::cmp::Ordering::Equal
-    }
-}
-
-/// Counts over all seeds: an event that never happens is not tested.
-#[derive(Debug, Default, Clone, Copy)]
-struct Totals {
-    sent: u64,
-    received: u64,
-    crashes: u64,
-    restores: u64,
-    cuts: u64,
-    late: u64,
-    repeated: u64,
-    swapped: u64,
-    lost: u64,
-    postponed: u64,
-    dead: u64,
-    passed_on: u64,
-}
-
-impl Totals {
-    fn add(&mut self, other: &Self) {
-        self.sent += other.sent;
-        self.received += other.received;
-        self.crashes += other.crashes;
-        self.restores += other.restores;
-        self.cuts += other.cuts;
-        self.late += other.late;
-        self.repeated += other.repeated;
-        self.swapped += other.swapped;
-        self.lost += other.lost;
-        self.postponed += other.postponed;
-        self.dead += other.dead;
-        self.passed_on += other.passed_on;
-    }
-
-    fn rarest(&self) -> u64 {
-        let counts = [
-            self.received,
-            self.crashes,
-            self.restores,
-            self.cuts,
-            self.late,
-            self.repeated,
-            self.swapped,
-            self.lost,
-            self.postponed,
-            self.dead,
-            self.passed_on,
-        ];
-        counts.into_iter().min().unwrap_or_default()
     }
 }
 
@@ -523,260 +476,6 @@ impl World {
         self.push(pause, Event::Consume(number));
         Ok(())
     }
-
-    fn latency(&mut self) -> i64 {
-        self.rng.i64(MILLI / 5..self.shape.latency)
-    }
-
-    fn send_to_receiver(&mut self, id: u64, frame: SenderFrame) {
-        for (at, frame) in self.travel(id, 0, frame) {
-            self.push(at - self.now, Event::ToReceiver(id, Frame(frame)));
-        }
-    }
-
-    fn send_to_sender(&mut self, id: u64, frame: ReceiverFrame) {
-        for (at, frame) in self.travel(id, 1, frame) {
-            self.push(at - self.now, Event::ToSender(id, Frame(frame)));
-        }
-    }
-
-    /// Returns when a frame arrives, if at all, and perhaps twice.
-    fn travel<T: Clone>(&mut self, id: u64, direction: usize, frame: T) -> Vec<(i64, T)> {
-        if self.happens(self.shape.lost) {
-            self.totals.lost += 1;
-            return Vec::new();
-        }
-        let late = self.happens(self.shape.late);
-        let swapped = self.happens(self.shape.swapped);
-        let repeated = self.happens(self.shape.repeated);
-        let mut latency = self.latency();
-        if late {
-            self.totals.late += 1;
-            latency += self.rng.i64(..5 * SECOND);
-            if self.rng.bool() {
-                // Its connection is replaced before it arrives.
-                let ends = self.rng.i64(..100 * MILLI);
-                self.push(ends, Event::SenderEnds(id));
-                self.push(latency + SECOND, Event::ReceiverEnds(id));
-            }
-        }
-        let mut at = self.now + latency;
-        if swapped {
-            // The next frames overtake it.
-            self.totals.swapped += 1;
-            at += self.shape.latency;
-        } else if let Some(connection) = self.connections.get_mut(&id) {
-            at = at.max(connection.arrivals[direction] + 1);
-            connection.arrivals[direction] = at;
-        }
-        let mut arrivals = vec![(at, frame.clone())];
-        if repeated {
-            self.totals.repeated += 1;
-            let again = at + self.rng.i64(1..SECOND);
-            arrivals.push((again, frame));
-        }
-        arrivals
-    }
-
-    fn trouble(&mut self) {
-        if !self.troubled {
-            return;
-        }
-        let pause = self.rng.i64(1..2 * self.shape.troubles);
-        self.push(pause, Event::Trouble);
-        let number = self.rng.usize(..self.machines.len());
-        match self.rng.u8(..8) {
-            0 | 1 if self.shape.crashes => self.crash(number),
-            2 if self.shape.restores => self.machines[number].copy_file(),
-            3 if self.shape.restores && self.machines[number].copy.is_some() => {
-                self.crash(number);
-                self.restore(number);
-            }
-            4 if self.shape.clock_jumps => {
-                let jump = [-DAY, DAY, -SECOND, 3600 * SECOND][self.rng.usize(..4)];
-                self.machines[number].offset += jump;
-            }
-            _ => self.cut(),
-        }
-    }
-
-    /// A connection breaks; each side notices at its own time, and frames still arrive.
-    fn cut(&mut self) {
-        let open = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| connection.sender.is_some());
-        let open: Vec<u64> = open.map(|(id, _)| *id).collect();
-        if open.is_empty() {
-            return;
-        }
-        self.totals.cuts += 1;
-        let id = open[self.rng.usize(..open.len())];
-        let (sender, receiver) = (self.rng.i64(..100 * MILLI), self.rng.i64(..10 * SECOND));
-        self.push(sender, Event::SenderEnds(id));
-        self.push(receiver, Event::ReceiverEnds(id));
-    }
-
-    fn crash(&mut self, number: usize) {
-        if !self.machines[number].up {
-            return;
-        }
-        self.totals.crashes += 1;
-        self.log(|_| format!("machine {number} crashes"));
-        self.machines[number].up = false;
-        self.machines[number].life += 1;
-        let mut ended = Vec::new();
-        for (id, connection) in &mut self.connections {
-            if connection.from == number {
-                connection.sender = None;
-            }
-            if connection.to == number {
-                connection.receiver = None;
-                ended.push(*id);
-            }
-        }
-        self.forget_ended();
-        for id in ended {
-            let after = self.latency();
-            self.push(after, Event::SenderEnds(id));
-        }
-        let away = match self.rng.u8(..4) {
-            0 => self.rng.i64(..30 * SECOND),
-            _ => self.rng.i64(..SECOND),
-        };
-        self.push(away, Event::Restart(number));
-    }
-
-    fn restart(&mut self, number: usize) {
-        if self.machines[number].up {
-            return;
-        }
-        self.machines[number].up = true;
-        self.machines[number].opened();
-        let life = self.machines[number].life;
-        self.push(0, Event::Host(number, life));
-        // A consumer reads once when it starts.
-        self.push(MILLI, Event::Consume(number));
-    }
-
-    fn restore(&mut self, number: usize) {
-        self.totals.restores += 1;
-        self.log(|_| format!("machine {number} is restored"));
-        for id in self.machines[number].restore() {
-            let index = usize::try_from(id).expect("a number");
-            self.sent[index].may_be_lost = true;
-        }
-    }
-
-    /// A handled message arrived where it was sent to, once, and in order.
-    fn check_received(&self, number: usize, id: Id) -> Result<(), String> {
-        let index = usize::try_from(id).expect("a number");
-        let message = &self.sent[index];
-        if message.to != number {
-            return Err(format!(
-                "a message is handled at the wrong machine: {id} at {number}"
-            ));
-        }
-        let received = &self.machines[number].received;
-        let times = received.iter().filter(|other| **other == id).count();
-        if times != 1 {
-            return Err(format!("a message is handled twice: {id}"));
-        }
-        let before = received.iter().take_while(|other| **other != id);
-        let mut before = before.copied();
-        let overtaken = before.any(|other| {
-            let other_message = &self.sent[usize::try_from(other).expect("a number")];
-            other > id && other_message.from == message.from && other_message.queue == message.queue
-        });
-        match overtaken {
-            true => Err(format!("a message is out of order: {id}")),
-            false => Ok(()),
-        }
-    }
-
-    /// No message is ready at the sender and visible at the receiver.
-    fn check_pair(&self, id: u64) -> Result<(), String> {
-        let Some(connection) = self.connections.get(&id) else {
-            return Ok(());
-        };
-        let (from, to) = (
-            &self.machines[connection.from],
-            &self.machines[connection.to],
-        );
-        for id in from.ids("SELECT uid FROM outgoing WHERE status = 1 LIMIT 20") {
-            let sent = &self.sent[usize::try_from(id).expect("a number")];
-            if sent.may_be_lost || self.shape.restores {
-                continue;
-            }
-            let visible = to.count("messages WHERE 1", id) + to.count("received WHERE 1", id);
-            let dead = to.count("dead_letters WHERE 1", id);
-            if visible + dead > 0 {
-                return Err(format!("a message is on both sides: {id}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Each message was handled once, or is a dead letter for a reason.
-    fn check_end(&mut self) -> Result<(), String> {
-        for (number, machine) in self.machines.iter().enumerate() {
-            // A sender that was restored without a message connects only for its next one.
-            let mut held = machine.ids("SELECT uid FROM inbound");
-            held.retain(|id| !self.sent[usize::try_from(*id).expect("a number")].may_be_lost);
-            if !held.is_empty() {
-                return Err(format!("a message stays invisible: {held:?} at {number}"));
-            }
-            let waiting = machine.ids("SELECT uid FROM outgoing WHERE status IN (1, 2)");
-            if !waiting.is_empty() {
-                return Err(format!(
-                    "a message is not handed over: {waiting:?} at {number}"
-                ));
-            }
-            let unhandled = machine.ids("SELECT uid FROM messages");
-            if !unhandled.is_empty() {
-                return Err(format!(
-                    "a consumer was not woken: {unhandled:?} at {number}"
-                ));
-            }
-        }
-        for id in 0..self.sent.len() {
-            self.check_message(id)?;
-        }
-        Ok(())
-    }
-
-    fn check_message(&mut self, index: usize) -> Result<(), String> {
-        let id = index as Id;
-        let message = &self.sent[index];
-        let handled = self.machines[message.to].received.contains(&id);
-        let letters = self
-            .machines
-            .iter()
-            .filter_map(|machine| machine.dead_letter(id));
-        let letters: Vec<String> = letters.collect();
-        if handled && !letters.is_empty() && !self.shape.restores {
-            return Err(format!(
-                "a handled message is a dead letter: {id} {letters:?}"
-            ));
-        }
-        if handled || message.may_be_lost {
-            self.totals.passed_on += u64::from(self.shape.is_routed(message.from, message.to));
-            return Ok(());
-        }
-        let Some(reason) = letters.first() else {
-            return Err(format!("a message is lost: {id}"));
-        };
-        self.totals.dead += 1;
-        let expected = (message.queue == "missing" && reason.contains("does not exist"))
-            || (self.shape.is_loop(message.from, message.to) && reason.contains("loop"))
-            || (self.shape.max_age.is_some() && reason.contains("age limit"));
-        match expected {
-            true => Ok(()),
-            false => Err(format!(
-                "a message is a dead letter without a cause: {reason} {id}"
-            )),
-        }
-    }
 }
 
 /// Runs a seed with a planted fault, and returns the violation.
@@ -784,7 +483,7 @@ pub(super) fn run(seed: u64, fault: Fault) -> Option<String> {
     World::new(seed, fault, false).run().err()
 }
 
-/// Each committed message is handled once and in order, whatever crashes, is lost or comes twice.
+/// Each committed message is handled once and in order, under crashes and faults of the network.
 #[test]
 fn no_message_is_lost_or_doubled() {
     if let Some(seed) = number_from_env("REVEILLE_SEED") {

@@ -2,7 +2,7 @@
 //!
 //! A shell starts each process, and kills it when its own standard input closes. So no process
 //! outlives the bench, also if the bench is killed while a node starts. The nodes' name server (epmd)
-//! is started in the same way: otherwise the first node would start one that stays.
+//! is started in the same way: otherwise the first node would start a daemon that stays.
 
 use std::{
     collections::VecDeque,
@@ -212,7 +212,7 @@ fn command(settings: &NodeSettings<'_>, names: &NameServer) -> Result<Command> {
         .env("RABBITMQ_MNESIA_BASE", settings.directory.join("mnesia"))
         .env("RABBITMQ_LOG_BASE", settings.directory.join("log"))
         .env("RABBITMQ_LOGS", "-")
-        // The script then runs no shell besides the Erlang machine.
+        // The script then runs no shell beside the Erlang machine.
         .env("RABBITMQ_ALLOW_INPUT", "1");
     Ok(command)
 }

@@ -12,8 +12,9 @@ use rusqlite::{OptionalExtension as _, Transaction, params};
 use super::{
     frames::{
         Accept, Arrival, FileId, FrameNumbers, Hello, OfferedMessage, ReceiverContent,
-        ReceiverFrame, SenderContent, SenderFrame, Uid, Upto, VERSION, Welcome,
+        ReceiverFrame, SenderContent, SenderFrame, Upto, VERSION, Welcome,
     },
+    inbound::{Stored, bury, is_known, make_visible, note_unnotified, pass_on, store},
     policy::Policy,
 };
 use crate::{
@@ -49,15 +50,6 @@ enum Verdict {
     Refuse(String),
     /// For now.
     Postpone(String),
-}
-
-/// A stored message that becomes visible.
-struct Stored {
-    row: i64,
-    uid: Uid,
-    authority: String,
-    queue: String,
-    bytes: i64,
 }
 
 /// The outcome of a step: the inner error ends the connection.
@@ -394,113 +386,11 @@ impl ReceiverSession {
     }
 }
 
-/// Returns whether the file has, or had, the message in a table other than `inbound`.
-fn is_known(transaction: &Transaction<'_>, uid: &Uid, fault: Fault) -> rusqlite::Result<bool> {
-    if planted!(fault, RestoredCopyStored) {
-        let sql = "SELECT 1 FROM messages WHERE uid = ?1";
-        return transaction.prepare_cached(sql)?.exists([uid]);
-    }
-    let sql = "SELECT 1 WHERE EXISTS (SELECT 1 FROM messages WHERE uid = ?1)
-                  OR EXISTS (SELECT 1 FROM received WHERE uid = ?1)
-                  OR EXISTS (SELECT 1 FROM outgoing WHERE uid = ?1)
-                  OR EXISTS (SELECT 1 FROM dead_letters WHERE uid = ?1)";
-    transaction.prepare_cached(sql)?.exists([uid])
-}
-
-fn store(
-    transaction: &Transaction<'_>,
-    wall: Micros,
-    sender: FileId,
-    message: &OfferedMessage,
-) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO inbound
-                 (sender, number, uid, authority, queue, arrived_at, visited, checksum, body)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
-    let number = i64::try_from(message.number).unwrap_or(i64::MAX);
-    transaction.prepare_cached(sql)?.execute(params![
-        sender,
-        number,
-        message.uid,
-        message.authority,
-        message.queue,
-        wall,
-        message.visited,
-        message.checksum,
-        &message.body[..],
-    ])?;
-    Ok(())
+#[cold]
+fn replaced(reason: &str) -> Error {
+    Error::new(ErrorKind::Conflict, format!("{reason}: connect again"))
 }
 
 fn no_route(authority: &str) -> String {
     format!("there is no route to `{authority}`")
-}
-
-fn make_visible(
-    transaction: &Transaction<'_>,
-    now: Micros,
-    wall: Micros,
-    row: i64,
-    queue: i64,
-) -> rusqlite::Result<()> {
-    let copy = "INSERT INTO messages (queue, visible_at, inserted_at, uid, checksum, body)
-                SELECT ?2, ?3, ?4, uid, checksum, body FROM inbound WHERE id = ?1";
-    transaction
-        .prepare_cached(copy)?
-        .execute([row, queue, now, wall])?;
-    let count = "UPDATE queues SET messages = messages + 1 WHERE id = ?1";
-    transaction.prepare_cached(count)?.execute([queue])?;
-    Ok(())
-}
-
-fn pass_on(
-    transaction: &Transaction<'_>,
-    wall: Micros,
-    message: &Stored,
-    hop: &str,
-    ends_at: Option<Micros>,
-) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO outgoing
-                 (uid, authority, queue, hop, status, stored_at, ends_at, visited, size, checksum,
-                  body)
-               SELECT uid, authority, queue, ?2, 1, ?3, ?4, visited, length(body), checksum, body
-               FROM inbound WHERE id = ?1";
-    let values = params![message.row, hop, wall, ends_at];
-    transaction.prepare_cached(sql)?.execute(values)?;
-    Ok(())
-}
-
-fn bury(
-    transaction: &Transaction<'_>,
-    wall: Micros,
-    message: &Stored,
-    reason: &str,
-) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO dead_letters
-                 (uid, authority, queue, reason, stored_at, died_at, checksum, body)
-               SELECT uid, authority, queue, ?2, arrived_at, ?3, checksum, body
-               FROM inbound WHERE id = ?1";
-    transaction
-        .prepare_cached(sql)?
-        .execute(params![message.row, reason, wall])?;
-    Ok(())
-}
-
-/// Notes that the relay is to be told of messages.
-fn note_unnotified(
-    transaction: &Transaction<'_>,
-    queue: i64,
-    messages: i64,
-    bytes: i64,
-) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO unnotified (queue, messages, bytes, revision) VALUES (?1, ?2, ?3, ?4)
-               ON CONFLICT (queue) DO UPDATE SET messages = messages + excluded.messages,
-                 bytes = bytes + excluded.bytes, revision = excluded.revision";
-    // Random: a counter would begin again with each row.
-    let values = [queue, messages, bytes, fastrand::i64(..)];
-    transaction.prepare_cached(sql)?.execute(values).map(drop)
-}
-
-#[cold]
-fn replaced(reason: &str) -> Error {
-    Error::new(ErrorKind::Conflict, format!("{reason}: connect again"))
 }

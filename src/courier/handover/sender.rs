@@ -9,13 +9,13 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::frames::{
-    Accept, Arrival, FileId, FrameNumbers, Hello, OfferedMessage, ReceiverContent, ReceiverFrame,
-    SenderContent, SenderFrame, Uid, Upto, VERSION, Welcome,
+    Accept, Arrival, FileId, FrameNumbers, Hello, ReceiverContent, ReceiverFrame, SenderContent,
+    SenderFrame, Uid, Upto, VERSION, Welcome,
 };
+use super::outgoing::{ALL, Destination, bury, mark_sent, mark_visible, note_error};
 use crate::{
     base::{
         backoff::Backoff,
@@ -26,85 +26,56 @@ use crate::{
 
 /// Microseconds of the file's clock.
 type Micros = i64;
-type Destination = (String, String);
 
 /// One connection to the next machine.
 #[derive(Debug)]
 pub(crate) struct SenderSession {
-    hop: String,
-    name: String,
-    fault: Fault,
-    rng: fastrand::Rng,
-    frames: FrameNumbers,
+    pub(super) hop: String,
+    pub(super) name: String,
+    pub(super) fault: Fault,
+    pub(super) rng: fastrand::Rng,
+    pub(super) frames: FrameNumbers,
     /// `uncertain_upto` before this connection.
-    uncertain_before: i64,
+    pub(super) uncertain_before: i64,
     /// The id of the own file.
-    own: FileId,
-    welcomed: bool,
+    pub(super) own: FileId,
+    pub(super) welcomed: bool,
     /// The number of the last offered message.
-    number: u64,
+    pub(super) number: u64,
     /// Messages up to this row were offered, or belong to a destination in `retries`.
-    cursor: i64,
-    in_flight: BTreeMap<u64, InFlight>,
-    in_flight_bytes: usize,
+    pub(super) cursor: i64,
+    pub(super) in_flight: BTreeMap<u64, InFlight>,
+    pub(super) in_flight_bytes: usize,
     /// Destinations that postponed a message on this connection.
-    retries: HashMap<Destination, Retry>,
-    has_accepted: bool,
+    pub(super) retries: HashMap<Destination, Retry>,
+    pub(super) has_accepted: bool,
     /// The messages of Welcome are confirmed, and not yet visible.
-    held_confirmed: bool,
+    pub(super) held_confirmed: bool,
 }
 
 #[derive(Debug)]
-struct InFlight {
-    row: i64,
-    destination: Destination,
-    bytes: usize,
+pub(super) struct InFlight {
+    pub(super) row: i64,
+    pub(super) destination: Destination,
+    pub(super) bytes: usize,
     /// The receiver has stored it.
-    sent: bool,
+    pub(super) sent: bool,
 }
 
 #[derive(Debug)]
-struct Retry {
-    backoff: Backoff,
-    due: Micros,
+pub(super) struct Retry {
+    pub(super) backoff: Backoff,
+    pub(super) due: Micros,
     /// The last row that was offered again; rows up to the session's cursor follow.
-    cursor: i64,
+    pub(super) cursor: i64,
     /// The next offer must state that it resumes.
-    resume: bool,
+    pub(super) resume: bool,
     /// Its messages up to `due` are not offered.
-    waits: bool,
+    pub(super) waits: bool,
 }
 
-/// A step of offering.
-#[derive(Debug)]
-pub(crate) struct Next {
-    pub(crate) offer: Option<SenderFrame>,
-    /// When a postponed destination may be offered again.
-    pub(crate) wait: Option<Duration>,
-}
-
-struct Row {
-    id: i64,
-    message: OfferedMessage,
-    destination: Destination,
-}
-
-/// Messages that are offered and not yet visible at the receiver.
-const WINDOW: usize = 1_000;
-/// The same, in bytes of bodies.
-const WINDOW_BYTES: usize = 4 << 20;
-/// Messages of one offer.
-const OFFER: usize = 128;
-/// Bytes of bodies of one offer: a line with 256 kbit/s takes 4 s, less than the receiver's
-/// deadline for a frame.
-const OFFER_BYTES: usize = 128 << 10;
 /// Waits for a destination that postponed a message.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
-/// All messages may be stored at the hop.
-const ALL: i64 = i64::MAX;
-
-const COLUMNS: &str = "id, uid, authority, queue, visited, checksum, body";
-
 impl SenderSession {
     /// Creates the session of a connection to the machine `hop`; `name` is this machine's.
     pub(crate) fn new(hop: &str, name: &str, seed: u64, fault: Fault) -> Self {
@@ -370,123 +341,6 @@ impl SenderSession {
         retry.cursor = retry.cursor.min(message.row - 1);
     }
 
-    /// Returns the next messages to offer, as far as the window allows.
-    pub(crate) fn next_offer(
-        &mut self,
-        connection: &Connection,
-        now: Micros,
-    ) -> rusqlite::Result<Next> {
-        let mut messages = Vec::new();
-        if self.welcomed || planted!(self.fault, OffersBeforeWelcome) {
-            let mut bytes = 0;
-            self.offer_again(connection, now, &mut messages, &mut bytes)?;
-            self.offer_new(connection, &mut messages, &mut bytes)?;
-        }
-        let wait = self.retries.iter().filter(|(_, retry)| retry.waits);
-        let wait = wait.map(|(_, retry)| retry.due.saturating_sub(now).max(1_000));
-        let wait = wait
-            .min()
-            .map(|wait| Duration::from_micros(wait.unsigned_abs()));
-        let offer =
-            (!messages.is_empty()).then(|| self.frames.number(SenderContent::Offer(messages)));
-        Ok(Next { offer, wait })
-    }
-
-    /// Offers the messages of destinations whose wait is over and whose earlier offers are answered.
-    fn offer_again(
-        &mut self,
-        connection: &Connection,
-        now: Micros,
-        messages: &mut Vec<OfferedMessage>,
-        bytes: &mut usize,
-    ) -> rusqlite::Result<()> {
-        let destinations: Vec<Destination> = self.retries.keys().cloned().collect();
-        for destination in destinations {
-            let busy = || {
-                self.in_flight
-                    .values()
-                    .any(|m| !m.sent && m.destination == destination)
-            };
-            let retry = &self.retries[&destination];
-            if retry.waits && (now < retry.due || busy()) {
-                continue;
-            }
-            if let Some(retry) = self.retries.get_mut(&destination) {
-                retry.waits = false;
-            }
-            while self.has_room(messages.len(), *bytes) {
-                let retry = &self.retries[&destination];
-                let row = next_of(
-                    connection,
-                    &self.hop,
-                    &destination,
-                    retry.cursor,
-                    self.cursor,
-                )?;
-                let Some(mut row) = row else {
-                    self.retries.remove(&destination);
-                    break;
-                };
-                if let Some(retry) = self.retries.get_mut(&destination) {
-                    retry.cursor = row.id;
-                    row.message.resume = std::mem::take(&mut retry.resume);
-                }
-                self.offer(row, messages, bytes);
-            }
-        }
-        Ok(())
-    }
-
-    /// Offers the messages behind the cursor.
-    fn offer_new(
-        &mut self,
-        connection: &Connection,
-        messages: &mut Vec<OfferedMessage>,
-        bytes: &mut usize,
-    ) -> rusqlite::Result<()> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM outgoing WHERE hop = ?1 AND status = 1 AND id > ?2 ORDER BY id"
-        );
-        let mut select = connection.prepare_cached(&sql)?;
-        let mut rows = select.query(params![self.hop, self.cursor])?;
-        while self.has_room(messages.len(), *bytes) {
-            let Some(row) = rows.next()? else {
-                break;
-            };
-            let row = read(row, &self.hop)?;
-            self.cursor = row.id;
-            if !self.retries.contains_key(&row.destination) {
-                self.offer(row, messages, bytes);
-            }
-        }
-        Ok(())
-    }
-
-    fn has_room(&self, messages: usize, bytes: usize) -> bool {
-        messages < OFFER
-            && bytes < OFFER_BYTES
-            && self.in_flight.len() < WINDOW
-            && self.in_flight_bytes < WINDOW_BYTES
-    }
-
-    fn offer(&mut self, row: Row, messages: &mut Vec<OfferedMessage>, bytes: &mut usize) {
-        self.number += 1;
-        let size = row.message.body.len();
-        *bytes += size;
-        self.in_flight_bytes += size;
-        let message = InFlight {
-            row: row.id,
-            destination: row.destination,
-            bytes: size,
-            sent: false,
-        };
-        self.in_flight.insert(self.number, message);
-        let mut message_row = row.message;
-        message_row.number = self.number;
-        message_row.visited.extend_from_slice(&self.own);
-        messages.push(message_row);
-    }
-
     /// Notes which messages the hop may have stored. The connection has ended.
     pub(crate) fn end(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         let unanswered = self.in_flight.values().filter(|message| !message.sent);
@@ -506,139 +360,6 @@ impl SenderSession {
             .execute(params![self.hop, upto])?;
         Ok(())
     }
-}
-
-/// Moves ready messages beyond their age limit to the dead letters, without their next machines;
-/// returns how many. A message that its next machine may have stored stays: only a connection shows
-/// whether it has.
-pub(crate) fn expire_unoffered(
-    transaction: &Transaction<'_>,
-    now: Micros,
-    limit: usize,
-    fault: Fault,
-) -> rusqlite::Result<usize> {
-    let sql = "SELECT id FROM outgoing WHERE status = 1 AND ends_at <= ?1
-                 AND (?3 OR id > coalesce(
-                   (SELECT uncertain_upto FROM hops WHERE authority = hop), 0))
-               ORDER BY ends_at LIMIT ?2";
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let all = planted!(fault, UncertainExpired);
-    let rows: Vec<i64> = transaction
-        .prepare_cached(sql)?
-        .query_map(params![now, limit, all], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    for row in &rows {
-        bury(
-            transaction,
-            *row,
-            now,
-            "the next machine did not accept it within the age limit",
-        )?;
-    }
-    Ok(rows.len())
-}
-
-/// After a crash: limits the uncertainty of connections that did not end in order to the messages
-/// that are there now.
-pub(crate) fn end_crashed(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-    let sql = "UPDATE hops SET uncertain_upto = (SELECT coalesce(max(id), 0) FROM outgoing)
-               WHERE uncertain_upto = ?1";
-    transaction.execute(sql, [ALL])?;
-    Ok(())
-}
-
-/// Records why messages to a machine wait.
-pub(crate) fn note_error(
-    transaction: &Transaction<'_>,
-    hop: &str,
-    now: Micros,
-    text: &str,
-) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO hops (authority, last_error, last_error_at) VALUES (?1, ?2, ?3)
-               ON CONFLICT (authority) DO UPDATE
-               SET last_error = excluded.last_error, last_error_at = excluded.last_error_at";
-    transaction
-        .prepare_cached(sql)?
-        .execute(params![hop, text, now])?;
-    Ok(())
-}
-
-/// Returns the next ready message of a destination in rows `after` to `upto`.
-fn next_of(
-    connection: &Connection,
-    hop: &str,
-    destination: &Destination,
-    after: i64,
-    upto: i64,
-) -> rusqlite::Result<Option<Row>> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM outgoing WHERE hop = ?1 AND status = 1 AND id > ?2 AND id <= ?3
-           AND authority = ?4 AND queue = ?5 ORDER BY id LIMIT 1"
-    );
-    let (authority, queue) = destination;
-    connection
-        .prepare_cached(&sql)?
-        .query_row(params![hop, after, upto, authority, queue], |row| {
-            read(row, hop)
-        })
-        .optional()
-}
-
-fn read(row: &rusqlite::Row<'_>, hop: &str) -> rusqlite::Result<Row> {
-    let (authority, queue): (String, String) = (row.get(2)?, row.get(3)?);
-    let is_last = authority == hop;
-    Ok(Row {
-        id: row.get(0)?,
-        message: OfferedMessage {
-            number: 0,
-            uid: row.get(1)?,
-            authority: if is_last {
-                String::new()
-            } else {
-                authority.clone()
-            },
-            queue: queue.clone(),
-            visited: row.get(4)?,
-            checksum: row.get(5)?,
-            body: Bytes::from(row.get::<_, Vec<u8>>(6)?),
-            resume: false,
-        },
-        destination: (authority, queue),
-    })
-}
-
-fn mark_sent(transaction: &Transaction<'_>, row: i64, now: Micros) -> rusqlite::Result<()> {
-    let sql =
-        "UPDATE outgoing SET status = 2, sent_at = ?2, body = x'' WHERE id = ?1 AND status = 1";
-    transaction.prepare_cached(sql)?.execute([row, now])?;
-    Ok(())
-}
-
-fn mark_visible(transaction: &Transaction<'_>, row: i64, now: Micros) -> rusqlite::Result<()> {
-    let sql = "UPDATE outgoing SET status = 3, confirmed_at = ?2 WHERE id = ?1 AND status = 2";
-    transaction.prepare_cached(sql)?.execute([row, now])?;
-    Ok(())
-}
-
-/// Moves a message that was not sent to the dead letters.
-pub(crate) fn bury(
-    transaction: &Transaction<'_>,
-    row: i64,
-    now: Micros,
-    reason: &str,
-) -> rusqlite::Result<()> {
-    let copy = "INSERT INTO dead_letters
-                  (uid, authority, queue, reason, stored_at, died_at, checksum, body)
-                SELECT uid, authority, queue, ?2, stored_at, ?3, checksum, body
-                FROM outgoing WHERE id = ?1 AND status = 1
-                ON CONFLICT (uid) DO UPDATE
-                SET reason = excluded.reason, died_at = excluded.died_at";
-    transaction
-        .prepare_cached(copy)?
-        .execute(params![row, reason, now])?;
-    let delete = "DELETE FROM outgoing WHERE id = ?1 AND status = 1";
-    transaction.prepare_cached(delete)?.execute([row])?;
-    Ok(())
 }
 
 fn micros(span: Duration) -> Micros {

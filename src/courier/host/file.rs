@@ -7,7 +7,7 @@ use crate::{
         QueueManager,
         handover::{
             Policy,
-            sender::{end_crashed, note_error},
+            outgoing::{end_crashed, note_error},
         },
     },
     error::Result,

@@ -151,7 +151,7 @@ impl Sending {
         }
     }
 
-    /// Handles an answer, together with those that have arrived meanwhile.
+    /// Handles an answer, together with further answers that have arrived.
     async fn on_answer(&mut self, first: HandOverResponse) -> Result<()> {
         self.progress = self.shared.clock.now();
         let mut frames: Vec<ReceiverFrame> = vec![wire::answer(first)?];

@@ -1,7 +1,7 @@
 //! The frames of a hand-over as messages of the protocol.
 //!
-//! The messages of an offer are compressed if that makes them smaller. What is decompressed has a
-//! bound.
+//! The messages of an offer are compressed if that makes them smaller. The decompressed size
+//! has a bound.
 
 use std::io::{Read as _, Write as _};
 

@@ -81,7 +81,7 @@ impl Answers {
         }
     }
 
-    /// Handles the next request, together with those that have arrived meanwhile. Returns `false` at
+    /// Handles the next request, together with further requests that have arrived. Returns `false` at
     /// their end.
     async fn handle(&mut self) -> Result<bool, Status> {
         let Some(first) = self.requests.message().await? else {

@@ -5,8 +5,9 @@ use rusqlite::{Connection, Transaction, backup::Backup, params};
 use crate::{
     base::fault::Fault,
     courier::handover::{
-        Policy, policy,
-        sender::{end_crashed, expire_unoffered},
+        Policy,
+        outgoing::{end_crashed, expire_unoffered},
+        policy,
     },
     queue::sqlite::schema::SCHEMA,
 };

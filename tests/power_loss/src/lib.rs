@@ -1,6 +1,6 @@
 //! A disk in memory that loses power, for the tests of SQLite files.
 //!
-//! [`install`] makes the default VFS of this process one that keeps the files of each mounted
+//! [`install`] sets a default VFS for this process that keeps the files of each mounted
 //! [`Disk`] in memory and passes all other files on to the real VFS. So the product's own code runs
 //! on it unchanged. A disk records each write, truncation, sync and change of its directory. From
 //! this record a [`Replay`] makes [`Image`]s: contents that a real disk may have after a loss of

@@ -8,7 +8,7 @@ use crate::{
     support::{assert_none, block_on, check_images, seeds},
 };
 
-/// D7. A put that is refused was not done, and one that is acknowledged is not lost, also if the
+/// D7. A put that is refused was not done, and an acknowledged put is not lost, also if the
 /// power is lost while the disk is full.
 #[test]
 fn a_full_disk_refuses_puts_and_loses_none() {

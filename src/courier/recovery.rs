@@ -1,0 +1,79 @@
+//! Messages that a process received before it died return to their places.
+//!
+//! The host looks for the locks of ended processes. Messages of live processes return by their
+//! transactions' time-outs only.
+
+use std::{fs, io, path::Path};
+
+use super::{
+    manager::QueueManager,
+    process_lock::{SUFFIX, is_dead, is_unlocked},
+    taken::give_back,
+};
+use crate::{
+    backend::sqlite::refuse,
+    error::{Error, ErrorKind, Result},
+};
+
+impl QueueManager {
+    /// Gives back what dead processes had received; returns the number of messages. The host calls
+    /// it when it starts, and once a second.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub(crate) async fn recover(&self) -> Result<usize> {
+        let path = self.path().to_owned();
+        let recovered = self.database().write(move |transaction| {
+            let mut select = transaction.prepare_cached("SELECT DISTINCT process FROM taken")?;
+            let processes = select.query_map([], |row| row.get(0))?;
+            let processes: Vec<[u8; 16]> = processes.collect::<rusqlite::Result<_>>()?;
+            let mut given_back = 0;
+            for process in processes {
+                if is_dead(&path, process).map_err(|error| refuse(unreadable(&path, &error)))? {
+                    given_back += give_back(transaction, process)?;
+                }
+            }
+            Ok(given_back)
+        });
+        let given_back = recovered.await?;
+        self.remove_dead_files();
+        Ok(given_back)
+    }
+
+    /// Returns whether a process has messages that it received, without a write.
+    pub(crate) async fn has_taken(&self) -> Result<bool> {
+        let taken = "SELECT EXISTS (SELECT 1 FROM taken)";
+        self.database()
+            .run(move |connection| connection.query_row(taken, [], |row| row.get(0)))
+            .await
+    }
+
+    /// Removes the files of dead processes.
+    fn remove_dead_files(&self) {
+        let path = self.path();
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+            return;
+        };
+        let directory = if directory.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            directory
+        };
+        let prefix = format!("{}{SUFFIX}", name.to_string_lossy());
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let is_lock = entry.file_name().to_string_lossy().starts_with(&prefix);
+            if is_lock && is_unlocked(&entry.path()).unwrap_or(false) {
+                // If it stays, the next pass removes it.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Error {
+    let text = format!(
+        "the lock files of `{}` cannot be read: {error}",
+        path.display()
+    );
+    Error::new(ErrorKind::Unavailable, text)
+}

@@ -1,0 +1,115 @@
+//! The assertions of the hand-over's simulation.
+
+use super::{World, machine::Id};
+
+impl World {
+    /// A handled message arrived where it was sent to, once, and in order.
+    pub(super) fn check_received(&self, number: usize, id: Id) -> Result<(), String> {
+        let index = usize::try_from(id).expect("a number");
+        let message = &self.sent[index];
+        if message.to != number {
+            return Err(format!(
+                "a message is handled at the wrong machine: {id} at {number}"
+            ));
+        }
+        let received = &self.machines[number].received;
+        let times = received.iter().filter(|other| **other == id).count();
+        if times != 1 {
+            return Err(format!("a message is handled twice: {id}"));
+        }
+        let before = received.iter().take_while(|other| **other != id);
+        let mut before = before.copied();
+        let overtaken = before.any(|other| {
+            let other_message = &self.sent[usize::try_from(other).expect("a number")];
+            other > id && other_message.from == message.from && other_message.queue == message.queue
+        });
+        match overtaken {
+            true => Err(format!("a message is out of order: {id}")),
+            false => Ok(()),
+        }
+    }
+
+    /// No message is ready at the sender and visible at the receiver.
+    pub(super) fn check_pair(&self, id: u64) -> Result<(), String> {
+        let Some(connection) = self.connections.get(&id) else {
+            return Ok(());
+        };
+        let (from, to) = (
+            &self.machines[connection.from],
+            &self.machines[connection.to],
+        );
+        for id in from.ids("SELECT uid FROM outgoing WHERE status = 1 LIMIT 20") {
+            let sent = &self.sent[usize::try_from(id).expect("a number")];
+            if sent.may_be_lost || self.shape.restores {
+                continue;
+            }
+            let visible = to.count("messages WHERE 1", id) + to.count("received WHERE 1", id);
+            let dead = to.count("dead_letters WHERE 1", id);
+            if visible + dead > 0 {
+                return Err(format!("a message is on both sides: {id}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Each message was handled once, or is a dead letter for a reason.
+    pub(super) fn check_end(&mut self) -> Result<(), String> {
+        for (number, machine) in self.machines.iter().enumerate() {
+            // A sender that was restored without a message connects only for its next one.
+            let mut held = machine.ids("SELECT uid FROM inbound");
+            held.retain(|id| !self.sent[usize::try_from(*id).expect("a number")].may_be_lost);
+            if !held.is_empty() {
+                return Err(format!("a message stays invisible: {held:?} at {number}"));
+            }
+            let waiting = machine.ids("SELECT uid FROM outgoing WHERE status IN (1, 2)");
+            if !waiting.is_empty() {
+                return Err(format!(
+                    "a message is not handed over: {waiting:?} at {number}"
+                ));
+            }
+            let unhandled = machine.ids("SELECT uid FROM messages");
+            if !unhandled.is_empty() {
+                return Err(format!(
+                    "a consumer was not woken: {unhandled:?} at {number}"
+                ));
+            }
+        }
+        for id in 0..self.sent.len() {
+            self.check_message(id)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_message(&mut self, index: usize) -> Result<(), String> {
+        let id = index as Id;
+        let message = &self.sent[index];
+        let handled = self.machines[message.to].received.contains(&id);
+        let letters = self
+            .machines
+            .iter()
+            .filter_map(|machine| machine.dead_letter(id));
+        let letters: Vec<String> = letters.collect();
+        if handled && !letters.is_empty() && !self.shape.restores {
+            return Err(format!(
+                "a handled message is a dead letter: {id} {letters:?}"
+            ));
+        }
+        if handled || message.may_be_lost {
+            self.totals.passed_on += u64::from(self.shape.is_routed(message.from, message.to));
+            return Ok(());
+        }
+        let Some(reason) = letters.first() else {
+            return Err(format!("a message is lost: {id}"));
+        };
+        self.totals.dead += 1;
+        let expected = (message.queue == "missing" && reason.contains("does not exist"))
+            || (self.shape.is_loop(message.from, message.to) && reason.contains("loop"))
+            || (self.shape.max_age.is_some() && reason.contains("age limit"));
+        match expected {
+            true => Ok(()),
+            false => Err(format!(
+                "a message is a dead letter without a cause: {reason} {id}"
+            )),
+        }
+    }
+}

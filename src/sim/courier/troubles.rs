@@ -1,0 +1,155 @@
+//! The network and the troubles of the hand-over's simulation.
+
+use super::{DAY, Event, Frame, MILLI, SECOND, World};
+use crate::courier::handover::{ReceiverFrame, SenderFrame};
+
+impl World {
+    pub(super) fn latency(&mut self) -> i64 {
+        self.rng.i64(MILLI / 5..self.shape.latency)
+    }
+
+    pub(super) fn send_to_receiver(&mut self, id: u64, frame: SenderFrame) {
+        for (at, frame) in self.travel(id, 0, frame) {
+            self.push(at - self.now, Event::ToReceiver(id, Frame(frame)));
+        }
+    }
+
+    pub(super) fn send_to_sender(&mut self, id: u64, frame: ReceiverFrame) {
+        for (at, frame) in self.travel(id, 1, frame) {
+            self.push(at - self.now, Event::ToSender(id, Frame(frame)));
+        }
+    }
+
+    /// Returns when a frame arrives, if at all, and perhaps twice.
+    pub(super) fn travel<T: Clone>(
+        &mut self,
+        id: u64,
+        direction: usize,
+        frame: T,
+    ) -> Vec<(i64, T)> {
+        if self.happens(self.shape.lost) {
+            self.totals.lost += 1;
+            return Vec::new();
+        }
+        let late = self.happens(self.shape.late);
+        let swapped = self.happens(self.shape.swapped);
+        let repeated = self.happens(self.shape.repeated);
+        let mut latency = self.latency();
+        if late {
+            self.totals.late += 1;
+            latency += self.rng.i64(..5 * SECOND);
+            if self.rng.bool() {
+                // Its connection is replaced before it arrives.
+                let ends = self.rng.i64(..100 * MILLI);
+                self.push(ends, Event::SenderEnds(id));
+                self.push(latency + SECOND, Event::ReceiverEnds(id));
+            }
+        }
+        let mut at = self.now + latency;
+        if swapped {
+            // The next frames overtake it.
+            self.totals.swapped += 1;
+            at += self.shape.latency;
+        } else if let Some(connection) = self.connections.get_mut(&id) {
+            at = at.max(connection.arrivals[direction] + 1);
+            connection.arrivals[direction] = at;
+        }
+        let mut arrivals = vec![(at, frame.clone())];
+        if repeated {
+            self.totals.repeated += 1;
+            let again = at + self.rng.i64(1..SECOND);
+            arrivals.push((again, frame));
+        }
+        arrivals
+    }
+
+    pub(super) fn trouble(&mut self) {
+        if !self.troubled {
+            return;
+        }
+        let pause = self.rng.i64(1..2 * self.shape.troubles);
+        self.push(pause, Event::Trouble);
+        let number = self.rng.usize(..self.machines.len());
+        match self.rng.u8(..8) {
+            0 | 1 if self.shape.crashes => self.crash(number),
+            2 if self.shape.restores => self.machines[number].copy_file(),
+            3 if self.shape.restores && self.machines[number].copy.is_some() => {
+                self.crash(number);
+                self.restore(number);
+            }
+            4 if self.shape.clock_jumps => {
+                let jump = [-DAY, DAY, -SECOND, 3600 * SECOND][self.rng.usize(..4)];
+                self.machines[number].offset += jump;
+            }
+            _ => self.cut(),
+        }
+    }
+
+    /// A connection breaks; each side notices at its own time, and frames still arrive.
+    pub(super) fn cut(&mut self) {
+        let open = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.sender.is_some());
+        let open: Vec<u64> = open.map(|(id, _)| *id).collect();
+        if open.is_empty() {
+            return;
+        }
+        self.totals.cuts += 1;
+        let id = open[self.rng.usize(..open.len())];
+        let (sender, receiver) = (self.rng.i64(..100 * MILLI), self.rng.i64(..10 * SECOND));
+        self.push(sender, Event::SenderEnds(id));
+        self.push(receiver, Event::ReceiverEnds(id));
+    }
+
+    pub(super) fn crash(&mut self, number: usize) {
+        if !self.machines[number].up {
+            return;
+        }
+        self.totals.crashes += 1;
+        self.log(|_| format!("machine {number} crashes"));
+        self.machines[number].up = false;
+        self.machines[number].life += 1;
+        let mut ended = Vec::new();
+        for (id, connection) in &mut self.connections {
+            if connection.from == number {
+                connection.sender = None;
+            }
+            if connection.to == number {
+                connection.receiver = None;
+                ended.push(*id);
+            }
+        }
+        self.forget_ended();
+        for id in ended {
+            let after = self.latency();
+            self.push(after, Event::SenderEnds(id));
+        }
+        let away = match self.rng.u8(..4) {
+            0 => self.rng.i64(..30 * SECOND),
+            _ => self.rng.i64(..SECOND),
+        };
+        self.push(away, Event::Restart(number));
+    }
+
+    pub(super) fn restart(&mut self, number: usize) {
+        if self.machines[number].up {
+            return;
+        }
+        self.machines[number].up = true;
+        self.machines[number].opened();
+        let life = self.machines[number].life;
+        self.push(0, Event::Host(number, life));
+        // A consumer reads once when it starts.
+        self.push(MILLI, Event::Consume(number));
+    }
+
+    pub(super) fn restore(&mut self, number: usize) {
+        self.totals.restores += 1;
+        self.log(|_| format!("machine {number} is restored"));
+        for id in self.machines[number].restore() {
+            let index = usize::try_from(id).expect("a number");
+            self.sent[index].may_be_lost = true;
+        }
+    }
+}
