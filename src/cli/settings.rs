@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, de};
 use super::{
     exit::Usage,
     output::Format,
+    queue_settings::QueueSettings,
     values::{self, AdminListen, LogFormat},
 };
 
@@ -19,6 +20,7 @@ pub(super) struct Settings {
     pub(super) timeout: Option<Duration>,
     pub(super) output: Option<Format>,
     pub(super) serve: ServeSettings,
+    pub(super) queues: QueueSettings,
 }
 
 /// The table `[serve]`.
@@ -73,7 +75,9 @@ impl Settings {
     }
 }
 
-fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+pub(super) fn span<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
     reveille::duration::parse(&text)
         .map(Some)
