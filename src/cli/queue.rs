@@ -189,7 +189,7 @@ impl Verb {
     /// Runs a verb that may be dropped at any moment.
     async fn call(self, settings: &Settings) -> anyhow::Result<Exit> {
         match self {
-            Verb::Create(named) => {
+            Self::Create(named) => {
                 let queue = open(&named.url).await?;
                 let created = queue.create().await?;
                 let row = QueueRow::new(&*queue, Created { created });
@@ -199,18 +199,18 @@ impl Verb {
                 };
                 named.format(settings).next(&row, line)?;
             }
-            Verb::Put(put) => return put.run(settings).await,
-            Verb::Get(get) => return get.run(settings).await,
-            Verb::Peek(peek) => return peek.run(settings).await,
-            Verb::Depth(named) => {
+            Self::Put(put) => return put.run(settings).await,
+            Self::Get(get) => return get.run(settings).await,
+            Self::Peek(peek) => return peek.run(settings).await,
+            Self::Depth(named) => {
                 let queue = open_existing(&named.url).await?;
                 let depth = queue.depth().await?;
                 let row = QueueRow::new(&*queue, Depth { depth });
                 named.format(settings).next(&row, depth)?;
             }
-            Verb::Move(messages) => return messages.run(settings).await,
-            Verb::Purge(purge) => return purge.run(settings).await,
-            Verb::Address(named) => {
+            Self::Move(messages) => return messages.run(settings).await,
+            Self::Purge(purge) => return purge.run(settings).await,
+            Self::Address(named) => {
                 let address = queue::address(&named.url)?;
                 let row = QueueRow {
                     queue: address.to_string(),
@@ -218,13 +218,13 @@ impl Verb {
                 };
                 named.format(settings).next(&row, address)?;
             }
-            Verb::Send(send) => return send.run(settings).await,
-            Verb::Receive(receive) => return receive.run(settings).await,
-            Verb::Status(status) => return status.run(settings).await,
-            Verb::History(history) => return history.run(settings).await,
-            Verb::Dead(dead) => return dead.run(settings).await,
-            Verb::Requeue(requeue) => return requeue.run(settings).await,
-            Verb::Serve(_) => unreachable!("run by `Args::run`"),
+            Self::Send(send) => return send.run(settings).await,
+            Self::Receive(receive) => return receive.run(settings).await,
+            Self::Status(status) => return status.run(settings).await,
+            Self::History(history) => return history.run(settings).await,
+            Self::Dead(dead) => return dead.run(settings).await,
+            Self::Requeue(requeue) => return requeue.run(settings).await,
+            Self::Serve(_) => unreachable!("run by `Args::run`"),
         }
         Ok(Exit::OK)
     }

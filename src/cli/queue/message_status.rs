@@ -16,7 +16,7 @@ pub(super) struct MessageStatusRow {
     state: &'static str,
     /// A queue of this machine, or a destination on another one.
     destination: Option<String>,
-    /// The next machine, which is the last one that is known to have the message, if it was sent.
+    /// The next machine, if the message was sent: the last machine that is known to have it.
     hop: Option<String>,
     /// The time of the last change.
     #[serde(serialize_with = "output::serialize_time")]
