@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use reveille::{
-    Client, ErrorKind, PublisherOptions,
+    Client, PublisherOptions,
     courier::{Destination, QueueManager},
     queue::WorkQueue as _,
 };
@@ -151,9 +151,5 @@ async fn notify(manager: QueueManager, client: &Client, target: &Target) -> reve
     };
     let manager = manager.with_notifier(Arc::new(client.publisher_with(options)));
     let notified = target.acknowledged(client, manager.notify_pending()).await;
-    match notified {
-        // The host has notified, and deleted the note.
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        notified => notified.map(drop),
-    }
+    notified.map(drop)
 }

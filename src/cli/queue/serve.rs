@@ -10,6 +10,7 @@ use crate::cli::{
     queue_settings::HostArgs,
     settings::Settings,
     signals,
+    target::with_scheme,
     values::{self, LogFormat},
 };
 
@@ -120,13 +121,14 @@ impl Serve {
                         configuration file";
             return Err(Usage(text.to_owned()));
         };
+        let relay = self.relay.or_else(|| settings.relay.clone());
         Ok(Resolved {
             node: QueueNodeConfig {
                 queues: self.host.resolve(place, &settings.queues)?,
                 listen,
                 ..defaults
             },
-            relay: self.relay.or_else(|| settings.relay.clone()),
+            relay: relay.map(with_scheme),
             grace: self.grace.or(settings.serve.grace).unwrap_or(GRACE),
             log: self.log.or(settings.serve.log).unwrap_or_default(),
         })

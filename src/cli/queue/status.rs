@@ -90,20 +90,25 @@ impl Status {
 impl StatusRow {
     /// Returns the tables for people.
     fn text(&self) -> String {
-        let mut text = table(&self.queues);
+        let mut parts = Vec::new();
+        if !self.queues.is_empty() {
+            parts.push(table(&self.queues));
+        }
         if !self.destinations.is_empty() {
-            text.push_str("\n\n");
-            text.push_str(&table(&self.destinations));
+            parts.push(table(&self.destinations));
         }
         if self.accepted > 0 {
             let accepted = output::count(self.accepted, "message");
-            text.push_str(&format!("\n\naccepted and not yet visible: {accepted}"));
+            parts.push(format!("accepted and not yet visible: {accepted}"));
         }
         if self.dead_letters > 0 {
             let letters = output::count(self.dead_letters, "dead letter");
-            text.push_str(&format!("\n\n{letters}: see `queue dead`"));
+            parts.push(format!("{letters}: see `queue dead`"));
         }
-        text
+        match parts.is_empty() {
+            true => "no queues and no messages to other machines".to_owned(),
+            false => parts.join("\n\n"),
+        }
     }
 }
 
