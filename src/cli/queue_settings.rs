@@ -12,7 +12,7 @@ use reveille::{
 };
 use serde::{Deserialize, Deserializer, de};
 
-use super::{exit::Usage, settings::span};
+use super::{exit::Usage, values::span};
 
 /// The table `[queues]`.
 #[derive(Debug, Default, PartialEq, Deserialize)]

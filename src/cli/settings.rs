@@ -8,7 +8,7 @@ use super::{
     exit::Usage,
     output::Format,
     queue_settings::QueueSettings,
-    values::{self, AdminListen, LogFormat},
+    values::{self, AdminListen, LogFormat, span},
 };
 
 /// The settings of the file. All are optional.
@@ -73,15 +73,6 @@ impl Settings {
             ))
         })
     }
-}
-
-pub(super) fn span<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    reveille::duration::parse(&text)
-        .map(Some)
-        .map_err(de::Error::custom)
 }
 
 fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {

@@ -115,7 +115,10 @@ impl Serve {
                  without TLS: listen on a loopback address, or pass --insecure"
             )));
         }
-        let place = self.place.as_deref().or_else(|| settings.queues.directory());
+        let place = self
+            .place
+            .as_deref()
+            .or_else(|| settings.queues.directory());
         let Some(place) = place else {
             let text = "DIR: state the directory of the queues, or `directory` in [queues] of the \
                         configuration file";
