@@ -230,7 +230,10 @@ impl Args {
                 )));
             }
         }
-        let queues = self.queues.as_deref().or(settings.queues.directory());
+        let queues = self
+            .queues
+            .as_deref()
+            .or_else(|| settings.queues.directory());
         let queues = match queues {
             Some(place) => Some(self.host.resolve(place, &settings.queues)?),
             None => None,

@@ -187,10 +187,10 @@ impl World {
             Event::Connect(machine, life, hop) => self.connect(machine, life, &hop),
             Event::Offer(connection) => self.offer(connection),
             Event::ToReceiver(connection, Frame(frame)) => {
-                self.arrive_at_receiver(connection, frame)?
+                self.arrive_at_receiver(connection, frame)?;
             }
             Event::ToSender(connection, Frame(frame)) => {
-                self.arrive_at_sender(connection, frame)?
+                self.arrive_at_sender(connection, frame)?;
             }
             Event::SenderEnds(connection) => self.sender_ends(connection),
             Event::ReceiverEnds(connection) => {
