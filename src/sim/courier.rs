@@ -236,6 +236,7 @@ impl World {
             let (to, name) = self.shape.destination(&mut self.rng, from);
             let queue = match self.rng.u8(..40) {
                 0 => "missing",
+                13..=26 if self.shape.queue_changes => "missing",
                 1..=12 => QUEUES[1],
                 _ => QUEUES[0],
             };

@@ -30,6 +30,9 @@ pub(super) struct Shape {
     pub(super) crashes: bool,
     pub(super) restores: bool,
     pub(super) clock_jumps: bool,
+    /// The queue "missing" is created and removed again. Without restores, which would bring back
+    /// refused messages.
+    pub(super) queue_changes: bool,
 }
 
 /// How messages travel.
@@ -85,6 +88,7 @@ impl Shape {
             crashes: rng.bool(),
             restores,
             clock_jumps: rng.u8(..4) == 0,
+            queue_changes: !restores && rng.u8(..4) == 0,
         }
     }
 
