@@ -359,6 +359,10 @@ impl World {
         let Some(mut receiver) = connection.receiver.take() else {
             return Ok(());
         };
+        // Between two offers of one connection, too.
+        if self.shape.queue_changes && self.happens(3) {
+            self.machines[to].change_queue();
+        }
         let crash = self.happens(self.shape.crash_at_step);
         let commit = !crash || self.rng.bool();
         let machine = &mut self.machines[to];

@@ -74,11 +74,7 @@ impl Shape {
             latency: rng.i64(MILLI..far),
             // A restored copy may expire a message that was handed over before.
             max_age: (!restores && rng.u8(..4) == 0).then(|| rng.i64(SECOND..20 * SECOND)),
-            max_queue: if rng.u8(..3) == 0 {
-                rng.u64(1..6)
-            } else {
-                u64::MAX
-            },
+            max_queue: if rng.bool() { rng.u64(1..4) } else { u64::MAX },
             lost: one_in(rng, 40),
             late: one_in(rng, 30),
             repeated: one_in(rng, 20),

@@ -81,7 +81,6 @@ impl World {
                 let jump = [-DAY, DAY, -SECOND, 3600 * SECOND][self.rng.usize(..4)];
                 self.machines[number].offset += jump;
             }
-            5 | 6 if self.shape.queue_changes => self.machines[number].change_queue(),
             _ => self.cut(),
         }
     }
