@@ -5,7 +5,7 @@
 //! | `serve` | the relay |
 //! | `notify` | tells the relay that a queue has work |
 //! | `subscribe` | prints wake-ups, or runs a command on each |
-//! | `listen`, `queue ...` | runs a command for each message of a queue; reads and writes queues by hand |
+//! | `listen`, `queue ...` | runs a command for each message of a queue; reads and writes queues by hand; hosts queues and sends between machines |
 //! | `unleash`, `leash`, `flag get/list/watch`, `wait` | the durable flag |
 //! | `ids next` | prints unique ids |
 //! | `lease run/show` | one lease holder at a time |
@@ -39,6 +39,7 @@ mod process;
 mod program;
 mod proto;
 mod queue;
+mod queue_settings;
 mod queues;
 mod ready;
 mod serve;
@@ -119,7 +120,8 @@ Exit codes:
   5    not found, or in conflict with the current state
   6    the awaited event did not happen within --timeout, or --expect was not met
   7    the lease was lost, and `lease run` ended CMD
-  8    messages are stored, but the relay did not acknowledge the notification (`queue put --notify`)
+  8    messages are stored, but the relay did not acknowledge the notification (`queue put --notify`,
+       `queue send --relay`)
   130  interrupted (143: terminated; 0: `listen` after it finished its messages)
   `wait -- CMD` and `lease run` return the exit code of CMD (128 + N if signal N ended it).";
 
@@ -144,6 +146,7 @@ impl Verb {
             Self::Wait(args) => args.run(settings).await,
             Self::Lease(args) => Box::pin(args.run(settings)).await,
             Self::Sweep(args) => Box::pin(args.run(settings)).await,
+            Self::Queue(args) => Box::pin(args.run(settings)).await,
             Self::Guard(args) => args.run().await,
             verb => program::until_interrupted(verb.call(settings)).await,
         }
@@ -156,7 +159,6 @@ impl Verb {
             Self::Unleash(args) => args.run(settings).await,
             Self::Leash(args) => args.run(settings).await,
             Self::Flag(args) => args.run(settings).await,
-            Self::Queue(args) => args.run(settings).await,
             Self::Ids(args) => args.run(settings).await,
             Self::Blob(args) => args.run(settings).await,
             Self::Listeners(args) => args.run(settings).await,
@@ -169,6 +171,7 @@ impl Verb {
             Self::Serve(_)
             | Self::Subscribe(_)
             | Self::Listen(_)
+            | Self::Queue(_)
             | Self::Wait(_)
             | Self::Lease(_)
             | Self::Sweep(_)

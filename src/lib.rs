@@ -99,10 +99,10 @@ pub use error::{Error, ErrorKind, Result};
 pub use listener::ListenerConsole;
 #[cfg(feature = "listener")]
 pub use listener::scaling;
-#[cfg(all(feature = "courier", feature = "relay"))]
-pub use relay::QueuesConfig;
 #[cfg(feature = "relay")]
 pub use relay::{LocalPublisher, LocalSubscription, Node, NodeConfig, Relay, RelayConfig};
+#[cfg(all(feature = "courier", feature = "relay"))]
+pub use relay::{QueueNode, QueueNodeConfig, QueuesConfig};
 #[cfg(all(feature = "console", feature = "sweep"))]
 pub use sweep::SweepConsole;
 pub use types::*;

@@ -6,7 +6,7 @@ pub(crate) mod runtime;
 mod server;
 
 #[cfg(feature = "courier")]
-pub use self::node::QueuesConfig;
+pub use self::node::{QueueNode, QueueNodeConfig, QueuesConfig};
 pub use self::{
     node::{Node, NodeConfig},
     runtime::{LocalPublisher, LocalSubscription, Relay, RelayConfig},

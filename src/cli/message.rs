@@ -4,7 +4,10 @@
 use std::time::SystemTime;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use reveille::queue::{Message, MessageId, PeekedMessage};
+use reveille::{
+    courier::ReceivedMessage,
+    queue::{Message, PeekedMessage},
+};
 use serde::Serialize;
 
 use super::output;
@@ -23,7 +26,7 @@ pub(super) struct MessageRow {
 }
 
 impl MessageRow {
-    fn new(id: &MessageId, body: &[u8], dequeue_count: u32, inserted_at: SystemTime) -> Self {
+    fn new(id: &dyn ToString, body: &[u8], dequeue_count: u32, inserted_at: SystemTime) -> Self {
         Self {
             message_id: id.to_string(),
             body: std::str::from_utf8(body).ok().map(str::to_owned),
@@ -45,6 +48,13 @@ impl From<&PeekedMessage> for MessageRow {
 impl From<&Message> for MessageRow {
     fn from(message: &Message) -> Self {
         let (count, at) = (message.dequeue_count, message.inserted_at);
+        Self::new(&message.id, &message.body, count, at)
+    }
+}
+
+impl From<&ReceivedMessage> for MessageRow {
+    fn from(message: &ReceivedMessage) -> Self {
+        let (count, at) = (message.dequeue_count, message.arrived_at);
         Self::new(&message.id, &message.body, count, at)
     }
 }

@@ -64,6 +64,21 @@ impl Format {
         out.flush()
     }
 
+    /// Writes a single result that is more than one table for people.
+    pub(crate) fn object<T: Serialize>(
+        self,
+        row: &T,
+        text: impl FnOnce() -> String,
+    ) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        match self {
+            Self::Table => writeln!(out, "{}", text())?,
+            Self::Json => writeln!(out, "{}", serde_json::to_string_pretty(row)?)?,
+            Self::Jsonl => writeln!(out, "{}", serde_json::to_string(row)?)?,
+        }
+        out.flush()
+    }
+
     /// Writes the next item of a stream: a line for people, or an object.
     pub(crate) fn next<T: Serialize>(self, row: &T, line: impl Display) -> io::Result<()> {
         let mut out = io::stdout().lock();
@@ -149,7 +164,7 @@ fn printable(text: &str) -> String {
     shown
 }
 
-fn table<T: Row>(rows: &[T]) -> String {
+pub(crate) fn table<T: Row>(rows: &[T]) -> String {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)

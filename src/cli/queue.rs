@@ -1,9 +1,20 @@
 //! `queue create|put|get|peek|depth|move|purge|address`: reads and writes a queue.
+//! `queue serve|send|receive|status|history|dead|requeue`: messages between machines.
 
+mod dead;
 mod get;
+mod history;
+mod message_status;
 mod moving;
 mod notification;
+mod place;
+mod purge;
 mod put;
+mod receive;
+mod requeue;
+mod send;
+mod serve;
+mod status;
 
 use std::{path::Path, sync::Arc};
 
@@ -15,18 +26,31 @@ use reveille::{
 use serde::Serialize;
 
 use self::{
+    dead::Dead,
     get::{Get, Peek},
+    history::History,
     moving::Move,
+    purge::Purge,
     put::Put,
+    receive::Receive,
+    requeue::Requeue,
+    send::Send,
+    serve::Serve,
+    status::Status,
 };
-use super::{exit::Exit, output::Format, settings::Settings};
+use super::{exit::Exit, output::Format, program, settings::Settings};
 
-/// Read and write a queue
+/// Read and write queues, and send messages between machines
 ///
 /// A queue is `sqlite:PATH?queue=NAME`, or `azure://ACCOUNT/QUEUE` for Azure Queue Storage. The
 /// credential for Azure comes from AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY or
 /// AZURE_STORAGE_SAS_TOKEN. AZURE_STORAGE_QUEUE_ENDPOINT overrides the account's default endpoint.
 /// Messages in Azure are base64, unless the URL ends in `?encoding=text`.
+///
+/// `serve`, `send`, `receive`, `status`, `history`, `dead` and `requeue` work on all queues of a
+/// directory, whose file is DIR/queues.db. Its queues have the URLs
+/// `sqlite:DIR/queues.db?queue=NAME`. The table `[queues]` of the configuration file sets their
+/// limits, routes and aliases.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -82,16 +106,40 @@ Example:
 Both queues must exist. Ends with 8 if the messages are moved but the relay did not acknowledge \
 --notify.")]
     Move(Move),
-    /// Delete all messages
+    /// Delete all messages of a queue, or those that wait for a destination on another machine
     #[command(after_help = "\
 Example:
-  reveille queue purge 'sqlite:jobs.db?queue=orders'")]
-    Purge(Named),
+  reveille queue purge 'sqlite:jobs.db?queue=orders'
+  reveille queue purge queues --destination reveille://berlin:7610/orders
+
+With --destination, messages that the next machine may have already are kept.")]
+    Purge(Purge),
     /// Print the address (ACCOUNT/QUEUE) for notifications of a queue
     #[command(after_help = "\
 Example:
   reveille notify \"$(reveille queue address 'sqlite:jobs.db?queue=orders')\"")]
     Address(Named),
+    /// Host the queues of a directory: exchange messages with other machines
+    #[command(after_help = serve::AFTER_HELP)]
+    Serve(Serve),
+    /// Send messages to a queue of this or another machine, in one transaction
+    #[command(after_help = send::AFTER_HELP)]
+    Send(Send),
+    /// Receive messages in one transaction: print them, then commit
+    #[command(after_help = receive::AFTER_HELP)]
+    Receive(Receive),
+    /// Show where messages are: per queue and destination, or one message
+    #[command(after_help = status::AFTER_HELP)]
+    Status(Status),
+    /// List messages that were received, or handed over to other machines
+    #[command(after_help = history::AFTER_HELP)]
+    History(History),
+    /// List messages that could not be delivered, with the reasons
+    #[command(after_help = dead::AFTER_HELP)]
+    Dead(Dead),
+    /// Send dead letters again
+    #[command(after_help = requeue::AFTER_HELP)]
+    Requeue(Requeue),
 }
 
 /// A queue's URL, and the output format.
@@ -130,7 +178,18 @@ struct NoResult {}
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         match self.verb {
-            Verb::Create(named) => {
+            // Handles interrupts itself.
+            Verb::Serve(serve) => serve.run(settings).await,
+            verb => program::until_interrupted(verb.call(settings)).await,
+        }
+    }
+}
+
+impl Verb {
+    /// Runs a verb that may be dropped at any moment.
+    async fn call(self, settings: &Settings) -> anyhow::Result<Exit> {
+        match self {
+            Self::Create(named) => {
                 let queue = open(&named.url).await?;
                 let created = queue.create().await?;
                 let row = QueueRow::new(&*queue, Created { created });
@@ -140,24 +199,18 @@ impl Args {
                 };
                 named.format(settings).next(&row, line)?;
             }
-            Verb::Put(put) => return put.run(settings).await,
-            Verb::Get(get) => return get.run(settings).await,
-            Verb::Peek(peek) => return peek.run(settings).await,
-            Verb::Depth(named) => {
+            Self::Put(put) => return put.run(settings).await,
+            Self::Get(get) => return get.run(settings).await,
+            Self::Peek(peek) => return peek.run(settings).await,
+            Self::Depth(named) => {
                 let queue = open_existing(&named.url).await?;
                 let depth = queue.depth().await?;
                 let row = QueueRow::new(&*queue, Depth { depth });
                 named.format(settings).next(&row, depth)?;
             }
-            Verb::Move(messages) => return messages.run(settings).await,
-            Verb::Purge(named) => {
-                let queue = open_existing(&named.url).await?;
-                queue.purge().await?;
-                let row = QueueRow::new(&*queue, NoResult {});
-                let line = format!("deleted all messages of {}", row.queue);
-                named.format(settings).next(&row, line)?;
-            }
-            Verb::Address(named) => {
+            Self::Move(messages) => return messages.run(settings).await,
+            Self::Purge(purge) => return purge.run(settings).await,
+            Self::Address(named) => {
                 let address = queue::address(&named.url)?;
                 let row = QueueRow {
                     queue: address.to_string(),
@@ -165,6 +218,13 @@ impl Args {
                 };
                 named.format(settings).next(&row, address)?;
             }
+            Self::Send(send) => return send.run(settings).await,
+            Self::Receive(receive) => return receive.run(settings).await,
+            Self::Status(status) => return status.run(settings).await,
+            Self::History(history) => return history.run(settings).await,
+            Self::Dead(dead) => return dead.run(settings).await,
+            Self::Requeue(requeue) => return requeue.run(settings).await,
+            Self::Serve(_) => unreachable!("run by `Args::run`"),
         }
         Ok(Exit::OK)
     }

@@ -1,12 +1,13 @@
 //! `serve`: the relay, until a signal stops it.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use reveille::{Node, NodeConfig, RelayConfig, duration};
 
 use super::{
     exit::{Exit, Failed, Usage},
     log, output,
+    queue_settings::HostArgs,
     settings::Settings,
     signals,
     store::default_store,
@@ -26,6 +27,7 @@ The container or bucket must exist. Its account and credential come from the var
 cloud's own tools read: AZURE_STORAGE_*, AWS_*, GOOGLE_*.
   reveille serve --listen 10.0.0.5:7600 --insecure --max-connections-per-address 1000
   reveille serve --admin-listen 10.0.0.5:7601 --insecure --admin-host relay.internal
+  reveille serve --queues /var/lib/queues --queues-name berlin
 
 --max-connections: each connection is an open file. The relay raises its limit on open files as far \
 as the system allows. 128 files stay in reserve. A quarter of the rest, at most 256, is for \
@@ -142,6 +144,12 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_watched_flags: Option<usize>,
+    /// Host the queues of this existing directory: move their messages to other machines, and take
+    /// messages over on the gRPC port
+    #[arg(long, env = "REVEILLE_QUEUES", value_name = "DIR")]
+    queues: Option<PathBuf>,
+    #[command(flatten)]
+    host: HostArgs,
     /// Serve other machines in plain text, without TLS
     #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
@@ -222,6 +230,11 @@ impl Args {
                 )));
             }
         }
+        let queues = self.queues.as_deref().or(settings.queues.directory());
+        let queues = match queues {
+            Some(place) => Some(self.host.resolve(place, &settings.queues)?),
+            None => None,
+        };
         let relay = RelayConfig::default();
         macro_rules! setting {
             ($defaults:ident.$name:ident) => {
@@ -260,6 +273,7 @@ impl Args {
                 flag_refresh: setting!(defaults.flag_refresh),
                 max_flags: setting!(defaults.max_flags),
                 max_watched_flags: setting!(defaults.max_watched_flags),
+                queues,
                 ..defaults
             },
             store: self.store.or_else(|| file.store.clone()),
@@ -270,10 +284,12 @@ impl Args {
 }
 
 fn announce(node: &Node, open_files: Option<u64>) {
+    let queues = node.queues();
     tracing::info!(
         relay = %node.url(),
         admin = %AdminListen(node.admin_address()),
         store = %node.store(),
+        queues = queues.map(|queues| tracing::field::display(queues.path().display())),
         epoch = node.epoch(),
         max_connections = node.max_connections(),
         version = env!("CARGO_PKG_VERSION"),

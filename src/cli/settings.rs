@@ -7,7 +7,8 @@ use serde::{Deserialize, Deserializer, de};
 use super::{
     exit::Usage,
     output::Format,
-    values::{self, AdminListen, LogFormat},
+    queue_settings::QueueSettings,
+    values::{self, AdminListen, LogFormat, span},
 };
 
 /// The settings of the file. All are optional.
@@ -19,6 +20,7 @@ pub(super) struct Settings {
     pub(super) timeout: Option<Duration>,
     pub(super) output: Option<Format>,
     pub(super) serve: ServeSettings,
+    pub(super) queues: QueueSettings,
 }
 
 /// The table `[serve]`.
@@ -71,13 +73,6 @@ impl Settings {
             ))
         })
     }
-}
-
-fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    reveille::duration::parse(&text)
-        .map(Some)
-        .map_err(de::Error::custom)
 }
 
 fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {

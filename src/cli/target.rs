@@ -231,7 +231,7 @@ impl Target {
 }
 
 /// Converts `HOST:PORT` to a URL.
-fn with_scheme(relay: String) -> String {
+pub(super) fn with_scheme(relay: String) -> String {
     match relay.contains("://") {
         true => relay,
         false => format!("http://{relay}"),

@@ -127,6 +127,23 @@ fn bad_values_are_refused_with_field_and_rule() {
         ),
         (&["ids", "next", "../x"], &["<NAME>", "none empty, `.`"]),
         (&["queues", "-o", "xml"], &["--output", "jsonl"]),
+        (
+            &["queue", "status", "queues", "12"],
+            &["MESSAGE_ID", "32 hexadecimal digits"],
+        ),
+        (&["queue", "requeue", "queues"], &["--all", "ID"]),
+        (
+            &["queue", "receive", "queues", "orders", "--max", "0"],
+            &["--max", "1 or more"],
+        ),
+        (
+            &["queue", "send", "queues", "orders", "a", "--stdin"],
+            &["--stdin", "cannot be used"],
+        ),
+        (
+            &["queue", "serve", "queues", "--listen", "x"],
+            &["--listen", "IP:PORT"],
+        ),
     ] {
         let typed = ["reveille"].iter().chain(typed);
         let error = Cli::try_parse_from(typed.clone())
@@ -154,10 +171,14 @@ fn the_documentation_names_every_setting_of_serve() {
         let long = setting.get_long().expect("each has one");
         let variable = setting.get_env().map(|name| name.to_string_lossy());
         let variable = variable.expect("filtered");
-        let row = format!(
-            "| `--{long}` | `{variable}` | `{}` | ",
-            long.replace('-', "_")
-        );
+        // Settings of the queues stand in a table of the file that other verbs read as well.
+        let key = match long {
+            "queues" => "`directory` in `[queues]`".to_owned(),
+            "queues-name" => "`name` in `[queues]`".to_owned(),
+            "allow-new-file" => "none".to_owned(),
+            _ => format!("`{}`", long.replace('-', "_")),
+        };
+        let row = format!("| `--{long}` | `{variable}` | {key} | ");
         // `--config` belongs to all verbs.
         assert!(readme.contains(&row) || long == "config", "no {row:?}");
     }

@@ -3,7 +3,7 @@
 use std::{fmt, net::SocketAddr, str::FromStr, time::Duration};
 
 use reveille::duration;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 
 /// The address of the admin port; `None` for `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +73,14 @@ pub(crate) fn refresh(text: &str) -> Result<Duration, String> {
         true => Ok(span),
         false => Err("must be 0 or at least 100ms".to_owned()),
     }
+}
+
+/// Reads a duration of the configuration file.
+pub(super) fn span<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    duration::parse(&text).map(Some).map_err(de::Error::custom)
 }
 
 #[cfg(test)]

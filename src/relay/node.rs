@@ -2,6 +2,8 @@
 //!
 //! Assembles the parts and defines their order of starting and ending. Contains no other logic.
 
+#[cfg(feature = "courier")]
+mod queues;
 mod status;
 
 #[cfg(feature = "courier")]
@@ -10,6 +12,8 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "courier")]
+pub use self::queues::{QueueNode, QueueNodeConfig};
 use self::status::RelayStatus;
 use crate::{
     base::{

@@ -35,3 +35,5 @@ pub(crate) use activity::DEFAULT_IDLE_TIMEOUT;
 pub(crate) use health::Health;
 pub(crate) use incidents::Incident;
 pub(crate) use services::Services;
+#[cfg(feature = "courier")]
+pub(crate) use services::queue_routes;

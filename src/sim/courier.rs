@@ -186,8 +186,12 @@ impl World {
             Event::Host(machine, life) => self.host(machine, life),
             Event::Connect(machine, life, hop) => self.connect(machine, life, &hop),
             Event::Offer(connection) => self.offer(connection),
-            Event::ToReceiver(connection, Frame(frame)) => self.to_receiver(connection, frame)?,
-            Event::ToSender(connection, Frame(frame)) => self.to_sender(connection, frame)?,
+            Event::ToReceiver(connection, Frame(frame)) => {
+                self.arrive_at_receiver(connection, frame)?
+            }
+            Event::ToSender(connection, Frame(frame)) => {
+                self.arrive_at_sender(connection, frame)?
+            }
             Event::SenderEnds(connection) => self.sender_ends(connection),
             Event::ReceiverEnds(connection) => {
                 if let Some(connection) = self.connections.get_mut(&connection) {
@@ -351,7 +355,7 @@ impl World {
         }
     }
 
-    fn to_receiver(&mut self, id: u64, frame: SenderFrame) -> Result<(), String> {
+    fn arrive_at_receiver(&mut self, id: u64, frame: SenderFrame) -> Result<(), String> {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Ok(());
         };
@@ -406,7 +410,7 @@ impl World {
         }
     }
 
-    fn to_sender(&mut self, id: u64, frame: ReceiverFrame) -> Result<(), String> {
+    fn arrive_at_sender(&mut self, id: u64, frame: ReceiverFrame) -> Result<(), String> {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Ok(());
         };

@@ -12,6 +12,7 @@ mod clear_up;
 mod cli;
 mod client;
 mod connections;
+mod courier_cli;
 mod demo;
 mod features;
 mod flags;

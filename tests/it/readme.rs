@@ -72,6 +72,7 @@ async fn its_shell_and_python_snippets_run() {
         "handled second job",
         "released by the store",
         "first mail",
+        "second order",
         "bill with token 1",
         "read acct/orders until",
     ] {

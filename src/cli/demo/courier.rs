@@ -200,7 +200,10 @@ impl Machine {
 impl Figures {
     fn print(&self, json: bool) -> anyhow::Result<()> {
         if json {
-            return Ok(output::text(&serde_json::to_string_pretty(self)?)?);
+            return Ok(output::text(&format!(
+                "{}\n",
+                serde_json::to_string_pretty(self)?
+            ))?);
         }
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
@@ -215,7 +218,7 @@ impl Figures {
         for totals in &self.directions {
             table.add_row(totals.cells());
         }
-        let summary = format!("{table}\n{} kills, {:.1} s", self.kills, self.seconds);
+        let summary = format!("{table}\n{} kills, {:.1} s\n", self.kills, self.seconds);
         Ok(output::text(&summary)?)
     }
 }

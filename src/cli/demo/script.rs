@@ -186,7 +186,7 @@ impl Demo {
         self.progress.doing("starting a late listener");
         let began = Instant::now();
         let number = self.listeners + 1;
-        let mut late = Worker::start(Mode::Pushed, number, self.client.url(), &self.home.path())?;
+        let mut late = Worker::start(Mode::Pushed, number, self.client.url(), self.home.path())?;
         late.wait_released().await?;
         let span = began.elapsed();
         self.progress.done(&format!(

@@ -97,7 +97,7 @@ impl ReceiverSession {
         }
         let answer = match (frame.content, self.sender) {
             (SenderContent::Hello(hello), None) => self
-                .hello(transaction, wall, hello)?
+                .hello(transaction, wall, &hello)?
                 .map(ReceiverContent::Welcome),
             (SenderContent::Offer(messages), Some(sender)) => {
                 if !self.is_present(transaction, sender)? {
@@ -125,7 +125,7 @@ impl ReceiverSession {
         &mut self,
         transaction: &Transaction<'_>,
         wall: Micros,
-        hello: Hello,
+        hello: &Hello,
     ) -> Step<Welcome> {
         if hello.version != VERSION {
             let rule = format_args!(

@@ -4,6 +4,7 @@ use std::{collections::VecDeque, pin::Pin};
 
 use futures_core::Stream;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
@@ -18,12 +19,14 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct CourierService {
     host: std::sync::Arc<Host>,
+    draining: CancellationToken,
 }
 
 /// The answers of one stream.
 struct Answers {
     requests: Streaming<HandOverRequest>,
     receiving: ReceivingStream,
+    draining: CancellationToken,
     ready: VecDeque<HandOverResponse>,
     ended: bool,
 }
@@ -32,8 +35,8 @@ struct Answers {
 const MAX_REQUESTS: usize = 16;
 
 impl CourierService {
-    pub(super) fn new(host: std::sync::Arc<Host>) -> Self {
-        Self { host }
+    pub(super) fn new(host: std::sync::Arc<Host>, draining: CancellationToken) -> Self {
+        Self { host, draining }
     }
 }
 
@@ -48,6 +51,7 @@ impl proto::courier_server::Courier for CourierService {
         let answers = Answers {
             requests: request.into_inner(),
             receiving: self.host.receiving(),
+            draining: self.draining.clone(),
             ready: VecDeque::new(),
             ended: false,
         };
@@ -84,7 +88,15 @@ impl Answers {
     /// Handles the next request, together with further requests that have arrived. Returns `false` at
     /// their end.
     async fn handle(&mut self) -> Result<bool, Status> {
-        let Some(first) = self.requests.message().await? else {
+        let first = tokio::select! {
+            biased;
+            // Between two requests nothing is half done. The sender connects again.
+            () = self.draining.cancelled() => {
+                return Err(Status::unavailable("the host is shutting down"));
+            }
+            first = self.requests.message() => first?,
+        };
+        let Some(first) = first else {
             return Ok(false);
         };
         let mut requests = vec![first];

@@ -1,5 +1,7 @@
 //! The routes of all services: relay, flags, admin, health and reflection.
 
+#[cfg(feature = "courier")]
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -14,8 +16,6 @@ use super::{
     health::{Health, HealthService},
     relay::RelayService,
 };
-#[cfg(feature = "courier")]
-use crate::courier::Host;
 use crate::{
     coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
@@ -23,6 +23,8 @@ use crate::{
     types::Limits,
     wire::proto,
 };
+#[cfg(feature = "courier")]
+use crate::{courier::Host, wire::proto::courier_server::CourierServer};
 
 /// The parts that the services need.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ pub(crate) struct Services {
     pub(crate) flags: Flags,
     /// The hosted queues.
     #[cfg(feature = "courier")]
-    pub(crate) queues: Option<std::sync::Arc<Host>>,
+    pub(crate) queues: Option<Arc<Host>>,
     /// Maximum age of a flag watch's stream.
     pub(crate) stream_max_age: Duration,
     pub(crate) draining: CancellationToken,
@@ -66,6 +68,8 @@ impl Services {
             draining.clone(),
         ))
         .max_decoding_message_size(Limits::SUBSCRIBE_BYTES);
+        #[cfg(feature = "courier")]
+        let courier_service = queues.map(|host| courier_service(host, draining.clone()));
         let flags_service = FlagsService::new(flags, stream_max_age, draining);
         let flags_service = proto::flags_server::FlagsServer::new(flags_service)
             .max_decoding_message_size(Limits::REQUEST_BYTES);
@@ -75,11 +79,8 @@ impl Services {
         let reflection_v1alpha = reflection().build_v1alpha().map_err(broken)?;
         let routes = Routes::new(relay_service);
         #[cfg(feature = "courier")]
-        let routes = match queues {
-            Some(host) => routes.add_service(
-                proto::courier_server::CourierServer::new(CourierService::new(host))
-                    .max_decoding_message_size(Limits::HAND_OVER_BYTES),
-            ),
+        let routes = match courier_service {
+            Some(service) => routes.add_service(service),
             None => routes,
         };
         let routes = routes
@@ -90,6 +91,22 @@ impl Services {
             .add_service(reflection_v1alpha.max_decoding_message_size(Limits::REQUEST_BYTES));
         Ok((routes, health))
     }
+}
+
+/// Returns the routes of a host of queues without a relay, and the handle of its health service.
+#[cfg(feature = "courier")]
+pub(crate) fn queue_routes(host: Arc<Host>, draining: CancellationToken) -> (Routes, Health) {
+    let (health_service, health) = HealthService::new();
+    let health_service =
+        HealthServer::new(health_service).max_decoding_message_size(Limits::REQUEST_BYTES);
+    let routes = Routes::new(courier_service(host, draining)).add_service(health_service);
+    (routes, health)
+}
+
+#[cfg(feature = "courier")]
+fn courier_service(host: Arc<Host>, draining: CancellationToken) -> CourierServer<CourierService> {
+    CourierServer::new(CourierService::new(host, draining))
+        .max_decoding_message_size(Limits::HAND_OVER_BYTES)
 }
 
 fn reflection() -> tonic_reflection::server::Builder<'static> {

@@ -69,7 +69,10 @@ impl Shape {
                 rng.usize(12..60)
             },
             burst: if rng.bool() { 1 } else { rng.usize(2..8) },
-            pause: rng.i64(50 * MILLI..4 * SECOND),
+            pause: match rng.u8(..3) {
+                0 => rng.i64(5 * MILLI..200 * MILLI),
+                _ => rng.i64(50 * MILLI..4 * SECOND),
+            },
             handling: rng.i64(MILLI..slow),
             latency: rng.i64(MILLI..far),
             // A restored copy may expire a message that was handed over before.

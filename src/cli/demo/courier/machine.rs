@@ -75,16 +75,24 @@ async fn send_all(
     args: &MachineArgs,
 ) -> anyhow::Result<()> {
     for number in ledger.last_sent()? + 1..=u64::from(args.messages) {
-        let transaction = ledger.connection().transaction()?;
-        transaction.execute(
-            "INSERT INTO demo_sent (number) VALUES (?1)",
-            [number.cast_signed()],
-        )?;
-        manager.send_in(&transaction, destination, number.to_string())?;
-        transaction.commit()?;
-        manager.committed();
+        send(manager, destination, &mut ledger, number)?;
         tokio::time::sleep(args.pause).await;
     }
+    Ok(())
+}
+
+fn send(
+    manager: &QueueManager,
+    destination: &Destination,
+    ledger: &mut Ledger,
+    number: u64,
+) -> anyhow::Result<()> {
+    let transaction = ledger.connection().transaction()?;
+    let insert = "INSERT INTO demo_sent (number) VALUES (?1)";
+    transaction.execute(insert, [number.cast_signed()])?;
+    manager.send_in(&transaction, destination, number.to_string())?;
+    transaction.commit()?;
+    manager.committed();
     Ok(())
 }
 

@@ -1,0 +1,123 @@
+//! A process that hosts a queue file without a relay.
+//!
+//! It serves the hand-over and the health service only. With the client of a relay it notifies the
+//! listeners there, and is woken by the sends of other processes of this machine.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio_util::sync::CancellationToken;
+
+use super::QueuesConfig;
+use crate::{
+    client::{Client, PublisherOptions},
+    courier::{Host, QueueManager},
+    error::Result,
+    relay::server::{DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, queue_routes},
+    types::{ListenerId, Selector, SubscribeOptions, WakeStream},
+};
+
+/// The configuration of a [`QueueNode`].
+#[derive(Debug, Clone)]
+pub struct QueueNodeConfig {
+    /// The queue file, its limits and its routes.
+    pub queues: QueuesConfig,
+    /// Address of the gRPC port; port 0 is any free one.
+    pub listen: SocketAddr,
+    /// The relay whose listeners are woken. Default: none. Then consumers of the queues poll, and
+    /// messages to other machines that another process has sent wait for up to
+    /// [`HostConfig::interval`](crate::courier::HostConfig::interval).
+    pub relay: Option<Client>,
+    /// Maximum connections from other machines; further ones wait.
+    pub max_connections: usize,
+    /// Maximum connections of one peer address, as in
+    /// [`NodeConfig::max_connections_per_address`](crate::NodeConfig::max_connections_per_address).
+    pub max_connections_per_address: Option<usize>,
+}
+
+/// A running host of a queue file, without a relay. Dropping it ends it at once;
+/// [`QueueNode::shutdown`] ends it gracefully.
+#[derive(Debug)]
+pub struct QueueNode {
+    host: Arc<Host>,
+    server: Server,
+    health: Health,
+}
+
+/// The name of the host at its relay.
+const NAME: &str = "queues";
+/// Time limit of a notification. While the relay does not answer, the host looks into the file for
+/// other machines' messages this often only.
+const NOTIFY_DEADLINE: Duration = Duration::from_secs(1);
+
+impl Default for QueueNodeConfig {
+    fn default() -> Self {
+        Self {
+            queues: QueuesConfig::default(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 7610)),
+            relay: None,
+            max_connections: 10_000,
+            max_connections_per_address: None,
+        }
+    }
+}
+
+impl QueueNode {
+    /// Opens the queue file as its host, and listens.
+    ///
+    /// # Errors
+    /// As [`QueueManager::host`]; [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the
+    /// node cannot listen on its address.
+    pub async fn start(config: QueueNodeConfig) -> Result<Self> {
+        let QueuesConfig {
+            path,
+            manager,
+            host,
+        } = config.queues;
+        let mut manager = QueueManager::host(path, manager).await?;
+        let mut wakes: Option<Box<dyn WakeStream>> = None;
+        if let Some(relay) = config.relay {
+            let options = PublisherOptions {
+                name: NAME.to_owned(),
+                deadline: NOTIFY_DEADLINE,
+                ..PublisherOptions::default()
+            };
+            manager = manager.with_notifier(Arc::new(relay.publisher_with(options)));
+            let selector = Selector::from(manager.outgoing_address()?);
+            let options = SubscribeOptions::new(ListenerId::new(NAME)?, [selector]);
+            wakes = Some(Box::new(relay.subscribe(options)?));
+        }
+        let host = Arc::new(Host::start(manager, host, wakes).await?);
+        let draining = CancellationToken::new();
+        let (routes, health) = queue_routes(Arc::clone(&host), draining.clone());
+        let server = ServerConfig {
+            listen: config.listen,
+            max_connections: config.max_connections,
+            max_connections_per_address: config.max_connections_per_address,
+            idle: DEFAULT_IDLE_TIMEOUT,
+        };
+        let server = Server::start(&server, routes, draining)?;
+        Ok(Self {
+            host,
+            server,
+            health,
+        })
+    }
+
+    /// Returns the address of the gRPC port.
+    pub fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// Returns the hosted queues.
+    pub fn manager(&self) -> &QueueManager {
+        self.host.manager()
+    }
+
+    /// Ends gracefully: refuses new connections, ends the hand-over between two messages, and closes
+    /// the remaining connections after `grace`.
+    pub async fn shutdown(self, grace: Duration) {
+        self.health.end();
+        self.server.shutdown(grace).await;
+        self.host.shutdown().await;
+    }
+}

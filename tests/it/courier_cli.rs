@@ -1,0 +1,443 @@
+//! Store and forward from the command line: hosts are processes, and each verb is the real binary.
+
+use std::{
+    fs::OpenOptions,
+    path::{Path, PathBuf},
+    process::{Output, Stdio},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::process::Child;
+
+use crate::{
+    binary::{Binary, free_address, reveille, stderr, stdout},
+    support::{until, within},
+};
+
+/// A machine: a directory of queues, and a process that hosts them.
+struct Machine {
+    home: TempDir,
+    address: String,
+    host: Option<Child>,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        Self {
+            home,
+            address: free_address(),
+            host: None,
+        }
+    }
+
+    /// Starts a machine that hosts its queues.
+    async fn hosted(arguments: &[&str]) -> Self {
+        let mut machine = Self::new();
+        machine.host(arguments).await;
+        machine
+    }
+
+    /// Hosts the queues by `queue serve`.
+    async fn host(&mut self, arguments: &[&str]) {
+        let mut typed = vec!["queue", "serve", self.place(), "--listen", &self.address];
+        typed.extend(arguments);
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.home.path().join("host.log"))
+            .expect("a log");
+        let host = reveille(&self.home, &typed).stderr(log).spawn();
+        self.host = Some(host.expect("it starts"));
+        until("the host listens", async || {
+            let connected = tokio::net::TcpStream::connect(&self.address).await;
+            connected.is_ok()
+        })
+        .await;
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.home.path().join("host.log")).expect("a log")
+    }
+
+    fn place(&self) -> &str {
+        self.home.path().to_str().expect("text")
+    }
+
+    fn queue(&self, name: &str) -> String {
+        format!("sqlite:{}/queues.db?queue={name}", self.place())
+    }
+
+    /// Returns the destination of a queue of this machine for other machines.
+    fn destination(&self, queue: &str) -> String {
+        format!("reveille://{}/{queue}", self.address)
+    }
+
+    /// Runs a verb to its end.
+    async fn output(&self, arguments: &[&str]) -> Output {
+        let mut command = reveille(&self.home, arguments);
+        let output = command.output();
+        within("the verb's end", output).await.expect("it starts")
+    }
+
+    /// Runs a verb that succeeds; returns its stdout.
+    async fn run(&self, arguments: &[&str]) -> String {
+        let output = self.output(arguments).await;
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+        stdout(&output)
+    }
+
+    async fn json(&self, arguments: &[&str]) -> Value {
+        let mut typed = arguments.to_vec();
+        typed.extend(["-o", "json"]);
+        serde_json::from_str(&self.run(&typed).await).expect("JSON")
+    }
+
+    async fn create(&self, queue: &str) {
+        self.run(&["queue", "create", &self.queue(queue)]).await;
+    }
+
+    /// Returns the only destination of the status.
+    async fn destination_status(&self) -> Value {
+        self.json(&["queue", "status", self.place()]).await["destinations"][0].clone()
+    }
+
+    /// Receives all messages of a queue; returns their bodies.
+    async fn receive(&self, queue: &str) -> Vec<String> {
+        let verb = ["queue", "receive", self.place(), queue, "--max", "100"];
+        let rows = self.json(&verb).await;
+        let rows = rows.as_array().expect("a list");
+        let body = |row: &Value| row["body"].as_str().expect("text").to_owned();
+        rows.iter().map(body).collect()
+    }
+}
+
+#[tokio::test]
+async fn messages_go_from_one_machine_to_another_in_their_order() {
+    let (rome, berlin) = (Machine::hosted(&[]).await, Machine::hosted(&[]).await);
+    berlin.create("orders").await;
+    let to = berlin.destination("orders");
+    let sent = rome
+        .run(&["queue", "send", rome.place(), &to, "first", "second"])
+        .await;
+    let ids: Vec<_> = sent.lines().collect();
+    assert_eq!(ids.len(), 2, "{sent}");
+    until("both are visible", async || {
+        rome.destination_status().await["confirmed"] == 2
+    })
+    .await;
+    let status = rome.destination_status().await;
+    assert_eq!(status["hop"], Value::from(&*berlin.address), "{status}");
+    assert_eq!((&status["ready"], &status["sent"]), (&0.into(), &0.into()));
+    let table = rome.run(&["queue", "status", rome.place()]).await;
+    assert!(
+        table.contains("CONFIRMED") && table.contains(&to),
+        "{table}"
+    );
+
+    let one = rome.json(&["queue", "status", rome.place(), ids[0]]).await;
+    assert_eq!(one["state"], "confirmed");
+    assert_eq!(one["hop"], Value::from(&*berlin.address));
+    assert!(one["changed_at"].is_string(), "{one}");
+    let one = berlin
+        .json(&["queue", "status", berlin.place(), ids[0]])
+        .await;
+    assert_eq!(one["state"], "arrived");
+
+    assert_eq!(berlin.receive("orders").await, ["first", "second"]);
+    let status = berlin.json(&["queue", "status", berlin.place()]).await;
+    let queue = &status["queues"][0];
+    assert_eq!(
+        (&queue["arrived"], &queue["received"]),
+        (&0.into(), &2.into())
+    );
+    let history = berlin.json(&["queue", "history", berlin.place()]).await;
+    assert_eq!(history[0]["message_id"], ids[1]);
+    assert_eq!(history[1]["state"], "received");
+    let history = rome
+        .run(&["queue", "history", rome.place(), "--max", "1"])
+        .await;
+    assert!(history.contains("confirmed"), "{history}");
+    let unknown = "0".repeat(32);
+    let output = rome
+        .output(&["queue", "status", rome.place(), &unknown])
+        .await;
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+}
+
+#[tokio::test]
+async fn a_refused_message_is_a_dead_letter_and_is_sent_again() {
+    let (rome, berlin) = (Machine::hosted(&[]).await, Machine::hosted(&[]).await);
+    let to = berlin.destination("orders");
+    let send = ["queue", "send", rome.place(), &to, "tea", "milk"];
+    rome.run(&send).await;
+    until("they are refused", async || {
+        let dead = rome.json(&["queue", "dead", rome.place()]).await;
+        dead.as_array().expect("a list").len() == 2
+    })
+    .await;
+    let dead = rome.json(&["queue", "dead", rome.place()]).await;
+    assert_eq!(dead[0]["destination"], Value::from(&*to));
+    let reason = dead[0]["reason"].as_str().expect("a reason");
+    assert!(reason.contains("orders"), "{reason}");
+    let table = rome.run(&["queue", "dead", rome.place()]).await;
+    assert!(table.contains(reason), "{table}");
+    let status = rome.run(&["queue", "status", rome.place()]).await;
+    assert!(status.contains("2 dead letters"), "{status}");
+
+    berlin.create("orders").await;
+    // The newest is first.
+    let oldest = dead[1]["message_id"].as_str().expect("an id");
+    let again = ["queue", "requeue", rome.place(), oldest];
+    let requeued = rome.json(&again).await;
+    assert_eq!(requeued["requeued"], 1);
+    assert_eq!(requeued["dead_letters"], 1);
+    let line = rome.run(&["queue", "requeue", rome.place(), "--all"]).await;
+    assert_eq!(line, "sent 1 message again\n");
+    until("both are visible", async || {
+        rome.destination_status().await["confirmed"] == 2
+    })
+    .await;
+    assert_eq!(berlin.receive("orders").await, ["tea", "milk"]);
+    assert_eq!(rome.output(&again).await.status.code(), Some(5));
+}
+
+#[tokio::test]
+async fn messages_wait_for_a_machine_that_is_away_and_can_be_purged() {
+    let (rome, mut berlin) = (Machine::hosted(&[]).await, Machine::new());
+    let to = berlin.destination("orders");
+    rome.run(&["queue", "send", rome.place(), &to, "tea"]).await;
+    until("the attempt has failed", async || {
+        rome.destination_status().await["last_error"].is_string()
+    })
+    .await;
+    let status = rome.destination_status().await;
+    let error = status["last_error"].as_str().expect("an error");
+    assert!(error.contains(&berlin.address), "{error}");
+    assert_eq!((&status["ready"], &status["sent"]), (&1.into(), &0.into()));
+    assert!(status["oldest_ms"].is_number(), "{status}");
+    let purge = ["queue", "purge", rome.place(), "--destination", &to];
+    let purged = rome.json(&purge).await;
+    assert_eq!(
+        (&purged["deleted"], &purged["kept"]),
+        (&1.into(), &0.into())
+    );
+
+    rome.run(&["queue", "send", rome.place(), &to, "milk"])
+        .await;
+    berlin
+        .run(&["queue", "send", berlin.place(), "orders", "own", "--create"])
+        .await;
+    berlin.host(&[]).await;
+    until("the message is visible", async || {
+        rome.destination_status().await["confirmed"] == 1
+    })
+    .await;
+    assert_eq!(berlin.receive("orders").await, ["own", "milk"]);
+}
+
+#[tokio::test]
+async fn a_relay_hosts_queues_and_its_listener_is_woken_from_another_machine() {
+    let home = tempfile::tempdir().expect("a directory");
+    let place = home.path().to_str().expect("text");
+    let arguments = ["--queues", place, "--queues-name", "berlin"];
+    let berlin = Binary::serve_with(&arguments, &[]).await;
+    let file = home.path().join("queues.db");
+    assert!(berlin.log().contains(file.to_str().expect("text")));
+    let queue = format!("sqlite:{}?queue=orders", file.display());
+    let created = berlin.run(&["queue", "create", &queue]).await;
+    assert!(created.status.success(), "{}", stderr(&created));
+    let handled = home.path().join("handled");
+    let write = format!("cat >> {0}; echo >> {0}", handled.display());
+    // A poll would come too late for this test.
+    let listen = ["listen", &queue, "--poll", "1h", "--", "sh", "-c", &write];
+    let mut listener = berlin.verb(&listen);
+    let _listener = listener.stderr(Stdio::null()).spawn().expect("it starts");
+    until("it listens", async || {
+        stdout(&berlin.run(&["listeners"]).await).contains("local/orders")
+    })
+    .await;
+
+    let rome = Machine::hosted(&[]).await;
+    let to = format!("reveille://{}/orders", berlin.address());
+    rome.run(&["queue", "send", rome.place(), &to, "tea"]).await;
+    until("it is handled", async || read(&handled) == "tea\n").await;
+    let status = rome.destination_status().await;
+    assert_eq!(status["hop"], berlin.address());
+}
+
+#[tokio::test]
+async fn a_host_with_a_relay_is_woken_and_wakes_its_listeners() {
+    let relay = Binary::serve().await;
+    let rome = Machine::hosted(&[]).await;
+    let berlin = Machine::hosted(&["--relay", &relay.url()]).await;
+    assert!(berlin.log().contains(&relay.url()), "{}", berlin.log());
+    berlin.create("orders").await;
+    let queue = berlin.queue("orders");
+    let handled = berlin.home.path().join("handled");
+    let write = format!("cat >> {0}; echo >> {0}", handled.display());
+    let listen = ["listen", &queue, "--poll", "1h", "--", "sh", "-c", &write];
+    let mut listener = relay.verb(&listen);
+    let _listener = listener.stderr(Stdio::null()).spawn().expect("it starts");
+    until("it listens", async || {
+        stdout(&relay.run(&["listeners"]).await).contains("local/orders")
+    })
+    .await;
+    let to = berlin.destination("orders");
+    rome.run(&["queue", "send", rome.place(), &to, "tea"]).await;
+    until("it is handled", async || read(&handled) == "tea\n").await;
+
+    let place = berlin.place();
+    let send = ["queue", "send", place, "orders", "own", "-o", "json"];
+    let sent = relay.run(&send).await;
+    assert!(sent.status.success(), "{}", stderr(&sent));
+    assert!(
+        stdout(&sent).contains("\"notified\":true"),
+        "{}",
+        stdout(&sent)
+    );
+    until("it is handled", async || read(&handled) == "tea\nown\n").await;
+
+    let nowhere = free_address();
+    let mut send = send.to_vec();
+    send.extend(["--relay", &nowhere, "--timeout", "300ms"]);
+    let sent = relay.run(&send).await;
+    assert_eq!(sent.status.code(), Some(8), "{}", stderr(&sent));
+    assert!(stderr(&sent).contains("do not send them again"));
+}
+
+#[tokio::test]
+async fn a_message_that_cannot_be_printed_stays() {
+    let rome = Machine::new();
+    let send = ["queue", "send", rome.place(), "orders", "tea", "--create"];
+    rome.run(&send).await;
+    let full = OpenOptions::new().write(true).open("/dev/full");
+    let receive = ["queue", "receive", rome.place(), "orders"];
+    let mut command = reveille(&rome.home, &receive);
+    let output = command.stdout(full.expect("a device")).output().await;
+    let output = output.expect("it starts");
+    assert_eq!(output.status.code(), Some(1));
+    let error = stderr(&output);
+    assert!(error.contains("in the queue again"), "{error}");
+    assert_eq!(rome.receive("orders").await, ["tea"]);
+    assert!(rome.receive("orders").await.is_empty());
+}
+
+#[tokio::test]
+async fn the_configuration_file_gives_routes_and_aliases() {
+    let (rome, berlin) = (Machine::hosted(&[]).await, Machine::hosted(&[]).await);
+    berlin.create("orders").await;
+    let file = rome.home.path().join("queues.toml");
+    let text = format!(
+        "[queues]\nmax_outgoing = 2\n[queues.aliases]\nberlin = \"{}\"\n",
+        berlin.destination("invoices")
+    );
+    std::fs::write(&file, text).expect("written");
+    let config = file.to_str().expect("text");
+    let send = [
+        "queue",
+        "send",
+        rome.place(),
+        "orders@berlin",
+        "tea",
+        "--config",
+        config,
+    ];
+    rome.run(&send).await;
+    until("it is visible", async || {
+        rome.destination_status().await["confirmed"] == 1
+    })
+    .await;
+    assert_eq!(berlin.receive("orders").await, ["tea"]);
+    let mut many = send.to_vec();
+    many.extend(["a", "b", "c"]);
+    let output = rome.output(&many).await;
+    assert_eq!(output.status.code(), Some(1));
+    let error = stderr(&output);
+    assert!(error.contains('2'), "{error}");
+    let status = rome.destination_status().await;
+    assert_eq!(status["ready"], 0, "all or none: {status}");
+}
+
+#[tokio::test]
+async fn no_verb_but_serve_and_send_with_create_makes_a_file() {
+    let rome = Machine::new();
+    let id = "0".repeat(32);
+    for arguments in [
+        &["send", rome.place(), "orders", "tea"][..],
+        &["receive", rome.place(), "orders"],
+        &["status", rome.place()],
+        &["history", rome.place()],
+        &["dead", rome.place()],
+        &["requeue", rome.place(), &id],
+        &["purge", rome.place(), "--destination", "reveille://a:1/b"],
+    ] {
+        let verb: Vec<_> = ["queue"].iter().chain(arguments).copied().collect();
+        let output = rome.output(&verb).await;
+        assert_eq!(output.status.code(), Some(5), "{arguments:?}");
+        let error = stderr(&output);
+        assert!(error.contains("there is no file"), "{arguments:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    assert!(!file(&rome).exists());
+    let missing = rome.home.path().join("missing");
+    let missing = missing.to_str().expect("text");
+    for (arguments, code) in [
+        (&["queue", "serve", missing][..], 2),
+        (&["serve", "--queues", missing], 2),
+        (&["queue", "send", missing, "orders", "tea", "--create"], 5),
+        (&["queue", "status", missing], 5),
+    ] {
+        let output = rome.output(arguments).await;
+        let error = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+        assert!(error.contains("there is no directory"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn one_process_hosts_a_file_and_ends_at_once() {
+    let mut rome = Machine::hosted(&[]).await;
+    let berlin = Machine::hosted(&[]).await;
+    berlin.create("orders").await;
+    let address = free_address();
+    let second = ["queue", "serve", rome.place(), "--listen", &address];
+    let output = rome.output(&second).await;
+    assert_eq!(output.status.code(), Some(1));
+    let error = stderr(&output);
+    assert!(error.contains("hosted by another process"), "{error}");
+    // An open connection from another machine does not delay the end.
+    rome.create("invoices").await;
+    let to = rome.destination("invoices");
+    berlin
+        .run(&["queue", "send", berlin.place(), &to, "bill"])
+        .await;
+    until("it is visible", async || {
+        berlin.destination_status().await["confirmed"] == 1
+    })
+    .await;
+    let mut host = rome.host.take().expect("it runs");
+    let id = host.id().expect("it runs").to_string();
+    let began = std::time::Instant::now();
+    let mut kill = tokio::process::Command::new("kill");
+    let sent = kill.args(["-TERM", &id]).status().await.expect("kill runs");
+    assert!(sent.success());
+    let status = within("its end", host.wait()).await.expect("its status");
+    assert!(status.success(), "{}", rome.log());
+    let elapsed = began.elapsed();
+    assert!(elapsed < std::time::Duration::from_secs(5), "{elapsed:?}");
+}
+
+fn file(machine: &Machine) -> PathBuf {
+    machine.home.path().join("queues.db")
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
