@@ -272,6 +272,8 @@ pub(crate) enum Fault {
     RestoredCopyStored,
     /// Hand-over: a message overtakes a postponed one of its queue.
     PostponedOvertaken,
+    /// Hand-over: a message overtakes a refused one before the sender has settled the refusal.
+    RefusedOvertaken,
     /// Hand-over: a postponed message becomes a dead letter.
     PostponedBuried,
     /// Hand-over: a refused message goes to no dead letters.

@@ -17,6 +17,9 @@ pub(crate) mod outgoing;
 pub(crate) mod policy;
 pub(crate) mod receiver;
 pub(crate) mod sender;
+#[cfg(test)]
+mod tests;
+mod verdict;
 
 pub(crate) use self::{
     frames::{

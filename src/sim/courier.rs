@@ -240,6 +240,7 @@ impl World {
             let (to, name) = self.shape.destination(&mut self.rng, from);
             let queue = match self.rng.u8(..40) {
                 0 => "missing",
+                13..=26 if self.shape.queue_changes => "missing",
                 1..=12 => QUEUES[1],
                 _ => QUEUES[0],
             };
@@ -362,6 +363,10 @@ impl World {
         let Some(mut receiver) = connection.receiver.take() else {
             return Ok(());
         };
+        // Between two offers of one connection, too.
+        if self.shape.queue_changes && self.happens(3) {
+            self.machines[to].change_queue();
+        }
         let crash = self.happens(self.shape.crash_at_step);
         let commit = !crash || self.rng.bool();
         let machine = &mut self.machines[to];

@@ -9,7 +9,7 @@ use rusqlite::{Connection, params};
 
 use super::{
     frames::{OfferedMessage, SenderContent, SenderFrame},
-    outgoing::{COLUMNS, Destination, Row, next_of, read},
+    outgoing::{Destination, Row, next_of, with_id},
     sender::{InFlight, SenderSession},
 };
 use crate::base::fault::planted;
@@ -68,13 +68,8 @@ impl SenderSession {
     ) -> rusqlite::Result<()> {
         let destinations: Vec<Destination> = self.retries.keys().cloned().collect();
         for destination in destinations {
-            let busy = || {
-                self.in_flight
-                    .values()
-                    .any(|m| !m.sent && m.destination == destination)
-            };
             let retry = &self.retries[&destination];
-            if retry.waits && (now < retry.due || busy()) {
+            if retry.waits && (now < retry.due || self.is_unanswered(&destination)) {
                 continue;
             }
             if let Some(retry) = self.retries.get_mut(&destination) {
@@ -90,7 +85,10 @@ impl SenderSession {
                     self.cursor,
                 )?;
                 let Some(mut row) = row else {
-                    self.retries.remove(&destination);
+                    // A postponement in the next answer must lengthen the present back-off.
+                    if !self.is_unanswered(&destination) {
+                        self.retries.remove(&destination);
+                    }
                     break;
                 };
                 if let Some(retry) = self.retries.get_mut(&destination) {
@@ -110,22 +108,30 @@ impl SenderSession {
         messages: &mut Vec<OfferedMessage>,
         bytes: &mut usize,
     ) -> rusqlite::Result<()> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM outgoing WHERE hop = ?1 AND status = 1 AND id > ?2 ORDER BY id"
-        );
-        let mut select = connection.prepare_cached(&sql)?;
+        // Without the bodies: a postponed destination may have any number of rows to skip.
+        let sql = "SELECT id, authority, queue FROM outgoing
+                   WHERE hop = ?1 AND status = 1 AND id > ?2 ORDER BY id";
+        let mut select = connection.prepare_cached(sql)?;
         let mut rows = select.query(params![self.hop, self.cursor])?;
         while self.has_room(messages.len(), *bytes) {
             let Some(row) = rows.next()? else {
                 break;
             };
-            let row = read(row, &self.hop)?;
-            self.cursor = row.id;
-            if !self.retries.contains_key(&row.destination) {
+            let id = row.get(0)?;
+            let destination = (row.get(1)?, row.get(2)?);
+            self.cursor = id;
+            if !self.retries.contains_key(&destination) {
+                let row = with_id(connection, &self.hop, id)?;
                 self.offer(row, messages, bytes);
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the receiver owes an answer for a message of the destination.
+    fn is_unanswered(&self, destination: &Destination) -> bool {
+        let mut in_flight = self.in_flight.values();
+        in_flight.any(|message| !message.sent && message.destination == *destination)
     }
 
     fn has_room(&self, messages: usize, bytes: usize) -> bool {

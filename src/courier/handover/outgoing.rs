@@ -20,7 +20,7 @@ pub(super) struct Row {
     pub(super) destination: Destination,
 }
 
-pub(super) const COLUMNS: &str = "id, uid, authority, queue, visited, checksum, body";
+const COLUMNS: &str = "id, uid, authority, queue, visited, checksum, body";
 /// All messages may be stored at the hop.
 pub(super) const ALL: i64 = i64::MAX;
 
@@ -100,7 +100,15 @@ pub(super) fn next_of(
         .optional()
 }
 
-pub(super) fn read(row: &rusqlite::Row<'_>, hop: &str) -> rusqlite::Result<Row> {
+/// Returns a row that is known to be there.
+pub(super) fn with_id(connection: &Connection, hop: &str, id: i64) -> rusqlite::Result<Row> {
+    let sql = format!("SELECT {COLUMNS} FROM outgoing WHERE id = ?1");
+    connection
+        .prepare_cached(&sql)?
+        .query_row([id], |row| read(row, hop))
+}
+
+fn read(row: &rusqlite::Row<'_>, hop: &str) -> rusqlite::Result<Row> {
     let (authority, queue): (String, String) = (row.get(2)?, row.get(3)?);
     let is_last = authority == hop;
     Ok(Row {

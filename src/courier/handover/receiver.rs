@@ -5,7 +5,7 @@
 //! twice cannot become visible twice: its id is known until its history is removed. After an error
 //! the session must be dropped with its connection. This module knows no socket.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
@@ -28,8 +28,8 @@ type Micros = i64;
 /// One connection from a sender.
 #[derive(Debug)]
 pub(crate) struct ReceiverSession {
-    policy: Policy,
-    fault: Fault,
+    pub(super) policy: Policy,
+    pub(super) fault: Fault,
     /// Random; distinguishes this connection from the sender's others.
     connection: [u8; 16],
     frames: FrameNumbers,
@@ -38,11 +38,17 @@ pub(crate) struct ReceiverSession {
     /// The number of the last answered message.
     number: u64,
     /// Destinations of which a message was postponed: later ones must not overtake it.
-    postponed: HashSet<(String, String)>,
+    pub(super) postponed: HashSet<(String, String)>,
+    /// Destinations with the last number that was refused, until the sender confirms beyond it. If
+    /// the refusal is lost, the message is offered again, and may be stored then: later ones must
+    /// not overtake it.
+    pub(super) refused: HashMap<(String, String), u64>,
+    /// The ready messages for other machines; counted once for each offer.
+    pub(super) waiting: Option<u64>,
 }
 
 /// What happens to an offered message.
-enum Verdict {
+pub(super) enum Verdict {
     Store,
     /// The file has it already: it comes from a restored copy of its sender.
     Known,
@@ -66,6 +72,8 @@ impl ReceiverSession {
             sender: None,
             number: 0,
             postponed: HashSet::new(),
+            refused: HashMap::new(),
+            waiting: None,
         }
     }
 
@@ -171,13 +179,16 @@ impl ReceiverSession {
         messages: &[OfferedMessage],
     ) -> Step<Accept> {
         let mut accept = Accept::default();
+        self.waiting = None;
         for message in messages {
             if message.number != self.number + 1 {
                 let rule = format_args!("must be {}, but is {}", self.number + 1, message.number);
                 return Ok(Err(Error::invalid("number", rule)));
             }
             self.number = message.number;
-            match self.verdict(transaction, sender, message)? {
+            let destination = || (message.authority.clone(), message.queue.clone());
+            let verdict = self.verdict(transaction, sender, message)?;
+            match self.after_refusals(message, verdict) {
                 Verdict::Store => {
                     store(transaction, wall, sender, message)?;
                     if planted!(self.fault, VisibleBeforeConfirmed) {
@@ -189,130 +200,18 @@ impl ReceiverSession {
                     }
                 }
                 Verdict::Known => {}
-                Verdict::Refuse(reason) => accept.refused.push((message.number, reason)),
+                Verdict::Refuse(reason) => {
+                    self.refused.insert(destination(), message.number);
+                    accept.refused.push((message.number, reason));
+                }
                 Verdict::Postpone(reason) => {
-                    let destination = (message.authority.clone(), message.queue.clone());
-                    self.postponed.insert(destination);
+                    self.postponed.insert(destination());
                     accept.postponed.push((message.number, reason));
                 }
             }
         }
         accept.upto = self.number;
         Ok(Ok(accept))
-    }
-
-    fn verdict(
-        &mut self,
-        transaction: &Transaction<'_>,
-        sender: FileId,
-        message: &OfferedMessage,
-    ) -> rusqlite::Result<Verdict> {
-        let destination = (message.authority.clone(), message.queue.clone());
-        if message.resume {
-            self.postponed.remove(&destination);
-        }
-        if self.postponed.contains(&destination) && !planted!(self.fault, PostponedOvertaken) {
-            let reason = "an earlier message of the queue was postponed".to_owned();
-            return Ok(Verdict::Postpone(reason));
-        }
-        // Before the search for its id: a message that has gone in a circle is known here.
-        if let Some(reason) = self.circle(message) {
-            return Ok(Verdict::Refuse(reason));
-        }
-        if is_known(transaction, &message.uid, self.fault)? {
-            return Ok(Verdict::Known);
-        }
-        let held = "SELECT 1 FROM inbound WHERE sender = ?1 AND uid = ?2";
-        if transaction
-            .prepare_cached(held)?
-            .exists(params![sender, message.uid])?
-        {
-            return Ok(Verdict::Known);
-        }
-        if message.body.len() > self.policy.max_body {
-            return Ok(Verdict::Refuse(format!(
-                "the body has {} bytes, and the limit is {}",
-                message.body.len(),
-                self.policy.max_body
-            )));
-        }
-        if crc32fast::hash(&message.body) != message.checksum {
-            let reason = "the checksum of the body does not match".to_owned();
-            return Ok(Verdict::Postpone(reason));
-        }
-        match message.authority.is_empty() {
-            true => self.verdict_here(transaction, message),
-            false => self.verdict_elsewhere(transaction, message),
-        }
-    }
-
-    /// The message is for a queue of this machine.
-    fn verdict_here(
-        &self,
-        transaction: &Transaction<'_>,
-        message: &OfferedMessage,
-    ) -> rusqlite::Result<Verdict> {
-        let select = "SELECT messages FROM queues WHERE name = ?1";
-        let stored: Option<i64> = transaction
-            .prepare_cached(select)?
-            .query_row([&message.queue], |row| row.get(0))
-            .optional()?;
-        let Some(stored) = stored else {
-            return Ok(Verdict::Refuse(format!(
-                "queue `{}` does not exist",
-                message.queue
-            )));
-        };
-        if self.policy.max_queue == u64::MAX {
-            return Ok(Verdict::Store);
-        }
-        let arriving = "SELECT count(*) FROM inbound WHERE authority = '' AND queue = ?1";
-        let arriving: i64 = transaction
-            .prepare_cached(arriving)?
-            .query_row([&message.queue], |row| row.get(0))?;
-        Ok(
-            match (stored + arriving).unsigned_abs() < self.policy.max_queue {
-                true => Verdict::Store,
-                false => Verdict::Postpone(format!(
-                    "queue `{}` is full: its limit is {} messages",
-                    message.queue, self.policy.max_queue
-                )),
-            },
-        )
-    }
-
-    /// The message passes through this machine.
-    fn verdict_elsewhere(
-        &self,
-        transaction: &Transaction<'_>,
-        message: &OfferedMessage,
-    ) -> rusqlite::Result<Verdict> {
-        if self.policy.next_hop(&message.authority).is_none() {
-            return Ok(Verdict::Refuse(no_route(&message.authority)));
-        }
-        if self.policy.max_outgoing == u64::MAX {
-            return Ok(Verdict::Store);
-        }
-        let waiting = "SELECT count(*) FROM outgoing WHERE status = 1";
-        let waiting: i64 = transaction
-            .prepare_cached(waiting)?
-            .query_row([], |row| row.get(0))?;
-        Ok(match waiting.unsigned_abs() < self.policy.max_outgoing {
-            true => Verdict::Store,
-            false => Verdict::Postpone("messages for other machines are at their limit".to_owned()),
-        })
-    }
-
-    /// Returns why a message has passed too many machines.
-    fn circle(&self, message: &OfferedMessage) -> Option<String> {
-        let own = &self.policy.own;
-        let mut passed = message.visited.chunks(own.len());
-        if passed.any(|file| file == own) && !planted!(self.fault, LoopAccepted) {
-            return Some(format!("the routes to `{}` form a loop", message.authority));
-        }
-        let limit = self.policy.max_hops;
-        (message.visited.len() / own.len() > limit)
-            .then(|| format!("it has passed {limit} machines, which is the limit"))
     }
 
     /// Makes the confirmed messages visible, in the order of their offers.
@@ -328,6 +227,8 @@ impl ReceiverSession {
             let rule = format_args!("must be at most {}, but is {}", self.number, upto.number);
             return Ok(Err(Error::invalid("upto", rule)));
         }
+        // The sender confirms after it has made dead letters of the refused ones.
+        self.refused.retain(|_, number| *number > upto.number);
         let sql = "SELECT id, uid, authority, queue, length(body) FROM inbound
                    WHERE sender = ?1 AND number <= ?2 AND (?3 OR number > 0) ORDER BY id";
         let number = i64::try_from(upto.number).unwrap_or(i64::MAX);
@@ -391,6 +292,6 @@ fn replaced(reason: &str) -> Error {
     Error::new(ErrorKind::Conflict, format!("{reason}: connect again"))
 }
 
-fn no_route(authority: &str) -> String {
+pub(super) fn no_route(authority: &str) -> String {
     format!("there is no route to `{authority}`")
 }

@@ -46,8 +46,9 @@ pub(crate) struct SenderSession {
     pub(super) cursor: i64,
     pub(super) in_flight: BTreeMap<u64, InFlight>,
     pub(super) in_flight_bytes: usize,
-    /// Destinations that postponed a message on this connection.
-    pub(super) retries: HashMap<Destination, Retry>,
+    /// Destinations that postponed a message on this connection; ordered, so that a seed of the
+    /// simulation can be replayed.
+    pub(super) retries: BTreeMap<Destination, Retry>,
     pub(super) has_accepted: bool,
     /// The messages of Welcome are confirmed, and not yet visible.
     pub(super) held_confirmed: bool,
@@ -92,7 +93,7 @@ impl SenderSession {
             cursor: 0,
             in_flight: BTreeMap::new(),
             in_flight_bytes: 0,
-            retries: HashMap::new(),
+            retries: BTreeMap::new(),
             has_accepted: false,
             held_confirmed: false,
         }
@@ -264,6 +265,9 @@ impl SenderSession {
             }
             mark_sent(transaction, row, now)?;
             self.has_accepted = true;
+            if let Some(retry) = self.retries.get_mut(&message.destination) {
+                retry.backoff.reset();
+            }
             self.in_flight
                 .entry(number)
                 .and_modify(|message| message.sent = true);

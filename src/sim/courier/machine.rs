@@ -152,6 +152,22 @@ impl Machine {
         ids
     }
 
+    /// Creates the queue "missing", or removes it if it is empty.
+    pub(super) fn change_queue(&mut self) {
+        self.step(true, |transaction| {
+            let removed = transaction.execute(
+                "DELETE FROM queues WHERE name = 'missing' AND messages = 0
+                   AND id NOT IN (SELECT queue FROM unnotified)",
+                [],
+            )?;
+            if removed == 0 {
+                let create = "INSERT OR IGNORE INTO queues (name) VALUES ('missing')";
+                transaction.execute(create, [])?;
+            }
+            Ok(())
+        });
+    }
+
     /// What a host does once it has opened the file.
     pub(super) fn opened(&mut self) {
         self.step(true, end_crashed);

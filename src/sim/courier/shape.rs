@@ -30,6 +30,9 @@ pub(super) struct Shape {
     pub(super) crashes: bool,
     pub(super) restores: bool,
     pub(super) clock_jumps: bool,
+    /// The queue "missing" is created and removed again. Without restores, which would bring back
+    /// refused messages.
+    pub(super) queue_changes: bool,
 }
 
 /// How messages travel.
@@ -66,16 +69,15 @@ impl Shape {
                 rng.usize(12..60)
             },
             burst: if rng.bool() { 1 } else { rng.usize(2..8) },
-            pause: rng.i64(50 * MILLI..4 * SECOND),
+            pause: match rng.u8(..3) {
+                0 => rng.i64(5 * MILLI..200 * MILLI),
+                _ => rng.i64(50 * MILLI..4 * SECOND),
+            },
             handling: rng.i64(MILLI..slow),
             latency: rng.i64(MILLI..far),
             // A restored copy may expire a message that was handed over before.
             max_age: (!restores && rng.u8(..4) == 0).then(|| rng.i64(SECOND..20 * SECOND)),
-            max_queue: if rng.u8(..3) == 0 {
-                rng.u64(1..6)
-            } else {
-                u64::MAX
-            },
+            max_queue: if rng.bool() { rng.u64(1..4) } else { u64::MAX },
             lost: one_in(rng, 40),
             late: one_in(rng, 30),
             repeated: one_in(rng, 20),
@@ -85,6 +87,7 @@ impl Shape {
             crashes: rng.bool(),
             restores,
             clock_jumps: rng.u8(..4) == 0,
+            queue_changes: !restores && rng.u8(..4) == 0,
         }
     }
 

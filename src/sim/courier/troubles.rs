@@ -37,7 +37,9 @@ impl World {
         let mut latency = self.latency();
         if late {
             self.totals.late += 1;
-            latency += self.rng.i64(..5 * SECOND);
+            // Mostly as long as a new connection takes.
+            let longest = [SECOND / 2, SECOND, 5 * SECOND][self.rng.usize(..3)];
+            latency += self.rng.i64(..longest);
             if self.rng.bool() {
                 // Its connection is replaced before it arrives.
                 let ends = self.rng.i64(..100 * MILLI);

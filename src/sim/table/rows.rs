@@ -144,6 +144,7 @@ pub(super) const COURIER_FAULTS: &[Row] = rows! {
     FrameGapAccepted, "hand-over: frames", "a frame is handled although an earlier one is missing";
     RestoredCopyStored, "hand-over: ids", "the ids of earlier messages are forgotten";
     PostponedOvertaken, "hand-over: order", "a message overtakes a postponed one of its queue";
+    RefusedOvertaken, "hand-over: order", "a message is stored although the refusal of an earlier one may be lost";
     PostponedBuried, "hand-over: postponed", "a postponed message becomes a dead letter";
     RefusedForgotten, "hand-over: refused", "a refused message goes to no dead letters";
     LoopAccepted, "hand-over: routes", "a message goes round in a loop of routes";

@@ -1,0 +1,150 @@
+//! Which offered messages a receiver stores, refuses for ever, or postpones.
+//!
+//! Only reads the queue file. A refusal is decided by rules that repeating the offer does not
+//! change; a postponement ends by itself.
+
+use rusqlite::{OptionalExtension as _, Transaction, params};
+
+use super::{
+    frames::{FileId, OfferedMessage},
+    inbound::is_known,
+    receiver::{ReceiverSession, Verdict, no_route},
+};
+use crate::base::fault::planted;
+
+impl ReceiverSession {
+    /// Postpones a message that would overtake a refused one of its destination.
+    pub(super) fn after_refusals(&self, message: &OfferedMessage, verdict: Verdict) -> Verdict {
+        if !matches!(verdict, Verdict::Store)
+            || self.refused.is_empty()
+            || planted!(self.fault, RefusedOvertaken)
+        {
+            return verdict;
+        }
+        let destination = (message.authority.clone(), message.queue.clone());
+        match self.refused.contains_key(&destination) {
+            true => Verdict::Postpone("an earlier message of the queue was refused".to_owned()),
+            false => verdict,
+        }
+    }
+
+    pub(super) fn verdict(
+        &mut self,
+        transaction: &Transaction<'_>,
+        sender: FileId,
+        message: &OfferedMessage,
+    ) -> rusqlite::Result<Verdict> {
+        let destination = (message.authority.clone(), message.queue.clone());
+        if message.resume {
+            self.postponed.remove(&destination);
+        }
+        if self.postponed.contains(&destination) && !planted!(self.fault, PostponedOvertaken) {
+            let reason = "an earlier message of the queue was postponed".to_owned();
+            return Ok(Verdict::Postpone(reason));
+        }
+        // Before the search for its id: a message that has gone in a circle is known here.
+        if let Some(reason) = self.circle(message) {
+            return Ok(Verdict::Refuse(reason));
+        }
+        if is_known(transaction, &message.uid, self.fault)? {
+            return Ok(Verdict::Known);
+        }
+        let held = "SELECT 1 FROM inbound WHERE sender = ?1 AND uid = ?2";
+        if transaction
+            .prepare_cached(held)?
+            .exists(params![sender, message.uid])?
+        {
+            return Ok(Verdict::Known);
+        }
+        if message.body.len() > self.policy.max_body {
+            return Ok(Verdict::Refuse(format!(
+                "the body has {} bytes, and the limit is {}",
+                message.body.len(),
+                self.policy.max_body
+            )));
+        }
+        if crc32fast::hash(&message.body) != message.checksum {
+            let reason = "the checksum of the body does not match".to_owned();
+            return Ok(Verdict::Postpone(reason));
+        }
+        match message.authority.is_empty() {
+            true => self.verdict_here(transaction, message),
+            false => self.verdict_elsewhere(transaction, message),
+        }
+    }
+
+    /// The message is for a queue of this machine.
+    fn verdict_here(
+        &self,
+        transaction: &Transaction<'_>,
+        message: &OfferedMessage,
+    ) -> rusqlite::Result<Verdict> {
+        let select = "SELECT messages FROM queues WHERE name = ?1";
+        let stored: Option<i64> = transaction
+            .prepare_cached(select)?
+            .query_row([&message.queue], |row| row.get(0))
+            .optional()?;
+        let Some(stored) = stored else {
+            return Ok(Verdict::Refuse(format!(
+                "queue `{}` does not exist",
+                message.queue
+            )));
+        };
+        if self.policy.max_queue == u64::MAX {
+            return Ok(Verdict::Store);
+        }
+        let arriving = "SELECT count(*) FROM inbound WHERE authority = '' AND queue = ?1";
+        let arriving: i64 = transaction
+            .prepare_cached(arriving)?
+            .query_row([&message.queue], |row| row.get(0))?;
+        Ok(
+            match (stored + arriving).unsigned_abs() < self.policy.max_queue {
+                true => Verdict::Store,
+                false => Verdict::Postpone(format!(
+                    "queue `{}` is full: its limit is {} messages",
+                    message.queue, self.policy.max_queue
+                )),
+            },
+        )
+    }
+
+    /// The message passes through this machine.
+    fn verdict_elsewhere(
+        &mut self,
+        transaction: &Transaction<'_>,
+        message: &OfferedMessage,
+    ) -> rusqlite::Result<Verdict> {
+        if self.policy.next_hop(&message.authority).is_none() {
+            return Ok(Verdict::Refuse(no_route(&message.authority)));
+        }
+        if self.policy.max_outgoing == u64::MAX {
+            return Ok(Verdict::Store);
+        }
+        let waiting = match self.waiting {
+            Some(waiting) => waiting,
+            None => {
+                let sql = "SELECT count(*) FROM outgoing WHERE status = 1";
+                let waiting: i64 = transaction
+                    .prepare_cached(sql)?
+                    .query_row([], |row| row.get(0))?;
+                *self.waiting.insert(waiting.unsigned_abs())
+            }
+        };
+        Ok(match waiting < self.policy.max_outgoing {
+            true => Verdict::Store,
+            false => Verdict::Postpone("messages for other machines are at their limit".to_owned()),
+        })
+    }
+
+    /// Returns why a message has passed too many machines.
+    fn circle(&self, message: &OfferedMessage) -> Option<String> {
+        let own = &self.policy.own;
+        let mut passed = message.visited.chunks(own.len());
+        if passed.any(|file| file == own) && !planted!(self.fault, LoopAccepted) {
+            return Some(format!("the routes to `{}` form a loop", message.authority));
+        }
+        let limit = self.policy.max_hops;
+        (message.visited.len() / own.len() > limit)
+            .then(|| format!("it has passed {limit} machines, which is the limit"))
+    }
+}
