@@ -240,7 +240,7 @@ impl World {
             let (to, name) = self.shape.destination(&mut self.rng, from);
             let queue = match self.rng.u8(..40) {
                 0 => "missing",
-                13..=26 if self.shape.queue_changes => "missing",
+                13..=32 if self.shape.queue_changes => "missing",
                 1..=12 => QUEUES[1],
                 _ => QUEUES[0],
             };
@@ -390,7 +390,9 @@ impl World {
                 connection.receiver = Some(receiver);
                 for answer in answers {
                     self.note_answer(&answer);
-                    self.send_to_sender(id, answer);
+                    if !self.loses_refusal(&answer) {
+                        self.send_to_sender(id, answer);
+                    }
                 }
                 let life = self.machines[to].life;
                 self.push(0, Event::Host(to, life));

@@ -29,7 +29,7 @@ pub(crate) struct ReceivingStream {
 enum State {
     /// Hello has not arrived.
     New,
-    Open(ReceiverSession),
+    Open(Box<ReceiverSession>),
     /// After an error.
     Ended,
 }
@@ -73,7 +73,7 @@ impl ReceivingStream {
                 let mut answers = Vec::new();
                 let mut session = match state {
                     State::Open(session) => session,
-                    State::New => ReceiverSession::new(connection, policy, Fault::NONE),
+                    State::New => Box::new(ReceiverSession::new(connection, policy, Fault::NONE)),
                     State::Ended => return Ok(Err(ended())),
                 };
                 for frame in frames {

@@ -56,6 +56,7 @@ impl Shape {
         let restores = rng.u8(..4) == 0;
         let slow = if rng.bool() { 50 * MILLI } else { 2 * SECOND };
         let far = if rng.bool() { 5 * MILLI } else { 300 * MILLI };
+        let queue_changes = !restores && rng.u8(..3) == 0;
         Self {
             machines: if paths == Paths::Direct {
                 rng.usize(2..=3)
@@ -69,7 +70,9 @@ impl Shape {
                 rng.usize(12..60)
             },
             burst: if rng.bool() { 1 } else { rng.usize(2..8) },
+            // Several offers are under way when the queues change.
             pause: match rng.u8(..3) {
+                0 | 1 if queue_changes => rng.i64(5 * MILLI..200 * MILLI),
                 0 => rng.i64(5 * MILLI..200 * MILLI),
                 _ => rng.i64(50 * MILLI..4 * SECOND),
             },
@@ -87,7 +90,7 @@ impl Shape {
             crashes: rng.bool(),
             restores,
             clock_jumps: rng.u8(..4) == 0,
-            queue_changes: !restores && rng.u8(..4) == 0,
+            queue_changes,
         }
     }
 

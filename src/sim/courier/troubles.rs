@@ -1,7 +1,7 @@
 //! The network and the troubles of the hand-over's simulation.
 
 use super::{DAY, Event, Frame, MILLI, SECOND, World};
-use crate::courier::handover::{ReceiverFrame, SenderFrame};
+use crate::courier::handover::{ReceiverContent, ReceiverFrame, SenderFrame};
 
 impl World {
     pub(super) fn latency(&mut self) -> i64 {
@@ -18,6 +18,16 @@ impl World {
         for (at, frame) in self.travel(id, 1, frame) {
             self.push(at - self.now, Event::ToSender(id, Frame(frame)));
         }
+    }
+
+    /// Returns whether the network loses an answer because it refuses a message: the queue may be
+    /// there when the message is offered again.
+    pub(super) fn loses_refusal(&mut self, answer: &ReceiverFrame) -> bool {
+        let refuses = matches!(
+            &answer.content,
+            ReceiverContent::Accept(accept) if !accept.refused.is_empty()
+        );
+        refuses && self.shape.queue_changes && self.happens(3)
     }
 
     /// Returns when a frame arrives, if at all, and perhaps twice.
