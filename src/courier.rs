@@ -7,6 +7,7 @@
 mod config;
 mod crash_point;
 mod dead_letters;
+mod forget;
 pub(crate) mod handover;
 #[cfg(feature = "relay")]
 mod host;
@@ -39,6 +40,7 @@ pub use self::host::{Host, HostConfig};
 pub use self::{
     config::{QueueManagerConfig, Route},
     dead_letters::{DeadLetter, Purged},
+    forget::Forgotten,
     manager::QueueManager,
     message::{Destination, MessageId},
     message_status::{HandedOver, MessageStatus},

@@ -270,6 +270,10 @@ pub(crate) enum Fault {
     FrameGapAccepted,
     /// Hand-over: the ids of earlier messages are forgotten.
     RestoredCopyStored,
+    /// Hand-over: a sender that reaches the receiver by two names has one session.
+    OneSessionPerSender,
+    /// Hand-over: a host that was restored does not confirm what the receiver holds.
+    NoGreeting,
     /// Hand-over: a message overtakes a postponed one of its queue.
     PostponedOvertaken,
     /// Hand-over: a message overtakes a refused one before the sender has settled the refusal.

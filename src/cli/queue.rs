@@ -1,7 +1,8 @@
 //! `queue create|put|get|peek|depth|move|purge|address`: reads and writes a queue.
-//! `queue serve|send|receive|status|history|dead|requeue`: messages between machines.
+//! `queue serve|send|receive|status|history|dead|requeue|forget`: messages between machines.
 
 mod dead;
+mod forget;
 mod get;
 mod history;
 mod message_status;
@@ -27,6 +28,7 @@ use serde::Serialize;
 
 use self::{
     dead::Dead,
+    forget::Forget,
     get::{Get, Peek},
     history::History,
     moving::Move,
@@ -47,7 +49,7 @@ use super::{exit::Exit, output::Format, program, settings::Settings};
 /// AZURE_STORAGE_SAS_TOKEN. AZURE_STORAGE_QUEUE_ENDPOINT overrides the account's default endpoint.
 /// Messages in Azure are base64, unless the URL ends in `?encoding=text`.
 ///
-/// `serve`, `send`, `receive`, `status`, `history`, `dead` and `requeue` work on all queues of a
+/// `serve`, `send`, `receive`, `status`, `history`, `dead`, `requeue` and `forget` work on all queues of a
 /// directory, whose file is DIR/queues.db. Its queues have the URLs
 /// `sqlite:DIR/queues.db?queue=NAME`. The table `[queues]` of the configuration file sets their
 /// limits, routes and aliases.
@@ -140,6 +142,9 @@ Example:
     /// Send dead letters again
     #[command(after_help = requeue::AFTER_HELP)]
     Requeue(Requeue),
+    /// Forget the queue file of a machine that is gone for good
+    #[command(after_help = forget::AFTER_HELP)]
+    Forget(Forget),
 }
 
 /// A queue's URL, and the output format.
@@ -224,6 +229,7 @@ impl Verb {
             Self::History(history) => return history.run(settings).await,
             Self::Dead(dead) => return dead.run(settings).await,
             Self::Requeue(requeue) => return requeue.run(settings).await,
+            Self::Forget(forget) => return forget.run(settings).await,
             Self::Serve(_) => unreachable!("run by `Args::run`"),
         }
         Ok(Exit::OK)

@@ -9,7 +9,7 @@ use rusqlite::{OptionalExtension, Transaction, params};
 use super::{
     manager::{QueueManager, Shared},
     message::{Destination, MessageId, random_id},
-    staging::local_queue,
+    staging::{insert_local, local_queue},
 };
 use crate::{
     backend::sqlite::refuse,
@@ -17,9 +17,7 @@ use crate::{
     queue::sqlite::{
         checksum::is_sound,
         clock::{self, Micros},
-        later, limit,
-        put::{count_put, note_unnotified},
-        system_time,
+        limit, system_time,
     },
 };
 
@@ -222,22 +220,9 @@ fn requeue(
     transaction.execute("DELETE FROM dead_letters WHERE uid = ?1", [uid])?;
     if authority.is_empty() {
         let queue = local_queue(transaction, &queue, shared.config.max_queue)?;
-        transaction.execute(
-            "INSERT INTO messages (queue, visible_at, inserted_at, uid, checksum, body)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            params![queue, now, stored_at, uid, sum, body],
-        )?;
-        count_put(transaction, queue, 1)?;
-        note_unnotified(transaction, queue, 1, body.len(), fastrand::i64(..))?;
+        insert_local(transaction, queue, now, stored_at, &uid, &body)?;
         return Ok((uid, true));
     }
-    shared.reserve_outgoing(transaction)?;
-    let hop = shared.config.hop_of(&authority);
-    let (ends_at, size) = (later(now, shared.config.max_age), limit(body.len()));
-    transaction.execute(
-        "INSERT INTO outgoing (uid, authority, queue, hop, status, stored_at, ends_at, visited,
-           size, checksum, body) VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, x'', ?7, ?8, ?9)",
-        params![new, authority, queue, hop, now, ends_at, size, sum, body],
-    )?;
+    shared.insert_outgoing(transaction, now, &new, (&authority, &queue), &body)?;
     Ok((new, false))
 }

@@ -59,6 +59,8 @@ pub struct HostConfig {
 pub struct Host {
     shared: Arc<Shared>,
     scope: Scope,
+    /// The tasks of the next machines.
+    hops: Arc<Scope>,
 }
 
 /// What the tasks of a host share.
@@ -66,8 +68,10 @@ pub struct Host {
 pub(crate) struct Shared {
     manager: QueueManager,
     config: HostConfig,
-    /// The file may have new messages to notify of or to move.
+    /// The file may have new messages to move.
     changed: Notify,
+    /// The file may have new messages of which the relay must be notified.
+    unnotified: Notify,
     policy: Policy,
     clock: Clock,
     errors: Mutex<LogLimiter<2>>,
@@ -97,10 +101,11 @@ impl Default for HostConfig {
 }
 
 impl Host {
-    /// Starts to host the file of `manager`, which [`QueueManager::host`] has opened. `wakes` are wake-ups for the address
-    /// [`QueueManager::outgoing_address`], by which other processes of this machine announce
-    /// messages to other machines; without them, such a message waits for up to
-    /// [`HostConfig::interval`].
+    /// Starts to host the file of `manager`, which [`QueueManager::host`] has opened.
+    ///
+    /// `wakes` are wake-ups for the address [`QueueManager::outgoing_address`], by which other
+    /// processes of this machine announce messages to other machines; without them, such a message
+    /// waits for up to [`HostConfig::interval`].
     ///
     /// # Errors
     /// The error of the file.
@@ -115,6 +120,7 @@ impl Host {
         let shared = Arc::new(Shared {
             recovered: Mutex::new(clock.now()),
             changed: Notify::new(),
+            unnotified: Notify::new(),
             policy: manager.policy(),
             manager,
             config,
@@ -122,9 +128,12 @@ impl Host {
             errors: Mutex::new(LogLimiter::new(Duration::from_secs(10))),
         });
         let scope = Scope::new();
-        let dispatcher = Arc::clone(&shared);
-        let hops = Scope::new();
-        scope.spawn(async move { dispatcher.dispatch(&hops).await });
+        let recent = shared.manager.recent_hops().await?;
+        let hops = Arc::new(Scope::new());
+        let (dispatcher, of_hops) = (Arc::clone(&shared), Arc::clone(&hops));
+        scope.spawn(async move { dispatcher.dispatch(&of_hops, recent).await });
+        let notifying = Arc::clone(&shared);
+        scope.spawn(async move { notifying.notify().await });
         let maintenance = Arc::clone(&shared);
         scope.spawn(async move { maintenance.maintain().await });
         if let Some(wakes) = wakes {
@@ -133,7 +142,11 @@ impl Host {
         }
         let own = Arc::clone(&shared);
         scope.spawn(async move { own.follow_own_sends().await });
-        Ok(Self { shared, scope })
+        Ok(Self {
+            shared,
+            scope,
+            hops,
+        })
     }
 
     /// Returns the hosted queues.
@@ -146,23 +159,30 @@ impl Host {
         ReceivingStream::new(Arc::clone(&self.shared))
     }
 
-    /// Ends the tasks.
+    /// Ends the tasks, and waits for them.
     pub async fn shutdown(&self) {
         self.scope.shutdown().await;
+        self.hops.shutdown().await;
     }
 }
 
 impl Shared {
-    /// Notifies the relay of new messages, and keeps a task for each next machine with messages.
-    async fn dispatch(self: Arc<Self>, scope: &Scope) {
+    /// Keeps a task for each next machine with messages, and for each of `recent`.
+    async fn dispatch(self: Arc<Self>, scope: &Scope, recent: Vec<String>) {
         let mut hops: HashMap<String, Hop> = HashMap::new();
+        let start = |name: &str, greets| Hop::start(Arc::clone(&self), name, scope, greets);
+        for name in recent {
+            let hop = start(&name, true);
+            hop.changed();
+            hops.insert(name, hop);
+        }
         loop {
             match self.manager.hops_with_messages().await {
                 Ok(names) => {
                     for name in names {
                         let hop = hops
                             .entry(name)
-                            .or_insert_with_key(|name| Hop::start(Arc::clone(&self), name, scope));
+                            .or_insert_with_key(|name| start(name, false));
                         hop.changed();
                     }
                 }
@@ -175,6 +195,16 @@ impl Shared {
                     "messages of dead processes stay hidden",
                 );
             }
+            tokio::select! {
+                () = self.changed.notified() => {}
+                () = tokio::time::sleep(self.config.interval) => {}
+            }
+        }
+    }
+
+    /// Notifies the relay of new messages. A slow relay delays no hand-over.
+    async fn notify(&self) {
+        loop {
             crash_point("notifying-before");
             match self.manager.notify_pending().await {
                 Ok(0) => {}
@@ -188,10 +218,16 @@ impl Shared {
                 }
             }
             tokio::select! {
-                () = self.changed.notified() => {}
+                () = self.unnotified.notified() => {}
                 () = tokio::time::sleep(self.config.interval) => {}
             }
         }
+    }
+
+    /// The file may have new messages.
+    fn file_changed(&self) {
+        self.changed.notify_one();
+        self.unnotified.notify_one();
     }
 
     /// Gives back what dead processes had received, at most once per interval.

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     backend::sqlite::Database,
     base::{sync::lock, task::Scope},
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     queue::{
         SqliteQueue,
         sqlite::{PutObserver, schema::SCHEMA},
@@ -77,7 +77,7 @@ pub(super) struct Shared {
     /// Gives queues of the file.
     template: SqliteQueue,
     pub(super) notifier: OnceLock<Arc<dyn Notifier>>,
-    pub(super) notifying: NotifyState,
+    pub(super) notifying: Arc<NotifyState>,
     /// Set until the relay was told of messages to other machines.
     pub(super) outgoing_unnotified: AtomicBool,
     /// Set if a transaction of the caller has sent to another machine.
@@ -113,7 +113,7 @@ impl QueueManager {
             config,
             file_id,
             notifier: OnceLock::new(),
-            notifying: NotifyState::default(),
+            notifying: Arc::default(),
             outgoing_unnotified: AtomicBool::new(false),
             sent_in: AtomicBool::new(false),
             outgoing: watch::Sender::new(0),
@@ -124,6 +124,25 @@ impl QueueManager {
         };
         let shared = Arc::new(shared);
         Ok(Self { shared })
+    }
+
+    /// Opens the file if it is there.
+    ///
+    /// # Errors
+    /// As [`QueueManager::open`], and [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is
+    /// no file.
+    pub async fn open_existing(
+        path: impl Into<PathBuf>,
+        config: QueueManagerConfig,
+    ) -> Result<Self> {
+        let path = path.into();
+        // A file that was set aside is the better reason.
+        set_aside::check_missing(&path, false)?;
+        if !path.is_file() {
+            let message = format!("queue file `{}` does not exist", path.display());
+            return Err(Error::new(ErrorKind::NotFound, message));
+        }
+        Self::open(path, config).await
     }
 
     /// Sets the notifier that wakes the listeners of a relay after each commit. The first one is

@@ -1,6 +1,6 @@
 //! Whether a task notifies the relay at present: one at a time, and none for a commit is missed.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use crate::base::sync::lock;
 
@@ -19,8 +19,8 @@ enum Running {
 
 /// The task's part. Dropped before its end, by the runtime, it lets another task start.
 #[derive(Debug)]
-pub(super) struct Ending<'a> {
-    state: &'a NotifyState,
+pub(super) struct Ending {
+    state: Arc<NotifyState>,
     has_ended: bool,
 }
 
@@ -38,15 +38,15 @@ impl NotifyState {
     }
 
     /// Returns the part of the task that [`NotifyState::begin`] asked for.
-    pub(super) fn ending(&self) -> Ending<'_> {
+    pub(super) fn ending(this: &Arc<Self>) -> Ending {
         Ending {
-            state: self,
+            state: Arc::clone(this),
             has_ended: false,
         }
     }
 }
 
-impl Ending<'_> {
+impl Ending {
     /// Returns whether another commit came since the last call. If not, the task must end.
     pub(super) fn goes_on(&mut self) -> bool {
         let mut running = lock(&self.state.0);
@@ -57,7 +57,7 @@ impl Ending<'_> {
     }
 }
 
-impl Drop for Ending<'_> {
+impl Drop for Ending {
     fn drop(&mut self) {
         if !self.has_ended {
             *lock(&self.state.0) = Running::No;
@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn a_commit_during_a_pass_makes_the_task_look_again() {
-        let state = NotifyState::default();
+        let state = Arc::new(NotifyState::default());
         assert!(state.begin());
-        let mut task = state.ending();
+        let mut task = NotifyState::ending(&state);
         assert!(!state.begin(), "one task at a time");
         assert!(task.goes_on());
         assert!(!task.goes_on());
@@ -83,7 +83,7 @@ mod tests {
             !state.begin(),
             "the end of the first task does not end the second"
         );
-        drop(state.ending());
+        drop(NotifyState::ending(&state));
         assert!(state.begin(), "a task that was dropped has ended");
     }
 }

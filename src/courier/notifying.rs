@@ -10,15 +10,23 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{Connection, OptionalExtension, Transaction};
+use rusqlite::{Connection, Transaction};
 
 use super::{
     config::OUTGOING_QUEUE,
     manager::{QueueManager, Shared},
+    notify_state::NotifyState,
 };
 use crate::{
     error::Result,
-    queue::sqlite::{PutObserver, clock},
+    queue::{
+        QueueLimits,
+        sqlite::{
+            PutObserver,
+            clock::{self, Micros},
+            limit,
+        },
+    },
     types::{Notification, Notifier},
 };
 
@@ -27,6 +35,8 @@ use crate::{
 struct Unnotified {
     queue: i64,
     name: String,
+    /// The file's time from which the messages are visible; 0 is when they were stored.
+    due: Micros,
     messages: i64,
     bytes: i64,
     revision: i64,
@@ -57,8 +67,9 @@ impl Shared {
             return;
         }
         let shared = Arc::clone(this);
+        // Before the spawn: a runtime that shuts down may drop the task before its first poll.
+        let mut ending = NotifyState::ending(&this.notifying);
         this.scope.spawn_graceful(async move {
-            let mut ending = shared.notifying.ending();
             loop {
                 if let Err(error) = shared.notify_pending().await {
                     let path = shared.database.path().display().to_string();
@@ -128,54 +139,40 @@ impl PutObserver for Shared {
 
 fn unnotified(connection: &Connection) -> rusqlite::Result<Vec<Unnotified>> {
     let now = clock::now(connection)?;
+    let longest = QueueLimits::EMBEDDED.delay;
     let mut select = connection.prepare_cached(
-        "SELECT u.queue, q.name, u.messages, u.bytes, u.revision
+        "SELECT u.queue, q.name, u.due, u.messages, u.bytes, u.revision
          FROM unnotified u JOIN queues q ON q.id = u.queue LIMIT ?1",
     )?;
-    let rows = select.query_map([i64::try_from(BATCH).unwrap_or(i64::MAX)], |row| {
+    let rows = select.query_map([limit(BATCH)], |row| {
+        let due: Micros = row.get(2)?;
+        let wait = due.saturating_sub(now).max(0).unsigned_abs();
         Ok(Unnotified {
             queue: row.get(0)?,
             name: row.get(1)?,
-            messages: row.get::<_, i64>(2)?.max(1),
-            bytes: row.get::<_, i64>(3)?.max(0),
-            revision: row.get(4)?,
-            delay: Duration::ZERO,
+            due,
+            messages: row.get::<_, i64>(3)?.max(1),
+            bytes: row.get::<_, i64>(4)?.max(0),
+            revision: row.get(5)?,
+            delay: Duration::from_micros(wait).min(longest),
         })
     })?;
-    let mut rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
-    for row in &mut rows {
-        row.delay = first_delay(connection, row.queue, now)?;
-    }
-    Ok(rows)
-}
-
-/// Returns how long the queue's first message is still invisible, at most the longest delay of a
-/// put.
-fn first_delay(connection: &Connection, queue: i64, now: i64) -> rusqlite::Result<Duration> {
-    let first: Option<i64> = connection
-        .prepare_cached(
-            "SELECT visible_at FROM messages WHERE queue = ?1 ORDER BY visible_at LIMIT 1",
-        )?
-        .query_row([queue], |row| row.get(0))
-        .optional()?;
-    let wait = first.map_or(0, |first| (first - now).max(0));
-    let longest = crate::queue::QueueLimits::EMBEDDED.delay;
-    Ok(Duration::from_micros(wait.unsigned_abs()).min(longest))
+    rows.collect()
 }
 
 /// Deletes a row whose messages were notified. If another commit has added to it, only its own
 /// messages stay.
 fn forget(transaction: &Transaction<'_>, row: &Unnotified) -> rusqlite::Result<()> {
-    let delete = "DELETE FROM unnotified WHERE queue = ?1 AND revision = ?2";
+    let delete = "DELETE FROM unnotified WHERE queue = ?1 AND due = ?2 AND revision = ?3";
     let mut delete = transaction.prepare_cached(delete)?;
-    if delete.execute([row.queue, row.revision])? > 0 {
+    if delete.execute([row.queue, row.due, row.revision])? > 0 {
         return Ok(());
     }
     transaction
         .prepare_cached(
-            "UPDATE unnotified SET messages = max(messages - ?2, 1), bytes = max(bytes - ?3, 0)
-             WHERE queue = ?1",
+            "UPDATE unnotified SET messages = max(messages - ?3, 1), bytes = max(bytes - ?4, 0)
+             WHERE queue = ?1 AND due = ?2",
         )?
-        .execute([row.queue, row.messages, row.bytes])
+        .execute([row.queue, row.due, row.messages, row.bytes])
         .map(drop)
 }

@@ -1,5 +1,5 @@
-//! Removal in small steps: staged rows of dead processes, history, messages that are too old, and
-//! free pages.
+//! Removal in small steps: expired messages, staged rows of dead processes, history, messages that
+//! are too old, and free pages.
 //!
 //! Each step is a short write, so that no other writer of the file waits long. Knows no socket.
 
@@ -11,7 +11,10 @@ use super::{
 use crate::{
     base::fault::Fault,
     error::Result,
-    queue::sqlite::clock::{self, Micros},
+    queue::sqlite::{
+        clock::{self, Micros},
+        maintenance::remove_expired,
+    },
 };
 
 /// The rows that a step removes. Each takes some microseconds.
@@ -31,9 +34,10 @@ const COUNT_SENT: &str = "SELECT count(*) FROM outgoing WHERE status = 3";
 const REMOVE_RECEIVED: &str = "DELETE FROM received WHERE uid IN
      (SELECT uid FROM received WHERE received_at <= ?1 ORDER BY received_at LIMIT ?2)";
 const COUNT_RECEIVED: &str = "SELECT count(*) FROM received";
+
 impl QueueManager {
     /// Does one step of each kind of removal; returns whether more is left to do. The host calls it
-    /// once a second, and again at once while it returns `true`.
+    /// every ten seconds, and again soon while it returns `true`.
     ///
     /// # Errors
     /// Of the file.
@@ -54,7 +58,7 @@ impl QueueManager {
     }
 }
 
-/// Removes staged rows and history; returns whether a step was a full one.
+/// Removes expired messages, staged rows and history; returns whether a step was a full one.
 fn remove(
     transaction: &Transaction<'_>,
     config: &QueueManagerConfig,
@@ -68,7 +72,9 @@ fn remove(
     let age = Micros::try_from(config.history_age.as_micros()).unwrap_or(Micros::MAX);
     let cut = now.saturating_sub(age);
     let most = i64::try_from(config.history_rows).unwrap_or(i64::MAX);
-    let mut is_full = delete(REMOVE_STAGED, now, STEP)?;
+    // Listeners remove them too, but a queue may be read by transactions only.
+    let mut is_full = remove_expired(transaction, now)?;
+    is_full |= delete(REMOVE_STAGED, now, STEP)?;
     for (remove, count) in [(REMOVE_SENT, COUNT_SENT), (REMOVE_RECEIVED, COUNT_RECEIVED)] {
         is_full |= delete(remove, cut, STEP)?;
         let count: i64 = transaction

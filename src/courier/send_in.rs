@@ -5,19 +5,20 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use rusqlite::{Transaction, params};
+use rusqlite::Transaction;
 
 use super::{
+    handover::outgoing::{self, NewOutgoing},
     manager::{QueueManager, Shared, check_not_reserved},
     message::{Destination, MessageId, random_id},
-    staging::{check_body, is_file, local_queue},
+    staging::{check_body, insert_local, is_file, local_queue},
 };
 use crate::{
     error::{Error, Result},
     queue::sqlite::{
         checksum::checksum,
-        clock, later, limit,
-        put::{count_put, note_unnotified},
+        clock::{self, Micros},
+        later,
     },
 };
 
@@ -67,7 +68,8 @@ impl QueueManager {
     /// Notifies the relay, and the host, of messages that the caller's own transactions have sent or
     /// put. Returns at once. After a crash before this call, the host notifies within a second.
     pub fn committed(&self) {
-        if self.shared.sent_in.swap(false, Ordering::AcqRel) {
+        // Not cleared: another transaction of this process may have sent and not yet be committed.
+        if self.shared.sent_in.load(Ordering::Acquire) {
             self.shared.signal_outgoing();
         }
         Shared::start_notifying(&self.shared);
@@ -83,32 +85,35 @@ impl Shared {
         body: &[u8],
     ) -> rusqlite::Result<()> {
         let now = clock::advance_exactly(transaction)?;
-        let sum = checksum(body);
         let Some(authority) = to.authority() else {
             let queue = local_queue(transaction, to.queue(), self.config.max_queue)?;
-            transaction
-                .prepare_cached(
-                    "INSERT INTO messages (queue, visible_at, inserted_at, uid, checksum, body)
-                     VALUES (?1, ?2, ?2, ?3, ?4, ?5)",
-                )?
-                .execute(params![queue, now, uid, sum, body])?;
-            count_put(transaction, queue, 1)?;
-            return note_unnotified(transaction, queue, 1, body.len(), fastrand::i64(..));
+            return insert_local(transaction, queue, now, now, uid, body);
         };
-        self.reserve_outgoing(transaction)?;
-        let hop = self.config.hop_of(authority);
-        let (ends_at, size) = (later(now, self.config.max_age), limit(body.len()));
-        let queue = to.queue();
-        transaction
-            .prepare_cached(
-                "INSERT INTO outgoing (uid, authority, queue, hop, status, stored_at, ends_at,
-                   visited, size, checksum, body)
-                 VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, x'', ?7, ?8, ?9)",
-            )?
-            .execute(params![
-                uid, authority, queue, hop, now, ends_at, size, sum, body
-            ])?;
+        self.insert_outgoing(transaction, now, uid, (authority, to.queue()), body)?;
         self.sent_in.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Adds a message to another machine, if there is room.
+    pub(super) fn insert_outgoing(
+        &self,
+        transaction: &Transaction<'_>,
+        now: Micros,
+        uid: &[u8; 16],
+        (authority, queue): (&str, &str),
+        body: &[u8],
+    ) -> rusqlite::Result<()> {
+        self.reserve_outgoing(transaction)?;
+        let message = NewOutgoing {
+            uid,
+            authority,
+            queue,
+            hop: self.config.hop_of(authority),
+            stored_at: now,
+            ends_at: Some(later(now, self.config.max_age)),
+            checksum: checksum(body),
+            body,
+        };
+        outgoing::insert(transaction, &message)
     }
 }

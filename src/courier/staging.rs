@@ -180,6 +180,23 @@ pub(super) fn local_queue(
     Ok(queue)
 }
 
+/// Puts a message with its id into a queue of this file.
+pub(super) fn insert_local(
+    transaction: &Transaction<'_>,
+    queue: i64,
+    now: Micros,
+    inserted_at: Micros,
+    uid: &[u8; 16],
+    body: &[u8],
+) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO messages (queue, visible_at, inserted_at, uid, checksum, body)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let values = params![queue, now, inserted_at, uid, checksum(body), body];
+    transaction.prepare_cached(sql)?.execute(values)?;
+    count_put(transaction, queue, 1)?;
+    note_unnotified(transaction, queue, 0, 1, body.len())
+}
+
 /// Checks that there is room for a message to another machine; returns how many more may be sent
 /// until the next check. Half of the room, because other processes send too.
 pub(super) fn check_outgoing(connection: &Connection, max: u64) -> rusqlite::Result<i64> {
@@ -305,7 +322,7 @@ pub(super) fn commit(
     }
     for (queue, (messages, bytes)) in tally {
         count_put(transaction, queue, messages)?;
-        note_unnotified(transaction, queue, messages, bytes, fastrand::i64(..))?;
+        note_unnotified(transaction, queue, 0, messages, bytes)?;
     }
     forget_staged(transaction, &outcome.tx)
 }
@@ -341,7 +358,7 @@ pub(super) fn roll_back(
         let restored = restore.execute(params![taken.row, taken.receipt, taken.visible_at])?;
         if restored > 0 {
             // Listeners of the queue may wait for a wake-up.
-            note_unnotified(transaction, taken.queue, 1, taken.size, fastrand::i64(..))?;
+            note_unnotified(transaction, taken.queue, 0, 1, taken.size)?;
         }
     }
     forget_staged(transaction, tx)

@@ -47,7 +47,7 @@ pub(super) fn give_back(
         .map(|row| row.map(|(queue, size): (i64, i64)| (queue, usize::try_from(size).unwrap_or(0))))
         .collect::<rusqlite::Result<_>>()?;
     for (queue, size) in &restored {
-        note_unnotified(transaction, *queue, 1, *size, fastrand::i64(..))?;
+        note_unnotified(transaction, *queue, 0, 1, *size)?;
     }
     let delete = "DELETE FROM taken WHERE process = ?1";
     transaction.prepare_cached(delete)?.execute([process])?;

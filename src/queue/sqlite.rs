@@ -6,7 +6,7 @@
 
 pub(crate) mod checksum;
 pub(crate) mod clock;
-mod maintenance;
+pub(crate) mod maintenance;
 pub(crate) mod put;
 pub(crate) mod schema;
 #[cfg(test)]

@@ -40,6 +40,8 @@ const TROUBLED: i64 = 60 * SECOND;
 const QUIET: i64 = 60 * SECOND;
 /// A connection without an answer for this long ends.
 const ANSWER_TIMEOUT: i64 = 5 * SECOND;
+/// A host connects to each machine that it knows this often; in production, once an hour.
+const GREETING: i64 = 20 * SECOND;
 /// The host reads the file this often without a signal.
 const INTERVAL: i64 = SECOND;
 
@@ -65,6 +67,8 @@ struct World {
 struct Sent {
     from: usize,
     to: usize,
+    /// The name of the machine `to`; the order of messages by different names is free.
+    name: String,
     queue: &'static str,
     /// A restore of an older copy may have removed it.
     may_be_lost: bool,
@@ -74,6 +78,8 @@ struct Sent {
 struct Connection {
     from: usize,
     to: usize,
+    /// The name of the machine `to` that the sender uses.
+    hop: String,
     sender: Option<SenderSession>,
     receiver: Option<ReceiverSession>,
     /// When the last frame arrives, in each direction.
@@ -245,13 +251,14 @@ impl World {
                 _ => QUEUES[0],
             };
             let id = self.sent.len() as Id;
-            sends.push((id, name, queue));
             self.sent.push(Sent {
                 from,
                 to,
+                name: name.clone(),
                 queue,
                 may_be_lost: false,
             });
+            sends.push((id, name, queue));
         }
         self.totals.sent += sends.len() as u64;
         let (now, _) = self.machines[from].times(self.now);
@@ -269,20 +276,17 @@ impl World {
         }
         let (now, _) = machine.times(self.now);
         machine.expire(now, self.fault);
+        if self.now / GREETING != machine.greeted {
+            machine.greeted = self.now / GREETING;
+            machine.greet();
+        }
         if machine.notify() {
             let pause = self.rng.i64(..2 * self.shape.handling);
             self.push(pause, Event::Consume(number));
         }
-        for hop in self.machines[number].hops() {
-            let to = shape::number(&hop);
-            let open = self.connections.iter().find(|(_, connection)| {
-                connection.from == number && connection.to == to && connection.sender.is_some()
-            });
-            match open {
-                Some((id, _)) => {
-                    let id = *id;
-                    self.push(0, Event::Offer(id));
-                }
+        for hop in self.machines[number].hops(self.fault) {
+            match self.open_connection(number, &hop) {
+                Some(id) => self.push(0, Event::Offer(id)),
                 None => self.push(0, Event::Connect(number, life, hop)),
             }
         }
@@ -295,12 +299,18 @@ impl World {
         }
     }
 
+    /// Returns the open connection of a machine to a next one.
+    fn open_connection(&self, from: usize, hop: &str) -> Option<u64> {
+        let open = self.connections.iter().find(|(_, connection)| {
+            connection.from == from && connection.hop == hop && connection.sender.is_some()
+        });
+        open.map(|(id, _)| *id)
+    }
+
     fn connect(&mut self, number: usize, life: u32, hop: &str) {
         let to = shape::number(hop);
         let machine = &self.machines[number];
-        let open = self.connections.values().any(|connection| {
-            connection.from == number && connection.to == to && connection.sender.is_some()
-        });
+        let open = self.open_connection(number, hop).is_some();
         if !machine.up || machine.life != life || open || !self.machines[to].up {
             return;
         }
@@ -312,6 +322,7 @@ impl World {
         let connection = Connection {
             from: number,
             to,
+            hop: hop.to_owned(),
             sender: Some(sender),
             receiver: Some(receiver),
             arrivals: [0; 2],
@@ -433,6 +444,9 @@ impl World {
             return Ok(());
         }
         let connection = self.connections.get_mut(&id).expect("found above");
+        if sender.is_welcomed() {
+            self.machines[from].greets.remove(&connection.hop);
+        }
         connection.sender = Some(sender);
         match replies {
             Ok(replies) => {

@@ -44,6 +44,17 @@ ListFlagWatchersResponse: 1 watchers FlagWatcher*, 2 next_page_token string
 FlagWatcher: 1 flag string, 2 listener_id string, 3 streams uint32, 4 since Duration, 5 acknowledged bool
 AckFlagRequest: 1 flag string, 2 generation uint64, 3 listener_id string
 AckFlagResponse:
+HandOverRequest: 1 frame uint64, 2 hello HandOverHello?, 3 offer HandOverOffer?, 4 confirm HandOverConfirm?
+HandOverResponse: 1 frame uint64, 2 welcome HandOverWelcome?, 3 accept HandOverAccept?, 4 visible HandOverVisible?
+HandOverHello: 1 version uint32, 2 sender bytes, 3 name string, 4 authority string
+HandOverWelcome: 1 version uint32, 2 receiver bytes, 3 held bytes*
+HandOverOffer: 1 messages OfferedMessage*, 2 deflated bytes
+OfferedMessages: 1 messages OfferedMessage*
+OfferedMessage: 1 number uint64, 2 id bytes, 3 authority string, 4 queue string, 5 visited bytes, 6 body bytes, 7 checksum fixed32, 8 resume bool
+HandOverAccept: 1 upto uint64, 2 refused HandOverRefusal*, 3 postponed HandOverRefusal*
+HandOverRefusal: 1 number uint64, 2 reason string
+HandOverConfirm: 1 upto uint64, 2 held bool
+HandOverVisible: 1 upto uint64, 2 held bool
 ";
 
 const ENUMS: &str = "
@@ -56,6 +67,7 @@ Goodbye.Reason: 0 UNSPECIFIED, 1 DRAINING, 2 ROTATION, 3 REPLACED, 4 REVOKED
 const METHODS: &str = "
 Relay: Notify, NotifyStream <>, Subscribe >, Report
 Flags: Unleash, Leash, GetFlag, ListFlags, WatchFlag >, ListFlagWatchers, AckFlag
+Courier: HandOver <>
 Admin: ListListeners, ListQueues, WatchStats >, Drain
 ";
 
@@ -83,6 +95,7 @@ fn kind(field: &FieldDescriptorProto) -> String {
         Type::Int32 => "int32",
         Type::Uint32 => "uint32",
         Type::Uint64 => "uint64",
+        Type::Fixed32 => "fixed32",
         _ => field.type_name().rsplit('.').next().expect("a name"),
     };
     let mark = match (field.label(), field.oneof_index) {

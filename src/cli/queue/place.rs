@@ -52,15 +52,16 @@ pub(super) async fn open_existing(
     settings: &Settings,
 ) -> Result<QueueManager, Error> {
     let file = queue_settings::file(place);
-    if !file.is_file() {
-        let message = match place.is_dir() {
-            true => format!(
-                "queues: there is no file `{}`; `queue serve` and `queue send --create` create it",
-                file.display()
-            ),
-            false => format!("queues: there is no directory `{}`", place.display()),
-        };
+    if !place.exists() {
+        let message = format!("queues: there is no directory `{}`", place.display());
         return Err(Error::new(ErrorKind::NotFound, message));
     }
-    QueueManager::open(file, settings.queues.manager()).await
+    let opened = QueueManager::open_existing(file, settings.queues.manager()).await;
+    opened.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            let message = format!("{error}: `queue serve` and `queue send --create` create it");
+            Error::new(ErrorKind::NotFound, message)
+        }
+        _ => error,
+    })
 }

@@ -321,8 +321,9 @@ async fn a_release_with_a_flag_needs_no_relay() {
     let switch = Switch::default();
     let mut release = Release::new(watch).with_flag(name(), switch.clone(), Duration::ZERO);
     assert_waits(release.wait()).await;
+    // The interval is 24 to 36 s for one wait, and each read comes up to a fifth of it early.
     assert!(
-        (100..160).contains(&switch.reads()),
+        (98..=190).contains(&switch.reads()),
         "{} reads an hour",
         switch.reads()
     );

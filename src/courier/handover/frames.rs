@@ -55,6 +55,8 @@ pub(crate) struct Hello {
     pub(crate) version: u32,
     pub(crate) sender: FileId,
     pub(crate) name: String,
+    /// The authority by which the sender reaches the receiver.
+    pub(crate) authority: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,6 +100,9 @@ pub(crate) struct Upto {
     pub(crate) number: u64,
     pub(crate) held: bool,
 }
+
+/// Microseconds of a file's clock, or of a machine's.
+pub(super) type Micros = i64;
 
 /// The version of the hand-over.
 pub(crate) const VERSION: u32 = 1;

@@ -4,11 +4,11 @@
 
 use rusqlite::{Transaction, params};
 
-use super::frames::{FileId, OfferedMessage, Uid};
-use crate::base::fault::{Fault, planted};
-
-/// Microseconds of the file's clock.
-type Micros = i64;
+use super::frames::{Micros, OfferedMessage, Uid};
+use crate::{
+    base::fault::{Fault, planted},
+    queue::sqlite::put::count_put,
+};
 
 /// A stored message that becomes visible.
 pub(super) struct Stored {
@@ -16,7 +16,7 @@ pub(super) struct Stored {
     pub(super) uid: Uid,
     pub(super) authority: String,
     pub(super) queue: String,
-    pub(super) bytes: i64,
+    pub(super) bytes: usize,
 }
 
 /// Returns whether the file has, or had, the message in a table other than `inbound`.
@@ -39,7 +39,7 @@ pub(super) fn is_known(
 pub(super) fn store(
     transaction: &Transaction<'_>,
     wall: Micros,
-    sender: FileId,
+    sender: i64,
     message: &OfferedMessage,
 ) -> rusqlite::Result<()> {
     let sql = "INSERT INTO inbound
@@ -72,9 +72,7 @@ pub(super) fn make_visible(
     transaction
         .prepare_cached(copy)?
         .execute([row, queue, now, wall])?;
-    let count = "UPDATE queues SET messages = messages + 1 WHERE id = ?1";
-    transaction.prepare_cached(count)?.execute([queue])?;
-    Ok(())
+    count_put(transaction, queue, 1)
 }
 
 pub(super) fn pass_on(
@@ -108,19 +106,4 @@ pub(super) fn bury(
         .prepare_cached(sql)?
         .execute(params![message.row, reason, wall])?;
     Ok(())
-}
-
-/// Notes that the relay is to be told of messages.
-pub(super) fn note_unnotified(
-    transaction: &Transaction<'_>,
-    queue: i64,
-    messages: i64,
-    bytes: i64,
-) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO unnotified (queue, messages, bytes, revision) VALUES (?1, ?2, ?3, ?4)
-               ON CONFLICT (queue) DO UPDATE SET messages = messages + excluded.messages,
-                 bytes = bytes + excluded.bytes, revision = excluded.revision";
-    // Random: a counter would begin again with each row.
-    let values = [queue, messages, bytes, fastrand::i64(..)];
-    transaction.prepare_cached(sql)?.execute(values).map(drop)
 }

@@ -8,20 +8,18 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 
 use super::{
-    frames::{OfferedMessage, SenderContent, SenderFrame},
-    outgoing::{Destination, Row, next_of, with_id},
+    frames::{Micros, OfferedMessage, SenderContent, SenderFrame},
+    outgoing::{Destination, Row, next_of, size, with_id},
     sender::{InFlight, SenderSession},
 };
 use crate::base::fault::planted;
-
-/// Microseconds of the file's clock.
-type Micros = i64;
 
 /// A step of offering.
 #[derive(Debug)]
 pub(crate) struct Next {
     pub(crate) offer: Option<SenderFrame>,
-    /// When a postponed destination may be offered again.
+    /// When there may be more to offer without an answer: a postponed destination's wait ends, or
+    /// there are more rows to read.
     pub(crate) wait: Option<Duration>,
 }
 
@@ -34,6 +32,8 @@ const OFFER: usize = 128;
 /// Bytes of bodies of one offer: a line with 256 kbit/s takes 4 s, less than the receiver's
 /// deadline for a frame.
 const OFFER_BYTES: usize = 128 << 10;
+/// Rows of postponed destinations that a step skips at most.
+const SKIPPED: usize = 10_000;
 
 impl SenderSession {
     /// Returns the next messages to offer, as far as the window allows.
@@ -43,16 +43,19 @@ impl SenderSession {
         now: Micros,
     ) -> rusqlite::Result<Next> {
         let mut messages = Vec::new();
+        let mut has_more = false;
         if self.welcomed || planted!(self.fault, OffersBeforeWelcome) {
             let mut bytes = 0;
             self.offer_again(connection, now, &mut messages, &mut bytes)?;
-            self.offer_new(connection, &mut messages, &mut bytes)?;
+            has_more = self.offer_new(connection, &mut messages, &mut bytes)?;
         }
-        let wait = self.retries.iter().filter(|(_, retry)| retry.waits);
-        let wait = wait.map(|(_, retry)| retry.due.saturating_sub(now).max(1_000));
-        let wait = wait
-            .min()
-            .map(|wait| Duration::from_micros(wait.unsigned_abs()));
+        // A destination whose wait is over has an unanswered message, or there is no room: the next
+        // answer continues it.
+        let waits = self.retries.values().filter(|retry| retry.waits);
+        let waits = waits.filter(|retry| retry.due > now);
+        let wait = waits.map(|retry| (retry.due - now).unsigned_abs()).min();
+        let wait = if has_more { Some(0) } else { wait };
+        let wait = wait.map(Duration::from_micros);
         let offer =
             (!messages.is_empty()).then(|| self.frames.number(SenderContent::Offer(messages)));
         Ok(Next { offer, wait })
@@ -75,7 +78,7 @@ impl SenderSession {
             if let Some(retry) = self.retries.get_mut(&destination) {
                 retry.waits = false;
             }
-            while self.has_room(messages.len(), *bytes) {
+            while self.has_room(messages.len(), *bytes, 0) {
                 let retry = &self.retries[&destination];
                 let row = next_of(
                     connection,
@@ -91,6 +94,9 @@ impl SenderSession {
                     }
                     break;
                 };
+                if !self.has_room(messages.len(), *bytes, row.message.body.len()) {
+                    break;
+                }
                 if let Some(retry) = self.retries.get_mut(&destination) {
                     retry.cursor = row.id;
                     row.message.resume = std::mem::take(&mut retry.resume);
@@ -101,31 +107,39 @@ impl SenderSession {
         Ok(())
     }
 
-    /// Offers the messages behind the cursor.
+    /// Offers the messages behind the cursor. Returns whether it has stopped before the last row
+    /// although there is room.
     fn offer_new(
         &mut self,
         connection: &Connection,
         messages: &mut Vec<OfferedMessage>,
         bytes: &mut usize,
-    ) -> rusqlite::Result<()> {
+    ) -> rusqlite::Result<bool> {
         // Without the bodies: a postponed destination may have any number of rows to skip.
-        let sql = "SELECT id, authority, queue FROM outgoing
+        let sql = "SELECT id, authority, queue, size FROM outgoing
                    WHERE hop = ?1 AND status = 1 AND id > ?2 ORDER BY id";
         let mut select = connection.prepare_cached(sql)?;
         let mut rows = select.query(params![self.hop, self.cursor])?;
-        while self.has_room(messages.len(), *bytes) {
-            let Some(row) = rows.next()? else {
-                break;
-            };
+        let mut skipped = 0;
+        while let Some(row) = rows.next()? {
             let id = row.get(0)?;
             let destination = (row.get(1)?, row.get(2)?);
-            self.cursor = id;
-            if !self.retries.contains_key(&destination) {
-                let row = with_id(connection, &self.hop, id)?;
-                self.offer(row, messages, bytes);
+            if self.retries.contains_key(&destination) {
+                self.cursor = id;
+                skipped += 1;
+                if skipped == SKIPPED {
+                    return Ok(true);
+                }
+                continue;
             }
+            if !self.has_room(messages.len(), *bytes, size(row, 3)?) {
+                break;
+            }
+            self.cursor = id;
+            let row = with_id(connection, &self.hop, id)?;
+            self.offer(row, messages, bytes);
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Returns whether the receiver owes an answer for a message of the destination.
@@ -134,9 +148,10 @@ impl SenderSession {
         in_flight.any(|message| !message.sent && message.destination == *destination)
     }
 
-    fn has_room(&self, messages: usize, bytes: usize) -> bool {
-        messages < OFFER
-            && bytes < OFFER_BYTES
+    /// Returns whether a body of `next` bytes fits into an offer and the window.
+    fn has_room(&self, messages: usize, bytes: usize, next: usize) -> bool {
+        let fits = messages == 0 || bytes + next <= OFFER_BYTES;
+        fits && messages < OFFER
             && self.in_flight.len() < WINDOW
             && self.in_flight_bytes < WINDOW_BYTES
     }

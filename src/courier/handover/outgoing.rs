@@ -2,14 +2,17 @@
 //!
 //! Each function runs in the caller's transaction. Knows neither frames nor sessions.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
-use super::frames::OfferedMessage;
-use crate::base::fault::{Fault, planted};
+use super::frames::{Micros, OfferedMessage, Uid};
+use crate::{
+    base::fault::{Fault, planted},
+    queue::sqlite::limit,
+};
 
-/// Microseconds of the file's clock.
-type Micros = i64;
 /// The authority of the machine that a message goes to, and the queue.
 pub(super) type Destination = (String, String);
 
@@ -20,38 +23,129 @@ pub(super) struct Row {
     pub(super) destination: Destination,
 }
 
+/// The reason of a dead letter.
+const TOO_OLD: &str = "the next machine did not accept it within the age limit";
 const COLUMNS: &str = "id, uid, authority, queue, visited, checksum, body";
 /// All messages may be stored at the hop.
 pub(super) const ALL: i64 = i64::MAX;
 
-/// Moves ready messages beyond their age limit to the dead letters, without their next machines;
-/// returns how many. A message that its next machine may have stored stays: only a connection shows
-/// whether it has.
+/// A message to another machine, as a commit adds it.
+#[derive(Debug)]
+pub(crate) struct NewOutgoing<'a> {
+    pub(crate) uid: &'a Uid,
+    pub(crate) authority: &'a str,
+    pub(crate) queue: &'a str,
+    /// The next machine.
+    pub(crate) hop: &'a str,
+    pub(crate) stored_at: Micros,
+    /// The age limit.
+    pub(crate) ends_at: Option<Micros>,
+    pub(crate) checksum: u32,
+    pub(crate) body: &'a [u8],
+}
+
+/// Adds a message of this machine.
+pub(crate) fn insert(
+    transaction: &Transaction<'_>,
+    message: &NewOutgoing<'_>,
+) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO outgoing (uid, authority, queue, hop, status, stored_at, ends_at,
+                 visited, size, checksum, body)
+               VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, x'', ?7, ?8, ?9)";
+    transaction.prepare_cached(sql)?.execute(params![
+        message.uid,
+        message.authority,
+        message.queue,
+        message.hop,
+        message.stored_at,
+        message.ends_at,
+        limit(message.body.len()),
+        message.checksum,
+        message.body
+    ])?;
+    Ok(())
+}
+
+/// Returns the next machines of messages with a status. It steps from one machine to the next in the
+/// index, so that the number of messages does not matter.
+pub(crate) fn hops_with(connection: &Connection, status: u8) -> rusqlite::Result<Vec<String>> {
+    let sql = format!(
+        "SELECT hop FROM outgoing WHERE status = {status} AND hop > ?1 ORDER BY hop LIMIT 1"
+    );
+    let mut select = connection.prepare_cached(&sql)?;
+    let mut hops: Vec<String> = Vec::new();
+    loop {
+        let last = hops.last().map_or("", String::as_str);
+        match select.query_row([last], |row| row.get(0)).optional()? {
+            Some(hop) => hops.push(hop),
+            None => return Ok(hops),
+        }
+    }
+}
+
+/// Moves up to `most` ready messages beyond their age limit to the dead letters, without their next
+/// machines; returns how many. A message that its next machine may have stored stays: only a
+/// connection shows whether it has.
 pub(crate) fn expire_unoffered(
     transaction: &Transaction<'_>,
     now: Micros,
-    limit: usize,
+    most: usize,
     fault: Fault,
 ) -> rusqlite::Result<usize> {
-    let sql = "SELECT id FROM outgoing WHERE status = 1 AND ends_at <= ?1
-                 AND (?3 OR id > coalesce(
-                   (SELECT uncertain_upto FROM hops WHERE authority = hop), 0))
-               ORDER BY ends_at LIMIT ?2";
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let all = planted!(fault, UncertainExpired);
-    let rows: Vec<i64> = transaction
-        .prepare_cached(sql)?
-        .query_map(params![now, limit, all], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    for row in &rows {
-        bury(
+    let mut expired = 0;
+    for hop in hops_with(transaction, 1)? {
+        let after = match planted!(fault, UncertainExpired) {
+            true => 0,
+            false => uncertain_upto(transaction, &hop)?,
+        };
+        expired += expire(
             transaction,
-            *row,
+            &hop,
+            after,
             now,
-            "the next machine did not accept it within the age limit",
+            most - expired,
+            &HashSet::new(),
         )?;
     }
-    Ok(rows.len())
+    Ok(expired)
+}
+
+/// Moves up to `most` ready messages of a next machine beyond their age limit to the dead letters:
+/// those behind the row `after` that are not among `except`.
+pub(super) fn expire(
+    transaction: &Transaction<'_>,
+    hop: &str,
+    after: i64,
+    now: Micros,
+    most: usize,
+    except: &HashSet<i64>,
+) -> rusqlite::Result<usize> {
+    let sql = "SELECT id FROM outgoing WHERE hop = ?1 AND status = 1 AND ends_at <= ?2 AND id > ?3
+               ORDER BY ends_at LIMIT ?4";
+    let rows: Vec<i64> = transaction
+        .prepare_cached(sql)?
+        .query_map(
+            params![hop, now, after, limit(most + except.len())],
+            |row| row.get(0),
+        )?
+        .collect::<rusqlite::Result<_>>()?;
+    let rows = rows.iter().filter(|row| !except.contains(row)).take(most);
+    let mut expired = 0;
+    for row in rows {
+        bury(transaction, *row, now, TOO_OLD)?;
+        expired += 1;
+    }
+    Ok(expired)
+}
+
+/// Returns the last row that the hop may have stored: only a connection shows which it has.
+pub(super) fn uncertain_upto(connection: &Connection, hop: &str) -> rusqlite::Result<i64> {
+    let sql = "SELECT uncertain_upto FROM hops WHERE authority = ?1";
+    let upto = connection
+        .prepare_cached(sql)?
+        .query_row([hop], |row| row.get(0))
+        .optional()?;
+    Ok(upto.unwrap_or(0))
 }
 
 /// After a crash: limits the uncertainty of connections that did not end in order to the messages
@@ -106,6 +200,11 @@ pub(super) fn with_id(connection: &Connection, hop: &str, id: i64) -> rusqlite::
     connection
         .prepare_cached(&sql)?
         .query_row([id], |row| read(row, hop))
+}
+
+/// Reads a number of bytes.
+pub(super) fn size(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<usize> {
+    Ok(usize::try_from(row.get::<_, i64>(column)?).unwrap_or(0))
 }
 
 fn read(row: &rusqlite::Row<'_>, hop: &str) -> rusqlite::Result<Row> {

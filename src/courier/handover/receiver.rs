@@ -11,19 +11,18 @@ use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::{
     frames::{
-        Accept, Arrival, FileId, FrameNumbers, Hello, OfferedMessage, ReceiverContent,
+        Accept, Arrival, FrameNumbers, Hello, Micros, OfferedMessage, ReceiverContent,
         ReceiverFrame, SenderContent, SenderFrame, Upto, VERSION, Welcome,
     },
-    inbound::{Stored, bury, is_known, make_visible, note_unnotified, pass_on, store},
+    inbound::{Stored, bury, is_known, make_visible, pass_on, store},
+    outgoing::size,
     policy::Policy,
 };
 use crate::{
     base::fault::{Fault, planted},
     error::{Error, ErrorKind, Result},
+    queue::sqlite::{put::note_unnotified, queue_id},
 };
-
-/// Microseconds of the file's clock.
-type Micros = i64;
 
 /// One connection from a sender.
 #[derive(Debug)]
@@ -33,18 +32,22 @@ pub(crate) struct ReceiverSession {
     /// Random; distinguishes this connection from the sender's others.
     connection: [u8; 16],
     frames: FrameNumbers,
-    /// `None` before Hello.
-    sender: Option<FileId>,
+    /// The row in `senders`; `None` before Hello.
+    sender: Option<i64>,
     /// The number of the last answered message.
     number: u64,
+    /// The number up to which the sender has confirmed.
+    confirmed: u64,
     /// Destinations of which a message was postponed: later ones must not overtake it.
     pub(super) postponed: HashSet<(String, String)>,
     /// Destinations with the last number that was refused, until the sender confirms beyond it. If
     /// the refusal is lost, the message is offered again, and may be stored then: later ones must
     /// not overtake it.
     pub(super) refused: HashMap<(String, String), u64>,
-    /// The ready messages for other machines; counted once for each offer.
+    /// Counted once for each offer: the ready messages for other machines, and those that each queue
+    /// has and will have.
     pub(super) waiting: Option<u64>,
+    pub(super) depths: HashMap<String, u64>,
 }
 
 /// What happens to an offered message.
@@ -57,6 +60,11 @@ pub(super) enum Verdict {
     /// For now.
     Postpone(String),
 }
+
+/// Offered messages that are not confirmed: twice the window of a sender.
+const UNCONFIRMED: u64 = 2_000;
+/// Destinations that have postponed or refused messages.
+const DESTINATIONS: usize = 10_000;
 
 /// The outcome of a step: the inner error ends the connection.
 type Step<T> = rusqlite::Result<Result<T>>;
@@ -71,9 +79,11 @@ impl ReceiverSession {
             frames: FrameNumbers::default(),
             sender: None,
             number: 0,
+            confirmed: 0,
             postponed: HashSet::new(),
             refused: HashMap::new(),
             waiting: None,
+            depths: HashMap::new(),
         }
     }
 
@@ -138,19 +148,24 @@ impl ReceiverSession {
             let rule = "is this machine itself: check the destination or the route";
             return Ok(Err(Error::invalid("receiver", rule)));
         }
-        self.sender = Some(hello.sender);
-        let present = "INSERT INTO senders (sender, connection, name, connected_at)
-                       VALUES (?1, ?2, ?3, ?4) ON CONFLICT (sender) DO UPDATE
+        let present = "INSERT INTO senders (file, authority, connection, name, connected_at)
+                       VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (file, authority) DO UPDATE
                        SET connection = excluded.connection, name = excluded.name,
-                           connected_at = excluded.connected_at";
-        let values = params![hello.sender, self.connection, hello.name, wall];
-        transaction.execute(present, values)?;
+                           connected_at = excluded.connected_at
+                       RETURNING id";
+        let authority = match planted!(self.fault, OneSessionPerSender) {
+            true => "",
+            false => &hello.authority,
+        };
+        let values = params![hello.sender, authority, self.connection, hello.name, wall];
+        let sender: i64 = transaction.query_row(present, values, |row| row.get(0))?;
+        self.sender = Some(sender);
         // Numbers of an earlier connection mean nothing now.
         let unnumbered = "UPDATE inbound SET number = 0 WHERE sender = ?1";
-        transaction.execute(unnumbered, [hello.sender])?;
+        transaction.execute(unnumbered, [sender])?;
         let held = "SELECT uid FROM inbound WHERE sender = ?1 ORDER BY id";
         let mut held = transaction.prepare_cached(held)?;
-        let held = held.query_map([hello.sender], |row| row.get(0))?;
+        let held = held.query_map([sender], |row| row.get(0))?;
         Ok(Ok(Welcome {
             version: VERSION,
             receiver: self.policy.own,
@@ -159,11 +174,11 @@ impl ReceiverSession {
     }
 
     /// Returns whether this is still the sender's present connection.
-    fn is_present(&self, transaction: &Transaction<'_>, sender: FileId) -> rusqlite::Result<bool> {
+    fn is_present(&self, transaction: &Transaction<'_>, sender: i64) -> rusqlite::Result<bool> {
         if planted!(self.fault, OldConnectionAccepted) {
             return Ok(true);
         }
-        let sql = "SELECT connection FROM senders WHERE sender = ?1";
+        let sql = "SELECT connection FROM senders WHERE id = ?1";
         let present: Option<[u8; 16]> = transaction
             .prepare_cached(sql)?
             .query_row([sender], |row| row.get(0))
@@ -175,17 +190,21 @@ impl ReceiverSession {
         &mut self,
         transaction: &Transaction<'_>,
         wall: Micros,
-        sender: FileId,
+        sender: i64,
         messages: &[OfferedMessage],
     ) -> Step<Accept> {
         let mut accept = Accept::default();
         self.waiting = None;
+        self.depths.clear();
         for message in messages {
             if message.number != self.number + 1 {
                 let rule = format_args!("must be {}, but is {}", self.number + 1, message.number);
                 return Ok(Err(Error::invalid("number", rule)));
             }
             self.number = message.number;
+            if let Err(error) = self.check_bounds() {
+                return Ok(Err(error));
+            }
             let destination = || (message.authority.clone(), message.queue.clone());
             let verdict = self.verdict(transaction, sender, message)?;
             match self.after_refusals(message, verdict) {
@@ -214,19 +233,33 @@ impl ReceiverSession {
         Ok(Ok(accept))
     }
 
+    /// Checks what a connection makes this machine keep.
+    fn check_bounds(&self) -> Result<()> {
+        if self.number - self.confirmed > UNCONFIRMED {
+            let rule = format_args!("must be at most {UNCONFIRMED} before a confirmation");
+            return Err(Error::invalid("messages", rule));
+        }
+        if self.postponed.len() + self.refused.len() > DESTINATIONS {
+            let rule = format_args!("may have at most {DESTINATIONS} destinations that wait");
+            return Err(Error::invalid("messages", rule));
+        }
+        Ok(())
+    }
+
     /// Makes the confirmed messages visible, in the order of their offers.
     fn confirm(
         &mut self,
         transaction: &Transaction<'_>,
         now: Micros,
         wall: Micros,
-        sender: FileId,
+        sender: i64,
         upto: Upto,
     ) -> Step<Upto> {
         if upto.number > self.number {
             let rule = format_args!("must be at most {}, but is {}", self.number, upto.number);
             return Ok(Err(Error::invalid("upto", rule)));
         }
+        self.confirmed = self.confirmed.max(upto.number);
         // The sender confirms after it has made dead letters of the refused ones.
         self.refused.retain(|_, number| *number > upto.number);
         let sql = "SELECT id, uid, authority, queue, length(body) FROM inbound
@@ -240,7 +273,7 @@ impl ReceiverSession {
                     uid: row.get(1)?,
                     authority: row.get(2)?,
                     queue: row.get(3)?,
-                    bytes: row.get(4)?,
+                    bytes: size(row, 4)?,
                 })
             })?
             .collect::<rusqlite::Result<_>>()?;
@@ -270,12 +303,7 @@ impl ReceiverSession {
             let ends_at = self.policy.max_age.map(|age| now.saturating_add(age));
             return pass_on(transaction, wall, message, hop, ends_at);
         }
-        let queue = "SELECT id FROM queues WHERE name = ?1";
-        let queue: Option<i64> = transaction
-            .prepare_cached(queue)?
-            .query_row([&message.queue], |row| row.get(0))
-            .optional()?;
-        let Some(queue) = queue else {
+        let Some(queue) = queue_id(transaction, &message.queue)? else {
             let reason = format!("queue `{}` does not exist", message.queue);
             return bury(transaction, wall, message, &reason);
         };
@@ -283,7 +311,7 @@ impl ReceiverSession {
         if planted!(self.fault, NotificationNotNoted) {
             return Ok(());
         }
-        note_unnotified(transaction, queue, 1, message.bytes)
+        note_unnotified(transaction, queue, 0, 1, message.bytes)
     }
 }
 

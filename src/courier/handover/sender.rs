@@ -12,10 +12,12 @@ use std::{
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::frames::{
-    Accept, Arrival, FileId, FrameNumbers, Hello, ReceiverContent, ReceiverFrame, SenderContent,
-    SenderFrame, Uid, Upto, VERSION, Welcome,
+    Accept, Arrival, FileId, FrameNumbers, Hello, Micros, ReceiverContent, ReceiverFrame,
+    SenderContent, SenderFrame, Uid, Upto, VERSION, Welcome,
 };
-use super::outgoing::{ALL, Destination, bury, mark_sent, mark_visible, note_error};
+use super::outgoing::{
+    ALL, Destination, bury, expire, mark_sent, mark_visible, note_error, uncertain_upto,
+};
 use crate::{
     base::{
         backoff::Backoff,
@@ -23,9 +25,6 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
 };
-
-/// Microseconds of the file's clock.
-type Micros = i64;
 
 /// One connection to the next machine.
 #[derive(Debug)]
@@ -77,6 +76,9 @@ pub(super) struct Retry {
 
 /// Waits for a destination that postponed a message.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
+/// The messages that a step moves to the dead letters because of their age.
+const EXPIRED: usize = 100;
+
 impl SenderSession {
     /// Creates the session of a connection to the machine `hop`; `name` is this machine's.
     pub(crate) fn new(hop: &str, name: &str, seed: u64, fault: Fault) -> Self {
@@ -101,11 +103,7 @@ impl SenderSession {
 
     /// Notes that only the hop will know which messages it has, and returns Hello.
     pub(crate) fn begin(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<SenderFrame> {
-        let before = "SELECT uncertain_upto FROM hops WHERE authority = ?1";
-        let before: Option<i64> = transaction
-            .query_row(before, [&self.hop], |row| row.get(0))
-            .optional()?;
-        self.uncertain_before = before.unwrap_or(0);
+        self.uncertain_before = uncertain_upto(transaction, &self.hop)?;
         if !planted!(self.fault, UncertaintyNotNoted) {
             self.set_uncertain(transaction, ALL)?;
         }
@@ -114,8 +112,14 @@ impl SenderSession {
             version: VERSION,
             sender: self.own,
             name: self.name.clone(),
+            authority: self.hop.clone(),
         };
         Ok(self.frames.number(SenderContent::Hello(hello)))
+    }
+
+    /// Returns whether the receiver has answered Hello.
+    pub(crate) fn is_welcomed(&self) -> bool {
+        self.welcomed
     }
 
     /// Returns whether the receiver has accepted a message.
@@ -145,6 +149,9 @@ impl SenderSession {
         }
         let reply = match (frame.content, self.welcomed) {
             (ReceiverContent::Welcome(welcome), false) => {
+                if let Err(error) = self.check_receiver(transaction, &welcome)? {
+                    return Ok(Err(error));
+                }
                 self.welcome(transaction, now, &welcome)?
             }
             (ReceiverContent::Accept(accept), true) if accept.upto <= self.number => {
@@ -186,11 +193,10 @@ impl SenderSession {
             if planted!(self.fault, HeldIgnored) {
                 continue;
             }
-            // Of any hop: a machine may be reached under two names.
-            let row = "SELECT id FROM outgoing WHERE uid = ?1 AND status = 1";
+            let row = "SELECT id FROM outgoing WHERE uid = ?1 AND hop = ?2 AND status = 1";
             let row = transaction
                 .prepare_cached(row)?
-                .query_row([uid], |row| row.get(0))
+                .query_row(params![uid, self.hop], |row| row.get(0))
                 .optional()?;
             if let Some(row) = row {
                 mark_sent(transaction, row, now)?;
@@ -198,9 +204,10 @@ impl SenderSession {
         }
         self.expire(transaction, now)?;
         transaction.execute(
-            "UPDATE hops SET connected_at = ?2, last_error = NULL, last_error_at = NULL
+            "UPDATE hops SET receiver = ?3, connected_at = ?2, last_error = NULL,
+               last_error_at = NULL
              WHERE authority = ?1",
-            params![self.hop, now],
+            params![self.hop, now, welcome.receiver],
         )?;
         // Also the ids that this file does not know, because it was restored from an older copy:
         // their senders' transactions were committed.
@@ -212,24 +219,41 @@ impl SenderSession {
         })))
     }
 
-    /// Messages beyond their age limit become dead letters. None of the ready ones is stored at the
-    /// receiver now, and none was offered on this connection.
+    /// Moves messages beyond their age limit to the dead letters, in steps. The receiver has none of
+    /// the ready ones but those that are offered now.
     fn expire(&self, transaction: &Transaction<'_>, now: Micros) -> rusqlite::Result<()> {
-        let rows: Vec<i64> = transaction
-            .prepare_cached(
-                "SELECT id FROM outgoing WHERE hop = ?1 AND status = 1 AND ends_at <= ?2",
-            )?
-            .query_map(params![self.hop, now], |row| row.get(0))?
-            .collect::<rusqlite::Result<_>>()?;
-        for row in rows {
-            bury(
-                transaction,
-                row,
-                now,
-                "the next machine did not accept it within the age limit",
-            )?;
+        let unanswered = self.in_flight.values().filter(|message| !message.sent);
+        let unanswered = unanswered.map(|message| message.row).collect();
+        expire(transaction, &self.hop, 0, now, EXPIRED, &unanswered).map(drop)
+    }
+
+    /// Checks that no other file answers than the one with earlier messages.
+    ///
+    /// # Errors
+    /// The inner error: another file answers, and only the former one knows which messages it has.
+    fn check_receiver(
+        &self,
+        transaction: &Transaction<'_>,
+        welcome: &Welcome,
+    ) -> rusqlite::Result<Result<()>> {
+        if welcome.version != VERSION {
+            return Ok(Err(other_version(welcome.version)));
         }
-        Ok(())
+        let former = "SELECT receiver FROM hops WHERE authority = ?1 AND receiver <> ?2";
+        let values = params![self.hop, welcome.receiver];
+        if !transaction.prepare_cached(former)?.exists(values)? {
+            return Ok(Ok(()));
+        }
+        let uncertain = "SELECT 1 WHERE EXISTS
+                 (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 2)
+               OR EXISTS (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 AND id <= ?2)";
+        let values = params![self.hop, self.uncertain_before];
+        Ok(
+            match transaction.prepare_cached(uncertain)?.exists(values)? {
+                true => Err(other_machine(&self.hop)),
+                false => Ok(()),
+            },
+        )
     }
 
     /// Marks the stored messages as sent, and confirms them.
@@ -275,6 +299,7 @@ impl SenderSession {
         if let Some((_, reason)) = accept.postponed.first() {
             note_error(transaction, &self.hop, now, reason)?;
         }
+        self.expire(transaction, now)?;
         let number = match planted!(self.fault, ConfirmsAllOffered) {
             true => self.number,
             false => accept.upto,
@@ -385,4 +410,21 @@ fn unexpected() -> Error {
         ErrorKind::Internal,
         "the receiver's frame does not fit: is it of another version?",
     )
+}
+
+#[cold]
+fn other_version(version: u32) -> Error {
+    let rule = format_args!(
+        "of the hand-over is {version} there and {VERSION} here: use programs of one version"
+    );
+    Error::invalid("version", rule)
+}
+
+#[cold]
+fn other_machine(hop: &str) -> Error {
+    let text = format!(
+        "`{hop}` has another queue file than before, and the former one may hold messages of this \
+         machine: bring it back, or give those messages up with `reveille queue forget`"
+    );
+    Error::new(ErrorKind::Conflict, text)
 }

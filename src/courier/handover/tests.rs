@@ -1,12 +1,16 @@
 //! Single steps of the hand-over that the simulation reaches rarely, or cannot judge.
 
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, Transaction};
 
 use super::{
     Accept, OfferedMessage, Policy, ReceiverContent, ReceiverFrame, ReceiverSession, SenderContent,
     SenderFrame, SenderSession,
+    outgoing::{self, NewOutgoing},
 };
-use crate::{base::fault::Fault, queue::sqlite::schema::SCHEMA};
+use crate::{
+    base::fault::Fault,
+    queue::sqlite::{checksum::checksum, schema::SCHEMA},
+};
 
 const HOP: &str = "there:7600";
 
@@ -26,14 +30,29 @@ fn create_queue(file: &Connection, name: &str) {
         .expect("created");
 }
 
-fn commit_message(file: &Connection, uid: u8, queue: &str) {
+fn commit_message(file: &mut Connection, uid: u8, queue: &str) {
     let body = [uid];
-    file.execute(
-        "INSERT INTO outgoing (uid, authority, queue, hop, status, stored_at, visited, size,
-           checksum, body) VALUES (?1, ?2, ?3, ?2, 1, 0, x'', 1, ?4, ?5)",
-        params![[uid; 16], HOP, queue, crc32fast::hash(&body), body],
-    )
-    .expect("committed");
+    let uid = [uid; 16];
+    let message = NewOutgoing {
+        checksum: checksum(&body),
+        body: &body,
+        ..outgoing_to(&uid, queue)
+    };
+    step(file, |transaction| outgoing::insert(transaction, &message));
+}
+
+/// A message without a body.
+fn outgoing_to<'a>(uid: &'a [u8; 16], queue: &'a str) -> NewOutgoing<'a> {
+    NewOutgoing {
+        uid,
+        authority: HOP,
+        queue,
+        hop: HOP,
+        stored_at: 0,
+        ends_at: None,
+        checksum: 0,
+        body: b"",
+    }
 }
 
 fn policy(max_queue: u64) -> Policy {
@@ -85,6 +104,26 @@ impl Pair {
         let hello = step(&mut self.from, |transaction| sender.begin(transaction));
         let welcome = self.receives(hello);
         self.answered(welcome);
+    }
+
+    /// Opens a connection to the file with this id, which may be refused.
+    fn try_connect(&mut self, own: [u8; 16]) -> crate::Result<()> {
+        let mut policy = policy(u64::MAX);
+        policy.own = own;
+        self.sender = SenderSession::new(HOP, "here", 7, Fault::NONE);
+        self.receiver = ReceiverSession::new([9; 16], policy, Fault::NONE);
+        let sender = &mut self.sender;
+        let hello = step(&mut self.from, |transaction| sender.begin(transaction));
+        let welcome = self.receives(hello);
+        let (sender, now) = (&mut self.sender, self.now);
+        let replies = step(&mut self.from, |transaction| {
+            sender.on_frame(transaction, now, welcome)
+        });
+        for reply in replies? {
+            let answer = self.receives(reply);
+            self.answered(answer);
+        }
+        Ok(())
     }
 
     /// The receiver handles a frame; returns its answer.
@@ -150,10 +189,10 @@ fn accept(frame: &ReceiverFrame) -> &Accept {
 /// Otherwise a full queue with a small backlog costs both machines some writes each 50 ms.
 #[test]
 fn a_queue_that_stays_full_is_offered_less_and_less_often() {
-    let (from, to) = (file(1), file(2));
+    let (mut from, to) = (file(1), file(2));
     create_queue(&to, "orders");
     for uid in 1..=3 {
-        commit_message(&from, uid, "orders");
+        commit_message(&mut from, uid, "orders");
     }
     let mut pair = Pair::new(from, to, 1);
     let begin = pair.now;
@@ -184,11 +223,11 @@ fn a_queue_that_stays_full_is_offered_less_and_less_often() {
 /// is offered again, and would come after the second one.
 #[test]
 fn no_message_overtakes_a_refused_one_whose_answer_is_lost() {
-    let (from, to) = (file(1), file(2));
-    commit_message(&from, 1, "later");
+    let (mut from, to) = (file(1), file(2));
+    commit_message(&mut from, 1, "later");
     let mut pair = Pair::new(from, to, u64::MAX);
     let first = pair.offer().expect("an offer");
-    commit_message(&pair.from, 2, "later");
+    commit_message(&mut pair.from, 2, "later");
     let second = pair.offer().expect("an offer");
     assert_eq!((messages(&first).len(), messages(&second).len()), (1, 1));
 
@@ -208,12 +247,150 @@ fn no_message_overtakes_a_refused_one_whose_answer_is_lost() {
 /// A refused message delays the later ones of its queue only until its sender has settled it.
 #[test]
 fn messages_after_a_settled_refusal_are_stored_at_once() {
-    let (from, to) = (file(1), file(2));
-    commit_message(&from, 1, "later");
+    let (mut from, to) = (file(1), file(2));
+    commit_message(&mut from, 1, "later");
     let mut pair = Pair::new(from, to, u64::MAX);
     pair.settle();
     create_queue(&pair.to, "later");
-    commit_message(&pair.from, 2, "later");
+    commit_message(&mut pair.from, 2, "later");
     pair.settle();
     assert_eq!(pair.visible(), [[2; 16]]);
+}
+
+/// The body would come damaged each time.
+#[test]
+fn a_damaged_body_becomes_a_dead_letter() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    commit_message(&mut from, 1, "orders");
+    commit_message(&mut from, 2, "orders");
+    from.execute("UPDATE outgoing SET body = x'ff' WHERE id = 1", [])
+        .expect("damaged");
+    let mut pair = Pair::new(from, to, u64::MAX);
+    pair.settle();
+    pair.now += 1_000_000;
+    pair.settle();
+    assert_eq!(pair.visible(), [[2; 16]]);
+    let reason: String = pair
+        .from
+        .query_row("SELECT reason FROM dead_letters", [], |row| row.get(0))
+        .expect("a dead letter");
+    assert!(reason.contains("checksum"), "{reason}");
+}
+
+/// A connection may last longer than the age limit.
+#[test]
+fn a_postponed_message_expires_while_its_connection_lasts() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    commit_message(&mut from, 1, "orders");
+    commit_message(&mut from, 2, "orders");
+    from.execute("UPDATE outgoing SET ends_at = 60000000", [])
+        .expect("limited");
+    let mut pair = Pair::new(from, to, 1);
+    while pair.now < 100_000_000 {
+        pair.settle();
+        pair.now += 1_000_000;
+    }
+    assert_eq!(pair.visible(), [[1; 16]]);
+    let letters = "SELECT count(*) FROM dead_letters WHERE reason LIKE '%age limit%'";
+    let count: i64 = pair
+        .from
+        .query_row(letters, [], |row| row.get(0))
+        .expect("a count");
+    assert_eq!(count, 1);
+}
+
+/// Otherwise two files would show one message: the former file holds it, and may come back.
+#[test]
+fn another_file_gets_nothing_while_the_former_one_may_hold_messages() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    commit_message(&mut from, 1, "orders");
+    let mut pair = Pair::new(from, to, u64::MAX);
+    let offer = pair.offer().expect("an offer");
+    // Stored; the answer is lost.
+    pair.receives(offer);
+    let sender = &mut pair.sender;
+    step(&mut pair.from, |transaction| sender.end(transaction));
+
+    let other = file(3);
+    create_queue(&other, "orders");
+    let former = std::mem::replace(&mut pair.to, other);
+    let error = pair.try_connect([3; 16]).expect_err("another file");
+    assert!(error.to_string().contains("queue forget"), "{error}");
+    let sender = &mut pair.sender;
+    step(&mut pair.from, |transaction| sender.end(transaction));
+    assert!(pair.visible().is_empty());
+
+    pair.to = former;
+    pair.try_connect([2; 16]).expect("the former file");
+    assert_eq!(pair.visible(), [[1; 16]]);
+
+    // Without unsettled messages, another file is welcome.
+    let sender = &mut pair.sender;
+    step(&mut pair.from, |transaction| sender.end(transaction));
+    pair.to = file(4);
+    create_queue(&pair.to, "orders");
+    commit_message(&mut pair.from, 2, "orders");
+    pair.try_connect([4; 16]).expect("nothing is unsettled");
+    pair.settle();
+    assert_eq!(pair.visible(), [[2; 16]]);
+}
+
+/// A slow line must carry an offer within the receiver's deadline for a frame.
+#[test]
+fn an_offer_of_large_bodies_stays_below_its_limit() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    let body = vec![7; 60 << 10];
+    for uid in &(1..=5).map(|uid| [uid; 16]).collect::<Vec<_>>() {
+        let message = NewOutgoing {
+            checksum: checksum(&body),
+            body: &body,
+            ..outgoing_to(uid, "orders")
+        };
+        step(&mut from, |transaction| {
+            outgoing::insert(transaction, &message)
+        });
+    }
+    let mut pair = Pair::new(from, to, u64::MAX);
+    let mut sizes = Vec::new();
+    while let Some(offer) = pair.offer() {
+        let bodies = messages(&offer).iter().map(|message| message.body.len());
+        sizes.push(bodies.sum::<usize>());
+    }
+    assert_eq!(sizes, [120 << 10, 120 << 10, 60 << 10]);
+}
+
+#[test]
+fn a_sender_that_never_confirms_is_cut_off() {
+    let (from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    let mut pair = Pair::new(from, to, u64::MAX);
+    let message = |number: u64| OfferedMessage {
+        number,
+        uid: u128::from(number).to_be_bytes(),
+        authority: String::new(),
+        queue: "orders".to_owned(),
+        visited: vec![1; 16],
+        checksum: checksum(b"x"),
+        body: bytes::Bytes::from_static(b"x"),
+        resume: false,
+    };
+    let (receiver, now) = (&mut pair.receiver, pair.now);
+    let mut offers = (0..100u64).map(|offer| {
+        let messages = (1..=100)
+            .map(|number| message(offer * 100 + number))
+            .collect();
+        let frame = SenderFrame {
+            frame: offer + 2,
+            content: SenderContent::Offer(messages),
+        };
+        step(&mut pair.to, |transaction| {
+            receiver.on_frame(transaction, now, now, frame)
+        })
+    });
+    let accepted = offers.by_ref().take_while(Result::is_ok).count();
+    assert_eq!(accepted, 20, "offers of 100 messages");
 }

@@ -6,11 +6,15 @@
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::{
-    frames::{FileId, OfferedMessage},
+    frames::OfferedMessage,
     inbound::is_known,
+    outgoing::size,
     receiver::{ReceiverSession, Verdict, no_route},
 };
-use crate::base::fault::planted;
+use crate::{base::fault::planted, queue::sqlite::checksum::checksum};
+
+/// The reason of a dead letter.
+const BAD_CHECKSUM: &str = "the body does not have its checksum: the sender's file was damaged";
 
 impl ReceiverSession {
     /// Postpones a message that would overtake a refused one of its destination.
@@ -31,7 +35,7 @@ impl ReceiverSession {
     pub(super) fn verdict(
         &mut self,
         transaction: &Transaction<'_>,
-        sender: FileId,
+        sender: i64,
         message: &OfferedMessage,
     ) -> rusqlite::Result<Verdict> {
         let destination = (message.authority.clone(), message.queue.clone());
@@ -63,9 +67,9 @@ impl ReceiverSession {
                 self.policy.max_body
             )));
         }
-        if crc32fast::hash(&message.body) != message.checksum {
-            let reason = "the checksum of the body does not match".to_owned();
-            return Ok(Verdict::Postpone(reason));
+        // The sender's file was damaged: the same body would come again.
+        if checksum(&message.body) != message.checksum {
+            return Ok(Verdict::Refuse(BAD_CHECKSUM.to_owned()));
         }
         match message.authority.is_empty() {
             true => self.verdict_here(transaction, message),
@@ -75,37 +79,54 @@ impl ReceiverSession {
 
     /// The message is for a queue of this machine.
     fn verdict_here(
-        &self,
+        &mut self,
         transaction: &Transaction<'_>,
         message: &OfferedMessage,
     ) -> rusqlite::Result<Verdict> {
-        let select = "SELECT messages FROM queues WHERE name = ?1";
-        let stored: Option<i64> = transaction
-            .prepare_cached(select)?
-            .query_row([&message.queue], |row| row.get(0))
-            .optional()?;
-        let Some(stored) = stored else {
-            return Ok(Verdict::Refuse(format!(
-                "queue `{}` does not exist",
-                message.queue
-            )));
+        let Some(depth) = self.depth(transaction, &message.queue)? else {
+            let reason = format!("queue `{}` does not exist", message.queue);
+            return Ok(Verdict::Refuse(reason));
         };
-        if self.policy.max_queue == u64::MAX {
-            return Ok(Verdict::Store);
+        let max = self.policy.max_queue;
+        if depth >= max {
+            let queue = &message.queue;
+            let reason = format!("queue `{queue}` is full: its limit is {max} messages");
+            return Ok(Verdict::Postpone(reason));
         }
-        let arriving = "SELECT count(*) FROM inbound WHERE authority = '' AND queue = ?1";
-        let arriving: i64 = transaction
-            .prepare_cached(arriving)?
-            .query_row([&message.queue], |row| row.get(0))?;
-        Ok(
-            match (stored + arriving).unsigned_abs() < self.policy.max_queue {
-                true => Verdict::Store,
-                false => Verdict::Postpone(format!(
-                    "queue `{}` is full: its limit is {} messages",
-                    message.queue, self.policy.max_queue
-                )),
-            },
-        )
+        if let Some(depth) = self.depths.get_mut(&message.queue) {
+            *depth += 1;
+        }
+        Ok(Verdict::Store)
+    }
+
+    /// Returns the messages that a queue has, and those that are stored and not yet visible; `None`
+    /// if there is no such queue. Without a limit, 0.
+    fn depth(
+        &mut self,
+        transaction: &Transaction<'_>,
+        queue: &str,
+    ) -> rusqlite::Result<Option<u64>> {
+        if let Some(depth) = self.depths.get(queue) {
+            return Ok(Some(*depth));
+        }
+        let select = "SELECT max(messages, 0) FROM queues WHERE name = ?1";
+        let visible: Option<usize> = transaction
+            .prepare_cached(select)?
+            .query_row([queue], |row| size(row, 0))
+            .optional()?;
+        let Some(visible) = visible else {
+            return Ok(None);
+        };
+        let mut depth = 0;
+        if self.policy.max_queue != u64::MAX {
+            let arriving = "SELECT count(*) FROM inbound WHERE authority = '' AND queue = ?1";
+            let arriving: usize = transaction
+                .prepare_cached(arriving)?
+                .query_row([queue], |row| size(row, 0))?;
+            depth = (visible + arriving) as u64;
+        }
+        self.depths.insert(queue.to_owned(), depth);
+        Ok(Some(depth))
     }
 
     /// The message passes through this machine.

@@ -1,13 +1,13 @@
 //! What a host reads and writes in the queue file.
 
-use rusqlite::{Connection, OptionalExtension as _, Transaction};
+use rusqlite::{Connection, Transaction};
 
 use crate::{
     courier::{
         QueueManager,
         handover::{
             Policy,
-            outgoing::{end_crashed, note_error},
+            outgoing::{end_crashed, hops_with, note_error},
         },
     },
     error::Result,
@@ -85,11 +85,24 @@ impl QueueManager {
         self.read(|connection, _| {
             let mut hops = Vec::new();
             for status in [1, 2] {
-                hops.append(&mut hops_of(connection, status)?);
+                hops.append(&mut hops_with(connection, status)?);
             }
             hops.sort_unstable();
             hops.dedup();
             Ok(hops)
+        })
+        .await
+    }
+
+    /// Returns the machines that have answered within the age of the history. One of them may hold
+    /// messages that this file does not know, because it was restored from an older copy.
+    pub(super) async fn recent_hops(&self) -> Result<Vec<String>> {
+        let age = Micros::try_from(self.config().history_age.as_micros()).unwrap_or(Micros::MAX);
+        self.read(move |connection, now| {
+            let sql = "SELECT authority FROM hops WHERE connected_at > ?1";
+            let mut select = connection.prepare_cached(sql)?;
+            let hops = select.query_map([now.saturating_sub(age)], |row| row.get(0))?;
+            hops.collect()
         })
         .await
     }
@@ -104,21 +117,5 @@ impl QueueManager {
             select.query_row([hop], |row| row.get(0))
         })
         .await
-    }
-}
-
-/// Steps from one machine to the next in the index, so that the number of messages does not matter.
-fn hops_of(connection: &Connection, status: u8) -> rusqlite::Result<Vec<String>> {
-    let sql = format!(
-        "SELECT hop FROM outgoing WHERE status = {status} AND hop > ?1 ORDER BY hop LIMIT 1"
-    );
-    let mut select = connection.prepare_cached(&sql)?;
-    let mut hops: Vec<String> = Vec::new();
-    loop {
-        let last = hops.last().map_or("", String::as_str);
-        match select.query_row([last], |row| row.get(0)).optional()? {
-            Some(hop) => hops.push(hop),
-            None => return Ok(hops),
-        }
     }
 }

@@ -19,19 +19,25 @@ pub(super) struct Hop {
     changed: Arc<Notify>,
 }
 
+/// Attempts to reach a machine for which no message waits.
+const GREETINGS: u32 = 10;
+/// A known machine is contacted this often without messages. It may hold messages that need a
+/// confirmation: its file, or this one, may have been restored from an older copy.
+const GREETING_INTERVAL: Duration = Duration::from_secs(3600);
 /// The first wait after a failure is at most this long.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 /// A silent connection is checked with an HTTP/2 PING.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 impl Hop {
-    /// Starts the task of the machine `authority`.
-    pub(super) fn start(shared: Arc<Shared>, authority: &str, scope: &Scope) -> Self {
+    /// Starts the task of the machine `authority`. With `greets`, it connects at
+    /// once although no messages wait.
+    pub(super) fn start(shared: Arc<Shared>, authority: &str, scope: &Scope, greets: bool) -> Self {
         let changed = Arc::new(Notify::new());
         let (authority, signal) = (authority.to_owned(), Arc::clone(&changed));
         scope.spawn_restarting("hand-over", move || {
             let (shared, signal) = (Arc::clone(&shared), Arc::clone(&signal));
-            run(shared, authority.clone(), signal)
+            run(shared, authority.clone(), signal, greets)
         });
         Self { changed }
     }
@@ -42,35 +48,64 @@ impl Hop {
     }
 }
 
-async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>) {
+async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>, greets: bool) {
     let mut rng = fastrand::Rng::new();
     let mut backoff = Backoff::new(FIRST_WAIT, shared.config.max_backoff);
+    let mut greetings = if greets { GREETINGS } else { 0 };
     let mut failing = false;
     loop {
-        changed.notified().await;
-        let mut accepted = false;
-        let ended = connection(&shared, &authority, &changed, &mut accepted).await;
-        if accepted {
+        if tokio::time::timeout(GREETING_INTERVAL, changed.notified())
+            .await
+            .is_err()
+        {
+            greetings = GREETINGS;
+        }
+        let has_messages = match shared.manager.has_messages_for(&authority).await {
+            Ok(has_messages) => has_messages,
+            Err(error) => {
+                tracing::warn!(machine = authority, %error, "the queue file cannot be read");
+                tokio::time::sleep(backoff.next(&mut rng)).await;
+                changed.notify_one();
+                continue;
+            }
+        };
+        if !has_messages && greetings == 0 {
+            continue;
+        }
+        let mut attempt = Attempt::default();
+        let ended = connection(&shared, &authority, &changed, &mut attempt).await;
+        if attempt.accepted {
             backoff.reset();
         }
+        greetings = if attempt.welcomed {
+            0
+        } else {
+            greetings.saturating_sub(1)
+        };
         let Err(error) = ended else {
             failing = false;
             continue;
         };
-        if !failing || accepted {
-            tracing::warn!(machine = authority, %error, "messages wait: the machine cannot take them over");
-        }
-        failing = true;
-        if let Err(error) = shared
-            .manager
-            .hop_failed(&authority, &error.to_string())
-            .await
-        {
-            tracing::warn!(machine = authority, %error, "the queue file cannot be written");
+        if has_messages {
+            let error = with_causes(&error);
+            if !failing || attempt.accepted {
+                tracing::warn!(machine = authority, %error, "messages wait: the machine cannot take them over");
+            }
+            failing = true;
+            if let Err(error) = shared.manager.hop_failed(&authority, &error).await {
+                tracing::warn!(machine = authority, %error, "the queue file cannot be written");
+            }
         }
         tokio::time::sleep(backoff.next(&mut rng)).await;
         changed.notify_one();
     }
+}
+
+/// How far a connection came.
+#[derive(Debug, Default)]
+struct Attempt {
+    welcomed: bool,
+    accepted: bool,
 }
 
 /// Connects and moves messages until the connection is idle.
@@ -78,11 +113,8 @@ async fn connection(
     shared: &Arc<Shared>,
     authority: &str,
     changed: &Notify,
-    accepted: &mut bool,
+    attempt: &mut Attempt,
 ) -> Result<()> {
-    if !shared.manager.has_messages_for(authority).await? {
-        return Ok(());
-    }
     let channel = endpoint(authority, shared.config.connect_timeout)?
         .connect()
         .await
@@ -93,9 +125,25 @@ async fn connection(
     let client = CourierClient::new(channel);
     let mut sending = Sending::open(Arc::clone(shared), authority, client).await?;
     let ended = sending.run(changed).await;
-    *accepted = sending.has_accepted();
+    attempt.welcomed = sending.is_welcomed();
+    attempt.accepted = sending.has_accepted();
     let closed = sending.end().await;
     ended.and(closed)
+}
+
+/// Returns an error's text with those of its causes.
+fn with_causes(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(next) = cause {
+        let words = next.to_string();
+        // Some libraries repeat the text of the cause.
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        cause = next.source();
+    }
+    text
 }
 
 fn endpoint(authority: &str, timeout: Duration) -> Result<Endpoint> {

@@ -88,7 +88,7 @@ impl ReceivingStream {
         crash_point("receiving-after-write");
         self.state = State::Open(session);
         // Messages may have become visible, or may go to the next machine.
-        self.shared.changed.notify_one();
+        self.shared.file_changed();
         Ok(answers.into_iter().map(wire::response).collect())
     }
 }

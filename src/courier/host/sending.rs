@@ -63,10 +63,17 @@ impl Sending {
             .expect("the channel is new");
         let opened = client.hand_over(ReceiverStream::new(frames));
         let limit = shared.config.answer_timeout;
-        let answers = match tokio::time::timeout(limit, opened).await {
-            Ok(Ok(response)) => response.into_inner(),
-            Ok(Err(status)) => return Err(from_status(status)),
-            Err(_) => return Err(silent(authority, limit)),
+        let opened = match tokio::time::timeout(limit, opened).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(from_status(status)),
+            Err(_) => Err(silent(authority, limit)),
+        };
+        let answers = match opened {
+            Ok(answers) => answers,
+            Err(error) => {
+                end(&shared, session).await?;
+                return Err(error);
+            }
         };
         crash_point("sending-after-hello");
         Ok(Self {
@@ -77,6 +84,12 @@ impl Sending {
             answers,
             session: Some(session),
         })
+    }
+
+    /// Returns whether the other machine has answered Hello.
+    pub(super) fn is_welcomed(&self) -> bool {
+        let session = self.session.as_ref();
+        session.is_some_and(SenderSession::is_welcomed)
     }
 
     /// Returns whether the other machine has accepted a message on this connection.
@@ -117,14 +130,10 @@ impl Sending {
 
     /// Notes in the file which messages the other machine may have stored.
     pub(super) async fn end(mut self) -> Result<()> {
-        let Some(mut session) = self.session.take() else {
-            return Ok(());
-        };
-        let ended = self
-            .shared
-            .manager
-            .write(move |transaction, _| session.end(transaction));
-        ended.await
+        match self.session.take() {
+            Some(session) => end(&self.shared, session).await,
+            None => Ok(()),
+        }
     }
 
     /// Offers messages as far as the window allows. Returns when a postponed destination may be
@@ -196,6 +205,13 @@ impl Sending {
             Err(_) => Err(silent(&self.authority, limit)),
         }
     }
+}
+
+/// Notes in the file which messages the other machine may have stored.
+async fn end(shared: &Shared, mut session: SenderSession) -> Result<()> {
+    let manager = &shared.manager;
+    let ended = manager.write(move |transaction, _| session.end(transaction));
+    ended.await
 }
 
 #[cold]

@@ -10,9 +10,12 @@ use flate2::{Compression, read::ZlibDecoder, write::ZlibEncoder};
 use prost::Message as _;
 
 use crate::{
-    courier::handover::{
-        Accept, Hello, Numbered, OfferedMessage, ReceiverContent, ReceiverFrame, SenderContent,
-        SenderFrame, Upto, Welcome,
+    courier::{
+        handover::{
+            Accept, Hello, Numbered, OfferedMessage, ReceiverContent, ReceiverFrame, SenderContent,
+            SenderFrame, Upto, Welcome,
+        },
+        message::{Destination, check_authority},
     },
     error::{Error, Result},
     wire::proto::{
@@ -23,6 +26,8 @@ use crate::{
 
 /// The largest offer, decompressed: twice what a sender puts into one, and one large message.
 const MAX_OFFER: u64 = 1 << 20;
+/// The most messages of an offer; a sender puts half as many into one.
+const MAX_MESSAGES: usize = 256;
 /// Smaller offers are not compressed.
 const MIN_COMPRESSED: usize = 512;
 /// The longest reason, in bytes.
@@ -35,6 +40,7 @@ pub(super) fn request(frame: SenderFrame) -> HandOverRequest {
             version: hello.version,
             sender: hello.sender.to_vec().into(),
             name: hello.name,
+            authority: hello.authority,
         }),
         SenderContent::Offer(messages) => RequestKind::Offer(offer(messages)),
         SenderContent::Confirm(upto) => RequestKind::Confirm(proto::HandOverConfirm {
@@ -58,6 +64,7 @@ pub(super) fn frame(request: HandOverRequest) -> Result<SenderFrame> {
             version: hello.version,
             sender: id("sender", &hello.sender)?,
             name: shortened(hello.name),
+            authority: machine(hello.authority)?,
         }),
         Some(RequestKind::Offer(offer)) => SenderContent::Offer(offered(offer)?),
         Some(RequestKind::Confirm(confirm)) => SenderContent::Confirm(Upto {
@@ -170,6 +177,10 @@ fn offered(offer: proto::HandOverOffer) -> Result<Vec<OfferedMessage>> {
         true => offer.messages,
         false => decompressed(&offer.deflated)?.messages,
     };
+    if messages.len() > MAX_MESSAGES {
+        let rule = format_args!("must be at most {MAX_MESSAGES}, but are {}", messages.len());
+        return Err(Error::invalid("messages", rule));
+    }
     let messages = messages.into_iter().map(|message| {
         if message.visited.len() % 16 != 0 {
             return Err(Error::invalid(
@@ -180,8 +191,11 @@ fn offered(offer: proto::HandOverOffer) -> Result<Vec<OfferedMessage>> {
         Ok(OfferedMessage {
             number: message.number,
             uid: id("id", &message.id)?,
-            authority: message.authority,
-            queue: message.queue,
+            authority: match message.authority.is_empty() {
+                true => String::new(),
+                false => machine(message.authority)?,
+            },
+            queue: queue(message.queue)?,
             visited: message.visited.into(),
             checksum: message.checksum,
             body: message.body,
@@ -189,6 +203,18 @@ fn offered(offer: proto::HandOverOffer) -> Result<Vec<OfferedMessage>> {
         })
     });
     messages.collect()
+}
+
+fn machine(authority: String) -> Result<String> {
+    check_authority(&authority)
+        .map(|()| authority)
+        .map_err(|_| Error::invalid("authority", "must be HOST:PORT"))
+}
+
+fn queue(name: String) -> Result<String> {
+    Destination::local(&name)
+        .map(|_| name)
+        .map_err(|_| Error::invalid("queue", "must be the name of a queue"))
 }
 
 fn decompressed(deflated: &[u8]) -> Result<proto::OfferedMessages> {
@@ -250,6 +276,14 @@ mod tests {
         }
     }
 
+    fn message_to(authority: &str, queue: &str) -> OfferedMessage {
+        OfferedMessage {
+            authority: authority.to_owned(),
+            queue: queue.to_owned(),
+            ..message(1, b"x")
+        }
+    }
+
     #[test]
     fn offers_are_the_same_after_the_wire_compressed_or_not() {
         for body in [&b"short"[..], &[b'x'; 5_000]] {
@@ -277,10 +311,23 @@ mod tests {
             version: 1,
             sender: Bytes::from_static(b"short"),
             name: String::new(),
+            authority: "host:1".to_owned(),
         };
         let kind = Some(RequestKind::Hello(hello));
         let error = frame(HandOverRequest { frame: 1, kind }).expect_err("short");
         assert!(error.to_string().contains("sender"), "{error}");
+        for (field, broken) in [
+            ("queue", message_to("host:1", "a/b")),
+            ("authority", message_to("host", "orders")),
+        ] {
+            let content = SenderContent::Offer(vec![broken]);
+            let error = frame(request(Numbered { frame: 1, content })).expect_err(field);
+            assert!(error.to_string().contains(field), "{error}");
+        }
+        let many = (1..=257).map(|number| message(number, b"x")).collect();
+        let content = SenderContent::Offer(many);
+        let error = frame(request(Numbered { frame: 1, content })).expect_err("too many");
+        assert!(error.to_string().contains("256"), "{error}");
         let error = frame(HandOverRequest {
             frame: 1,
             kind: None,

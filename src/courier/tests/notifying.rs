@@ -110,8 +110,14 @@ async fn a_delayed_put_is_notified_with_its_delay() {
     let place = Place::new();
     let manager = place.open().await;
     let queue = manager.queue("orders").expect("a name");
-    let later = crate::queue::NewMessage::new("later").after(Duration::from_secs(100));
-    queue.put(vec![later]).await.expect("put");
+    let put = |seconds| {
+        let message = crate::queue::NewMessage::new("later").after(Duration::from_secs(seconds));
+        queue.put(vec![message])
+    };
+    put(100).await.expect("put");
+    // Not only the first one: a queue may be empty in between.
+    put(300).await.expect("put");
+    put(0).await.expect("put");
     #[derive(Debug, Default)]
     struct Delays(Mutex<Vec<Duration>>);
     #[async_trait]
@@ -126,7 +132,31 @@ async fn a_delayed_put_is_notified_with_its_delay() {
     }
     let relay = Arc::new(Delays::default());
     let manager = manager.with_notifier(Arc::clone(&relay) as Arc<dyn Notifier>);
-    manager.notify_pending().await.expect("notified");
-    let delay = relay.0.lock().expect("no panic")[0];
-    assert!((90..=100).contains(&delay.as_secs()), "{delay:?}");
+    assert_eq!(manager.notify_pending().await.expect("notified"), 3);
+    let delays = relay.0.lock().expect("no panic").clone();
+    let seconds: Vec<u64> = delays.iter().map(Duration::as_secs).collect();
+    assert_eq!(delays[0], Duration::ZERO);
+    assert!((90..=100).contains(&seconds[1]), "{delays:?}");
+    assert!((290..=300).contains(&seconds[2]), "{delays:?}");
+    assert_eq!(number(&manager, PENDING).await, 0);
+}
+
+/// Another transaction may have sent, and commit later.
+#[tokio::test]
+async fn a_commit_signals_the_host_although_an_earlier_one_did() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let far = manager
+        .destination("reveille://far:7600/in")
+        .expect("valid");
+    let signals = manager.outgoing();
+    let mut connection = manager.connect().expect("connected");
+    let first = connection.transaction().expect("begun");
+    manager.send_in(&first, &far, "a").expect("sent");
+    // Of another connection, whose commit came before.
+    manager.committed();
+    first.commit().expect("committed");
+    let before = *signals.borrow();
+    manager.committed();
+    assert_ne!(*signals.borrow(), before);
 }

@@ -81,8 +81,10 @@ pub(super) fn maintain(
     MessageCounts::read(transaction, queue, now)
 }
 
-/// Removes a batch of expired messages of all queues of the file, the earliest expired first.
-pub(super) fn remove_expired(transaction: &Transaction<'_>, now: Micros) -> rusqlite::Result<()> {
+/// Removes a batch of expired messages of all queues of the file, the earliest expired first;
+/// returns whether there may be more.
+pub(crate) fn remove_expired(transaction: &Transaction<'_>, now: Micros) -> rusqlite::Result<bool> {
     let mut remove = transaction.prepare_cached(REMOVE)?;
-    remove.execute([now, REMOVED_PER_CALL]).map(|_| ())
+    let removed = remove.execute([now, REMOVED_PER_CALL])?;
+    Ok(i64::try_from(removed).unwrap_or(i64::MAX) >= REMOVED_PER_CALL)
 }

@@ -2,9 +2,16 @@
 //!
 //! Knows neither a relay nor how the caller's transaction is committed.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Transaction, params};
 
-use super::{MessageId, NewMessage, checksum::checksum, clock, later, limit, message_id};
+use super::{
+    MessageId, NewMessage,
+    checksum::checksum,
+    clock::{self, Micros},
+    later, limit, message_id,
+};
 
 /// Inserts messages. With `notify`, the relay has to be notified of them after the commit.
 pub(super) fn insert(
@@ -14,23 +21,29 @@ pub(super) fn insert(
     notify: bool,
 ) -> rusqlite::Result<Vec<MessageId>> {
     let (now, inserted_at) = (clock::advance(transaction)?, clock::machine_time());
+    let mut unnotified: BTreeMap<Micros, (usize, usize)> = BTreeMap::new();
     let mut insert = transaction.prepare_cached(
         "INSERT INTO messages (queue, visible_at, ends_at, inserted_at, checksum, body)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?;
-    let ids = messages.iter().map(|message| {
+    let mut put = |message: &NewMessage| {
         let visible_at = later(now, message.delay);
         let ends_at = message.time_to_live.map(|ttl| later(now, ttl));
         let body = &message.body[..];
         let sum = checksum(body);
+        let due = if visible_at > now { visible_at } else { 0 };
+        let (messages, bytes) = unnotified.entry(due).or_default();
+        (*messages, *bytes) = (*messages + 1, *bytes + body.len());
         let row = params![queue, visible_at, ends_at, inserted_at, sum, body];
         Ok(message_id(insert.insert(row)?))
-    });
+    };
+    let ids = messages.iter().map(&mut put);
     let ids = ids.collect::<rusqlite::Result<Vec<_>>>()?;
-    let bytes = messages.iter().map(|message| message.body.len()).sum();
     count_put(transaction, queue, messages.len())?;
-    if notify && !messages.is_empty() {
-        note_unnotified(transaction, queue, messages.len(), bytes, fastrand::i64(..))?;
+    if notify {
+        for (due, (messages, bytes)) in unnotified {
+            note_unnotified(transaction, queue, due, messages, bytes)?;
+        }
     }
     Ok(ids)
 }
@@ -46,22 +59,30 @@ pub(crate) fn count_put(
     count.execute([queue, limit(messages)]).map(drop)
 }
 
-/// Notes that the relay must be notified of messages. The `revision` is random: a process that has
-/// notified deletes the row only if its revision is the same as before, and a counter that begins
-/// anew with each row could repeat.
+/// Notes that the relay must be notified of messages that are visible from `due` on; 0 is at once.
+///
+/// The row's revision is random: a process that has notified deletes the row only if its revision is
+/// the same as before, and a counter that begins anew with each row could repeat.
 pub(crate) fn note_unnotified(
     transaction: &Transaction<'_>,
     queue: i64,
+    due: Micros,
     messages: usize,
     bytes: usize,
-    revision: i64,
 ) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
-            "INSERT INTO unnotified (queue, messages, bytes, revision) VALUES (?1, ?2, ?3, ?4)
+            "INSERT INTO unnotified (queue, due, messages, bytes, revision)
+             VALUES (?1, ?2, ?3, ?4, ?5)
              ON CONFLICT DO UPDATE SET messages = messages + excluded.messages,
                bytes = bytes + excluded.bytes, revision = excluded.revision",
         )?
-        .execute(params![queue, limit(messages), limit(bytes), revision])
+        .execute(params![
+            queue,
+            due,
+            limit(messages),
+            limit(bytes),
+            fastrand::i64(..)
+        ])
         .map(drop)
 }

@@ -94,19 +94,34 @@ pub(crate) const SCHEMA: Schema = Schema {
         CREATE INDEX outgoing_ready ON outgoing (hop, id) WHERE status = 1;
         CREATE INDEX outgoing_sent ON outgoing (hop, id) WHERE status = 2;
         CREATE INDEX outgoing_history ON outgoing (confirmed_at) WHERE status = 3;
-        CREATE INDEX outgoing_by_end ON outgoing (ends_at) WHERE status = 1 AND ends_at IS NOT NULL;
+        CREATE INDEX outgoing_by_destination ON outgoing (hop, authority, queue, id)
+            WHERE status = 1;
+        CREATE INDEX outgoing_by_end ON outgoing (hop, ends_at)
+            WHERE status = 1 AND ends_at IS NOT NULL;
         CREATE TABLE hops (
             authority TEXT NOT NULL PRIMARY KEY,
+            receiver BLOB, -- the id of the file that answered last
             -- Messages up to this id may be stored at the hop already: only the hop knows.
             uncertain_upto INTEGER NOT NULL DEFAULT 0,
             connected_at INTEGER,
             last_error TEXT,
             last_error_at INTEGER
         ) STRICT, WITHOUT ROWID;
+        -- The present connection of each sender; messages of an earlier one are refused. A machine
+        -- that reaches this one under two names has two.
+        CREATE TABLE senders (
+            id INTEGER NOT NULL PRIMARY KEY,
+            file BLOB NOT NULL,
+            authority TEXT NOT NULL, -- by which the sender reaches this machine
+            connection BLOB NOT NULL,
+            name TEXT NOT NULL,
+            connected_at INTEGER NOT NULL,
+            UNIQUE (file, authority)
+        ) STRICT;
         -- From other machines: stored and not yet visible.
         CREATE TABLE inbound (
             id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
-            sender BLOB NOT NULL,
+            sender INTEGER NOT NULL REFERENCES senders (id),
             number INTEGER NOT NULL, -- within the sender's present connection
             uid BLOB NOT NULL,
             authority TEXT NOT NULL, -- '': this machine
@@ -117,13 +132,7 @@ pub(crate) const SCHEMA: Schema = Schema {
             body BLOB NOT NULL,
             UNIQUE (sender, uid)
         ) STRICT;
-        -- The present connection of each sender; messages of an earlier one are refused.
-        CREATE TABLE senders (
-            sender BLOB NOT NULL PRIMARY KEY,
-            connection BLOB NOT NULL,
-            name TEXT NOT NULL,
-            connected_at INTEGER NOT NULL
-        ) STRICT, WITHOUT ROWID;
+        CREATE INDEX inbound_by_queue ON inbound (queue) WHERE authority = '';
         -- History: messages that a committed transaction received, or that were passed on. It also
         -- recognises a message that comes again from a restored copy of its sender.
         CREATE TABLE received (
@@ -145,12 +154,14 @@ pub(crate) const SCHEMA: Schema = Schema {
             checksum INTEGER NOT NULL,
             body BLOB NOT NULL
         ) STRICT;
-        -- Queues with messages of which the relay was not told.
+        -- Messages of which the relay was not told, by the time from which they are visible.
         CREATE TABLE unnotified (
-            queue INTEGER NOT NULL PRIMARY KEY REFERENCES queues (id),
+            queue INTEGER NOT NULL REFERENCES queues (id),
+            due INTEGER NOT NULL, -- 0: visible when they were stored
             messages INTEGER NOT NULL,
             bytes INTEGER NOT NULL,
-            revision INTEGER NOT NULL -- changes with each message
-        ) STRICT",
+            revision INTEGER NOT NULL, -- changes with each message
+            PRIMARY KEY (queue, due)
+        ) STRICT, WITHOUT ROWID",
     ],
 };

@@ -21,7 +21,10 @@ impl World {
         let mut before = before.copied();
         let overtaken = before.any(|other| {
             let other_message = &self.sent[usize::try_from(other).expect("a number")];
-            other > id && other_message.from == message.from && other_message.queue == message.queue
+            other > id
+                && other_message.from == message.from
+                && other_message.name == message.name
+                && other_message.queue == message.queue
         });
         // A restored receiver lost it, and a restored sender brings it back after later ones.
         match overtaken && !message.may_be_lost {
@@ -30,7 +33,7 @@ impl World {
         }
     }
 
-    /// No message is ready at the sender and visible at the receiver.
+    /// No message is ready at the sender and visible at the receiver, or the other way round.
     pub(super) fn check_pair(&self, id: u64) -> Result<(), String> {
         let Some(connection) = self.connections.get(&id) else {
             return Ok(());
@@ -50,17 +53,26 @@ impl World {
                 return Err(format!("a message is on both sides: {id}"));
             }
         }
+        let confirmed = format!(
+            "SELECT uid FROM outgoing WHERE status = 3 AND hop = '{}' ORDER BY id DESC LIMIT 20",
+            connection.hop
+        );
+        for id in from.ids(&confirmed) {
+            if !self.shape.restores && to.count("inbound WHERE 1", id) > 0 {
+                return Err(format!("a message counts as visible and is not: {id}"));
+            }
+        }
         Ok(())
     }
 
     /// Each message was handled once, or is a dead letter for a reason.
     pub(super) fn check_end(&mut self) -> Result<(), String> {
         for (number, machine) in self.machines.iter().enumerate() {
-            // A sender that was restored without a message connects only for its next one.
-            let mut held = machine.ids("SELECT uid FROM inbound");
-            held.retain(|id| !self.sent[usize::try_from(*id).expect("a number")].may_be_lost);
-            if !held.is_empty() {
-                return Err(format!("a message stays invisible: {held:?} at {number}"));
+            for (sender, name) in machine.held() {
+                // A file from before the first connection knows nothing of it.
+                if self.machines[sender].knows(&name) {
+                    return Err(format!("a message stays invisible: at {number} as {name}"));
+                }
             }
             let waiting = machine.ids("SELECT uid FROM outgoing WHERE status IN (1, 2)");
             if !waiting.is_empty() {

@@ -1,15 +1,17 @@
 //! One machine of the hand-over's simulation: a queue file in memory, its clock, its consumer.
 
+use std::collections::BTreeSet;
+
 use rusqlite::{Connection, Transaction, backup::Backup, params};
 
 use crate::{
     base::fault::Fault,
     courier::handover::{
         Policy,
-        outgoing::{end_crashed, expire_unoffered},
+        outgoing::{self, NewOutgoing, end_crashed, expire_unoffered},
         policy,
     },
-    queue::sqlite::schema::SCHEMA,
+    queue::sqlite::{checksum::checksum, schema::SCHEMA},
 };
 
 /// A message's id in the simulation: its number, as in its uid.
@@ -21,6 +23,9 @@ pub(super) struct Machine {
     /// The newest copy, with the number of messages that the consumer had then.
     pub(super) copy: Option<(Connection, usize)>,
     pub(super) up: bool,
+    /// The machines that the host connects to although no message waits for them.
+    pub(super) greets: BTreeSet<String>,
+    pub(super) greeted: i64,
     /// Connections of an earlier life are gone.
     pub(super) life: u32,
     pub(super) policy: Policy,
@@ -53,6 +58,8 @@ impl Machine {
             file,
             copy: None,
             up: true,
+            greets: BTreeSet::new(),
+            greeted: 0,
             life: 0,
             policy,
             offset: 0,
@@ -94,24 +101,17 @@ impl Machine {
             for (id, authority, queue) in sends {
                 let hop = policy::next_hop(&routes, authority).unwrap_or(authority);
                 let body = id.to_string().into_bytes();
-                let checksum = crc32fast::hash(&body);
-                transaction
-                    .prepare_cached(
-                        "INSERT INTO outgoing (uid, authority, queue, hop, status, stored_at, ends_at,
-                           visited, size, checksum, body)
-                         VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, x'', ?7, ?8, ?9)",
-                    )?
-                    .execute(params![
-                        uid(*id),
-                        authority,
-                        queue,
-                        hop,
-                        now,
-                        ends_at,
-                        i64::try_from(body.len()).expect("short"),
-                        checksum,
-                        body
-                    ])?;
+                let message = NewOutgoing {
+                    uid: &uid(*id),
+                    authority,
+                    queue,
+                    hop,
+                    stored_at: now,
+                    ends_at,
+                    checksum: checksum(&body),
+                    body: &body,
+                };
+                outgoing::insert(transaction, &message)?;
             }
             Ok(())
         });
@@ -171,6 +171,13 @@ impl Machine {
     /// What a host does once it has opened the file.
     pub(super) fn opened(&mut self) {
         self.step(true, end_crashed);
+        self.greet();
+    }
+
+    /// The host connects to each machine that it knows.
+    pub(super) fn greet(&mut self) {
+        let sql = "SELECT authority FROM hops WHERE connected_at IS NOT NULL";
+        self.greets = self.texts(sql).into_iter().collect();
     }
 
     pub(super) fn expire(&mut self, now: i64, fault: Fault) {
@@ -179,12 +186,38 @@ impl Machine {
         });
     }
 
-    /// Returns the next machines of messages that are not visible there.
-    pub(super) fn hops(&self) -> Vec<String> {
-        let sql = "SELECT DISTINCT hop FROM outgoing WHERE status IN (1, 2) ORDER BY hop";
+    /// Returns the next machines of messages that are not visible there, and those that may hold
+    /// messages which this file does not know.
+    pub(super) fn hops(&self, fault: Fault) -> BTreeSet<String> {
+        let sql = "SELECT DISTINCT hop FROM outgoing WHERE status IN (1, 2)";
+        let mut hops: BTreeSet<_> = self.texts(sql).into_iter().collect();
+        if fault != Fault::NoGreeting {
+            hops.extend(self.greets.iter().cloned());
+        }
+        hops
+    }
+
+    /// Returns the senders of messages that are stored and not visible, with this machine's name.
+    pub(super) fn held(&self) -> Vec<(usize, String)> {
+        let sql = "SELECT DISTINCT s.file, s.authority
+                   FROM inbound i JOIN senders s ON s.id = i.sender";
+        let mut select = self.file.prepare_cached(sql).expect("a statement");
+        let rows = select.query_map([], |row| Ok((row.get::<_, [u8; 16]>(0)?, row.get(1)?)));
+        let rows: rusqlite::Result<Vec<_>> = rows.expect("rows").collect();
+        let rows = rows.expect("senders").into_iter();
+        rows.map(|(file, name)| (machine_of(file), name)).collect()
+    }
+
+    /// Returns whether the file has a connection by this name on record.
+    pub(super) fn knows(&self, name: &str) -> bool {
+        let sql = "SELECT authority FROM hops WHERE connected_at IS NOT NULL";
+        self.texts(sql).iter().any(|known| known == name)
+    }
+
+    fn texts(&self, sql: &str) -> Vec<String> {
         let mut select = self.file.prepare_cached(sql).expect("a statement");
         let rows = select.query_map([], |row| row.get(0)).expect("rows");
-        rows.collect::<rusqlite::Result<_>>().expect("hops")
+        rows.collect::<rusqlite::Result<_>>().expect("texts")
     }
 
     pub(super) fn copy_file(&mut self) {
@@ -250,7 +283,7 @@ fn copy_of(file: &Connection) -> Connection {
 }
 
 /// Returns all messages that the file knows.
-fn ids_of(file: &Connection) -> std::collections::BTreeSet<Id> {
+fn ids_of(file: &Connection) -> BTreeSet<Id> {
     let sql =
         "SELECT uid FROM outgoing UNION SELECT uid FROM inbound UNION SELECT uid FROM messages
                UNION SELECT uid FROM received UNION SELECT uid FROM dead_letters";
@@ -263,6 +296,10 @@ fn ids_of(file: &Connection) -> std::collections::BTreeSet<Id> {
 
 pub(super) fn file_id(number: usize) -> [u8; 16] {
     (number as u128 + 1).to_be_bytes()
+}
+
+fn machine_of(file: [u8; 16]) -> usize {
+    usize::try_from(u128::from_be_bytes(file) - 1).expect("the simulation's")
 }
 
 pub(super) fn uid(id: Id) -> [u8; 16] {

@@ -8,6 +8,8 @@ use crate::courier::{Route, handover::Policy};
 pub(super) struct Shape {
     pub(super) machines: usize,
     paths: Paths,
+    /// Machines are reached by two names.
+    aliases: bool,
     pub(super) messages: usize,
     /// The largest number of messages of a commit.
     pub(super) burst: usize,
@@ -64,6 +66,7 @@ impl Shape {
                 3
             },
             paths,
+            aliases: rng.u8(..4) == 0,
             messages: if rng.bool() {
                 rng.usize(2..12)
             } else {
@@ -100,7 +103,8 @@ impl Shape {
             return (from, "nowhere:1".to_owned());
         }
         let to = (from + rng.usize(1..self.machines)) % self.machines;
-        (to, authority(to))
+        let name = usize::from(self.aliases && rng.bool());
+        (to, names(to)[name].clone())
     }
 
     /// Returns whether a message passes a machine on its way.
@@ -115,16 +119,16 @@ impl Shape {
     }
 }
 
-/// Returns the name of a machine.
-pub(super) fn authority(number: usize) -> String {
-    format!("machine-{number}:7600")
+/// Returns the names of a machine.
+fn names(number: usize) -> [String; 2] {
+    ["machine", "alias"].map(|name| format!("{name}-{number}:7600"))
 }
 
 /// Returns the machine of a name.
 pub(super) fn number(authority: &str) -> usize {
     let number = authority
-        .strip_prefix("machine-")
-        .and_then(|rest| rest.strip_suffix(":7600"));
+        .split_once('-')
+        .and_then(|(_, rest)| rest.strip_suffix(":7600"));
     number
         .and_then(|number| number.parse().ok())
         .expect("a machine")
@@ -134,13 +138,18 @@ pub(super) fn number(authority: &str) -> usize {
 pub(super) fn policy(own: usize, shape: &Shape) -> Policy {
     let route = |pattern: &str, hop: usize| Route {
         pattern: pattern.to_owned(),
-        hop: authority(hop),
+        hop: names(hop)[0].clone(),
     };
     let gate = shape.machines - 1;
     let mut routes = Vec::new();
     if shape.paths == Paths::Gate {
-        let direct = (0..shape.machines).filter(|to| own == gate && *to != own);
-        routes.extend(direct.map(|to| route(&authority(to), to)));
+        // A machine does not know its own names, so that the gate's are not routed.
+        let direct = (0..shape.machines).filter(|to| *to != own && (own == gate || *to == gate));
+        let names = direct.flat_map(names);
+        routes.extend(names.map(|name| Route {
+            pattern: name.clone(),
+            hop: name,
+        }));
         if own != gate {
             routes.push(route("*", gate));
         }

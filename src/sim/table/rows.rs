@@ -141,6 +141,8 @@ pub(super) const COURIER_FAULTS: &[Row] = rows! {
     HeldConfirmed, "hand-over: welcome", "sent messages count as visible although the receiver holds them";
     OffersBeforeWelcome, "hand-over: welcome", "messages are offered before the receiver has said what it holds";
     OldConnectionAccepted, "hand-over: connection", "frames of an earlier connection are handled";
+    OneSessionPerSender, "hand-over: connection", "a sender that reaches the receiver by two names has one session";
+    NoGreeting, "hand-over: connection", "a host connects only while messages wait, and never confirms those that a restored file does not know";
     FrameGapAccepted, "hand-over: frames", "a frame is handled although an earlier one is missing";
     RestoredCopyStored, "hand-over: ids", "the ids of earlier messages are forgotten";
     PostponedOvertaken, "hand-over: order", "a message overtakes a postponed one of its queue";

@@ -1,0 +1,62 @@
+//! Forgets which queue file answered under a machine's name, after that file was replaced.
+
+use rusqlite::{OptionalExtension as _, Transaction, params};
+
+use super::{manager::QueueManager, message::check_authority, rows::unsigned};
+use crate::{
+    backend::sqlite::refuse,
+    error::{Error, ErrorKind, Result},
+};
+
+/// The result of [`QueueManager::forget_machine`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Forgotten {
+    /// Messages that only the former file has. They are given up.
+    pub given_up: u64,
+    /// Messages that the former file may have. They are offered to the next file, so that they
+    /// arrive twice if the former file returns.
+    pub uncertain: u64,
+}
+
+impl QueueManager {
+    /// Forgets which queue file answered as `authority` (`HOST:PORT`, a next machine), so that
+    /// messages go to the file that answers now. Needed only if the former file is gone for good
+    /// while messages to it were not settled: the hand-over refuses the new file then.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if this file has no connection to that machine on record; errors of
+    /// the file.
+    pub async fn forget_machine(&self, authority: &str) -> Result<Forgotten> {
+        check_authority(authority)?;
+        let authority = authority.to_ascii_lowercase();
+        let forgotten = self
+            .database()
+            .write(move |transaction| forget(transaction, &authority));
+        forgotten.await
+    }
+}
+
+fn forget(transaction: &Transaction<'_>, authority: &str) -> rusqlite::Result<Forgotten> {
+    let select = "SELECT uncertain_upto FROM hops WHERE authority = ?1 AND receiver IS NOT NULL";
+    let uncertain: Option<i64> = transaction
+        .query_row(select, [authority], |row| row.get(0))
+        .optional()?;
+    let Some(upto) = uncertain else {
+        let message = format!("no queue file has answered as `{authority}`");
+        return Err(refuse(Error::new(ErrorKind::NotFound, message)));
+    };
+    let count = |status: i64, upto: i64| {
+        let sql = "SELECT count(*) FROM outgoing WHERE hop = ?1 AND status = ?2 AND id <= ?3";
+        transaction.query_row(sql, params![authority, status, upto], |row| {
+            unsigned(row, 0)
+        })
+    };
+    let forgotten = Forgotten {
+        given_up: count(2, i64::MAX)?,
+        uncertain: count(1, upto)?,
+    };
+    let update = "UPDATE hops SET receiver = NULL WHERE authority = ?1";
+    transaction.execute(update, [authority])?;
+    Ok(forgotten)
+}
