@@ -385,13 +385,14 @@ async fn no_verb_but_serve_and_send_with_create_makes_a_file() {
         &["history", rome.place()],
         &["dead", rome.place()],
         &["requeue", rome.place(), &id],
+        &["forget", rome.place(), "berlin:7610"],
         &["purge", rome.place(), "--destination", "reveille://a:1/b"],
     ] {
         let verb: Vec<_> = ["queue"].iter().chain(arguments).copied().collect();
         let output = rome.output(&verb).await;
         assert_eq!(output.status.code(), Some(5), "{arguments:?}");
         let error = stderr(&output);
-        assert!(error.contains("there is no file"), "{arguments:?}: {error}");
+        assert!(error.contains("does not exist"), "{arguments:?}: {error}");
         assert_eq!(error.lines().count(), 1, "{error}");
     }
     assert!(!file(&rome).exists());

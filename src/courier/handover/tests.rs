@@ -4,7 +4,7 @@ use rusqlite::{Connection, Transaction};
 
 use super::{
     Accept, OfferedMessage, Policy, ReceiverContent, ReceiverFrame, ReceiverSession, SenderContent,
-    SenderFrame, SenderSession,
+    SenderFrame, SenderSession, Welcome,
     outgoing::{self, NewOutgoing},
 };
 use crate::{
@@ -393,4 +393,48 @@ fn a_sender_that_never_confirms_is_cut_off() {
     });
     let accepted = offers.by_ref().take_while(Result::is_ok).count();
     assert_eq!(accepted, 20, "offers of 100 messages");
+}
+
+#[test]
+fn peers_of_another_version_are_refused_and_nothing_changes() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    commit_message(&mut from, 1, "orders");
+    let mut pair = Pair::new(from, to, u64::MAX);
+    pair.sender = SenderSession::new(HOP, "here", 7, Fault::NONE);
+    let sender = &mut pair.sender;
+    let mut hello = step(&mut pair.from, |transaction| sender.begin(transaction));
+    let SenderContent::Hello(content) = &mut hello.content else {
+        panic!("no Hello");
+    };
+    content.version = 2;
+    pair.receiver = ReceiverSession::new([8; 16], policy(u64::MAX), Fault::NONE);
+    let (receiver, now) = (&mut pair.receiver, pair.now);
+    let answers = step(&mut pair.to, |transaction| {
+        receiver.on_frame(transaction, now, now, hello)
+    });
+    let error = answers.expect_err("another version").to_string();
+    assert!(error.contains("programs of one version"), "{error}");
+
+    let welcome = Welcome {
+        version: 2,
+        receiver: [2; 16],
+        held: vec![[1; 16]],
+    };
+    let welcome = ReceiverFrame {
+        frame: 1,
+        content: ReceiverContent::Welcome(welcome),
+    };
+    let sender = &mut pair.sender;
+    let replies = step(&mut pair.from, |transaction| {
+        sender.on_frame(transaction, now, welcome)
+    });
+    let error = replies.expect_err("another version").to_string();
+    assert!(error.contains("programs of one version"), "{error}");
+    let ready = "SELECT count(*) FROM outgoing WHERE status = 1";
+    let ready: i64 = pair
+        .from
+        .query_row(ready, [], |row| row.get(0))
+        .expect("a count");
+    assert_eq!(ready, 1);
 }

@@ -251,6 +251,61 @@ async fn messages_to_another_machine_wait_in_the_order_of_the_commits() {
     );
 }
 
+/// A failed transaction has no effect, and the next one has all of it.
+#[tokio::test]
+async fn a_file_that_is_locked_read_only_or_full_says_so_and_loses_nothing() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let pragma = async |sql: &'static str| {
+        let set = manager
+            .database()
+            .run(move |connection| connection.execute_batch(sql));
+        set.await.expect("set");
+    };
+    pragma("PRAGMA busy_timeout = 10").await;
+    let orders = manager.destination("orders").expect("a queue");
+    let attempt = async || {
+        let mut transaction = manager.begin();
+        transaction.send(&orders, vec![7; 60_000]).await?;
+        transaction.commit().await
+    };
+    let other = rusqlite::Connection::open(place.path()).expect("open");
+    for (breaks, mends, kind, words) in [
+        (
+            "",
+            "",
+            ErrorKind::Unavailable,
+            "is locked by another process",
+        ),
+        (
+            "PRAGMA query_only = ON",
+            "PRAGMA query_only = OFF",
+            ErrorKind::Denied,
+            "is read-only",
+        ),
+        (
+            "PRAGMA max_page_count = 1",
+            "PRAGMA max_page_count = 1000000",
+            ErrorKind::Exhausted,
+            "full",
+        ),
+    ] {
+        match breaks {
+            "" => other.execute_batch("BEGIN IMMEDIATE").expect("locked"),
+            _ => pragma(breaks).await,
+        }
+        let error = attempt().await.expect_err(words);
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.message().contains(words), "{error}");
+        match mends {
+            "" => other.execute_batch("ROLLBACK").expect("unlocked"),
+            _ => pragma(mends).await,
+        }
+        attempt().await.expect("mended");
+    }
+    assert_eq!(number(&manager, "SELECT count(*) FROM messages").await, 3);
+}
+
 #[tokio::test]
 async fn refused_sends_name_the_field_and_leave_the_transaction_usable() {
     let place = Place::new();

@@ -11,6 +11,8 @@ use tonic_health::pb::{
 
 #[derive(Debug)]
 pub(super) struct HealthService {
+    /// The names of the served services.
+    names: &'static [&'static str],
     serving: watch::Receiver<bool>,
 }
 
@@ -22,19 +24,38 @@ pub(crate) struct Health {
 
 type Watch = futures_core::stream::BoxStream<'static, Result<HealthCheckResponse, Status>>;
 
-/// Service names of health checks; the empty one is the whole server.
-const NAMES: [&str; 4] = [
-    "",
+/// The services of a relay.
+pub(super) const OF_RELAY: &[&str] = &[
     "reveille.v1.Relay",
     "reveille.v1.Flags",
     "reveille.v1.Admin",
 ];
+/// The services of a relay that hosts queues.
+#[cfg(feature = "courier")]
+pub(super) const OF_RELAY_AND_QUEUES: &[&str] = &[
+    "reveille.v1.Relay",
+    "reveille.v1.Flags",
+    "reveille.v1.Admin",
+    "reveille.v1.Courier",
+];
+/// The services of a host of queues.
+#[cfg(feature = "courier")]
+pub(super) const OF_QUEUES: &[&str] = &["reveille.v1.Courier"];
 
 impl HealthService {
-    /// Creates the service of a serving relay, and the handle of its state.
-    pub(super) fn new() -> (Self, Health) {
+    /// Creates the service of a serving server with these services, and the handle of its state.
+    pub(super) fn new(names: &'static [&'static str]) -> (Self, Health) {
         let (sender, serving) = watch::channel(true);
-        (Self { serving }, Health { serving: sender })
+        (Self { names, serving }, Health { serving: sender })
+    }
+
+    /// Checks the name of a service; the empty one is the whole server.
+    fn check_name(&self, request: &HealthCheckRequest) -> Result<(), Status> {
+        let name = request.service.as_str();
+        match name.is_empty() || self.names.contains(&name) {
+            true => Ok(()),
+            false => Err(Status::not_found("service: is not served here")),
+        }
     }
 }
 
@@ -53,12 +74,12 @@ impl health_server::Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        check_service(request.get_ref())?;
+        self.check_name(request.get_ref())?;
         Ok(Response::new(answer(*self.serving.borrow())))
     }
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watch>, Status> {
-        check_service(request.get_ref())?;
+        self.check_name(request.get_ref())?;
         // `None` once the drain was reported.
         let state = Some((self.serving.clone(), true));
         let answers = stream::unfold(state, |state| async move {
@@ -70,13 +91,6 @@ impl health_server::Health for HealthService {
             Some((Ok(answer(now)), now.then_some((serving, false))))
         });
         Ok(Response::new(Box::pin(answers)))
-    }
-}
-
-fn check_service(request: &HealthCheckRequest) -> Result<(), Status> {
-    match NAMES.contains(&request.service.as_str()) {
-        true => Ok(()),
-        false => Err(Status::not_found("service: is not served here")),
     }
 }
 

@@ -13,7 +13,7 @@ use super::courier::CourierService;
 use super::{
     admin::AdminService,
     flags::FlagsService,
-    health::{Health, HealthService},
+    health::{self, Health, HealthService},
     relay::RelayService,
 };
 use crate::{
@@ -53,7 +53,12 @@ impl Services {
             stream_max_age,
             draining,
         } = self;
-        let (health_service, health) = HealthService::new();
+        let names = health::OF_RELAY;
+        #[cfg(feature = "courier")]
+        let names = queues
+            .as_ref()
+            .map_or(names, |_| health::OF_RELAY_AND_QUEUES);
+        let (health_service, health) = HealthService::new(names);
         let health_service =
             HealthServer::new(health_service).max_decoding_message_size(Limits::REQUEST_BYTES);
         let broken = |error| {
@@ -96,7 +101,7 @@ impl Services {
 /// Returns the routes of a host of queues without a relay, and the handle of its health service.
 #[cfg(feature = "courier")]
 pub(crate) fn queue_routes(host: Arc<Host>, draining: CancellationToken) -> (Routes, Health) {
-    let (health_service, health) = HealthService::new();
+    let (health_service, health) = HealthService::new(health::OF_QUEUES);
     let health_service =
         HealthServer::new(health_service).max_decoding_message_size(Limits::REQUEST_BYTES);
     let routes = Routes::new(courier_service(host, draining)).add_service(health_service);
