@@ -127,8 +127,7 @@ impl QueueManagerConfig {
 
     /// Returns the next machine on the way to `authority`.
     pub(crate) fn hop_of<'a>(&'a self, authority: &'a str) -> &'a str {
-        let route = self.routes.iter().find(|route| route.matches(authority));
-        route.map_or(authority, |route| &route.hop)
+        Route::next_hop(&self.routes, authority).unwrap_or(authority)
     }
 
     /// Returns the destination of an alias, of `QUEUE@ALIAS`, or of a text that
@@ -152,7 +151,13 @@ impl QueueManagerConfig {
 }
 
 impl Route {
-    pub(super) fn matches(&self, authority: &str) -> bool {
+    /// Returns the next machine of the first route that matches.
+    pub(crate) fn next_hop<'r>(routes: &'r [Self], authority: &str) -> Option<&'r str> {
+        let route = routes.iter().find(|route| route.matches(authority))?;
+        Some(&route.hop)
+    }
+
+    fn matches(&self, authority: &str) -> bool {
         let Some(suffix) = self.pattern.strip_prefix('*') else {
             return self.pattern == authority;
         };

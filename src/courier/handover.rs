@@ -14,7 +14,7 @@ pub(crate) mod frames;
 mod inbound;
 mod offering;
 pub(crate) mod outgoing;
-pub(crate) mod policy;
+mod policy;
 pub(crate) mod receiver;
 pub(crate) mod sender;
 #[cfg(test)]

@@ -26,12 +26,6 @@ impl Policy {
     /// Returns the next machine of a message that passes through this one. Only a route allows it:
     /// a machine is no open relay.
     pub(crate) fn next_hop(&self, authority: &str) -> Option<&str> {
-        next_hop(&self.routes, authority)
+        Route::next_hop(&self.routes, authority)
     }
-}
-
-/// Returns the hop of the first route that matches.
-pub(crate) fn next_hop<'r>(routes: &'r [Route], authority: &str) -> Option<&'r str> {
-    let route = routes.iter().find(|route| route.matches(authority))?;
-    Some(&route.hop)
 }

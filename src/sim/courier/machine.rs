@@ -6,10 +6,12 @@ use rusqlite::{Connection, Transaction, backup::Backup, params};
 
 use crate::{
     base::fault::Fault,
-    courier::handover::{
-        Policy,
-        outgoing::{self, NewOutgoing, end_crashed, expire_unoffered},
-        policy,
+    courier::{
+        Route,
+        handover::{
+            Policy,
+            outgoing::{self, NewOutgoing, end_crashed, expire_unoffered},
+        },
     },
     queue::sqlite::{checksum::checksum, schema::SCHEMA},
 };
@@ -99,7 +101,7 @@ impl Machine {
         let routes = self.policy.routes.clone();
         self.step(true, |transaction| {
             for (id, authority, queue) in sends {
-                let hop = policy::next_hop(&routes, authority).unwrap_or(authority);
+                let hop = Route::next_hop(&routes, authority).unwrap_or(authority);
                 let body = id.to_string().into_bytes();
                 let message = NewOutgoing {
                     uid: &uid(*id),
