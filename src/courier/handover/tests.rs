@@ -4,7 +4,7 @@ use rusqlite::{Connection, Transaction, params};
 
 use super::{
     Accept, OfferedMessage, Policy, ReceiverContent, ReceiverFrame, ReceiverSession, SenderContent,
-    SenderFrame, SenderSession,
+    SenderFrame, SenderSession, outgoing::bury_damaged,
 };
 use crate::{base::fault::Fault, queue::sqlite::schema::SCHEMA};
 
@@ -216,4 +216,46 @@ fn messages_after_a_settled_refusal_are_stored_at_once() {
     commit_message(&pair.from, 2, "later");
     pair.settle();
     assert_eq!(pair.visible(), [[2; 16]]);
+}
+
+/// A damaged message is left to a dead letter, and the next one resumes its postponed destination.
+#[test]
+fn a_damaged_message_is_not_offered_and_delays_no_other_one() {
+    let (from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    for uid in 1..=4 {
+        commit_message(&from, uid, "orders");
+    }
+    let damage = |pair: &Pair, row: i64| {
+        let damaged = "UPDATE outgoing SET body = x'ff' WHERE id = ?1";
+        pair.from.execute(damaged, [row]).expect("damaged");
+    };
+    let mut pair = Pair::new(from, to, 1);
+    damage(&pair, 1);
+    let next = pair.sender.next_offer(&pair.from, pair.now);
+    let next = next.expect("the file can be read");
+    assert_eq!(next.damaged, [1]);
+    let offer = next.offer.expect("an offer");
+    assert_eq!(messages(&offer).len(), 3);
+    // The second message is stored. The third one is postponed, and is damaged then.
+    let answer = pair.receives(offer);
+    pair.answered(answer);
+    damage(&pair, 3);
+    pair.to.execute("DELETE FROM messages", []).expect("taken");
+    pair.now += 15_000_000;
+    let next = pair.sender.next_offer(&pair.from, pair.now);
+    let next = next.expect("the file can be read");
+    assert_eq!(next.damaged, [3]);
+    let answer = pair.receives(next.offer.expect("an offer"));
+    pair.answered(answer);
+    assert_eq!(pair.visible(), [[4; 16]]);
+    step(&mut pair.from, |transaction| {
+        bury_damaged(transaction, &[1, 3], 5)
+    });
+    let dead = "SELECT count(*) FROM dead_letters WHERE reason LIKE '%checksum%'";
+    let dead: i64 = pair
+        .from
+        .query_row(dead, [], |row| row.get(0))
+        .expect("counted");
+    assert_eq!(dead, 2);
 }

@@ -51,7 +51,7 @@ fn a_wrong_dequeue_count_hides_no_message() {
     block_on(async {
         let receiver = Receiver::start().await;
         let original = original(&receiver).await;
-        for count in [-1, 1 << 40] {
+        for count in [-1, 1_i64 << 40] {
             let copy = original.copy(None);
             let sql = format!(
                 "UPDATE messages SET dequeue_count = {count}
