@@ -47,6 +47,7 @@ pub(super) struct Receiver {
 fn quick() -> HostConfig {
     HostConfig {
         interval: Duration::from_millis(10),
+        connect_timeout: Duration::from_millis(500),
         max_backoff: Duration::from_millis(300),
         ..HostConfig::default()
     }
@@ -228,13 +229,14 @@ async fn hand_over(manager: &QueueManager) -> Result<(), Error> {
     let began = std::time::Instant::now();
     loop {
         let status = manager.status().await?;
-        let mut destinations = status.destinations.into_iter();
-        let Some(waiting) = destinations.find(|one| one.ready + one.sent > 0) else {
+        let mut waiting = status.destinations;
+        waiting.retain(|one| one.ready + one.sent > 0);
+        if waiting.is_empty() {
             return Ok(());
-        };
+        }
         if began.elapsed() > HAND_OVER {
             // Without an error in the status nothing is reported.
-            return match waiting.last_error {
+            return match waiting.into_iter().find_map(|one| one.last_error) {
                 Some((error, _)) => Err(Error::new(reveille::ErrorKind::Unavailable, error)),
                 None => Ok(()),
             };
@@ -282,6 +284,7 @@ async fn flip_bits(was_clean: bool, first_seed: u64) -> Tally {
 fn a_flipped_bit_is_detected_by_a_host_after_a_crash() {
     block_on(async {
         let tally = flip_bits(false, 0).await;
+        // The whole check compares each index with its table.
         tally.check(0);
     });
 }
@@ -290,6 +293,8 @@ fn a_flipped_bit_is_detected_by_a_host_after_a_crash() {
 fn a_flipped_bit_alters_no_body_of_a_host_after_a_clean_end() {
     block_on(async {
         let tally = flip_bits(true, 10_000).await;
-        tally.check(FLIPS as usize);
+        // The quick check does not: a flipped key or row id in an index, or a flipped name of a
+        // machine in a row of `outgoing`, may hide messages until the next whole check. Measured: 3.
+        tally.check(FLIPS as usize / 50);
     });
 }

@@ -86,7 +86,8 @@ fn a_flipped_bit_in_a_plain_queue_alters_no_body() {
                 tally.blocked.push(format!("{place}: {error}"));
             }
         }
-        // Nothing checks the indexes of this file: a flip there may hide a message.
-        tally.check(FLIPS as usize);
+        // Nothing checks this file before it is used: a flipped key in `messages_by_time`, or a
+        // flipped number of cells in a page, may hide messages. Measured: 4.
+        tally.check(FLIPS as usize / 50);
     });
 }
