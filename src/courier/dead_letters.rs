@@ -195,7 +195,7 @@ fn requeue(
     new: [u8; 16],
     now: Micros,
 ) -> rusqlite::Result<([u8; 16], bool)> {
-    type Found = (String, String, u32, Vec<u8>, Micros);
+    type Found = (String, String, i64, Vec<u8>, Micros);
     let found: Option<Found> = transaction
         .prepare_cached(SELECT)?
         .query_row([uid], |row| {

@@ -13,6 +13,7 @@ use crate::{
     error::Result,
     queue::sqlite::{
         clock::{self, Micros},
+        dequeue_count,
         schema::SCHEMA,
     },
 };
@@ -156,7 +157,7 @@ fn find(connection: &Connection, uid: [u8; 16]) -> rusqlite::Result<Option<Messa
 }
 
 fn in_queue(row: &Row<'_>, now: Micros) -> rusqlite::Result<MessageStatus> {
-    let (queue, dequeue_count) = (row.get(0)?, row.get(2)?);
+    let (queue, dequeue_count) = (row.get(0)?, dequeue_count(row.get(2)?));
     let is_hidden = row.get::<_, Micros>(3)? > now;
     Ok(match is_hidden && dequeue_count > 0 {
         true => MessageStatus::BeingReceived {

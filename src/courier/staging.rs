@@ -14,9 +14,9 @@ use crate::{
     backend::sqlite::refuse,
     error::{Error, ErrorKind, Result},
     queue::sqlite::{
-        checksum::{checksum, is_sound},
+        checksum::{BAD_CHECKSUM, checksum, is_sound},
         clock::Micros,
-        limit,
+        dequeue_count, limit,
         put::{count_put, note_unnotified},
         queue_id, system_time,
     },
@@ -123,8 +123,6 @@ const DEAD_LETTER: &str = "INSERT INTO dead_letters
        coalesce(m.checksum, 0), m.body
      FROM messages m JOIN queues q ON q.id = m.queue WHERE m.id = ?1
      ON CONFLICT (uid) DO UPDATE SET reason = excluded.reason, died_at = excluded.died_at";
-/// The reason of a dead letter whose body is damaged.
-pub(super) const BAD_CHECKSUM: &str = "the body does not have its checksum: the file was damaged";
 
 /// Stores a message that is not ready; returns the row and, for a queue of this file, its number.
 pub(super) fn stage(
@@ -253,7 +251,7 @@ pub(super) fn receive(
     Ok(taken)
 }
 
-type Visible = (Taken, ReceivedMessage, Option<u32>);
+type Visible = (Taken, ReceivedMessage, Option<i64>);
 
 fn visible(row: &Row<'_>, queue: i64, name: &str) -> rusqlite::Result<Visible> {
     let body = Bytes::from(row.get::<_, Vec<u8>>(2)?);
@@ -268,7 +266,7 @@ fn visible(row: &Row<'_>, queue: i64, name: &str) -> rusqlite::Result<Visible> {
         id: MessageId::from_bytes(row.get::<_, Option<_>>(1)?.unwrap_or_default()),
         queue: name.to_owned(),
         body,
-        dequeue_count: row.get::<_, u32>(4)?.saturating_add(1),
+        dequeue_count: dequeue_count(row.get(4)?).saturating_add(1),
         arrived_at: system_time(row.get(5)?),
     };
     Ok((taken, message, row.get(3)?))

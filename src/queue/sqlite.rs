@@ -353,11 +353,17 @@ fn read_message(row: &Row<'_>) -> rusqlite::Result<PeekedMessage> {
     let body = Bytes::from(row.get::<_, Vec<u8>>(1)?);
     Ok(PeekedMessage {
         id: message_id(row.get(0)?),
-        dequeue_count: row.get(2)?,
+        dequeue_count: dequeue_count(row.get(2)?),
         inserted_at: system_time(row.get(3)?),
         fault: checksum::fault(&body, row.get(4)?),
         body,
     })
+}
+
+/// Converts a dequeue count of the file. A damaged row may have any number; it must not hide the
+/// messages that are read with it.
+pub(crate) fn dequeue_count(stored: i64) -> u32 {
+    u32::try_from(stored.max(0)).unwrap_or(u32::MAX)
 }
 
 /// Converts a time of the file.

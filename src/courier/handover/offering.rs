@@ -21,6 +21,8 @@ pub(crate) struct Next {
     /// When there may be more to offer without an answer: a postponed destination's wait ends, or
     /// there are more rows to read.
     pub(crate) wait: Option<Duration>,
+    /// Rows whose bodies are damaged. The caller makes dead letters of them with `bury_damaged`.
+    pub(crate) damaged: Vec<i64>,
 }
 
 /// Messages that are offered and not yet visible at the receiver.
@@ -58,7 +60,12 @@ impl SenderSession {
         let wait = wait.map(Duration::from_micros);
         let offer =
             (!messages.is_empty()).then(|| self.frames.number(SenderContent::Offer(messages)));
-        Ok(Next { offer, wait })
+        let damaged = std::mem::take(&mut self.damaged);
+        Ok(Next {
+            offer,
+            wait,
+            damaged,
+        })
     }
 
     /// Offers the messages of destinations whose wait is over and whose earlier offers are answered.
@@ -99,6 +106,10 @@ impl SenderSession {
                 }
                 if let Some(retry) = self.retries.get_mut(&destination) {
                     retry.cursor = row.id;
+                    if !row.is_sound {
+                        self.damaged.push(row.id);
+                        continue;
+                    }
                     row.message.resume = std::mem::take(&mut retry.resume);
                 }
                 self.offer(row, messages, bytes);
@@ -137,7 +148,10 @@ impl SenderSession {
             }
             self.cursor = id;
             let row = with_id(connection, &self.hop, id)?;
-            self.offer(row, messages, bytes);
+            match row.is_sound {
+                true => self.offer(row, messages, bytes),
+                false => self.damaged.push(id),
+            }
         }
         Ok(false)
     }

@@ -10,7 +10,10 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use super::frames::{Micros, OfferedMessage, Uid};
 use crate::{
     base::fault::{Fault, planted},
-    queue::sqlite::limit,
+    queue::sqlite::{
+        checksum::{BAD_CHECKSUM, checksum, is_sound},
+        limit,
+    },
 };
 
 /// The authority of the machine that a message goes to, and the queue.
@@ -21,6 +24,9 @@ pub(super) struct Row {
     pub(super) id: i64,
     pub(super) message: OfferedMessage,
     pub(super) destination: Destination,
+    /// Whether the body has its checksum. A receiver cannot tell a damaged row from a damaged
+    /// frame, so that the message would be offered again and again.
+    pub(super) is_sound: bool,
 }
 
 /// The reason of a dead letter.
@@ -210,8 +216,10 @@ pub(super) fn size(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<u
 fn read(row: &rusqlite::Row<'_>, hop: &str) -> rusqlite::Result<Row> {
     let (authority, queue): (String, String) = (row.get(2)?, row.get(3)?);
     let is_last = authority == hop;
+    let (stored, body): (i64, Vec<u8>) = (row.get(5)?, row.get(6)?);
     Ok(Row {
         id: row.get(0)?,
+        is_sound: is_sound(&body, Some(stored)),
         message: OfferedMessage {
             number: 0,
             uid: row.get(1)?,
@@ -222,8 +230,8 @@ fn read(row: &rusqlite::Row<'_>, hop: &str) -> rusqlite::Result<Row> {
             },
             queue: queue.clone(),
             visited: row.get(4)?,
-            checksum: row.get(5)?,
-            body: Bytes::from(row.get::<_, Vec<u8>>(6)?),
+            checksum: checksum(&body),
+            body: Bytes::from(body),
             resume: false,
         },
         destination: (authority, queue),
@@ -249,6 +257,16 @@ pub(super) fn mark_visible(
     let sql = "UPDATE outgoing SET status = 3, confirmed_at = ?2 WHERE id = ?1 AND status = 2";
     transaction.prepare_cached(sql)?.execute([row, now])?;
     Ok(())
+}
+
+/// Moves damaged messages that were not offered to the dead letters.
+pub(crate) fn bury_damaged(
+    transaction: &Transaction<'_>,
+    rows: &[i64],
+    now: Micros,
+) -> rusqlite::Result<()> {
+    rows.iter()
+        .try_for_each(|row| bury(transaction, *row, now, BAD_CHECKSUM))
 }
 
 /// Moves a message that was not sent to the dead letters.

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     base::fault::{Fault, planted},
     error::{Error, ErrorKind, Result},
-    queue::sqlite::{put::note_unnotified, queue_id},
+    queue::sqlite::{checksum::checksum, put::note_unnotified, queue_id},
 };
 
 /// One connection from a sender.
@@ -204,6 +204,11 @@ impl ReceiverSession {
             self.number = message.number;
             if let Err(error) = self.check_bounds() {
                 return Ok(Err(error));
+            }
+            if checksum(&message.body) != message.checksum {
+                // The sender has checked its own row.
+                let rule = "does not fit the body, which was damaged on the way";
+                return Ok(Err(Error::invalid("checksum", rule)));
             }
             let destination = || (message.authority.clone(), message.queue.clone());
             let verdict = self.verdict(transaction, sender, message)?;

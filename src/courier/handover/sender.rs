@@ -51,6 +51,8 @@ pub(crate) struct SenderSession {
     pub(super) has_accepted: bool,
     /// The messages of Welcome are confirmed, and not yet visible.
     pub(super) held_confirmed: bool,
+    /// Rows behind the cursors whose bodies do not have their checksums. They are not offered.
+    pub(super) damaged: Vec<i64>,
 }
 
 #[derive(Debug)]
@@ -98,6 +100,7 @@ impl SenderSession {
             retries: BTreeMap::new(),
             has_accepted: false,
             held_confirmed: false,
+            damaged: Vec::new(),
         }
     }
 

@@ -5,7 +5,7 @@ use rusqlite::{Connection, Transaction};
 use super::{
     Accept, OfferedMessage, Policy, ReceiverContent, ReceiverFrame, ReceiverSession, SenderContent,
     SenderFrame, SenderSession, Welcome,
-    outgoing::{self, NewOutgoing},
+    outgoing::{self, NewOutgoing, bury_damaged},
 };
 use crate::{
     base::fault::Fault,
@@ -257,25 +257,27 @@ fn messages_after_a_settled_refusal_are_stored_at_once() {
     assert_eq!(pair.visible(), [[2; 16]]);
 }
 
-/// The body would come damaged each time.
+/// The sender connects again, and offers it again.
 #[test]
-fn a_damaged_body_becomes_a_dead_letter() {
+fn a_body_that_is_damaged_on_the_way_is_not_stored() {
     let (mut from, to) = (file(1), file(2));
     create_queue(&to, "orders");
     commit_message(&mut from, 1, "orders");
-    commit_message(&mut from, 2, "orders");
-    from.execute("UPDATE outgoing SET body = x'ff' WHERE id = 1", [])
-        .expect("damaged");
     let mut pair = Pair::new(from, to, u64::MAX);
+    let mut offer = pair.offer().expect("an offer");
+    let SenderContent::Offer(messages) = &mut offer.content else {
+        panic!("no offer");
+    };
+    messages[0].body = bytes::Bytes::from_static(b"x");
+    let (receiver, now) = (&mut pair.receiver, pair.now);
+    let answers = step(&mut pair.to, |transaction| {
+        receiver.on_frame(transaction, now, now, offer)
+    });
+    let error = answers.expect_err("damaged").to_string();
+    assert!(error.contains("checksum"), "{error}");
+    pair.connect(u64::MAX);
     pair.settle();
-    pair.now += 1_000_000;
-    pair.settle();
-    assert_eq!(pair.visible(), [[2; 16]]);
-    let reason: String = pair
-        .from
-        .query_row("SELECT reason FROM dead_letters", [], |row| row.get(0))
-        .expect("a dead letter");
-    assert!(reason.contains("checksum"), "{reason}");
+    assert_eq!(pair.visible(), [[1; 16]]);
 }
 
 /// A connection may last longer than the age limit.
@@ -437,4 +439,46 @@ fn peers_of_another_version_are_refused_and_nothing_changes() {
         .query_row(ready, [], |row| row.get(0))
         .expect("a count");
     assert_eq!(ready, 1);
+}
+
+/// A damaged message is left to a dead letter, and the next one resumes its postponed destination.
+#[test]
+fn a_damaged_message_is_not_offered_and_delays_no_other_one() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    for uid in 1..=4 {
+        commit_message(&mut from, uid, "orders");
+    }
+    let damage = |pair: &Pair, row: i64| {
+        let damaged = "UPDATE outgoing SET body = x'ff' WHERE id = ?1";
+        pair.from.execute(damaged, [row]).expect("damaged");
+    };
+    let mut pair = Pair::new(from, to, 1);
+    damage(&pair, 1);
+    let next = pair.sender.next_offer(&pair.from, pair.now);
+    let next = next.expect("the file can be read");
+    assert_eq!(next.damaged, [1]);
+    let offer = next.offer.expect("an offer");
+    assert_eq!(messages(&offer).len(), 3);
+    // The second message is stored. The third one is postponed, and is damaged then.
+    let answer = pair.receives(offer);
+    pair.answered(answer);
+    damage(&pair, 3);
+    pair.to.execute("DELETE FROM messages", []).expect("taken");
+    pair.now += 15_000_000;
+    let next = pair.sender.next_offer(&pair.from, pair.now);
+    let next = next.expect("the file can be read");
+    assert_eq!(next.damaged, [3]);
+    let answer = pair.receives(next.offer.expect("an offer"));
+    pair.answered(answer);
+    assert_eq!(pair.visible(), [[4; 16]]);
+    step(&mut pair.from, |transaction| {
+        bury_damaged(transaction, &[1, 3], 5)
+    });
+    let dead = "SELECT count(*) FROM dead_letters WHERE reason LIKE '%checksum%'";
+    let dead: i64 = pair
+        .from
+        .query_row(dead, [], |row| row.get(0))
+        .expect("counted");
+    assert_eq!(dead, 2);
 }

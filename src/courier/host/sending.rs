@@ -15,7 +15,7 @@ use crate::{
     base::{clock::Tick, fault::Fault},
     courier::{
         crash_point::crash_point,
-        handover::{ReceiverFrame, SenderFrame, SenderSession},
+        handover::{ReceiverFrame, SenderFrame, SenderSession, outgoing::bury_damaged},
     },
     error::{Error, ErrorKind, Result},
     wire::{
@@ -148,6 +148,13 @@ impl Sending {
             });
             let (session, next) = offering.await?;
             self.session = Some(session);
+            if !next.damaged.is_empty() {
+                let bury = self
+                    .shared
+                    .manager
+                    .write(move |transaction, now| bury_damaged(transaction, &next.damaged, now));
+                bury.await?;
+            }
             let Some(offer) = next.offer else {
                 return Ok(next.wait);
             };

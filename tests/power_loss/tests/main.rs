@@ -4,6 +4,7 @@
 //! A test prints the seed of a failure; `REVEILLE_SEED=17 cargo test -p reveille-power-loss NAME`
 //! runs it again. The calls, the crash points and the images are the same; the times differ.
 
+mod bit_flips;
 mod control;
 mod faults;
 mod history;

@@ -68,7 +68,7 @@ pub(crate) fn seeds(all: Range<u64>) -> Range<u64> {
 /// Runs a test's future.
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
+        .enable_all()
         .build();
     runtime.expect("a runtime").block_on(work)
 }
