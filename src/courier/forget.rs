@@ -2,20 +2,23 @@
 
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
-use super::{manager::QueueManager, message::check_authority, rows::unsigned};
+use super::{
+    handover::outgoing::ALL, manager::QueueManager, message::check_authority, rows::unsigned,
+};
 use crate::{
     backend::sqlite::refuse,
     error::{Error, ErrorKind, Result},
+    queue::sqlite::clock,
 };
 
 /// The result of [`QueueManager::forget_machine`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Forgotten {
-    /// Messages that only the former file has. They are given up.
+    /// Messages that only the former file has. They become dead letters without their bodies.
     pub given_up: u64,
-    /// Messages that the former file may have. They are offered to the next file, so that they
-    /// arrive twice if the former file returns.
+    /// Messages that the former file may have, at most. They are offered to the next file, so that
+    /// they arrive twice if the former file returns.
     pub uncertain: u64,
 }
 
@@ -56,7 +59,20 @@ fn forget(transaction: &Transaction<'_>, authority: &str) -> rusqlite::Result<Fo
         given_up: count(2, i64::MAX)?,
         uncertain: count(1, upto)?,
     };
-    let update = "UPDATE hops SET receiver = NULL WHERE authority = ?1";
-    transaction.execute(update, [authority])?;
+    // Their bodies are at the former file only.
+    let bury = "INSERT INTO dead_letters
+                  (uid, authority, queue, reason, stored_at, died_at, checksum, body)
+                SELECT uid, authority, queue, ?2, stored_at, ?3, checksum, body
+                FROM outgoing WHERE hop = ?1 AND status = 2
+                ON CONFLICT (uid) DO UPDATE
+                SET reason = excluded.reason, died_at = excluded.died_at";
+    let reason = format!("given up: only the former queue file of `{authority}` has it");
+    transaction.execute(bury, params![authority, reason, clock::machine_time()])?;
+    let delete = "DELETE FROM outgoing WHERE hop = ?1 AND status = 2";
+    transaction.execute(delete, [authority])?;
+    // A connection that is open now notes its own end.
+    let update = "UPDATE hops SET receiver = NULL,
+                    uncertain_upto = iif(uncertain_upto = ?2, ?2, 0) WHERE authority = ?1";
+    transaction.execute(update, params![authority, ALL])?;
     Ok(forgotten)
 }

@@ -128,10 +128,10 @@ impl Host {
             errors: Mutex::new(LogLimiter::new(Duration::from_secs(10))),
         });
         let scope = Scope::new();
-        let recent = shared.manager.recent_hops().await?;
+        let known = shared.manager.known_hops().await?;
         let hops = Arc::new(Scope::new());
         let (dispatcher, of_hops) = (Arc::clone(&shared), Arc::clone(&hops));
-        scope.spawn(async move { dispatcher.dispatch(&of_hops, recent).await });
+        scope.spawn(async move { dispatcher.dispatch(&of_hops, known).await });
         let notifying = Arc::clone(&shared);
         scope.spawn(async move { notifying.notify().await });
         let maintenance = Arc::clone(&shared);
@@ -167,11 +167,11 @@ impl Host {
 }
 
 impl Shared {
-    /// Keeps a task for each next machine with messages, and for each of `recent`.
-    async fn dispatch(self: Arc<Self>, scope: &Scope, recent: Vec<String>) {
+    /// Keeps a task for each next machine with messages, and for each of `known`.
+    async fn dispatch(self: Arc<Self>, scope: &Scope, known: Vec<String>) {
         let mut hops: HashMap<String, Hop> = HashMap::new();
         let start = |name: &str, greets| Hop::start(Arc::clone(&self), name, scope, greets);
-        for name in recent {
+        for name in known {
             let hop = start(&name, true);
             hop.changed();
             hops.insert(name, hop);

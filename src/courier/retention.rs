@@ -28,6 +28,13 @@ const KEPT_FREE: i64 = 1_024;
 
 const REMOVE_STAGED: &str = "DELETE FROM staged WHERE id IN
      (SELECT id FROM staged WHERE ends_at <= ?1 ORDER BY ends_at LIMIT ?2)";
+/// Without a relay nothing else bounds the number of rows.
+const MERGE_DUE: &str = "INSERT INTO unnotified (queue, due, messages, bytes, revision)
+     SELECT queue, 0, sum(messages), sum(bytes), random() FROM unnotified
+     WHERE due BETWEEN 1 AND ?1 GROUP BY queue
+     ON CONFLICT DO UPDATE SET messages = messages + excluded.messages,
+       bytes = bytes + excluded.bytes, revision = excluded.revision";
+const REMOVE_MERGED: &str = "DELETE FROM unnotified WHERE due BETWEEN 1 AND ?1";
 const REMOVE_SENT: &str = "DELETE FROM outgoing WHERE id IN (SELECT id FROM outgoing
        WHERE status = 3 AND confirmed_at <= ?1 ORDER BY confirmed_at LIMIT ?2)";
 const COUNT_SENT: &str = "SELECT count(*) FROM outgoing WHERE status = 3";
@@ -75,6 +82,9 @@ fn remove(
     // Listeners remove them too, but a queue may be read by transactions only.
     let mut is_full = remove_expired(transaction, now)?;
     is_full |= delete(REMOVE_STAGED, now, STEP)?;
+    for sql in [MERGE_DUE, REMOVE_MERGED] {
+        transaction.prepare_cached(sql)?.execute([now])?;
+    }
     for (remove, count) in [(REMOVE_SENT, COUNT_SENT), (REMOVE_RECEIVED, COUNT_RECEIVED)] {
         is_full |= delete(remove, cut, STEP)?;
         let count: i64 = transaction

@@ -444,7 +444,7 @@ impl World {
             return Ok(());
         }
         let connection = self.connections.get_mut(&id).expect("found above");
-        if sender.is_welcomed() {
+        if sender.has_settled() {
             self.machines[from].greets.remove(&connection.hop);
         }
         connection.sender = Some(sender);

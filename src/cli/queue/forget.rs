@@ -11,7 +11,7 @@ Example:
 
 A machine that gets a new queue file is refused while messages to its former file are not settled, \
 because only that file knows which of them it has. Bring the file back if you can. This command \
-gives up the messages that only the former file has. Messages that it may have \
+makes dead letters of the messages that only the former file has, without their bodies. Messages that it may have \
 are sent to the new file, and would arrive twice if the former file came back.";
 
 #[derive(Debug, clap::Args)]

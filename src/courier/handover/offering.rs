@@ -34,6 +34,8 @@ const OFFER: usize = 128;
 /// Bytes of bodies of one offer: a line with 256 kbit/s takes 4 s, less than the receiver's
 /// deadline for a frame.
 const OFFER_BYTES: usize = 128 << 10;
+/// Destinations that are postponed at the same time: half of the receiver's limit.
+const POSTPONED: usize = 5_000;
 /// Rows of postponed destinations that a step skips at most.
 const SKIPPED: usize = 10_000;
 
@@ -143,7 +145,8 @@ impl SenderSession {
                 }
                 continue;
             }
-            if !self.has_room(messages.len(), *bytes, size(row, 3)?) {
+            let has_room = self.has_room(messages.len(), *bytes, size(row, 3)?);
+            if !has_room || self.retries.len() >= POSTPONED {
                 break;
             }
             self.cursor = id;

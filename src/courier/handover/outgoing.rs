@@ -33,7 +33,7 @@ pub(super) struct Row {
 const TOO_OLD: &str = "the next machine did not accept it within the age limit";
 const COLUMNS: &str = "id, uid, authority, queue, visited, checksum, body";
 /// All messages may be stored at the hop.
-pub(super) const ALL: i64 = i64::MAX;
+pub(crate) const ALL: i64 = i64::MAX;
 
 /// A message to another machine, as a commit adds it.
 #[derive(Debug)]

@@ -36,6 +36,8 @@ pub(crate) struct ReceiverSession {
     sender: Option<i64>,
     /// The number of the last answered message.
     number: u64,
+    /// The sender has not confirmed the messages of Welcome.
+    holds: bool,
     /// The number up to which the sender has confirmed.
     confirmed: u64,
     /// Destinations of which a message was postponed: later ones must not overtake it.
@@ -79,6 +81,7 @@ impl ReceiverSession {
             frames: FrameNumbers::default(),
             sender: None,
             number: 0,
+            holds: false,
             confirmed: 0,
             postponed: HashSet::new(),
             refused: HashMap::new(),
@@ -166,10 +169,12 @@ impl ReceiverSession {
         let held = "SELECT uid FROM inbound WHERE sender = ?1 ORDER BY id";
         let mut held = transaction.prepare_cached(held)?;
         let held = held.query_map([sender], |row| row.get(0))?;
+        let held: Vec<_> = held.collect::<rusqlite::Result<_>>()?;
+        self.holds = !held.is_empty();
         Ok(Ok(Welcome {
             version: VERSION,
             receiver: self.policy.own,
-            held: held.collect::<rusqlite::Result<_>>()?,
+            held,
         }))
     }
 
@@ -240,6 +245,10 @@ impl ReceiverSession {
 
     /// Checks what a connection makes this machine keep.
     fn check_bounds(&self) -> Result<()> {
+        if self.holds && !planted!(self.fault, HeldNotConfirmed) {
+            let rule = "must not come before the confirmation of the messages of Welcome";
+            return Err(Error::invalid("messages", rule));
+        }
         if self.number - self.confirmed > UNCONFIRMED {
             let rule = format_args!("must be at most {UNCONFIRMED} before a confirmation");
             return Err(Error::invalid("messages", rule));
@@ -265,6 +274,7 @@ impl ReceiverSession {
             return Ok(Err(Error::invalid("upto", rule)));
         }
         self.confirmed = self.confirmed.max(upto.number);
+        self.holds &= !upto.held;
         // The sender confirms after it has made dead letters of the refused ones.
         self.refused.retain(|_, number| *number > upto.number);
         let sql = "SELECT id, uid, authority, queue, length(body) FROM inbound

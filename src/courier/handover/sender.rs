@@ -120,9 +120,10 @@ impl SenderSession {
         Ok(self.frames.number(SenderContent::Hello(hello)))
     }
 
-    /// Returns whether the receiver has answered Hello.
-    pub(crate) fn is_welcomed(&self) -> bool {
-        self.welcomed
+    /// Returns whether the receiver has answered Hello, and holds no message of an earlier
+    /// connection any more.
+    pub(crate) fn has_settled(&self) -> bool {
+        self.welcomed && !self.held_confirmed
     }
 
     /// Returns whether the receiver has accepted a message.
@@ -148,6 +149,7 @@ impl SenderSession {
         match self.frames.arrive(frame.frame) {
             Arrival::Next => {}
             Arrival::Repeated => return Ok(Ok(Vec::new())),
+            Arrival::Gap if planted!(self.fault, FrameGapAccepted) => {}
             Arrival::Gap => return Ok(Err(gap())),
         }
         let reply = match (frame.content, self.welcomed) {
@@ -427,7 +429,7 @@ fn other_version(version: u32) -> Error {
 fn other_machine(hop: &str) -> Error {
     let text = format!(
         "`{hop}` has another queue file than before, and the former one may hold messages of this \
-         machine: bring it back, or give those messages up with `reveille queue forget`"
+         machine: bring it back, or give them up with `reveille queue forget DIR {hop}`"
     );
     Error::new(ErrorKind::Conflict, text)
 }

@@ -11,7 +11,7 @@ use super::{
     outgoing::size,
     receiver::{ReceiverSession, Verdict, no_route},
 };
-use crate::base::fault::planted;
+use crate::{base::fault::planted, queue::sqlite::limit};
 
 impl ReceiverSession {
     /// Postpones a message that would overtake a refused one of its destination.
@@ -137,14 +137,18 @@ impl ReceiverSession {
         let waiting = match self.waiting {
             Some(waiting) => waiting,
             None => {
-                let sql = "SELECT count(*) FROM outgoing WHERE status = 1";
-                let waiting: i64 = transaction
+                let sql = "SELECT (SELECT count(*) FROM
+                               (SELECT 1 FROM outgoing WHERE status = 1 LIMIT ?1))
+                             + (SELECT count(*) FROM inbound WHERE authority <> '')";
+                let most = limit(usize::try_from(self.policy.max_outgoing).unwrap_or(usize::MAX));
+                transaction
                     .prepare_cached(sql)?
-                    .query_row([], |row| row.get(0))?;
-                *self.waiting.insert(waiting.unsigned_abs())
+                    .query_row([most], |row| size(row, 0))? as u64
             }
         };
-        Ok(match waiting < self.policy.max_outgoing {
+        let has_room = waiting < self.policy.max_outgoing;
+        self.waiting = Some(waiting + u64::from(has_room));
+        Ok(match has_room {
             true => Verdict::Store,
             false => Verdict::Postpone("messages for other machines are at their limit".to_owned()),
         })

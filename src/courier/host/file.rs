@@ -94,14 +94,13 @@ impl QueueManager {
         .await
     }
 
-    /// Returns the machines that have answered within the age of the history. One of them may hold
-    /// messages that this file does not know, because it was restored from an older copy.
-    pub(super) async fn recent_hops(&self) -> Result<Vec<String>> {
-        let age = Micros::try_from(self.config().history_age.as_micros()).unwrap_or(Micros::MAX);
-        self.read(move |connection, now| {
-            let sql = "SELECT authority FROM hops WHERE connected_at > ?1";
+    /// Returns the machines that have ever answered. One of them may hold messages that this file
+    /// does not know, because it was restored from an older copy.
+    pub(super) async fn known_hops(&self) -> Result<Vec<String>> {
+        self.read(move |connection, _| {
+            let sql = "SELECT authority FROM hops WHERE connected_at IS NOT NULL";
             let mut select = connection.prepare_cached(sql)?;
-            let hops = select.query_map([now.saturating_sub(age)], |row| row.get(0))?;
+            let hops = select.query_map([], |row| row.get(0))?;
             hops.collect()
         })
         .await

@@ -77,7 +77,7 @@ async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>, greet
         if attempt.accepted {
             backoff.reset();
         }
-        greetings = if attempt.welcomed {
+        greetings = if attempt.settled {
             0
         } else {
             greetings.saturating_sub(1)
@@ -104,7 +104,8 @@ async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>, greet
 /// How far a connection came.
 #[derive(Debug, Default)]
 struct Attempt {
-    welcomed: bool,
+    /// The machine holds no message of an earlier connection any more.
+    settled: bool,
     accepted: bool,
 }
 
@@ -125,7 +126,7 @@ async fn connection(
     let client = CourierClient::new(channel);
     let mut sending = Sending::open(Arc::clone(shared), authority, client).await?;
     let ended = sending.run(changed).await;
-    attempt.welcomed = sending.is_welcomed();
+    attempt.settled = sending.has_settled();
     attempt.accepted = sending.has_accepted();
     let closed = sending.end().await;
     ended.and(closed)

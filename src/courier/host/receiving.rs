@@ -65,7 +65,7 @@ impl ReceivingStream {
         let policy = self.shared.policy.clone();
         let connection: [u8; 16] = fastrand::u128(..).to_be_bytes();
         crash_point("receiving-before-write");
-        let (session, answers) = self
+        let handled = self
             .shared
             .manager
             .write(move |transaction, now| {
@@ -84,11 +84,12 @@ impl ReceivingStream {
                 }
                 Ok(Ok((session, answers)))
             })
-            .await??;
+            .await?;
         crash_point("receiving-after-write");
-        self.state = State::Open(session);
-        // Messages may have become visible, or may go to the next machine.
+        // Messages may have become visible, or may go to the next machine, also before an error.
         self.shared.file_changed();
+        let (session, answers) = handled?;
+        self.state = State::Open(session);
         Ok(answers.into_iter().map(wire::response).collect())
     }
 }

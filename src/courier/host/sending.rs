@@ -86,10 +86,10 @@ impl Sending {
         })
     }
 
-    /// Returns whether the other machine has answered Hello.
-    pub(super) fn is_welcomed(&self) -> bool {
+    /// Returns whether the other machine holds no message of an earlier connection any more.
+    pub(super) fn has_settled(&self) -> bool {
         let session = self.session.as_ref();
-        session.is_some_and(SenderSession::is_welcomed)
+        session.is_some_and(SenderSession::has_settled)
     }
 
     /// Returns whether the other machine has accepted a message on this connection.
