@@ -1,0 +1,37 @@
+//! Examples that are programs of their own: compiled against the public API alone, and run.
+
+use std::time::Duration;
+
+use tokio::process::Command;
+
+use crate::sources::root;
+
+/// Runs an example to its end; returns its lines.
+async fn run_example(name: &str) -> Vec<String> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args(["run", "--quiet", "--offline", "--example", name])
+        .current_dir(root())
+        .kill_on_drop(true);
+    // It links against what is built already.
+    let ended = tokio::time::timeout(Duration::from_secs(300), cargo.output()).await;
+    let output = ended.expect("it ends").expect("cargo starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    stdout.lines().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_back_end_of_another_crate_keeps_the_contract_and_serves_a_listener() {
+    let lines = ["own:jobs keeps the contract", "handled a job", "0 left"];
+    assert_eq!(run_example("own_queue").await, lines);
+}
+
+#[tokio::test]
+async fn two_killed_machines_of_an_example_receive_each_message_once() {
+    let lines = run_example("store_and_forward").await;
+    let received = "received 200 messages, each once and in order";
+    assert_eq!(lines[0], format!("machine 0 {received}"));
+    assert_eq!(lines[1], format!("machine 1 {received}"));
+}
