@@ -18,7 +18,7 @@ use reveille::{
 };
 use tokio::{process::Command, time::sleep};
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const MESSAGES: i64 = 200;
 const KILLS: usize = 5;
@@ -48,25 +48,28 @@ async fn machine(directory: &Path, own: &str, other: &str) -> Result<()> {
     let node = node.await?;
     let queues = node.queues().expect("configured above");
     let inbox = queues.queue("inbox")?;
-    let tables = queues.connect()?;
+    let last_sent = last_sent(&queues.connect()?)?;
     let options = SubscribeOptions::new(ListenerId::new("application")?, [inbox.address().clone()]);
     let wakes = node.relay().subscribe(options)?;
     // The end of stdin is the end of the parent.
     let (parent, ended) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || parent.send(std::io::stdin().read(&mut [0])));
-    let work = send_all(queues, &tables, other);
+    let work = send_all(queues, last_sent, other);
     tokio::select! {
         done = async { tokio::try_join!(work, receive_all(queues, wakes)) } => done.map(drop),
         _ = ended => Ok(()),
     }
 }
 
-/// Sends the numbers that are not in `sent_orders`. Each message is committed together with its row,
-/// so a machine that was killed goes on with the next number.
-async fn send_all(queues: &QueueManager, tables: &Connection, other: &str) -> Result<()> {
-    let inbox = queues.destination(&format!("reveille://{other}/inbox"))?;
+fn last_sent(tables: &Connection) -> Result<i64> {
     let last = "SELECT coalesce(max(number), 0) FROM sent_orders";
-    let last: i64 = tables.query_row(last, (), |row| row.get(0))?;
+    Ok(tables.query_row(last, (), |row| row.get(0))?)
+}
+
+/// Sends the numbers after `last`. Each message is committed together with its row in `sent_orders`,
+/// so a machine that was killed goes on with the next number.
+async fn send_all(queues: &QueueManager, last: i64, other: &str) -> Result<()> {
+    let inbox = queues.destination(&format!("reveille://{other}/inbox"))?;
     for number in last + 1..=MESSAGES {
         let mut transaction = queues.begin();
         transaction.send(&inbox, number.to_string()).await?;
@@ -141,15 +144,19 @@ async fn kill_machines() -> Result<()> {
 
 /// Waits until a machine has received as many messages as were sent to it; returns their numbers.
 async fn all_received(directory: &Path) -> Result<Vec<i64>> {
-    let tables = Connection::open(directory.join("queues.db"))?;
     for _ in 0..600 {
-        let mut select = tables.prepare("SELECT number FROM received_orders ORDER BY place")?;
-        let numbers = select.query_map((), |row| row.get(0))?;
-        let numbers = numbers.collect::<std::result::Result<Vec<i64>, _>>()?;
+        let numbers = received(directory)?;
         if numbers.len() as i64 >= MESSAGES {
             return Ok(numbers);
         }
         sleep(Duration::from_millis(100)).await;
     }
     Err("some messages have not arrived within a minute".into())
+}
+
+fn received(directory: &Path) -> Result<Vec<i64>> {
+    let tables = Connection::open(directory.join("queues.db"))?;
+    let mut select = tables.prepare("SELECT number FROM received_orders ORDER BY place")?;
+    let numbers = select.query_map((), |row| row.get(0))?;
+    Ok(numbers.collect::<std::result::Result<_, _>>()?)
 }
