@@ -288,7 +288,11 @@ async fn a_relay_hosts_queues_and_its_listener_is_woken_from_another_machine() {
     let arguments = ["--queues", place, "--queues-name", "berlin"];
     let berlin = Binary::serve_with(&arguments, &[]).await;
     let file = home.path().join("queues.db");
-    assert!(berlin.log().contains(file.to_str().expect("text")));
+    let named = file.to_str().expect("text");
+    until("the log names the file", async || {
+        berlin.log().contains(named)
+    })
+    .await;
     let queue = format!("sqlite:{}?queue=orders", file.display());
     let created = berlin.run(&["queue", "create", &queue]).await;
     assert!(created.status.success(), "{}", stderr(&created));
