@@ -34,6 +34,8 @@ pub enum MessageStatus {
         handed_over: HandedOver,
         /// The time of the last change.
         at: SystemTime,
+        /// The last error of the next machine, if the message waits for it.
+        last_error: Option<String>,
     },
     /// It came from another machine and is not yet visible.
     Accepted {
@@ -141,7 +143,8 @@ fn find(connection: &Connection, uid: [u8; 16]) -> rusqlite::Result<Option<Messa
             },
         ),
         (
-            "SELECT authority, queue, hop, status, stored_at, sent_at, confirmed_at
+            "SELECT authority, queue, hop, status, stored_at, sent_at, confirmed_at,
+               (SELECT last_error FROM hops WHERE authority = hop AND status = 1)
              FROM outgoing WHERE uid = ?1",
             outgoing,
         ),
@@ -182,5 +185,6 @@ fn outgoing(row: &Row<'_>, _: Micros) -> rusqlite::Result<MessageStatus> {
         hop: row.get(2)?,
         handed_over,
         at,
+        last_error: row.get(7)?,
     })
 }

@@ -1,5 +1,7 @@
 //! Store and forward from the command line: hosts are processes, and each verb is the real binary.
 
+mod routes;
+
 use std::{
     fs::OpenOptions,
     path::{Path, PathBuf},
@@ -108,6 +110,24 @@ impl Machine {
         self.json(&["queue", "status", self.place()]).await["destinations"][0].clone()
     }
 
+    /// Returns the status of a message.
+    async fn message(&self, id: &str) -> Value {
+        self.json(&["queue", "status", self.place(), id]).await
+    }
+
+    /// Returns whether the queue file has the message.
+    async fn knows(&self, id: &str) -> bool {
+        let status = ["queue", "status", self.place(), id];
+        self.output(&status).await.status.success()
+    }
+
+    /// Writes a configuration file; returns its path.
+    fn configure(&self, text: &str) -> String {
+        let file = self.home.path().join("reveille.toml");
+        std::fs::write(&file, text).expect("written");
+        file.to_str().expect("text").to_owned()
+    }
+
     /// Receives all messages of a queue; returns their bodies.
     async fn receive(&self, queue: &str) -> Vec<String> {
         let verb = ["queue", "receive", self.place(), queue, "--max", "100"];
@@ -144,11 +164,15 @@ async fn messages_go_from_one_machine_to_another_in_their_order() {
     let one = rome.json(&["queue", "status", rome.place(), ids[0]]).await;
     assert_eq!(one["state"], "confirmed");
     assert_eq!(one["hop"], Value::from(&*berlin.address));
+    assert_eq!(one["last_known"], Value::from(&*berlin.address));
     assert!(one["changed_at"].is_string(), "{one}");
     let one = berlin
         .json(&["queue", "status", berlin.place(), ids[0]])
         .await;
-    assert_eq!(one["state"], "arrived");
+    assert_eq!(
+        (&one["state"], &one["last_known"]),
+        (&"arrived".into(), &"this machine".into())
+    );
 
     assert_eq!(berlin.receive("orders").await, ["first", "second"]);
     let status = berlin.json(&["queue", "status", berlin.place()]).await;
@@ -215,7 +239,7 @@ async fn a_refused_message_is_a_dead_letter_and_is_sent_again() {
 async fn messages_wait_for_a_machine_that_is_away_and_can_be_purged() {
     let (rome, mut berlin) = (Machine::hosted(&[]).await, Machine::new());
     let to = berlin.destination("orders");
-    rome.run(&["queue", "send", rome.place(), &to, "tea"]).await;
+    let sent = rome.run(&["queue", "send", rome.place(), &to, "tea"]).await;
     until("the attempt has failed", async || {
         rome.destination_status().await["last_error"].is_string()
     })
@@ -225,6 +249,18 @@ async fn messages_wait_for_a_machine_that_is_away_and_can_be_purged() {
     assert!(error.contains(&berlin.address), "{error}");
     assert_eq!((&status["ready"], &status["sent"]), (&1.into(), &0.into()));
     assert!(status["oldest_ms"].is_number(), "{status}");
+    let one = rome.message(sent.trim()).await;
+    assert_eq!(one["state"], "ready");
+    assert_eq!(one["hop"], Value::from(&*berlin.address));
+    assert_eq!(one["last_known"], "this machine");
+    let reason = one["reason"].as_str().expect("why it waits");
+    assert!(reason.contains(&berlin.address), "{reason}");
+    let verb = ["queue", "status", rome.place(), sent.trim()];
+    let table = rome.run(&verb).await;
+    assert!(
+        table.contains("LAST KNOWN AT") && table.contains(reason),
+        "{table}"
+    );
     let purge = ["queue", "purge", rome.place(), "--destination", &to];
     let purged = rome.json(&purge).await;
     assert_eq!(
@@ -252,7 +288,11 @@ async fn a_relay_hosts_queues_and_its_listener_is_woken_from_another_machine() {
     let arguments = ["--queues", place, "--queues-name", "berlin"];
     let berlin = Binary::serve_with(&arguments, &[]).await;
     let file = home.path().join("queues.db");
-    assert!(berlin.log().contains(file.to_str().expect("text")));
+    let named = file.to_str().expect("text");
+    until("the log names the file", async || {
+        berlin.log().contains(named)
+    })
+    .await;
     let queue = format!("sqlite:{}?queue=orders", file.display());
     let created = berlin.run(&["queue", "create", &queue]).await;
     assert!(created.status.success(), "{}", stderr(&created));
@@ -339,7 +379,7 @@ async fn a_message_that_cannot_be_printed_stays() {
 }
 
 #[tokio::test]
-async fn the_configuration_file_gives_routes_and_aliases() {
+async fn the_configuration_file_gives_aliases_and_limits() {
     let (rome, berlin) = (Machine::hosted(&[]).await, Machine::hosted(&[]).await);
     berlin.create("orders").await;
     let file = rome.home.path().join("queues.toml");

@@ -16,14 +16,19 @@ pub(super) struct MessageStatusRow {
     state: &'static str,
     /// A queue of this machine, or a destination on another one.
     destination: Option<String>,
-    /// The next machine, if the message was sent: the last machine that is known to have it.
+    /// The next machine on the way, if the destination is on another machine.
     hop: Option<String>,
+    /// The last machine that is known to have the message: `hop`, or this one.
+    last_known: Option<String>,
     /// The time of the last change.
     #[serde(serialize_with = "output::serialize_time")]
     changed_at: Option<SystemTime>,
     dequeue_count: Option<u32>,
     reason: Option<String>,
 }
+
+/// The machine of the queue file that was asked.
+const HERE: &str = "this machine";
 
 /// Returns where a message is.
 pub(super) async fn find(manager: &QueueManager, id: MessageId) -> Result<MessageStatusRow, Error> {
@@ -42,12 +47,14 @@ impl MessageStatusRow {
             state: "unknown",
             destination: None,
             hop: None,
+            last_known: None,
             changed_at: None,
             dequeue_count: None,
             reason: None,
         };
         let mut set = |state, destination: Option<String>, at| {
             (row.state, row.destination, row.changed_at) = (state, destination, at);
+            row.last_known = Some(HERE.to_owned());
         };
         match status {
             MessageStatus::NotReady => set("not_ready", None, None),
@@ -56,6 +63,7 @@ impl MessageStatusRow {
                 hop,
                 handed_over,
                 at,
+                last_error,
             } => {
                 let state = match handed_over {
                     HandedOver::Ready => "ready",
@@ -63,7 +71,12 @@ impl MessageStatusRow {
                     HandedOver::Visible => "confirmed",
                 };
                 set(state, Some(destination.to_string()), Some(at));
+                row.last_known = Some(match handed_over {
+                    HandedOver::Ready => HERE.to_owned(),
+                    HandedOver::Sent | HandedOver::Visible => hop.clone(),
+                });
                 row.hop = Some(hop);
+                row.reason = last_error;
             }
             MessageStatus::Accepted { queue, at } => set("accepted", Some(queue), Some(at)),
             MessageStatus::Arrived { queue, at } => set("arrived", Some(queue), Some(at)),
@@ -96,6 +109,7 @@ impl Row for MessageStatusRow {
         "STATE",
         "DESTINATION",
         "NEXT MACHINE",
+        "LAST KNOWN AT",
         "CHANGED",
         "REASON",
     ];
@@ -107,8 +121,39 @@ impl Row for MessageStatusRow {
             self.state.replace('_', " "),
             or_none(&self.destination),
             or_none(&self.hop),
+            or_none(&self.last_known),
             or_none(&self.changed_at.map(output::time)),
             or_none(&self.reason),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_to_another_machine_shows_the_last_machine_that_has_it() {
+        let shown = |handed_over, last_error: Option<&str>| {
+            let status = MessageStatus::Outgoing {
+                destination: "reveille://paris:7610/orders".parse().expect("valid"),
+                hop: "gate:7610".to_owned(),
+                handed_over,
+                at: SystemTime::UNIX_EPOCH,
+                last_error: last_error.map(str::to_owned),
+            };
+            let cells = MessageStatusRow::new(MessageId::from_bytes([1; 16]), status).cells();
+            assert_eq!(cells[2..4], ["reveille://paris:7610/orders", "gate:7610"]);
+            [&cells[1], &cells[4], &cells[6]].map(String::clone)
+        };
+        assert_eq!(
+            shown(HandedOver::Ready, Some("no answer")),
+            ["ready", "this machine", "no answer"]
+        );
+        assert_eq!(shown(HandedOver::Sent, None), ["sent", "gate:7610", "-"]);
+        assert_eq!(
+            shown(HandedOver::Visible, None),
+            ["confirmed", "gate:7610", "-"]
+        );
     }
 }

@@ -26,7 +26,12 @@ Example:
 
 NOT READY: sent by a transaction that is not committed. READY: waits for the next machine. SENT: \
 stored there, and not yet visible. CONFIRMED: visible there. RECEIVED and CONFIRMED count the \
-messages in the history.";
+messages in the history.
+
+With MESSAGE_ID, LAST KNOWN AT is the last machine that is known to have the message, and REASON says \
+why it waits or was not delivered. `ready`: it is still here, and goes to NEXT MACHINE. `sent`: NEXT \
+MACHINE has stored it, and no consumer sees it yet. `confirmed`: it is visible there; if the \
+destination is another machine, NEXT MACHINE passes it on, and `queue status` there shows the rest.";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Status {
