@@ -142,7 +142,8 @@ mod tests {
                 at: SystemTime::UNIX_EPOCH,
                 last_error: last_error.map(str::to_owned),
             };
-            let cells = MessageStatusRow::new(MessageId::from_bytes([1; 16]), status).cells();
+            let id = "01".repeat(16).parse().expect("an id");
+            let cells = MessageStatusRow::new(id, status).cells();
             assert_eq!(cells[2..4], ["reveille://paris:7610/orders", "gate:7610"]);
             [&cells[1], &cells[4], &cells[6]].map(String::clone)
         };
