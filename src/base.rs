@@ -4,6 +4,7 @@
 //! Imports nothing but the error.
 
 pub(crate) mod backoff;
+pub(crate) mod causes;
 pub(crate) mod clock;
 pub mod duration;
 #[cfg(feature = "console")]

@@ -49,8 +49,8 @@ use super::{exit::Exit, output::Format, program, settings::Settings};
 /// AZURE_STORAGE_SAS_TOKEN. AZURE_STORAGE_QUEUE_ENDPOINT overrides the account's default endpoint.
 /// Messages in Azure are base64, unless the URL ends in `?encoding=text`.
 ///
-/// `serve`, `send`, `receive`, `status`, `history`, `dead`, `requeue` and `forget` work on all queues of a
-/// directory, whose file is DIR/queues.db. Its queues have the URLs
+/// `serve`, `send`, `receive`, `status`, `history`, `dead`, `requeue` and `forget` work on all queues
+/// of a directory, whose file is DIR/queues.db. Its queues have the URLs
 /// `sqlite:DIR/queues.db?queue=NAME`. The table `[queues]` of the configuration file sets their
 /// limits, routes and aliases.
 #[derive(Debug, clap::Args)]

@@ -3,7 +3,10 @@
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::{
-    handover::outgoing::ALL, manager::QueueManager, message::check_authority, rows::unsigned,
+    handover::outgoing::{self, ALL},
+    manager::QueueManager,
+    message::check_authority,
+    rows::unsigned,
 };
 use crate::{
     backend::sqlite::refuse,
@@ -60,16 +63,11 @@ fn forget(transaction: &Transaction<'_>, authority: &str) -> rusqlite::Result<Fo
         uncertain: count(1, upto)?,
     };
     // Their bodies are at the former file only.
-    let bury = "INSERT INTO dead_letters
-                  (uid, authority, queue, reason, stored_at, died_at, checksum, body)
-                SELECT uid, authority, queue, ?2, stored_at, ?3, checksum, body
-                FROM outgoing WHERE hop = ?1 AND status = 2
-                ON CONFLICT (uid) DO UPDATE
-                SET reason = excluded.reason, died_at = excluded.died_at";
     let reason = format!("given up: only the former queue file of `{authority}` has it");
-    transaction.execute(bury, params![authority, reason, clock::machine_time()])?;
-    let delete = "DELETE FROM outgoing WHERE hop = ?1 AND status = 2";
-    transaction.execute(delete, [authority])?;
+    let now = clock::advance(transaction)?;
+    for row in outgoing::take_back_sent(transaction, authority)? {
+        outgoing::bury(transaction, row, now, &reason)?;
+    }
     // A connection that is open now notes its own end.
     let update = "UPDATE hops SET receiver = NULL,
                     uncertain_upto = iif(uncertain_upto = ?2, ?2, 0) WHERE authority = ?1";

@@ -22,12 +22,11 @@ use tracing::Instrument as _;
 use super::{
     attempts::Verdict,
     batch_error::{RejectedTogether, SharedError},
-    handler::{
-        AnyHandler, Delivery, ErasedHandler, HandlerError, HandlerFuture, HandlerResult, causes,
-    },
+    handler::{AnyHandler, Delivery, ErasedHandler, HandlerError, HandlerFuture, HandlerResult},
 };
 use crate::{
     base::{
+        causes::causes,
         sync::lock,
         task::{self, TaskOutcome},
     },
@@ -158,7 +157,7 @@ impl Failures {
     /// Returns the list if an error or one of its causes is a list, and all its messages are of the
     /// batch.
     fn of<'a>(error: &'a HandlerError, batch: &[MessageId]) -> Option<&'a Self> {
-        let failures = causes(error).find_map(|cause| cause.downcast_ref::<Self>())?;
+        let failures = causes(&**error).find_map(|cause| cause.downcast_ref::<Self>())?;
         let known = |id: &MessageId| batch.contains(id);
         failures.failed.keys().all(known).then_some(failures)
     }

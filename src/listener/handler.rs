@@ -12,7 +12,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use super::{attempts::Verdict, batch_error::RejectedTogether, pickup::Pickup};
-use crate::{queue::Message, types::QueueAddress};
+use crate::{base::causes::causes, queue::Message, types::QueueAddress};
 
 /// Why a handler did not handle a message.
 pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
@@ -116,9 +116,6 @@ struct Mark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct NotTried(Duration);
 
-/// The maximum number of causes to read; a chain may be a circle.
-const MAX_CAUSES: usize = 64;
-
 /// A type-erased handler.
 pub(super) type AnyHandler = Arc<dyn ErasedHandler>;
 
@@ -207,7 +204,9 @@ impl From<Outcome> for HandlerResult {
 impl Verdict {
     /// Returns the verdict of an error or of the first of its causes that has one.
     pub(super) fn of(error: &HandlerError) -> Self {
-        causes(error).find_map(Self::of_one).unwrap_or(Self::Retry)
+        causes(&**error)
+            .find_map(Self::of_one)
+            .unwrap_or(Self::Retry)
     }
 
     fn of_one(error: &(dyn StdError + 'static)) -> Option<Self> {
@@ -219,30 +218,6 @@ impl Verdict {
         }
         error.downcast_ref().map(|mark: &Mark| mark.verdict)
     }
-}
-
-/// Returns an error and its causes.
-pub(super) fn causes(error: &HandlerError) -> impl Iterator<Item = &(dyn StdError + 'static)> {
-    let error: &(dyn StdError + 'static) = &**error;
-    std::iter::successors(Some(error), cause_of).take(MAX_CAUSES)
-}
-
-fn cause_of<'a>(error: &&'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
-    (*error).source()
-}
-
-/// Returns an error's text and those of its causes, each once: many errors repeat the text of their
-/// cause.
-pub(super) fn text_of(error: &HandlerError) -> String {
-    let mut text = error.to_string();
-    let causes = std::iter::successors(error.source(), cause_of);
-    for cause in causes.take(MAX_CAUSES) {
-        let cause = cause.to_string();
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
 }
 
 impl fmt::Display for Postponed {

@@ -5,12 +5,9 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    handler::{HandlerError, text_of},
-    hooks::Action,
-    shared::Shared,
-};
+use super::{handler::HandlerError, hooks::Action, shared::Shared};
 use crate::{
+    base::causes::with_causes,
     error::{Error, ErrorKind, Result},
     queue::{Message, NewMessage, WorkQueue},
     types::Notification,
@@ -112,7 +109,7 @@ fn envelope(
     limit: usize,
 ) -> (Bytes, bool) {
     let since = message.inserted_at.duration_since(SystemTime::UNIX_EPOCH);
-    let mut text = text_of(error);
+    let mut text = with_causes(&**error);
     text.truncate(text.floor_char_boundary(MAX_ERROR.min(limit / 4)));
     let mut poisoned = PoisonedMessage {
         queue: shared.queue.address().to_string(),

@@ -5,6 +5,7 @@ use tonic_types::StatusExt;
 
 use super::proto;
 use crate::{
+    base::causes::with_causes,
     error::{Error, ErrorKind},
     types::Limits,
 };
@@ -63,16 +64,6 @@ fn innermost(mut error: &(dyn std::error::Error + 'static)) -> String {
         error = source;
     }
     error.to_string()
-}
-
-fn with_causes(error: &Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(source) = cause {
-        message = format!("{message}: {source}");
-        cause = source.source();
-    }
-    message
 }
 
 fn code(kind: ErrorKind) -> Code {

@@ -1,5 +1,6 @@
 //! Store and forward from the command line: hosts are processes, and each verb is the real binary.
 
+mod restores;
 mod routes;
 
 use std::{
@@ -22,6 +23,8 @@ struct Machine {
     home: TempDir,
     address: String,
     host: Option<Child>,
+    /// `NAME:N`: the host ends at its Nth passage of this crash point.
+    crash_at: Option<&'static str>,
 }
 
 impl Machine {
@@ -31,6 +34,7 @@ impl Machine {
             home,
             address: free_address(),
             host: None,
+            crash_at: None,
         }
     }
 
@@ -50,7 +54,11 @@ impl Machine {
             .append(true)
             .open(self.home.path().join("host.log"))
             .expect("a log");
-        let host = reveille(&self.home, &typed).stderr(log).spawn();
+        let mut command = reveille(&self.home, &typed);
+        if let Some(point) = self.crash_at {
+            command.env("REVEILLE_CRASH_POINT", point);
+        }
+        let host = command.stderr(log).spawn();
         self.host = Some(host.expect("it starts"));
         until("the host listens", async || {
             let connected = tokio::net::TcpStream::connect(&self.address).await;

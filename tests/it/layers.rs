@@ -12,6 +12,7 @@ const LAYERS: [(&str, &[&str]); 10] = [
         &[
             "error",
             "base/backoff",
+            "base/causes",
             "base/clock",
             "base/duration",
             "base/eviction",

@@ -11,8 +11,8 @@ Example:
 
 A machine that gets a new queue file is refused while messages to its former file are not settled, \
 because only that file knows which of them it has. Bring the file back if you can. This command \
-makes dead letters of the messages that only the former file has, without their bodies. Messages that it may have \
-are sent to the new file, and would arrive twice if the former file came back.";
+makes dead letters of the messages that only the former file has, without their bodies. Messages \
+that it may have are sent to the new file, and would arrive twice if the former file came back.";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Forget {

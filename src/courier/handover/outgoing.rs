@@ -249,6 +249,17 @@ pub(super) fn mark_sent(
     Ok(())
 }
 
+/// Makes the sent messages of a next machine ready, without their bodies; returns the rows.
+pub(crate) fn take_back_sent(
+    transaction: &Transaction<'_>,
+    hop: &str,
+) -> rusqlite::Result<Vec<i64>> {
+    let sql = "UPDATE outgoing SET status = 1 WHERE hop = ?1 AND status = 2 RETURNING id";
+    let mut update = transaction.prepare_cached(sql)?;
+    let rows = update.query_map([hop], |row| row.get(0))?;
+    rows.collect()
+}
+
 pub(super) fn mark_visible(
     transaction: &Transaction<'_>,
     row: i64,

@@ -8,7 +8,7 @@ use tonic::transport::Endpoint;
 
 use super::{Shared, sending::Sending};
 use crate::{
-    base::{backoff::Backoff, task::Scope},
+    base::{backoff::Backoff, causes::with_causes, task::Scope},
     error::{Error, ErrorKind, Result},
     wire::proto::courier_client::CourierClient,
 };
@@ -54,10 +54,8 @@ async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>, greet
     let mut greetings = if greets { GREETINGS } else { 0 };
     let mut failing = false;
     loop {
-        if tokio::time::timeout(GREETING_INTERVAL, changed.notified())
-            .await
-            .is_err()
-        {
+        let waited = tokio::time::timeout(GREETING_INTERVAL, changed.notified());
+        if waited.await.is_err() {
             greetings = GREETINGS;
         }
         let has_messages = match shared.manager.has_messages_for(&authority).await {
@@ -77,10 +75,9 @@ async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>, greet
         if attempt.accepted {
             backoff.reset();
         }
-        greetings = if attempt.settled {
-            0
-        } else {
-            greetings.saturating_sub(1)
+        greetings = match attempt.settled {
+            true => 0,
+            false => greetings.saturating_sub(1),
         };
         let Err(error) = ended else {
             failing = false;
@@ -130,21 +127,6 @@ async fn connection(
     attempt.accepted = sending.has_accepted();
     let closed = sending.end().await;
     ended.and(closed)
-}
-
-/// Returns an error's text with those of its causes.
-fn with_causes(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        let words = next.to_string();
-        // Some libraries repeat the text of the cause.
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
-        }
-        cause = next.source();
-    }
-    text
 }
 
 fn endpoint(authority: &str, timeout: Duration) -> Result<Endpoint> {

@@ -119,3 +119,23 @@ async fn free_pages_are_given_back() {
     let free = number(&manager, "PRAGMA freelist_count").await;
     assert!((700..=1_024).contains(&free), "{free}");
 }
+
+/// Without a relay nothing else bounds the rows of delayed messages.
+#[tokio::test]
+async fn pending_notifications_of_messages_that_are_visible_share_a_row() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let queue = manager.queue("orders").expect("a name");
+    for seconds in [60, 120, 180, 36_000] {
+        let message = crate::queue::NewMessage::new("later").after(Duration::from_secs(seconds));
+        queue.put(vec![message]).await.expect("put");
+    }
+    let rows = "SELECT count(*) FROM unnotified";
+    maintain(&manager).await;
+    assert_eq!(number(&manager, rows).await, 4);
+    move_clock(&manager, 1).await;
+    maintain(&manager).await;
+    assert_eq!(number(&manager, rows).await, 2);
+    let due = "SELECT messages FROM unnotified WHERE due = 0";
+    assert_eq!(number(&manager, due).await, 3);
+}

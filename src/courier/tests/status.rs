@@ -226,3 +226,32 @@ async fn a_purge_keeps_what_the_next_machine_may_have() {
         ErrorKind::Invalid
     );
 }
+
+#[tokio::test]
+async fn a_forgotten_file_leaves_dead_letters_and_messages_for_the_next_one() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let unknown = manager.forget_machine("far:7600").await;
+    assert_eq!(unknown.expect_err("unknown").kind(), ErrorKind::NotFound);
+    let ids = send(&manager, "reveille://far:7600/in", &["a", "b", "c"]).await;
+    // The far file has the first message, and may have the second one.
+    execute(
+        &manager,
+        "UPDATE outgoing SET status = 2, body = x'' WHERE id = 1;
+         INSERT INTO hops (authority, receiver, uncertain_upto) VALUES ('far:7600', x'07', 2)",
+    )
+    .await;
+    let far = manager
+        .destination("reveille://far:7600/in")
+        .expect("valid");
+    let forgotten = manager.forget_machine("Far:7600").await.expect("known");
+    assert_eq!((forgotten.given_up, forgotten.uncertain), (1, 1));
+    let letters = manager.dead_letters(10).await.expect("read");
+    assert_eq!((letters.len(), letters[0].id), (1, ids[0]));
+    assert!(letters[0].reason.contains("given up"), "{letters:?}");
+    let again = manager.requeue(ids[0]).await.expect_err("no body");
+    assert_eq!(again.kind(), ErrorKind::Invalid);
+    // Nothing is uncertain any more.
+    let purged = manager.purge(&far).await.expect("purged");
+    assert_eq!((purged.removed, purged.kept), (2, 0));
+}

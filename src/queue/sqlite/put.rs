@@ -21,31 +21,46 @@ pub(super) fn insert(
     notify: bool,
 ) -> rusqlite::Result<Vec<MessageId>> {
     let (now, inserted_at) = (clock::advance(transaction)?, clock::machine_time());
-    let mut unnotified: BTreeMap<Micros, (usize, usize)> = BTreeMap::new();
     let mut insert = transaction.prepare_cached(
         "INSERT INTO messages (queue, visible_at, ends_at, inserted_at, checksum, body)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?;
-    let mut put = |message: &NewMessage| {
+    let ids = messages.iter().map(|message| {
         let visible_at = later(now, message.delay);
         let ends_at = message.time_to_live.map(|ttl| later(now, ttl));
         let body = &message.body[..];
         let sum = checksum(body);
-        let due = if visible_at > now { visible_at } else { 0 };
-        let (messages, bytes) = unnotified.entry(due).or_default();
-        (*messages, *bytes) = (*messages + 1, *bytes + body.len());
         let row = params![queue, visible_at, ends_at, inserted_at, sum, body];
         Ok(message_id(insert.insert(row)?))
-    };
-    let ids = messages.iter().map(&mut put);
+    });
     let ids = ids.collect::<rusqlite::Result<Vec<_>>>()?;
     count_put(transaction, queue, messages.len())?;
     if notify {
-        for (due, (messages, bytes)) in unnotified {
-            note_unnotified(transaction, queue, due, messages, bytes)?;
-        }
+        note_put(transaction, queue, now, messages)?;
     }
     Ok(ids)
+}
+
+/// Notes that the relay must be notified of messages that were put at `now`.
+fn note_put(
+    transaction: &Transaction<'_>,
+    queue: i64,
+    now: Micros,
+    messages: &[NewMessage],
+) -> rusqlite::Result<()> {
+    let mut unnotified: BTreeMap<Micros, (usize, usize)> = BTreeMap::new();
+    for message in messages {
+        let due = match message.delay.is_zero() {
+            true => 0,
+            false => later(now, message.delay),
+        };
+        let (count, bytes) = unnotified.entry(due).or_default();
+        (*count, *bytes) = (*count + 1, *bytes + message.body.len());
+    }
+    for (due, (count, bytes)) in unnotified {
+        note_unnotified(transaction, queue, due, count, bytes)?;
+    }
+    Ok(())
 }
 
 /// Adds to the queue's counter of messages; a trigger subtracts each removed message.

@@ -1,0 +1,107 @@
+//! Queue files that are replaced or restored from an older copy.
+
+use std::fs;
+
+use super::Machine;
+use crate::support::until;
+
+impl Machine {
+    /// Kills the host.
+    async fn kill(&mut self) {
+        let mut host = self.host.take().expect("a host");
+        host.kill().await.expect("killed");
+    }
+
+    /// Removes the queue file; returns its content and its log.
+    fn remove_file(&self) -> [Vec<u8>; 2] {
+        ["queues.db", "queues.db-wal"].map(|name| {
+            let path = self.home.path().join(name);
+            let content = fs::read(&path).unwrap_or_default();
+            drop(fs::remove_file(&path));
+            content
+        })
+    }
+
+    fn restore_file(&self, [file, log]: &[Vec<u8>; 2]) {
+        drop(fs::remove_file(self.home.path().join("queues.db-shm")));
+        fs::write(self.home.path().join("queues.db"), file).expect("written");
+        fs::write(self.home.path().join("queues.db-wal"), log).expect("written");
+    }
+
+    async fn confirmed(&self, messages: u64) {
+        until("the messages are visible there", async || {
+            self.destination_status().await["confirmed"] == messages
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_replaced_queue_file_gets_messages_only_after_the_operator_says_so() {
+    let (mut rome, mut berlin) = (Machine::hosted(&[]).await, Machine::hosted(&[]).await);
+    berlin.create("orders").await;
+    let to = berlin.destination("orders");
+    let send = async |rome: &Machine, body: &str| {
+        rome.run(&["queue", "send", rome.place(), &to, body]).await;
+    };
+    send(&rome, "first").await;
+    rome.confirmed(1).await;
+    // The connection is open, so that the next message may be at Berlin.
+    rome.kill().await;
+    send(&rome, "second").await;
+    berlin.kill().await;
+    berlin.remove_file();
+    berlin.create("orders").await;
+    berlin.host(&[]).await;
+    rome.host(&[]).await;
+    until("the new file is refused", async || {
+        let error = rome.destination_status().await["last_error"].clone();
+        let forget = format!("queue forget DIR {}", berlin.address);
+        error.as_str().is_some_and(|error| error.contains(&forget))
+    })
+    .await;
+    assert!(berlin.receive("orders").await.is_empty());
+
+    let forget = ["queue", "forget", rome.place(), &berlin.address];
+    let forgotten = rome.json(&forget).await;
+    assert_eq!(forgotten["given_up"], 0, "{forgotten}");
+    assert_eq!(forgotten["sent_again"], 1, "{forgotten}");
+    rome.confirmed(2).await;
+    assert_eq!(berlin.receive("orders").await, ["second"]);
+}
+
+#[tokio::test]
+async fn a_restored_host_confirms_messages_that_its_file_does_not_know() {
+    let (mut rome, berlin) = (Machine::hosted(&[]).await, Machine::hosted(&[]).await);
+    berlin.create("orders").await;
+    let to = berlin.destination("orders");
+    rome.run(&["queue", "send", rome.place(), &to, "first"])
+        .await;
+    rome.confirmed(1).await;
+    rome.kill().await;
+    let copy = rome.remove_file();
+    rome.restore_file(&copy);
+
+    // Rome ends when Berlin has stored the message, before it has written that: the first answer is
+    // the welcome, and the second one accepts.
+    rome.crash_at = Some("sending-before-write:2");
+    rome.host(&[]).await;
+    rome.run(&["queue", "send", rome.place(), &to, "second"])
+        .await;
+    let mut host = rome.host.take().expect("a host");
+    host.wait().await.expect("it has ended");
+    let status = berlin.json(&["queue", "status", berlin.place()]).await;
+    assert_eq!(status["accepted"], 1, "{status}");
+
+    // The copy has no message for Berlin.
+    rome.remove_file();
+    rome.restore_file(&copy);
+    rome.crash_at = None;
+    rome.host(&[]).await;
+    until("Berlin shows the message", async || {
+        let status = berlin.json(&["queue", "status", berlin.place()]).await;
+        status["accepted"] == 0
+    })
+    .await;
+    assert_eq!(berlin.receive("orders").await, ["first", "second"]);
+}
