@@ -24,7 +24,17 @@ pub(super) struct EventLog {
     queue: String,
     /// `None`: the listener has no relay.
     relay: Option<String>,
-    logged_mode: Mutex<Option<ListenerMode>>,
+    modes: Mutex<Modes>,
+}
+
+/// The modes in the log.
+#[derive(Debug, Default)]
+struct Modes {
+    /// The event `started` was written, whose mode is the first.
+    has_started: bool,
+    last: Option<ListenerMode>,
+    /// A mode that began before `started` was written: it follows that event.
+    waiting: Option<Event>,
 }
 
 /// Writes the listener's hook calls to the event log.
@@ -95,7 +105,7 @@ impl EventLog {
             format,
             queue: queue.to_string(),
             relay,
-            logged_mode: Mutex::default(),
+            modes: Mutex::default(),
         }
     }
 
@@ -117,11 +127,16 @@ impl EventLog {
             Some(_) => "connecting",
             None => "pull-only",
         };
+        let mut modes = self.lock_modes();
         self.write(&Event::Started {
             queue: self.queue.clone(),
             relay: self.relay.clone(),
             mode,
         });
+        modes.has_started = true;
+        if let Some(mode) = modes.waiting.take() {
+            self.write(&mode);
+        }
     }
 
     /// Writes a line if the message was got before.
@@ -135,18 +150,18 @@ impl EventLog {
     }
 
     pub(super) fn has_logged_mode(&self) -> bool {
-        self.lock_mode().is_some()
+        self.lock_modes().last.is_some()
     }
 
-    fn lock_mode(&self) -> MutexGuard<'_, Option<ListenerMode>> {
-        let logged = self.logged_mode.lock();
-        logged.unwrap_or_else(PoisonError::into_inner)
+    fn lock_modes(&self) -> MutexGuard<'_, Modes> {
+        self.modes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a line for the mode, unless it was the last one written.
+    /// Writes a line for the mode, unless it was the last one written. The lock is held meanwhile, so
+    /// that the last line shows the present mode.
     pub(super) fn log_mode(&self, mode: ListenerMode, error: Option<&Error>) {
-        let before = self.lock_mode().replace(mode);
-        if before == Some(mode) {
+        let mut modes = self.lock_modes();
+        if modes.last.replace(mode) == Some(mode) {
             return;
         }
         let relay = self.relay.as_deref().unwrap_or_default();
@@ -158,7 +173,11 @@ impl EventLog {
                 format!("{relay} cannot report work at the moment"),
             ),
         };
-        self.write(&Event::Mode { mode, reason });
+        let event = Event::Mode { mode, reason };
+        match modes.has_started {
+            true => self.write(&event),
+            false => modes.waiting = Some(event),
+        }
     }
 }
 
@@ -253,5 +272,24 @@ impl Hooks for ListenHooks {
                 (_, Some(id)) => format!("message `{id}`: {text}"),
             },
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last line must show the present mode.
+    #[test]
+    fn a_mode_that_begins_before_the_start_is_written_after_it() {
+        let queue = QueueAddress::new("local", "jobs").expect("a name");
+        let log = EventLog::new(Format::Json, &queue, Some("http://relay".to_owned()));
+        log.log_mode(ListenerMode::Pushed, None);
+        let waits = |log: &EventLog| log.lock_modes().waiting.is_some();
+        assert!(waits(&log));
+        log.started();
+        assert!(!waits(&log), "written");
+        log.log_mode(ListenerMode::Polling, None);
+        assert!(!waits(&log), "written at once");
     }
 }
