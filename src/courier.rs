@@ -4,6 +4,7 @@
 //! another machine waits in the same file until the hand-over has moved it. After a crash at any
 //! point each message is on exactly one side.
 
+mod commit;
 mod config;
 mod crash_point;
 mod dead_letters;

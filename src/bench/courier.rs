@@ -65,6 +65,8 @@ struct Throughput {
 const WARM_UP: u64 = 200;
 /// A message that takes longer than this is lost. It includes the connection of the two machines.
 const LOSS_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the messages of a backlog are counted.
+const POLL: Duration = Duration::from_millis(5);
 /// Wait for a second delivery of the last messages.
 const SETTLE: Duration = Duration::from_millis(500);
 
@@ -89,6 +91,7 @@ pub(super) async fn once(
         handled,
         figures: Figures::of_counts(&[
             ("messages", args.messages),
+            ("backlog", args.backlog),
             ("concurrent", args.tasks.into()),
         ]),
     };
@@ -117,7 +120,36 @@ impl Bench<'_> {
         progress.step("hand-over, concurrent");
         self.throughput().await?;
         progress.step("hand-over, one at a time");
-        self.latency().await
+        self.latency().await?;
+        progress.step("hand-over of a backlog");
+        self.backlog().await
+    }
+
+    /// Sends messages while B is stopped, and measures how fast they arrive at a queue of B without
+    /// a consumer. The first tenth is not measured: B notices that it can go on.
+    async fn backlog(&mut self) -> Result<()> {
+        let messages = self.args.backlog;
+        self.machines.freeze(true).await?;
+        let sent = self.send(Target::Stored, messages, self.args.tasks).await;
+        self.machines.freeze(false).await?;
+        sent?;
+        let stored = timeout(LOSS_TIMEOUT, async {
+            let mut began = None;
+            loop {
+                let (stored, now) = (self.machines.stored().await?, Instant::now());
+                if stored >= messages / 10 {
+                    let (first, at) = *began.get_or_insert((stored, now));
+                    if stored >= messages {
+                        return anyhow::Ok((stored - first) as f64 / (now - at).as_secs_f64());
+                    }
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        });
+        let rate = stored.await.context("a message was lost")??;
+        self.figures
+            .add("backlog handed over", Unit::PerSecond, rate);
+        Ok(())
     }
 
     /// Measures the time until all messages are handled at B.

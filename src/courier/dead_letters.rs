@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::{
     manager::{QueueManager, Shared},
-    message::{Destination, MessageId, random_id},
+    message::{Destination, MessageId, new_id},
     staging::{insert_local, local_queue},
 };
 use crate::{
@@ -92,7 +92,7 @@ impl QueueManager {
     /// [`ErrorKind::Invalid`] if its body is damaged; [`ErrorKind::Exhausted`] if a limit is
     /// reached.
     pub async fn requeue(&self, id: MessageId) -> Result<MessageId> {
-        let (uid, new) = (*id.as_bytes(), random_id()?);
+        let (uid, new) = (*id.as_bytes(), new_id()?);
         let shared = std::sync::Arc::clone(&self.shared);
         let requeued = self.database().write(move |transaction| {
             let now = clock::advance_exactly(transaction)?;

@@ -68,7 +68,11 @@ fn compact_old_file(connection: &mut Connection) -> rusqlite::Result<()> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let is_old = number("auto_vacuum")? == 0;
     if is_old && number("freelist_count")? * 2 > number("page_count")? {
-        connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM")?;
+        // The copy that VACUUM makes may be larger than the memory.
+        connection.execute_batch(
+            "PRAGMA temp_store = FILE; PRAGMA auto_vacuum = INCREMENTAL; VACUUM;
+             PRAGMA temp_store = MEMORY",
+        )?;
     }
     Ok(())
 }

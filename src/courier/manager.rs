@@ -4,6 +4,7 @@
 //! `send_in`, `notifying`, `retention`, `hosting`, `status`, `dead_letters`.
 
 use std::{
+    collections::HashSet,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock,
@@ -85,6 +86,8 @@ pub(super) struct Shared {
     outgoing: watch::Sender<u64>,
     /// The number of sends to other machines until they are counted again.
     pub(super) outgoing_room: AtomicI64,
+    /// Queues of the file to which this process has sent.
+    pub(super) known_queues: Mutex<HashSet<String>>,
     pub(super) scope: Scope,
     /// Taken by the first receive.
     process: Mutex<Option<ProcessLock>>,
@@ -118,6 +121,7 @@ impl QueueManager {
             sent_in: AtomicBool::new(false),
             outgoing: watch::Sender::new(0),
             outgoing_room: AtomicI64::new(0),
+            known_queues: Mutex::default(),
             scope: Scope::new(),
             process: Mutex::new(None),
             host: OnceLock::new(),

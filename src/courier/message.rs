@@ -3,11 +3,12 @@
 use std::{fmt, str::FromStr};
 
 use crate::{
+    base::clock::{micros, wall},
     error::{Error, Result},
     types::QueueAddress,
 };
 
-/// The id of a message that was sent in a transaction: 128 random bits. It stays the same on each
+/// The id of a message that was sent in a transaction, with 74 random bits. It stays the same on each
 /// machine that the message passes. The text is 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId([u8; 16]);
@@ -25,7 +26,7 @@ pub struct Destination {
 const SCHEME: &str = "reveille://";
 
 impl MessageId {
-    /// Creates an id from 128 random bits.
+    /// Creates an id from its bytes.
     pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
@@ -72,13 +73,20 @@ fn check_queue(queue: &str) -> Result<()> {
         .map_err(|_| Error::invalid("destination", format_args!("`{queue}` is no queue name: use 1 to 128 letters, digits, dots, hyphens or underscores")))
 }
 
-/// Returns 16 random bytes.
-pub(super) fn random_id() -> Result<[u8; 16]> {
+/// Returns a UUID of version 7 (RFC 9562, section 5.7): the time in milliseconds, and 74 random bits.
+///
+/// Ids of messages that are sent together are neighbours, so that the indexes by id grow at one end
+/// only. With random ids each message would write a page of its own of each of these indexes.
+pub(super) fn new_id() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| {
+    getrandom::fill(&mut bytes[6..]).map_err(|error| {
         let message = format!("the system gives no random bytes: {error}");
         Error::new(crate::ErrorKind::Unavailable, message)
     })?;
+    let millis = micros(wall()) / 1_000;
+    bytes[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
+    bytes[6] = bytes[6] & 0x0f | 0x70;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
     Ok(bytes)
 }
 

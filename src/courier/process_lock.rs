@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    message::{MessageId, random_id},
+    message::{MessageId, new_id},
     set_aside::with_suffix,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -28,7 +28,7 @@ pub(super) const SUFFIX: &str = ".process-";
 impl ProcessLock {
     /// Creates and locks the file of this process for the queue file `path`.
     pub(super) fn acquire(path: &Path) -> Result<Self> {
-        let id = random_id()?;
+        let id = new_id()?;
         let name = MessageId::from_bytes(id).to_string();
         let path = with_suffix(path, &format!("{SUFFIX}{name}"));
         // Under its name the file is locked from the start.

@@ -10,7 +10,7 @@ use rusqlite::Transaction;
 use super::{
     handover::outgoing::{self, NewOutgoing},
     manager::{QueueManager, Shared, check_not_reserved},
-    message::{Destination, MessageId, random_id},
+    message::{Destination, MessageId, new_id},
     staging::{check_body, insert_local, is_file, local_queue},
 };
 use crate::{
@@ -52,7 +52,7 @@ impl QueueManager {
         let body = body.into();
         check_body(&body, self.shared.config.max_body)?;
         check_not_reserved(to.queue())?;
-        let uid = random_id()?;
+        let uid = new_id()?;
         let error = |error| self.shared.database.error(error);
         if !is_file(transaction, &self.shared.file_id).map_err(error)? {
             let path = self.path().display();

@@ -2,33 +2,37 @@
 
 use rusqlite::{Transaction, params};
 
+use super::staging::Taken;
 use crate::queue::sqlite::put::note_unnotified;
 
-/// Notes that a process has received a message that was visible from `visible_at` on.
+/// Notes the messages that a transaction of a process has received in one step; returns the row.
 pub(super) fn take(
     transaction: &Transaction<'_>,
+    tx: &[u8; 16],
     process: [u8; 16],
-    row: i64,
-    receipt: i64,
-    visible_at: i64,
-) -> rusqlite::Result<()> {
-    let sql = "INSERT OR REPLACE INTO taken (message, process, receipt, visible_at)
-               VALUES (?1, ?2, ?3, ?4)";
-    let values = params![row, process, receipt, visible_at];
-    transaction.prepare_cached(sql)?.execute(values).map(drop)
+    taken: &[Taken],
+) -> rusqlite::Result<i64> {
+    let sql = "INSERT INTO taken (tx, process, messages) VALUES (?1, ?2, ?3)";
+    let values = params![tx, process, list(taken)];
+    transaction.prepare_cached(sql)?.insert(values)
 }
 
-/// The message was committed, or was given back.
+/// The messages of the row were committed, or were given back.
 pub(super) fn forget(
     transaction: &Transaction<'_>,
+    tx: &[u8; 16],
     row: i64,
-    receipt: i64,
 ) -> rusqlite::Result<()> {
-    let sql = "DELETE FROM taken WHERE message = ?1 AND receipt = ?2";
-    transaction
-        .prepare_cached(sql)?
-        .execute([row, receipt])
-        .map(drop)
+    // A row of a process that was thought dead is gone, and its number may have another transaction.
+    let sql = "DELETE FROM taken WHERE id = ?1 AND tx = ?2";
+    let mut delete = transaction.prepare_cached(sql)?;
+    delete.execute(params![row, tx]).map(drop)
+}
+
+/// Returns messages as the JSON text `[[id, receipt, former visible_at], ...]`.
+pub(super) fn list(taken: &[Taken]) -> String {
+    let one = |one: &Taken| format!("[{},{},{}]", one.row, one.receipt, one.visible_at);
+    format!("[{}]", taken.iter().map(one).collect::<Vec<_>>().join(","))
 }
 
 /// Makes the messages of a dead process visible at their former places.
@@ -38,8 +42,10 @@ pub(super) fn give_back(
 ) -> rusqlite::Result<usize> {
     // A message that was received again since has another receipt.
     let restore = "UPDATE messages SET visible_at = t.visible_at, receipt = messages.receipt + 1
-                   FROM taken t WHERE t.process = ?1 AND t.message = messages.id
-                     AND t.receipt = messages.receipt
+                   FROM (SELECT j.value ->> 0 AS id, j.value ->> 1 AS receipt,
+                           j.value ->> 2 AS visible_at
+                         FROM taken, json_each(taken.messages) j WHERE taken.process = ?1) t
+                   WHERE t.id = messages.id AND t.receipt = messages.receipt
                    RETURNING messages.queue, length(messages.body)";
     let mut restore = transaction.prepare_cached(restore)?;
     let rows = restore.query_map([process], |row| Ok((row.get(0)?, row.get(1)?)))?;

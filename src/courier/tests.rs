@@ -13,7 +13,7 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::*;
+use super::{transaction::KEPT, *};
 use crate::{
     error::{Error, ErrorKind, Result},
     queue::WorkQueue,
@@ -75,6 +75,11 @@ async fn drain(manager: &QueueManager, queue: &str) -> Vec<String> {
         }
         bodies.extend(got.iter().map(text));
     }
+}
+
+/// Returns a body that begins with this text and does not stay in the memory of its transaction.
+fn large(text: &str) -> String {
+    format!("{text:-<width$}", width = KEPT + 1)
 }
 
 fn text(message: &ReceivedMessage) -> String {

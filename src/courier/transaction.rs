@@ -1,8 +1,8 @@
 //! Transactions: messages are sent and received together, or not at all.
 //!
-//! Each step is a short commit of the file with a status; no database transaction stays open during
-//! the caller's work. Only the commit waits for the disk. Knows nothing of the hand-over to other
-//! machines.
+//! Each receive, and each send beyond [`KEPT`], is a short commit of the file with a status; no
+//! database transaction stays open during the caller's work. Only the commit waits for the disk.
+//! Knows nothing of the hand-over to other machines.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -13,12 +13,14 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
+    commit::{Outcome, Received, Sent, commit, roll_back},
     crash_point::crash_point,
     manager::{QueueManager, Shared, check_not_reserved},
-    message::{Destination, MessageId, random_id},
-    staging::{self, NewSend, Outcome, ReceivedMessage, Sent, SentTo, Taken},
+    message::{Destination, MessageId, new_id},
+    staging::{self, NewSend, ReceivedMessage},
 };
 use crate::{
+    base::sync::lock,
     error::{Error, Result},
     queue::{
         QueueLimits,
@@ -41,16 +43,22 @@ pub struct Transaction {
     id: [u8; 16],
     began: Instant,
     timeout: Duration,
-    /// Set by the first step, by the file's clock.
+    /// Set by the first step that the file knows of, by the file's clock.
     ends_at: Option<Micros>,
+    /// Bytes of the sent messages that are in memory.
+    kept: usize,
     sent: Vec<Sent>,
-    received: Vec<Taken>,
+    received: Received,
     is_over: bool,
 }
 
 /// Enough for a handler that calls other services, and short enough that the messages of a process
 /// that died come back soon.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Sent messages of this many bytes stay in memory until the commit. It saves a small transaction its
+/// second write, which is two thirds of its processor time. Further messages are staged in the file,
+/// so that a large transaction does not fill the memory.
+pub(super) const KEPT: usize = 16 << 10;
 
 impl QueueManager {
     /// Begins a transaction with a time-out of 60 s.
@@ -82,8 +90,9 @@ impl Transaction {
             began: Instant::now(),
             timeout,
             ends_at: None,
+            kept: 0,
             sent: Vec::new(),
-            received: Vec::new(),
+            received: Received::default(),
             is_over: false,
         }
     }
@@ -105,32 +114,50 @@ impl Transaction {
         staging::check_body(&body, config.max_body)?;
         check_not_reserved(to.queue())?;
         let authority = to.authority().unwrap_or_default();
-        let hop: Arc<str> = config.hop_of(authority).into();
-        let (uid, size) = (random_id()?, body.len());
-        let mut send = NewSend {
-            tx: self.id,
-            ends_at: 0,
+        let (uid, size) = (new_id()?, body.len());
+        let send = NewSend {
             uid,
+            hop: to
+                .authority()
+                .map(|authority| config.hop_of(authority).into()),
             authority: authority.to_owned(),
             queue: to.queue().to_owned(),
+            size,
             body,
-            max_queue: config.max_queue,
         };
-        let (times, shared) = (self.times(), Arc::clone(&self.shared));
+        self.check_time()?;
+        self.shared.check_room(&send).await?;
+        let sent = match self.kept + size <= KEPT {
+            true => {
+                self.kept += size;
+                Sent::Kept(send)
+            }
+            false => self.stage(send).await?,
+        };
+        self.sent.push(sent);
+        Ok(MessageId::from_bytes(uid))
+    }
+
+    async fn stage(&mut self, mut send: NewSend) -> Result<Sent> {
+        let (times, tx) = (self.times(), self.id);
         let staged = self.shared.database.write_unsynced(move |transaction| {
             let now = clock::advance(transaction)?;
-            send.ends_at = times.ends_at(now);
-            if !send.authority.is_empty() {
-                shared.reserve_outgoing(transaction)?;
-            }
-            let (row, queue) = staging::stage(transaction, &send, now)?;
-            Ok((row, queue, send.ends_at))
+            let ends_at = times.ends_at(now);
+            let row = staging::stage(transaction, &tx, ends_at, &send, now)?;
+            send.body = Bytes::new();
+            Ok((Sent::Staged { row, send }, ends_at))
         });
-        let (row, queue, ends_at) = staged.await?;
+        let (sent, ends_at) = staged.await?;
         self.ends_at = Some(ends_at);
-        let to = queue.map_or(SentTo::Hop(hop), SentTo::Queue);
-        self.sent.push(Sent { row, size, to });
-        Ok(MessageId::from_bytes(uid))
+        Ok(sent)
+    }
+
+    /// Checks the time-out by this process's clock; steps in the file check it by the file's.
+    fn check_time(&self) -> Result<()> {
+        match self.began.elapsed() >= self.timeout {
+            true => Err(staging::time_is_over(Some(self.timeout))),
+            false => Ok(()),
+        }
     }
 
     /// Receives the next message of a queue; `None` if no message is visible. No other consumer sees
@@ -156,18 +183,19 @@ impl Transaction {
     /// As [`Transaction::receive`].
     pub async fn receive_many(&mut self, queue: &str, max: usize) -> Result<Vec<ReceivedMessage>> {
         let max = QueueLimits::EMBEDDED.check_max(max)?;
-        let (times, queue) = (self.times(), queue.to_owned());
+        let (times, tx, queue) = (self.times(), self.id, queue.to_owned());
         let process = self.shared.process_id()?;
         let taken = self.shared.database.write_unsynced(move |transaction| {
             let now = clock::advance(transaction)?;
             let until = times.ends_at(now);
-            let taken = staging::receive(transaction, &queue, max, until, now, process)?;
-            Ok((taken, until))
+            let who = (&tx, process);
+            let step = staging::receive(transaction, who, &queue, max, until, now)?;
+            Ok((step, until))
         });
-        let (taken, ends_at) = taken.await?;
+        let ((received, messages), ends_at) = taken.await?;
         self.ends_at = Some(ends_at);
-        let (taken, messages): (Vec<_>, Vec<_>) = taken.into_iter().unzip();
-        self.received.extend(taken);
+        self.received.messages.extend(received.messages);
+        self.received.steps.extend(received.steps);
         Ok(messages)
     }
 
@@ -205,13 +233,18 @@ impl Transaction {
         mut self,
         work: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
+        if !self.sent.is_empty() {
+            self.check_time()?;
+        }
         crash_point("transaction-before-commit");
+        let sent = std::mem::take(&mut self.sent);
+        let has_sent = !sent.is_empty();
+        let goes_out = sent.iter().any(|sent| sent.send().hop.is_some());
         let mut outcome = Outcome {
             tx: self.id,
             timeout: self.timeout,
-            // A transaction without a step has no time-out in the file.
             ends_at: self.ends_at.unwrap_or(Micros::MAX),
-            sent: self.sent.clone(),
+            sent,
             received: self.received.clone(),
             outgoing_ends_at: 0,
         };
@@ -219,17 +252,16 @@ impl Transaction {
         let committed = self.shared.database.write(move |transaction| {
             let now = clock::advance_exactly(transaction)?;
             outcome.outgoing_ends_at = later(now, max_age);
-            staging::commit(transaction, &outcome, now)?;
+            commit(transaction, &outcome, now)?;
             work(transaction)
         });
         let value = committed.await?;
         crash_point("transaction-after-commit");
         self.is_over = true;
-        let is_local = |sent: &Sent| matches!(sent.to, SentTo::Queue(_));
-        if !self.sent.iter().all(is_local) {
+        if goes_out {
             self.shared.signal_outgoing();
         }
-        if !self.sent.is_empty() {
+        if has_sent {
             Shared::start_notifying(&self.shared);
         }
         Ok(value)
@@ -241,15 +273,15 @@ impl Transaction {
     /// # Errors
     /// As any write of the file; then the time-out rolls back.
     pub async fn roll_back(mut self) -> Result<()> {
-        if self.is_empty() {
+        if self.ends_at.is_none() {
             return Ok(());
         }
         let (tx, received) = (self.id, self.received.clone());
-        let has_received = !received.is_empty();
+        let has_received = !received.messages.is_empty();
         let rolled_back = self
             .shared
             .database
-            .write_unsynced(move |transaction| staging::roll_back(transaction, &tx, &received));
+            .write_unsynced(move |transaction| roll_back(transaction, &tx, &received));
         rolled_back.await?;
         self.is_over = true;
         if has_received {
@@ -259,7 +291,7 @@ impl Transaction {
     }
 
     fn is_empty(&self) -> bool {
-        self.sent.is_empty() && self.received.is_empty()
+        self.sent.is_empty() && self.received.messages.is_empty()
     }
 
     fn times(&self) -> Times {
@@ -272,17 +304,16 @@ impl Transaction {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        // A cancelled step may have left a row even if the transaction knows of none.
-        if self.is_over || (self.is_empty() && self.ends_at.is_none()) {
+        if self.is_over || self.ends_at.is_none() {
             return;
         }
         let (tx, received) = (self.id, std::mem::take(&mut self.received));
-        let has_received = !received.is_empty();
+        let has_received = !received.messages.is_empty();
         // If there is no room for the job, the time-out rolls back.
         let queued = self
             .shared
             .database
-            .queue_unsynced(move |transaction| staging::roll_back(transaction, &tx, &received));
+            .queue_unsynced(move |transaction| roll_back(transaction, &tx, &received));
         if queued && has_received {
             Shared::start_notifying(&self.shared);
         }
@@ -303,12 +334,39 @@ impl Times {
 }
 
 impl Shared {
+    /// Checks that a message has room where it goes, and that a queue of this file exists.
+    async fn check_room(self: &Arc<Self>, send: &NewSend) -> Result<()> {
+        if send.hop.is_some() {
+            if self.take_outgoing_room() {
+                return Ok(());
+            }
+            let shared = Arc::clone(self);
+            let reserve =
+                move |connection: &mut rusqlite::Connection| shared.reserve_outgoing(connection);
+            return self.database.run(reserve).await;
+        }
+        if self.config.max_queue.is_none() && lock(&self.known_queues).contains(&send.queue) {
+            return Ok(());
+        }
+        let (queue, max) = (send.queue.clone(), self.config.max_queue);
+        let find = self
+            .database
+            .run(move |connection| staging::local_queue(connection, &queue, max));
+        find.await?;
+        lock(&self.known_queues).insert(send.queue.clone());
+        Ok(())
+    }
+
+    fn take_outgoing_room(&self) -> bool {
+        self.outgoing_room.fetch_sub(1, Ordering::Relaxed) > 0
+    }
+
     /// Counts a message to another machine against the limit.
     pub(super) fn reserve_outgoing(
         &self,
         connection: &rusqlite::Connection,
     ) -> rusqlite::Result<()> {
-        if self.outgoing_room.fetch_sub(1, Ordering::Relaxed) > 0 {
+        if self.take_outgoing_room() {
             return Ok(());
         }
         self.outgoing_room.store(0, Ordering::Relaxed);

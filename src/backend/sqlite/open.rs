@@ -11,6 +11,9 @@ use super::{
 };
 use crate::base::sync::lock;
 
+/// Statements that stay prepared: more than any program here uses.
+const STATEMENTS: usize = 128;
+
 /// Held while a missing file is created. Closing any descriptor of a file drops all locks of the
 /// process on it, including SQLite's. So no other thread may open the file between its creation and
 /// the close of that descriptor.
@@ -38,6 +41,16 @@ pub(super) fn open(path: &Path, schema: Schema) -> Result<Connection, SqliteErro
         written => written.map_err(sql)?,
     }
     migrate(&mut connection, path, schema)?;
+    Ok(connection)
+}
+
+/// As [`open`], for the thread that shares transactions among writes. Each of them is a savepoint,
+/// whose journal would become a file at 64 KiB.
+pub(super) fn open_for_groups(path: &Path, schema: Schema) -> Result<Connection, SqliteError> {
+    let connection = open(path, schema)?;
+    // After the migrations: what they sort may be larger than the memory.
+    let set = connection.pragma_update(None, "temp_store", "MEMORY");
+    set.map_err(|error| SqliteError::sql(path, error))?;
     Ok(connection)
 }
 
@@ -166,6 +179,7 @@ fn set_pragmas(connection: &Connection) -> rusqlite::Result<()> {
         connection.pragma_update(None, "fullfsync", true)?;
         connection.pragma_update(None, "checkpoint_fullfsync", true)?;
     }
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
     connection.pragma_update(None, "foreign_keys", true)?;
     // A manipulated file must not run functions or crash the process with bad cells.
     connection.pragma_update(None, "trusted_schema", false)?;

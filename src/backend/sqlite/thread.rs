@@ -17,7 +17,7 @@ use super::{
     Schema,
     error::{SqliteError, is_io},
     lock_wait::WriteFairness,
-    open::open,
+    open::open_for_groups,
 };
 
 /// A job of the thread.
@@ -64,7 +64,7 @@ pub(super) fn start(
 ) -> Result<(), SqliteError> {
     let shown = path.display().to_string();
     let live = move || {
-        let connection = match open(&path, schema) {
+        let connection = match open_for_groups(&path, schema) {
             Ok(connection) => connection,
             Err(error) => {
                 let _ = opened.send(Err(error));
@@ -186,7 +186,7 @@ impl Worker {
     ) -> Result<T, SqliteError> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => none.insert(open(&self.path, self.schema)?),
+            none => none.insert(open_for_groups(&self.path, self.schema)?),
         };
         work(connection).map_err(|error| {
             if is_io(&error) {

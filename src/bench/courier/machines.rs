@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::usage::Usage;
 
@@ -12,6 +13,12 @@ use crate::usage::Usage;
 pub(super) trait Machines: Send + Sync {
     /// Sends one message at A. Returns when it is on the disk of A.
     async fn send(&self, target: Target, body: Vec<u8>) -> Result<()>;
+
+    /// Stops B, or lets it go on.
+    async fn freeze(&self, frozen: bool) -> Result<()>;
+
+    /// Returns the number of messages of [`Target::Stored`] that a consumer at B would get.
+    async fn stored(&self) -> Result<u64>;
 
     /// Returns the usage of A, of B, and of this process.
     async fn usage(&self) -> [Usage; 3];
@@ -27,6 +34,15 @@ pub(super) enum Target {
     Local,
     /// The queue of machine B.
     Remote,
+    /// A queue of machine B that has no consumer.
+    Stored,
+}
+
+/// Stops a process by SIGSTOP, or lets it go on.
+pub(super) fn freeze(pid: u32, frozen: bool) -> Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let signal = if frozen { Signal::STOP } else { Signal::CONT };
+    kill_process(pid.context("no process id")?, signal).context("machine B has ended")
 }
 
 /// A message that the consumer at B has received.

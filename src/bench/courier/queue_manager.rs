@@ -1,7 +1,7 @@
 //! Two queue files, each hosted by a process with a relay.
 //!
-//! A send is one transaction: begin, send, commit. The consumer at B receives in transactions of up to
-//! 32 messages, after a wake-up of B's relay. Publisher and consumer open the queue files themselves,
+//! A send is one transaction: begin, send, commit. The consumer at B has four tasks, which receive in
+//! transactions of up to 32 messages, after a wake-up of B's relay. Publisher and consumer open the queue files themselves,
 //! as applications do.
 
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
@@ -11,11 +11,14 @@ use async_trait::async_trait;
 use reveille::{
     Client, ListenerId, Node, NodeConfig, QueuesConfig, SubscribeOptions, Subscription,
     courier::{Destination, QueueManager, QueueManagerConfig},
-    queue::WorkQueue as _,
+    queue::{SqliteQueue, WorkQueue as _},
 };
-use tokio::sync::{Mutex, mpsc};
+use tokio::{
+    sync::{Mutex, mpsc},
+    task::JoinSet,
+};
 
-use super::machines::{Handled, Machines, Target};
+use super::machines::{Handled, Machines, Target, freeze};
 use crate::{args::QueueHostArgs, child, cli::subprocess::Subprocess, usage::Usage};
 
 /// The host processes of two machines, a publisher at A and a consumer at B.
@@ -23,6 +26,8 @@ pub(super) struct QueueFiles {
     manager: QueueManager,
     local: Destination,
     remote: Destination,
+    stored: Destination,
+    stored_queue: SqliteQueue,
     /// Locked for the end only. Empty afterwards.
     hosts: Mutex<Vec<Host>>,
     pids: [u32; 2],
@@ -35,13 +40,16 @@ struct Host {
     pid: u32,
 }
 
-/// The queue of A without a consumer, and the queue of B.
+/// The queue of A without a consumer, and the queues of B with and without one.
 const LOCAL: &str = "local";
 const IN: &str = "in";
+const STORED: &str = "stored";
 /// Name of the queue file in its machine's directory.
 const FILE: &str = "queues.db";
 /// Maximum number of messages of one transaction of the consumer.
 const BATCH: usize = 32;
+/// Number of tasks of the consumer.
+const TASKS: usize = 4;
 
 impl QueueFiles {
     pub(super) async fn start(
@@ -54,10 +62,13 @@ impl QueueFiles {
         let manager = open(&a, &host_a).await?;
         manager.queue(LOCAL)?.create().await?;
         let authority = host_b.url.split_once("://").map_or("", |(_, rest)| rest);
-        let remote = manager.destination(&format!("reveille://{authority}/{IN}"))?;
+        let at_b = |queue| manager.destination(&format!("reveille://{authority}/{queue}"));
+        let (remote, stored) = (at_b(IN)?, at_b(STORED)?);
         let consumer = open(&b, &host_b).await?;
         let queue = consumer.queue(IN)?;
         queue.create().await?;
+        let stored_queue = consumer.queue(STORED)?;
+        stored_queue.create().await?;
         let options = SubscribeOptions::new(ListenerId::new("bench")?, [queue.address().clone()]);
         let wakes = Client::new(&host_b.url)?.subscribe(options)?;
         tokio::spawn(async move {
@@ -69,6 +80,8 @@ impl QueueFiles {
         Ok(Self {
             local: manager.destination(LOCAL)?,
             remote,
+            stored,
+            stored_queue,
             manager,
             pids: [host_a.pid, host_b.pid],
             hosts: Mutex::new(vec![host_a, host_b]),
@@ -82,11 +95,20 @@ impl Machines for QueueFiles {
         let destination = match target {
             Target::Local => &self.local,
             Target::Remote => &self.remote,
+            Target::Stored => &self.stored,
         };
         let mut transaction = self.manager.begin();
         transaction.send(destination, body).await?;
         transaction.commit().await?;
         Ok(())
+    }
+
+    async fn freeze(&self, frozen: bool) -> Result<()> {
+        freeze(self.pids[1], frozen)
+    }
+
+    async fn stored(&self) -> Result<u64> {
+        Ok(self.stored_queue.depth().await?)
     }
 
     async fn usage(&self) -> [Usage; 3] {
@@ -134,21 +156,31 @@ async fn consume(
 ) -> Result<()> {
     while let Some(wake) = wakes.next().await {
         wake?;
-        loop {
-            let mut transaction = manager.begin();
-            let messages = transaction.receive_many(IN, BATCH).await?;
-            if messages.is_empty() {
-                break;
-            }
-            for message in &messages {
-                if handled.send(Handled::now(&message.body)?).is_err() {
-                    return Ok(());
-                }
-            }
-            transaction.commit().await?;
+        let mut tasks = JoinSet::new();
+        for _ in 0..TASKS {
+            tasks.spawn(drain(manager.clone(), handled.clone()));
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended??;
         }
     }
     Ok(())
+}
+
+/// Receives until the queue is empty.
+async fn drain(manager: QueueManager, handled: mpsc::UnboundedSender<Handled>) -> Result<()> {
+    loop {
+        let mut transaction = manager.begin();
+        let messages = transaction.receive_many(IN, BATCH).await?;
+        if messages.is_empty() {
+            return Ok(());
+        }
+        for message in &messages {
+            // The bench has ended if the channel is closed.
+            let _ = handled.send(Handled::now(&message.body)?);
+        }
+        transaction.commit().await?;
+    }
 }
 
 /// The process of a host: prints its URL and process id, and serves until the parent closes the

@@ -1,4 +1,4 @@
-//! Two nodes of RabbitMQ with a shovel from A to B.
+//! Two nodes of RabbitMQ with shovels from A to B.
 //!
 //! All queues are durable, all messages persistent. A send ends with the publisher confirm. The
 //! shovel acknowledges a message at A when B has confirmed it. The consumer acknowledges each
@@ -20,7 +20,7 @@ use lapin::{
 use tokio::sync::{Mutex, mpsc};
 
 use super::{
-    machines::{Handled, Machines, Target},
+    machines::{Handled, Machines, Target, freeze},
     rabbitmq_node::{NameServer, Node, NodeSettings, free_port},
 };
 use crate::usage::Usage;
@@ -28,6 +28,8 @@ use crate::usage::Usage;
 /// Two nodes, a publisher at A and a consumer at B.
 pub(super) struct RabbitMq {
     publisher: Channel,
+    /// Counts the messages of B.
+    counter: Channel,
     /// The connections to A and B.
     connections: [Connection; 2],
     /// Locked for reading the usage and for the end, never during a send.
@@ -40,10 +42,14 @@ struct Processes {
     names: NameServer,
 }
 
-/// The queue of A without a consumer, the queue of A that the shovel empties, and the queue of B.
+/// The queue of A without a consumer.
 const LOCAL: &str = "local";
+/// The queue of A that a shovel empties, and the queue of B.
 const OUT: &str = "out";
 const IN: &str = "in";
+/// The same with a queue of B without a consumer.
+const STORED_OUT: &str = "stored-out";
+const STORED: &str = "stored";
 /// Number of unacknowledged messages of the shovel (its default) and of the consumer.
 const PREFETCH: u16 = 1000;
 /// The delivery mode of a message that the server stores on the disk.
@@ -61,7 +67,7 @@ impl RabbitMq {
             name: "courier-a",
             directory: &directory_a,
             port: port_a,
-            config: shovel(port_a, port_b),
+            config: shovels(port_a, port_b),
         };
         let b = NodeSettings {
             name: "courier-b",
@@ -74,6 +80,8 @@ impl RabbitMq {
         let a = Node::start(&a, &names).await?;
         let connection_b = connect(port_b).await?;
         let consumer = consumer(&connection_b).await?;
+        let counter = connection_b.create_channel().await?;
+        declare(&counter, STORED).await?;
         tokio::spawn(async move {
             // The bench sees the end of the channel.
             if let Err(error) = consume(consumer, handled).await {
@@ -83,6 +91,7 @@ impl RabbitMq {
         let connection_a = connect(port_a).await?;
         Ok(Self {
             publisher: publisher(&connection_a).await?,
+            counter,
             connections: [connection_a, connection_b],
             processes: Mutex::new(Processes { a, b, names }),
         })
@@ -95,6 +104,7 @@ impl Machines for RabbitMq {
         let queue = match target {
             Target::Local => LOCAL,
             Target::Remote => OUT,
+            Target::Stored => STORED_OUT,
         };
         let options = BasicPublishOptions {
             mandatory: true,
@@ -109,6 +119,21 @@ impl Machines for RabbitMq {
         let stored = confirmed.is_ack() && confirmed.take_message().is_none();
         ensure!(stored, "RabbitMQ has not stored a message");
         Ok(())
+    }
+
+    async fn freeze(&self, frozen: bool) -> Result<()> {
+        freeze(self.processes.lock().await.b.pid(), frozen)
+    }
+
+    async fn stored(&self) -> Result<u64> {
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let declared = self
+            .counter
+            .queue_declare(STORED.into(), options, FieldTable::default());
+        Ok(declared.await?.message_count().into())
     }
 
     async fn usage(&self) -> [Usage; 3] {
@@ -128,19 +153,28 @@ impl Machines for RabbitMq {
     }
 }
 
-/// Returns the settings of a node with a static shovel.
-fn shovel(from: u16, to: u16) -> String {
+/// Returns the settings of a node with two static shovels.
+fn shovels(from: u16, to: u16) -> String {
+    let shovels = [("courier", OUT, IN), ("stored", STORED_OUT, STORED)];
+    let shovels = shovels.map(|(name, source, target)| shovel(name, (from, source), (to, target)));
     format!(
-        r#"[{{rabbitmq_shovel, [{{shovels, [{{courier, [
+        "[{{rabbitmq_shovel, [{{shovels, [{}]}}]}}].\n",
+        shovels.join(",\n")
+    )
+}
+
+fn shovel(name: &str, from: (u16, &str), to: (u16, &str)) -> String {
+    let ((from, source), (to, target)) = (from, to);
+    format!(
+        r#"{{{name}, [
   {{source, [{{protocol, amqp091}}, {{uris, ["amqp://127.0.0.1:{from}"]}},
-    {{declarations, [{{'queue.declare', [{{queue, <<"{OUT}">>}}, durable]}}]}},
-    {{queue, <<"{OUT}">>}}, {{prefetch_count, {PREFETCH}}}]}},
+    {{declarations, [{{'queue.declare', [{{queue, <<"{source}">>}}, durable]}}]}},
+    {{queue, <<"{source}">>}}, {{prefetch_count, {PREFETCH}}}]}},
   {{destination, [{{protocol, amqp091}}, {{uris, ["amqp://127.0.0.1:{to}"]}},
-    {{declarations, [{{'queue.declare', [{{queue, <<"{IN}">>}}, durable]}}]}},
-    {{publish_fields, [{{exchange, <<>>}}, {{routing_key, <<"{IN}">>}}]}},
+    {{declarations, [{{'queue.declare', [{{queue, <<"{target}">>}}, durable]}}]}},
+    {{publish_fields, [{{exchange, <<>>}}, {{routing_key, <<"{target}">>}}]}},
     {{publish_properties, [{{delivery_mode, {PERSISTENT}}}]}}]}},
-  {{ack_mode, on_confirm}}, {{reconnect_delay, 1}}]}}]}}]}}].
-"#
+  {{ack_mode, on_confirm}}, {{reconnect_delay, 1}}]}}"#
     )
 }
 
@@ -154,6 +188,7 @@ async fn publisher(connection: &Connection) -> Result<Channel> {
     let channel = connection.create_channel().await?;
     declare(&channel, LOCAL).await?;
     declare(&channel, OUT).await?;
+    declare(&channel, STORED_OUT).await?;
     let confirms = ConfirmSelectOptions::default();
     channel.confirm_select(confirms).await?;
     Ok(channel)

@@ -108,6 +108,10 @@ impl Node {
         Ok(Self { process })
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid
+    }
+
     pub(super) fn usage(&self) -> Usage {
         Usage::of(Some(self.process.pid))
     }

@@ -4,51 +4,152 @@
 
 use rusqlite::{Transaction, params};
 
-use super::frames::{Micros, OfferedMessage, Uid};
-use crate::{
-    base::fault::{Fault, planted},
-    queue::sqlite::put::count_put,
+use super::{
+    frames::{Micros, OfferedMessage, Uid},
+    outgoing::size,
 };
+use crate::base::fault::{Fault, planted};
 
-/// A stored message that becomes visible.
+/// A stored message that does not become visible in a queue of this machine.
 pub(super) struct Stored {
     pub(super) row: i64,
-    pub(super) uid: Uid,
     pub(super) authority: String,
     pub(super) queue: String,
-    pub(super) bytes: usize,
 }
 
-/// Returns whether the file has, or had, the message in a table other than `inbound`.
+/// The messages of a sender that it has confirmed: those in a range of rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Confirmed {
+    pub(super) sender: i64,
+    pub(super) first: i64,
+    pub(super) last: i64,
+}
+
+/// The confirmed messages, in `i`. The plus makes SQLite search by the rows: other senders have few
+/// in between.
+const CONFIRMED: &str = "i.id BETWEEN ?2 AND ?3 AND +i.sender = ?1";
+
+impl Confirmed {
+    fn rows(self) -> [i64; 3] {
+        [self.sender, self.first, self.last]
+    }
+}
+
+/// The tables that know the id `?1` of an offered message.
+fn known(fault: Fault) -> &'static str {
+    if planted!(fault, RestoredCopyStored) {
+        return "EXISTS (SELECT 1 FROM messages WHERE uid = ?1)";
+    }
+    "EXISTS (SELECT 1 FROM messages WHERE uid = ?1)
+       OR EXISTS (SELECT 1 FROM received WHERE uid = ?1)
+       OR EXISTS (SELECT 1 FROM outgoing WHERE uid = ?1)
+       OR EXISTS (SELECT 1 FROM dead_letters WHERE uid = ?1)"
+}
+
+/// Returns whether the file has, or had, the message.
 pub(super) fn is_known(
     transaction: &Transaction<'_>,
+    sender: i64,
     uid: &Uid,
     fault: Fault,
 ) -> rusqlite::Result<bool> {
-    if planted!(fault, RestoredCopyStored) {
-        let sql = "SELECT 1 FROM messages WHERE uid = ?1";
-        return transaction.prepare_cached(sql)?.exists([uid]);
-    }
-    let sql = "SELECT 1 WHERE EXISTS (SELECT 1 FROM messages WHERE uid = ?1)
-                  OR EXISTS (SELECT 1 FROM received WHERE uid = ?1)
-                  OR EXISTS (SELECT 1 FROM outgoing WHERE uid = ?1)
-                  OR EXISTS (SELECT 1 FROM dead_letters WHERE uid = ?1)";
-    transaction.prepare_cached(sql)?.exists([uid])
+    let sql = format!(
+        "SELECT 1 WHERE {} OR EXISTS (SELECT 1 FROM inbound WHERE sender = ?2 AND uid = ?1)",
+        known(fault)
+    );
+    transaction
+        .prepare_cached(&sql)?
+        .exists(params![uid, sender])
 }
 
+/// Deletes the confirmed messages that the file had already: another connection of a restored copy
+/// of the sender has brought them.
+pub(super) fn drop_known(
+    transaction: &Transaction<'_>,
+    confirmed: Confirmed,
+    fault: Fault,
+) -> rusqlite::Result<()> {
+    let sql = format!(
+        "DELETE FROM inbound AS i WHERE {CONFIRMED} AND ({})",
+        known(fault).replace("?1", "i.uid")
+    );
+    let mut delete = transaction.prepare_cached(&sql)?;
+    delete.execute(confirmed.rows()).map(drop)
+}
+
+/// Moves the confirmed messages to their queues, in the order of their offers. Returns the queues
+/// with the numbers of messages and bytes.
+pub(super) fn make_visible(
+    transaction: &Transaction<'_>,
+    now: Micros,
+    wall: Micros,
+    confirmed: Confirmed,
+) -> rusqlite::Result<Vec<(i64, usize, usize)>> {
+    let from = format!(
+        "FROM inbound i CROSS JOIN queues q ON q.name = i.queue WHERE {CONFIRMED} AND i.authority = ''"
+    );
+    let count = format!("SELECT q.id, count(*), sum(length(i.body)) {from} GROUP BY q.id");
+    let counts: Vec<_> = transaction
+        .prepare_cached(&count)?
+        .query_map(confirmed.rows(), |row| {
+            Ok((row.get(0)?, size(row, 1)?, size(row, 2)?))
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    if counts.is_empty() {
+        return Ok(counts);
+    }
+    let copy = format!(
+        "INSERT INTO messages (queue, visible_at, inserted_at, uid, checksum, body)
+         SELECT q.id, ?4, ?5, i.uid, i.checksum, i.body {from} ORDER BY i.id"
+    );
+    let values = params![confirmed.sender, confirmed.first, confirmed.last, now, wall];
+    transaction.prepare_cached(&copy)?.execute(values)?;
+    let delete = format!(
+        "DELETE FROM inbound AS i WHERE {CONFIRMED} AND i.authority = ''
+           AND i.queue IN (SELECT name FROM queues)"
+    );
+    let mut delete = transaction.prepare_cached(&delete)?;
+    delete.execute(confirmed.rows())?;
+    Ok(counts)
+}
+
+/// Returns the confirmed messages.
+pub(super) fn confirmed(
+    transaction: &Transaction<'_>,
+    confirmed: Confirmed,
+) -> rusqlite::Result<Vec<Stored>> {
+    let sql = format!("SELECT id, authority, queue FROM inbound i WHERE {CONFIRMED} ORDER BY id");
+    let mut select = transaction.prepare_cached(&sql)?;
+    let stored = select.query_map(confirmed.rows(), |row| {
+        Ok(Stored {
+            row: row.get(0)?,
+            authority: row.get(1)?,
+            queue: row.get(2)?,
+        })
+    })?;
+    stored.collect()
+}
+
+pub(super) fn delete(transaction: &Transaction<'_>, message: &Stored) -> rusqlite::Result<()> {
+    let delete = "DELETE FROM inbound WHERE id = ?1";
+    transaction
+        .prepare_cached(delete)?
+        .execute([message.row])
+        .map(drop)
+}
+
+/// Stores a message; returns the row.
 pub(super) fn store(
     transaction: &Transaction<'_>,
     wall: Micros,
     sender: i64,
     message: &OfferedMessage,
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<i64> {
     let sql = "INSERT INTO inbound
-                 (sender, number, uid, authority, queue, arrived_at, visited, checksum, body)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
-    let number = i64::try_from(message.number).unwrap_or(i64::MAX);
-    transaction.prepare_cached(sql)?.execute(params![
+                 (sender, uid, authority, queue, arrived_at, visited, checksum, body)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    transaction.prepare_cached(sql)?.insert(params![
         sender,
-        number,
         message.uid,
         message.authority,
         message.queue,
@@ -56,23 +157,7 @@ pub(super) fn store(
         message.visited,
         message.checksum,
         &message.body[..],
-    ])?;
-    Ok(())
-}
-
-pub(super) fn make_visible(
-    transaction: &Transaction<'_>,
-    now: Micros,
-    wall: Micros,
-    row: i64,
-    queue: i64,
-) -> rusqlite::Result<()> {
-    let copy = "INSERT INTO messages (queue, visible_at, inserted_at, uid, checksum, body)
-                SELECT ?2, ?3, ?4, uid, checksum, body FROM inbound WHERE id = ?1";
-    transaction
-        .prepare_cached(copy)?
-        .execute([row, queue, now, wall])?;
-    count_put(transaction, queue, 1)
+    ])
 }
 
 pub(super) fn pass_on(

@@ -12,7 +12,7 @@ use super::{
     outgoing::{Destination, Row, next_of, size, with_id},
     sender::{InFlight, SenderSession},
 };
-use crate::base::fault::planted;
+use crate::{base::fault::planted, queue::sqlite::limit};
 
 /// A step of offering.
 #[derive(Debug)]
@@ -34,6 +34,9 @@ const OFFER: usize = 128;
 /// Bytes of bodies of one offer: a line with 256 kbit/s takes 4 s, less than the receiver's
 /// deadline for a frame.
 const OFFER_BYTES: usize = 128 << 10;
+/// While this many offers are unanswered, an offer must be a full one. Each offer costs three commits
+/// on the two machines, so that many small ones would be slow. A message waits for an answer at most.
+const PARTIAL: usize = 2;
 /// Destinations that are postponed at the same time: half of the receiver's limit.
 const POSTPONED: usize = 5_000;
 /// Rows of postponed destinations that a step skips at most.
@@ -51,7 +54,9 @@ impl SenderSession {
         if self.welcomed || planted!(self.fault, OffersBeforeWelcome) {
             let mut bytes = 0;
             self.offer_again(connection, now, &mut messages, &mut bytes)?;
-            has_more = self.offer_new(connection, &mut messages, &mut bytes)?;
+            if self.unanswered.len() < PARTIAL || self.has_full_offer(connection)? {
+                has_more = self.offer_new(connection, &mut messages, &mut bytes)?;
+            }
         }
         // A destination whose wait is over has an unanswered message, or there is no room: the next
         // answer continues it.
@@ -60,8 +65,10 @@ impl SenderSession {
         let wait = waits.map(|retry| (retry.due - now).unsigned_abs()).min();
         let wait = if has_more { Some(0) } else { wait };
         let wait = wait.map(Duration::from_micros);
-        let offer =
-            (!messages.is_empty()).then(|| self.frames.number(SenderContent::Offer(messages)));
+        let offer = (!messages.is_empty()).then(|| {
+            self.unanswered.push_back(self.number);
+            self.frames.number(SenderContent::Offer(messages))
+        });
         let damaged = std::mem::take(&mut self.damaged);
         Ok(Next {
             offer,
@@ -118,6 +125,18 @@ impl SenderSession {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the messages behind the cursor fill an offer.
+    fn has_full_offer(&self, connection: &Connection) -> rusqlite::Result<bool> {
+        let sql = "SELECT count(*), coalesce(sum(size), 0) FROM
+                     (SELECT size FROM outgoing WHERE hop = ?1 AND status = 1 AND id > ?2
+                      ORDER BY id LIMIT ?3)";
+        let mut select = connection.prepare_cached(sql)?;
+        let values = params![self.hop, self.cursor, limit(OFFER)];
+        let (messages, bytes) =
+            select.query_row(values, |row| Ok((size(row, 0)?, size(row, 1)?)))?;
+        Ok(messages == OFFER || bytes >= OFFER_BYTES)
     }
 
     /// Offers the messages behind the cursor. Returns whether it has stopped before the last row

@@ -240,13 +240,26 @@ fn read(row: &rusqlite::Row<'_>, hop: &str) -> rusqlite::Result<Row> {
 
 pub(super) fn mark_sent(
     transaction: &Transaction<'_>,
-    row: i64,
+    rows: &[i64],
     now: Micros,
 ) -> rusqlite::Result<()> {
-    let sql =
-        "UPDATE outgoing SET status = 2, sent_at = ?2, body = x'' WHERE id = ?1 AND status = 1";
-    transaction.prepare_cached(sql)?.execute([row, now])?;
-    Ok(())
+    let sql = "UPDATE outgoing SET status = 2, sent_at = ?2, body = x''
+               WHERE id IN (SELECT value FROM json_each(?1)) AND status = 1";
+    mark(transaction, sql, rows, now)
+}
+
+fn mark(
+    transaction: &Transaction<'_>,
+    sql: &str,
+    rows: &[i64],
+    now: Micros,
+) -> rusqlite::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    // A JSON array: one statement for all rows takes half the time of one for each.
+    let mut update = transaction.prepare_cached(sql)?;
+    update.execute(params![format!("{rows:?}"), now]).map(drop)
 }
 
 /// Makes the sent messages of a next machine ready, without their bodies; returns the rows.
@@ -262,12 +275,12 @@ pub(crate) fn take_back_sent(
 
 pub(super) fn mark_visible(
     transaction: &Transaction<'_>,
-    row: i64,
+    rows: &[i64],
     now: Micros,
 ) -> rusqlite::Result<()> {
-    let sql = "UPDATE outgoing SET status = 3, confirmed_at = ?2 WHERE id = ?1 AND status = 2";
-    transaction.prepare_cached(sql)?.execute([row, now])?;
-    Ok(())
+    let sql = "UPDATE outgoing SET status = 3, confirmed_at = ?2
+               WHERE id IN (SELECT value FROM json_each(?1)) AND status = 2";
+    mark(transaction, sql, rows, now)
 }
 
 /// Moves damaged messages that were not offered to the dead letters.

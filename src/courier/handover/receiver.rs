@@ -5,7 +5,7 @@
 //! twice cannot become visible twice: its id is known until its history is removed. After an error
 //! the session must be dropped with its connection. This module knows no socket.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
@@ -14,14 +14,16 @@ use super::{
         Accept, Arrival, FrameNumbers, Hello, Micros, OfferedMessage, ReceiverContent,
         ReceiverFrame, SenderContent, SenderFrame, Upto, VERSION, Welcome,
     },
-    inbound::{Stored, bury, is_known, make_visible, pass_on, store},
-    outgoing::size,
+    inbound::{self, Confirmed, Stored, bury, pass_on, store},
     policy::Policy,
 };
 use crate::{
     base::fault::{Fault, planted},
     error::{Error, ErrorKind, Result},
-    queue::sqlite::{checksum::checksum, put::note_unnotified, queue_id},
+    queue::sqlite::{
+        checksum::checksum,
+        put::{count_put, note_unnotified},
+    },
 };
 
 /// One connection from a sender.
@@ -38,6 +40,10 @@ pub(crate) struct ReceiverSession {
     number: u64,
     /// The sender has not confirmed the messages of Welcome.
     holds: bool,
+    /// The last row of the messages of Welcome.
+    held_upto: Option<i64>,
+    /// The numbers and rows of this connection's messages that are stored and not confirmed.
+    stored: VecDeque<(u64, i64)>,
     /// The number up to which the sender has confirmed.
     confirmed: u64,
     /// Destinations of which a message was postponed: later ones must not overtake it.
@@ -82,6 +88,8 @@ impl ReceiverSession {
             sender: None,
             number: 0,
             holds: false,
+            held_upto: None,
+            stored: VecDeque::new(),
             confirmed: 0,
             postponed: HashSet::new(),
             refused: HashMap::new(),
@@ -163,14 +171,13 @@ impl ReceiverSession {
         let values = params![hello.sender, authority, self.connection, hello.name, wall];
         let sender: i64 = transaction.query_row(present, values, |row| row.get(0))?;
         self.sender = Some(sender);
-        // Numbers of an earlier connection mean nothing now.
-        let unnumbered = "UPDATE inbound SET number = 0 WHERE sender = ?1";
-        transaction.execute(unnumbered, [sender])?;
-        let held = "SELECT uid FROM inbound WHERE sender = ?1 ORDER BY id";
+        let held = "SELECT id, uid FROM inbound WHERE sender = ?1 ORDER BY id";
         let mut held = transaction.prepare_cached(held)?;
-        let held = held.query_map([sender], |row| row.get(0))?;
-        let held: Vec<_> = held.collect::<rusqlite::Result<_>>()?;
+        let held = held.query_map([sender], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let held: Vec<(i64, _)> = held.collect::<rusqlite::Result<_>>()?;
+        self.held_upto = held.last().map(|(row, _)| *row);
         self.holds = !held.is_empty();
+        let held = held.into_iter().map(|(_, uid)| uid).collect();
         Ok(Ok(Welcome {
             version: VERSION,
             receiver: self.policy.own,
@@ -219,7 +226,8 @@ impl ReceiverSession {
             let verdict = self.verdict(transaction, sender, message)?;
             match self.after_refusals(message, verdict) {
                 Verdict::Store => {
-                    store(transaction, wall, sender, message)?;
+                    let row = store(transaction, wall, sender, message)?;
+                    self.stored.push_back((message.number, row));
                     if planted!(self.fault, VisibleBeforeConfirmed) {
                         let upto = Upto {
                             number: self.number,
@@ -277,32 +285,42 @@ impl ReceiverSession {
         self.holds &= !upto.held;
         // The sender confirms after it has made dead letters of the refused ones.
         self.refused.retain(|_, number| *number > upto.number);
-        let sql = "SELECT id, uid, authority, queue, length(body) FROM inbound
-                   WHERE sender = ?1 AND number <= ?2 AND (?3 OR number > 0) ORDER BY id";
-        let number = i64::try_from(upto.number).unwrap_or(i64::MAX);
-        let stored: Vec<Stored> = transaction
-            .prepare_cached(sql)?
-            .query_map(params![sender, number, upto.held], |row| {
-                Ok(Stored {
-                    row: row.get(0)?,
-                    uid: row.get(1)?,
-                    authority: row.get(2)?,
-                    queue: row.get(3)?,
-                    bytes: size(row, 4)?,
-                })
-            })?
-            .collect::<rusqlite::Result<_>>()?;
-        for message in &stored {
-            if !is_known(transaction, &message.uid, self.fault)? {
-                self.release(transaction, now, wall, message)?;
+        let Some(confirmed) = self.confirmed_rows(sender, upto) else {
+            return Ok(Ok(upto));
+        };
+        inbound::drop_known(transaction, confirmed, self.fault)?;
+        let visible = inbound::make_visible(transaction, now, wall, confirmed)?;
+        for (queue, messages, bytes) in visible {
+            count_put(transaction, queue, messages)?;
+            if !planted!(self.fault, NotificationNotNoted) {
+                note_unnotified(transaction, queue, 0, messages, bytes)?;
             }
-            let delete = "DELETE FROM inbound WHERE id = ?1";
-            transaction.prepare_cached(delete)?.execute([message.row])?;
+        }
+        for message in inbound::confirmed(transaction, confirmed)? {
+            self.release(transaction, now, wall, &message)?;
+            inbound::delete(transaction, &message)?;
         }
         Ok(Ok(upto))
     }
 
-    /// Makes a message visible in its queue, or passes it on.
+    /// Returns the rows that a frame confirms. Rows of a sender have the order of its offers.
+    fn confirmed_rows(&mut self, sender: i64, upto: Upto) -> Option<Confirmed> {
+        let held = self.held_upto.take_if(|_| upto.held);
+        let count = self
+            .stored
+            .partition_point(|(number, _)| *number <= upto.number);
+        let mut rows = held
+            .into_iter()
+            .chain(self.stored.drain(..count).map(|(_, row)| row));
+        let first = rows.next()?;
+        Some(Confirmed {
+            sender,
+            last: rows.last().unwrap_or(first),
+            first: if held.is_some() { i64::MIN } else { first },
+        })
+    }
+
+    /// Passes a message on, or makes a dead letter of it.
     fn release(
         &self,
         transaction: &Transaction<'_>,
@@ -310,23 +328,16 @@ impl ReceiverSession {
         wall: Micros,
         message: &Stored,
     ) -> rusqlite::Result<()> {
-        if !message.authority.is_empty() {
-            // The routes may have changed since the message was stored.
-            let Some(hop) = self.policy.next_hop(&message.authority) else {
-                return bury(transaction, wall, message, &no_route(&message.authority));
-            };
-            let ends_at = self.policy.max_age.map(|age| now.saturating_add(age));
-            return pass_on(transaction, wall, message, hop, ends_at);
-        }
-        let Some(queue) = queue_id(transaction, &message.queue)? else {
+        if message.authority.is_empty() {
             let reason = format!("queue `{}` does not exist", message.queue);
             return bury(transaction, wall, message, &reason);
-        };
-        make_visible(transaction, now, wall, message.row, queue)?;
-        if planted!(self.fault, NotificationNotNoted) {
-            return Ok(());
         }
-        note_unnotified(transaction, queue, 0, 1, message.bytes)
+        // The routes may have changed since the message was stored.
+        let Some(hop) = self.policy.next_hop(&message.authority) else {
+            return bury(transaction, wall, message, &no_route(&message.authority));
+        };
+        let ends_at = self.policy.max_age.map(|age| now.saturating_add(age));
+        pass_on(transaction, wall, message, hop, ends_at)
     }
 }
 

@@ -5,7 +5,7 @@
 //! knows no socket.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     time::Duration,
 };
 
@@ -45,6 +45,8 @@ pub(crate) struct SenderSession {
     pub(super) cursor: i64,
     pub(super) in_flight: BTreeMap<u64, InFlight>,
     pub(super) in_flight_bytes: usize,
+    /// The last numbers of the offers that are not answered.
+    pub(super) unanswered: VecDeque<u64>,
     /// Destinations that postponed a message on this connection; ordered, so that a seed of the
     /// simulation can be replayed.
     pub(super) retries: BTreeMap<Destination, Retry>,
@@ -97,6 +99,7 @@ impl SenderSession {
             cursor: 0,
             in_flight: BTreeMap::new(),
             in_flight_bytes: 0,
+            unanswered: VecDeque::new(),
             retries: BTreeMap::new(),
             has_accepted: false,
             held_confirmed: false,
@@ -189,11 +192,11 @@ impl SenderSession {
             let sql = "UPDATE outgoing SET status = 2, body = x'' WHERE hop = ?1 AND status = 1";
             transaction.execute(sql, [&self.hop])?;
         }
-        for (row, uid) in sent {
-            if !held.contains(&uid) || planted!(self.fault, HeldConfirmed) {
-                mark_visible(transaction, row, now)?;
-            }
-        }
+        let gone = sent
+            .into_iter()
+            .filter(|(_, uid)| !held.contains(uid) || planted!(self.fault, HeldConfirmed))
+            .map(|(row, _)| row);
+        mark_visible(transaction, &gone.collect::<Vec<_>>(), now)?;
         for uid in &welcome.held {
             if planted!(self.fault, HeldIgnored) {
                 continue;
@@ -204,7 +207,7 @@ impl SenderSession {
                 .query_row(params![uid, self.hop], |row| row.get(0))
                 .optional()?;
             if let Some(row) = row {
-                mark_sent(transaction, row, now)?;
+                mark_sent(transaction, &[row], now)?;
             }
         }
         self.expire(transaction, now)?;
@@ -268,10 +271,18 @@ impl SenderSession {
         now: Micros,
         accept: Accept,
     ) -> rusqlite::Result<Option<SenderContent>> {
+        while self
+            .unanswered
+            .front()
+            .is_some_and(|last| *last <= accept.upto)
+        {
+            self.unanswered.pop_front();
+        }
         let refused: HashMap<u64, String> = accept.refused.into_iter().collect();
         let postponed: HashSet<u64> = accept.postponed.iter().map(|(number, _)| *number).collect();
         let answered = self.in_flight.range(..=accept.upto);
         let answered: Vec<u64> = answered.filter(|(_, m)| !m.sent).map(|(n, _)| *n).collect();
+        let mut sent = Vec::with_capacity(answered.len());
         for number in answered {
             let message = &self.in_flight[&number];
             let row = message.row;
@@ -292,7 +303,7 @@ impl SenderSession {
                 self.forget(number);
                 continue;
             }
-            mark_sent(transaction, row, now)?;
+            sent.push(row);
             self.has_accepted = true;
             if let Some(retry) = self.retries.get_mut(&message.destination) {
                 retry.backoff.reset();
@@ -301,6 +312,7 @@ impl SenderSession {
                 .entry(number)
                 .and_modify(|message| message.sent = true);
         }
+        mark_sent(transaction, &sent, now)?;
         if let Some((_, reason)) = accept.postponed.first() {
             note_error(transaction, &self.hop, now, reason)?;
         }
@@ -328,19 +340,17 @@ impl SenderSession {
                 .query_map([&self.hop], |row| row.get(0))?
                 .collect::<rusqlite::Result<_>>()?;
             let here: HashSet<i64> = self.in_flight.values().map(|message| message.row).collect();
-            for row in rows.into_iter().filter(|row| !here.contains(row)) {
-                mark_visible(transaction, row, now)?;
-            }
+            let rows = rows.into_iter().filter(|row| !here.contains(row));
+            mark_visible(transaction, &rows.collect::<Vec<_>>(), now)?;
         }
         let sent = self
             .in_flight
             .range(..=upto.number)
             .filter(|(_, message)| message.sent);
-        let sent: Vec<(u64, i64)> = sent
-            .map(|(number, message)| (*number, message.row))
-            .collect();
-        for (number, row) in sent {
-            mark_visible(transaction, row, now)?;
+        let (numbers, rows): (Vec<u64>, Vec<i64>) =
+            sent.map(|(number, message)| (*number, message.row)).unzip();
+        mark_visible(transaction, &rows, now)?;
+        for number in numbers {
             self.forget(number);
         }
         Ok(())

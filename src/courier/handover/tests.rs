@@ -345,24 +345,58 @@ fn another_file_gets_nothing_while_the_former_one_may_hold_messages() {
 fn an_offer_of_large_bodies_stays_below_its_limit() {
     let (mut from, to) = (file(1), file(2));
     create_queue(&to, "orders");
-    let body = vec![7; 60 << 10];
-    for uid in &(1..=5).map(|uid| [uid; 16]).collect::<Vec<_>>() {
-        let message = NewOutgoing {
-            checksum: checksum(&body),
-            body: &body,
-            ..outgoing_to(uid, "orders")
-        };
-        step(&mut from, |transaction| {
-            outgoing::insert(transaction, &message)
-        });
+    for uid in 1..=5 {
+        insert_large(&mut from, uid);
     }
     let mut pair = Pair::new(from, to, u64::MAX);
-    let mut sizes = Vec::new();
-    while let Some(offer) = pair.offer() {
-        let bodies = messages(&offer).iter().map(|message| message.body.len());
-        sizes.push(bodies.sum::<usize>());
+    assert_eq!(offered_bytes(&mut pair), [120 << 10, 120 << 10]);
+}
+
+/// A small offer costs as many commits as a full one.
+#[test]
+fn while_two_offers_are_unanswered_only_full_ones_follow() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    insert_large(&mut from, 1);
+    let mut pair = Pair::new(from, to, u64::MAX);
+    let first = pair.offer().expect("a part");
+    insert_large(&mut pair.from, 2);
+    let second = pair.offer().expect("a part, while one offer is unanswered");
+    insert_large(&mut pair.from, 3);
+    assert!(pair.offer().is_none(), "a part");
+    insert_large(&mut pair.from, 4);
+    insert_large(&mut pair.from, 5);
+    assert_eq!(offered_bytes(&mut pair), [120 << 10], "and then a part");
+    for offer in [first, second] {
+        let answer = pair.receives(offer);
+        let (sender, now) = (&mut pair.sender, pair.now);
+        let handled = step(&mut pair.from, |transaction| {
+            sender.on_frame(transaction, now, answer)
+        });
+        handled.expect("a sound frame");
     }
-    assert_eq!(sizes, [120 << 10, 120 << 10, 60 << 10]);
+    assert_eq!(offered_bytes(&mut pair), [60 << 10], "none is left");
+}
+
+fn insert_large(file: &mut Connection, uid: u8) {
+    let body = vec![7; 60 << 10];
+    let uid = [uid; 16];
+    let message = NewOutgoing {
+        checksum: checksum(&body),
+        body: &body,
+        ..outgoing_to(&uid, "orders")
+    };
+    step(file, |transaction| outgoing::insert(transaction, &message));
+}
+
+/// Returns the bytes of the bodies of each offer that the sender makes now.
+fn offered_bytes(pair: &mut Pair) -> Vec<usize> {
+    let offers = std::iter::from_fn(|| pair.offer());
+    let bytes = |offer: SenderFrame| {
+        let bodies = messages(&offer).iter().map(|message| message.body.len());
+        bodies.sum()
+    };
+    offers.map(bytes).collect()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Only reads the queue file. A refusal is decided by rules that repeating the offer does not
 //! change; a postponement ends by itself.
 
-use rusqlite::{OptionalExtension as _, Transaction, params};
+use rusqlite::{OptionalExtension as _, Transaction};
 
 use super::{
     frames::OfferedMessage,
@@ -47,14 +47,7 @@ impl ReceiverSession {
         if let Some(reason) = self.circle(message) {
             return Ok(Verdict::Refuse(reason));
         }
-        if is_known(transaction, &message.uid, self.fault)? {
-            return Ok(Verdict::Known);
-        }
-        let held = "SELECT 1 FROM inbound WHERE sender = ?1 AND uid = ?2";
-        if transaction
-            .prepare_cached(held)?
-            .exists(params![sender, message.uid])?
-        {
+        if is_known(transaction, sender, &message.uid, self.fault)? {
             return Ok(Verdict::Known);
         }
         if message.body.len() > self.policy.max_body {

@@ -40,6 +40,19 @@ impl QueueManager {
         written.await
     }
 
+    /// As [`QueueManager::write`], but a loss of power may undo the write, until the next one that is
+    /// synced.
+    pub(super) async fn write_unsynced<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>, Micros) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let written = self.database().write_unsynced(move |transaction| {
+            let now = clock::advance(transaction)?;
+            work(transaction, now)
+        });
+        written.await
+    }
+
     /// Runs a read with the file's time.
     pub(super) async fn read<T: Send + 'static>(
         &self,

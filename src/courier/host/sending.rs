@@ -6,6 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use rusqlite::Transaction;
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Streaming, transport::Channel};
@@ -15,7 +16,9 @@ use crate::{
     base::{clock::Tick, fault::Fault},
     courier::{
         crash_point::crash_point,
-        handover::{ReceiverFrame, SenderFrame, SenderSession, outgoing::bury_damaged},
+        handover::{
+            ReceiverContent, ReceiverFrame, SenderFrame, SenderSession, outgoing::bury_damaged,
+        },
     },
     error::{Error, ErrorKind, Result},
     wire::{
@@ -180,21 +183,27 @@ impl Sending {
             }
         }
         crash_point("sending-before-write");
+        // A connection begins with the messages that the other machine holds: those that are missing
+        // there are visible. So a loss of power may undo the mark.
+        let is_visible =
+            |frame: &ReceiverFrame| matches!(frame.content, ReceiverContent::Visible(_));
+        let is_repeatable = frames.iter().all(is_visible);
         let mut session = self.session.take().ok_or_else(lost)?;
-        let (session, replies) = self
-            .shared
-            .manager
-            .write(move |transaction, now| {
-                let mut replies = Vec::new();
-                for frame in frames {
-                    match session.on_frame(transaction, now, frame)? {
-                        Ok(frames) => replies.extend(frames),
-                        Err(error) => return Ok((session, Err(error))),
-                    }
+        let handle = move |transaction: &Transaction<'_>, now| {
+            let mut replies = Vec::new();
+            for frame in frames {
+                match session.on_frame(transaction, now, frame)? {
+                    Ok(frames) => replies.extend(frames),
+                    Err(error) => return Ok((session, Err(error))),
                 }
-                Ok((session, Ok(replies)))
-            })
-            .await?;
+            }
+            Ok((session, Ok(replies)))
+        };
+        let manager = &self.shared.manager;
+        let (session, replies) = match is_repeatable {
+            true => manager.write_unsynced(handle).await?,
+            false => manager.write(handle).await?,
+        };
         crash_point("sending-after-write");
         self.session = Some(session);
         for reply in replies? {

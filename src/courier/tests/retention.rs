@@ -65,7 +65,7 @@ async fn staged_messages_of_a_process_that_died_are_removed_after_the_time_out()
     let manager = place.open().await;
     let orders = manager.destination("orders").expect("a queue");
     let mut died = manager.begin();
-    died.send(&orders, "never").await.expect("sent");
+    died.send(&orders, large("never")).await.expect("sent");
     std::mem::forget(died);
     let staged = "SELECT count(*) FROM staged";
     maintain(&manager).await;

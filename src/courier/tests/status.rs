@@ -29,14 +29,13 @@ async fn the_status_counts_each_state() {
         .expect("received")
         .expect("there");
     let far = manager.destination(FAR).expect("a destination");
-    open.send(&far, "5").await.expect("sent");
-    open.send(&manager.destination("invoices").expect("a queue"), "6")
-        .await
-        .expect("sent");
+    open.send(&far, large("5")).await.expect("sent");
+    let invoices = manager.destination("invoices").expect("a queue");
+    open.send(&invoices, large("6")).await.expect("sent");
     let new = manager
         .destination("reveille://new:7600/in")
         .expect("a destination");
-    open.send(&new, "7").await.expect("sent");
+    open.send(&new, large("7")).await.expect("sent");
 
     let status = manager.status().await.expect("read");
     let queues: Vec<_> = status
@@ -86,7 +85,7 @@ async fn the_status_of_a_message_follows_it() {
     assert_eq!(status(MessageId::from_bytes([7; 16])).await, None);
     let orders = manager.destination("orders").expect("a queue");
     let mut sending = manager.begin();
-    let id = sending.send(&orders, "tea").await.expect("sent");
+    let id = sending.send(&orders, large("tea")).await.expect("sent");
     assert_eq!(status(id).await, Some(MessageStatus::NotReady));
     sending.commit().await.expect("committed");
     let arrived = status(id).await.expect("known");

@@ -23,6 +23,39 @@ async fn a_commit_sends_in_order_and_a_rollback_sends_nothing() {
 }
 
 #[tokio::test]
+async fn small_messages_wait_in_memory_and_keep_their_order_among_large_ones() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let orders = manager.destination("orders").expect("a queue");
+    let mut sending = manager.begin();
+    let bodies = ["a".to_owned(), large("b"), "c".to_owned(), large("d")];
+    for body in &bodies {
+        sending.send(&orders, body.clone()).await.expect("sent");
+    }
+    let staged = "SELECT count(*) FROM staged";
+    assert_eq!(number(&manager, staged).await, 2, "the large ones");
+    sending.commit().await.expect("committed");
+    assert_eq!(number(&manager, staged).await, 0);
+    assert_eq!(drain(&manager, "orders").await, bodies);
+}
+
+#[tokio::test]
+async fn messages_in_memory_end_with_the_time_out_too() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let orders = manager.destination("orders").expect("a queue");
+    let timeout = Duration::from_millis(20);
+    let mut late = manager.begin_with(timeout).expect("valid");
+    late.send(&orders, "tea").await.expect("sent");
+    tokio::time::sleep(timeout).await;
+    let error = late.send(&orders, "milk").await.expect_err("over");
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    let error = late.commit().await.expect_err("over");
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(drain(&manager, "orders").await.is_empty());
+}
+
+#[tokio::test]
 async fn a_message_goes_on_with_its_receive_or_not_at_all() {
     let place = Place::new();
     let manager = place.open().await;
@@ -156,7 +189,7 @@ async fn after_a_crash_staged_messages_are_gone_and_received_ones_come_back() {
         .await
         .expect("received")
         .expect("there");
-    lost.send(&far, "never").await.expect("sent");
+    lost.send(&far, large("never")).await.expect("sent");
     std::mem::forget(lost);
     let (waiting, staged) = (
         "SELECT count(*) FROM messages",

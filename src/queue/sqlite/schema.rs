@@ -24,9 +24,8 @@ pub(crate) const SCHEMA: Schema = Schema {
         CREATE INDEX messages_by_time ON messages (queue, visible_at);
         CREATE INDEX messages_by_end ON messages (ends_at) WHERE ends_at IS NOT NULL",
         // A counter, so that a depth need not scan all messages. The put adds to it, and a trigger
-        // subtracts each removed message, for any reason. An insert trigger would copy three
-        // pages per message into the journal of the put's savepoint. That journal becomes a file at
-        // 64 KiB, which would cost a third of the throughput.
+        // subtracts each removed message, for any reason. An insert trigger would update the
+        // row for each message of a put.
         "ALTER TABLE queues ADD COLUMN messages INTEGER NOT NULL DEFAULT 0;
         UPDATE queues SET messages = (SELECT count(*) FROM messages WHERE queue = queues.id);
         CREATE TRIGGER message_removed AFTER DELETE ON messages BEGIN
@@ -66,14 +65,13 @@ pub(crate) const SCHEMA: Schema = Schema {
         ) STRICT;
         CREATE INDEX staged_by_tx ON staged (tx);
         CREATE INDEX staged_by_end ON staged (ends_at);
-        -- Messages that a transaction has received, with the state to restore if its process dies.
+        -- A receive of a transaction, with the state to restore if its process dies.
         CREATE TABLE taken (
-            message INTEGER NOT NULL PRIMARY KEY,
+            id INTEGER NOT NULL PRIMARY KEY,
+            tx BLOB NOT NULL,
             process BLOB NOT NULL,
-            receipt INTEGER NOT NULL,
-            visible_at INTEGER NOT NULL
+            messages TEXT NOT NULL -- JSON: [[id, receipt, former visible_at], ...]
         ) STRICT;
-        CREATE INDEX taken_by_process ON taken (process);
         -- To other machines.
         CREATE TABLE outgoing (
             id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, -- in the order of the commits
@@ -122,7 +120,6 @@ pub(crate) const SCHEMA: Schema = Schema {
         CREATE TABLE inbound (
             id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
             sender INTEGER NOT NULL REFERENCES senders (id),
-            number INTEGER NOT NULL, -- within the sender's present connection
             uid BLOB NOT NULL,
             authority TEXT NOT NULL, -- '': this machine
             queue TEXT NOT NULL,

@@ -1,0 +1,227 @@
+//! The SQL of the end of a transaction: a commit that settles all of its steps, or a rollback.
+//!
+//! Knows no clock and no socket: the caller passes `now`. Each function runs inside one short
+//! database transaction.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use rusqlite::{Transaction, params};
+
+use super::{
+    handover::outgoing::{self, NewOutgoing},
+    staging::{NewSend, Taken, insert_message, local_queue, time_is_over},
+    taken,
+};
+use crate::{
+    backend::sqlite::refuse,
+    error::{Error, ErrorKind},
+    queue::sqlite::{
+        checksum::checksum,
+        clock::Micros,
+        put::{count_put, note_unnotified},
+    },
+};
+
+/// A message that the transaction has sent, in the order of the sends.
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// It is in the memory of this process.
+    Kept(NewSend),
+    /// It is a row of `staged`.
+    Staged { row: i64, send: NewSend },
+}
+
+/// What the transaction has received.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Received {
+    pub(super) messages: Vec<Taken>,
+    /// The rows of `taken`.
+    pub(super) steps: Vec<i64>,
+}
+
+/// All that a commit settles.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) tx: [u8; 16],
+    pub(super) timeout: Duration,
+    pub(super) ends_at: Micros,
+    pub(super) sent: Vec<Sent>,
+    pub(super) received: Received,
+    /// The age limit of messages to other machines.
+    pub(super) outgoing_ends_at: Micros,
+}
+
+const RESTORE: &str = "UPDATE messages SET visible_at = ?3, receipt = receipt + 1
+     WHERE id = ?1 AND receipt = ?2";
+/// For all messages of a list of `taken`.
+const INSERT_RECEIVED: &str = "INSERT INTO received (uid, queue, size, arrived_at, received_at)
+     SELECT m.uid, q.name, length(m.body), m.inserted_at, ?2
+     FROM json_each(?1) j CROSS JOIN messages m JOIN queues q ON q.id = m.queue
+     WHERE m.id = j.value ->> 0 AND m.receipt = j.value ->> 1
+     ON CONFLICT (uid) DO UPDATE SET received_at = excluded.received_at";
+const INSERT_LOCAL: &str =
+    "INSERT INTO messages (queue, visible_at, inserted_at, uid, checksum, body)
+     SELECT ?3, ?4, ?4, uid, checksum, body FROM staged WHERE id = ?1 AND tx = ?2";
+const INSERT_OUTGOING: &str = "INSERT INTO outgoing
+       (uid, authority, queue, hop, status, stored_at, ends_at, visited, size, checksum, body)
+     SELECT uid, authority, queue, ?3, 1, ?4, ?5, x'', length(body), checksum, body
+     FROM staged WHERE id = ?1 AND tx = ?2";
+
+/// Messages and bytes of the queues of this file.
+type Tally = BTreeMap<i64, (usize, usize)>;
+
+impl Sent {
+    pub(super) fn send(&self) -> &NewSend {
+        match self {
+            Self::Kept(send) | Self::Staged { send, .. } => send,
+        }
+    }
+}
+
+/// Applies a commit as a whole, or refuses it.
+pub(super) fn commit(
+    transaction: &Transaction<'_>,
+    outcome: &Outcome,
+    now: Micros,
+) -> rusqlite::Result<()> {
+    if now >= outcome.ends_at {
+        return Err(refuse(time_is_over(Some(outcome.timeout))));
+    }
+    settle_received(transaction, &outcome.received.messages, now)?;
+    forget_taken(transaction, &outcome.tx, &outcome.received.steps)?;
+    let mut tally = Tally::new();
+    let mut has_staged = false;
+    for sent in &outcome.sent {
+        let send = sent.send();
+        let queue = match send.hop {
+            None => Some(local_queue(transaction, &send.queue, None)?),
+            Some(_) => None,
+        };
+        match sent {
+            Sent::Kept(send) => insert_kept(transaction, outcome, send, queue, now)?,
+            Sent::Staged { row, send } => {
+                has_staged = true;
+                move_staged(transaction, outcome, (*row, send), queue, now)?;
+            }
+        }
+        if let Some(queue) = queue {
+            let (messages, bytes) = tally.entry(queue).or_default();
+            (*messages, *bytes) = (*messages + 1, *bytes + send.size);
+        }
+    }
+    for (queue, (messages, bytes)) in tally {
+        count_put(transaction, queue, messages)?;
+        note_unnotified(transaction, queue, 0, messages, bytes)?;
+    }
+    match has_staged {
+        true => forget_staged(transaction, &outcome.tx),
+        false => Ok(()),
+    }
+}
+
+/// Adds a message of the memory to a queue of this file, or to those for other machines.
+fn insert_kept(
+    transaction: &Transaction<'_>,
+    outcome: &Outcome,
+    send: &NewSend,
+    queue: Option<i64>,
+    now: Micros,
+) -> rusqlite::Result<()> {
+    match (queue, &send.hop) {
+        (Some(queue), _) => insert_message(transaction, queue, now, now, &send.uid, &send.body),
+        (None, hop) => {
+            let message = NewOutgoing {
+                uid: &send.uid,
+                authority: &send.authority,
+                queue: &send.queue,
+                hop: hop.as_deref().unwrap_or(&send.authority),
+                stored_at: now,
+                ends_at: Some(outcome.outgoing_ends_at),
+                checksum: checksum(&send.body),
+                body: &send.body,
+            };
+            outgoing::insert(transaction, &message)
+        }
+    }
+}
+
+fn move_staged(
+    transaction: &Transaction<'_>,
+    outcome: &Outcome,
+    (row, send): (i64, &NewSend),
+    queue: Option<i64>,
+    now: Micros,
+) -> rusqlite::Result<()> {
+    let moved = match queue {
+        Some(queue) => transaction
+            .prepare_cached(INSERT_LOCAL)?
+            .execute(params![row, outcome.tx, queue, now])?,
+        None => transaction
+            .prepare_cached(INSERT_OUTGOING)?
+            .execute(params![
+                row,
+                outcome.tx,
+                send.hop,
+                now,
+                outcome.outgoing_ends_at
+            ])?,
+    };
+    match moved {
+        1 => Ok(()),
+        // The rows of a transaction are removed after its time-out.
+        _ => Err(refuse(time_is_over(Some(outcome.timeout)))),
+    }
+}
+
+fn settle_received(
+    transaction: &Transaction<'_>,
+    received: &[Taken],
+    now: Micros,
+) -> rusqlite::Result<()> {
+    if received.is_empty() {
+        return Ok(());
+    }
+    let list = taken::list(received);
+    let mut insert = transaction.prepare_cached(INSERT_RECEIVED)?;
+    if insert.execute(params![list, now])? != received.len() {
+        let message = "a message of the transaction was got by another consumer, or is gone: \
+            nothing was committed";
+        return Err(refuse(Error::new(ErrorKind::Conflict, message)));
+    }
+    let delete = "DELETE FROM messages WHERE id IN (SELECT value ->> 0 FROM json_each(?1))";
+    transaction.prepare_cached(delete)?.execute([list])?;
+    Ok(())
+}
+
+fn forget_taken(
+    transaction: &Transaction<'_>,
+    tx: &[u8; 16],
+    steps: &[i64],
+) -> rusqlite::Result<()> {
+    steps
+        .iter()
+        .try_for_each(|row| taken::forget(transaction, tx, *row))
+}
+
+/// Puts received messages back at their former places and removes staged ones.
+pub(super) fn roll_back(
+    transaction: &Transaction<'_>,
+    tx: &[u8; 16],
+    received: &Received,
+) -> rusqlite::Result<()> {
+    forget_taken(transaction, tx, &received.steps)?;
+    let mut restore = transaction.prepare_cached(RESTORE)?;
+    for taken in &received.messages {
+        let restored = restore.execute(params![taken.row, taken.receipt, taken.visible_at])?;
+        if restored > 0 {
+            // Listeners of the queue may wait for a wake-up.
+            note_unnotified(transaction, taken.queue, 0, 1, taken.size)?;
+        }
+    }
+    forget_staged(transaction, tx)
+}
+
+fn forget_staged(transaction: &Transaction<'_>, tx: &[u8; 16]) -> rusqlite::Result<()> {
+    let delete = "DELETE FROM staged WHERE tx = ?1";
+    transaction.prepare_cached(delete)?.execute([tx]).map(drop)
+}
