@@ -19,6 +19,7 @@ use std::{
 };
 
 use tokio::sync::Notify;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::hop::Hop;
 pub(crate) use self::receiving::ReceivingStream;
@@ -75,6 +76,10 @@ pub(crate) struct Shared {
     policy: Policy,
     clock: Clock,
     errors: Mutex<LogLimiter<2>>,
+    /// The connections to next machines. They end in order when it is closed.
+    connections: TaskTracker,
+    /// Cancelled when the host ends.
+    ending: CancellationToken,
     /// The last search for dead processes.
     recovered: Mutex<Tick>,
 }
@@ -83,6 +88,8 @@ pub(crate) struct Shared {
 const ERROR_OF_FILE: usize = 0;
 const ERROR_OF_RELAY: usize = 1;
 
+/// The longest wait for the connections' end.
+const ENDING: Duration = Duration::from_secs(2);
 /// The pause between two steps of maintenance.
 const MAINTENANCE_GAP: Duration = Duration::from_millis(20);
 
@@ -126,6 +133,8 @@ impl Host {
             config,
             clock,
             errors: Mutex::new(LogLimiter::new(Duration::from_secs(10))),
+            connections: TaskTracker::new(),
+            ending: CancellationToken::new(),
         });
         let scope = Scope::new();
         let known = shared.manager.known_hops().await?;
@@ -159,8 +168,13 @@ impl Host {
         ReceivingStream::new(Arc::clone(&self.shared))
     }
 
-    /// Ends the tasks, and waits for them.
+    /// Ends the connections in order, so that the file knows which messages the other machines may
+    /// have; then ends the tasks, and waits for them.
     pub async fn shutdown(&self) {
+        self.shared.ending.cancel();
+        self.shared.connections.close();
+        // A connection that is too slow is treated as after a crash.
+        let _ = tokio::time::timeout(ENDING, self.shared.connections.wait()).await;
         self.scope.shutdown().await;
         self.hops.shutdown().await;
     }

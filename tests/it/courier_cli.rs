@@ -67,6 +67,17 @@ impl Machine {
         .await;
     }
 
+    /// Ends the host by SIGTERM, and waits for its end.
+    async fn terminate(&mut self) {
+        let mut host = self.host.take().expect("it runs");
+        let id = host.id().expect("it runs").to_string();
+        let mut kill = tokio::process::Command::new("kill");
+        let sent = kill.args(["-TERM", &id]).status().await.expect("kill runs");
+        assert!(sent.success());
+        let status = within("its end", host.wait()).await.expect("its status");
+        assert!(status.success(), "{}", self.log());
+    }
+
     fn log(&self) -> String {
         std::fs::read_to_string(self.home.path().join("host.log")).expect("a log")
     }
@@ -462,7 +473,7 @@ async fn no_verb_but_serve_and_send_with_create_makes_a_file() {
 #[tokio::test]
 async fn one_process_hosts_a_file_and_ends_at_once() {
     let mut rome = Machine::hosted(&[]).await;
-    let berlin = Machine::hosted(&[]).await;
+    let mut berlin = Machine::hosted(&[]).await;
     berlin.create("orders").await;
     let address = free_address();
     let second = ["queue", "serve", rome.place(), "--listen", &address];
@@ -480,16 +491,18 @@ async fn one_process_hosts_a_file_and_ends_at_once() {
         berlin.destination_status().await["confirmed"] == 1
     })
     .await;
-    let mut host = rome.host.take().expect("it runs");
-    let id = host.id().expect("it runs").to_string();
     let began = std::time::Instant::now();
-    let mut kill = tokio::process::Command::new("kill");
-    let sent = kill.args(["-TERM", &id]).status().await.expect("kill runs");
-    assert!(sent.success());
-    let status = within("its end", host.wait()).await.expect("its status");
-    assert!(status.success(), "{}", rome.log());
+    rome.terminate().await;
     let elapsed = began.elapsed();
     assert!(elapsed < std::time::Duration::from_secs(5), "{elapsed:?}");
+    // A host that ends in order leaves no doubt which messages the other machine has.
+    berlin.terminate().await;
+    let berlin = rusqlite::Connection::open(file(&berlin)).expect("a file");
+    let uncertain = "SELECT max(uncertain_upto) FROM hops";
+    let upto: i64 = berlin
+        .query_row(uncertain, [], |row| row.get(0))
+        .expect("a connection was noted");
+    assert_eq!(upto, 0);
 }
 
 fn file(machine: &Machine) -> PathBuf {

@@ -1,8 +1,8 @@
 //! Two queue files, each hosted by a process with a relay.
 //!
 //! A send is one transaction: begin, send, commit. The consumer at B has four tasks, which receive in
-//! transactions of up to 32 messages, after a wake-up of B's relay. Publisher and consumer open the queue files themselves,
-//! as applications do.
+//! transactions of up to 32 messages, after a wake-up of B's relay. Publisher and consumer open the
+//! queue files themselves, as applications do.
 
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 

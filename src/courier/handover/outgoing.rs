@@ -179,6 +179,12 @@ pub(crate) fn note_error(
     Ok(())
 }
 
+/// Messages to a machine no longer wait for the recorded reason.
+pub(super) fn clear_error(transaction: &Transaction<'_>, hop: &str) -> rusqlite::Result<()> {
+    let sql = "UPDATE hops SET last_error = NULL, last_error_at = NULL WHERE authority = ?1";
+    transaction.prepare_cached(sql)?.execute([hop]).map(drop)
+}
+
 /// Returns the next ready message of a destination in rows `after` to `upto`.
 pub(super) fn next_of(
     connection: &Connection,

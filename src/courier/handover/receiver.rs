@@ -148,12 +148,8 @@ impl ReceiverSession {
         wall: Micros,
         hello: &Hello,
     ) -> Step<Welcome> {
-        if hello.version != VERSION {
-            let rule = format_args!(
-                "is {} and this machine knows {VERSION} only: use programs of one version",
-                hello.version
-            );
-            return Ok(Err(Error::invalid("version", rule)));
+        if let Err(error) = check_version(hello.version) {
+            return Ok(Err(error));
         }
         if hello.sender == self.policy.own {
             let rule = "is this machine itself: check the destination or the route";
@@ -339,6 +335,17 @@ impl ReceiverSession {
         let ends_at = self.policy.max_age.map(|age| now.saturating_add(age));
         pass_on(transaction, wall, message, hop, ends_at)
     }
+}
+
+/// Checks the version of a sender.
+pub(crate) fn check_version(version: u32) -> Result<()> {
+    if version == VERSION {
+        return Ok(());
+    }
+    let rule = format_args!(
+        "is {version} and this machine knows {VERSION} only: use programs of one version"
+    );
+    Err(Error::invalid("version", rule))
 }
 
 #[cold]

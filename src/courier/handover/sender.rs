@@ -16,7 +16,8 @@ use super::frames::{
     SenderContent, SenderFrame, Uid, Upto, VERSION, Welcome,
 };
 use super::outgoing::{
-    ALL, Destination, bury, expire, mark_sent, mark_visible, note_error, uncertain_upto,
+    ALL, Destination, bury, clear_error, expire, mark_sent, mark_visible, note_error,
+    uncertain_upto,
 };
 use crate::{
     base::{
@@ -51,6 +52,8 @@ pub(crate) struct SenderSession {
     /// simulation can be replayed.
     pub(super) retries: BTreeMap<Destination, Retry>,
     pub(super) has_accepted: bool,
+    /// The file says that messages are postponed.
+    pub(super) noted_postponement: bool,
     /// The messages of Welcome are confirmed, and not yet visible.
     pub(super) held_confirmed: bool,
     /// Rows behind the cursors whose bodies do not have their checksums. They are not offered.
@@ -102,6 +105,7 @@ impl SenderSession {
             unanswered: VecDeque::new(),
             retries: BTreeMap::new(),
             has_accepted: false,
+            noted_postponement: false,
             held_confirmed: false,
             damaged: Vec::new(),
         }
@@ -171,6 +175,11 @@ impl SenderSession {
             }
             _ => return Ok(Err(unexpected())),
         };
+        let waits = self.retries.values().any(|retry| retry.waits);
+        if self.noted_postponement && self.in_flight.is_empty() && !waits {
+            clear_error(transaction, &self.hop)?;
+            self.noted_postponement = false;
+        }
         let frames = reply.map(|content| self.frames.number(content));
         Ok(Ok(frames.into_iter().collect()))
     }
@@ -315,6 +324,7 @@ impl SenderSession {
         mark_sent(transaction, &sent, now)?;
         if let Some((_, reason)) = accept.postponed.first() {
             note_error(transaction, &self.hop, now, reason)?;
+            self.noted_postponement = true;
         }
         self.expire(transaction, now)?;
         let number = match planted!(self.fault, ConfirmsAllOffered) {

@@ -162,6 +162,12 @@ impl Pair {
         }
     }
 
+    fn last_error(&self) -> Option<String> {
+        let select = "SELECT last_error FROM hops";
+        let read = self.from.query_row(select, [], |row| row.get(0));
+        read.expect("a connection")
+    }
+
     fn visible(&self) -> Vec<[u8; 16]> {
         let mut select = self
             .to
@@ -209,6 +215,7 @@ fn a_queue_that_stays_full_is_offered_less_and_less_often() {
     // The longest wait is 15 s, and the mean is half of it.
     assert!((60..300).contains(&offers), "{offers} offers");
     assert_eq!(pair.visible(), [[1; 16]]);
+    assert!(pair.last_error().expect("it waits").contains("is full"));
     // With room for more, the rest arrives in order.
     pair.to.execute("DELETE FROM messages", []).expect("taken");
     pair.now += 15_000_000;
@@ -217,6 +224,7 @@ fn a_queue_that_stays_full_is_offered_less_and_less_often() {
     pair.now += 15_000_000;
     pair.settle();
     assert_eq!(pair.visible(), [[3; 16]]);
+    assert_eq!(pair.last_error(), None, "nothing waits");
 }
 
 /// The first message is refused and the second one is stored. If the answers are lost, the first one

@@ -53,7 +53,7 @@ async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>, greet
     let mut backoff = Backoff::new(FIRST_WAIT, shared.config.max_backoff);
     let mut greetings = if greets { GREETINGS } else { 0 };
     let mut failing = false;
-    loop {
+    while !shared.ending.is_cancelled() {
         let waited = tokio::time::timeout(GREETING_INTERVAL, changed.notified());
         if waited.await.is_err() {
             greetings = GREETINGS;
@@ -121,6 +121,7 @@ async fn connection(
             Error::new(ErrorKind::Unavailable, text).with_source(error)
         })?;
     let client = CourierClient::new(channel);
+    let _open = shared.connections.token();
     let mut sending = Sending::open(Arc::clone(shared), authority, client).await?;
     let ended = sending.run(changed).await;
     attempt.settled = sending.has_settled();

@@ -102,7 +102,7 @@ impl Sending {
             .is_some_and(SenderSession::has_accepted)
     }
 
-    /// Moves messages until there are none for a while.
+    /// Moves messages until there are none for a while, or the host ends.
     pub(super) async fn run(&mut self, changed: &Notify) -> Result<()> {
         let (answers_within, idle) = {
             let config = &self.shared.config;
@@ -119,6 +119,7 @@ impl Sending {
                     None => return Err(ended(&self.authority)),
                 },
                 () = changed.notified() => {}
+                () = self.shared.ending.cancelled() => return Ok(()),
                 () = tokio::time::sleep(retry.min(limit.saturating_sub(silent_for))) => {
                     let silent_for = self.shared.clock.now().since(self.progress);
                     match waits {

@@ -13,7 +13,7 @@ use crate::{
     courier::{
         handover::{
             Accept, Hello, Numbered, OfferedMessage, ReceiverContent, ReceiverFrame, SenderContent,
-            SenderFrame, Upto, Welcome,
+            SenderFrame, Upto, Welcome, receiver::check_version,
         },
         message::{Destination, check_authority},
     },
@@ -60,12 +60,16 @@ pub(super) fn request(frame: SenderFrame) -> HandOverRequest {
 /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the field and the rule.
 pub(super) fn frame(request: HandOverRequest) -> Result<SenderFrame> {
     let content = match request.kind {
-        Some(RequestKind::Hello(hello)) => SenderContent::Hello(Hello {
-            version: hello.version,
-            sender: id("sender", &hello.sender)?,
-            name: shortened(hello.name),
-            authority: machine(hello.authority)?,
-        }),
+        Some(RequestKind::Hello(hello)) => {
+            // First: the other fields may have other rules there.
+            check_version(hello.version)?;
+            SenderContent::Hello(Hello {
+                version: hello.version,
+                sender: id("sender", &hello.sender)?,
+                name: shortened(hello.name),
+                authority: machine(hello.authority)?,
+            })
+        }
         Some(RequestKind::Offer(offer)) => SenderContent::Offer(offered(offer)?),
         Some(RequestKind::Confirm(confirm)) => SenderContent::Confirm(Upto {
             number: confirm.upto,
@@ -307,15 +311,17 @@ mod tests {
 
     #[test]
     fn malformed_frames_name_the_field() {
-        let hello = proto::HandOverHello {
-            version: 1,
-            sender: Bytes::from_static(b"short"),
-            name: String::new(),
-            authority: "host:1".to_owned(),
-        };
-        let kind = Some(RequestKind::Hello(hello));
-        let error = frame(HandOverRequest { frame: 1, kind }).expect_err("short");
-        assert!(error.to_string().contains("sender"), "{error}");
+        for (version, field) in [(1, "sender"), (2, "version")] {
+            let hello = proto::HandOverHello {
+                version,
+                sender: Bytes::from_static(b"short"),
+                name: String::new(),
+                authority: "host:1".to_owned(),
+            };
+            let kind = Some(RequestKind::Hello(hello));
+            let error = frame(HandOverRequest { frame: 1, kind }).expect_err("refused");
+            assert!(error.to_string().contains(field), "{error}");
+        }
         for (field, broken) in [
             ("queue", message_to("host:1", "a/b")),
             ("authority", message_to("host", "orders")),
