@@ -147,6 +147,12 @@ impl Bench<'_> {
             }
         });
         let rate = stored.await.context("a message was lost")??;
+        tokio::time::sleep(SETTLE).await;
+        let stored = self.machines.stored().await?;
+        ensure!(
+            stored == messages,
+            "{stored} messages of {messages} arrived"
+        );
         self.figures
             .add("backlog handed over", Unit::PerSecond, rate);
         Ok(())

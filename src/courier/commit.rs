@@ -9,8 +9,8 @@ use rusqlite::{Transaction, params};
 
 use super::{
     handover::outgoing::{self, NewOutgoing},
-    staging::{NewSend, Taken, insert_message, local_queue, time_is_over},
-    taken,
+    staging::{NewSend, SentTo, insert_message, local_queue, time_is_over},
+    taken::{self, Received, Taken},
 };
 use crate::{
     backend::sqlite::refuse,
@@ -28,15 +28,7 @@ pub(super) enum Sent {
     /// It is in the memory of this process.
     Kept(NewSend),
     /// It is a row of `staged`.
-    Staged { row: i64, send: NewSend },
-}
-
-/// What the transaction has received.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Received {
-    pub(super) messages: Vec<Taken>,
-    /// The rows of `taken`.
-    pub(super) steps: Vec<i64>,
+    Staged { row: i64, size: usize, to: SentTo },
 }
 
 /// All that a commit settles.
@@ -46,6 +38,8 @@ pub(super) struct Outcome {
     pub(super) timeout: Duration,
     pub(super) ends_at: Micros,
     pub(super) sent: Vec<Sent>,
+    /// The transaction may have rows in `staged`, also of cancelled sends.
+    pub(super) has_staged: bool,
     pub(super) received: Received,
     /// The age limit of messages to other machines.
     pub(super) outgoing_ends_at: Micros,
@@ -71,9 +65,11 @@ const INSERT_OUTGOING: &str = "INSERT INTO outgoing
 type Tally = BTreeMap<i64, (usize, usize)>;
 
 impl Sent {
-    pub(super) fn send(&self) -> &NewSend {
+    /// Returns whether it goes to another machine.
+    pub(super) fn goes_out(&self) -> bool {
         match self {
-            Self::Kept(send) | Self::Staged { send, .. } => send,
+            Self::Kept(send) => send.hop.is_some(),
+            Self::Staged { to, .. } => matches!(to, SentTo::Hop(_)),
         }
     }
 }
@@ -90,84 +86,80 @@ pub(super) fn commit(
     settle_received(transaction, &outcome.received.messages, now)?;
     forget_taken(transaction, &outcome.tx, &outcome.received.steps)?;
     let mut tally = Tally::new();
-    let mut has_staged = false;
     for sent in &outcome.sent {
-        let send = sent.send();
-        let queue = match send.hop {
-            None => Some(local_queue(transaction, &send.queue, None)?),
-            Some(_) => None,
-        };
-        match sent {
-            Sent::Kept(send) => insert_kept(transaction, outcome, send, queue, now)?,
-            Sent::Staged { row, send } => {
-                has_staged = true;
-                move_staged(transaction, outcome, (*row, send), queue, now)?;
+        let (queue, size) = match sent {
+            Sent::Kept(send) => (
+                insert_kept(transaction, outcome, send, now)?,
+                send.body.len(),
+            ),
+            Sent::Staged { row, size, to } => {
+                (move_staged(transaction, outcome, *row, to, now)?, *size)
             }
-        }
+        };
         if let Some(queue) = queue {
             let (messages, bytes) = tally.entry(queue).or_default();
-            (*messages, *bytes) = (*messages + 1, *bytes + send.size);
+            (*messages, *bytes) = (*messages + 1, *bytes + size);
         }
     }
     for (queue, (messages, bytes)) in tally {
         count_put(transaction, queue, messages)?;
         note_unnotified(transaction, queue, 0, messages, bytes)?;
     }
-    match has_staged {
+    match outcome.has_staged {
         true => forget_staged(transaction, &outcome.tx),
         false => Ok(()),
     }
 }
 
-/// Adds a message of the memory to a queue of this file, or to those for other machines.
+/// Adds a message of the memory to a queue of this file, which is returned, or to those for other
+/// machines.
 fn insert_kept(
     transaction: &Transaction<'_>,
     outcome: &Outcome,
     send: &NewSend,
-    queue: Option<i64>,
     now: Micros,
-) -> rusqlite::Result<()> {
-    match (queue, &send.hop) {
-        (Some(queue), _) => insert_message(transaction, queue, now, now, &send.uid, &send.body),
-        (None, hop) => {
-            let message = NewOutgoing {
-                uid: &send.uid,
-                authority: &send.authority,
-                queue: &send.queue,
-                hop: hop.as_deref().unwrap_or(&send.authority),
-                stored_at: now,
-                ends_at: Some(outcome.outgoing_ends_at),
-                checksum: checksum(&send.body),
-                body: &send.body,
-            };
-            outgoing::insert(transaction, &message)
-        }
-    }
+) -> rusqlite::Result<Option<i64>> {
+    let Some(hop) = &send.hop else {
+        let queue = local_queue(transaction, &send.queue, None)?;
+        insert_message(transaction, queue, now, now, &send.uid, &send.body)?;
+        return Ok(Some(queue));
+    };
+    let message = NewOutgoing {
+        uid: &send.uid,
+        authority: &send.authority,
+        queue: &send.queue,
+        hop,
+        stored_at: now,
+        ends_at: Some(outcome.outgoing_ends_at),
+        checksum: checksum(&send.body),
+        body: &send.body,
+    };
+    outgoing::insert(transaction, &message)?;
+    Ok(None)
 }
 
+/// The same for a staged message.
 fn move_staged(
     transaction: &Transaction<'_>,
     outcome: &Outcome,
-    (row, send): (i64, &NewSend),
-    queue: Option<i64>,
+    row: i64,
+    to: &SentTo,
     now: Micros,
-) -> rusqlite::Result<()> {
-    let moved = match queue {
-        Some(queue) => transaction
-            .prepare_cached(INSERT_LOCAL)?
-            .execute(params![row, outcome.tx, queue, now])?,
-        None => transaction
-            .prepare_cached(INSERT_OUTGOING)?
-            .execute(params![
-                row,
-                outcome.tx,
-                send.hop,
-                now,
-                outcome.outgoing_ends_at
-            ])?,
+) -> rusqlite::Result<Option<i64>> {
+    let (moved, queue) = match to {
+        SentTo::Queue(queue) => {
+            let mut insert = transaction.prepare_cached(INSERT_LOCAL)?;
+            let moved = insert.execute(params![row, outcome.tx, queue, now])?;
+            (moved, Some(*queue))
+        }
+        SentTo::Hop(hop) => {
+            let mut insert = transaction.prepare_cached(INSERT_OUTGOING)?;
+            let values = params![row, outcome.tx, hop, now, outcome.outgoing_ends_at];
+            (insert.execute(values)?, None)
+        }
     };
     match moved {
-        1 => Ok(()),
+        1 => Ok(queue),
         // The rows of a transaction are removed after its time-out.
         _ => Err(refuse(time_is_over(Some(outcome.timeout)))),
     }

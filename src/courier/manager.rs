@@ -86,6 +86,8 @@ pub(super) struct Shared {
     outgoing: watch::Sender<u64>,
     /// The number of sends to other machines until they are counted again.
     pub(super) outgoing_room: AtomicI64,
+    /// Sends to other machines that are in the memory of open transactions.
+    pub(super) kept_outgoing: AtomicI64,
     /// Queues of the file to which this process has sent.
     pub(super) known_queues: Mutex<HashSet<String>>,
     pub(super) scope: Scope,
@@ -121,6 +123,7 @@ impl QueueManager {
             sent_in: AtomicBool::new(false),
             outgoing: watch::Sender::new(0),
             outgoing_room: AtomicI64::new(0),
+            kept_outgoing: AtomicI64::new(0),
             known_queues: Mutex::default(),
             scope: Scope::new(),
             process: Mutex::new(None),

@@ -76,7 +76,7 @@ fn check_queue(queue: &str) -> Result<()> {
 /// Returns a UUID of version 7 (RFC 9562, section 5.7): the time in milliseconds, and 74 random bits.
 ///
 /// Ids of messages that are sent together are neighbours, so that the indexes by id grow at one end
-/// only. With random ids each message would write a page of its own of each of these indexes.
+/// only. With random ids each message would write another page of each of these indexes.
 pub(super) fn new_id() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes[6..]).map_err(|error| {

@@ -22,7 +22,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessageStatus {
-    /// Its transaction is not committed.
+    /// Its transaction is not committed. A small message is unknown until then: it is in the memory of
+    /// its process.
     NotReady,
     /// It is on its way to another machine.
     Outgoing {

@@ -103,7 +103,7 @@ impl Shared {
         (authority, queue): (&str, &str),
         body: &[u8],
     ) -> rusqlite::Result<()> {
-        self.reserve_outgoing(transaction)?;
+        self.reserve_outgoing(transaction, 0)?;
         let message = NewOutgoing {
             uid,
             authority,

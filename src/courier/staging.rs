@@ -10,9 +10,8 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use super::{
-    commit::Received,
     message::{MessageId, new_id},
-    taken,
+    taken::{self, Received, Taken},
 };
 use crate::{
     backend::sqlite::refuse,
@@ -49,23 +48,18 @@ pub(super) struct NewSend {
     /// Empty for this machine.
     pub(super) authority: String,
     pub(super) queue: String,
-    /// Empty once it is staged.
     pub(super) body: Bytes,
-    /// Bytes of the body.
-    pub(super) size: usize,
     /// The next machine, if the message goes to another one.
     pub(super) hop: Option<Arc<str>>,
 }
 
-/// A message that is being received: its row, and the state to restore on rollback.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Taken {
-    pub(super) row: i64,
-    pub(super) queue: i64,
-    pub(super) receipt: i64,
-    pub(super) size: usize,
-    /// The former place in the queue.
-    pub(super) visible_at: Micros,
+/// Where a commit moves a staged message.
+#[derive(Debug)]
+pub(super) enum SentTo {
+    /// A queue of this file.
+    Queue(i64),
+    /// Another machine, by the next one.
+    Hop(Arc<str>),
 }
 
 const INSERT_STAGED: &str =
@@ -87,19 +81,24 @@ const DEAD_LETTER: &str = "INSERT INTO dead_letters
      FROM messages m JOIN queues q ON q.id = m.queue WHERE m.id = ?1
      ON CONFLICT (uid) DO UPDATE SET reason = excluded.reason, died_at = excluded.died_at";
 
-/// Stores a message that is not ready; returns the row.
+/// Stores a message that is not ready; returns its row and where the commit moves it.
 pub(super) fn stage(
     transaction: &Transaction<'_>,
     tx: &[u8; 16],
     ends_at: Micros,
     send: &NewSend,
     now: Micros,
-) -> rusqlite::Result<i64> {
+) -> rusqlite::Result<(i64, SentTo)> {
     check_time(now, ends_at)?;
+    let to = match &send.hop {
+        Some(hop) => SentTo::Hop(Arc::clone(hop)),
+        None => SentTo::Queue(local_queue(transaction, &send.queue, None)?),
+    };
     let sum = checksum(&send.body);
     let (authority, name, body) = (&send.authority, &send.queue, &send.body[..]);
     let row = params![tx, ends_at, send.uid, authority, name, now, sum, body];
-    transaction.prepare_cached(INSERT_STAGED)?.insert(row)
+    let row = transaction.prepare_cached(INSERT_STAGED)?.insert(row)?;
+    Ok((row, to))
 }
 
 /// Returns the number of a queue of this file that has room.
@@ -160,7 +159,13 @@ pub(super) fn insert_message(
 
 /// Checks that there is room for a message to another machine; returns how many more may be sent
 /// until the next check. Half of the room, because other processes send too.
-pub(super) fn check_outgoing(connection: &Connection, max: u64) -> rusqlite::Result<i64> {
+///
+/// `kept` more messages are in the memory of this process.
+pub(super) fn check_outgoing(
+    connection: &Connection,
+    max: u64,
+    kept: i64,
+) -> rusqlite::Result<i64> {
     let max = i64::try_from(max).unwrap_or(i64::MAX);
     let count: i64 = connection
         .prepare_cached(
@@ -168,6 +173,7 @@ pub(super) fn check_outgoing(connection: &Connection, max: u64) -> rusqlite::Res
                + (SELECT count(*) FROM staged WHERE authority <> '')",
         )?
         .query_row([max], |row| row.get(0))?;
+    let count = count.saturating_add(kept);
     if count >= max {
         let message =
             format!("max_outgoing: {count} messages wait for other machines, the maximum is {max}");
@@ -219,7 +225,7 @@ pub(super) fn receive(
     }
     let steps = match taken.is_empty() {
         true => Vec::new(),
-        false => vec![taken::take(transaction, tx, process, &taken)?],
+        false => vec![taken::take(transaction, tx, process, until, &taken)?],
     };
     let received = Received {
         messages: taken,

@@ -40,7 +40,8 @@ pub struct ManagerStatus {
 pub struct QueueStatus {
     /// The queue's name.
     pub name: String,
-    /// Sent to this queue by transactions that are not committed.
+    /// Sent to this queue by transactions that are not committed, as far as the messages are in the file
+    /// and not in the memory of the process.
     pub not_ready: u64,
     /// Messages that wait for a consumer.
     pub arrived: u64,
@@ -60,7 +61,7 @@ pub struct DestinationStatus {
     pub destination: Destination,
     /// The next machine on the way.
     pub hop: String,
-    /// Sent by transactions that are not committed.
+    /// Sent by transactions that are not committed, as far as the messages are in the file.
     pub not_ready: u64,
     /// Committed, and not yet accepted by the next machine.
     pub ready: u64,

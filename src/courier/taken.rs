@@ -2,18 +2,37 @@
 
 use rusqlite::{Transaction, params};
 
-use super::staging::Taken;
-use crate::queue::sqlite::put::note_unnotified;
+use crate::queue::sqlite::{clock::Micros, put::note_unnotified};
+
+/// A message that is being received: its row, and the state to restore on rollback.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taken {
+    pub(super) row: i64,
+    pub(super) queue: i64,
+    pub(super) receipt: i64,
+    pub(super) size: usize,
+    /// The former place in the queue.
+    pub(super) visible_at: Micros,
+}
+
+/// What the transaction has received.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Received {
+    pub(super) messages: Vec<Taken>,
+    /// The rows of `taken`.
+    pub(super) steps: Vec<i64>,
+}
 
 /// Notes the messages that a transaction of a process has received in one step; returns the row.
 pub(super) fn take(
     transaction: &Transaction<'_>,
     tx: &[u8; 16],
     process: [u8; 16],
+    ends_at: Micros,
     taken: &[Taken],
 ) -> rusqlite::Result<i64> {
-    let sql = "INSERT INTO taken (tx, process, messages) VALUES (?1, ?2, ?3)";
-    let values = params![tx, process, list(taken)];
+    let sql = "INSERT INTO taken (tx, process, ends_at, messages) VALUES (?1, ?2, ?3, ?4)";
+    let values = params![tx, process, ends_at, list(taken)];
     transaction.prepare_cached(sql)?.insert(values)
 }
 
@@ -40,11 +59,13 @@ pub(super) fn give_back(
     transaction: &Transaction<'_>,
     process: [u8; 16],
 ) -> rusqlite::Result<usize> {
-    // A message that was received again since has another receipt.
+    // A message that was received again since has another receipt. Those of a damaged row are visible
+    // again after the time-out.
     let restore = "UPDATE messages SET visible_at = t.visible_at, receipt = messages.receipt + 1
                    FROM (SELECT j.value ->> 0 AS id, j.value ->> 1 AS receipt,
                            j.value ->> 2 AS visible_at
-                         FROM taken, json_each(taken.messages) j WHERE taken.process = ?1) t
+                         FROM taken, json_each(iif(json_valid(messages), messages, '[]')) j
+                         WHERE taken.process = ?1) t
                    WHERE t.id = messages.id AND t.receipt = messages.receipt
                    RETURNING messages.queue, length(messages.body)";
     let mut restore = transaction.prepare_cached(restore)?;

@@ -13,11 +13,12 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    commit::{Outcome, Received, Sent, commit, roll_back},
+    commit::{Outcome, Sent, commit, roll_back},
     crash_point::crash_point,
     manager::{QueueManager, Shared, check_not_reserved},
     message::{Destination, MessageId, new_id},
-    staging::{self, NewSend, ReceivedMessage},
+    staging::{self, NewSend, ReceivedMessage, SentTo},
+    taken::Received,
 };
 use crate::{
     base::sync::lock,
@@ -47,6 +48,11 @@ pub struct Transaction {
     ends_at: Option<Micros>,
     /// Bytes of the sent messages that are in memory.
     kept: usize,
+    /// Sent messages to other machines that are in memory.
+    kept_outgoing: KeptOutgoing,
+    /// Whether a step was begun that leaves rows in the file, even if it was cancelled.
+    has_staged: bool,
+    has_received: bool,
     sent: Vec<Sent>,
     received: Received,
     is_over: bool,
@@ -59,6 +65,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// second write, which is two thirds of its processor time. Further messages are staged in the file,
 /// so that a large transaction does not fill the memory.
 pub(super) const KEPT: usize = 16 << 10;
+/// What a message in memory takes beside its body, at most.
+const KEPT_OVERHEAD: usize = 256;
 
 impl QueueManager {
     /// Begins a transaction with a time-out of 60 s.
@@ -83,6 +91,10 @@ impl QueueManager {
 
 impl Transaction {
     fn new(shared: Arc<Shared>, timeout: Duration) -> Self {
+        let kept_outgoing = KeptOutgoing {
+            shared: Arc::clone(&shared),
+            count: 0,
+        };
         Self {
             shared,
             // Distinguishes the open transactions of a file; not a secret.
@@ -91,13 +103,17 @@ impl Transaction {
             timeout,
             ends_at: None,
             kept: 0,
+            kept_outgoing,
+            has_staged: false,
+            has_received: false,
             sent: Vec::new(),
             received: Received::default(),
             is_over: false,
         }
     }
 
-    /// Stores a message that is sent by the commit. Returns the id that it keeps on its way.
+    /// Adds a message that is sent by the commit. Returns the id that it keeps on its way. The first
+    /// 16 KiB stay in memory until then; the file has the rest, as not ready.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the body is too long;
@@ -114,20 +130,25 @@ impl Transaction {
         staging::check_body(&body, config.max_body)?;
         check_not_reserved(to.queue())?;
         let authority = to.authority().unwrap_or_default();
-        let (uid, size) = (new_id()?, body.len());
+        let (uid, size) = (new_id()?, body.len() + KEPT_OVERHEAD);
         let send = NewSend {
             uid,
-            hop: to
-                .authority()
-                .map(|authority| config.hop_of(authority).into()),
+            hop: to.authority().map(|authority| self.hop(authority)),
             authority: authority.to_owned(),
             queue: to.queue().to_owned(),
-            size,
             body,
         };
         self.check_time()?;
-        self.shared.check_room(&send).await?;
-        let sent = match self.kept + size <= KEPT {
+        if send.hop.is_some() {
+            self.kept_outgoing.add(1);
+        }
+        let room = self.shared.check_room(&send).await;
+        let is_kept = self.kept + size <= KEPT;
+        if send.hop.is_some() && (room.is_err() || !is_kept) {
+            self.kept_outgoing.add(-1);
+        }
+        room?;
+        let sent = match is_kept {
             true => {
                 self.kept += size;
                 Sent::Kept(send)
@@ -138,14 +159,29 @@ impl Transaction {
         Ok(MessageId::from_bytes(uid))
     }
 
-    async fn stage(&mut self, mut send: NewSend) -> Result<Sent> {
-        let (times, tx) = (self.times(), self.id);
+    /// Returns the next machine; the messages of a transaction share its text.
+    fn hop(&self, authority: &str) -> Arc<str> {
+        let hop = self.shared.config.hop_of(authority);
+        match self.sent.last() {
+            Some(Sent::Kept(NewSend {
+                hop: Some(last), ..
+            })) if **last == *hop => Arc::clone(last),
+            Some(Sent::Staged {
+                to: SentTo::Hop(last),
+                ..
+            }) if **last == *hop => Arc::clone(last),
+            _ => hop.into(),
+        }
+    }
+
+    async fn stage(&mut self, send: NewSend) -> Result<Sent> {
+        let (times, tx, size) = (self.times(), self.id, send.body.len());
+        self.has_staged = true;
         let staged = self.shared.database.write_unsynced(move |transaction| {
             let now = clock::advance(transaction)?;
             let ends_at = times.ends_at(now);
-            let row = staging::stage(transaction, &tx, ends_at, &send, now)?;
-            send.body = Bytes::new();
-            Ok((Sent::Staged { row, send }, ends_at))
+            let (row, to) = staging::stage(transaction, &tx, ends_at, &send, now)?;
+            Ok((Sent::Staged { row, size, to }, ends_at))
         });
         let (sent, ends_at) = staged.await?;
         self.ends_at = Some(ends_at);
@@ -185,6 +221,7 @@ impl Transaction {
         let max = QueueLimits::EMBEDDED.check_max(max)?;
         let (times, tx, queue) = (self.times(), self.id, queue.to_owned());
         let process = self.shared.process_id()?;
+        self.has_received = true;
         let taken = self.shared.database.write_unsynced(move |transaction| {
             let now = clock::advance(transaction)?;
             let until = times.ends_at(now);
@@ -205,7 +242,8 @@ impl Transaction {
     /// # Errors
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the time-out is over or another
     /// consumer has got a received message since: nothing was committed, and the transaction is
-    /// rolled back. After any other error that is not a [refusal](crate::ErrorKind::is_refusal) the
+    /// rolled back; the same with [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if a queue is
+    /// gone. After any other error that is not a [refusal](crate::ErrorKind::is_refusal) the
     /// commit may have taken effect.
     ///
     /// # Cancel safety
@@ -222,7 +260,8 @@ impl Transaction {
     /// Commits as [`Transaction::commit`], together with writes of the application to its own tables
     /// in the same file. An error of `work` rolls everything back.
     ///
-    /// `work` runs on the file's thread, which every user of the file in this process waits for.
+    /// `work` runs on the file's thread, which every user of the file in this process waits for. What
+    /// it sorts, and the former contents of pages that it changes, may take memory.
     ///
     /// # Errors
     /// As [`Transaction::commit`], and the error of `work`.
@@ -239,12 +278,13 @@ impl Transaction {
         crash_point("transaction-before-commit");
         let sent = std::mem::take(&mut self.sent);
         let has_sent = !sent.is_empty();
-        let goes_out = sent.iter().any(|sent| sent.send().hop.is_some());
+        let goes_out = sent.iter().any(Sent::goes_out);
         let mut outcome = Outcome {
             tx: self.id,
             timeout: self.timeout,
             ends_at: self.ends_at.unwrap_or(Micros::MAX),
             sent,
+            has_staged: self.has_staged,
             received: self.received.clone(),
             outgoing_ends_at: 0,
         };
@@ -273,7 +313,7 @@ impl Transaction {
     /// # Errors
     /// As any write of the file; then the time-out rolls back.
     pub async fn roll_back(mut self) -> Result<()> {
-        if self.ends_at.is_none() {
+        if !self.has_rows() {
             return Ok(());
         }
         let (tx, received) = (self.id, self.received.clone());
@@ -294,6 +334,11 @@ impl Transaction {
         self.sent.is_empty() && self.received.messages.is_empty()
     }
 
+    /// Returns whether the file may have rows of the transaction.
+    fn has_rows(&self) -> bool {
+        self.has_staged || self.has_received
+    }
+
     fn times(&self) -> Times {
         Times {
             ends_at: self.ends_at,
@@ -304,7 +349,7 @@ impl Transaction {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        if self.is_over || self.ends_at.is_none() {
+        if self.is_over || !self.has_rows() {
             return;
         }
         let (tx, received) = (self.id, std::mem::take(&mut self.received));
@@ -317,6 +362,30 @@ impl Drop for Transaction {
         if queued && has_received {
             Shared::start_notifying(&self.shared);
         }
+    }
+}
+
+/// The messages to other machines that a transaction has in memory. The file does not count them.
+#[derive(Debug)]
+struct KeptOutgoing {
+    shared: Arc<Shared>,
+    count: i64,
+}
+
+impl KeptOutgoing {
+    fn add(&mut self, messages: i64) {
+        self.count += messages;
+        self.shared
+            .kept_outgoing
+            .fetch_add(messages, Ordering::Relaxed);
+    }
+}
+
+impl Drop for KeptOutgoing {
+    fn drop(&mut self) {
+        self.shared
+            .kept_outgoing
+            .fetch_sub(self.count, Ordering::Relaxed);
     }
 }
 
@@ -342,7 +411,7 @@ impl Shared {
             }
             let shared = Arc::clone(self);
             let reserve =
-                move |connection: &mut rusqlite::Connection| shared.reserve_outgoing(connection);
+                move |connection: &mut rusqlite::Connection| shared.reserve_outgoing(connection, 1);
             return self.database.run(reserve).await;
         }
         if self.config.max_queue.is_none() && lock(&self.known_queues).contains(&send.queue) {
@@ -361,16 +430,19 @@ impl Shared {
         self.outgoing_room.fetch_sub(1, Ordering::Relaxed) > 0
     }
 
-    /// Counts a message to another machine against the limit.
+    /// Counts a message to another machine against the limit. `own` is 1 if it is counted as kept in
+    /// memory already.
     pub(super) fn reserve_outgoing(
         &self,
         connection: &rusqlite::Connection,
+        own: i64,
     ) -> rusqlite::Result<()> {
         if self.take_outgoing_room() {
             return Ok(());
         }
         self.outgoing_room.store(0, Ordering::Relaxed);
-        let room = staging::check_outgoing(connection, self.config.max_outgoing)?;
+        let kept = self.kept_outgoing.load(Ordering::Relaxed) - own;
+        let room = staging::check_outgoing(connection, self.config.max_outgoing, kept)?;
         self.outgoing_room.store(room, Ordering::Relaxed);
         Ok(())
     }

@@ -18,7 +18,7 @@ pub(crate) struct CourierArgs {
     #[arg(long, default_value_t = 20_000, value_parser = positive())]
     pub(crate) messages: u64,
     /// Number of messages that wait for the other machine when it goes on.
-    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(20_000..))]
     pub(crate) backlog: u64,
     /// Number of concurrent transactions, or of messages that RabbitMQ has not confirmed yet.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]

@@ -1,14 +1,14 @@
 //! Two nodes of RabbitMQ with shovels from A to B.
 //!
 //! All queues are durable, all messages persistent. A send ends with the publisher confirm. The
-//! shovel acknowledges a message at A when B has confirmed it. The consumer acknowledges each
-//! message.
+//! shovel acknowledges a message at A when B has confirmed it. The consumer acknowledges up to 32
+//! messages at once.
 
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties, Consumer,
     options::{
@@ -52,6 +52,8 @@ const STORED_OUT: &str = "stored-out";
 const STORED: &str = "stored";
 /// Number of unacknowledged messages of the shovel (its default) and of the consumer.
 const PREFETCH: u16 = 1000;
+/// Maximum number of messages that the consumer acknowledges at once.
+const BATCH: u32 = 32;
 /// The delivery mode of a message that the server stores on the disk.
 const PERSISTENT: u8 = 2;
 
@@ -216,12 +218,22 @@ async fn declare(channel: &Channel, queue: &str) -> Result<()> {
 }
 
 async fn consume(mut consumer: Consumer, handled: mpsc::UnboundedSender<Handled>) -> Result<()> {
+    let multiple = BasicAckOptions { multiple: true };
     while let Some(delivery) = consumer.next().await {
-        let delivery = delivery?;
-        if handled.send(Handled::now(&delivery.data)?).is_err() {
-            return Ok(());
+        let mut last = delivery?;
+        for count in 1.. {
+            if handled.send(Handled::now(&last.data)?).is_err() {
+                return Ok(());
+            }
+            if count == BATCH {
+                break;
+            }
+            match consumer.next().now_or_never() {
+                Some(Some(delivery)) => last = delivery?,
+                _ => break,
+            }
         }
-        delivery.ack(BasicAckOptions::default()).await?;
+        last.ack(multiple).await?;
     }
     Ok(())
 }

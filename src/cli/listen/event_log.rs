@@ -157,8 +157,8 @@ impl EventLog {
         self.modes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a line for the mode, unless it was the last one written. The lock is held meanwhile, so
-    /// that the last line shows the present mode.
+    /// Writes a line for the mode, unless it was the last one written. The lock is held until the line
+    /// is written, so that the last line shows the present mode.
     pub(super) fn log_mode(&self, mode: ListenerMode, error: Option<&Error>) {
         let mut modes = self.lock_modes();
         if modes.last.replace(mode) == Some(mode) {

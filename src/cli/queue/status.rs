@@ -24,7 +24,8 @@ Example:
   reveille queue status queues -o json
   reveille queue status queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
 
-NOT READY: sent by a transaction that is not committed. READY: waits for the next machine. SENT: \
+NOT READY: sent by a transaction that is not committed; small messages wait in the memory of their \
+process. READY: waits for the next machine. SENT: \
 stored there, and not yet visible. CONFIRMED: visible there. RECEIVED and CONFIRMED count the \
 messages in the history.
 

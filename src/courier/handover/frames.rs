@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 /// 16 random bytes that identify a queue file.
 pub(crate) type FileId = [u8; 16];
-/// The id of a message: 16 random bytes.
+/// The id of a message: a UUID of version 7.
 pub(crate) type Uid = [u8; 16];
 
 /// A frame with its number in its direction: 1, 2, 3, ...

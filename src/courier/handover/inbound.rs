@@ -25,9 +25,8 @@ pub(super) struct Confirmed {
     pub(super) last: i64,
 }
 
-/// The confirmed messages, in `i`. The plus makes SQLite search by the rows: other senders have few
-/// in between.
-const CONFIRMED: &str = "i.id BETWEEN ?2 AND ?3 AND +i.sender = ?1";
+/// The confirmed messages, in `i`.
+const CONFIRMED: &str = "i.sender = ?1 AND i.id BETWEEN ?2 AND ?3";
 
 impl Confirmed {
     fn rows(self) -> [i64; 3] {
@@ -106,7 +105,7 @@ pub(super) fn make_visible(
     transaction.prepare_cached(&copy)?.execute(values)?;
     let delete = format!(
         "DELETE FROM inbound AS i WHERE {CONFIRMED} AND i.authority = ''
-           AND i.queue IN (SELECT name FROM queues)"
+           AND EXISTS (SELECT 1 FROM queues WHERE name = i.queue)"
     );
     let mut delete = transaction.prepare_cached(&delete)?;
     delete.execute(confirmed.rows())?;

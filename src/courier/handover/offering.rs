@@ -35,7 +35,7 @@ const OFFER: usize = 128;
 /// deadline for a frame.
 const OFFER_BYTES: usize = 128 << 10;
 /// While this many offers are unanswered, an offer must be a full one. Each offer costs three commits
-/// on the two machines, so that many small ones would be slow. A message waits for an answer at most.
+/// on the two machines, so that many small ones would be slow. A message waits for one answer at most.
 const PARTIAL: usize = 2;
 /// Destinations that are postponed at the same time: half of the receiver's limit.
 const POSTPONED: usize = 5_000;

@@ -40,8 +40,7 @@ impl QueueManager {
         written.await
     }
 
-    /// As [`QueueManager::write`], but a loss of power may undo the write, until the next one that is
-    /// synced.
+    /// As [`QueueManager::write`], but a loss of power may undo the write until the next synced write.
     pub(super) async fn write_unsynced<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction<'_>, Micros) -> rusqlite::Result<T> + Send + 'static,

@@ -40,6 +40,111 @@ async fn small_messages_wait_in_memory_and_keep_their_order_among_large_ones() {
 }
 
 #[tokio::test]
+async fn messages_in_memory_count_against_the_limit_until_their_transaction_ends() {
+    let place = Place::new();
+    let config = QueueManagerConfig {
+        max_outgoing: 3,
+        ..QueueManagerConfig::default()
+    };
+    let manager = place.open_with(config).await;
+    let far = manager
+        .destination("reveille://far:7600/in")
+        .expect("a destination");
+    let (mut first, mut second) = (manager.begin(), manager.begin());
+    for body in ["a", "b"] {
+        first.send(&far, body).await.expect("room");
+    }
+    second.send(&far, "c").await.expect("room");
+    for full in [&mut first, &mut second] {
+        let error = full.send(&far, "d").await.expect_err("full");
+        assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+    }
+    drop(first);
+    for body in ["d", "e"] {
+        second.send(&far, body).await.expect("room again");
+    }
+    second.commit().await.expect("committed");
+    let error = manager.begin().send(&far, "f").await.expect_err("full");
+    assert!(error.message().contains("3 messages wait"), "{error}");
+}
+
+#[tokio::test]
+async fn empty_messages_do_not_fill_the_memory() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let orders = manager.destination("orders").expect("a queue");
+    let mut many = manager.begin();
+    for _ in 0..100 {
+        many.send(&orders, "").await.expect("sent");
+    }
+    assert_eq!(
+        number(&manager, "SELECT count(*) FROM staged").await,
+        100 - 64
+    );
+    many.commit().await.expect("committed");
+    assert_eq!(drain(&manager, "orders").await.len(), 100);
+}
+
+/// Begins a step, and no longer waits for it.
+async fn cancelled<T>(step: impl Future<Output = Result<T>>) {
+    let begun = tokio::time::timeout(Duration::ZERO, step);
+    assert!(begun.await.is_err());
+}
+
+#[tokio::test]
+async fn a_cancelled_step_leaves_nothing_behind() {
+    let place = Place::new();
+    let manager = place.open().await;
+    let orders = manager.destination("orders").expect("a queue");
+    let staged = "SELECT count(*) FROM staged";
+    for ends in ["commit", "rollback", "drop"] {
+        let mut sending = manager.begin();
+        sending.send(&orders, "a").await.expect("sent");
+        cancelled(sending.send(&orders, large("never"))).await;
+        match ends {
+            "commit" => sending.commit().await.expect("committed"),
+            "rollback" => sending.roll_back().await.expect("rolled back"),
+            _ => drop(sending),
+        }
+        assert_eq!(number(&manager, staged).await, 0, "{ends}");
+    }
+    assert_eq!(drain(&manager, "orders").await, ["a"]);
+
+    send(&manager, "orders", &["b"]).await;
+    let mut receiving = manager.begin();
+    cancelled(receiving.receive("orders")).await;
+    drop(receiving);
+    let taken = "SELECT count(*) FROM taken";
+    assert_eq!(number(&manager, taken).await, 1);
+    move_clock(&manager, 1).await;
+    manager.maintain().await.expect("maintained");
+    assert_eq!(number(&manager, taken).await, 0, "its time-out is over");
+    assert_eq!(drain(&manager, "orders").await, ["b"]);
+}
+
+#[tokio::test]
+async fn a_damaged_row_of_a_receive_does_not_stop_the_recovery() {
+    let place = Place::new();
+    let manager = place.open().await;
+    send(&manager, "orders", &["tea"]).await;
+    let mut open = manager.begin();
+    open.receive("orders")
+        .await
+        .expect("received")
+        .expect("there");
+    std::mem::forget(open);
+    execute(
+        &manager,
+        "UPDATE taken SET messages = '[[1,', process = randomblob(16)",
+    )
+    .await;
+    manager.recover().await.expect("recovered");
+    assert_eq!(number(&manager, "SELECT count(*) FROM taken").await, 0);
+    move_clock(&manager, 1).await;
+    assert_eq!(drain(&manager, "orders").await, ["tea"]);
+}
+
+#[tokio::test]
 async fn messages_in_memory_end_with_the_time_out_too() {
     let place = Place::new();
     let manager = place.open().await;

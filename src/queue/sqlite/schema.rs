@@ -47,11 +47,11 @@ pub(crate) const SCHEMA: Schema = Schema {
         "CREATE TABLE identity (id BLOB NOT NULL) STRICT;
         INSERT INTO identity (id) VALUES (randomblob(16))",
         // The tables of transactions and of the hand-over to other machines; see `courier`. A `uid` has
-        // 16 random bytes. A machine is named by its authority, `HOST:PORT`.
+        // 16 bytes, see `courier::message`. A machine is named by its authority, `HOST:PORT`.
         "ALTER TABLE messages ADD COLUMN uid BLOB; -- NULL: put outside of a transaction
         ALTER TABLE messages ADD COLUMN checksum INTEGER; -- CRC-32 of the body; NULL: older versions
         CREATE UNIQUE INDEX messages_by_uid ON messages (uid) WHERE uid IS NOT NULL;
-        -- Not ready: sends of transactions that are not committed.
+        -- Not ready: sends of transactions that are not committed. Small ones are in memory.
         CREATE TABLE staged (
             id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
             tx BLOB NOT NULL,
@@ -70,6 +70,7 @@ pub(crate) const SCHEMA: Schema = Schema {
             id INTEGER NOT NULL PRIMARY KEY,
             tx BLOB NOT NULL,
             process BLOB NOT NULL,
+            ends_at INTEGER NOT NULL, -- of the transaction: its messages are visible again
             messages TEXT NOT NULL -- JSON: [[id, receipt, former visible_at], ...]
         ) STRICT;
         -- To other machines.
@@ -127,8 +128,9 @@ pub(crate) const SCHEMA: Schema = Schema {
             visited BLOB NOT NULL,
             checksum INTEGER NOT NULL,
             body BLOB NOT NULL,
-            UNIQUE (sender, uid)
+            UNIQUE (uid, sender)
         ) STRICT;
+        CREATE INDEX inbound_by_sender ON inbound (sender);
         CREATE INDEX inbound_by_queue ON inbound (queue) WHERE authority = '';
         -- History: messages that a committed transaction received, or that were passed on. It also
         -- recognises a message that comes again from a restored copy of its sender.
