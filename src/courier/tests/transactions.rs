@@ -1,5 +1,7 @@
 //! Commit, rollback, time-out, crash, and the application's own tables.
 
+use futures_util::FutureExt as _;
+
 use super::*;
 
 #[tokio::test]
@@ -85,10 +87,22 @@ async fn empty_messages_do_not_fill_the_memory() {
     assert_eq!(drain(&manager, "orders").await.len(), 100);
 }
 
-/// Begins a step, and no longer waits for it.
-async fn cancelled<T>(step: impl Future<Output = Result<T>>) {
-    let begun = tokio::time::timeout(Duration::ZERO, step);
-    assert!(begun.await.is_err());
+/// Begins a step while the file's thread is busy, and no longer waits for it.
+async fn cancelled<T>(manager: &QueueManager, step: impl Future<Output = Result<T>>) {
+    let (free, busy) = std::sync::mpsc::channel::<()>();
+    let database = manager.database().clone();
+    let blocked = tokio::spawn(async move {
+        let wait = database.run(move |_| {
+            // Ends with the sender.
+            let _ = busy.recv();
+            Ok(())
+        });
+        wait.await
+    });
+    tokio::task::yield_now().await;
+    assert!(step.now_or_never().is_none());
+    drop(free);
+    blocked.await.expect("no panic").expect("free again");
 }
 
 #[tokio::test]
@@ -100,7 +114,7 @@ async fn a_cancelled_step_leaves_nothing_behind() {
     for ends in ["commit", "rollback", "drop"] {
         let mut sending = manager.begin();
         sending.send(&orders, "a").await.expect("sent");
-        cancelled(sending.send(&orders, large("never"))).await;
+        cancelled(&manager, sending.send(&orders, large("never"))).await;
         match ends {
             "commit" => sending.commit().await.expect("committed"),
             "rollback" => sending.roll_back().await.expect("rolled back"),
@@ -112,7 +126,7 @@ async fn a_cancelled_step_leaves_nothing_behind() {
 
     send(&manager, "orders", &["b"]).await;
     let mut receiving = manager.begin();
-    cancelled(receiving.receive("orders")).await;
+    cancelled(&manager, receiving.receive("orders")).await;
     drop(receiving);
     let taken = "SELECT count(*) FROM taken";
     assert_eq!(number(&manager, taken).await, 1);
