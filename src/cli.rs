@@ -52,6 +52,7 @@ mod sweep;
 mod target;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod unleash;
 mod usage;
 mod values;

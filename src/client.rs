@@ -16,6 +16,7 @@ mod reconnecting_stream;
 pub(crate) mod session;
 mod stream;
 mod subscription;
+mod tls;
 
 pub use admin::{ListenerInfo, QueueInfo};
 pub use config::{ClientConfig, PublisherOptions};
@@ -24,3 +25,4 @@ pub use flag_watch::FlagWatcher;
 pub use flags::{FlagWatcherInfo, Flags, Unleashed};
 pub use publisher::Publisher;
 pub use subscription::Subscription;
+pub use tls::{ClientIdentity, ClientTls};

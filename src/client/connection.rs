@@ -56,8 +56,8 @@ struct ClientInner {
 const MAX_KEEPALIVE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Client {
-    /// Creates a client of the relay at `url`, such as `http://127.0.0.1:7600`. Does not connect
-    /// yet, but must be called within a tokio runtime.
+    /// Creates a client of the relay at `url`, such as `http://127.0.0.1:7600`, or
+    /// `https://relay.example.com:7600` with TLS. Does not connect yet, but must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if the URL is malformed.
@@ -68,7 +68,7 @@ impl Client {
     /// Creates a client with the given configuration.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if the URL is malformed.
+    /// [`ErrorKind::Invalid`] if the URL is malformed, or a file of [`ClientConfig::tls`] does not fit.
     pub fn with_config(url: &str, config: ClientConfig) -> Result<Self> {
         let endpoint = endpoint(url, &config)?;
         let inner = ClientInner {
@@ -227,20 +227,17 @@ impl Client {
 
 fn endpoint(url: &str, config: &ClientConfig) -> Result<Endpoint> {
     let refuse = || {
-        let rule = format_args!("must be written http://HOST:PORT, but is {url:?}");
+        let rule = format_args!("must be written http[s]://HOST:PORT, but is {url:?}");
         Error::invalid("relay", rule)
     };
-    if url.starts_with("https://") {
-        let rule = format_args!(
-            "this version supports plain text only, and {url:?} asks for TLS: write http://, or let a \
-             proxy on this machine add TLS"
-        );
-        return Err(Error::invalid("relay", rule));
-    }
     let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| refuse())?;
-    if endpoint.uri().scheme_str() != Some("http") || endpoint.uri().authority().is_none() {
-        return Err(refuse());
-    }
+    let uri = endpoint.uri();
+    let has_authority = uri.authority().is_some();
+    let endpoint = match uri.scheme_str() {
+        Some("http") if has_authority => endpoint,
+        Some("https") if has_authority => config.tls.apply(endpoint)?,
+        _ => return Err(refuse()),
+    };
     Ok(endpoint
         .connect_timeout(config.connect_timeout)
         .tcp_nodelay(true)

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tonic::transport::Endpoint;
 
-use super::{Shared, sending::Sending};
+use super::{HostConfig, Shared, sending::Sending};
 use crate::{
     base::{backoff::Backoff, causes::with_causes, task::Scope},
     error::{Error, ErrorKind, Result},
@@ -113,7 +113,7 @@ async fn connection(
     changed: &Notify,
     attempt: &mut Attempt,
 ) -> Result<()> {
-    let channel = endpoint(authority, shared.config.connect_timeout)?
+    let channel = endpoint(authority, &shared.config)?
         .connect()
         .await
         .map_err(|error| {
@@ -130,11 +130,21 @@ async fn connection(
     ended.and(closed)
 }
 
-fn endpoint(authority: &str, timeout: Duration) -> Result<Endpoint> {
-    let endpoint = Endpoint::from_shared(format!("http://{authority}"))
+fn endpoint(authority: &str, config: &HostConfig) -> Result<Endpoint> {
+    let scheme = if config.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{authority}"))
         .map_err(|_| Error::invalid("destination", format_args!("`{authority}` is no machine")))?;
+    let endpoint = match &config.tls {
+        // The files are read for each connection: they may have been renewed.
+        Some(tls) => tls.apply(endpoint)?,
+        None => endpoint,
+    };
     Ok(endpoint
-        .connect_timeout(timeout)
+        .connect_timeout(config.connect_timeout)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
