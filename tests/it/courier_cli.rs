@@ -473,7 +473,7 @@ async fn no_verb_but_serve_and_send_with_create_makes_a_file() {
 #[tokio::test]
 async fn one_process_hosts_a_file_and_ends_at_once() {
     let mut rome = Machine::hosted(&[]).await;
-    let mut berlin = Machine::hosted(&[]).await;
+    let berlin = Machine::hosted(&[]).await;
     berlin.create("orders").await;
     let address = free_address();
     let second = ["queue", "serve", rome.place(), "--listen", &address];
@@ -495,14 +495,31 @@ async fn one_process_hosts_a_file_and_ends_at_once() {
     rome.terminate().await;
     let elapsed = began.elapsed();
     assert!(elapsed < std::time::Duration::from_secs(5), "{elapsed:?}");
-    // A host that ends in order leaves no doubt which messages the other machine has.
+}
+
+/// While a connection is open, only the other machine knows which messages it has.
+#[tokio::test]
+async fn a_host_that_ends_in_order_leaves_no_message_uncertain() {
+    let (rome, mut berlin) = (Machine::hosted(&[]).await, Machine::hosted(&[]).await);
+    rome.create("invoices").await;
+    let to = rome.destination("invoices");
+    berlin
+        .run(&["queue", "send", berlin.place(), &to, "bill"])
+        .await;
+    until("it is visible", async || {
+        berlin.destination_status().await["confirmed"] == 1
+    })
+    .await;
+    let path = file(&berlin);
+    let uncertain = || -> i64 {
+        let berlin = rusqlite::Connection::open(&path).expect("a file");
+        let select = "SELECT max(uncertain_upto) FROM hops";
+        let read = berlin.query_row(select, [], |row| row.get(0));
+        read.expect("a connection was noted")
+    };
+    assert_eq!(uncertain(), i64::MAX, "the connection is open");
     berlin.terminate().await;
-    let berlin = rusqlite::Connection::open(file(&berlin)).expect("a file");
-    let uncertain = "SELECT max(uncertain_upto) FROM hops";
-    let upto: i64 = berlin
-        .query_row(uncertain, [], |row| row.get(0))
-        .expect("a connection was noted");
-    assert_eq!(upto, 0);
+    assert_eq!(uncertain(), 0);
 }
 
 fn file(machine: &Machine) -> PathBuf {
