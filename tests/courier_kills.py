@@ -47,7 +47,8 @@ CRASH_POINTS = [
     "notifying-after",
 ]
 
-# No progress for this long after the faults is a failure.
+# No progress for this long after the faults is a failure. A transaction's time-out is 60 s, and its
+# messages are removed within another 10 s.
 STALLED = 90
 
 
@@ -230,6 +231,14 @@ def settle(machines):
         time.sleep(0.1)
 
 
+def wait_for_time_outs(machines):
+    """Waits until the messages of transactions whose process was killed are removed."""
+    until = time.monotonic() + STALLED
+    while left := sum(machine.rows("SELECT count(*) FROM staged")[0][0] for machine in machines):
+        expect(time.monotonic() < until, f"{left} rows left in staged")
+        time.sleep(0.5)
+
+
 def check(sender, receiver):
     sent = sender.numbers("SELECT number FROM demo_sent ORDER BY number")
     received = receiver.numbers("SELECT number FROM demo_received ORDER BY id")
@@ -270,6 +279,7 @@ def main():
         for proxy in proxies:
             proxy.faulty = False
         settle(machines)
+        wait_for_time_outs(machines)
         for machine in machines:
             expect(machine.stop() == 0, "a machine did not end in order")
         check(*machines)
