@@ -52,6 +52,7 @@ mod sweep;
 mod target;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod unleash;
 mod usage;
 mod values;
@@ -132,7 +133,7 @@ pub(crate) fn main() -> ExitCode {
             Some(path) => Settings::load(path)?,
             None => Settings::default(),
         };
-        Ok(async move { cli.verb.run(&settings).await })
+        Ok(async move { Box::pin(cli.verb.run(&settings)).await })
     })
 }
 

@@ -7,20 +7,27 @@
 mod admin;
 mod config;
 mod connection;
+mod connector;
 mod flag_watch;
 mod flags;
 mod pages;
 mod pool;
 mod publisher;
 mod reconnecting_stream;
+#[cfg(feature = "tls")]
+mod secure;
 pub(crate) mod session;
 mod stream;
 mod subscription;
+mod tls;
 
 pub use admin::{ListenerInfo, QueueInfo};
 pub use config::{ClientConfig, PublisherOptions};
 pub use connection::Client;
+#[cfg(feature = "courier")]
+pub(crate) use connector::Connector;
 pub use flag_watch::FlagWatcher;
 pub use flags::{FlagWatcherInfo, Flags, Unleashed};
 pub use publisher::Publisher;
 pub use subscription::Subscription;
+pub use tls::{ClientIdentity, ClientTls};

@@ -100,7 +100,9 @@ pub use listener::ListenerConsole;
 #[cfg(feature = "listener")]
 pub use listener::scaling;
 #[cfg(feature = "relay")]
-pub use relay::{LocalPublisher, LocalSubscription, Node, NodeConfig, Relay, RelayConfig};
+pub use relay::{
+    LocalPublisher, LocalSubscription, Node, NodeConfig, Relay, RelayConfig, ServerTls,
+};
 #[cfg(all(feature = "courier", feature = "relay"))]
 pub use relay::{QueueNode, QueueNodeConfig, QueuesConfig};
 #[cfg(all(feature = "console", feature = "sweep"))]

@@ -10,4 +10,5 @@ pub use self::node::{QueueNode, QueueNodeConfig, QueuesConfig};
 pub use self::{
     node::{Node, NodeConfig},
     runtime::{LocalPublisher, LocalSubscription, Relay, RelayConfig},
+    server::ServerTls,
 };

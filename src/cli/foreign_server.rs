@@ -20,7 +20,15 @@ const HEAD: usize = 512;
 /// `left`.
 pub(super) async fn identify(relay: &str, left: Duration) -> Option<Error> {
     let answer = tokio::time::timeout(left.min(READ_TIMEOUT * 2), probe(relay)).await;
-    let server = describe(&answer.ok()??)?;
+    let answer = answer.ok()??;
+    let server = match relay.starts_with("https://") {
+        // Only a TLS server answers plain text so: the client's own error says more.
+        true if is_tls(&answer) => return None,
+        true if answer.is_empty() => {
+            "the server there does not speak TLS: write http://".to_owned()
+        }
+        _ => describe(&answer)?,
+    };
     let message = format!("relay `{relay}`: {server}");
     Some(Error::new(ErrorKind::Unavailable, message))
 }
@@ -41,6 +49,11 @@ async fn probe(relay: &str) -> Option<Vec<u8>> {
     Some(answer)
 }
 
+/// Returns whether these are the first bytes of a TLS alert or handshake.
+fn is_tls(answer: &[u8]) -> bool {
+    matches!(answer, [0x15 | 0x16, 0x03, ..])
+}
+
 fn describe(answer: &[u8]) -> Option<String> {
     if answer.starts_with(b"HTTP/1.1 200") && answer.ends_with(b"\r\n\r\nok\n") {
         let text = "this is an admin port; clients use the relay's gRPC port, 7600 by default";
@@ -49,9 +62,8 @@ fn describe(answer: &[u8]) -> Option<String> {
     if answer.starts_with(b"HTTP/1") {
         return Some("an HTTP/1 server answers there, not a relay".to_owned());
     }
-    // The first bytes of TLS alerts and handshakes.
-    if let [0x15 | 0x16, 0x03, ..] = answer {
-        return Some("a TLS server answers there, not a plain-text relay".to_owned());
+    if is_tls(answer) {
+        return Some("a TLS server answers there: write https://".to_owned());
     }
     let line = answer.split(|byte| *byte == b'\n').next()?;
     let text = std::str::from_utf8(line).ok()?.trim_end();

@@ -12,7 +12,7 @@ use reveille::{
 };
 use serde::{Deserialize, Deserializer, de};
 
-use super::{exit::Usage, values::span};
+use super::{exit::Usage, tls::ClientTlsFiles, values::span};
 
 /// The table `[queues]`.
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -29,6 +29,7 @@ pub(super) struct QueueSettings {
     history_age: Option<Duration>,
     history_rows: Option<u64>,
     hop_limit: Option<usize>,
+    tls: Option<bool>,
     #[serde(deserialize_with = "aliases")]
     aliases: BTreeMap<String, Destination>,
     routes: Vec<RouteSettings>,
@@ -48,6 +49,9 @@ pub(super) struct HostArgs {
     /// The name of this machine in the logs of other machines [default: queues]
     #[arg(long, env = "REVEILLE_QUEUES_NAME", value_name = "NAME")]
     queues_name: Option<String>,
+    /// Reach other machines over TLS, with --ca, --cert and --key
+    #[arg(long, env = "REVEILLE_QUEUES_TLS", help_heading = "TLS")]
+    queues_tls: bool,
     /// Begin with empty queues if the queue file is missing because it was damaged and set aside
     #[arg(long, env = "REVEILLE_ALLOW_NEW_FILE")]
     allow_new_file: bool,
@@ -90,6 +94,7 @@ impl HostArgs {
         self,
         place: &Path,
         settings: &QueueSettings,
+        tls: &ClientTlsFiles,
     ) -> Result<QueuesConfig, Usage> {
         if !place.exists() {
             let place = place.display();
@@ -98,6 +103,8 @@ impl HostArgs {
             )));
         }
         let defaults = HostConfig::default();
+        let has_tls = self.queues_tls || settings.tls.unwrap_or_default();
+        let tls = has_tls.then(|| tls.config()).transpose();
         let name = self.queues_name.or_else(|| settings.name.clone());
         Ok(QueuesConfig {
             path: file(place),
@@ -107,6 +114,7 @@ impl HostArgs {
             },
             host: HostConfig {
                 name: name.unwrap_or(defaults.name),
+                tls: tls.map_err(|error| Usage(error.to_string()))?,
                 ..defaults
             },
         })
@@ -134,6 +142,8 @@ fn aliases<'de, D: Deserializer<'de>>(
 
 #[cfg(test)]
 mod tests {
+    use reveille::ClientTls;
+
     use super::*;
 
     fn parse(text: &str) -> Result<QueueSettings, String> {
@@ -161,7 +171,9 @@ berlin = "reveille://berlin:7600/orders"
         let settings = parse(FULL).expect("valid");
         assert_eq!(settings.directory(), Some(Path::new("/var/lib/queues")));
         let args = HostArgs::default();
-        let config = args.resolve(directory.path(), &settings).expect("valid");
+        let config = args
+            .resolve(directory.path(), &settings, &ClientTlsFiles::default())
+            .expect("valid");
         assert_eq!(config.path, directory.path().join("queues.db"));
         assert_eq!(config.host.name, "berlin");
         let manager = config.manager;
@@ -185,11 +197,15 @@ berlin = "reveille://berlin:7600/orders"
         let directory = tempfile::tempdir().expect("a directory");
         let args = HostArgs {
             queues_name: Some("typed".to_owned()),
+            queues_tls: true,
             allow_new_file: true,
         };
         let settings = parse(FULL).expect("valid");
-        let config = args.resolve(directory.path(), &settings).expect("valid");
+        let config = args
+            .resolve(directory.path(), &settings, &ClientTlsFiles::default())
+            .expect("valid");
         assert_eq!(config.host.name, "typed");
+        assert_eq!(config.host.tls, Some(ClientTls::default()));
         assert!(config.manager.allow_new_file);
     }
 
@@ -204,7 +220,11 @@ berlin = "reveille://berlin:7600/orders"
     fn a_missing_directory_is_named() {
         let args = HostArgs::default();
         let missing = Path::new("/no/such/place");
-        let error = args.resolve(missing, &QueueSettings::default());
+        let error = args.resolve(
+            missing,
+            &QueueSettings::default(),
+            &ClientTlsFiles::default(),
+        );
         let error = error.expect_err("missing").to_string();
         assert!(error.contains("no directory `/no/such/place`"), "{error}");
     }

@@ -11,6 +11,7 @@ use super::{
     settings::Settings,
     signals,
     store::default_store,
+    tls::{ClientTlsArgs, ServerTlsArgs},
     usage,
     values::{self, AdminListen, LogFormat},
 };
@@ -25,6 +26,7 @@ Example:
 
 The container or bucket must exist. Its account and credential come from the variables that each \
 cloud's own tools read: AZURE_STORAGE_*, AWS_*, GOOGLE_*.
+  reveille serve --listen 10.0.0.5:7600 --tls-cert relay.pem --tls-key relay.key
   reveille serve --listen 10.0.0.5:7600 --insecure --max-connections-per-address 1000
   reveille serve --admin-listen 10.0.0.5:7601 --insecure --admin-host relay.internal
   reveille serve --queues /var/lib/queues --queues-name berlin
@@ -150,6 +152,10 @@ pub(super) struct Args {
     queues: Option<PathBuf>,
     #[command(flatten)]
     host: HostArgs,
+    #[command(flatten)]
+    tls: ServerTlsArgs,
+    #[command(flatten)]
+    client_tls: ClientTlsArgs,
     /// Serve other machines in plain text, without TLS
     #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
@@ -220,13 +226,16 @@ impl Args {
             None => defaults.admin_listen,
         };
         let insecure = self.insecure || file.insecure.unwrap_or_default();
-        for (flag, address) in [("listen", Some(listen)), ("admin-listen", admin_listen)] {
+        let tls = self.tls.resolve(file.tls())?;
+        let plain = Some(listen).filter(|_| tls.is_none());
+        for (flag, address) in [("listen", plain), ("admin-listen", admin_listen)] {
             if let Some(address) = address.filter(|address| !address.ip().is_loopback())
                 && !insecure
             {
                 return Err(Usage(format!(
-                    "--{flag}: {address} is open to other machines, and this relay serves plain \
-                     text without TLS: listen on a loopback address, or pass --insecure"
+                    "--{flag}: {address} is open to other machines, and this port serves plain text \
+                     without TLS: listen on a loopback address, set --tls-cert and --tls-key (for \
+                     --listen), or pass --insecure"
                 )));
             }
         }
@@ -235,7 +244,10 @@ impl Args {
             .as_deref()
             .or_else(|| settings.queues.directory());
         let queues = match queues {
-            Some(place) => Some(self.host.resolve(place, &settings.queues)?),
+            Some(place) => {
+                let tls = self.client_tls.resolve(&settings.tls);
+                Some(self.host.resolve(place, &settings.queues, &tls)?)
+            }
             None => None,
         };
         let relay = RelayConfig::default();
@@ -263,6 +275,7 @@ impl Args {
                     ..relay
                 },
                 listen,
+                tls,
                 admin_listen,
                 max_connections: setting!(defaults.max_connections),
                 max_connections_per_address: self

@@ -1,6 +1,10 @@
 //! The file of `--config`: its settings, and the error for an unknown or bad setting.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde::{Deserialize, Deserializer, de};
 
@@ -8,6 +12,7 @@ use super::{
     exit::Usage,
     output::Format,
     queue_settings::QueueSettings,
+    tls::{ClientTlsFiles, ServerTlsFiles},
     values::{self, AdminListen, LogFormat, span},
 };
 
@@ -19,6 +24,7 @@ pub(super) struct Settings {
     #[serde(deserialize_with = "span")]
     pub(super) timeout: Option<Duration>,
     pub(super) output: Option<Format>,
+    pub(super) tls: ClientTlsFiles,
     pub(super) serve: ServeSettings,
     pub(super) queues: QueueSettings,
 }
@@ -52,6 +58,9 @@ pub(super) struct ServeSettings {
     pub(super) max_flags: Option<usize>,
     pub(super) max_watched_flags: Option<usize>,
     pub(super) insecure: Option<bool>,
+    pub(super) tls_cert: Option<PathBuf>,
+    pub(super) tls_key: Option<PathBuf>,
+    pub(super) tls_client_ca: Option<PathBuf>,
     pub(super) log: Option<LogFormat>,
 }
 
@@ -72,6 +81,16 @@ impl Settings {
                 path.display()
             ))
         })
+    }
+}
+
+impl ServeSettings {
+    pub(super) fn tls(&self) -> ServerTlsFiles {
+        ServerTlsFiles {
+            cert: self.tls_cert.clone(),
+            key: self.tls_key.clone(),
+            client_ca: self.tls_client_ca.clone(),
+        }
     }
 }
 

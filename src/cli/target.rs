@@ -10,14 +10,17 @@ use super::{
     foreign_server,
     output::{self, Format, Row},
     settings::Settings,
+    tls::{ClientTlsArgs, ClientTlsFiles},
 };
 
 /// The arguments of every client verb.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct RelayArgs {
-    /// The relay: http://HOST:PORT or HOST:PORT [default: http://127.0.0.1:7600]
+    /// The relay: http://HOST:PORT, https://HOST:PORT, or HOST:PORT [default: http://127.0.0.1:7600]
     #[arg(long, env = "REVEILLE_RELAY", value_name = "URL", help_heading = HEADING)]
     pub(super) relay: Option<String>,
+    #[command(flatten)]
+    pub(super) tls: ClientTlsArgs,
     /// The output format [default: table]
     #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT", help_heading = HEADING)]
     pub(super) output: Option<Format>,
@@ -54,6 +57,7 @@ pub(super) struct WaitingArgs {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) relay: String,
+    pub(super) tls: ClientTlsFiles,
     /// `None`: no limit.
     pub(super) timeout: Option<Duration>,
     pub(super) format: Format,
@@ -74,6 +78,7 @@ impl RelayArgs {
         let relay = self.relay.clone().or_else(|| settings.relay.clone());
         Target {
             relay: relay.map_or_else(|| RELAY.to_owned(), with_scheme),
+            tls: self.tls.resolve(&settings.tls),
             timeout,
             format: self.output.or(settings.output).unwrap_or_default(),
         }
@@ -115,7 +120,10 @@ impl WaitingArgs {
 
 impl Target {
     pub(super) fn client(&self) -> reveille::Result<Client> {
-        let mut config = ClientConfig::default();
+        let mut config = ClientConfig {
+            tls: self.tls.config()?,
+            ..ClientConfig::default()
+        };
         if let Some(timeout) = self.timeout {
             // If the verb's time-out is longer than that of one call, each call may take as long.
             config.request_timeout = config.request_timeout.max(timeout);
@@ -280,7 +288,7 @@ mod tests {
         let typed = TargetArgs {
             relay: RelayArgs {
                 relay: Some("http://flag:1".to_owned()),
-                output: None,
+                ..RelayArgs::default()
             },
             timeout: None,
         };

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::ClientTls;
+
 /// How a client connects and retries.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
@@ -17,6 +19,8 @@ pub struct ClientConfig {
     pub reconnect_base: Duration,
     /// Maximum wait before any reconnection.
     pub reconnect_max: Duration,
+    /// The TLS of `https://` URLs. The files are read when the client is created.
+    pub tls: ClientTls,
 }
 
 /// How a publisher sends.
@@ -47,6 +51,7 @@ impl Default for ClientConfig {
             keepalive: Duration::from_secs(20),
             reconnect_base: Duration::from_secs(1),
             reconnect_max: Duration::from_secs(10),
+            tls: ClientTls::default(),
         }
     }
 }

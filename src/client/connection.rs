@@ -11,6 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::{
     ClientConfig, FlagWatcher, Flags, Publisher, PublisherOptions, Subscription,
+    connector::Connector,
     pool::{Lease, Pool},
 };
 use crate::{
@@ -56,8 +57,8 @@ struct ClientInner {
 const MAX_KEEPALIVE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Client {
-    /// Creates a client of the relay at `url`, such as `http://127.0.0.1:7600`. Does not connect
-    /// yet, but must be called within a tokio runtime.
+    /// Creates a client of the relay at `url`, such as `http://127.0.0.1:7600`, or
+    /// `https://relay.example.com:7600` with TLS. Does not connect yet, but must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if the URL is malformed.
@@ -68,15 +69,15 @@ impl Client {
     /// Creates a client with the given configuration.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if the URL is malformed.
+    /// [`ErrorKind::Invalid`] if the URL is malformed, or a file of [`ClientConfig::tls`] does not fit.
     pub fn with_config(url: &str, config: ClientConfig) -> Result<Self> {
-        let endpoint = endpoint(url, &config)?;
+        let (endpoint, connector) = endpoint(url, &config)?;
         let inner = ClientInner {
             url: url.to_owned(),
             config,
             clock: Clock::new(),
-            streams: Pool::new(endpoint.clone(), false),
-            calls: Pool::new(endpoint, true),
+            streams: Pool::new(endpoint.clone(), connector.clone(), false),
+            calls: Pool::new(endpoint, connector, true),
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -225,26 +226,13 @@ impl Client {
     }
 }
 
-fn endpoint(url: &str, config: &ClientConfig) -> Result<Endpoint> {
-    let refuse = || {
-        let rule = format_args!("must be written http://HOST:PORT, but is {url:?}");
-        Error::invalid("relay", rule)
-    };
-    if url.starts_with("https://") {
-        let rule = format_args!(
-            "this version supports plain text only, and {url:?} asks for TLS: write http://, or let a \
-             proxy on this machine add TLS"
-        );
-        return Err(Error::invalid("relay", rule));
-    }
-    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| refuse())?;
-    if endpoint.uri().scheme_str() != Some("http") || endpoint.uri().authority().is_none() {
-        return Err(refuse());
-    }
-    Ok(endpoint
+fn endpoint(url: &str, config: &ClientConfig) -> Result<(Endpoint, Connector)> {
+    let (endpoint, connector) = Connector::new(url, &config.tls)?;
+    let endpoint = endpoint
         .connect_timeout(config.connect_timeout)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(config.keepalive.min(MAX_KEEPALIVE))
         .keep_alive_timeout(Duration::from_secs(10))
-        .keep_alive_while_idle(true))
+        .keep_alive_while_idle(true);
+    Ok((endpoint, connector))
 }

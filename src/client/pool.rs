@@ -11,6 +11,7 @@ use std::{
 
 use tonic::transport::{Channel, Endpoint};
 
+use super::connector::Connector;
 use crate::{
     base::{
         fault::Fault,
@@ -26,6 +27,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Pool {
     endpoint: Endpoint,
+    connector: Connector,
     state: Mutex<PoolState>,
 }
 
@@ -58,7 +60,7 @@ const CONNECTION_WINDOW: u32 = i32::MAX as u32;
 
 impl Pool {
     /// Creates a pool. With `keep_idle` it keeps one connection open for the next lease.
-    pub(super) fn new(endpoint: Endpoint, keep_idle: bool) -> Arc<Self> {
+    pub(super) fn new(endpoint: Endpoint, connector: Connector, keep_idle: bool) -> Arc<Self> {
         let placement = Placement::new(PlacementConfig {
             streams: STREAMS_PER_CONNECTION,
             keep_idle,
@@ -78,6 +80,7 @@ impl Pool {
         };
         Arc::new(Self {
             endpoint,
+            connector,
             state: Mutex::new(state),
         })
     }
@@ -98,8 +101,9 @@ impl Pool {
     fn connect(&self) -> Connection {
         let (scope, parts) = (Scope::new(), TaskGroup::default());
         scope.spawn(parts.clone().run(std::future::pending()));
+        let endpoint = self.endpoint.clone().executor(parts);
         Connection {
-            channel: self.endpoint.clone().executor(parts).connect_lazy(),
+            channel: self.connector.connect_lazy(&endpoint),
             _scope: scope,
         }
     }

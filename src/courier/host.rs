@@ -31,6 +31,7 @@ use crate::{
         sync::lock,
         task::Scope,
     },
+    client::ClientTls,
     error::Result,
     types::WakeStream,
 };
@@ -40,6 +41,8 @@ use crate::{
 pub struct HostConfig {
     /// The name of this machine that other machines log and show. Default: `queues`.
     pub name: String,
+    /// TLS to other machines. Default: plain text.
+    pub tls: Option<ClientTls>,
     /// How often the host reads the file for messages of which it was not told. Default: 1 s.
     pub interval: Duration,
     /// How often expired rows and old history are removed. Default: 10 s.
@@ -97,6 +100,7 @@ impl Default for HostConfig {
     fn default() -> Self {
         Self {
             name: "queues".to_owned(),
+            tls: None,
             interval: Duration::from_secs(1),
             maintenance: Duration::from_secs(10),
             idle: Duration::from_secs(60),

@@ -25,7 +25,7 @@ use crate::{
     error::Result,
     relay::{
         runtime::{Relay, RelayConfig},
-        server::{DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, Services},
+        server::{DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, ServerTls, Services},
     },
     store::{self, BlobStore},
     types::{FlagName, FlagState, FlagWatch, ListenerId, UnleashOptions},
@@ -43,6 +43,8 @@ pub struct NodeConfig {
     pub relay: RelayConfig,
     /// Address of the gRPC port; port 0 is any free one.
     pub listen: SocketAddr,
+    /// TLS on the gRPC port. Default: plain text.
+    pub tls: Option<ServerTls>,
     /// Address of the admin port with health and metrics; `None`: no such port.
     pub admin_listen: Option<SocketAddr>,
     /// The store of the flags: `memory:`, `sqlite:PATH` or a container of a cloud, as accepted by
@@ -97,6 +99,7 @@ pub struct QueuesConfig {
 pub struct Node {
     relay: Relay,
     server: Server,
+    has_tls: bool,
     console: Option<Console>,
     health: Health,
     store: Arc<dyn BlobStore>,
@@ -113,6 +116,7 @@ impl Default for NodeConfig {
         Self {
             relay: RelayConfig::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 7600)),
+            tls: None,
             admin_listen: Some(SocketAddr::from(([127, 0, 0, 1], 7601))),
             store: "memory:".to_owned(),
             admin_hosts: Vec::new(),
@@ -175,6 +179,7 @@ impl Node {
             max_connections: config.max_connections,
             max_connections_per_address: config.max_connections_per_address,
             idle: DEFAULT_IDLE_TIMEOUT,
+            tls: config.tls,
         };
         let server = Server::start(&server_config, routes, draining)?;
         let console = match config.admin_listen {
@@ -192,6 +197,7 @@ impl Node {
         };
         Ok(Self {
             relay,
+            has_tls: server_config.tls.is_some(),
             server,
             console,
             health,
@@ -210,7 +216,8 @@ impl Node {
 
     /// Returns the URL for clients.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address())
+        let scheme = if self.has_tls { "https" } else { "http" };
+        format!("{scheme}://{}", self.address())
     }
 
     /// Returns the address of the admin port.

@@ -28,6 +28,8 @@ mod requests;
 mod service;
 mod services;
 mod streams;
+mod tls;
+mod transport;
 mod wake;
 
 pub(crate) use accept::{Connections, Server, ServerConfig};
@@ -37,3 +39,4 @@ pub(crate) use incidents::Incident;
 pub(crate) use services::Services;
 #[cfg(feature = "courier")]
 pub(crate) use services::queue_routes;
+pub use tls::ServerTls;

@@ -66,7 +66,8 @@ impl TestRelay {
 
     /// Returns the relay's URL, which stays the same after restarts.
     pub fn url(&self) -> String {
-        format!("http://{}", self.config.listen)
+        let scheme = self.config.tls.as_ref().map_or("http", |_| "https");
+        format!("{scheme}://{}", self.config.listen)
     }
 
     /// Returns the address for health checks and metrics.
@@ -74,7 +75,8 @@ impl TestRelay {
         self.config.admin_listen
     }
 
-    /// Returns a client of this relay.
+    /// Returns a client of this relay, which must not have TLS: such a client needs the authority
+    /// (see [`ClientConfig::tls`](crate::ClientConfig::tls)).
     ///
     /// # Errors
     /// As [`Client::new`].

@@ -125,7 +125,13 @@ impl Binary {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        let set = self.variables.iter().map(|(name, _)| name.as_str());
+        let typed = self.arguments.iter().map(String::as_str);
+        let has_tls = set
+            .chain(typed)
+            .any(|name| matches!(name, "REVEILLE_TLS_CERT" | "--tls-cert"));
+        let scheme = if has_tls { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     pub(crate) fn address(&self) -> &str {

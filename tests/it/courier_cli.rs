@@ -2,6 +2,7 @@
 
 mod restores;
 mod routes;
+mod tls;
 
 use std::{
     fs::OpenOptions,

@@ -38,4 +38,5 @@ mod sources;
 mod spans;
 mod support;
 mod sweep;
+mod tls;
 mod words;

@@ -289,6 +289,7 @@ async fn the_longest_durations_mean_never() {
         keepalive: longest,
         reconnect_base: longest,
         reconnect_max: longest,
+        ..ClientConfig::default()
     };
     let client = Client::with_config(&relay.url(), config).expect("a client");
     within("an answer", client.ready(longest))

@@ -3,6 +3,7 @@
 import atexit
 import sys
 import threading
+from pathlib import Path
 
 import grpc
 
@@ -14,8 +15,12 @@ PATIENCE = 30
 class Relay:
     """The relay's services over one channel, as any gRPC client sees them."""
 
-    def __init__(self, address):
-        self.channel = grpc.insecure_channel(address)
+    def __init__(self, address, ca=None, certificate=None, key=None):
+        if ca is None:
+            self.channel = grpc.insecure_channel(address)
+        else:
+            files = [Path(path).read_bytes() for path in (ca, key, certificate)]
+            self.channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(*files))
         # grpcio waits for a lock of a thread that is gone where a stream is still open at the end.
         atexit.register(self.channel.close)
         self.relay = relay_pb2_grpc.RelayStub(self.channel)
@@ -33,8 +38,8 @@ class Relay:
 
 
 def connect():
-    """Connects to the relay whose address is the first argument."""
-    return Relay(sys.argv[1])
+    """Connects to the relay of the arguments: its address, and the files of TLS if it has it."""
+    return Relay(*sys.argv[1:])
 
 
 def event(stream):

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use reveille::{Client, ErrorKind, QueueNode, QueueNodeConfig, duration};
+use reveille::{Client, ClientConfig, ErrorKind, QueueNode, QueueNodeConfig, duration};
 
 use crate::cli::{
     exit::{Exit, Failed, Usage},
@@ -11,6 +11,7 @@ use crate::cli::{
     settings::Settings,
     signals,
     target::with_scheme,
+    tls::{ClientTlsArgs, ServerTlsArgs},
     values::{self, LogFormat},
 };
 
@@ -18,6 +19,9 @@ pub(super) const AFTER_HELP: &str = "\
 Example:
   reveille queue serve /var/lib/queues
   reveille queue serve /var/lib/queues --listen 10.0.0.5:7610 --insecure --queues-name berlin
+  reveille queue serve /var/lib/queues --listen 10.0.0.5:7610 --tls-cert berlin.pem \
+    --tls-key berlin.key --tls-client-ca machines.pem --queues-tls --ca machines.pem \
+    --cert berlin.pem --key berlin.key
   reveille queue serve /var/lib/queues --relay http://127.0.0.1:7600
 
 Moves the messages of DIR/queues.db to other machines, and takes messages of other machines over. \
@@ -46,6 +50,10 @@ pub(super) struct Serve {
     /// How long connections may take to end at shutdown [default: 10s]
     #[arg(long, env = "REVEILLE_GRACE", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     grace: Option<Duration>,
+    #[command(flatten)]
+    tls: ServerTlsArgs,
+    #[command(flatten)]
+    client_tls: ClientTlsArgs,
     /// Serve other machines in plain text, without TLS
     #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
@@ -58,8 +66,9 @@ pub(super) struct Serve {
 #[derive(Debug)]
 struct Resolved {
     node: QueueNodeConfig,
-    /// The relay's URL, for the log.
     relay: Option<String>,
+    /// The configuration of the relay's client.
+    client: ClientConfig,
     grace: Duration,
     log: LogFormat,
 }
@@ -74,7 +83,10 @@ impl Serve {
         let mut interrupts = signals::Interrupts::listen()?;
         signals::raise_open_files();
         let mut config = resolved.node;
-        config.relay = resolved.relay.as_deref().map(Client::new).transpose()?;
+        config.relay = match &resolved.relay {
+            Some(relay) => Some(Client::with_config(relay, resolved.client)?),
+            None => None,
+        };
         let node = Box::pin(QueueNode::start(config)).await.map_err(|error| {
             let is_usage = error.kind() == ErrorKind::Invalid;
             let text = output::one_line(&anyhow::Error::new(error));
@@ -109,10 +121,13 @@ impl Serve {
         let defaults = QueueNodeConfig::default();
         let listen = self.listen.unwrap_or(defaults.listen);
         let insecure = self.insecure || settings.serve.insecure.unwrap_or_default();
-        if !listen.ip().is_loopback() && !insecure {
+        let tls = self.tls.resolve(settings.serve.tls())?;
+        let files = self.client_tls.resolve(&settings.tls);
+        if tls.is_none() && !listen.ip().is_loopback() && !insecure {
             return Err(Usage(format!(
                 "--listen: {listen} is open to other machines, and this host serves plain text \
-                 without TLS: listen on a loopback address, or pass --insecure"
+                 without TLS: listen on a loopback address, set --tls-cert and --tls-key, or pass \
+                 --insecure"
             )));
         }
         let place = self
@@ -127,11 +142,16 @@ impl Serve {
         let relay = self.relay.or_else(|| settings.relay.clone());
         Ok(Resolved {
             node: QueueNodeConfig {
-                queues: self.host.resolve(place, &settings.queues)?,
+                queues: self.host.resolve(place, &settings.queues, &files)?,
                 listen,
+                tls,
                 ..defaults
             },
             relay: relay.map(with_scheme),
+            client: ClientConfig {
+                tls: files.config().map_err(|error| Usage(error.to_string()))?,
+                ..ClientConfig::default()
+            },
             grace: self.grace.or(settings.serve.grace).unwrap_or(GRACE),
             log: self.log.or(settings.serve.log).unwrap_or_default(),
         })

@@ -6,9 +6,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tonic::transport::Endpoint;
 
-use super::{Shared, sending::Sending};
+use super::{HostConfig, Shared, sending::Sending};
 use crate::{
     base::{backoff::Backoff, causes::with_causes, task::Scope},
+    client::{ClientTls, Connector},
     error::{Error, ErrorKind, Result},
     wire::proto::courier_client::CourierClient,
 };
@@ -113,13 +114,11 @@ async fn connection(
     changed: &Notify,
     attempt: &mut Attempt,
 ) -> Result<()> {
-    let channel = endpoint(authority, shared.config.connect_timeout)?
-        .connect()
-        .await
-        .map_err(|error| {
-            let text = format!("`{authority}` cannot be reached");
-            Error::new(ErrorKind::Unavailable, text).with_source(error)
-        })?;
+    let (endpoint, connector) = endpoint(authority, &shared.config)?;
+    let channel = connector.connect(&endpoint).await.map_err(|error| {
+        let text = format!("`{authority}` cannot be reached");
+        Error::new(ErrorKind::Unavailable, text).with_source(error)
+    })?;
     let client = CourierClient::new(channel);
     let _open = shared.connections.token();
     let mut sending = Sending::open(Arc::clone(shared), authority, client).await?;
@@ -130,13 +129,19 @@ async fn connection(
     ended.and(closed)
 }
 
-fn endpoint(authority: &str, timeout: Duration) -> Result<Endpoint> {
-    let endpoint = Endpoint::from_shared(format!("http://{authority}"))
-        .map_err(|_| Error::invalid("destination", format_args!("`{authority}` is no machine")))?;
-    Ok(endpoint
-        .connect_timeout(timeout)
+/// Returns the endpoint of a machine and its connector, which reads the files of TLS.
+fn endpoint(authority: &str, config: &HostConfig) -> Result<(Endpoint, Connector)> {
+    let (scheme, tls) = match &config.tls {
+        Some(tls) => ("https", tls.clone()),
+        None => ("http", ClientTls::default()),
+    };
+    let (endpoint, connector) = Connector::new(&format!("{scheme}://{authority}"), &tls)
+        .map_err(|error| Error::new(error.kind(), format!("`{authority}`")).with_source(error))?;
+    let endpoint = endpoint
+        .connect_timeout(config.connect_timeout)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
-        .keep_alive_while_idle(true))
+        .keep_alive_while_idle(true);
+    Ok((endpoint, connector))
 }

@@ -12,7 +12,7 @@ use crate::{
     client::{Client, PublisherOptions},
     courier::{Host, QueueManager},
     error::Result,
-    relay::server::{DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, queue_routes},
+    relay::server::{DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, ServerTls, queue_routes},
     types::{ListenerId, Selector, SubscribeOptions, WakeStream},
 };
 
@@ -23,6 +23,8 @@ pub struct QueueNodeConfig {
     pub queues: QueuesConfig,
     /// Address of the gRPC port; port 0 is any free one.
     pub listen: SocketAddr,
+    /// TLS on the gRPC port. Default: plain text.
+    pub tls: Option<ServerTls>,
     /// The relay whose listeners are woken. Default: none. Then consumers of the queues poll, and
     /// messages to other machines that another process has sent wait for up to
     /// [`HostConfig::interval`](crate::courier::HostConfig::interval).
@@ -54,6 +56,7 @@ impl Default for QueueNodeConfig {
         Self {
             queues: QueuesConfig::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 7610)),
+            tls: None,
             relay: None,
             max_connections: 10_000,
             max_connections_per_address: None,
@@ -94,6 +97,7 @@ impl QueueNode {
             max_connections: config.max_connections,
             max_connections_per_address: config.max_connections_per_address,
             idle: DEFAULT_IDLE_TIMEOUT,
+            tls: config.tls,
         };
         let server = Server::start(&server, routes, draining)?;
         Ok(Self {

@@ -204,6 +204,11 @@ impl RelayStatus {
                 "Connections closed at the limit of their address",
             ),
             (
+                Incident::Handshake,
+                "connections_without_tls",
+                "Connections closed for a failed TLS handshake",
+            ),
+            (
                 Incident::Silent,
                 "connections_silent",
                 "Connections closed without a preface",

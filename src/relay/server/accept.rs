@@ -27,6 +27,8 @@ use super::{
     incidents::{Incident, Incidents},
     limits::{ConnectionLimits, open_files},
     preface,
+    tls::{ServerTls, Tls},
+    transport::Transport,
 };
 use crate::{
     base::{
@@ -47,6 +49,8 @@ pub(crate) struct ServerConfig {
     pub(crate) max_connections_per_address: Option<usize>,
     /// Time after which a connection without streams ends.
     pub(crate) idle: Duration,
+    /// `None`: plain text.
+    pub(crate) tls: Option<ServerTls>,
 }
 
 /// A listening server. Ends with [`Server::shutdown`], or at once when dropped.
@@ -83,7 +87,8 @@ impl Server {
     /// Listens, and serves the routes on every connection.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`], with the address, if it cannot listen there.
+    /// [`ErrorKind::Unavailable`], with the address, if it cannot listen there;
+    /// [`ErrorKind::Invalid`] if the TLS files do not fit.
     pub(crate) fn start(
         config: &ServerConfig,
         routes: Routes,
@@ -93,12 +98,17 @@ impl Server {
             let message = format!("cannot listen on {}", config.listen);
             Error::new(ErrorKind::Unavailable, message).with_source(error)
         };
+        let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let listener = listen(config.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let scope = Arc::new(Scope::new());
         let limits = ConnectionLimits::new(config.max_connections, open_files());
         let connections = Connections::new(limits);
+        if let Some(tls) = &tls {
+            scope.spawn(Arc::clone(tls).follow());
+        }
         let accept = AcceptLoop {
+            tls,
             routes: routes.prepare(),
             addresses: Addresses::new(config.max_connections_per_address, config.listen),
             budget: RequestBudget::new(),
@@ -190,6 +200,7 @@ impl Connections {
 
 #[derive(Clone)]
 struct AcceptLoop {
+    tls: Option<Arc<Tls>>,
     routes: Routes,
     addresses: Addresses,
     budget: RequestBudget,
@@ -247,11 +258,11 @@ impl AcceptLoop {
     }
 
     /// Runs a connection from preface to end.
-    async fn handle(self, mut stream: TcpStream, peer: SocketAddr, handshake: PoolPlace) {
+    async fn handle(self, stream: TcpStream, peer: SocketAddr, handshake: PoolPlace) {
         if let Err(error) = prepare(&stream) {
             tracing::debug!(%error, "socket options");
         }
-        let Some(_permit) = self.establish(&mut stream, peer, handshake).await else {
+        let Some((stream, _permit)) = self.establish(stream, peer, handshake).await else {
             return;
         };
         tracing::debug!("a connection is open");
@@ -268,20 +279,21 @@ impl AcceptLoop {
         }
     }
 
-    /// Reads the preface and acquires a connection's permit. Returns `None` after a deadline, when
+    /// Does the TLS handshake, reads the preface and acquires a connection's permit. Returns `None` after a deadline, when
     /// a newer connection displaces this one, or when the server drains.
     async fn establish(
         &self,
-        stream: &mut TcpStream,
+        stream: TcpStream,
         peer: SocketAddr,
         handshake: PoolPlace,
-    ) -> Option<OwnedSemaphorePermit> {
+    ) -> Option<(Transport, OwnedSemaphorePermit)> {
         let preface_received = AtomicBool::new(false);
         let established = async {
-            preface::read(stream).await?;
+            let mut stream = self.secure(stream, peer).await?;
+            preface::read(&mut stream).await?;
             preface_received.store(true, Relaxed);
             let permit = Arc::clone(&self.connections.permits).acquire_owned().await;
-            io::Result::Ok(permit.expect("never closed"))
+            io::Result::Ok((stream, permit.expect("never closed")))
         };
         let note_incident = || {
             let incident = match preface_received.load(Relaxed) {
@@ -294,7 +306,7 @@ impl AcceptLoop {
             biased;
             () = self.draining.cancelled() => None,
             established = established => match established {
-                Ok(permit) => Some(permit),
+                Ok(established) => Some(established),
                 Err(error) => {
                     tracing::debug!(%error, "the connection has ended before its first request");
                     None
@@ -307,6 +319,21 @@ impl AcceptLoop {
             () = tokio::time::sleep(HANDSHAKE_DEADLINE) => {
                 note_incident();
                 None
+            }
+        }
+    }
+
+    /// Does the TLS handshake, if the server has TLS.
+    async fn secure(&self, stream: TcpStream, peer: SocketAddr) -> io::Result<Transport> {
+        let Some(tls) = &self.tls else {
+            return Ok(Transport::Plain(stream));
+        };
+        match tls.accept(stream).await {
+            Ok(stream) => Ok(Transport::Tls(Box::new(stream))),
+            Err(error) => {
+                let incidents = &self.connections.incidents;
+                incidents.note_error(Incident::Handshake, peer, &error);
+                Err(error)
             }
         }
     }
@@ -372,6 +399,7 @@ mod tests {
             max_connections: 100,
             max_connections_per_address: None,
             idle,
+            tls: None,
         };
         Server::start(&config, routes, draining).expect("it listens")
     }

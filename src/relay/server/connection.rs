@@ -7,7 +7,6 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use tokio::net::TcpStream;
 use tonic::service::Routes;
 
 use super::{
@@ -15,6 +14,7 @@ use super::{
     io::GuardedIo,
     service::ConnectionService,
     streams::StreamExecutor,
+    transport::Transport,
 };
 
 /// Maximum open streams of a connection. hyper's default is 200; tonic has none.
@@ -42,7 +42,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Serves a connection whose preface was read. Ends when the peer closes it, when it has no streams
 /// for too long, or when the server drains.
 pub(super) async fn serve(
-    stream: TcpStream,
+    stream: Transport,
     routes: Routes,
     activity: Activity,
 ) -> Result<(), hyper::Error> {

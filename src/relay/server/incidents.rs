@@ -1,6 +1,6 @@
 //! Misbehaviour of peers: all incidents are counted, and each kind is logged once a second.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use crate::base::{clock::Clock, log_limiter::LimitedCounts};
 
@@ -9,6 +9,8 @@ use crate::base::{clock::Clock, log_limiter::LimitedCounts};
 pub(crate) enum Incident {
     /// Connected beyond the limit for its address.
     AddressFull,
+    /// Failed in the TLS handshake, or spoke plain text.
+    Handshake,
     /// Sent no preface in time, or was displaced by newer connections before it did.
     Silent,
     /// Sent its preface, but no connection became free in time.
@@ -36,7 +38,7 @@ pub(crate) struct Incidents {
     counts: LimitedCounts<KINDS>,
 }
 
-const KINDS: usize = 10;
+const KINDS: usize = 11;
 /// Minimum interval between log lines of one kind, for all peers together.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -56,6 +58,14 @@ impl Incidents {
         }
     }
 
+    /// As [`Incidents::note`], with the reason.
+    #[cold]
+    pub(super) fn note_error(&self, incident: Incident, peer: SocketAddr, error: &io::Error) {
+        if let Some(suppressed) = self.counts.note(incident as usize, self.clock.now()) {
+            tracing::warn!(%peer, suppressed, %error, "{}", incident.text());
+        }
+    }
+
     /// Returns the number of incidents of a kind.
     pub(crate) fn count(&self, incident: Incident) -> u64 {
         self.counts.count(incident as usize)
@@ -66,6 +76,7 @@ impl Incident {
     fn text(self) -> &'static str {
         match self {
             Self::AddressFull => "refused a connection: its address is at its limit",
+            Self::Handshake => "closed a connection that failed in its TLS handshake",
             Self::Silent => "closed a connection that sent no HTTP/2 preface",
             Self::Full => "closed a connection: the relay is at its limit of connections",
             Self::Unused => "closed a connection that opened no stream",

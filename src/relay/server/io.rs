@@ -14,16 +14,18 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::Sleep,
 };
 
-use super::{activity::Activity, frames::FrameWatch, incidents::Incident, preface::PREFACE};
+use super::{
+    activity::Activity, frames::FrameWatch, incidents::Incident, preface::PREFACE,
+    transport::Transport,
+};
 
 /// A connection whose preface was read already, and is replayed to HTTP/2.
 #[derive(Debug)]
 pub(super) struct GuardedIo {
-    stream: TcpStream,
+    stream: Transport,
     /// Replayed bytes of the preface.
     preface_read: usize,
     frames: FrameWatch,
@@ -42,7 +44,7 @@ const FRAME_DEADLINE: Duration = Duration::from_secs(5);
 const READ_SLICE: usize = 16 * 1024;
 
 impl GuardedIo {
-    pub(super) fn new(stream: TcpStream, activity: Arc<Activity>) -> Self {
+    pub(super) fn new(stream: Transport, activity: Arc<Activity>) -> Self {
         Self {
             stream,
             preface_read: 0,

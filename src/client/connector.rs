@@ -1,0 +1,95 @@
+//! Opens the connections of a client, in plain text or over TLS.
+//!
+//! TLS is not tonic's: that reads the files once, and a program that runs for months must use renewed
+//! certificates.
+
+use tonic::transport::{Channel, Endpoint};
+
+use super::ClientTls;
+#[cfg(feature = "tls")]
+use super::secure::SecureConnector;
+use crate::error::{Error, Result};
+
+/// How the connections to a server are opened.
+#[derive(Debug, Clone)]
+pub(crate) struct Connector {
+    #[cfg(feature = "tls")]
+    tls: Option<SecureConnector>,
+}
+
+impl Connector {
+    /// Returns the endpoint of a URL, `http://HOST:PORT` or `https://HOST:PORT`, and its connector.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the URL is malformed, or a file of TLS
+    /// does not fit.
+    pub(crate) fn new(url: &str, tls: &ClientTls) -> Result<(Endpoint, Self)> {
+        let refuse = || {
+            let rule = format_args!("must be written http[s]://HOST:PORT, but is {url:?}");
+            Error::invalid("relay", rule)
+        };
+        let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| refuse())?;
+        let uri = endpoint.uri();
+        match (uri.scheme_str(), uri.authority()) {
+            (Some("http"), Some(_)) => Ok((endpoint, Self::plain())),
+            (Some("https"), Some(authority)) => {
+                let authority = authority.as_str().to_owned();
+                Ok((secure(&authority).ok_or_else(refuse)?, Self::secure(tls)?))
+            }
+            _ => Err(refuse()),
+        }
+    }
+
+    fn plain() -> Self {
+        Self {
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    fn secure(tls: &ClientTls) -> Result<Self> {
+        Ok(Self {
+            tls: Some(SecureConnector::new(tls.clone())?),
+        })
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn secure(_: &ClientTls) -> Result<Self> {
+        let rule = "asks for TLS, which needs the feature `tls` of reveille";
+        Err(Error::invalid("relay", rule))
+    }
+
+    /// Returns a channel that connects at its first use, and again after each break.
+    pub(crate) fn connect_lazy(&self, endpoint: &Endpoint) -> Channel {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return endpoint.connect_with_connector_lazy(tls.clone());
+        }
+        endpoint.connect_lazy()
+    }
+
+    /// Returns a channel that is connected.
+    ///
+    /// # Errors
+    /// tonic's, with its causes.
+    #[cfg(feature = "courier")]
+    pub(crate) async fn connect(
+        &self,
+        endpoint: &Endpoint,
+    ) -> std::result::Result<Channel, tonic::transport::Error> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return endpoint.connect_with_connector(tls.clone()).await;
+        }
+        endpoint.connect().await
+    }
+}
+
+/// Returns an endpoint whose requests say `https`. tonic itself must not see that scheme where it
+/// connects: with its own TLS features, which another crate may enable, it refuses a foreign
+/// connector for it.
+fn secure(authority: &str) -> Option<Endpoint> {
+    let endpoint = Endpoint::from_shared(format!("http://{authority}")).ok()?;
+    Some(endpoint.origin(format!("https://{authority}").parse().ok()?))
+}

@@ -1,0 +1,200 @@
+//! Connections over TLS: the handshake, and the files that may be renewed.
+
+use std::{
+    fmt, fs,
+    future::Future,
+    io,
+    path::Path,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+};
+
+use hyper_util::rt::TokioIo;
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+};
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tonic::codegen::{Service, http::Uri};
+
+use super::ClientTls;
+use crate::{
+    base::{sync::lock, task::blocking},
+    error::{Error, Result},
+};
+
+/// Connects over TLS. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct SecureConnector(Arc<Tls>);
+
+struct Tls {
+    files: ClientTls,
+    /// What the files held when they were read last, and its configuration.
+    current: Mutex<(Contents, Arc<ClientConfig>)>,
+}
+
+#[derive(PartialEq, Eq)]
+struct Contents {
+    ca: Option<Vec<u8>>,
+    /// The certificate and the key.
+    identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// HTTP/2 in ALPN (RFC 9113, section 3.2).
+const H2: &[u8] = b"h2";
+/// The port of `https` (RFC 9110, section 4.2.2).
+const HTTPS_PORT: u16 = 443;
+
+impl SecureConnector {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the file that cannot be read or does
+    /// not fit.
+    pub(super) fn new(files: ClientTls) -> Result<Self> {
+        let contents = Contents::read(&files)?;
+        let config = contents.config(&files)?;
+        let current = Mutex::new((contents, config));
+        Ok(Self(Arc::new(Tls { files, current })))
+    }
+
+    async fn connect(self, uri: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+        let port = uri.port_u16().unwrap_or(HTTPS_PORT);
+        let name = ServerName::try_from(host.to_owned()).map_err(failed)?;
+        let stream = TcpStream::connect((host, port)).await?;
+        stream.set_nodelay(true)?;
+        let config = blocking(move || self.0.config()).await;
+        let config = config.ok_or_else(|| failed("the runtime ends"))?;
+        let connector = TlsConnector::from(config);
+        let stream = connector.connect(name, stream).await.map_err(failed)?;
+        match stream.get_ref().1.alpn_protocol() == Some(H2) {
+            true => Ok(TokioIo::new(stream)),
+            false => Err(failed("the server does not offer HTTP/2 by ALPN")),
+        }
+    }
+}
+
+impl Service<Uri> for SecureConnector {
+    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        Box::pin(self.clone().connect(uri))
+    }
+}
+
+impl Tls {
+    /// Returns the configuration of what the files hold now. Files that cannot be read or do not
+    /// fit together, as in the middle of a renewal, leave the former one in use.
+    fn config(&self) -> Arc<ClientConfig> {
+        let renewed = Contents::read(&self.files).and_then(|contents| {
+            if lock(&self.current).0 == contents {
+                return Ok(None);
+            }
+            let config = contents.config(&self.files)?;
+            Ok(Some((contents, config)))
+        });
+        let mut current = lock(&self.current);
+        match renewed {
+            Ok(Some(renewed)) => *current = renewed,
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "the former TLS files stay in use"),
+        }
+        Arc::clone(&current.1)
+    }
+}
+
+impl fmt::Debug for Tls {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tls").field(&self.files).finish()
+    }
+}
+
+impl Contents {
+    fn read(files: &ClientTls) -> Result<Self> {
+        let ca = files
+            .ca
+            .as_deref()
+            .map(|path| read("ca", path))
+            .transpose()?;
+        let identity = match &files.identity {
+            Some(identity) => Some((
+                read("cert", &identity.certificate)?,
+                read("key", &identity.key)?,
+            )),
+            None => None,
+        };
+        Ok(Self { ca, identity })
+    }
+
+    fn config(&self, files: &ClientTls) -> Result<Arc<ClientConfig>> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::invalid("tls", error))?;
+        let builder = match (&self.ca, &files.ca) {
+            (Some(pem), Some(path)) => {
+                let mut roots = RootCertStore::empty();
+                for authority in certificates("ca", path, pem)? {
+                    roots
+                        .add(authority)
+                        .map_err(|error| unfit("ca", path, &error))?;
+                }
+                builder.with_root_certificates(roots)
+            }
+            _ => builder.with_platform_verifier().map_err(|error| {
+                let rule = format_args!("the system's authorities cannot be read: {error}");
+                Error::invalid("ca", rule)
+            })?,
+        };
+        let mut config = match (&self.identity, &files.identity) {
+            (Some((certificate, key)), Some(identity)) => {
+                let chain = certificates("cert", &identity.certificate, certificate)?;
+                let unfit_key = |reason: &dyn fmt::Display| unfit("key", &identity.key, reason);
+                let key = PrivateKeyDer::from_pem_slice(key)
+                    .map_err(|_| unfit_key(&"no private key in PEM"))?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|error| unfit_key(&error))?
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![H2.to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+fn read(field: &'static str, path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|error| unfit(field, path, &error))
+}
+
+fn certificates(
+    field: &'static str,
+    path: &Path,
+    pem: &[u8],
+) -> Result<Vec<CertificateDer<'static>>> {
+    let found: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        _ => Err(unfit(field, path, &"no certificate in PEM")),
+    }
+}
+
+fn unfit(field: &'static str, path: &Path, reason: &dyn fmt::Display) -> Error {
+    Error::invalid(field, format_args!("`{}`: {reason}", path.display()))
+}
+
+fn failed(error: impl fmt::Display) -> io::Error {
+    io::Error::other(format!("TLS: {error}"))
+}

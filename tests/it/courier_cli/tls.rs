@@ -1,0 +1,66 @@
+//! Hand-over between machines that show each other certificates.
+
+use std::path::Path;
+
+use super::Machine;
+use crate::{support::until, tls::Authority};
+
+/// Starts a machine that asks others for a certificate of `clients`, and shows one of `authority`.
+async fn hosted(authority: &Authority, clients: &Authority) -> Machine {
+    let mut machine = Machine::new();
+    let home = machine.home.path();
+    let files = authority.write(home, "host", authority.server());
+    let clients = clients.write(home, "clients", clients.server());
+    let settings = machine.configure("[queues]\ntls = true\n");
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let (certificate, key) = (text(&files.certificate), text(&files.key));
+    let ca = text(&clients.ca);
+    let arguments = [
+        ["--config", &settings],
+        ["--tls-cert", &certificate],
+        ["--tls-key", &key],
+        ["--tls-client-ca", &ca],
+        ["--ca", &ca],
+        ["--cert", &certificate],
+        ["--key", &key],
+    ];
+    machine.host(arguments.as_flattened()).await;
+    machine
+}
+
+#[tokio::test]
+async fn messages_go_over_mutual_tls() {
+    let authority = Authority::new("machines");
+    let (rome, berlin) = (
+        hosted(&authority, &authority).await,
+        hosted(&authority, &authority).await,
+    );
+    berlin.create("orders").await;
+    let to = berlin.destination("orders");
+    rome.run(&["queue", "send", rome.place(), &to, "first"])
+        .await;
+    until("it is visible", async || {
+        rome.destination_status().await["confirmed"] == 1
+    })
+    .await;
+    assert_eq!(berlin.receive("orders").await, ["first"]);
+}
+
+#[tokio::test]
+async fn a_machine_with_a_foreign_certificate_hands_nothing_over() {
+    let (authority, foreign) = (Authority::new("machines"), Authority::new("foreign"));
+    let berlin = hosted(&authority, &authority).await;
+    let rome = hosted(&foreign, &authority).await;
+    berlin.create("orders").await;
+    let to = berlin.destination("orders");
+    rome.run(&["queue", "send", rome.place(), &to, "first"])
+        .await;
+    until("both sides say why", async || {
+        let refused = "failed in its TLS handshake";
+        berlin.log().contains(refused) && rome.log().contains("cannot take them over")
+    })
+    .await;
+    let status = rome.destination_status().await;
+    assert_eq!(status["confirmed"], 0, "{status}");
+    assert!(berlin.receive("orders").await.is_empty());
+}

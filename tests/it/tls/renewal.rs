@@ -1,0 +1,80 @@
+//! Renewed certificates and authorities, on both sides, without a restart or a broken stream.
+
+use std::time::Duration;
+
+use reveille::{Notification, WakeStream};
+
+use super::{Authority, SecureRelay};
+use crate::support::{PATIENCE, listening, queue, until, within, woken};
+
+/// Checks that a notification reaches the stream.
+async fn is_woken(publisher: &reveille::Publisher, wakes: &mut impl WakeStream) {
+    let notified = publisher.notify(Notification::new(queue("acct/orders")));
+    within("an answer", notified).await.expect("counted");
+    woken(wakes).await;
+}
+
+#[tokio::test]
+async fn renewed_files_of_the_relay_drop_no_stream() {
+    let clients = Authority::new("clients");
+    let relay = SecureRelay::with_clients(Some(&clients)).await;
+    let worker = clients.write(relay.home(), "worker", clients.issue(&["worker"]));
+    let old = relay.client(Some(&worker));
+    let mut wakes = old
+        .subscribe(listening("old", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    let publisher = old.publisher("old");
+    is_woken(&publisher, &mut wakes).await;
+    let subscription = wakes.welcome().expect("a stream").subscription_id.to_string();
+
+    // In the middle of a renewal the key does not fit: the former files stay in use.
+    let renewed = Authority::new("renewed");
+    let (certificate, key) = renewed.server();
+    std::fs::write(&relay.files.key, &key).expect("written");
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    let again = relay.client(Some(&worker));
+    within("an answer", again.ready(PATIENCE))
+        .await
+        .expect("admitted");
+    // Then all is renewed: the certificate, and the authority of the clients.
+    std::fs::write(&relay.files.certificate, &certificate).expect("written");
+    let other_clients = Authority::new("other clients");
+    other_clients.write(relay.home(), "clients", other_clients.issue(&["any"]));
+    let files = renewed.write(relay.home(), "new", (certificate, key));
+    let other = other_clients.write(relay.home(), "other", other_clients.issue(&["other"]));
+    let url = relay.relay.url();
+    until("new connections use the renewed files", async || {
+        let new = super::client(&url, files.client(Some(&other)));
+        new.ready(Duration::ZERO).await.is_ok()
+    })
+    .await;
+    // A client of the former authority is refused, and the open stream goes on.
+    let former = super::client(&url, files.client(Some(&worker)));
+    assert!(former.ready(Duration::ZERO).await.is_err());
+    is_woken(&publisher, &mut wakes).await;
+    let welcome = wakes.welcome().expect("a stream");
+    assert_eq!(*welcome.subscription_id, *subscription, "the same stream");
+}
+
+#[tokio::test]
+async fn a_client_uses_its_renewed_certificate_for_the_next_connection() {
+    let clients = Authority::new("clients");
+    let mut relay = SecureRelay::with_clients(Some(&clients)).await;
+    // The client begins with a certificate that the relay refuses.
+    let foreign = Authority::new("foreign");
+    let worker = foreign.write(relay.home(), "worker", foreign.issue(&["worker"]));
+    let client = relay.client(Some(&worker));
+    assert!(client.ready(Duration::ZERO).await.is_err());
+    clients.write(relay.home(), "worker", clients.issue(&["worker"]));
+    within("an answer", client.ready(PATIENCE))
+        .await
+        .expect("admitted");
+    // The same for the authority that it trusts: the relay returns with a certificate of another.
+    let renewed = Authority::new("renewed");
+    renewed.write(relay.home(), "relay", renewed.server());
+    relay.relay.restart().await.expect("restarted");
+    within("an answer", client.ready(PATIENCE))
+        .await
+        .expect("trusted");
+}
