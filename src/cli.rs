@@ -19,6 +19,7 @@
 
 mod blob;
 mod completions;
+mod credential;
 mod demo;
 mod direct_store;
 mod exit;

@@ -5,9 +5,11 @@
 //! relay's first message. Does not know how the relay works inside.
 
 mod admin;
+mod channel;
 mod config;
 mod connection;
 mod connector;
+mod credential;
 mod flag_watch;
 mod flags;
 mod pages;
@@ -22,10 +24,13 @@ mod subscription;
 mod tls;
 
 pub use admin::{ListenerInfo, QueueInfo};
+#[cfg(feature = "courier")]
+pub(crate) use channel::RelayChannel;
 pub use config::{ClientConfig, PublisherOptions};
 pub use connection::Client;
 #[cfg(feature = "courier")]
 pub(crate) use connector::Connector;
+pub use credential::Credential;
 pub use flag_watch::FlagWatcher;
 pub use flags::{FlagWatcherInfo, Flags, Unleashed};
 pub use publisher::Publisher;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use reveille::{
-    QueuesConfig,
+    Credential, QueuesConfig,
     courier::{Destination, HostConfig, QueueManagerConfig, Route},
 };
 use serde::{Deserialize, Deserializer, de};
@@ -95,6 +95,7 @@ impl HostArgs {
         place: &Path,
         settings: &QueueSettings,
         tls: &ClientTlsFiles,
+        credential: Credential,
     ) -> Result<QueuesConfig, Usage> {
         if !place.exists() {
             let place = place.display();
@@ -115,6 +116,7 @@ impl HostArgs {
             host: HostConfig {
                 name: name.unwrap_or(defaults.name),
                 tls: tls.map_err(|error| Usage(error.to_string()))?,
+                credential,
                 ..defaults
             },
         })
@@ -172,7 +174,12 @@ berlin = "reveille://berlin:7600/orders"
         assert_eq!(settings.directory(), Some(Path::new("/var/lib/queues")));
         let args = HostArgs::default();
         let config = args
-            .resolve(directory.path(), &settings, &ClientTlsFiles::default())
+            .resolve(
+                directory.path(),
+                &settings,
+                &ClientTlsFiles::default(),
+                Credential::default(),
+            )
             .expect("valid");
         assert_eq!(config.path, directory.path().join("queues.db"));
         assert_eq!(config.host.name, "berlin");
@@ -202,7 +209,12 @@ berlin = "reveille://berlin:7600/orders"
         };
         let settings = parse(FULL).expect("valid");
         let config = args
-            .resolve(directory.path(), &settings, &ClientTlsFiles::default())
+            .resolve(
+                directory.path(),
+                &settings,
+                &ClientTlsFiles::default(),
+                Credential::default(),
+            )
             .expect("valid");
         assert_eq!(config.host.name, "typed");
         assert_eq!(config.host.tls, Some(ClientTls::default()));
@@ -224,6 +236,7 @@ berlin = "reveille://berlin:7600/orders"
             missing,
             &QueueSettings::default(),
             &ClientTlsFiles::default(),
+            Credential::default(),
         );
         let error = error.expect_err("missing").to_string();
         assert!(error.contains("no directory `/no/such/place`"), "{error}");

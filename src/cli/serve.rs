@@ -5,6 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use reveille::{Node, NodeConfig, RelayConfig, duration};
 
 use super::{
+    credential::CredentialArgs,
     exit::{Exit, Failed, Usage},
     log, output,
     queue_settings::HostArgs,
@@ -156,6 +157,8 @@ pub(super) struct Args {
     tls: ServerTlsArgs,
     #[command(flatten)]
     client_tls: ClientTlsArgs,
+    #[command(flatten)]
+    credential: CredentialArgs,
     /// Serve other machines in plain text, without TLS
     #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
@@ -246,7 +249,9 @@ impl Args {
         let queues = match queues {
             Some(place) => {
                 let tls = self.client_tls.resolve(&settings.tls);
-                Some(self.host.resolve(place, &settings.queues, &tls)?)
+                let credential = self.credential.resolve(settings);
+                let queues = self.host.resolve(place, &settings.queues, &tls, credential);
+                Some(queues?)
             }
             None => None,
         };

@@ -24,6 +24,8 @@ pub(super) struct Settings {
     #[serde(deserialize_with = "span")]
     pub(super) timeout: Option<Duration>,
     pub(super) output: Option<Format>,
+    pub(super) token_file: Option<PathBuf>,
+    pub(super) insecure: Option<bool>,
     pub(super) tls: ClientTlsFiles,
     pub(super) serve: ServeSettings,
     pub(super) queues: QueueSettings,

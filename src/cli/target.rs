@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use reveille::{Client, ClientConfig, Error, ErrorKind, duration};
+use reveille::{Client, ClientConfig, Credential, Error, ErrorKind, duration};
 use tokio::time::Instant;
 
 use super::{
+    credential::CredentialArgs,
     exit::Exit,
     foreign_server,
     output::{self, Format, Row},
@@ -21,6 +22,11 @@ pub(super) struct RelayArgs {
     pub(super) relay: Option<String>,
     #[command(flatten)]
     pub(super) tls: ClientTlsArgs,
+    #[command(flatten)]
+    pub(super) credential: CredentialArgs,
+    /// Send the token in plain text to another machine, over http://
+    #[arg(long, env = "REVEILLE_INSECURE", help_heading = HEADING)]
+    pub(super) insecure: bool,
     /// The output format [default: table]
     #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT", help_heading = HEADING)]
     pub(super) output: Option<Format>,
@@ -54,10 +60,12 @@ pub(super) struct WaitingArgs {
 }
 
 /// The arguments merged with the configuration file and the defaults.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) relay: String,
     pub(super) tls: ClientTlsFiles,
+    pub(super) credential: Credential,
+    insecure: bool,
     /// `None`: no limit.
     pub(super) timeout: Option<Duration>,
     pub(super) format: Format,
@@ -79,6 +87,8 @@ impl RelayArgs {
         Target {
             relay: relay.map_or_else(|| RELAY.to_owned(), with_scheme),
             tls: self.tls.resolve(&settings.tls),
+            credential: self.credential.resolve(settings),
+            insecure: self.insecure || settings.insecure.unwrap_or_default(),
             timeout,
             format: self.output.or(settings.output).unwrap_or_default(),
         }
@@ -122,6 +132,8 @@ impl Target {
     pub(super) fn client(&self) -> reveille::Result<Client> {
         let mut config = ClientConfig {
             tls: self.tls.config()?,
+            credential: self.credential.clone(),
+            insecure: self.insecure,
             ..ClientConfig::default()
         };
         if let Some(timeout) = self.timeout {

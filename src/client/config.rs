@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::ClientTls;
+use super::{ClientTls, Credential};
 
 /// How a client connects and retries.
 #[derive(Debug, Clone)]
@@ -21,6 +21,11 @@ pub struct ClientConfig {
     pub reconnect_max: Duration,
     /// The TLS of `https://` URLs. The files are read when the client is created.
     pub tls: ClientTls,
+    /// What the client shows to be known to the relay. It is sent over `https://`, and over `http://`
+    /// to this machine; see [`ClientConfig::insecure`]. Default: none.
+    pub credential: Credential,
+    /// Send the credential over `http://` to other machines, in a network that encrypts by itself.
+    pub insecure: bool,
 }
 
 /// How a publisher sends.
@@ -52,6 +57,8 @@ impl Default for ClientConfig {
             reconnect_base: Duration::from_secs(1),
             reconnect_max: Duration::from_secs(10),
             tls: ClientTls::default(),
+            credential: Credential::default(),
+            insecure: false,
         }
     }
 }

@@ -7,10 +7,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
 use super::{
     ClientConfig, FlagWatcher, Flags, Publisher, PublisherOptions, Subscription,
+    channel::RelayChannel,
     connector::Connector,
     pool::{Lease, Pool},
 };
@@ -22,9 +23,9 @@ use crate::{
     wire::{from_status, proto},
 };
 
-pub(super) type RelayClient = proto::relay_client::RelayClient<Channel>;
-pub(super) type FlagsClient = proto::flags_client::FlagsClient<Channel>;
-pub(super) type AdminClient = proto::admin_client::AdminClient<Channel>;
+pub(super) type RelayClient = proto::relay_client::RelayClient<RelayChannel>;
+pub(super) type FlagsClient = proto::flags_client::FlagsClient<RelayChannel>;
+pub(super) type AdminClient = proto::admin_client::AdminClient<RelayChannel>;
 
 /// A client of one relay. Cheap to clone; connects at its first use and reconnects by itself.
 ///
@@ -72,12 +73,21 @@ impl Client {
     /// [`ErrorKind::Invalid`] if the URL is malformed, or a file of [`ClientConfig::tls`] does not fit.
     pub fn with_config(url: &str, config: ClientConfig) -> Result<Self> {
         let (endpoint, connector) = endpoint(url, &config)?;
+        let credential = config.credential.clone();
+        if !credential.is_none() && !config.insecure {
+            connector.check_credential(url, &endpoint)?;
+        }
         let inner = ClientInner {
             url: url.to_owned(),
             config,
             clock: Clock::new(),
-            streams: Pool::new(endpoint.clone(), connector.clone(), false),
-            calls: Pool::new(endpoint, connector, true),
+            streams: Pool::new(
+                endpoint.clone(),
+                connector.clone(),
+                credential.clone(),
+                false,
+            ),
+            calls: Pool::new(endpoint, connector, credential, true),
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -184,7 +194,7 @@ impl Client {
     }
 
     /// Runs one call within the request time-out.
-    pub(crate) async fn call<T, F>(&self, call: impl FnOnce(Channel) -> F) -> Result<T>
+    pub(crate) async fn call<T, F>(&self, call: impl FnOnce(RelayChannel) -> F) -> Result<T>
     where
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {

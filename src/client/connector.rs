@@ -60,6 +60,38 @@ impl Connector {
         Err(Error::invalid("relay", rule))
     }
 
+    /// Checks that a credential does not go over an untrusted network in plain text.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for plain text to another machine.
+    pub(crate) fn check_credential(&self, url: &str, endpoint: &Endpoint) -> Result<()> {
+        let host = endpoint.uri().host().unwrap_or_default();
+        let bare = host.trim_matches(['[', ']']);
+        let is_loopback = bare == "localhost"
+            || bare
+                .parse()
+                .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+        if is_loopback || self.has_tls() {
+            return Ok(());
+        }
+        let rule = format_args!(
+            "{url:?} would send the credential in plain text to another machine: write https://, or \
+             permit it with the setting `insecure`"
+        );
+        Err(Error::invalid("relay", rule))
+    }
+
+    #[cfg(feature = "tls")]
+    fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    fn has_tls(&self) -> bool {
+        false
+    }
+
     /// Returns a channel that connects at its first use, and again after each break.
     pub(crate) fn connect_lazy(&self, endpoint: &Endpoint) -> Channel {
         #[cfg(feature = "tls")]

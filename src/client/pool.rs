@@ -9,9 +9,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
-use super::connector::Connector;
+use super::{Credential, channel::RelayChannel, connector::Connector};
 use crate::{
     base::{
         fault::Fault,
@@ -28,6 +28,7 @@ use crate::{
 pub(super) struct Pool {
     endpoint: Endpoint,
     connector: Connector,
+    credential: Credential,
     state: Mutex<PoolState>,
 }
 
@@ -40,7 +41,7 @@ struct PoolState {
 /// A connection and the task that drives it. Reconnects by itself after a detected break.
 #[derive(Debug)]
 struct Connection {
-    channel: Channel,
+    channel: RelayChannel,
     _scope: Scope,
 }
 
@@ -48,7 +49,7 @@ struct Connection {
 pub(super) struct Lease {
     pool: Arc<Pool>,
     number: ConnectionNumber,
-    channel: Channel,
+    channel: RelayChannel,
 }
 
 /// HTTP/2's maximum window; the streams' windows bound the unread bytes. h2 adds up by how much
@@ -60,7 +61,12 @@ const CONNECTION_WINDOW: u32 = i32::MAX as u32;
 
 impl Pool {
     /// Creates a pool. With `keep_idle` it keeps one connection open for the next lease.
-    pub(super) fn new(endpoint: Endpoint, connector: Connector, keep_idle: bool) -> Arc<Self> {
+    pub(super) fn new(
+        endpoint: Endpoint,
+        connector: Connector,
+        credential: Credential,
+        keep_idle: bool,
+    ) -> Arc<Self> {
         let placement = Placement::new(PlacementConfig {
             streams: STREAMS_PER_CONNECTION,
             keep_idle,
@@ -81,6 +87,7 @@ impl Pool {
         Arc::new(Self {
             endpoint,
             connector,
+            credential,
             state: Mutex::new(state),
         })
     }
@@ -103,7 +110,10 @@ impl Pool {
         scope.spawn(parts.clone().run(std::future::pending()));
         let endpoint = self.endpoint.clone().executor(parts);
         Connection {
-            channel: self.connector.connect_lazy(&endpoint),
+            channel: RelayChannel::new(
+                self.connector.connect_lazy(&endpoint),
+                self.credential.clone(),
+            ),
             _scope: scope,
         }
     }
@@ -114,7 +124,7 @@ impl Pool {
 }
 
 impl Lease {
-    pub(super) fn channel(&self) -> Channel {
+    pub(super) fn channel(&self) -> RelayChannel {
         self.channel.clone()
     }
 

@@ -8,9 +8,9 @@ use std::{
 };
 
 use futures_core::Stream;
-use tonic::{Response, Status, Streaming, metadata::MetadataMap, transport::Channel};
+use tonic::{Response, Status, Streaming, metadata::MetadataMap};
 
-use super::{connection::Client, pool::Lease};
+use super::{channel::RelayChannel, connection::Client, pool::Lease};
 
 type Opening<T> = Pin<Box<dyn Future<Output = Result<Response<Streaming<T>>, Status>> + Send>>;
 
@@ -46,7 +46,7 @@ impl<T> ResponseStream<T> {
     }
 
     /// Opens a stream by `call`, on the previous stream's connection unless that is retired.
-    pub(super) fn open<F>(&mut self, client: &Client, call: impl FnOnce(Channel) -> F)
+    pub(super) fn open<F>(&mut self, client: &Client, call: impl FnOnce(RelayChannel) -> F)
     where
         F: Future<Output = Result<Response<Streaming<T>>, Status>> + Send + 'static,
     {

@@ -31,7 +31,7 @@ use crate::{
         sync::lock,
         task::Scope,
     },
-    client::ClientTls,
+    client::{ClientTls, Credential},
     error::Result,
     types::WakeStream,
 };
@@ -43,6 +43,8 @@ pub struct HostConfig {
     pub name: String,
     /// TLS to other machines. Default: plain text.
     pub tls: Option<ClientTls>,
+    /// What this machine shows to other machines. Default: none.
+    pub credential: Credential,
     /// How often the host reads the file for messages of which it was not told. Default: 1 s.
     pub interval: Duration,
     /// How often expired rows and old history are removed. Default: 10 s.
@@ -101,6 +103,7 @@ impl Default for HostConfig {
         Self {
             name: "queues".to_owned(),
             tls: None,
+            credential: Credential::default(),
             interval: Duration::from_secs(1),
             maintenance: Duration::from_secs(10),
             idle: Duration::from_secs(60),

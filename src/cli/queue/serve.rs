@@ -5,6 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use reveille::{Client, ClientConfig, ErrorKind, QueueNode, QueueNodeConfig, duration};
 
 use crate::cli::{
+    credential::CredentialArgs,
     exit::{Exit, Failed, Usage},
     log, output,
     queue_settings::HostArgs,
@@ -54,6 +55,8 @@ pub(super) struct Serve {
     tls: ServerTlsArgs,
     #[command(flatten)]
     client_tls: ClientTlsArgs,
+    #[command(flatten)]
+    credential: CredentialArgs,
     /// Serve other machines in plain text, without TLS
     #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
@@ -140,9 +143,12 @@ impl Serve {
             return Err(Usage(text.to_owned()));
         };
         let relay = self.relay.or_else(|| settings.relay.clone());
+        let credential = self.credential.resolve(settings);
         Ok(Resolved {
             node: QueueNodeConfig {
-                queues: self.host.resolve(place, &settings.queues, &files)?,
+                queues: self
+                    .host
+                    .resolve(place, &settings.queues, &files, credential.clone())?,
                 listen,
                 tls,
                 ..defaults
@@ -150,6 +156,8 @@ impl Serve {
             relay: relay.map(with_scheme),
             client: ClientConfig {
                 tls: files.config().map_err(|error| Usage(error.to_string()))?,
+                credential,
+                insecure,
                 ..ClientConfig::default()
             },
             grace: self.grace.or(settings.serve.grace).unwrap_or(GRACE),

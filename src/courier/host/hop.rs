@@ -9,7 +9,7 @@ use tonic::transport::Endpoint;
 use super::{HostConfig, Shared, sending::Sending};
 use crate::{
     base::{backoff::Backoff, causes::with_causes, task::Scope},
-    client::{ClientTls, Connector},
+    client::{ClientTls, Connector, RelayChannel},
     error::{Error, ErrorKind, Result},
     wire::proto::courier_client::CourierClient,
 };
@@ -119,6 +119,7 @@ async fn connection(
         let text = format!("`{authority}` cannot be reached");
         Error::new(ErrorKind::Unavailable, text).with_source(error)
     })?;
+    let channel = RelayChannel::new(channel, shared.config.credential.clone());
     let client = CourierClient::new(channel);
     let _open = shared.connections.token();
     let mut sending = Sending::open(Arc::clone(shared), authority, client).await?;
@@ -137,6 +138,9 @@ fn endpoint(authority: &str, config: &HostConfig) -> Result<(Endpoint, Connector
     };
     let (endpoint, connector) = Connector::new(&format!("{scheme}://{authority}"), &tls)
         .map_err(|error| Error::new(error.kind(), format!("`{authority}`")).with_source(error))?;
+    if !config.credential.is_none() {
+        connector.check_credential(&format!("http://{authority}"), &endpoint)?;
+    }
     let endpoint = endpoint
         .connect_timeout(config.connect_timeout)
         .tcp_nodelay(true)

@@ -9,11 +9,12 @@ use std::{sync::Arc, time::Duration};
 use rusqlite::Transaction;
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Streaming, transport::Channel};
+use tonic::Streaming;
 
 use super::{Shared, wire};
 use crate::{
     base::{clock::Tick, fault::Fault},
+    client::RelayChannel,
     courier::{
         crash_point::crash_point,
         handover::{
@@ -49,7 +50,7 @@ impl Sending {
     pub(super) async fn open(
         shared: Arc<Shared>,
         authority: &str,
-        mut client: CourierClient<Channel>,
+        mut client: CourierClient<RelayChannel>,
     ) -> Result<Self> {
         let name = shared.config.name.clone();
         let mut session = SenderSession::new(authority, &name, fastrand::u64(..), Fault::NONE);

@@ -26,7 +26,11 @@ async fn renewed_files_of_the_relay_drop_no_stream() {
     woken(&mut wakes).await;
     let publisher = old.publisher("old");
     is_woken(&publisher, &mut wakes).await;
-    let subscription = wakes.welcome().expect("a stream").subscription_id.to_string();
+    let subscription = wakes
+        .welcome()
+        .expect("a stream")
+        .subscription_id
+        .to_string();
 
     // In the middle of a renewal the key does not fit: the former files stay in use.
     let renewed = Authority::new("renewed");

@@ -1,0 +1,41 @@
+//! The credential of the verbs that connect: from a file or a variable, never from an argument, which
+//! other users of the machine can read.
+
+use std::path::PathBuf;
+
+use reveille::Credential;
+
+use super::settings::Settings;
+
+/// The variable with a token, or with `ISSUER:KEY`.
+const VARIABLE: &str = "REVEILLE_TOKEN";
+
+/// The arguments of a verb that connects.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct CredentialArgs {
+    /// The file with the token of this client, read for each request; or the variable REVEILLE_TOKEN
+    /// has the token
+    #[arg(
+        long,
+        env = "REVEILLE_TOKEN_FILE",
+        value_name = "FILE",
+        help_heading = "Relay"
+    )]
+    token_file: Option<PathBuf>,
+}
+
+impl CredentialArgs {
+    /// Returns the credential of the argument, else of the variable, else of the configuration file.
+    pub(super) fn resolve(&self, settings: &Settings) -> Credential {
+        if let Some(path) = &self.token_file {
+            return Credential::file(path);
+        }
+        match std::env::var(VARIABLE) {
+            Ok(text) if !text.is_empty() => Credential::text(&text),
+            _ => match &settings.token_file {
+                Some(path) => Credential::file(path),
+                None => Credential::default(),
+            },
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What a client shows with each request, so that the relay knows who it is.
+
+use std::{fmt, path::PathBuf, sync::Arc};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use futures_util::future::BoxFuture;
+use tonic::codegen::http::HeaderValue;
+
+use crate::{
+    base::{secret::Secret, task::blocking},
+    error::{Error, ErrorKind, Result},
+};
+
+/// A credential: a token of `reveille token new`, a JWT, or a shared secret as `ISSUER:KEY`.
+///
+/// It is read for each request and for each new stream. So a renewed token is used without a restart,
+/// and open streams go on: the relay ends a stream only when its own token has expired, and the
+/// client then opens the next one with the renewed token.
+#[derive(Clone, Default)]
+pub struct Credential(Source);
+
+#[derive(Clone, Default)]
+enum Source {
+    #[default]
+    None,
+    Text(Secret),
+    File(PathBuf),
+    Callback(Callback),
+}
+
+type Callback = Arc<dyn Fn() -> BoxFuture<'static, Result<String>> + Send + Sync>;
+
+impl Credential {
+    /// Returns a credential that does not change.
+    pub fn text(text: &str) -> Self {
+        Self(Source::Text(Secret::new(text)))
+    }
+
+    /// Returns the credential of a file, which is read for each request. White space around it is
+    /// ignored.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self(Source::File(path.into()))
+    }
+
+    /// Returns a credential that a function supplies for each request, for example from an identity
+    /// service. It should keep a token until shortly before the token expires.
+    pub fn callback<F>(callback: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<String>> + Send + 'static,
+    {
+        Self(Source::Callback(Arc::new(move || Box::pin(callback()))))
+    }
+
+    pub(crate) fn is_none(&self) -> bool {
+        matches!(self.0, Source::None)
+    }
+
+    /// Returns the value of the header `authorization`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] without a usable credential.
+    pub(super) async fn header(&self) -> Result<HeaderValue> {
+        let text = match &self.0 {
+            Source::None => return Err(unusable("there is none")),
+            Source::Text(text) => text.reveal().to_owned(),
+            Source::File(path) => {
+                let (path, shown) = (path.clone(), path.display());
+                let read = blocking(move || std::fs::read_to_string(path)).await;
+                let read = read.ok_or_else(|| unusable("the runtime ends"))?;
+                read.map_err(|error| unusable(format_args!("`{shown}` cannot be read: {error}")))?
+            }
+            Source::Callback(callback) => callback().await?,
+        };
+        header(text.trim())
+    }
+}
+
+impl fmt::Debug for Credential {
+    /// Without the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Source::None => f.write_str("None"),
+            Source::Text(text) => text.fmt(f),
+            Source::File(path) => path.fmt(f),
+            Source::Callback(_) => f.write_str("(callback)"),
+        }
+    }
+}
+
+/// A token is sent as `Bearer`; only a shared secret has a colon, and is sent as `Basic`.
+fn header(text: &str) -> Result<HeaderValue> {
+    if text.is_empty() {
+        return Err(unusable("it is empty"));
+    }
+    let value = match text.contains(':') {
+        true => format!("Basic {}", STANDARD.encode(text)),
+        false => format!("Bearer {text}"),
+    };
+    let mut value = HeaderValue::from_str(&value)
+        .map_err(|_| unusable("it has characters that a header cannot have"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn unusable(rule: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::Denied, format!("credential: {rule}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn tokens_and_shared_secrets_have_their_own_scheme() {
+        for (text, expected) in [
+            ("rvl_abc", "Bearer rvl_abc"),
+            ("a.b.c\n", "Bearer a.b.c"),
+            ("owner:key", "Basic b3duZXI6a2V5"),
+        ] {
+            let value = Credential::text(text).header().await.expect("a header");
+            assert_eq!(value.to_str().expect("ASCII"), expected);
+            assert!(value.is_sensitive());
+        }
+        for text in ["", " \n", "a\u{0}b"] {
+            let error = Credential::text(text).header().await.expect_err("unusable");
+            assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_and_a_callback_are_asked_each_time() {
+        let home = tempfile::tempdir().expect("a directory");
+        let path = home.path().join("token");
+        let credential = Credential::file(&path);
+        let error = credential.header().await.expect_err("missing").to_string();
+        assert!(error.contains("cannot be read"), "{error}");
+        for token in ["first", "second"] {
+            std::fs::write(&path, token).expect("written");
+            let value = credential.header().await.expect("a header");
+            assert_eq!(value, format!("Bearer {token}"));
+        }
+        let calls = std::sync::atomic::AtomicU32::new(0);
+        let credential = Credential::callback(move || {
+            let call = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            async move { Ok(format!("token-{call}")) }
+        });
+        assert_eq!(
+            credential.header().await.expect("a header"),
+            "Bearer token-0"
+        );
+        assert_eq!(
+            credential.header().await.expect("a header"),
+            "Bearer token-1"
+        );
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let shown = format!("{:?}", Credential::text("planted-secret"));
+        assert_eq!(shown, "(secret)");
+    }
+}
