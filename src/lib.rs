@@ -100,6 +100,8 @@ pub use listener::ListenerConsole;
 #[cfg(feature = "listener")]
 pub use listener::scaling;
 #[cfg(feature = "relay")]
+pub use relay::auth;
+#[cfg(feature = "relay")]
 pub use relay::{
     LocalPublisher, LocalSubscription, Node, NodeConfig, Relay, RelayConfig, ServerTls,
 };

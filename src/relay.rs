@@ -1,5 +1,6 @@
 //! The relay: the hub, its runtime, its gRPC server, and the process around them.
 
+pub mod auth;
 pub(crate) mod hub;
 pub(crate) mod node;
 pub(crate) mod runtime;

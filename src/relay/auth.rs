@@ -1,0 +1,46 @@
+//! Authentication and authorisation of callers: the principal of a call, and its allowed actions.
+//!
+//! An [`Authenticator`] turns a credential into a [`Caller`], whose [`Grants`] answer each request. The
+//! operator's file names rules, tokens, issuers and certificates ([`AuthFile`]). Time is an argument.
+//! Knows neither gRPC nor TLS: the server passes the header, the certificate's names and the clock.
+
+mod action;
+#[allow(
+    dead_code,
+    reason = "the gRPC server calls it once it authenticates its callers"
+)]
+mod attempts;
+mod audit;
+mod cache;
+mod credential;
+mod denial;
+mod file;
+mod issuer;
+mod jwt;
+mod policy;
+mod principal;
+mod public_key;
+mod small_file;
+mod token;
+mod token_file;
+mod token_table;
+
+#[cfg(test)]
+mod tests;
+
+#[allow(
+    unused_imports,
+    reason = "the gRPC server calls it once it authenticates its callers"
+)]
+pub(crate) use self::attempts::Attempts;
+pub use self::{
+    action::{Action, Scope, Target},
+    audit::{AuditEvent, AuditLog},
+    credential::{Authenticator, Caller},
+    denial::Denial,
+    file::{AuthConfig, AuthFile},
+    policy::{Grants, Policy, Verdict},
+    principal::Principal,
+    token::{IssuedToken, NewToken},
+    token_file::{TokenFile, TokenKind, TokenRecord},
+};

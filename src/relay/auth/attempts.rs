@@ -1,0 +1,209 @@
+//! Limits the failed attempts of each address.
+//!
+//! Ten failures within a minute make the relay refuse the address for a minute, before any check.
+//! The crate `governor` is not used: its keyed limiter has no bound on the number of keys, and a
+//! refusal that lasts is not a rate. Here the oldest address leaves a full table.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::{IpAddr, Ipv6Addr},
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use super::denial::Denial;
+use crate::base::{clock::Tick, sync::lock};
+
+/// The failed attempts of all addresses.
+#[derive(Debug, Default)]
+pub(crate) struct Attempts {
+    table: Mutex<AttemptTable>,
+}
+
+#[derive(Debug, Default)]
+struct AttemptTable {
+    addresses: HashMap<IpAddr, Failures>,
+    /// The addresses by the start of their periods, the oldest first. An item is stale if the
+    /// address has a later period.
+    order: VecDeque<(IpAddr, Tick)>,
+}
+
+/// The failures of one address since the start of a period.
+#[derive(Debug, Clone, Copy)]
+struct Failures {
+    count: u32,
+    since: Tick,
+    refused_until: Option<Tick>,
+}
+
+const ALLOWED: u32 = 10;
+const PERIOD: Duration = Duration::from_secs(60);
+const REFUSAL: Duration = Duration::from_secs(60);
+/// About 6 MiB. More attackers than this have many attempts anyway.
+const MOST_ADDRESSES: usize = 65_536;
+
+impl Attempts {
+    /// Returns whether a credential from this address is checked.
+    ///
+    /// # Errors
+    /// `TooManyFailures` while the address is refused.
+    pub(crate) fn check(&self, peer: IpAddr, now: Tick) -> Result<(), Denial> {
+        let table = self.lock();
+        let refused_until = table.addresses.get(&network(peer));
+        match refused_until.and_then(|failures| failures.refused_until) {
+            Some(until) if now < until => Err(Denial::TooManyFailures {
+                retry_after: until.since(now),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts a failed attempt.
+    pub(crate) fn failed(&self, peer: IpAddr, now: Tick) {
+        let peer = network(peer);
+        let mut table = self.lock();
+        match table
+            .addresses
+            .get_mut(&peer)
+            .filter(|failures| !failures.is_over(now))
+        {
+            Some(failures) => failures.count(now),
+            None => table.begin(peer, now),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AttemptTable> {
+        lock(&self.table)
+    }
+}
+
+impl AttemptTable {
+    /// Begins a period of an address, and removes the periods that are over.
+    fn begin(&mut self, peer: IpAddr, now: Tick) {
+        self.addresses.remove(&peer);
+        while let Some((oldest, since)) = self.order.front() {
+            let failures = self.addresses.get(oldest);
+            let failures = failures.filter(|failures| failures.since == *since);
+            let is_kept = failures.is_some_and(|failures| !failures.is_over(now));
+            let is_full = self.order.len() >= MOST_ADDRESSES;
+            if is_kept && !is_full {
+                break;
+            }
+            if failures.is_some() {
+                self.addresses.remove(oldest);
+            }
+            self.order.pop_front();
+        }
+        self.order.push_back((peer, now));
+        let failures = Failures {
+            count: 1,
+            since: now,
+            refused_until: None,
+        };
+        self.addresses.insert(peer, failures);
+    }
+}
+
+impl Failures {
+    fn count(&mut self, now: Tick) {
+        self.count += 1;
+        // Calls that were checked at the same time may fail after the tenth.
+        if self.count >= ALLOWED && self.refused_until.is_none() {
+            self.refused_until = Some(now + REFUSAL);
+        }
+    }
+
+    fn is_over(&self, now: Tick) -> bool {
+        now >= self.refused_until.unwrap_or(self.since + PERIOD)
+    }
+}
+
+/// Returns the unit that is counted: the IPv4 address, or the IPv6 /64 network, as one machine may
+/// use a whole /64.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(peer) => Ipv6Addr::from_bits(peer.to_bits() >> 64 << 64).into(),
+        peer @ IpAddr::V4(_) => peer,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn at(seconds: u64) -> Tick {
+        Tick::default() + Duration::from_secs(seconds)
+    }
+
+    fn fail(attempts: &Attempts, peer: &str, times: u32, now: Tick) {
+        for _ in 0..times {
+            attempts.failed(ip(peer), now);
+        }
+    }
+
+    #[test]
+    fn the_tenth_failure_within_a_minute_refuses_the_address_for_a_minute() {
+        let attempts = Attempts::default();
+        fail(&attempts, "10.0.0.1", 9, at(0));
+        assert_eq!(attempts.check(ip("10.0.0.1"), at(59)), Ok(()));
+        fail(&attempts, "10.0.0.1", 1, at(59));
+        let refused = attempts.check(ip("::ffff:10.0.0.1"), at(100));
+        let retry_after = Duration::from_secs(19);
+        assert_eq!(refused, Err(Denial::TooManyFailures { retry_after }));
+        assert_eq!(attempts.check(ip("10.0.0.2"), at(100)), Ok(()));
+        assert_eq!(attempts.check(ip("10.0.0.1"), at(119)), Ok(()));
+        // The count starts anew.
+        fail(&attempts, "10.0.0.1", 9, at(119));
+        assert_eq!(attempts.check(ip("10.0.0.1"), at(119)), Ok(()));
+    }
+
+    #[test]
+    fn failures_of_another_minute_do_not_add_up() {
+        let attempts = Attempts::default();
+        fail(&attempts, "10.0.0.1", 9, at(0));
+        fail(&attempts, "10.0.0.1", 9, at(60));
+        assert_eq!(attempts.check(ip("10.0.0.1"), at(60)), Ok(()));
+    }
+
+    #[test]
+    fn late_failures_do_not_prolong_the_refusal() {
+        let attempts = Attempts::default();
+        fail(&attempts, "10.0.0.1", 10, at(0));
+        fail(&attempts, "10.0.0.1", 10, at(30));
+        assert!(attempts.check(ip("10.0.0.1"), at(59)).is_err());
+        assert_eq!(attempts.check(ip("10.0.0.1"), at(60)), Ok(()));
+    }
+
+    #[test]
+    fn a_network_of_64_bits_is_one_address() {
+        let attempts = Attempts::default();
+        for last in 0..10 {
+            fail(&attempts, &format!("2001:db8:0:1::{last}"), 1, at(0));
+        }
+        assert!(attempts.check(ip("2001:db8:0:1:ffff::1"), at(0)).is_err());
+        assert_eq!(attempts.check(ip("2001:db8:0:2::1"), at(0)), Ok(()));
+    }
+
+    #[test]
+    fn the_table_stays_bounded() {
+        let attempts = Attempts::default();
+        let address = |number: u32| IpAddr::from(number.to_be_bytes());
+        for number in 0..100_000 {
+            attempts.failed(address(number), at(0));
+        }
+        let table = attempts.lock();
+        assert_eq!(table.addresses.len(), MOST_ADDRESSES);
+        assert_eq!(table.order.len(), MOST_ADDRESSES);
+        drop(table);
+        // Periods that are over leave at the next failure, also those of repeated addresses.
+        for round in 1..10 {
+            attempts.failed(address(99_999), at(60 * round));
+        }
+        let table = attempts.lock();
+        assert_eq!((table.addresses.len(), table.order.len()), (1, 1));
+    }
+}

@@ -1,0 +1,167 @@
+//! Turns the credential of a call into its caller.
+//!
+//! An accepted credential is cached by its digest until it expires or the configuration is
+//! replaced: the next call costs one hash and one lookup. A header wins over a certificate, and a
+//! bad header is refused even if the certificate would be accepted.
+
+mod presented;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    time::SystemTime,
+};
+
+use self::presented::{OwnedCredential, Presented};
+use super::{
+    cache::CredentialCache, denial::Denial, file::AuthConfig, policy::Grants, principal::Principal,
+};
+use crate::base::sync::lock;
+
+/// Authenticates callers with a configuration that can be replaced at run time.
+#[derive(Debug)]
+pub struct Authenticator {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    config: Arc<AuthConfig>,
+    /// Number of the configuration.
+    generation: u64,
+    /// Callers of this generation.
+    cache: CredentialCache<Caller>,
+}
+
+/// An authenticated caller with its grants. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    principal: Principal,
+    grants: Arc<Grants>,
+    expires_at: Option<SystemTime>,
+    /// Kept to be verified again with the next configuration.
+    credential: OwnedCredential,
+    generation: u64,
+}
+
+impl Authenticator {
+    /// Creates an authenticator.
+    pub fn new(config: AuthConfig) -> Self {
+        Self {
+            state: Mutex::new(State {
+                config: Arc::new(config),
+                generation: 0,
+                cache: CredentialCache::default(),
+            }),
+        }
+    }
+
+    /// Replaces the configuration. [`Authenticator::still_valid`] applies it to present callers.
+    pub fn replace(&self, config: AuthConfig) {
+        let config = Arc::new(config);
+        let mut state = self.lock();
+        let old = std::mem::replace(&mut state.config, config);
+        state.generation += 1;
+        state.cache.clear();
+        drop(state);
+        // Not under the lock: it may free many tokens.
+        drop(old);
+    }
+
+    /// Returns the current configuration.
+    pub fn config(&self) -> Arc<AuthConfig> {
+        Arc::clone(&self.lock().config)
+    }
+
+    /// Authenticates a call by its `authorization` header, or else by the names (DNS and URI) of its
+    /// verified client certificate.
+    ///
+    /// # Errors
+    /// The reason for which the credential is refused.
+    pub fn authenticate(
+        &self,
+        authorization: Option<&[u8]>,
+        certificate_names: &[String],
+        now: SystemTime,
+    ) -> Result<Caller, Denial> {
+        let presented = Presented::read(authorization, certificate_names)?;
+        self.caller(presented, now)
+    }
+
+    /// Checks a caller again, for a stream that lasts. It returns the caller with the current grants.
+    ///
+    /// # Errors
+    /// The credential has expired, or the current configuration refuses it.
+    pub fn still_valid(&self, caller: &Caller, now: SystemTime) -> Result<Caller, Denial> {
+        if let Some(ago) = caller.expired(now) {
+            return Err(Denial::Expired { ago });
+        }
+        if self.lock().generation == caller.generation {
+            return Ok(caller.clone());
+        }
+        let again = self.caller(caller.credential.presented(), now)?;
+        Ok(match caller.expires_at {
+            Some(expires_at) if caller.credential.is_certificate() => again.with_expiry(expires_at),
+            _ => again,
+        })
+    }
+
+    fn caller(&self, presented: Presented<'_>, now: SystemTime) -> Result<Caller, Denial> {
+        let digest = presented.digest();
+        let (config, generation) = {
+            let state = self.lock();
+            let cached = state.cache.get(&digest);
+            if let Some(caller) = cached.filter(|caller| caller.expired(now).is_none()) {
+                return Ok(caller.clone());
+            }
+            (Arc::clone(&state.config), state.generation)
+        };
+        // Not under the lock: a signature takes up to a millisecond.
+        let verified = presented.verify(&config, now)?;
+        let caller = Caller {
+            grants: config.policy.grants(&verified.principal),
+            principal: verified.principal,
+            expires_at: verified.expires_at,
+            credential: presented.to_owned(),
+            generation,
+        };
+        let mut state = self.lock();
+        // A replaced configuration must not leave its callers in the cache.
+        if state.generation == generation {
+            state.cache.insert(digest, caller.clone());
+        }
+        Ok(caller)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl Caller {
+    /// Returns the principal.
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    /// Returns the rules that apply to the caller.
+    pub fn grants(&self) -> &Arc<Grants> {
+        &self.grants
+    }
+
+    /// Returns the time from which the credential is refused, with the leeway of its issuer.
+    pub fn expires_at(&self) -> Option<SystemTime> {
+        self.expires_at
+    }
+
+    /// Sets an earlier expiry, such as that of the client certificate.
+    #[must_use]
+    pub fn with_expiry(mut self, at: SystemTime) -> Self {
+        self.expires_at = Some(self.expires_at.map_or(at, |earlier| earlier.min(at)));
+        self
+    }
+
+    /// Returns the time since the expiry, if it has passed.
+    fn expired(&self, now: SystemTime) -> Option<std::time::Duration> {
+        now.duration_since(self.expires_at?).ok()
+    }
+}

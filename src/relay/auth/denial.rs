@@ -1,0 +1,100 @@
+//! The reasons for which a credential is refused.
+//!
+//! Each is one line for the client. No line contains a part of the credential or tells which
+//! tokens, keys or principals exist.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+
+/// The reason for which a credential is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Denial {
+    /// The call has neither an `Authorization` header nor a client certificate.
+    #[error(
+        "a credential is required: send `authorization: Bearer <token>` or use a client certificate"
+    )]
+    NoCredential,
+    /// The header or the token does not have the required form.
+    #[error(
+        "the credential is malformed: send `Bearer <token>` or `Basic base64(issuer:key)`, at most 8 KiB"
+    )]
+    Malformed,
+    /// The token or the issuer's secret is wrong, or was revoked.
+    #[error("the token or secret is unknown or was revoked")]
+    UnknownToken,
+    /// The token expired.
+    #[error("the token expired {} s ago by the relay's clock", ago.as_secs())]
+    Expired {
+        /// The time since the expiry.
+        ago: Duration,
+    },
+    /// The token is not valid yet, or one of the clocks is wrong.
+    #[error("the token becomes valid in {} s by the relay's clock", wait.as_secs())]
+    NotYetValid {
+        /// The time until the token is valid.
+        wait: Duration,
+    },
+    /// No issuer of this name is configured.
+    #[error("unknown issuer of the token")]
+    UnknownIssuer,
+    /// The token is for another service.
+    #[error("wrong audience: the token is for another service")]
+    WrongAudience,
+    /// The algorithm is not allowed, or does not fit the key.
+    #[error(
+        "the token's algorithm is not allowed for its issuer: use EdDSA, ES256 or RS256 as configured"
+    )]
+    Algorithm,
+    /// The signature does not match.
+    #[error("the token's signature is not valid")]
+    BadSignature,
+    /// The issuer has no such key.
+    #[error("the token is signed with a key that the relay does not know")]
+    UnknownKey,
+    /// No name of the certificate is mapped to a principal.
+    #[error("no name of the client certificate is known to the relay")]
+    UnknownCertificate,
+    /// The credential names no principal, or more than one.
+    #[error("the credential does not name one valid principal")]
+    NoPrincipal,
+    /// Too many failed attempts from this address.
+    #[error("too many failed attempts from this address: retry in {} s", retry_after.as_secs().max(1))]
+    TooManyFailures {
+        /// The time until attempts are checked again.
+        retry_after: Duration,
+    },
+}
+
+impl Denial {
+    /// Returns a short name for metrics and the audit log.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoCredential => "no_credential",
+            Self::Malformed => "malformed",
+            Self::UnknownToken => "unknown_token",
+            Self::Expired { .. } => "expired",
+            Self::NotYetValid { .. } => "not_yet_valid",
+            Self::UnknownIssuer => "unknown_issuer",
+            Self::WrongAudience => "wrong_audience",
+            Self::Algorithm => "algorithm",
+            Self::BadSignature => "bad_signature",
+            Self::UnknownKey => "unknown_key",
+            Self::UnknownCertificate => "unknown_certificate",
+            Self::NoPrincipal => "no_principal",
+            Self::TooManyFailures { .. } => "too_many_failures",
+        }
+    }
+}
+
+impl From<Denial> for Error {
+    fn from(denial: Denial) -> Self {
+        match denial {
+            Denial::TooManyFailures { retry_after } => {
+                Self::new(ErrorKind::Exhausted, denial.to_string()).with_retry_after(retry_after)
+            }
+            _ => Self::new(ErrorKind::Denied, denial.to_string()),
+        }
+    }
+}

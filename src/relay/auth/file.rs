@@ -1,0 +1,149 @@
+//! The operator's TOML file of rules, tokens, issuers and certificates.
+//!
+//! Reading it reads all files that it names, relative to its own directory. Every error names the
+//! field or the rule's number. A reload reads everything again; after an error the caller keeps the
+//! configuration that it has.
+
+mod form;
+mod issuers;
+mod rules;
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
+
+use self::form::FileForm;
+use super::{
+    issuer::Issuer,
+    policy::Policy,
+    principal::{Principal, check_principal},
+    small_file,
+    token_file::TokenFile,
+    token_table::TokenTable,
+};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The operator's file.
+#[derive(Debug, Clone)]
+pub struct AuthFile {
+    path: PathBuf,
+}
+
+/// A loaded file, with all that it names. Holds digests and public keys, no secret. The default
+/// accepts no credential.
+#[derive(Debug, Default)]
+pub struct AuthConfig {
+    pub(super) policy: Policy,
+    pub(super) tokens: TokenTable,
+    pub(super) issuers: Vec<Issuer>,
+    pub(super) certificates: Certificates,
+}
+
+/// The principals of certificates by a name of the certificate.
+#[derive(Debug, Default)]
+pub(super) struct Certificates(HashMap<Box<str>, Principal>);
+
+/// Longest file of rules, key file or key set, in bytes.
+const LONGEST_FILE: u64 = 1 << 20;
+const FILE: &str = "auth file";
+
+impl AuthFile {
+    /// Names a file.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Reads the file and all files that it names.
+    ///
+    /// # Errors
+    /// `Invalid` if a rule is broken; `NotFound` or `Unavailable` if a file cannot be read.
+    pub fn load(path: impl AsRef<Path>) -> Result<AuthConfig> {
+        Self::new(path.as_ref()).read()
+    }
+
+    /// As [`AuthFile::load`].
+    ///
+    /// # Errors
+    /// As [`AuthFile::load`].
+    pub fn read(&self) -> Result<AuthConfig> {
+        let text = small_file::read_text(FILE, &self.path, LONGEST_FILE)?;
+        let form: FileForm = small_file::parse_toml(FILE, &self.path, &text)?;
+        self.read_form(form).map_err(|error| {
+            let message = format!("{FILE} `{}`: {error}", self.path.display());
+            Error::new(error.kind(), message).with_source(error)
+        })
+    }
+
+    fn read_form(&self, form: FileForm) -> Result<AuthConfig> {
+        let directory = self.path.parent().unwrap_or(Path::new(""));
+        let states_groups = form.jwt.iter().any(|jwt| jwt.groups.is_some());
+        Ok(AuthConfig {
+            policy: rules::read(form.rule, form.groups, states_groups)?,
+            tokens: tokens(directory, form.tokens.as_deref())?,
+            issuers: issuers::read(directory, form.jwt)?,
+            certificates: Certificates::read(form.certificates)?,
+        })
+    }
+}
+
+impl AuthConfig {
+    /// Returns the rules.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+}
+
+impl Certificates {
+    fn read(form: std::collections::BTreeMap<String, String>) -> Result<Self> {
+        let mut known = HashMap::new();
+        for (name, principal) in form {
+            let field = format!("certificates: `{name}`");
+            let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'*';
+            if name.is_empty() || !name.bytes().all(is_plain) {
+                let rule = "must be one DNS name or URI, without spaces and `*`";
+                return Err(Error::invalid(&field, rule));
+            }
+            check_principal(&field, &principal)?;
+            if known
+                .insert(comparable(&name), Principal::new(&principal)?)
+                .is_some()
+            {
+                return Err(Error::invalid(&field, "stands twice"));
+            }
+        }
+        Ok(Self(known))
+    }
+
+    /// Returns the principal of the first known name, and whether all known names have the same one.
+    pub(super) fn principal(&self, names: &[String]) -> Option<(&Principal, bool)> {
+        let mut known = names
+            .iter()
+            .filter_map(|name| self.0.get(&comparable(name)));
+        let first = known.next()?;
+        Some((first, known.all(|other| other == first)))
+    }
+}
+
+/// DNS names ignore case; URIs do not.
+fn comparable(name: &str) -> Box<str> {
+    match name.contains("://") {
+        true => name.into(),
+        false => name.to_ascii_lowercase().into(),
+    }
+}
+
+fn tokens(directory: &Path, path: Option<&str>) -> Result<TokenTable> {
+    let Some(path) = path else {
+        return Ok(TokenTable::default());
+    };
+    let records = TokenFile::new(directory.join(path)).load();
+    let records = records.map_err(|error| {
+        let hint = match error.kind() {
+            ErrorKind::NotFound => "; `reveille token new` creates it",
+            _ => "",
+        };
+        Error::new(error.kind(), format!("tokens: {error}{hint}")).with_source(error)
+    })?;
+    TokenTable::new(&records)
+}

@@ -1,0 +1,137 @@
+//! Checks the tables `[groups]` and `[[rule]]`.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt::Display,
+    str::FromStr,
+    sync::Arc,
+};
+
+use super::form::RuleForm;
+use crate::{
+    error::{Error, Result},
+    relay::auth::{
+        action::{Action, ActionSet, Scope},
+        policy::{Policy, PolicyRule, Rule, Subject},
+        principal::{GROUP_PREFIX, check_principal},
+    },
+};
+
+type Groups = HashMap<Box<str>, HashSet<Box<str>>>;
+
+/// Reads rules and groups. `states_groups`: an issuer's tokens may name further groups.
+pub(super) fn read(
+    rules: Vec<RuleForm>,
+    groups: BTreeMap<String, Vec<String>>,
+    states_groups: bool,
+) -> Result<Policy> {
+    let groups = read_groups(groups)?;
+    let rules = rules.into_iter().enumerate().map(|(at, form)| {
+        let number = at + 1;
+        let rule = form.read(number, &groups, states_groups);
+        rule.map_err(|error| Error::invalid(&format!("rule {number}"), error))
+    });
+    let rules = rules.collect::<Result<_>>()?;
+    Ok(Policy::new(rules, groups))
+}
+
+fn read_groups(form: BTreeMap<String, Vec<String>>) -> Result<Groups> {
+    let mut groups = Groups::new();
+    for (name, members) in form {
+        check_principal("groups", &name)?;
+        let field = format!("groups: `{name}`");
+        check_filled(&field, &members)?;
+        for member in &members {
+            check_principal(&field, member)?;
+        }
+        let members = members.into_iter().map(String::into_boxed_str);
+        groups.insert(name.into(), members.collect());
+    }
+    Ok(groups)
+}
+
+impl RuleForm {
+    fn read(self, number: usize, groups: &Groups, states_groups: bool) -> Result<PolicyRule> {
+        let subjects = list("principals", &self.principals, |text| {
+            subject(text, groups, states_groups)
+        })?;
+        let mut actions = ActionSet::default();
+        for action in list("actions", &self.actions, Action::from_str)? {
+            actions.insert(action);
+        }
+        let queues = targets("queues", Scope::Queues, actions, self.queues)?;
+        let flags = targets("flags", Scope::Flags, actions, self.flags)?;
+        let rule = Rule {
+            number,
+            actions,
+            queues,
+            flags,
+        };
+        Ok(PolicyRule {
+            subjects,
+            rule: Arc::new(rule),
+        })
+    }
+}
+
+fn subject(text: &str, groups: &Groups, states_groups: bool) -> Result<Subject> {
+    if text == "*" {
+        return Ok(Subject::Everyone);
+    }
+    let Some(group) = text.strip_prefix(GROUP_PREFIX) else {
+        check_principal("principals", text)?;
+        return Ok(Subject::Principal(text.into()));
+    };
+    check_principal("principals", group)?;
+    if !groups.contains_key(group) && !states_groups {
+        let rule =
+            format_args!("group `{group}` is neither in [groups] nor in tokens of an issuer");
+        return Err(Error::invalid("principals", rule));
+    }
+    Ok(Subject::Group(group.into()))
+}
+
+/// Reads the patterns of a scope, which must stand there if and only if an action has this scope.
+fn targets<P: FromStr<Err = Error>>(
+    field: &str,
+    scope: Scope,
+    actions: ActionSet,
+    patterns: Option<Vec<String>>,
+) -> Result<Box<[P]>> {
+    match (patterns, actions.has_scope(scope)) {
+        (Some(patterns), true) => Ok(list(field, &patterns, P::from_str)?.into()),
+        (None, false) => Ok(Box::default()),
+        (Some(_), false) => {
+            let rule = format_args!("no action of the rule applies to {field}");
+            Err(Error::invalid(field, rule))
+        }
+        (None, true) => {
+            let rule = format_args!("is missing: an action of the rule applies to {field}");
+            Err(Error::invalid(field, rule))
+        }
+    }
+}
+
+/// Parses a list that is not empty. An error names the field once.
+fn list<T>(field: &str, texts: &[String], parse: impl Fn(&str) -> Result<T>) -> Result<Vec<T>> {
+    check_filled(field, texts)?;
+    let parsed = texts.iter().map(|text| {
+        parse(text).map_err(|error| match error.message().starts_with(field) {
+            true => error,
+            false => named(field, text, &error),
+        })
+    });
+    parsed.collect()
+}
+
+fn named(field: &str, text: &str, error: &dyn Display) -> Error {
+    let shown: String = text.chars().take(80).collect();
+    Error::invalid(field, format_args!("{shown:?}: {error}"))
+}
+
+fn check_filled(field: &str, list: &[String]) -> Result<()> {
+    match list.is_empty() {
+        true => Err(Error::invalid(field, "must not be empty")),
+        false => Ok(()),
+    }
+}

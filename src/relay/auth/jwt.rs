@@ -1,0 +1,131 @@
+//! Verifies JSON Web Tokens (RFC 7519) with keys of the operator's file.
+//!
+//! The crate `jsonwebtoken` is not used for three reasons. It reads the system's clock, whereas time
+//! is an argument here. Its cryptography is a setting of the whole process, which a library must not
+//! take from the program. Its own providers bring `rsa` or a library in C; `ring` is linked anyway.
+//!
+//! The claims are believed only after the signature is verified; before that, `iss` selects the key.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{
+    denial::Denial,
+    issuer::Issuer,
+    principal::{Principal, Verified},
+    public_key::Algorithm,
+};
+
+/// The protected header. Members that are not named here are ignored, except `crit`.
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    kid: Option<String>,
+    /// Extensions that a verifier must understand; this one understands none.
+    crit: Option<serde::de::IgnoredAny>,
+}
+
+/// The verified claims of a token.
+struct Claims(Map<String, Value>);
+
+/// Longest token in bytes. Usual ones have less than 2 KiB.
+pub(super) const LONGEST_TOKEN: usize = 8 * 1024;
+/// Greatest time in seconds: the year 9999. It keeps sums in range.
+const LATEST: f64 = 253_402_300_799.0;
+
+/// Verifies a token against the issuers.
+pub(super) fn verify(issuers: &[Issuer], token: &str, now: SystemTime) -> Result<Verified, Denial> {
+    if token.len() > LONGEST_TOKEN {
+        return Err(Denial::Malformed);
+    }
+    let (signed, signature) = token.rsplit_once('.').ok_or(Denial::Malformed)?;
+    let (header, claims) = signed.split_once('.').ok_or(Denial::Malformed)?;
+    let header: Header = json(header)?;
+    let claims = Claims(json(claims)?);
+    // Refused before any key is chosen: `none`, HS256 and all others.
+    let algorithm: Algorithm = header.alg.parse().map_err(|_| Denial::Algorithm)?;
+    if header.crit.is_some() {
+        return Err(Denial::Malformed);
+    }
+    let issuer = claims.issuer(issuers)?;
+    let key = issuer.key(algorithm, header.kid.as_deref())?;
+    let signature = decode(signature)?;
+    if !key.verifies(signed.as_bytes(), &signature) {
+        return Err(Denial::BadSignature);
+    }
+    claims.accept(issuer, now)
+}
+
+impl Claims {
+    fn issuer<'i>(&self, issuers: &'i [Issuer]) -> Result<&'i Issuer, Denial> {
+        let name = self.0.get("iss").and_then(Value::as_str);
+        let found = issuers.iter().find(|issuer| Some(&*issuer.name) == name);
+        found.ok_or(Denial::UnknownIssuer)
+    }
+
+    fn accept(&self, issuer: &Issuer, now: SystemTime) -> Result<Verified, Denial> {
+        let expires = self.time("exp")?.ok_or(Denial::Malformed)?;
+        let expires_at = expires + issuer.leeway;
+        if now >= expires_at {
+            let ago = now.duration_since(expires).unwrap_or_default();
+            return Err(Denial::Expired { ago });
+        }
+        if let Some(not_before) = self.time("nbf")?
+            && let Ok(wait) = not_before.duration_since(now)
+            && wait > issuer.leeway
+        {
+            return Err(Denial::NotYetValid { wait });
+        }
+        if !self.is_for(&issuer.audience) {
+            return Err(Denial::WrongAudience);
+        }
+        Ok(Verified {
+            principal: self.principal(issuer)?,
+            expires_at: Some(expires_at),
+        })
+    }
+
+    /// Returns a time in seconds since 1970, which may have a fraction.
+    fn time(&self, claim: &str) -> Result<Option<SystemTime>, Denial> {
+        let Some(value) = self.0.get(claim) else {
+            return Ok(None);
+        };
+        let seconds = value.as_f64().filter(|at| (0.0..=LATEST).contains(at));
+        let seconds = seconds.ok_or(Denial::Malformed)?;
+        Ok(Some(UNIX_EPOCH + Duration::from_secs_f64(seconds)))
+    }
+
+    fn is_for(&self, audience: &str) -> bool {
+        match self.0.get("aud") {
+            Some(Value::String(stated)) => stated == audience,
+            Some(Value::Array(stated)) => stated.iter().any(|stated| stated == audience),
+            _ => false,
+        }
+    }
+
+    fn principal(&self, issuer: &Issuer) -> Result<Principal, Denial> {
+        let name = self.0.get(&issuer.principal_claim).and_then(Value::as_str);
+        let name = name.ok_or(Denial::NoPrincipal)?;
+        let claim = issuer.groups_claim.as_ref();
+        let groups = match claim.and_then(|claim| self.0.get(claim)) {
+            None => Vec::new(),
+            Some(Value::Array(groups)) => {
+                let groups: Option<Vec<_>> = groups.iter().map(Value::as_str).collect();
+                groups.ok_or(Denial::Malformed)?
+            }
+            Some(_) => return Err(Denial::Malformed),
+        };
+        Principal::with_groups(name, groups).map_err(|_| Denial::NoPrincipal)
+    }
+}
+
+fn json<T: serde::de::DeserializeOwned>(part: &str) -> Result<T, Denial> {
+    serde_json::from_slice(&decode(part)?).map_err(|_| Denial::Malformed)
+}
+
+fn decode(part: &str) -> Result<Vec<u8>, Denial> {
+    URL_SAFE_NO_PAD.decode(part).map_err(|_| Denial::Malformed)
+}

@@ -1,0 +1,147 @@
+//! Rules and verdicts: an action is denied unless a rule allows it.
+//!
+//! Rules only allow, so their order has no meaning. [`Policy::grants`] selects the rules of a
+//! principal once. [`Grants::allows`] then compares prefixes and does not allocate, because it runs
+//! for each notification. The explanation is separate: see `policy/explain`.
+
+mod explain;
+mod pattern;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+pub use self::explain::Verdict;
+pub(super) use self::pattern::{FlagPattern, QueuePattern};
+use super::{
+    action::{Action, ActionSet, Target},
+    principal::Principal,
+};
+
+/// The rules of a relay, and the groups that they name. The default has no rule and denies all.
+#[derive(Debug, Default)]
+pub struct Policy {
+    rules: Vec<PolicyRule>,
+    /// The members of each group of the file.
+    groups: HashMap<Box<str>, HashSet<Box<str>>>,
+}
+
+/// The rules that apply to one principal.
+#[derive(Debug, Default)]
+pub struct Grants {
+    rules: Box<[Arc<Rule>]>,
+}
+
+/// A rule, and the principals that it applies to.
+#[derive(Debug)]
+pub(super) struct PolicyRule {
+    pub(super) subjects: Vec<Subject>,
+    pub(super) rule: Arc<Rule>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// Every authenticated principal.
+    Everyone,
+    Principal(Box<str>),
+    Group(Box<str>),
+}
+
+/// The allowed actions of a rule, and their targets.
+#[derive(Debug)]
+pub(super) struct Rule {
+    /// Position in the file, from 1.
+    pub(super) number: usize,
+    pub(super) actions: ActionSet,
+    pub(super) queues: Box<[QueuePattern]>,
+    pub(super) flags: Box<[FlagPattern]>,
+}
+
+impl Policy {
+    /// Creates a policy. `groups` are the groups of the file with their members.
+    pub(super) fn new(
+        rules: Vec<PolicyRule>,
+        groups: HashMap<Box<str>, HashSet<Box<str>>>,
+    ) -> Self {
+        Self { rules, groups }
+    }
+
+    /// Returns the number of rules.
+    pub fn rule_count(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Selects the rules that apply to a principal.
+    pub fn grants(&self, principal: &Principal) -> Arc<Grants> {
+        let applying = self.rules.iter().filter(|rule| {
+            let mut subjects = rule.subjects.iter();
+            subjects.any(|subject| self.applies(subject, principal))
+        });
+        Arc::new(Grants {
+            rules: applying.map(|rule| Arc::clone(&rule.rule)).collect(),
+        })
+    }
+
+    /// Decides, and explains the decision. [`Grants::allows`] is the quick form.
+    pub fn verdict(&self, principal: &Principal, action: Action, target: Target<'_>) -> Verdict {
+        let grants = self.grants(principal);
+        grants.verdict(principal, action, target)
+    }
+
+    /// Returns whether a rule allows the principal this action on any target.
+    pub fn may_some(&self, principal: &Principal, action: Action) -> bool {
+        self.grants(principal).may_some(action)
+    }
+
+    fn applies(&self, subject: &Subject, principal: &Principal) -> bool {
+        if principal.is_anonymous() {
+            return false;
+        }
+        match subject {
+            Subject::Everyone => true,
+            Subject::Principal(name) => **name == *principal.name(),
+            Subject::Group(group) => {
+                let members = self.groups.get(group);
+                members.is_some_and(|members| members.contains(principal.name()))
+                    || principal.groups().any(|stated| stated == &**group)
+            }
+        }
+    }
+}
+
+impl Grants {
+    /// Returns whether a rule allows the action on the target. Does not allocate.
+    pub fn allows(&self, action: Action, target: Target<'_>) -> bool {
+        self.rules.iter().any(|rule| rule.allows(action, target))
+    }
+
+    /// Returns whether a rule allows the action on any target.
+    pub fn may_some(&self, action: Action) -> bool {
+        self.rules.iter().any(|rule| rule.actions.contains(action))
+    }
+
+    /// Decides, and explains the decision.
+    pub fn verdict(&self, principal: &Principal, action: Action, target: Target<'_>) -> Verdict {
+        explain::verdict(&self.rules, principal, action, target)
+    }
+}
+
+impl Rule {
+    fn allows(&self, action: Action, target: Target<'_>) -> bool {
+        self.actions.contains(action) && action.scope() == target.scope() && self.covers(target)
+    }
+
+    /// Returns whether the rule covers the target, for any of its actions of this scope.
+    fn covers(&self, target: Target<'_>) -> bool {
+        match target {
+            Target::Queue(address) => self.queues.iter().any(|queue| queue.matches(address)),
+            Target::Selector(selector) => self.queues.iter().any(|queue| queue.covers(selector)),
+            Target::Flag(name) => self.flags.iter().any(|flag| flag.matches(name.as_str())),
+            Target::FlagPrefix(prefix) => self.flags.iter().any(|flag| flag.covers(prefix)),
+            Target::Relay => true,
+        }
+    }
+}

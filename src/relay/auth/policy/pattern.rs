@@ -1,0 +1,132 @@
+//! Patterns of rules: a name, or a prefix that ends in one `*`.
+
+use std::{fmt, str::FromStr};
+
+use crate::{
+    error::{Error, Result},
+    types::{QueueAddress, Selector, check_name},
+};
+
+/// A name, or all names with a prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct NamePattern {
+    stem: Box<str>,
+    /// Whether a `*` follows the stem.
+    is_prefix: bool,
+}
+
+/// A queue, or all queues that a selector matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::relay::auth) struct QueuePattern {
+    account: NamePattern,
+    queue: NamePattern,
+}
+
+/// A flag, or all flags with a prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::relay::auth) struct FlagPattern(NamePattern);
+
+impl NamePattern {
+    fn new(text: &str) -> Self {
+        let stem = text.strip_suffix('*');
+        Self {
+            stem: stem.unwrap_or(text).into(),
+            is_prefix: stem.is_some(),
+        }
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        match self.is_prefix {
+            true => name.starts_with(&*self.stem),
+            false => *name == *self.stem,
+        }
+    }
+
+    /// Returns whether all names with this prefix match.
+    fn covers_prefix(&self, prefix: &str) -> bool {
+        self.is_prefix && prefix.starts_with(&*self.stem)
+    }
+
+    /// Returns whether all names that a part of a selector matches match here as well.
+    fn covers(&self, part: &str) -> bool {
+        match part.strip_suffix('*') {
+            Some(prefix) => self.covers_prefix(prefix),
+            None => self.matches(part),
+        }
+    }
+}
+
+impl QueuePattern {
+    pub(super) fn matches(&self, address: &QueueAddress) -> bool {
+        let (account, queue) = address.parts();
+        self.account.matches(account) && self.queue.matches(queue)
+    }
+
+    /// Returns whether the pattern matches every address that the selector matches. A selector
+    /// matches any combination of its parts, so each part is compared alone.
+    pub(super) fn covers(&self, selector: &Selector) -> bool {
+        self.account.covers(selector.storage_account()) && self.queue.covers(selector.queue_name())
+    }
+}
+
+impl FlagPattern {
+    pub(super) fn matches(&self, name: &str) -> bool {
+        self.0.matches(name)
+    }
+
+    /// Returns whether the pattern matches every flag with this prefix.
+    pub(super) fn covers(&self, prefix: &str) -> bool {
+        self.0.covers_prefix(prefix)
+    }
+}
+
+impl FromStr for QueuePattern {
+    type Err = Error;
+
+    /// Parses a selector, such as `acct/ord*`.
+    fn from_str(text: &str) -> Result<Self> {
+        let selector: Selector = text.parse()?;
+        Ok(Self {
+            account: NamePattern::new(selector.storage_account()),
+            queue: NamePattern::new(selector.queue_name()),
+        })
+    }
+}
+
+impl FromStr for FlagPattern {
+    type Err = Error;
+
+    /// Parses a flag's name, or a prefix with one `*` at its end.
+    fn from_str(text: &str) -> Result<Self> {
+        let pattern = NamePattern::new(text);
+        if pattern.stem.contains('*') {
+            let rule = format_args!("may hold one `*`, at its end, but is {text:?}");
+            return Err(Error::invalid("flag", rule));
+        }
+        // `.` and `..` are no names, but names may begin so.
+        let stem_is_open = pattern.stem.is_empty() || matches!(&*pattern.stem, "." | "..");
+        if !(pattern.is_prefix && stem_is_open) {
+            check_name("flag", &pattern.stem)?;
+        }
+        Ok(Self(pattern))
+    }
+}
+
+impl fmt::Display for NamePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.stem)?;
+        f.write_str(if self.is_prefix { "*" } else { "" })
+    }
+}
+
+impl fmt::Display for QueuePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.account, self.queue)
+    }
+}
+
+impl fmt::Display for FlagPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
