@@ -18,10 +18,10 @@ use std::{net::SocketAddr, sync::Arc};
 use async_trait::async_trait;
 use axum::{
     Router,
-    extract::{Path, RawQuery, State},
-    http::{StatusCode, header},
-    middleware,
-    response::IntoResponse,
+    extract::{Extension, Path, RawQuery, Request, State},
+    http::{HeaderMap, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
     routing::get,
 };
 use tokio::net::TcpListener;
@@ -55,6 +55,9 @@ pub(crate) struct Part {
     pub(crate) required: bool,
 }
 
+/// Decides who may read a page, by its path, the request's headers and the peer.
+pub(crate) type Admission = Arc<dyn Fn(&str, &HeaderMap, SocketAddr) -> Result<()> + Send + Sync>;
+
 /// A listening console. Ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Console {
@@ -71,7 +74,7 @@ struct ConsoleState {
 
 impl Console {
     /// Listens and serves. Requests may state `hosts` as their host, in addition to IP addresses and
-    /// `localhost`.
+    /// `localhost`. Pages that are not probes need the `admission`, if there is one.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`], with the address, if it cannot listen there.
@@ -79,6 +82,7 @@ impl Console {
         listen: SocketAddr,
         hosts: &[String],
         source: Arc<dyn StatusSource>,
+        admission: Option<Admission>,
     ) -> Result<Self> {
         let failed = |error| {
             let message = format!("cannot listen on {listen} for the admin port");
@@ -97,6 +101,7 @@ impl Console {
                 source,
                 connections: connections.clone(),
             })
+            .layer(middleware::from_fn_with_state(admission, admit))
             .layer(middleware::from_fn_with_state(hosts, hosts::check));
         let scope = Arc::new(Scope::new());
         scope.spawn(connection::accept(
@@ -123,6 +128,29 @@ impl Drop for Console {
     fn drop(&mut self) {
         self.scope.token().cancel();
     }
+}
+
+/// Refuses a page to a caller that may not read it. The probes of an orchestrator have no credential,
+/// and learn only whether the process is alive and ready.
+async fn admit(
+    State(admission): State<Option<Admission>>,
+    Extension(peer): Extension<connection::Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let uri = request.uri();
+    let is_probe = matches!(uri.path(), "/livez" | "/readyz") && uri.query().is_none();
+    if let Some(admission) = admission.filter(|_| !is_probe)
+        && let Err(error) = admission(uri.path(), request.headers(), peer.0)
+    {
+        let status = match request.headers().contains_key(header::AUTHORIZATION) {
+            true => StatusCode::FORBIDDEN,
+            false => StatusCode::UNAUTHORIZED,
+        };
+        let scheme = [(header::WWW_AUTHENTICATE, "Bearer")];
+        return (status, scheme, format!("{error}\n")).into_response();
+    }
+    next.run(request).await
 }
 
 async fn readyz(

@@ -103,7 +103,7 @@ pub use listener::scaling;
 pub use relay::auth;
 #[cfg(feature = "relay")]
 pub use relay::{
-    LocalPublisher, LocalSubscription, Node, NodeConfig, Relay, RelayConfig, ServerTls,
+    AccessFiles, LocalPublisher, LocalSubscription, Node, NodeConfig, Relay, RelayConfig, ServerTls,
 };
 #[cfg(all(feature = "courier", feature = "relay"))]
 pub use relay::{QueueNode, QueueNodeConfig, QueuesConfig};

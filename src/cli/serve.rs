@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use reveille::{Node, NodeConfig, RelayConfig, duration};
+use reveille::{AccessFiles, ErrorKind, Node, NodeConfig, RelayConfig, duration};
 
 use super::{
     credential::CredentialArgs,
@@ -41,6 +41,9 @@ streams. A connection that the client gave up as silent counts until its last st
 behind one address, such as a NAT or a proxy, share its limit. An IPv6 /64 network is one address.
 
 --admin-host: the admin port always accepts its IP addresses and localhost as the host name.
+
+--auth: the rules and all files that they name are read again every ten seconds, and at once on \
+SIGHUP. A file that breaks a rule is refused, and the former rules stay in use.
 
 SIGTERM or Ctrl-C ends the relay gracefully, within --grace. A second signal ends it at once.
 
@@ -159,6 +162,23 @@ pub(super) struct Args {
     client_tls: ClientTlsArgs,
     #[command(flatten)]
     credential: CredentialArgs,
+    /// Only known callers may call: the rules, and the files of tokens and keys that they name; see
+    /// `reveille auth --help` [default: every caller may do everything]
+    #[arg(
+        long,
+        env = "REVEILLE_AUTH",
+        value_name = "FILE",
+        help_heading = "Access"
+    )]
+    auth: Option<PathBuf>,
+    /// Append denials and changes of flags to this file, one JSON object a line
+    #[arg(
+        long,
+        env = "REVEILLE_AUDIT_LOG",
+        value_name = "FILE",
+        help_heading = "Access"
+    )]
+    audit_log: Option<PathBuf>,
     /// Serve other machines in plain text, without TLS
     #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
@@ -187,7 +207,12 @@ impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let resolved = self.resolve(settings)?;
         let _flushed = log::start_lossy(LOG, resolved.log)?;
-        let mut interrupts = signals::Interrupts::listen()?;
+        let reloads = resolved.node.access.is_some();
+        let mut interrupts = match reloads {
+            true => signals::Interrupts::listen_but_hangup()?,
+            false => signals::Interrupts::listen()?,
+        };
+        let mut hangups = signals::Hangups::listen(reloads)?;
         let open_files = signals::raise_open_files();
         let mut config = resolved.node;
         config.store = match resolved.store {
@@ -195,7 +220,7 @@ impl Args {
             None => default_store()?,
         };
         let node = Box::pin(Node::start(config)).await.map_err(|error| {
-            let usage = error.kind() == reveille::ErrorKind::Invalid;
+            let usage = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound);
             let text = output::one_line(&anyhow::Error::new(error));
             if usage {
                 anyhow::Error::new(Usage(text))
@@ -205,7 +230,12 @@ impl Args {
         })?;
         announce(&node, open_files);
 
-        let signal = interrupts.next().await;
+        let signal = loop {
+            tokio::select! {
+                signal = interrupts.next() => break signal,
+                () = hangups.next() => reloaded(node.reload_access().await),
+            }
+        };
         let grace = duration::Span(resolved.grace);
         tracing::info!(%grace, "shutting down; a second signal ends it at once");
         tokio::select! {
@@ -230,6 +260,9 @@ impl Args {
         };
         let insecure = self.insecure || file.insecure.unwrap_or_default();
         let tls = self.tls.resolve(file.tls())?;
+        let rules = self.auth.or_else(|| file.auth.clone());
+        let audit_log = self.audit_log.or_else(|| file.audit_log.clone());
+        let access = access(rules, audit_log)?;
         let plain = Some(listen).filter(|_| tls.is_none());
         for (flag, address) in [("listen", plain), ("admin-listen", admin_listen)] {
             if let Some(address) = address.filter(|address| !address.ip().is_loopback())
@@ -281,6 +314,7 @@ impl Args {
                 },
                 listen,
                 tls,
+                access,
                 admin_listen,
                 max_connections: setting!(defaults.max_connections),
                 max_connections_per_address: self
@@ -301,6 +335,32 @@ impl Args {
             grace: self.grace.or(file.grace).unwrap_or(GRACE),
             log: self.log.or(file.log).unwrap_or_default(),
         })
+    }
+}
+
+/// Logs what a SIGHUP has changed.
+pub(super) fn reloaded(reloaded: reveille::Result<bool>) {
+    match reloaded {
+        Ok(true) => {}
+        Ok(false) => tracing::info!("the rules have not changed"),
+        Err(error) => {
+            let error = output::one_line(&anyhow::Error::new(error));
+            tracing::error!(%error, "the former rules stay in use");
+        }
+    }
+}
+
+/// Returns the files of access control.
+pub(super) fn access(
+    rules: Option<PathBuf>,
+    audit_log: Option<PathBuf>,
+) -> Result<Option<AccessFiles>, Usage> {
+    match (rules, audit_log) {
+        (Some(rules), audit_log) => Ok(Some(AccessFiles { rules, audit_log })),
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(Usage(
+            "--audit-log: without --auth no caller is known; set --auth".to_owned(),
+        )),
     }
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Settings {
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ServeSettings {
+    pub(super) auth: Option<PathBuf>,
+    pub(super) audit_log: Option<PathBuf>,
     #[serde(deserialize_with = "listen")]
     pub(super) listen: Option<SocketAddr>,
     #[serde(deserialize_with = "admin_listen")]

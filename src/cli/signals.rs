@@ -16,7 +16,8 @@ pub(crate) struct Interrupts {
     interrupt: unix::Signal,
     terminate: unix::Signal,
     quit: unix::Signal,
-    /// The terminal has closed; `None` if the process was started with SIGHUP ignored (`nohup`).
+    /// The terminal has closed; `None` if the process was started with SIGHUP ignored (`nohup`), or
+    /// uses SIGHUP otherwise.
     hangup: Option<unix::Signal>,
 }
 
@@ -31,14 +32,20 @@ pub(crate) enum Signal {
 
 impl Interrupts {
     pub(crate) fn listen() -> io::Result<Self> {
+        let mut interrupts = Self::listen_but_hangup()?;
+        if !ignores_hangup() {
+            interrupts.hangup = Some(unix::signal(SignalKind::hangup())?);
+        }
+        Ok(interrupts)
+    }
+
+    /// As [`Interrupts::listen`], for a program that SIGHUP does not end.
+    pub(crate) fn listen_but_hangup() -> io::Result<Self> {
         Ok(Self {
             interrupt: unix::signal(SignalKind::interrupt())?,
             terminate: unix::signal(SignalKind::terminate())?,
             quit: unix::signal(SignalKind::quit())?,
-            hangup: match ignores_hangup() {
-                true => None,
-                false => Some(unix::signal(SignalKind::hangup())?),
-            },
+            hangup: None,
         })
     }
 
@@ -51,6 +58,23 @@ impl Interrupts {
             _ = self.quit.recv() => Signal::Terminate,
             () = Self::hang_up(&mut self.hangup) => Signal::Terminate,
         }
+    }
+}
+
+/// SIGHUP, by which an operator asks a service to read its files again.
+#[derive(Debug)]
+pub(crate) struct Hangups(Option<unix::Signal>);
+
+impl Hangups {
+    /// Listens if `used`; otherwise there is never one.
+    pub(crate) fn listen(used: bool) -> io::Result<Self> {
+        let signal = used.then(|| unix::signal(SignalKind::hangup()));
+        Ok(Self(signal.transpose()?))
+    }
+
+    /// Waits for the next one. Safe to cancel.
+    pub(crate) async fn next(&mut self) {
+        Interrupts::hang_up(&mut self.0).await;
     }
 }
 

@@ -1,8 +1,8 @@
 //! Connections to the admin port: few, short, one request each.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -26,6 +26,10 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const HEAD_BYTES: usize = 16 * 1024;
 /// Time for open answers when the console ends.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// The address of the other side, an extension of its requests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer(pub(super) SocketAddr);
 
 pub(super) fn pool() -> EvictingPool {
     EvictingPool::new(CONNECTIONS)
@@ -53,7 +57,7 @@ pub(super) async fn accept(
                 tokio::time::sleep(GRACE).await;
             };
             tokio::select! {
-                () = serve(stream, router, place) => {}
+                () = serve(stream, router.layer(Extension(Peer(peer))), place) => {}
                 () = late => tracing::debug!(%peer, "closed an unfinished admin connection"),
             }
         });

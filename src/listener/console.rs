@@ -33,7 +33,8 @@ impl ListenerConsole {
         listen: SocketAddr,
         hosts: &[String],
     ) -> Result<Self> {
-        let console = Console::start(listen, hosts, Arc::new(ListenerStatus(listener))).await?;
+        let console =
+            Console::start(listen, hosts, Arc::new(ListenerStatus(listener)), None).await?;
         Ok(Self { console })
     }
 

@@ -25,7 +25,10 @@ use crate::{
     error::Result,
     relay::{
         runtime::{Relay, RelayConfig},
-        server::{DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, ServerTls, Services},
+        server::{
+            Access, AccessFiles, DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, ServerTls,
+            Services,
+        },
     },
     store::{self, BlobStore},
     types::{FlagName, FlagState, FlagWatch, ListenerId, UnleashOptions},
@@ -45,6 +48,8 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// TLS on the gRPC port. Default: plain text.
     pub tls: Option<ServerTls>,
+    /// Who may do what. Default: every caller may do everything.
+    pub access: Option<AccessFiles>,
     /// Address of the admin port with health and metrics; `None`: no such port.
     pub admin_listen: Option<SocketAddr>,
     /// The store of the flags: `memory:`, `sqlite:PATH` or a container of a cloud, as accepted by
@@ -100,6 +105,7 @@ pub struct Node {
     relay: Relay,
     server: Server,
     has_tls: bool,
+    access: Access,
     console: Option<Console>,
     health: Health,
     store: Arc<dyn BlobStore>,
@@ -117,6 +123,7 @@ impl Default for NodeConfig {
             relay: RelayConfig::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 7600)),
             tls: None,
+            access: None,
             admin_listen: Some(SocketAddr::from(([127, 0, 0, 1], 7601))),
             store: "memory:".to_owned(),
             admin_hosts: Vec::new(),
@@ -144,6 +151,10 @@ impl Node {
         if config.measure_polls {
             measure_polls();
         }
+        let access = match &config.access {
+            Some(files) => Access::load(files)?,
+            None => Access::default(),
+        };
         let store = store::open(&config.store).await?;
         let stream_max_age = config.relay.stream_max_age;
         let relay = Relay::start(config.relay)?;
@@ -172,6 +183,7 @@ impl Node {
             flags: flags.clone(),
             stream_max_age,
             draining: draining.clone(),
+            access: access.clone(),
         };
         let (routes, health) = services.routes()?;
         let server_config = ServerConfig {
@@ -180,6 +192,7 @@ impl Node {
             max_connections_per_address: config.max_connections_per_address,
             idle: DEFAULT_IDLE_TIMEOUT,
             tls: config.tls,
+            access: access.clone(),
         };
         let server = Server::start(&server_config, routes, draining)?;
         let console = match config.admin_listen {
@@ -189,15 +202,19 @@ impl Node {
                     flags: flags.clone(),
                     store: Arc::clone(&store),
                     connections: server.connections(),
+                    access: access.clone(),
                     log_lines_dropped: config.log_lines_dropped,
                 };
-                Some(Console::start(listen, &config.admin_hosts, Arc::new(source)).await?)
+                let hosts = &config.admin_hosts;
+                let console = Console::start(listen, hosts, Arc::new(source), access.admission());
+                Some(console.await?)
             }
             None => None,
         };
         Ok(Self {
             relay,
             has_tls: server_config.tls.is_some(),
+            access,
             server,
             console,
             health,
@@ -218,6 +235,16 @@ impl Node {
     pub fn url(&self) -> String {
         let scheme = if self.has_tls { "https" } else { "http" };
         format!("{scheme}://{}", self.address())
+    }
+
+    /// Reads the rules of access again, with all files that they name, and opens the audit log again.
+    /// Returns whether they have changed. The node does the same every ten seconds.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the rule that a file breaks; the former
+    /// rules stay in use.
+    pub async fn reload_access(&self) -> Result<bool> {
+        self.access.reload().await
     }
 
     /// Returns the address of the admin port.

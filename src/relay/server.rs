@@ -6,6 +6,7 @@
 //! deadline, and all memory that it can hold has a bound.
 
 mod accept;
+mod access;
 mod activity;
 mod addresses;
 mod admin;
@@ -13,6 +14,7 @@ mod answers;
 mod body;
 mod budget;
 mod calls;
+mod certificate;
 mod connection;
 #[cfg(feature = "courier")]
 mod courier;
@@ -24,6 +26,7 @@ mod io;
 mod limits;
 mod preface;
 mod relay;
+mod requester;
 mod requests;
 mod service;
 mod services;
@@ -33,6 +36,8 @@ mod transport;
 mod wake;
 
 pub(crate) use accept::{Connections, Server, ServerConfig};
+pub(crate) use access::Access;
+pub use access::AccessFiles;
 pub(crate) use activity::DEFAULT_IDLE_TIMEOUT;
 pub(crate) use health::Health;
 pub(crate) use incidents::Incident;

@@ -9,6 +9,7 @@ use crate::cli::{
     exit::{Exit, Failed, Usage},
     log, output,
     queue_settings::HostArgs,
+    serve::{access, reloaded},
     settings::Settings,
     signals,
     target::with_scheme,
@@ -57,6 +58,23 @@ pub(super) struct Serve {
     client_tls: ClientTlsArgs,
     #[command(flatten)]
     credential: CredentialArgs,
+    /// Only known machines may hand messages over: the rules, and the files of tokens and keys that
+    /// they name; see `reveille auth --help` [default: every machine may]
+    #[arg(
+        long,
+        env = "REVEILLE_AUTH",
+        value_name = "FILE",
+        help_heading = "Access"
+    )]
+    auth: Option<PathBuf>,
+    /// Append denials to this file, one JSON object a line
+    #[arg(
+        long,
+        env = "REVEILLE_AUDIT_LOG",
+        value_name = "FILE",
+        help_heading = "Access"
+    )]
+    audit_log: Option<PathBuf>,
     /// Serve other machines in plain text, without TLS
     #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
@@ -83,7 +101,12 @@ impl Serve {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let resolved = self.resolve(settings)?;
         let _flushed = log::start_lossy(LOG, resolved.log)?;
-        let mut interrupts = signals::Interrupts::listen()?;
+        let reloads = resolved.node.access.is_some();
+        let mut interrupts = match reloads {
+            true => signals::Interrupts::listen_but_hangup()?,
+            false => signals::Interrupts::listen()?,
+        };
+        let mut hangups = signals::Hangups::listen(reloads)?;
         signals::raise_open_files();
         let mut config = resolved.node;
         config.relay = match &resolved.relay {
@@ -91,7 +114,7 @@ impl Serve {
             None => None,
         };
         let node = Box::pin(QueueNode::start(config)).await.map_err(|error| {
-            let is_usage = error.kind() == ErrorKind::Invalid;
+            let is_usage = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound);
             let text = output::one_line(&anyhow::Error::new(error));
             match is_usage {
                 true => anyhow::Error::new(Usage(text)),
@@ -105,7 +128,12 @@ impl Serve {
             version = env!("CARGO_PKG_VERSION"),
             "reveille hosts queues"
         );
-        let signal = interrupts.next().await;
+        let signal = loop {
+            tokio::select! {
+                signal = interrupts.next() => break signal,
+                () = hangups.next() => reloaded(node.reload_access().await),
+            }
+        };
         let grace = duration::Span(resolved.grace);
         tracing::info!(%grace, "shutting down; a second signal ends it at once");
         tokio::select! {
@@ -133,6 +161,9 @@ impl Serve {
                  --insecure"
             )));
         }
+        let rules = self.auth.or_else(|| settings.serve.auth.clone());
+        let audit_log = self.audit_log.or_else(|| settings.serve.audit_log.clone());
+        let access = access(rules, audit_log)?;
         let place = self
             .place
             .as_deref()
@@ -151,6 +182,7 @@ impl Serve {
                     .resolve(place, &settings.queues, &files, credential.clone())?,
                 listen,
                 tls,
+                access,
                 ..defaults
             },
             relay: relay.map(with_scheme),

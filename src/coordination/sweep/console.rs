@@ -30,7 +30,7 @@ impl SweepConsole {
         listen: SocketAddr,
         hosts: &[String],
     ) -> Result<Self> {
-        let console = Console::start(listen, hosts, Arc::new(SweeperStatus(sweeper))).await?;
+        let console = Console::start(listen, hosts, Arc::new(SweeperStatus(sweeper)), None).await?;
         Ok(Self { console })
     }
 

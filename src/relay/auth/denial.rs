@@ -68,6 +68,20 @@ pub enum Denial {
 }
 
 impl Denial {
+    /// Returns whether the caller may have guessed: it counts as a failed attempt. A credential that
+    /// was valid once is no guess.
+    pub(crate) const fn is_guess(self) -> bool {
+        matches!(
+            self,
+            Self::Malformed
+                | Self::UnknownToken
+                | Self::UnknownIssuer
+                | Self::Algorithm
+                | Self::BadSignature
+                | Self::UnknownKey
+        )
+    }
+
     /// Returns a short name for metrics and the audit log.
     pub const fn as_str(self) -> &'static str {
         match self {

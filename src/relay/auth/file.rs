@@ -19,6 +19,7 @@ use super::{
     policy::Policy,
     principal::{Principal, check_principal},
     small_file,
+    token::{Digest, digest},
     token_file::TokenFile,
     token_table::TokenTable,
 };
@@ -46,6 +47,8 @@ pub(super) struct Certificates(HashMap<Box<str>, Principal>);
 
 /// Longest file of rules, key file or key set, in bytes.
 const LONGEST_FILE: u64 = 1 << 20;
+/// Longest file that is part of a digest; each kind of file has its own limit.
+const LONGEST_NAMED: u64 = 16 << 20;
 const FILE: &str = "auth file";
 
 impl AuthFile {
@@ -75,6 +78,25 @@ impl AuthFile {
         })
     }
 
+    /// Returns a digest of the file and of all files that it names. It changes when one of them does.
+    ///
+    /// # Errors
+    /// As [`AuthFile::read`], as far as the file itself is concerned.
+    pub(crate) fn digest(&self) -> Result<Digest> {
+        let text = small_file::read_text(FILE, &self.path, LONGEST_FILE)?;
+        let form: FileForm = small_file::parse_toml(FILE, &self.path, &text)?;
+        let directory = self.path.parent().unwrap_or(Path::new(""));
+        let keys = form.jwt.iter().flat_map(|jwt| [&jwt.key, &jwt.jwks]);
+        let mut digests = vec![digest(&[text.as_bytes()])];
+        for name in keys.chain([&form.tokens]).flatten() {
+            // A file that cannot be read is as an empty one; reading it gives the error.
+            let bytes =
+                small_file::read(FILE, &directory.join(name), LONGEST_NAMED).unwrap_or_default();
+            digests.push(digest(&[&bytes]));
+        }
+        Ok(digest(&[digests.as_flattened()]))
+    }
+
     fn read_form(&self, form: FileForm) -> Result<AuthConfig> {
         let directory = self.path.parent().unwrap_or(Path::new(""));
         let states_groups = form.jwt.iter().any(|jwt| jwt.groups.is_some());
@@ -91,6 +113,11 @@ impl AuthConfig {
     /// Returns the rules.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Returns the number of tokens and of keys of issuers.
+    pub fn token_count(&self) -> usize {
+        self.tokens.len()
     }
 }
 

@@ -30,6 +30,10 @@ struct Entry {
 }
 
 impl TokenTable {
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len() + self.secrets.values().map(Vec::len).sum::<usize>()
+    }
+
     pub(super) fn new(records: &[TokenRecord]) -> Result<Self> {
         let mut table = Self::default();
         for record in records {

@@ -12,7 +12,10 @@ use crate::{
     client::{Client, PublisherOptions},
     courier::{Host, QueueManager},
     error::Result,
-    relay::server::{DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, ServerTls, queue_routes},
+    relay::server::{
+        Access, AccessFiles, DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, ServerTls,
+        queue_routes,
+    },
     types::{ListenerId, Selector, SubscribeOptions, WakeStream},
 };
 
@@ -25,6 +28,8 @@ pub struct QueueNodeConfig {
     pub listen: SocketAddr,
     /// TLS on the gRPC port. Default: plain text.
     pub tls: Option<ServerTls>,
+    /// Who may hand messages over. Default: every machine.
+    pub access: Option<AccessFiles>,
     /// The relay whose listeners are woken. Default: none. Then consumers of the queues poll, and
     /// messages to other machines that another process has sent wait for up to
     /// [`HostConfig::interval`](crate::courier::HostConfig::interval).
@@ -43,6 +48,7 @@ pub struct QueueNode {
     host: Arc<Host>,
     server: Server,
     health: Health,
+    access: Access,
 }
 
 /// The name of the host at its relay.
@@ -57,6 +63,7 @@ impl Default for QueueNodeConfig {
             queues: QueuesConfig::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 7610)),
             tls: None,
+            access: None,
             relay: None,
             max_connections: 10_000,
             max_connections_per_address: None,
@@ -71,6 +78,10 @@ impl QueueNode {
     /// As [`QueueManager::host`]; [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the
     /// node cannot listen on its address.
     pub async fn start(config: QueueNodeConfig) -> Result<Self> {
+        let access = match &config.access {
+            Some(files) => Access::load(files)?,
+            None => Access::default(),
+        };
         let QueuesConfig {
             path,
             manager,
@@ -91,25 +102,35 @@ impl QueueNode {
         }
         let host = Arc::new(Host::start(manager, host, wakes).await?);
         let draining = CancellationToken::new();
-        let (routes, health) = queue_routes(Arc::clone(&host), draining.clone());
+        let (routes, health) = queue_routes(Arc::clone(&host), draining.clone(), access.clone());
         let server = ServerConfig {
             listen: config.listen,
             max_connections: config.max_connections,
             max_connections_per_address: config.max_connections_per_address,
             idle: DEFAULT_IDLE_TIMEOUT,
             tls: config.tls,
+            access: access.clone(),
         };
         let server = Server::start(&server, routes, draining)?;
         Ok(Self {
             host,
             server,
             health,
+            access,
         })
     }
 
     /// Returns the address of the gRPC port.
     pub fn address(&self) -> SocketAddr {
         self.server.address()
+    }
+
+    /// Reads the rules of access again, as [`Node::reload_access`](crate::Node::reload_access).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn reload_access(&self) -> Result<bool> {
+        self.access.reload().await
     }
 
     /// Returns the hosted queues.

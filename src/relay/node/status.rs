@@ -11,7 +11,7 @@ use crate::{
     error::{Error, ErrorKind},
     relay::{
         runtime::{Refused, Relay},
-        server::{Connections, Incident},
+        server::{Access, Connections, Incident},
     },
     store::{BlobName, BlobStore},
 };
@@ -22,6 +22,7 @@ pub(super) struct RelayStatus {
     pub(super) flags: Flags,
     pub(super) store: Arc<dyn BlobStore>,
     pub(super) connections: Connections,
+    pub(super) access: Access,
     pub(super) log_lines_dropped: Option<fn() -> u64>,
 }
 
@@ -89,6 +90,7 @@ impl StatusSource for RelayStatus {
     fn metrics(&self) -> Metrics {
         let mut metrics = self.relay_metrics();
         metrics.counters.extend(self.peer_counters());
+        metrics.counters.extend(self.access_counters());
         let dropped = self.log_lines_dropped.map_or(0, |count| count());
         metrics.counters.push((
             "log_lines_dropped",
@@ -193,6 +195,28 @@ impl RelayStatus {
                 sent.wake_latency.snapshot(),
             )],
         }
+    }
+
+    /// Returns the counters of refused callers.
+    fn access_counters(&self) -> [Metric; 3] {
+        let refusals = self.access.refusals();
+        [
+            (
+                "requests_unauthenticated",
+                "Requests refused for their credential",
+                refusals.unauthenticated,
+            ),
+            (
+                "requests_denied",
+                "Requests refused because no rule allows them to their caller",
+                refusals.denied,
+            ),
+            (
+                "audit_lines_lost",
+                "Lines of the audit log lost because the disk did not take them",
+                refusals.audit_lines_lost,
+            ),
+        ]
     }
 
     /// Returns the counters of misbehaving peers.

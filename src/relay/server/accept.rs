@@ -20,6 +20,7 @@ use tonic::service::Routes;
 use tracing::Instrument as _;
 
 use super::{
+    access::{Access, Peer},
     activity::Activity,
     addresses::Addresses,
     budget::RequestBudget,
@@ -51,6 +52,7 @@ pub(crate) struct ServerConfig {
     pub(crate) idle: Duration,
     /// `None`: plain text.
     pub(crate) tls: Option<ServerTls>,
+    pub(crate) access: Access,
 }
 
 /// A listening server. Ends with [`Server::shutdown`], or at once when dropped.
@@ -107,8 +109,12 @@ impl Server {
         if let Some(tls) = &tls {
             scope.spawn(Arc::clone(tls).follow());
         }
+        if config.access.is_controlled() {
+            scope.spawn(config.access.clone().follow());
+        }
         let accept = AcceptLoop {
             tls,
+            access: config.access.clone(),
             routes: routes.prepare(),
             addresses: Addresses::new(config.max_connections_per_address, config.listen),
             budget: RequestBudget::new(),
@@ -201,6 +207,7 @@ impl Connections {
 #[derive(Clone)]
 struct AcceptLoop {
     tls: Option<Arc<Tls>>,
+    access: Access,
     routes: Routes,
     addresses: Addresses,
     budget: RequestBudget,
@@ -273,7 +280,12 @@ impl AcceptLoop {
             self.draining,
             self.idle,
         );
-        match connection::serve(stream, self.routes, activity).await {
+        let peer = Arc::new(Peer {
+            address: peer,
+            certificate: stream.peer_certificate(),
+        });
+        let served = connection::serve(stream, self.routes, activity, self.access, peer);
+        match served.await {
             Ok(()) => tracing::debug!("the connection has ended"),
             Err(error) => tracing::debug!(%error, "the connection has ended"),
         }
@@ -392,6 +404,7 @@ mod tests {
             flags,
             stream_max_age: Duration::from_secs(60),
             draining: draining.clone(),
+            access: Access::default(),
         };
         let (routes, _) = services.routes().expect("routes");
         let config = ServerConfig {
@@ -400,6 +413,7 @@ mod tests {
             max_connections_per_address: None,
             idle,
             tls: None,
+            access: Access::default(),
         };
         Server::start(&config, routes, draining).expect("it listens")
     }

@@ -5,10 +5,12 @@
 use prost::Message;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::answers::LargeAnswers;
+use super::{access::Access, answers::LargeAnswers, requester::Requester};
 use crate::{
+    base::task::{Work, spend_and_yield},
     error::{Error, Result},
     relay::{
+        auth::{Action, Target},
         hub::{ListenerStats, QueueStats, SubscriptionId},
         runtime::Relay,
     },
@@ -20,6 +22,7 @@ use crate::{
 pub(super) struct AdminService {
     relay: Relay,
     answers: LargeAnswers,
+    access: Access,
 }
 
 /// The stream of a call that this version refuses.
@@ -66,16 +69,18 @@ impl<T: Message> Page<T> {
 }
 
 impl AdminService {
-    pub(super) fn new(relay: Relay) -> Self {
+    pub(super) fn new(relay: Relay, access: Access) -> Self {
         Self {
             relay,
             answers: LargeAnswers::new(),
+            access,
         }
     }
 
     fn listeners(
         &self,
         request: &proto::ListListenersRequest,
+        requester: &Requester,
     ) -> Result<proto::ListListenersResponse> {
         let count = page_size(request.page_size)?;
         let mut after = match request.page_token.as_str() {
@@ -88,6 +93,10 @@ impl AdminService {
         loop {
             let views = self.relay.listeners(after, BATCH);
             for view in &views {
+                if !may_see_listener(requester, view) {
+                    after = Some(view.subscription);
+                    continue;
+                }
                 let entry = listener(self.relay.relay_id(), view);
                 if !page.push(entry) {
                     let next = after.map(|after| format!("{:032x}", after.0));
@@ -107,26 +116,43 @@ impl AdminService {
         }
     }
 
-    fn queues(&self, request: &proto::ListQueuesRequest) -> Result<proto::ListQueuesResponse> {
+    async fn queues(
+        &self,
+        request: &proto::ListQueuesRequest,
+        requester: &Requester,
+    ) -> Result<proto::ListQueuesResponse> {
         let count = page_size(request.page_size)?;
-        let after: Option<QueueAddress> = match request.page_token.as_str() {
+        let mut after: Option<QueueAddress> = match request.page_token.as_str() {
             "" => None,
             token => Some(token.parse().map_err(|_| bad_token())?),
         };
-        let views = self.relay.queues(after.as_ref(), count + 1);
         let mut page = Page::new(count);
+        // The token of the next page is the last queue of this one: never a queue that the caller
+        // may not see.
         let mut last = None;
-        for view in &views {
-            if !page.push(queue(view)) {
-                break;
+        loop {
+            let views = self.relay.queues(after.as_ref(), count + 1);
+            for view in &views {
+                if !may_see_queue(requester, view) {
+                    continue;
+                }
+                if !page.push(queue(view)) {
+                    return Ok(proto::ListQueuesResponse {
+                        queues: page.entries,
+                        next_page_token: last.unwrap_or_default(),
+                    });
+                }
+                last = Some(view.address.to_string());
             }
-            last = Some(&view.address);
+            if views.len() <= count {
+                return Ok(proto::ListQueuesResponse {
+                    queues: page.entries,
+                    next_page_token: String::new(),
+                });
+            }
+            spend_and_yield(Work::Names(views.len())).await;
+            after = views.last().map(|view| view.address.clone());
         }
-        let next = last.filter(|_| page.entries.len() < views.len());
-        Ok(proto::ListQueuesResponse {
-            queues: page.entries,
-            next_page_token: next.map(ToString::to_string).unwrap_or_default(),
-        })
     }
 }
 
@@ -138,8 +164,10 @@ impl proto::admin_server::Admin for AdminService {
         &self,
         request: Request<proto::ListListenersRequest>,
     ) -> Result<Response<proto::ListListenersResponse>, Status> {
+        let requester = self.access.requester(request.extensions())?;
         let permit = self.answers.permit(request.extensions()).await?;
-        let page = self.listeners(request.get_ref()).map_err(to_status)?;
+        let page = self.listeners(request.get_ref(), &requester);
+        let page = page.map_err(to_status)?;
         Ok(permit.attach(page))
     }
 
@@ -147,13 +175,15 @@ impl proto::admin_server::Admin for AdminService {
         &self,
         request: Request<proto::ListQueuesRequest>,
     ) -> Result<Response<proto::ListQueuesResponse>, Status> {
+        let requester = self.access.requester(request.extensions())?;
         if request.get_ref().page_size == 1 {
             // A small answer; clients check with this call that the relay answers.
-            let page = self.queues(request.get_ref());
+            let page = self.queues(request.get_ref(), &requester).await;
             return page.map(Response::new).map_err(to_status);
         }
         let permit = self.answers.permit(request.extensions()).await?;
-        let page = self.queues(request.get_ref()).map_err(to_status)?;
+        let page = self.queues(request.get_ref(), &requester).await;
+        let page = page.map_err(to_status)?;
         Ok(permit.attach(page))
     }
 
@@ -174,6 +204,21 @@ impl proto::admin_server::Admin for AdminService {
             "Drain is not part of this version; send the relay a SIGTERM",
         ))
     }
+}
+
+/// Returns whether the caller may see a queue: it may use it, or administer the relay.
+fn may_see_queue(requester: &Requester, view: &QueueStats) -> bool {
+    let queue = Target::Queue(&view.address);
+    [Action::Subscribe, Action::Notify, Action::Report]
+        .iter()
+        .any(|action| requester.allows(*action, queue))
+        || requester.allows(Action::Admin, Target::Relay)
+}
+
+/// Returns whether the caller may see a listener: it may subscribe to all of its queues.
+fn may_see_listener(requester: &Requester, view: &ListenerStats) -> bool {
+    let allows = |selector| requester.allows(Action::Subscribe, Target::Selector(selector));
+    view.selectors.iter().all(allows) || requester.allows(Action::Admin, Target::Relay)
 }
 
 pub(super) fn page_size(stated: u32) -> Result<usize> {

@@ -1,6 +1,6 @@
-//! The served calls by path: form and maximum request size.
+//! The served calls by path: form, maximum request size, and what their callers need.
 
-use crate::types::Limits;
+use crate::{relay::auth::Action, types::Limits};
 
 /// A call's form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,19 @@ pub(super) struct Call {
     pub(super) limit: usize,
     /// The answer is a page of a list, which may be large.
     pub(super) is_list: bool,
+}
+
+/// What a caller needs for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Right {
+    /// Nothing: probes of balancers and orchestrators are not known to the relay.
+    Anyone,
+    /// To be known. The answer has only what the caller may see.
+    Known,
+    /// The action on some queue or flag. The service checks those of the request.
+    Some(Action),
+    /// The action on the relay.
+    Relay(Action),
 }
 
 impl CallKind {
@@ -65,6 +78,38 @@ impl Call {
     }
 }
 
+impl Call {
+    /// Returns what a caller needs for the call with this path; `None` for an unknown call, which is
+    /// refused.
+    pub(super) fn right(path: &str) -> Option<Right> {
+        Some(match path {
+            "/grpc.health.v1.Health/Check" | "/grpc.health.v1.Health/Watch" => Right::Anyone,
+            "/reveille.v1.Relay/Notify" | "/reveille.v1.Relay/NotifyStream" => {
+                Right::Some(Action::Notify)
+            }
+            "/reveille.v1.Relay/Subscribe" => Right::Some(Action::Subscribe),
+            "/reveille.v1.Relay/Report" => Right::Some(Action::Report),
+            "/reveille.v1.Flags/Unleash" | "/reveille.v1.Flags/Leash" => {
+                Right::Some(Action::Unleash)
+            }
+            "/reveille.v1.Flags/GetFlag"
+            | "/reveille.v1.Flags/WatchFlag"
+            | "/reveille.v1.Flags/AckFlag" => Right::Some(Action::Watch),
+            "/reveille.v1.Flags/ListFlags"
+            | "/reveille.v1.Flags/ListFlagWatchers"
+            | "/reveille.v1.Admin/ListListeners"
+            | "/reveille.v1.Admin/ListQueues"
+            | "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Right::Known,
+            "/reveille.v1.Admin/WatchStats" | "/reveille.v1.Admin/Drain" => {
+                Right::Relay(Action::Admin)
+            }
+            "/reveille.v1.Courier/HandOver" => Right::Relay(Action::HandOver),
+            _ => return None,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use prost::Message;
@@ -93,6 +138,14 @@ mod tests {
             }
         }
         found
+    }
+
+    #[test]
+    fn every_call_has_a_rule_of_access() {
+        for (path, ..) in methods() {
+            assert!(Call::right(&path).is_some(), "{path} has no rule");
+        }
+        assert_eq!(Call::right("/reveille.v1.Relay/Unknown"), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use hyper_util::{
 use tonic::service::Routes;
 
 use super::{
+    access::{Access, Peer},
     activity::{Activity, Ending},
     io::GuardedIo,
     service::ConnectionService,
@@ -45,10 +46,12 @@ pub(super) async fn serve(
     stream: Transport,
     routes: Routes,
     activity: Activity,
+    access: Access,
+    peer: Arc<Peer>,
 ) -> Result<(), hyper::Error> {
     let activity = Arc::new(activity);
     let io = GuardedIo::new(stream, Arc::clone(&activity));
-    let service = ConnectionService::new(routes, Arc::clone(&activity));
+    let service = ConnectionService::new(routes, Arc::clone(&activity), access, peer);
     let bundle = activity.bundle().clone();
     let mut builder = http2::Builder::new(StreamExecutor {
         bundle: bundle.clone(),

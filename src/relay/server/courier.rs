@@ -7,8 +7,13 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::{
+    access::Access,
+    requester::{Needs, StreamGuard},
+};
 use crate::{
     courier::{Host, ReceivingStream},
+    relay::auth::Action,
     wire::{
         proto::{self, HandOverRequest, HandOverResponse},
         to_status,
@@ -20,6 +25,7 @@ use crate::{
 pub(super) struct CourierService {
     host: std::sync::Arc<Host>,
     draining: CancellationToken,
+    access: Access,
 }
 
 /// The answers of one stream.
@@ -27,6 +33,7 @@ struct Answers {
     requests: Streaming<HandOverRequest>,
     receiving: ReceivingStream,
     draining: CancellationToken,
+    guard: Option<Box<StreamGuard>>,
     ready: VecDeque<HandOverResponse>,
     ended: bool,
 }
@@ -35,8 +42,16 @@ struct Answers {
 const MAX_REQUESTS: usize = 16;
 
 impl CourierService {
-    pub(super) fn new(host: std::sync::Arc<Host>, draining: CancellationToken) -> Self {
-        Self { host, draining }
+    pub(super) fn new(
+        host: std::sync::Arc<Host>,
+        draining: CancellationToken,
+        access: Access,
+    ) -> Self {
+        Self {
+            host,
+            draining,
+            access,
+        }
     }
 }
 
@@ -48,10 +63,12 @@ impl proto::courier_server::Courier for CourierService {
         &self,
         request: Request<Streaming<HandOverRequest>>,
     ) -> Result<Response<Self::HandOverStream>, Status> {
+        let requester = self.access.requester(request.extensions())?;
         let answers = Answers {
             requests: request.into_inner(),
             receiving: self.host.receiving(),
             draining: self.draining.clone(),
+            guard: requester.guard(|| Needs::Relay(Action::HandOver)),
             ready: VecDeque::new(),
             ended: false,
         };
@@ -94,6 +111,9 @@ impl Answers {
             () = self.draining.cancelled() => {
                 return Err(Status::unavailable("the host is shutting down"));
             }
+            () = revoked(&mut self.guard) => {
+                return Err(Status::unauthenticated("the credential is no longer valid"));
+            }
             first = self.requests.message() => first?,
         };
         let Some(first) = first else {
@@ -119,5 +139,13 @@ impl Answers {
         let answers = self.receiving.handle(requests).await.map_err(to_status)?;
         self.ready.extend(answers);
         Ok(true)
+    }
+}
+
+/// Waits until the stream's caller may no longer hand messages over.
+async fn revoked(guard: &mut Option<Box<StreamGuard>>) {
+    match guard {
+        Some(guard) => guard.revoked().await,
+        None => std::future::pending().await,
     }
 }

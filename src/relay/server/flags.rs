@@ -12,7 +12,12 @@ use prost_types::Timestamp;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{Request, Response, Status, async_trait, metadata::MetadataValue};
 
-use super::{admin::page_size, answers::LargeAnswers};
+use super::{
+    access::Access,
+    admin::page_size,
+    answers::LargeAnswers,
+    requester::{Needs, Requester, StreamGuard},
+};
 use crate::{
     base::{
         clock::{Clock, Timer, wall},
@@ -21,7 +26,10 @@ use crate::{
     },
     coordination::flag::{Event, Flags, WatchStream, WatcherView, WatchersQuery},
     error::{Error, ErrorKind, Result},
-    relay::runtime::poll_stream,
+    relay::{
+        auth::{Action, Target},
+        runtime::poll_stream,
+    },
     types::{FlagName, FlagState, LeashOptions, ListenerId, StreamLifecycle, UnleashOptions},
     wire::{
         DUPLICATE_LISTENER, WatchFlagResponseEvent, checked_span, flag_to_wire, goodbye_to_wire,
@@ -37,6 +45,7 @@ pub(super) struct FlagsService {
     max_age: Duration,
     draining: CancellationToken,
     answers: LargeAnswers,
+    access: Access,
     /// Streams whose listener id already watched the flag.
     duplicates: LimitedCounts<1>,
 }
@@ -44,6 +53,8 @@ pub(super) struct FlagsService {
 /// A watcher's stream on the wire.
 pub(crate) struct WatchResponses {
     stream: WatchStream,
+    guard: Option<Box<StreamGuard>>,
+    is_revoked: bool,
     /// Reads the store until the current state is known; `None` afterwards.
     settling: Option<BoxFuture<'static, Result<()>>>,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -59,19 +70,30 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(4);
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 impl FlagsService {
-    pub(super) fn new(flags: Flags, max_age: Duration, draining: CancellationToken) -> Self {
+    pub(super) fn new(
+        flags: Flags,
+        max_age: Duration,
+        draining: CancellationToken,
+        access: Access,
+    ) -> Self {
         Self {
             flags,
             clock: Clock::new(),
             max_age,
             draining,
             answers: LargeAnswers::new(),
+            access,
             duplicates: LimitedCounts::new(LOG_INTERVAL),
         }
     }
 
-    fn watch(&self, request: &proto::WatchFlagRequest) -> Result<(WatchResponses, bool)> {
+    fn watch(
+        &self,
+        request: &proto::WatchFlagRequest,
+        requester: &Requester,
+    ) -> Result<(WatchResponses, bool)> {
         let flag = FlagName::new(&request.flag)?;
+        requester.check(Action::Watch, Target::Flag(&flag))?;
         let listener = ListenerId::new(&request.listener_id)?;
         let heartbeat = checked_span("heartbeat", request.heartbeat)?.unwrap_or_default();
         if self.draining.is_cancelled() {
@@ -93,6 +115,8 @@ impl FlagsService {
         let lifecycle = StreamLifecycle::new(heartbeat, self.max_age, now, &mut rng);
         let responses = WatchResponses {
             stream: WatchStream::new(watch, lifecycle),
+            guard: requester.guard(|| Needs::Flag(flag)),
+            is_revoked: false,
             settling: Some(settling),
             draining: Box::pin(self.draining.clone().cancelled_owned()),
             is_draining: false,
@@ -113,13 +137,20 @@ impl FlagsService {
         }
     }
 
-    async fn set(&self, request: proto::UnleashRequest) -> Result<proto::UnleashResponse> {
+    async fn set(
+        &self,
+        request: proto::UnleashRequest,
+        requester: &Requester,
+    ) -> Result<proto::UnleashResponse> {
         let flag = FlagName::new(&request.flag)?;
+        requester.check(Action::Unleash, Target::Flag(&flag))?;
         let options = UnleashOptions {
             ttl: checked_span("ttl", request.ttl)?,
             set_by: request.set_by,
             reason: request.reason,
         };
+        // Before the write: what happens after it must not be without a trace.
+        requester.record(Action::Unleash, Target::Flag(&flag), &options.reason);
         let written = in_time(self.flags.set(&flag, &options, wall())).await?;
         // No time limit after the store's answer: notifying very many watchers may take longer.
         let (state, watchers) = written.wake_watchers().await;
@@ -136,13 +167,20 @@ impl FlagsService {
         })
     }
 
-    async fn clear(&self, request: proto::LeashRequest) -> Result<proto::LeashResponse> {
+    async fn clear(
+        &self,
+        request: proto::LeashRequest,
+        requester: &Requester,
+    ) -> Result<proto::LeashResponse> {
         let flag = FlagName::new(&request.flag)?;
+        requester.check(Action::Unleash, Target::Flag(&flag))?;
         let options = LeashOptions {
             cleared_by: request.cleared_by,
             reason: request.reason,
         };
         options.check()?;
+        let why = format!("leash: {}", options.reason);
+        requester.record(Action::Unleash, Target::Flag(&flag), &why);
         let written = in_time(self.flags.clear(&flag)).await?;
         let (state, watchers) = written.wake_watchers().await;
         let LeashOptions { cleared_by, reason } = &options;
@@ -152,14 +190,23 @@ impl FlagsService {
         })
     }
 
-    async fn get(&self, flag: &str) -> Result<proto::GetFlagResponse> {
-        let state = in_time(self.flags.get(&FlagName::new(flag)?, wall())).await?;
+    async fn get(&self, flag: &str, requester: &Requester) -> Result<proto::GetFlagResponse> {
+        let flag = FlagName::new(flag)?;
+        requester.check(Action::Watch, Target::Flag(&flag))?;
+        let state = in_time(self.flags.get(&flag, wall())).await?;
         Ok(proto::GetFlagResponse {
             flag: Some(flag_to_wire(&state)),
         })
     }
 
-    async fn list(&self, request: &proto::ListFlagsRequest) -> Result<proto::ListFlagsResponse> {
+    async fn list(
+        &self,
+        request: &proto::ListFlagsRequest,
+        requester: &Requester,
+    ) -> Result<proto::ListFlagsResponse> {
+        if !requester.allows(Action::Watch, Target::FlagPrefix(&request.prefix)) {
+            return self.list_visible(&request.prefix, requester).await;
+        }
         let list = self.flags.list(
             &request.prefix,
             // Larger numbers are refused below, as any other invalid one.
@@ -177,34 +224,88 @@ impl FlagsService {
         })
     }
 
+    /// Returns the flags that the caller may see, on one page: the token of a page may contain the
+    /// name of a flag, also of one that the caller may not see.
+    async fn list_visible(
+        &self,
+        prefix: &str,
+        requester: &Requester,
+    ) -> Result<proto::ListFlagsResponse> {
+        let mut visible = Vec::new();
+        let mut token = String::new();
+        loop {
+            let page = self.flags.list(prefix, MAX_PAGE, &token, wall());
+            let (flags, next) = in_time(page).await?;
+            let seen = flags
+                .iter()
+                .filter(|flag| requester.allows(Action::Watch, Target::Flag(&flag.name)));
+            visible.extend(seen.map(flag_to_wire));
+            if visible.len() > MAX_PAGE as usize {
+                let message = "prefix: too many flags; state a prefix that one rule covers";
+                return Err(Error::new(ErrorKind::Exhausted, message));
+            }
+            match next {
+                Some(next) => token = next,
+                None => break,
+            }
+        }
+        Ok(proto::ListFlagsResponse {
+            flags: visible,
+            next_page_token: String::new(),
+        })
+    }
+
     fn watchers(
         &self,
         request: &proto::ListFlagWatchersRequest,
+        requester: &Requester,
     ) -> Result<proto::ListFlagWatchersResponse> {
         let flag = Some(request.flag.as_str()).filter(|flag| !flag.is_empty());
+        let flag = flag.map(FlagName::new).transpose()?;
+        if let Some(flag) = &flag {
+            requester.check(Action::Watch, Target::Flag(flag))?;
+        }
         let count = page_size(request.page_size)?;
-        let query = WatchersQuery {
-            flag: flag.map(FlagName::new).transpose()?,
+        let mut query = WatchersQuery {
+            flag,
             away: request.away,
             after: watcher_token(&request.page_token)?,
             count,
         };
-        let page = self.flags.list_watchers(&query);
-        let last = page.last().filter(|_| page.len() == count);
-        let next = last.map(|last| format!("{}/{}", last.flag, last.listener));
-        Ok(proto::ListFlagWatchersResponse {
-            watchers: page.iter().map(watcher_to_wire).collect(),
-            next_page_token: next.unwrap_or_default(),
-        })
+        let mut watchers = Vec::new();
+        // The token names the last watcher of the page, which the caller may see.
+        let mut last = None;
+        loop {
+            let page = self.flags.list_watchers(&query);
+            let is_last = page.len() < count;
+            for view in &page {
+                if !requester.allows(Action::Watch, Target::Flag(&view.flag)) {
+                    continue;
+                }
+                watchers.push(watcher_to_wire(view));
+                last = Some(format!("{}/{}", view.flag, view.listener));
+                if watchers.len() == count {
+                    break;
+                }
+            }
+            if is_last || watchers.len() == count {
+                let next = last.filter(|_| watchers.len() == count);
+                return Ok(proto::ListFlagWatchersResponse {
+                    watchers,
+                    next_page_token: next.unwrap_or_default(),
+                });
+            }
+            query.after = page
+                .last()
+                .map(|view| (view.flag.clone(), view.listener.clone()));
+        }
     }
 
-    fn ack(&self, request: &proto::AckFlagRequest) -> Result<()> {
+    fn ack(&self, request: &proto::AckFlagRequest, requester: &Requester) -> Result<()> {
         let listener = ListenerId::new(&request.listener_id)?;
-        self.flags.ack(
-            &FlagName::new(&request.flag)?,
-            request.generation,
-            &listener,
-        )
+        let flag = FlagName::new(&request.flag)?;
+        requester.check(Action::Watch, Target::Flag(&flag))?;
+        self.flags.ack(&flag, request.generation, &listener)
     }
 }
 
@@ -216,7 +317,8 @@ impl proto::flags_server::Flags for FlagsService {
         &self,
         request: Request<proto::UnleashRequest>,
     ) -> Result<Response<proto::UnleashResponse>, Status> {
-        self.set(request.into_inner())
+        let requester = self.access.requester(request.extensions())?;
+        self.set(request.into_inner(), &requester)
             .await
             .map(Response::new)
             .map_err(to_status)
@@ -226,7 +328,8 @@ impl proto::flags_server::Flags for FlagsService {
         &self,
         request: Request<proto::LeashRequest>,
     ) -> Result<Response<proto::LeashResponse>, Status> {
-        self.clear(request.into_inner())
+        let requester = self.access.requester(request.extensions())?;
+        self.clear(request.into_inner(), &requester)
             .await
             .map(Response::new)
             .map_err(to_status)
@@ -236,7 +339,8 @@ impl proto::flags_server::Flags for FlagsService {
         &self,
         request: Request<proto::GetFlagRequest>,
     ) -> Result<Response<proto::GetFlagResponse>, Status> {
-        self.get(&request.get_ref().flag)
+        let requester = self.access.requester(request.extensions())?;
+        self.get(&request.get_ref().flag, &requester)
             .await
             .map(Response::new)
             .map_err(to_status)
@@ -246,16 +350,20 @@ impl proto::flags_server::Flags for FlagsService {
         &self,
         request: Request<proto::ListFlagsRequest>,
     ) -> Result<Response<proto::ListFlagsResponse>, Status> {
+        let requester = self.access.requester(request.extensions())?;
         if request.get_ref().page_size == 1 {
             // A small answer; clients check with this call that the relay answers.
             return self
-                .list(request.get_ref())
+                .list(request.get_ref(), &requester)
                 .await
                 .map(Response::new)
                 .map_err(to_status);
         }
         let permit = self.answers.permit(request.extensions()).await?;
-        let page = self.list(request.get_ref()).await.map_err(to_status)?;
+        let page = self
+            .list(request.get_ref(), &requester)
+            .await
+            .map_err(to_status)?;
         Ok(permit.attach(page))
     }
 
@@ -263,7 +371,10 @@ impl proto::flags_server::Flags for FlagsService {
         &self,
         request: Request<proto::WatchFlagRequest>,
     ) -> Result<Response<WatchResponses>, Status> {
-        let (responses, duplicate) = self.watch(request.get_ref()).map_err(to_status)?;
+        let requester = self.access.requester(request.extensions())?;
+        let (responses, duplicate) = self
+            .watch(request.get_ref(), &requester)
+            .map_err(to_status)?;
         let mut response = Response::new(responses);
         if duplicate {
             let present = MetadataValue::from_static("1");
@@ -276,8 +387,11 @@ impl proto::flags_server::Flags for FlagsService {
         &self,
         request: Request<proto::ListFlagWatchersRequest>,
     ) -> Result<Response<proto::ListFlagWatchersResponse>, Status> {
+        let requester = self.access.requester(request.extensions())?;
         let permit = self.answers.permit(request.extensions()).await?;
-        let page = self.watchers(request.get_ref()).map_err(to_status)?;
+        let page = self
+            .watchers(request.get_ref(), &requester)
+            .map_err(to_status)?;
         Ok(permit.attach(page))
     }
 
@@ -285,7 +399,8 @@ impl proto::flags_server::Flags for FlagsService {
         &self,
         request: Request<proto::AckFlagRequest>,
     ) -> Result<Response<proto::AckFlagResponse>, Status> {
-        self.ack(request.get_ref()).map_err(to_status)?;
+        let requester = self.access.requester(request.extensions())?;
+        self.ack(request.get_ref(), &requester).map_err(to_status)?;
         Ok(Response::new(proto::AckFlagResponse {}))
     }
 }
@@ -296,6 +411,16 @@ impl Stream for WatchResponses {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         std::task::ready!(poll_budget(cx));
+        if this.is_revoked {
+            return Poll::Ready(None);
+        }
+        if let Some(guard) = &mut this.guard
+            && guard.poll_revoked(cx).is_ready()
+        {
+            this.is_revoked = true;
+            let goodbye = Event::Goodbye(StreamGuard::goodbye());
+            return Poll::Ready(Some(Ok(to_wire(goodbye))));
+        }
         if let Some(settling) = &mut this.settling
             && let Poll::Ready(settled) = settling.as_mut().poll(cx)
         {

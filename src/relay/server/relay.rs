@@ -9,14 +9,21 @@ use futures_core::Stream;
 use tokio_util::sync::{CancellationToken, ReusableBoxFuture, WaitForCancellationFutureOwned};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-use super::{requests::NotifyRequests, wake::EncodedWake};
+use super::{
+    access::Access,
+    requester::{Needs, Requester, StreamGuard},
+    requests::NotifyRequests,
+    wake::EncodedWake,
+};
 use crate::{
     base::task::{Work, poll_budget, spend, spend_and_yield},
     error::Result,
     relay::{
+        auth::{Action, Target},
         hub::StreamMessage,
         runtime::{MessageStream, Relay},
     },
+    types::SubscribeEvent,
     wire::{
         NotifyRequest, SubscribeResponseEvent, proto, report_from_wire, subscribe_event_to_wire,
         subscribe_from_wire, to_answer, to_status,
@@ -27,14 +34,20 @@ use crate::{
 pub(super) struct RelayService {
     relay: Relay,
     draining: CancellationToken,
+    access: Access,
 }
 
 /// A subscriber's stream on the wire.
-pub(crate) struct SubscribeResponses(MessageStream<EncodedWake>);
+pub(crate) struct SubscribeResponses {
+    /// `None` once the stream was ended by its guard.
+    messages: Option<MessageStream<EncodedWake>>,
+    guard: Option<Box<StreamGuard>>,
+}
 
 /// The responses to a pipelined publisher, in the order of its requests.
 pub(crate) struct NotifyResponses {
     relay: Relay,
+    guard: Option<Box<StreamGuard>>,
     requests: NotifyRequests,
     /// A response that is delayed so that the wake-ups are sent first.
     delayed: Option<proto::NotifyResponse>,
@@ -45,8 +58,12 @@ pub(crate) struct NotifyResponses {
 }
 
 impl RelayService {
-    pub(super) fn new(relay: Relay, draining: CancellationToken) -> Self {
-        Self { relay, draining }
+    pub(super) fn new(relay: Relay, draining: CancellationToken, access: Access) -> Self {
+        Self {
+            relay,
+            draining,
+            access,
+        }
     }
 }
 
@@ -59,7 +76,8 @@ impl proto::relay_server::Relay for RelayService {
         &self,
         request: Request<NotifyRequest>,
     ) -> Result<Response<proto::NotifyResponse>, Status> {
-        notify(&self.relay, request.into_inner())
+        let requester = self.access.requester(request.extensions())?;
+        notify(&self.relay, &requester, request.into_inner())
             .map(Response::new)
             .map_err(to_status)
     }
@@ -68,8 +86,10 @@ impl proto::relay_server::Relay for RelayService {
         &self,
         request: Request<Streaming<NotifyRequest>>,
     ) -> Result<Response<NotifyResponses>, Status> {
+        let requester = self.access.requester(request.extensions())?;
         Ok(Response::new(NotifyResponses {
             relay: self.relay.clone(),
+            guard: requester.guard(|| Needs::Some(Action::Notify)),
             requests: NotifyRequests::of(request),
             delayed: None,
             turn: ReusableBoxFuture::new(tokio::task::yield_now()),
@@ -82,6 +102,7 @@ impl proto::relay_server::Relay for RelayService {
         &self,
         request: Request<proto::SubscribeRequest>,
     ) -> Result<Response<SubscribeResponses>, Status> {
+        let requester = self.access.requester(request.extensions())?;
         let request = request.into_inner();
         // Decoding, checking and registering thousands of names takes one turn of the task each.
         spend_and_yield(Work::Names(
@@ -93,18 +114,30 @@ impl proto::relay_server::Relay for RelayService {
         spend_and_yield(names).await;
         // The stream's first work belongs to the next turn.
         spend(names);
-        self.relay
-            .open_stream(&options, EncodedWake::default())
-            .map(|feed| Response::new(SubscribeResponses(feed)))
-            .map_err(to_status)
+        for selector in &options.selectors {
+            let target = Target::Selector(selector);
+            let allowed = requester.check(Action::Subscribe, target);
+            allowed.map_err(to_status)?;
+        }
+        let messages = self.relay.open_stream(&options, EncodedWake::default());
+        let messages = messages.map_err(to_status)?;
+        let guard = requester.guard(|| Needs::Queues(Action::Subscribe, options.selectors));
+        Ok(Response::new(SubscribeResponses {
+            messages: Some(messages),
+            guard,
+        }))
     }
 
     async fn report(
         &self,
         request: Request<proto::ReportRequest>,
     ) -> Result<Response<proto::ReportResponse>, Status> {
+        let requester = self.access.requester(request.extensions())?;
         let (subscription_id, report) =
             report_from_wire(request.into_inner()).map_err(to_status)?;
+        let target = Target::Queue(&report.queue);
+        let allowed = requester.check(Action::Report, target);
+        allowed.map_err(to_status)?;
         self.relay
             .report(&subscription_id, &report)
             .map_err(to_status)?;
@@ -116,7 +149,17 @@ impl Stream for SubscribeResponses {
     type Item = Result<proto::SubscribeResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let message = std::task::ready!(Pin::new(&mut self.0).poll_next(cx));
+        if let Some(guard) = &mut self.guard
+            && guard.poll_revoked(cx).is_ready()
+        {
+            (self.guard, self.messages) = (None, None);
+            let goodbye = SubscribeEvent::Goodbye(StreamGuard::goodbye());
+            return Poll::Ready(Some(Ok(subscribe_event_to_wire(goodbye))));
+        }
+        let Some(messages) = &mut self.messages else {
+            return Poll::Ready(None);
+        };
+        let message = std::task::ready!(Pin::new(messages).poll_next(cx));
         let to_wire = |message| match message {
             StreamMessage::Event(event) => subscribe_event_to_wire(event),
             StreamMessage::Wake(EncodedWake { bytes, .. }) => proto::SubscribeResponse {
@@ -136,9 +179,17 @@ impl Stream for NotifyResponses {
             return Poll::Ready(self.delayed.take().map(Ok));
         }
         std::task::ready!(poll_budget(cx));
+        if let Some(guard) = &mut self.guard
+            && guard.poll_revoked(cx).is_ready()
+        {
+            // A publisher's stream has no Goodbye. The publisher sends unanswered requests again.
+            return Poll::Ready(None);
+        }
         match Pin::new(&mut self.requests).poll_next(cx) {
             Poll::Ready(Some(Ok(request))) => {
-                let response = notify(&self.relay, request).unwrap_or_else(|error| {
+                let guard = self.guard.as_deref();
+                let requester = guard.map_or_else(Requester::anyone, StreamGuard::requester);
+                let response = notify(&self.relay, &requester, request).unwrap_or_else(|error| {
                     let error = Some(to_answer(&error));
                     proto::NotifyResponse {
                         accepted: Vec::new(),
@@ -165,8 +216,15 @@ impl Stream for NotifyResponses {
     }
 }
 
-fn notify(relay: &Relay, request: NotifyRequest) -> Result<proto::NotifyResponse> {
+fn notify(
+    relay: &Relay,
+    requester: &Requester,
+    request: NotifyRequest,
+) -> Result<proto::NotifyResponse> {
     let (publisher, notifications) = request.into_parts()?;
+    for notification in &notifications {
+        requester.check(Action::Notify, Target::Queue(&notification.queue))?;
+    }
     spend(Work::Events(notifications.len()));
     let accepted = relay.notify(&publisher, &notifications)?;
     let accepted = accepted

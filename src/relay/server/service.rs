@@ -17,6 +17,7 @@ use tonic::{body::Body, service::Routes};
 use tower::Service;
 
 use super::{
+    access::{Access, Peer},
     activity::Activity,
     answers::{AnswerPermit, ChunkedBody, ConnectionAnswers},
     body::RequestBody,
@@ -30,6 +31,8 @@ use super::{
 pub(super) struct ConnectionService {
     routes: Routes,
     activity: Arc<Activity>,
+    access: Access,
+    peer: Arc<Peer>,
     answers: ConnectionAnswers,
 }
 
@@ -54,10 +57,17 @@ pub(super) enum Answer {
 const GRPC: &[u8] = b"application/grpc";
 
 impl ConnectionService {
-    pub(super) fn new(routes: Routes, activity: Arc<Activity>) -> Self {
+    pub(super) fn new(
+        routes: Routes,
+        activity: Arc<Activity>,
+        access: Access,
+        peer: Arc<Peer>,
+    ) -> Self {
         Self {
             routes,
             activity,
+            access,
+            peer,
             answers: ConnectionAnswers::default(),
         }
     }
@@ -77,7 +87,15 @@ impl Service<Request<Incoming>> for ConnectionService {
             self.activity.note(Incident::NoGrpc);
             return Answer::Refused(Some(refusal), Arc::clone(&self.activity));
         }
-        let call = Call::of(request.uri().path());
+        let path = request.uri().path();
+        let requester = match self.access.admit(path, request.headers(), &self.peer) {
+            Ok(requester) => requester,
+            Err(status) => {
+                let refusal = Some(status.into_http());
+                return Answer::Refused(refusal, Arc::clone(&self.activity));
+            }
+        };
+        let call = Call::of(path);
         let activity = &self.activity;
         let mut shared = None;
         let mut request = request.map(|incoming| {
@@ -89,6 +107,9 @@ impl Service<Request<Incoming>> for ConnectionService {
         });
         if let Some(shared) = shared {
             request.extensions_mut().insert(shared);
+        }
+        if let Some(requester) = requester {
+            request.extensions_mut().insert(requester);
         }
         if call.is_list {
             request.extensions_mut().insert(self.answers.clone());

@@ -11,6 +11,7 @@ use tonic_health::pb::health_server::HealthServer;
 #[cfg(feature = "courier")]
 use super::courier::CourierService;
 use super::{
+    access::Access,
     admin::AdminService,
     flags::FlagsService,
     health::{self, Health, HealthService},
@@ -37,6 +38,7 @@ pub(crate) struct Services {
     /// Maximum age of a flag watch's stream.
     pub(crate) stream_max_age: Duration,
     pub(crate) draining: CancellationToken,
+    pub(crate) access: Access,
 }
 
 impl Services {
@@ -52,6 +54,7 @@ impl Services {
             queues,
             stream_max_age,
             draining,
+            access,
         } = self;
         let names = health::OF_RELAY;
         #[cfg(feature = "courier")]
@@ -71,14 +74,16 @@ impl Services {
         let relay_service = proto::relay_server::RelayServer::new(RelayService::new(
             relay.clone(),
             draining.clone(),
+            access.clone(),
         ))
         .max_decoding_message_size(Limits::SUBSCRIBE_BYTES);
         #[cfg(feature = "courier")]
-        let courier_service = queues.map(|host| courier_service(host, draining.clone()));
-        let flags_service = FlagsService::new(flags, stream_max_age, draining);
+        let courier_service =
+            queues.map(|host| courier_service(host, draining.clone(), access.clone()));
+        let flags_service = FlagsService::new(flags, stream_max_age, draining, access.clone());
         let flags_service = proto::flags_server::FlagsServer::new(flags_service)
             .max_decoding_message_size(Limits::REQUEST_BYTES);
-        let admin_service = proto::admin_server::AdminServer::new(AdminService::new(relay))
+        let admin_service = proto::admin_server::AdminServer::new(AdminService::new(relay, access))
             .max_decoding_message_size(Limits::REQUEST_BYTES);
         let reflection_v1 = reflection().build_v1().map_err(broken)?;
         let reflection_v1alpha = reflection().build_v1alpha().map_err(broken)?;
@@ -100,17 +105,25 @@ impl Services {
 
 /// Returns the routes of a host of queues without a relay, and the handle of its health service.
 #[cfg(feature = "courier")]
-pub(crate) fn queue_routes(host: Arc<Host>, draining: CancellationToken) -> (Routes, Health) {
+pub(crate) fn queue_routes(
+    host: Arc<Host>,
+    draining: CancellationToken,
+    access: Access,
+) -> (Routes, Health) {
     let (health_service, health) = HealthService::new(health::OF_QUEUES);
     let health_service =
         HealthServer::new(health_service).max_decoding_message_size(Limits::REQUEST_BYTES);
-    let routes = Routes::new(courier_service(host, draining)).add_service(health_service);
+    let routes = Routes::new(courier_service(host, draining, access)).add_service(health_service);
     (routes, health)
 }
 
 #[cfg(feature = "courier")]
-fn courier_service(host: Arc<Host>, draining: CancellationToken) -> CourierServer<CourierService> {
-    CourierServer::new(CourierService::new(host, draining))
+fn courier_service(
+    host: Arc<Host>,
+    draining: CancellationToken,
+    access: Access,
+) -> CourierServer<CourierService> {
+    CourierServer::new(CourierService::new(host, draining, access))
         .max_decoding_message_size(Limits::HAND_OVER_BYTES)
 }
 

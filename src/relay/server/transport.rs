@@ -12,10 +12,22 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
+use super::certificate::PeerCertificate;
+
 #[derive(Debug)]
 pub(super) enum Transport {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Transport {
+    /// Returns what the client's certificate states.
+    pub(super) fn peer_certificate(&self) -> PeerCertificate {
+        match self {
+            Self::Plain(_) => PeerCertificate::default(),
+            Self::Tls(stream) => PeerCertificate::of(stream.get_ref().1.peer_certificates()),
+        }
+    }
 }
 
 /// Runs the method of the stream.

@@ -1,0 +1,46 @@
+//! The names and the end of a client certificate, which the handshake has verified.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::pki_types::CertificateDer;
+use x509_parser::{certificate::X509Certificate, extensions::GeneralName, prelude::FromDer as _};
+
+/// What a client's certificate states.
+#[derive(Debug, Default)]
+pub(super) struct PeerCertificate {
+    /// The DNS names and URIs of its subject alternative names (RFC 5280, section 4.2.1.6).
+    pub(super) names: Vec<String>,
+    pub(super) expires_at: Option<SystemTime>,
+}
+
+impl PeerCertificate {
+    /// Reads the first certificate of a chain; nothing if there is none.
+    pub(super) fn of(chain: Option<&[CertificateDer<'_>]>) -> Self {
+        let Some(certificate) = chain.and_then(<[_]>::first) else {
+            return Self::default();
+        };
+        // The handshake has parsed it; what cannot be read here has no names, and so no rights.
+        let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
+            return Self::default();
+        };
+        let end = certificate.validity().not_after.timestamp();
+        let end = Duration::from_secs(u64::try_from(end).unwrap_or_default());
+        Self {
+            names: names(&certificate),
+            expires_at: UNIX_EPOCH.checked_add(end),
+        }
+    }
+}
+
+fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let Ok(Some(alternative)) = certificate.subject_alternative_name() else {
+        return Vec::new();
+    };
+    let names = alternative.value.general_names.iter();
+    names
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) | GeneralName::URI(name) => Some((*name).to_owned()),
+            _ => None,
+        })
+        .collect()
+}

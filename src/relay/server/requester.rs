@@ -1,0 +1,242 @@
+//! The caller of a request: what it may do, and whether it may still do it.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::time::{Instant, Sleep};
+
+use super::access::{AccessState, Peer};
+use crate::{
+    base::{backoff::about, clock::wall},
+    error::{Error, ErrorKind, Result},
+    relay::auth::{Action, AuditEvent, Caller, Target},
+    types::{FlagName, Goodbye, GoodbyeReason, Selector},
+};
+
+/// The caller of a request. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Requester(Option<Arc<Known>>);
+
+#[derive(Debug)]
+struct Known {
+    access: Arc<AccessState>,
+    caller: Caller,
+    peer: Arc<Peer>,
+}
+
+/// What a stream needs to go on.
+#[derive(Debug)]
+pub(super) enum Needs {
+    /// The action on each of these.
+    Queues(Action, Vec<Selector>),
+    /// To watch the flag.
+    Flag(FlagName),
+    /// The action on some queue; each request is checked.
+    Some(Action),
+    /// The action on the relay.
+    #[cfg_attr(not(feature = "courier"), expect(dead_code, reason = "of the courier"))]
+    Relay(Action),
+}
+
+/// Ends a stream whose caller may no longer have it.
+#[derive(Debug)]
+pub(super) struct StreamGuard {
+    known: Arc<Known>,
+    needs: Needs,
+    timer: Pin<Box<Sleep>>,
+}
+
+/// Interval between two checks of a stream's caller; a stream ends within 60 s of a revocation,
+/// which the relay reads within 10 s.
+const CHECK_INTERVAL: Duration = Duration::from_secs(15);
+/// Reconnections after a revocation are spread over this span.
+const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
+
+impl Requester {
+    pub(super) fn new(access: Arc<AccessState>, caller: Caller, peer: Arc<Peer>) -> Self {
+        Self(Some(Arc::new(Known {
+            access,
+            caller,
+            peer,
+        })))
+    }
+
+    /// Returns the caller of a relay without access control, which may do everything.
+    pub(super) fn anyone() -> Self {
+        Self(None)
+    }
+
+    /// Returns whether the caller may do this, for lists that leave out the rest.
+    pub(super) fn allows(&self, action: Action, target: Target<'_>) -> bool {
+        match &self.0 {
+            None => true,
+            Some(known) => known.caller.grants().allows(action, target),
+        }
+    }
+
+    /// Checks that the caller may do this.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`], the same for a target that exists and for one that does not.
+    pub(super) fn check(&self, action: Action, target: Target<'_>) -> Result<()> {
+        match &self.0 {
+            Some(known) if !known.caller.grants().allows(action, target) => {
+                Err(known.deny(action, target))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the caller may do this on any target.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`].
+    pub(super) fn check_some(&self, action: Action) -> Result<()> {
+        match &self.0 {
+            Some(known) if !known.caller.grants().may_some(action) => Err(known.deny_all(action)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Records an action that was allowed and that operators want to trace.
+    pub(super) fn record(&self, action: Action, target: Target<'_>, why: &str) {
+        if let Some(known) = &self.0 {
+            known.record(action, target, true, why);
+        }
+    }
+
+    /// Returns the guard of a stream; `None` on a relay without access control.
+    pub(super) fn guard(&self, needs: impl FnOnce() -> Needs) -> Option<Box<StreamGuard>> {
+        let known = Arc::clone(self.0.as_ref()?);
+        let timer = Box::pin(tokio::time::sleep(known.check_after()));
+        Some(Box::new(StreamGuard {
+            known,
+            needs: needs(),
+            timer,
+        }))
+    }
+}
+
+impl StreamGuard {
+    /// Returns the caller with its present rights.
+    pub(super) fn requester(&self) -> Requester {
+        Requester(Some(Arc::clone(&self.known)))
+    }
+
+    /// Ready once the stream must end. Checks the caller from time to time.
+    pub(super) fn poll_revoked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            std::task::ready!(self.timer.as_mut().poll(cx));
+            match self.known.again(&self.needs) {
+                Ok(known) => {
+                    let next = Instant::now() + known.check_after();
+                    self.known = Arc::new(known);
+                    self.timer.as_mut().reset(next);
+                }
+                Err(why) => {
+                    tracing::info!(
+                        principal = self.known.caller.principal().name(),
+                        why,
+                        "a stream is ended: its caller may no longer have it"
+                    );
+                    return Poll::Ready(());
+                }
+            }
+        }
+    }
+
+    /// Waits until the stream must end. Cancel safe.
+    #[cfg(feature = "courier")]
+    pub(super) async fn revoked(&mut self) {
+        std::future::poll_fn(|cx| self.poll_revoked(cx)).await;
+    }
+
+    /// Returns the last message of such a stream.
+    pub(super) fn goodbye() -> Goodbye {
+        let spread = crate::base::backoff::jitter(RECONNECT_SPREAD, &mut fastrand::Rng::new());
+        Goodbye {
+            reason: GoodbyeReason::Revoked,
+            reconnect_after: spread,
+        }
+    }
+}
+
+impl Known {
+    /// Returns the time until the next check: at the credential's end at the latest.
+    fn check_after(&self) -> Duration {
+        let interval = about(CHECK_INTERVAL, &mut fastrand::Rng::new());
+        match self.caller.expires_at() {
+            Some(end) => interval.min(end.duration_since(wall()).unwrap_or_default()),
+            None => interval,
+        }
+    }
+
+    /// Returns the caller with its present rights.
+    ///
+    /// # Errors
+    /// Why the stream must end.
+    fn again(&self, needs: &Needs) -> std::result::Result<Self, String> {
+        let caller = self.access.authenticator.still_valid(&self.caller, wall());
+        let caller = caller.map_err(|denial| denial.to_string())?;
+        let known = Self {
+            access: Arc::clone(&self.access),
+            caller,
+            peer: Arc::clone(&self.peer),
+        };
+        let grants = known.caller.grants();
+        let (action, is_allowed) = match needs {
+            Needs::Queues(action, selectors) => {
+                let allows =
+                    |selector: &Selector| grants.allows(*action, Target::Selector(selector));
+                (*action, selectors.iter().all(allows))
+            }
+            Needs::Flag(flag) => {
+                let allows = grants.allows(Action::Watch, Target::Flag(flag));
+                (Action::Watch, allows)
+            }
+            Needs::Some(action) => (*action, grants.may_some(*action)),
+            Needs::Relay(action) => (*action, grants.allows(*action, Target::Relay)),
+        };
+        match is_allowed {
+            true => Ok(known),
+            false => Err(format!("the rules allow `{action}` no longer")),
+        }
+    }
+
+    #[cold]
+    fn deny(&self, action: Action, target: Target<'_>) -> Error {
+        let principal = self.caller.principal();
+        let verdict = self.caller.grants().verdict(principal, action, target);
+        self.access.note_denial();
+        self.record(action, target, false, &verdict.why);
+        let text = format!("`{principal}` may not {action} {target}");
+        Error::new(ErrorKind::Denied, text)
+    }
+
+    #[cold]
+    fn deny_all(&self, action: Action) -> Error {
+        let principal = self.caller.principal();
+        self.access.note_denial();
+        self.record(action, Target::Relay, false, "no rule allows the action");
+        let text = format!("`{principal}` may not {action} anything");
+        Error::new(ErrorKind::Denied, text)
+    }
+
+    fn record(&self, action: Action, target: impl fmt::Display, allowed: bool, why: &str) {
+        self.access.record(&AuditEvent {
+            at: wall(),
+            principal: self.caller.principal().name(),
+            from: Some(self.peer.address.ip()),
+            action: action.as_str(),
+            target: &target.to_string(),
+            allowed,
+            why,
+        });
+    }
+}
