@@ -106,6 +106,13 @@ impl Binary {
             .expect("its status")
     }
 
+    /// Sends SIGHUP to the relay.
+    pub(crate) async fn hang_up(&self) {
+        let id = self.child.id().expect("it runs").to_string();
+        let sent = Command::new("kill").args(["-HUP", &id]).status().await;
+        assert!(sent.expect("kill runs").success(), "no process {id}");
+    }
+
     /// Kills the relay as `kill -9` does, and starts it again on the same ports and file.
     pub(crate) async fn crash(&mut self) {
         self.child.kill().await.expect("killed");

@@ -2,6 +2,7 @@
 //!
 //! `tests/run` prepares what the tests need; nothing is skipped where it is missing, it fails.
 
+mod access;
 mod admin;
 #[cfg(target_os = "linux")]
 mod attacks;

@@ -32,7 +32,7 @@ pub(crate) async fn stubs() -> PathBuf {
         for kind in ["python", "grpc_python"] {
             protoc.arg(format!("--{kind}_out={}", stubs.display()));
         }
-        for file in ["relay", "flags", "admin"] {
+        for file in ["relay", "flags", "admin", "courier"] {
             protoc.arg(format!("reveille/v1/{file}.proto"));
         }
         run(protoc.current_dir(root()), "grpc_tools.protoc").await;

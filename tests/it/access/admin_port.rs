@@ -1,0 +1,50 @@
+//! The pages of the admin port, for each kind of caller.
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use super::GuardedRelay;
+use crate::support::within;
+
+/// Returns the status of a page.
+async fn status(relay: &GuardedRelay, path: &str, token: Option<&str>) -> u16 {
+    let address = relay.relay.admin_address().expect("a port");
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let header = token.map(|token| format!("authorization: Bearer {token}\r\n"));
+    let header = header.unwrap_or_default();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n{header}\r\n");
+    stream.write_all(request.as_bytes()).await.expect("written");
+    let mut answer = String::new();
+    within("a page", stream.read_to_string(&mut answer))
+        .await
+        .expect("text");
+    let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+    code.unwrap_or_else(|| panic!("{answer}"))
+}
+
+#[tokio::test]
+async fn only_probes_need_no_credential() {
+    let relay = GuardedRelay::start().await;
+    let (owner, other) = (relay.token("owner").await, relay.token("other").await);
+    for (path, is_probe) in [
+        ("/livez", true),
+        ("/readyz", true),
+        ("/readyz?verbose", false),
+        ("/readyz/store", false),
+        ("/metrics", false),
+        ("/unknown", false),
+    ] {
+        let anyone = status(&relay, path, None).await;
+        let denied = status(&relay, path, Some(other.reveal())).await;
+        let allowed = status(&relay, path, Some(owner.reveal())).await;
+        if is_probe {
+            assert_eq!([anyone, denied, allowed], [200; 3], "{path}");
+        } else {
+            assert_eq!([anyone, denied], [401, 403], "{path}");
+            let there = if path == "/unknown" { 404 } else { 200 };
+            assert_eq!(allowed, there, "{path}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Each kind of credential, accepted and refused, with one line that says why.
+
+use std::time::{Duration, SystemTime};
+
+use reveille::{
+    Client, Credential, ErrorKind, NodeConfig, Notification,
+    auth::{NewToken, Principal},
+};
+
+use super::{GuardedRelay, client};
+use crate::{
+    support::{PATIENCE, queue, within},
+    tls::Authority,
+};
+
+/// Returns the error of a client that asks the relay for an answer.
+async fn refused(client: &Client) -> String {
+    let error = within("an answer", client.ready(Duration::ZERO)).await;
+    let error = error.expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    error.to_string()
+}
+
+async fn admitted(client: &Client) {
+    let ready = within("an answer", client.ready(PATIENCE)).await;
+    ready.expect("admitted");
+}
+
+#[tokio::test]
+async fn a_token_is_accepted_until_it_is_revoked() {
+    let relay = GuardedRelay::start().await;
+    let token = relay.token("owner").await;
+    let client = relay.client(Credential::text(token.reveal()));
+    admitted(&client).await;
+    relay.tokens().revoke(token.id()).expect("revoked");
+    relay.reload().await;
+    let error = refused(&client).await;
+    assert!(error.contains("unknown or was revoked"), "{error}");
+    let error = refused(&relay.client(Credential::default())).await;
+    assert!(error.contains("a credential is required"), "{error}");
+    // Health is for balancers, which have no credential.
+    let health = relay.client(Credential::default());
+    assert!(within("an answer", health.health()).await.expect("serves"));
+}
+
+#[tokio::test]
+async fn a_shared_secret_is_an_issuers_name_and_key() {
+    let relay = GuardedRelay::start().await;
+    let key = "0123456789abcdef0123456789abcdef";
+    let new = NewToken {
+        principal: Principal::new("owner").expect("a name"),
+        expires: None,
+        note: String::new(),
+    };
+    let added = relay
+        .tokens()
+        .add_secret("console", key, &new, SystemTime::now());
+    added.expect("added");
+    relay.reload().await;
+    let secret = |text: String| relay.client(Credential::text(&text));
+    admitted(&secret(format!("console:{key}"))).await;
+    for wrong in [format!("console:{key}x"), format!("other:{key}")] {
+        let error = refused(&secret(wrong)).await;
+        assert!(error.contains("unknown or was revoked"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_certificate_names_its_principal() {
+    let home = tempfile::tempdir().expect("a directory");
+    let authority = Authority::new("everyone");
+    let files = authority.write(home.path(), "relay", authority.server());
+    let rules = format!(
+        "{}\n[certificates]\n\"spiffe://example.com/billing\" = \"owner\"\n\"ops.example.com\" = \"other\"\n",
+        super::RULES
+    );
+    let relay = GuardedRelay::with(&rules, |config| NodeConfig {
+        tls: Some(files.server(Some(&files))),
+        ..config
+    })
+    .await;
+    let with = |names: &[&str], name: &str| {
+        let issued = authority.write(home.path(), name, authority.issue(names));
+        let config = reveille::ClientConfig {
+            tls: files.client(Some(&issued)),
+            ..reveille::ClientConfig::default()
+        };
+        Client::with_config(&relay.relay.url(), config).expect("a client")
+    };
+    let owner = with(
+        &["spiffe://example.com/billing", "unused.example.com"],
+        "owner",
+    );
+    admitted(&owner).await;
+    let notified = owner.publisher("test");
+    let notified = notified.notify(Notification::new(queue("acct/orders")));
+    within("an answer", notified).await.expect("allowed");
+    let other = with(&["OPS.example.com"], "other");
+    admitted(&other).await;
+    let denied = other.publisher("test");
+    let denied = denied.notify(Notification::new(queue("acct/orders")));
+    let error = within("an answer", denied).await.expect_err("denied");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let error = error.to_string();
+    assert!(
+        error.contains("`other` may not notify acct/orders"),
+        "{error}"
+    );
+    let stranger = with(&["stranger.example.com"], "stranger");
+    let error = refused(&stranger).await;
+    assert!(
+        error.contains("no name of the client certificate"),
+        "{error}"
+    );
+    // A bad token is refused although the certificate would do.
+    let both = reveille::ClientConfig {
+        tls: files.client(Some(&authority.write(
+            home.path(),
+            "both",
+            authority.issue(&["spiffe://example.com/billing"]),
+        ))),
+        credential: Credential::text("rvl_wrong"),
+        ..reveille::ClientConfig::default()
+    };
+    let both = Client::with_config(&relay.relay.url(), both).expect("a client");
+    let error = refused(&both).await;
+    assert!(error.contains("unknown or was revoked"), "{error}");
+}
+
+#[tokio::test]
+async fn an_address_with_failures_is_slowed_and_its_known_neighbours_are_not() {
+    let relay = GuardedRelay::start().await;
+    let owner = relay.client(Credential::text(relay.token("owner").await.reveal()));
+    admitted(&owner).await;
+    let mut errors = Vec::new();
+    for number in 0..15 {
+        let guess = relay.client(Credential::text(&format!("rvl_guess{number}")));
+        let error = within("an answer", guess.ready(Duration::ZERO)).await;
+        errors.push(error.expect_err("refused"));
+    }
+    let slowed = errors
+        .iter()
+        .filter(|error| error.kind() == ErrorKind::Exhausted);
+    assert_eq!(slowed.count(), 5, "{errors:?}");
+    let last = errors.last().expect("an error");
+    let wait = last.retry_after().expect("a hint");
+    assert!((50..=60).contains(&wait.as_secs()), "{wait:?}");
+    assert!(
+        last.to_string().contains("too many failed attempts"),
+        "{last}"
+    );
+    admitted(&owner).await;
+}
+
+#[tokio::test]
+async fn a_credential_goes_over_plain_text_to_this_machine_only() {
+    let config = |insecure| reveille::ClientConfig {
+        credential: Credential::text("planted"),
+        insecure,
+        ..reveille::ClientConfig::default()
+    };
+    let error = Client::with_config("http://relay.example.com:7600", config(false));
+    let error = error.expect_err("refused").to_string();
+    assert!(
+        error.contains("write https://") && !error.contains("planted"),
+        "{error}"
+    );
+    Client::with_config("http://relay.example.com:7600", config(true)).expect("permitted");
+    for near in ["http://localhost:1", "http://127.0.0.1:1", "http://[::1]:1"] {
+        drop(client(near, Credential::text("planted")));
+    }
+}

@@ -1,0 +1,32 @@
+//! Every call for each kind of caller; tests/python/access.py has the table.
+
+use tokio::process::Command;
+
+use super::GuardedRelay;
+use crate::{
+    python::{python, run, stubs},
+    sources::root,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_call_is_denied_to_those_whom_no_rule_allows_it() {
+    let relay = GuardedRelay::start().await;
+    let mut command = Command::new(python());
+    command.arg("tests/python/access.py");
+    let address = relay.relay.node().expect("it runs").address();
+    command.arg(address.to_string());
+    for principal in ["owner", "other", "nobody"] {
+        command.arg(relay.token(principal).await.reveal());
+    }
+    command
+        .env("PYTHONPATH", stubs().await)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(root());
+    run(&mut command, "access.py").await;
+    let audit = relay.audit();
+    let denied = r#""action":"unleash","target":"go-live","allowed":false"#;
+    let allowed = r#""action":"unleash","target":"go-live","allowed":true"#;
+    for line in [denied, allowed, r#""principal":"nobody""#] {
+        assert!(audit.contains(line), "{line}: {audit}");
+    }
+}
