@@ -250,6 +250,7 @@ fn a_bad_key_file_is_refused_and_not_quoted() {
         (b"planted".to_vec(), "must hold one section"),
         (Vec::new(), "must hold one section"),
         (planted.clone(), "must hold one section"),
+        ([key.clone(), planted].concat(), "must hold one section"),
         ([key.clone(), key.clone()].concat(), "must hold one section"),
         (pem("PUBLIC KEY", b"planted"), "is not valid DER"),
         (pem("PUBLIC KEY", &other), "of another type"),
@@ -263,7 +264,6 @@ fn a_bad_key_file_is_refused_and_not_quoted() {
         let error = home.load(&text).expect_err("refused");
         assert!(!format!("{error:?}").contains("planted"), "{error:?}");
     }
-    // A private key beside the public one is refused by the public section alone being found.
     home.write("k.pem", &key);
     assert!(home.load(&format!("{JWT}key = \"k.pem\"")).is_ok());
 }
