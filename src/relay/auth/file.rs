@@ -98,7 +98,7 @@ impl AuthFile {
     }
 
     fn read_form(&self, form: FileForm) -> Result<AuthConfig> {
-        let directory = self.path.parent().unwrap_or(Path::new(""));
+        let directory = self.path.parent().unwrap_or_else(|| Path::new(""));
         let states_groups = form.jwt.iter().any(|jwt| jwt.groups.is_some());
         Ok(AuthConfig {
             policy: rules::read(form.rule, form.groups, states_groups)?,

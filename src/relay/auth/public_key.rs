@@ -12,7 +12,7 @@ use ring::signature::{
     ECDSA_P256_SHA256_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents,
     UnparsedPublicKey,
 };
-use rustls_pki_types::{SubjectPublicKeyInfoDer, pem::PemObject as _};
+use rustls_pki_types::pem::{PemObject as _, SectionKind};
 
 pub(super) use self::jwks::parse_jwks;
 use crate::error::{Error, ErrorKind, Result};
@@ -75,12 +75,13 @@ impl FromStr for Algorithm {
 impl PublicKey {
     /// Parses a PEM file with one section `PUBLIC KEY`.
     pub(super) fn from_pem(pem: &[u8]) -> Result<Self> {
-        let mut sections = SubjectPublicKeyInfoDer::pem_slice_iter(pem);
-        let (Some(Ok(first)), None) = (sections.next(), sections.next()) else {
+        let mut sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(pem);
+        let first = sections.next();
+        let (Some(Ok((SectionKind::PublicKey, der))), None) = (first, sections.next()) else {
             let rule = "must hold one section `BEGIN PUBLIC KEY`, and no private key";
             return Err(Error::invalid("key", rule));
         };
-        der::parse(&first)
+        der::parse(&der)
     }
 
     pub(super) fn ed25519(bytes: &[u8]) -> Result<Self> {

@@ -66,7 +66,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     let parent = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
+    let parent = parent.unwrap_or_else(|| Path::new("."));
     match cfg!(unix) {
         true => File::open(parent)?.sync_all(),
         false => Ok(()),

@@ -1,0 +1,328 @@
+//! JWTs: each algorithm accepted, and every reason to refuse a token.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+
+use super::{
+    Home, at,
+    keys::{SigningKey, unsigned},
+};
+use crate::relay::auth::{Authenticator, Denial, Principal};
+
+const START: i64 = 1_800_000_000;
+
+fn config(key_field: &str) -> String {
+    format!(
+        r#"
+        [[jwt]]
+        issuer = "https://login.example.com"
+        audience = "reveille"
+        groups = "groups"
+        {key_field}
+        "#
+    )
+}
+
+fn authenticator(key: &SigningKey) -> Authenticator {
+    let home = Home::new();
+    home.write("issuer.pem", key.pem());
+    Authenticator::new(home.config(&config("key = \"issuer.pem\"")))
+}
+
+fn with_jwks(keys: &Value, more: &str) -> Authenticator {
+    let home = Home::new();
+    home.write("jwks.json", json!({"keys": keys}).to_string());
+    let text = config(&format!("jwks = \"jwks.json\"\n{more}"));
+    Authenticator::new(home.config(&text))
+}
+
+/// Good claims, valid for an hour from the tests' start.
+fn claims() -> Value {
+    json!({
+        "iss": "https://login.example.com",
+        "aud": "reveille",
+        "sub": "billing",
+        "exp": START + 3600,
+    })
+}
+
+fn claims_with(name: &str, value: Value) -> Value {
+    let mut claims = claims();
+    claims[name] = value;
+    claims
+}
+
+fn claims_without(name: &str) -> Value {
+    let mut claims = claims();
+    claims.as_object_mut().expect("an object").remove(name);
+    claims
+}
+
+fn try_at(relay: &Authenticator, token: &str, seconds: i64) -> Result<Principal, Denial> {
+    let header = format!("Bearer {token}");
+    let caller = relay.authenticate(Some(header.as_bytes()), &[], at(seconds));
+    caller.map(|caller| caller.principal().clone())
+}
+
+fn denied(relay: &Authenticator, token: &str) -> &'static str {
+    try_at(relay, token, 0).expect_err("refused").as_str()
+}
+
+fn all_keys() -> [SigningKey; 3] {
+    [SigningKey::ed25519(), SigningKey::p256(), SigningKey::rsa()]
+}
+
+#[test]
+fn a_token_of_each_algorithm_is_accepted_with_a_pem_file_and_with_a_jwks() {
+    for key in all_keys() {
+        let by_jwks = with_jwks(&json!([key.jwk("k1")]), "");
+        for relay in [authenticator(&key), by_jwks] {
+            let principal = try_at(&relay, &key.token(&claims()), 0);
+            let principal = principal.unwrap_or_else(|d| panic!("{}: {d}", key.algorithm()));
+            assert_eq!(principal.name(), "billing");
+        }
+    }
+}
+
+#[test]
+fn a_token_of_another_key_or_with_another_content_is_refused() {
+    for (key, other) in [
+        (SigningKey::ed25519(), SigningKey::ed25519()),
+        (SigningKey::p256(), SigningKey::p256()),
+    ] {
+        let relay = authenticator(&key);
+        assert_eq!(denied(&relay, &other.token(&claims())), "bad_signature");
+    }
+    for key in all_keys() {
+        let relay = authenticator(&key);
+        let token = key.token(&claims());
+        let (signed, signature) = token.rsplit_once('.').expect("three parts");
+        let (header, _) = signed.split_once('.').expect("two parts");
+        let forged = URL_SAFE_NO_PAD.encode(claims_with("sub", json!("ops")).to_string());
+        let forged = format!("{header}.{forged}.{signature}");
+        assert_eq!(denied(&relay, &forged), "bad_signature");
+        assert_eq!(denied(&relay, &format!("{signed}.")), "bad_signature");
+    }
+}
+
+#[test]
+fn a_token_expires_after_the_leeway() {
+    let key = SigningKey::ed25519();
+    let token = key.token(&claims());
+    // Each time with a fresh cache.
+    let relay = || authenticator(&key);
+    assert!(try_at(&relay(), &token, 3600 + 59).is_ok());
+    let denial = try_at(&relay(), &token, 3600 + 60).expect_err("expired");
+    assert_eq!(denial.as_str(), "expired");
+    let denial = try_at(&relay(), &token, 2 * 3600).expect_err("expired");
+    assert_eq!(
+        denial.to_string(),
+        "the token expired 3600 s ago by the relay's clock"
+    );
+}
+
+#[test]
+fn a_cached_token_expires_too() {
+    let key = SigningKey::ed25519();
+    let (relay, token) = (authenticator(&key), key.token(&claims()));
+    assert!(try_at(&relay, &token, 0).is_ok());
+    assert!(try_at(&relay, &token, 3600 + 59).is_ok());
+    assert!(try_at(&relay, &token, 3600 + 60).is_err());
+}
+
+#[test]
+fn a_token_is_valid_from_its_time_less_the_leeway() {
+    let key = SigningKey::ed25519();
+    let token = key.token(&claims_with("nbf", json!(START + 60)));
+    assert!(try_at(&authenticator(&key), &token, 0).is_ok());
+    let denial = try_at(&authenticator(&key), &token, -1).expect_err("too early");
+    assert_eq!(denial.as_str(), "not_yet_valid");
+}
+
+#[test]
+fn a_clock_that_is_an_hour_off_is_told() {
+    let key = SigningKey::p256();
+    let relay = authenticator(&key);
+    let token = key.token(&claims_with("nbf", json!(START + 3600)));
+    let denial = try_at(&relay, &token, 0).expect_err("too early");
+    assert_eq!(
+        denial.to_string(),
+        "the token becomes valid in 3600 s by the relay's clock"
+    );
+}
+
+#[test]
+fn the_leeway_is_a_setting() {
+    let key = SigningKey::ed25519();
+    let relay = |leeway| with_jwks(&json!([key.jwk("k")]), leeway);
+    let token = key.token(&claims_with("exp", json!(START)));
+    assert!(try_at(&relay("leeway = \"5m\""), &token, 299).is_ok());
+    assert!(try_at(&relay("leeway = \"5m\""), &token, 300).is_err());
+    assert!(try_at(&relay("leeway = \"0s\""), &token, -1).is_ok());
+    assert!(try_at(&relay("leeway = \"0s\""), &token, 0).is_err());
+}
+
+#[test]
+fn claims_that_do_not_fit_are_refused() {
+    let key = SigningKey::ed25519();
+    let relay = authenticator(&key);
+    for (claims, denial) in [
+        (claims_with("aud", json!("other")), "wrong_audience"),
+        (claims_with("aud", json!(["a", "b"])), "wrong_audience"),
+        (claims_with("aud", json!({"reveille": 1})), "wrong_audience"),
+        (claims_without("aud"), "wrong_audience"),
+        (
+            claims_with("iss", json!("https://evil.example.com")),
+            "unknown_issuer",
+        ),
+        (
+            claims_with("iss", json!(["https://login.example.com"])),
+            "unknown_issuer",
+        ),
+        (claims_without("iss"), "unknown_issuer"),
+        (claims_without("exp"), "malformed"),
+        (claims_with("exp", json!("soon")), "malformed"),
+        (claims_with("exp", json!(-1)), "malformed"),
+        (claims_with("exp", json!(1e300)), "malformed"),
+        (claims_with("exp", Value::Null), "malformed"),
+        (claims_with("nbf", json!([])), "malformed"),
+        (claims_without("sub"), "no_principal"),
+        (claims_with("sub", json!(7)), "no_principal"),
+        (claims_with("sub", json!("")), "no_principal"),
+        (claims_with("sub", json!("anonymous")), "no_principal"),
+        (claims_with("sub", json!("group:ops")), "no_principal"),
+        (claims_with("sub", json!("a b")), "no_principal"),
+        (claims_with("groups", json!("ops")), "malformed"),
+        (claims_with("groups", json!(["ops", 7])), "malformed"),
+        (json!(["no", "object"]), "malformed"),
+    ] {
+        assert_eq!(denied(&relay, &key.token(&claims)), denial, "{claims}");
+    }
+    let several = claims_with("aud", json!(["other", "reveille"]));
+    assert!(try_at(&relay, &key.token(&several), 0).is_ok());
+    let fraction = claims_with("exp", json!(START as f64 + 0.5));
+    assert!(try_at(&relay, &key.token(&fraction), 0).is_ok());
+}
+
+#[test]
+fn groups_come_from_the_named_claim() {
+    let key = SigningKey::ed25519();
+    let token = key.token(&claims_with("groups", json!(["ops", "Domain Users"])));
+    let principal = try_at(&authenticator(&key), &token, 0).expect("accepted");
+    assert_eq!(principal.groups().collect::<Vec<_>>(), ["ops"]);
+}
+
+#[test]
+fn a_token_without_a_signature_is_refused() {
+    let key = SigningKey::rsa();
+    let relay = authenticator(&key);
+    for name in ["none", "None", "NONE", ""] {
+        let token = unsigned(&json!({"alg": name}), &claims());
+        assert_eq!(denied(&relay, &format!("{token}.")), "algorithm", "{name}");
+    }
+    assert_eq!(
+        denied(&relay, &format!("{}.", unsigned(&json!({}), &claims()))),
+        "malformed"
+    );
+}
+
+#[test]
+fn a_public_key_is_no_shared_secret() {
+    for key in all_keys() {
+        let relay = authenticator(&key);
+        let signed = unsigned(&json!({"alg": "HS256"}), &claims());
+        let secret = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &key.pem());
+        let tag = URL_SAFE_NO_PAD.encode(ring::hmac::sign(&secret, signed.as_bytes()));
+        assert_eq!(denied(&relay, &format!("{signed}.{tag}")), "algorithm");
+    }
+}
+
+#[test]
+fn a_token_cannot_choose_how_a_key_is_used() {
+    for key in all_keys() {
+        let relay = with_jwks(&json!([key.jwk("k1")]), "");
+        for name in ["EdDSA", "ES256", "RS256", "RS512", "PS256", "ES384"] {
+            let header = json!({"alg": name, "kid": "k1"});
+            let accepted = try_at(&relay, &key.token_with(&header, &claims()), 0);
+            match name == key.algorithm() {
+                true => assert!(accepted.is_ok(), "{name}"),
+                false => assert_eq!(accepted, Err(Denial::Algorithm), "{name}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn only_the_issuers_algorithms_are_accepted() {
+    let (good, other) = (SigningKey::ed25519(), SigningKey::p256());
+    let keys = json!([good.jwk("a"), other.jwk("b")]);
+    let relay = with_jwks(&keys, "algorithms = [\"EdDSA\"]");
+    assert!(try_at(&relay, &good.token(&claims()), 0).is_ok());
+    assert_eq!(denied(&relay, &other.token(&claims())), "algorithm");
+}
+
+#[test]
+fn the_key_id_chooses_the_key() {
+    let (a, b, new) = (
+        SigningKey::ed25519(),
+        SigningKey::ed25519(),
+        SigningKey::ed25519(),
+    );
+    let relay = with_jwks(&json!([a.jwk("a"), b.jwk("b")]), "");
+    let with_id =
+        |key: &SigningKey, id: &str| key.token_with(&json!({"alg": "EdDSA", "kid": id}), &claims());
+    assert!(try_at(&relay, &with_id(&a, "a"), 0).is_ok());
+    assert!(try_at(&relay, &with_id(&b, "b"), 0).is_ok());
+    assert_eq!(denied(&relay, &with_id(&a, "b")), "bad_signature");
+    assert_eq!(denied(&relay, &with_id(&new, "c")), "unknown_key");
+    // Without an id there is a choice, which is not made.
+    assert_eq!(denied(&relay, &a.token(&claims())), "unknown_key");
+    // The key of a PEM file has no id.
+    assert!(try_at(&authenticator(&a), &with_id(&a, "any"), 0).is_ok());
+}
+
+#[test]
+fn a_text_that_is_no_token_is_refused() {
+    let key = SigningKey::ed25519();
+    let relay = authenticator(&key);
+    let token = key.token(&claims());
+    let crit = json!({"alg": "EdDSA", "crit": ["b64"], "b64": false});
+    let padded = token.replacen('.', "=.", 1);
+    let oversized = key.token(&claims_with("note", json!("x".repeat(9000))));
+    for (text, denial) in [
+        (token[..token.len() - 1].to_owned(), "bad_signature"),
+        (
+            token.rsplit_once('.').expect("parts").0.to_owned(),
+            "malformed",
+        ),
+        ("a.b".to_owned(), "malformed"),
+        ("abc".to_owned(), "malformed"),
+        ("..".to_owned(), "malformed"),
+        (format!("{token}.{token}"), "malformed"),
+        (padded, "malformed"),
+        (key.token_with(&crit, &claims()), "malformed"),
+        (oversized, "malformed"),
+    ] {
+        let found = denied(&relay, &text);
+        // A shorter base64 text may be malformed as well.
+        let is_cut = denial == "bad_signature" && found == "malformed";
+        assert!(found == denial || is_cut, "{text}: {found}");
+    }
+    let long = key.token(&claims_with("note", json!("x".repeat(5000))));
+    assert!(try_at(&relay, &long, 0).is_ok());
+}
+
+#[test]
+fn a_key_that_is_replaced_ends_its_callers() {
+    let (old, new) = (SigningKey::ed25519(), SigningKey::ed25519());
+    let relay = authenticator(&old);
+    let header = format!("Bearer {}", old.token(&claims()));
+    let caller = relay
+        .authenticate(Some(header.as_bytes()), &[], at(0))
+        .expect("accepted");
+    let home = Home::new();
+    home.write("issuer.pem", new.pem());
+    relay.replace(home.config(&config("key = \"issuer.pem\"")));
+    let denial = relay.still_valid(&caller, at(1)).expect_err("refused");
+    assert_eq!(denial, Denial::BadSignature);
+}
