@@ -63,6 +63,7 @@ pub(super) struct ServeSettings {
     pub(super) tls_cert: Option<PathBuf>,
     pub(super) tls_key: Option<PathBuf>,
     pub(super) tls_client_ca: Option<PathBuf>,
+    pub(super) auth: Option<PathBuf>,
     pub(super) log: Option<LogFormat>,
 }
 

@@ -39,4 +39,5 @@ mod spans;
 mod support;
 mod sweep;
 mod tls;
+mod tokens;
 mod words;
