@@ -4,7 +4,7 @@ mod list;
 mod new;
 mod revoke;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use reveille::{
@@ -64,8 +64,7 @@ impl Args {
 }
 
 impl TokenFileArgs {
-    /// Returns the token file: the typed one, else the one that the auth file names. It may be
-    /// missing.
+    /// Returns the typed token file, else the token file of the auth file. It may be missing.
     async fn resolve(self, settings: &Settings) -> anyhow::Result<TokenFile> {
         if let Some(tokens) = self.tokens.as_ref().filter(|_| !self.is_overridden()) {
             return Ok(TokenFile::new(tokens));
@@ -90,12 +89,12 @@ impl TokenFileArgs {
         blocking(read).await
     }
 
-    /// Returns whether --auth was typed and the token file comes from a variable: what was typed
-    /// takes precedence.
+    /// Returns whether --auth was typed and the token file comes from a variable. Typed arguments
+    /// take precedence over variables.
     fn is_overridden(&self) -> bool {
-        let is_of = |name, path: Option<&std::path::Path>| {
+        let is_of = |name, path: Option<&Path>| {
             let variable = std::env::var_os(name);
-            variable.as_deref() == path.map(std::path::Path::as_os_str)
+            variable.as_deref() == path.map(Path::as_os_str)
         };
         let auth = self.auth.typed();
         is_of(VARIABLE, self.tokens.as_deref()) && auth.is_some() && !is_of(auth::VARIABLE, auth)

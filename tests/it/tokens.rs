@@ -343,6 +343,7 @@ async fn commands_at_the_same_time_lose_no_token() {
     assert_eq!(mode(&relay.path("tokens.toml.lock")), 0o600);
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_token_that_cannot_be_printed_is_revoked() {
     let relay = Relay::new();

@@ -1,6 +1,6 @@
 //! `token revoke`: removes tokens and secrets from the token file.
 
-use std::time::SystemTime;
+use std::{collections::HashSet, time::SystemTime};
 
 use reveille::{Error, ErrorKind, auth::TokenFile};
 
@@ -53,7 +53,7 @@ impl Revoke {
         let file = self.file.resolve(settings).await?;
         let path = file.path().display().to_string();
         let mut ids = self.ids;
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         ids.retain(|id| seen.insert(id.clone()));
         let revoked = blocking(move || Ok(Revoked::all(&file, &ids, SystemTime::now()))).await?;
         revoked.print(format)?;
