@@ -10,6 +10,7 @@
 //! | `ids next` | prints unique ids |
 //! | `lease run/show` | one lease holder at a time |
 //! | `sweep`, `blob ttl` | removes blobs whose time to live has ended |
+//! | `token new/list/revoke`, `auth check/can` | credentials of callers, and the rules for them |
 //! | `listeners`, `queues`, `health`, `ready` | for operators of a relay |
 //! | `demo` | a demonstration on one machine |
 //! | `completions`, `proto` | files for shells, and for clients in other languages |
@@ -17,6 +18,7 @@
 //! There are two steps. clap's structs hold the typed arguments. `resolve` merges them with the
 //! configuration file and the defaults, without I/O. Data goes to stdout, everything else to stderr.
 
+mod auth;
 mod blob;
 mod completions;
 mod credential;
@@ -54,6 +56,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod token;
 mod unleash;
 mod usage;
 mod values;
@@ -92,6 +95,8 @@ enum Verb {
     Lease(lease::Args),
     Sweep(sweep::Args),
     Blob(blob::Args),
+    Token(token::Args),
+    Auth(auth::Args),
     Listeners(listeners::Args),
     Queues(queues::Args),
     Health(health::Args),
@@ -163,6 +168,8 @@ impl Verb {
             Self::Flag(args) => args.run(settings).await,
             Self::Ids(args) => args.run(settings).await,
             Self::Blob(args) => args.run(settings).await,
+            Self::Token(args) => args.run(settings).await,
+            Self::Auth(args) => args.run(settings).await,
             Self::Listeners(args) => args.run(settings).await,
             Self::Queues(args) => args.run(settings).await,
             Self::Health(args) => args.run(settings).await,

@@ -40,4 +40,5 @@ mod spans;
 mod support;
 mod sweep;
 mod tls;
+mod tokens;
 mod words;

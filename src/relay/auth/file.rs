@@ -85,7 +85,7 @@ impl AuthFile {
     pub(crate) fn digest(&self) -> Result<Digest> {
         let text = small_file::read_text(FILE, &self.path, LONGEST_FILE)?;
         let form: FileForm = small_file::parse_toml(FILE, &self.path, &text)?;
-        let directory = self.path.parent().unwrap_or(Path::new(""));
+        let directory = self.directory();
         let keys = form.jwt.iter().flat_map(|jwt| [&jwt.key, &jwt.jwks]);
         let mut digests = vec![digest(&[text.as_bytes()])];
         for name in keys.chain([&form.tokens]).flatten() {
@@ -97,8 +97,24 @@ impl AuthFile {
         Ok(digest(&[digests.as_flattened()]))
     }
 
+    /// Returns the token file that the file names, which need not exist. Reads no other file.
+    ///
+    /// # Errors
+    /// `Invalid` if the file breaks its form; `NotFound` or `Unavailable` if it cannot be read.
+    pub fn token_file(&self) -> Result<Option<TokenFile>> {
+        let text = small_file::read_text(FILE, &self.path, LONGEST_FILE)?;
+        let form: FileForm = small_file::parse_toml(FILE, &self.path, &text)?;
+        let path = form.tokens.map(|tokens| self.directory().join(tokens));
+        Ok(path.map(TokenFile::new))
+    }
+
+    /// Returns the directory that the paths in the file are relative to.
+    fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
+    }
+
     fn read_form(&self, form: FileForm) -> Result<AuthConfig> {
-        let directory = self.path.parent().unwrap_or_else(|| Path::new(""));
+        let directory = self.directory();
         let states_groups = form.jwt.iter().any(|jwt| jwt.groups.is_some());
         Ok(AuthConfig {
             policy: rules::read(form.rule, form.groups, states_groups)?,
@@ -118,6 +134,16 @@ impl AuthConfig {
     /// Returns the number of tokens and of keys of issuers.
     pub fn token_count(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// Returns the number of issuers of JWTs.
+    pub fn issuer_count(&self) -> usize {
+        self.issuers.len()
+    }
+
+    /// Returns the number of certificates' names that have a principal.
+    pub fn certificate_count(&self) -> usize {
+        self.certificates.0.len()
     }
 }
 

@@ -1,0 +1,693 @@
+//! `token` and `auth`: their output, their exit codes, and the files that they write.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+    process::{Output, Stdio},
+    time::SystemTime,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use reveille::auth::{AuthFile, Authenticator, Denial};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    binary::{reveille, stderr, stdout},
+    support::{until, within},
+};
+
+/// A directory with an auth file. The token file that it names is missing at first.
+#[derive(Debug)]
+struct Relay {
+    home: TempDir,
+}
+
+const AUTH: &str = r#"
+tokens = "tokens.toml"
+
+[groups]
+workers = ["worker-1"]
+
+[[rule]]
+principals = ["billing", "group:workers"]
+actions = ["notify", "subscribe"]
+queues = ["acct/ord*"]
+
+[[rule]]
+principals = ["ops"]
+actions = ["watch", "unleash", "admin"]
+flags = ["go-*"]
+
+[certificates]
+"ops.example.com" = "ops"
+"#;
+const KEY: &str = "planted-key-0123456789-0123456789-abcdef";
+/// A token with the right form.
+const PLANTED: &str = "rvl_abcdefghij_PLANTEDPLANTEDPLANTEDPLANTEDPLANTEDPLANTED7";
+
+impl Relay {
+    fn new() -> Self {
+        let relay = Self {
+            home: tempfile::tempdir().expect("a directory"),
+        };
+        relay.write("auth.toml", AUTH);
+        relay
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).expect("written");
+        path
+    }
+
+    fn tokens(&self) -> String {
+        fs::read_to_string(self.path("tokens.toml")).expect("a token file")
+    }
+
+    /// Returns a command in the directory, with the variable of the auth file.
+    fn command(&self, arguments: &[&str]) -> tokio::process::Command {
+        let mut command = reveille(&self.home, arguments);
+        command
+            .current_dir(self.home.path())
+            .env("REVEILLE_AUTH", "auth.toml");
+        command
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Output {
+        end(self.command(arguments)).await
+    }
+
+    /// Runs a verb that succeeds, and returns its stdout.
+    async fn printed(&self, arguments: &[&str]) -> String {
+        printed(&self.run(arguments).await)
+    }
+
+    async fn json(&self, arguments: &[&str]) -> Value {
+        let arguments = [arguments, &["-o", "json"]].concat();
+        serde_json::from_str(&self.printed(&arguments).await).expect("JSON")
+    }
+
+    /// Checks a verb that fails with one line of error, and returns the line.
+    async fn refused(&self, arguments: &[&str], code: i32, words: &[&str]) -> String {
+        let output = self.run(arguments).await;
+        refused(arguments, &output, code, words)
+    }
+
+    /// Returns the principal of a header, as a relay with these files finds it.
+    fn authenticate(&self, header: &str) -> Result<String, Denial> {
+        let config = AuthFile::load(self.path("auth.toml")).expect("a good file");
+        let authenticator = Authenticator::new(config);
+        let caller = authenticator.authenticate(Some(header.as_bytes()), &[], SystemTime::now());
+        caller.map(|caller| caller.principal().name().to_owned())
+    }
+}
+
+async fn end(mut command: tokio::process::Command) -> Output {
+    within("the end", command.output())
+        .await
+        .expect("it starts")
+}
+
+fn printed(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
+    stdout(output)
+}
+
+fn refused(arguments: &[&str], output: &Output, code: i32, words: &[&str]) -> String {
+    let line = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {line}");
+    assert_eq!(line.trim_end().lines().count(), 1, "{arguments:?}: {line}");
+    for word in words {
+        assert!(line.contains(word), "{arguments:?}: no {word:?} in {line}");
+    }
+    line
+}
+
+fn mode(path: &Path) -> u32 {
+    let metadata = fs::metadata(path).expect("a file");
+    metadata.permissions().mode() & 0o777
+}
+
+fn text<'a>(row: &'a Value, field: &str) -> &'a str {
+    row[field].as_str().expect(field)
+}
+
+#[tokio::test]
+async fn a_token_is_printed_once_and_accepted_until_it_is_revoked() {
+    let relay = Relay::new();
+    let output = relay
+        .run(&["token", "new", "billing", "--note", "rack 7"])
+        .await;
+    let printed = printed(&output);
+    let token = printed.strip_suffix('\n').expect("one line");
+    let secret = token.get(15..).expect("a token of 58 characters");
+    assert_eq!(
+        token.len(),
+        58,
+        "stdout is the token alone: `> token` works"
+    );
+    assert!(token.starts_with("rvl_"));
+    let note = stderr(&output);
+    assert!(note.contains("only this once"), "{note}");
+    assert!(note.contains("does not expire"), "{note}");
+    assert!(!note.contains(secret), "{note}");
+    assert_eq!(mode(&relay.path("tokens.toml")), 0o600);
+    assert!(!relay.tokens().contains(secret), "only its digest");
+    let header = format!("Bearer {token}");
+    assert_eq!(relay.authenticate(&header), Ok("billing".to_owned()));
+
+    let list = relay.json(&["token", "list"]).await;
+    let id = text(&list[0], "id").to_owned();
+    assert_eq!(id, token[4..14]);
+    assert!(text(&list[0], "created_at").ends_with('Z'));
+    let expected = json!([{
+        "id": id, "kind": "token", "issuer": null, "principal": "billing",
+        "created_at": list[0]["created_at"], "expires_at": null, "expired": false,
+        "note": "rack 7",
+    }]);
+    assert_eq!(list, expected);
+    let table = relay.printed(&["token", "list"]).await;
+    for word in ["ID", "KIND", "PRINCIPAL", &id, "billing", "rack 7"] {
+        assert!(table.contains(word), "no {word:?} in {table}");
+    }
+    assert!(!table.contains(secret) && !list.to_string().contains(secret));
+
+    let revoked = relay.printed(&["token", "revoke", &id]).await;
+    let expected = format!("revoked {id}, token for billing: rack 7\n");
+    assert_eq!(revoked, expected);
+    assert_eq!(relay.authenticate(&header), Err(Denial::UnknownToken));
+    assert_eq!(relay.json(&["token", "list"]).await, json!([]));
+    assert_eq!(mode(&relay.path("tokens.toml")), 0o600);
+    relay
+        .refused(&["token", "revoke", &id], 5, &[&id, "tokens.toml"])
+        .await;
+}
+
+#[tokio::test]
+async fn the_expiry_is_stored_and_an_expired_token_is_visible() {
+    let relay = Relay::new();
+    let issued = relay
+        .json(&["token", "new", "worker-1", "--expires", "1s"])
+        .await;
+    let keys: Vec<_> = issued.as_object().expect("an object").keys().collect();
+    assert_eq!(keys, ["expires_at", "id", "principal", "token"]);
+    assert_eq!(text(&issued, "principal"), "worker-1");
+    let list = relay.json(&["token", "list"]).await;
+    assert_eq!(list[0]["expires_at"], issued["expires_at"]);
+    assert_eq!(list[0]["id"], issued["id"]);
+    until("it expires", async || {
+        relay.json(&["token", "list"]).await[0]["expired"] == json!(true)
+    })
+    .await;
+    let table = relay.printed(&["token", "list"]).await;
+    assert!(table.contains("(expired)"), "{table}");
+    let header = format!("Bearer {}", text(&issued, "token"));
+    let denied = relay.authenticate(&header);
+    assert!(matches!(denied, Err(Denial::Expired { .. })), "{denied:?}");
+    let summary = relay.printed(&["auth", "check"]).await;
+    assert!(
+        summary.contains("1 token, 0 secrets (1 expired)"),
+        "{summary}"
+    );
+    let later = relay
+        .run(&["token", "new", "worker-1", "--expires", "30d"])
+        .await;
+    assert!(
+        stderr(&later).contains("expires at 2"),
+        "{}",
+        stderr(&later)
+    );
+}
+
+#[tokio::test]
+async fn a_shared_secret_has_a_random_key_or_that_of_a_file() {
+    let relay = Relay::new();
+    let new = ["token", "new", "billing", "--secret", "shop"];
+    let pair = relay.printed(&new).await;
+    let (issuer, key) = pair.trim_end().split_once(':').expect("a pair");
+    assert_eq!((issuer, key.len()), ("shop", 43));
+    let basic = |pair: &str| format!("Basic {}", STANDARD.encode(pair.trim_end()));
+    assert_eq!(relay.authenticate(&basic(&pair)), Ok("billing".to_owned()));
+
+    let file = relay.write("shop.key", &format!("{KEY}\n"));
+    let file = file.to_str().expect("a plain path");
+    let with_file = [&new[..], &["--key-file", file]].concat();
+    let issued = relay.json(&with_file).await;
+    assert_eq!(text(&issued, "token"), format!("shop:{KEY}"));
+    let second = basic(text(&issued, "token"));
+    assert_eq!(relay.authenticate(&second), Ok("billing".to_owned()));
+    assert_eq!(relay.authenticate(&basic(&pair)), Ok("billing".to_owned()));
+
+    let list = relay.printed(&["token", "list"]).await;
+    assert_eq!(list.matches("secret of shop").count(), 2, "{list}");
+    for secret in [KEY, key] {
+        assert!(!list.contains(secret), "{list}");
+        assert!(!relay.tokens().contains(secret), "only a digest");
+    }
+    let third = relay
+        .refused(&new, 1, &["issuer `shop` has 2 keys", "revoke"])
+        .await;
+    assert!(!third.contains(KEY) && !third.contains(key), "{third}");
+    let id = text(&issued, "id");
+    let revoked = relay.printed(&["token", "revoke", id]).await;
+    assert_eq!(
+        revoked,
+        format!("revoked {id}, secret of shop for billing\n")
+    );
+    assert_eq!(relay.authenticate(&second), Err(Denial::UnknownToken));
+    assert_eq!(relay.authenticate(&basic(&pair)), Ok("billing".to_owned()));
+}
+
+#[tokio::test]
+async fn all_known_ids_are_revoked_and_unknown_ones_are_reported() {
+    let relay = Relay::new();
+    let mut ids = Vec::new();
+    for principal in ["a", "b", "c"] {
+        let issued = relay.json(&["token", "new", principal]).await;
+        ids.push(text(&issued, "id").to_owned());
+    }
+    let verb = ["token", "revoke", &ids[0], "aaaaaaaaaa", &ids[1], &ids[1]];
+    let output = relay.run(&verb).await;
+    let error = refused(&verb, &output, 5, &["`aaaaaaaaaa`"]);
+    assert!(!error.contains(&ids[1]), "{error}");
+    let expected = format!(
+        "revoked {}, token for a\nrevoked {}, token for b\n",
+        ids[0], ids[1]
+    );
+    assert_eq!(stdout(&output), expected);
+    let list = relay.json(&["token", "list"]).await;
+    assert_eq!(list.as_array().expect("an array").len(), 1);
+    let revoked = relay.json(&["token", "revoke", &ids[2]]).await;
+    assert_eq!(revoked, list, "the records as `list` prints them");
+}
+
+#[tokio::test]
+async fn a_token_or_a_key_that_is_pasted_by_mistake_is_not_repeated() {
+    let relay = Relay::new();
+    relay.printed(&["token", "new", "billing"]).await;
+    let pair = format!("shop:{KEY}");
+    for (arguments, code) in [
+        (&["token", "revoke", PLANTED][..], 5),
+        (&["token", "revoke", &pair], 5),
+        (&["token", "new", "billing", "--secret", &pair], 2),
+    ] {
+        let error = relay.refused(arguments, code, &[]).await;
+        assert!(!error.contains("PLANTED"), "{error}");
+        assert!(!error.contains("planted"), "{error}");
+    }
+    // Neither does an error about a damaged file quote the file.
+    let damaged = format!("[[token]]\nid = \"{PLANTED}\"\nsha256 = \"{KEY}\"\n");
+    relay.write("tokens.toml", &damaged);
+    for verb in [&["token", "list"][..], &["auth", "check"]] {
+        let error = relay.refused(verb, 2, &["tokens.toml"]).await;
+        assert!(!error.contains("PLANTED"), "{error}");
+        assert!(!error.contains("planted"), "{error}");
+    }
+    assert_eq!(relay.tokens(), damaged, "the file is as before");
+}
+
+#[tokio::test]
+async fn commands_at_the_same_time_lose_no_token() {
+    let relay = Relay::new();
+    let started: Vec<_> = (0..8)
+        .map(|number| {
+            let principal = format!("worker-{number}");
+            let mut command = relay.command(&["token", "new", &principal]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().expect("it starts")
+        })
+        .collect();
+    let mut tokens = Vec::new();
+    for child in started {
+        let output = within("the end", child.wait_with_output()).await;
+        tokens.push(printed(&output.expect("it ends")));
+    }
+    let list = relay.json(&["token", "list"]).await;
+    assert_eq!(list.as_array().expect("an array").len(), 8, "{list}");
+    for (number, token) in tokens.iter().enumerate() {
+        let header = format!("Bearer {}", token.trim_end());
+        let principal = relay.authenticate(&header);
+        assert_eq!(principal, Ok(format!("worker-{number}")));
+    }
+    let left: Vec<_> = fs::read_dir(relay.home.path())
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    assert_eq!(left.len(), 3, "no temporary file is left: {left:?}");
+    assert_eq!(mode(&relay.path("tokens.toml.lock")), 0o600);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_token_that_cannot_be_printed_is_revoked() {
+    let relay = Relay::new();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full");
+    let verb = ["token", "new", "billing"];
+    let mut command = relay.command(&verb);
+    command
+        .stdout(full.expect("a device"))
+        .stderr(Stdio::piped());
+    let child = command.spawn().expect("it starts");
+    let output = within("the end", child.wait_with_output()).await;
+    let output = output.expect("it ends");
+    refused(&verb, &output, 1, &["could not be printed", "revoked"]);
+    assert_eq!(relay.json(&["token", "list"]).await, json!([]));
+}
+
+#[tokio::test]
+async fn the_token_file_is_typed_or_set_or_named_by_the_auth_file() {
+    let relay = Relay::new();
+    fs::create_dir(relay.path("etc")).expect("a directory");
+    relay.write("etc/auth.toml", "tokens = \"its.toml\"\n");
+    let config = "[serve]\nauth = \"etc/auth.toml\"\n";
+    relay.write("reveille.toml", config);
+    let plain = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let arguments = [&["token", "new", "a"], arguments].concat();
+        let mut command = reveille(&relay.home, &arguments);
+        command
+            .current_dir(relay.home.path())
+            .envs(variables.iter().copied());
+        end(command)
+    };
+    let tokens = ("REVEILLE_TOKENS", "variable.toml");
+    let auth = ("REVEILLE_AUTH", "auth.toml");
+    let its = &["--auth", "etc/auth.toml"][..];
+    let configured = &["--config", "reveille.toml"][..];
+    for (arguments, variables, file) in [
+        (
+            &["--tokens", "typed.toml"][..],
+            &[tokens, auth][..],
+            "typed.toml",
+        ),
+        (&[], &[tokens, auth], "variable.toml"),
+        (&[], &[auth], "tokens.toml"),
+        (its, &[], "etc/its.toml"),
+        // What is typed takes precedence over a variable.
+        (its, &[tokens, auth], "etc/its.toml"),
+        (configured, &[], "etc/its.toml"),
+        (configured, &[auth], "tokens.toml"),
+    ] {
+        let output = plain(arguments, variables).await;
+        printed(&output);
+        let case = format!("{arguments:?} {variables:?}");
+        assert!(
+            stderr(&output).contains(file),
+            "{case}: {}",
+            stderr(&output)
+        );
+        assert_eq!(mode(&relay.path(file)), 0o600, "{case}");
+        fs::remove_file(relay.path(file)).expect("it is there");
+    }
+    let none = plain(&[], &[]).await;
+    let words = [
+        "--tokens FILE",
+        "--auth FILE",
+        "REVEILLE_TOKENS",
+        "REVEILLE_AUTH",
+    ];
+    refused(&[], &none, 2, &words);
+    relay.write("etc/auth.toml", "");
+    refused(its, &plain(its, &[]).await, 2, &["has no `tokens`"]);
+    fs::remove_file(relay.path("etc/auth.toml")).expect("it is there");
+    refused(its, &plain(its, &[]).await, 2, &["etc/auth.toml"]);
+}
+
+#[tokio::test]
+async fn a_missing_file_is_created_by_new_only() {
+    let relay = Relay::new();
+    let output = relay.run(&["token", "list"]).await;
+    assert!(printed(&output).starts_with("ID"));
+    let note = stderr(&output);
+    assert!(note.contains("does not exist"), "{note}");
+    relay
+        .refused(&["token", "revoke", "aaaaaaaaaa"], 5, &["`aaaaaaaaaa`"])
+        .await;
+    let check = ["auth", "check"];
+    let words = ["tokens", "`reveille token new` creates it"];
+    relay.refused(&check, 2, &words).await;
+    assert!(!relay.path("tokens.toml").exists());
+    assert!(!relay.path("tokens.toml.lock").exists());
+
+    // A link to the file stays a link.
+    fs::create_dir(relay.path("data")).expect("a directory");
+    relay.write("data/tokens.toml", "");
+    symlink("data/tokens.toml", relay.path("tokens.toml")).expect("a link");
+    relay.printed(&["token", "new", "billing"]).await;
+    assert!(relay.path("tokens.toml").is_symlink());
+    assert_eq!(mode(&relay.path("data/tokens.toml")), 0o600);
+    relay.printed(&check).await;
+}
+
+#[tokio::test]
+async fn bad_arguments_of_token_are_refused_with_their_rule() {
+    let relay = Relay::new();
+    relay.write("short.key", "too-short");
+    relay.write("empty.key", "\n");
+    let long = "x".repeat(257);
+    let secret = ["token", "new", "a", "--secret", "shop", "--key-file"];
+    for (arguments, code, words) in [
+        (&["token", "new"][..], 2, &["<PRINCIPAL>"][..]),
+        (&["token", "new", "a b"], 2, &["<PRINCIPAL>", "1 to 128 of"]),
+        (&["token", "new", "anonymous"], 2, &["not `anonymous`"]),
+        (
+            &["token", "new", "group:x"],
+            2,
+            &["not begin with `group:`"],
+        ),
+        (
+            &["token", "new", "a", "--expires", "0"],
+            2,
+            &["--expires", "above zero"],
+        ),
+        (
+            &["token", "new", "a", "--expires", "soon"],
+            2,
+            &["--expires", "write it like"],
+        ),
+        (&["token", "new", "a", "--note", &long], 2, &["note", "256"]),
+        (
+            &["token", "new", "a", "--key-file", "short.key"],
+            2,
+            &["--secret"],
+        ),
+        (
+            &["token", "new", "a", "--secret", "x y"],
+            2,
+            &["issuer", "must be"],
+        ),
+        (
+            &[&secret[..], &["short.key"]].concat(),
+            2,
+            &["key", "32 to 1024 bytes"],
+        ),
+        (
+            &[&secret[..], &["empty.key"]].concat(),
+            2,
+            &["key", "32 to 1024 bytes"],
+        ),
+        (
+            &[&secret[..], &["none.key"]].concat(),
+            2,
+            &["--key-file", "none.key"],
+        ),
+        (&["token", "revoke"], 2, &["<ID>"]),
+        (
+            &["token", "new", "a", "--tokens", "none/tokens.toml"],
+            1,
+            &["none/tokens.toml", "No such file"],
+        ),
+        (
+            &["token", "list", "--tokens", "."],
+            1,
+            &["not a regular file"],
+        ),
+    ] {
+        let error = relay.refused(arguments, code, words).await;
+        assert!(!error.contains("too-short"), "{error}");
+    }
+    assert!(!relay.path("tokens.toml").exists(), "nothing was added");
+}
+
+#[tokio::test]
+async fn a_check_prints_a_summary_or_the_error() {
+    let relay = Relay::new();
+    relay.printed(&["token", "new", "billing"]).await;
+    let secret = ["token", "new", "billing", "--secret", "shop"];
+    relay.printed(&secret).await;
+    let check = relay.run(&["auth", "check", "auth.toml"]).await;
+    assert_eq!(
+        printed(&check),
+        "auth.toml: 2 rules, 1 token, 1 secret, 0 issuers, 1 certificate\n"
+    );
+    assert_eq!(stderr(&check), "");
+    let summary = relay.json(&["auth", "check", "auth.toml"]).await;
+    let expected = json!({
+        "file": "auth.toml", "rules": 2, "tokens": 1, "secrets": 1, "expired": 0,
+        "issuers": 0, "certificates": 1,
+    });
+    assert_eq!(summary, expected);
+
+    relay.write("empty.toml", "");
+    let empty = relay.run(&["auth", "check", "empty.toml"]).await;
+    printed(&empty);
+    let notes = stderr(&empty);
+    assert!(notes.contains("denies every request"), "{notes}");
+    assert!(notes.contains("authenticates no caller"), "{notes}");
+
+    let rule = "[[rule]]\nprincipals = [\"a\"]\nactions = [\"read\"]\nqueues = [\"*/*\"]\n";
+    let jwt = "[[jwt]]\nissuer = \"i\"\naudience = \"a\"\nkey = \"none.pem\"\n";
+    for (file, words) in [
+        (rule, &["rule 1", "hand_over, but is \"read\""][..]),
+        (jwt, &["jwt 1", "none.pem"]),
+        ("token = \"x\"\n", &["line 1", "`token`"]),
+        ("tokens = \"none.toml\"\n", &["none.toml", "token new"]),
+    ] {
+        relay.write("bad.toml", file);
+        let words = [words, &["bad.toml"]].concat();
+        relay
+            .refused(&["auth", "check", "bad.toml"], 2, &words)
+            .await;
+        let can = ["auth", "can", "a", "admin", "--auth", "bad.toml"];
+        relay.refused(&can, 2, &words).await;
+    }
+    let missing = ["auth", "check", "none.toml"];
+    relay.refused(&missing, 2, &["none.toml"]).await;
+    relay
+        .refused(&["auth", "check", "."], 2, &["not a regular file"])
+        .await;
+    for verb in [&["auth", "check"][..], &["auth", "can", "a", "admin"]] {
+        let mut command = relay.command(verb);
+        command.env_remove("REVEILLE_AUTH");
+        refused(verb, &end(command).await, 2, &["REVEILLE_AUTH"]);
+    }
+}
+
+#[tokio::test]
+async fn a_verdict_names_the_rule_or_the_reason() {
+    let relay = Relay::new();
+    relay.write("tokens.toml", "");
+    for (request, line) in [
+        (
+            &["billing", "notify", "acct/orders"][..],
+            "yes: rule 1 allows `notify` on `acct/ord*`",
+        ),
+        (
+            &["billing", "subscribe", "acct/order*"],
+            "yes: rule 1 allows `subscribe` on `acct/ord*`",
+        ),
+        (
+            &["worker-1", "notify", "acct/orders"],
+            "yes: rule 1 allows `notify` on `acct/ord*`",
+        ),
+        (
+            &[
+                "x",
+                "notify",
+                "acct/orders",
+                "--group",
+                "other",
+                "--group",
+                "workers",
+            ],
+            "yes: rule 1 allows `notify` on `acct/ord*`",
+        ),
+        (
+            &["ops", "unleash", "go-live"],
+            "yes: rule 2 allows `unleash` on `go-*`",
+        ),
+        (
+            &["ops", "watch", "go-l*"],
+            "yes: rule 2 allows `watch` on `go-*`",
+        ),
+        (&["ops", "admin"], "yes: rule 2 allows `admin`"),
+        (
+            &["billing", "subscribe", "acct/*"],
+            "no: rule 1 allows `subscribe`, but on other queues",
+        ),
+        (
+            &["billing", "report", "acct/orders"],
+            "no: rule 1 covers `acct/orders`, but without `report`",
+        ),
+        (
+            &["ops", "watch", "*"],
+            "no: rule 2 allows `watch`, but on other flags",
+        ),
+        (
+            &["ops", "hand_over"],
+            "no: no rule of `ops` allows `hand_over`",
+        ),
+        (
+            &["x", "notify", "acct/orders"],
+            "no: no rule applies to `x`",
+        ),
+    ] {
+        let verb = [&["auth", "can"], request].concat();
+        let output = relay.run(&verb).await;
+        assert_eq!(stdout(&output), format!("{line}\n"), "{request:?}");
+        let code = if line.starts_with("yes") { 0 } else { 4 };
+        assert_eq!(output.status.code(), Some(code), "{request:?}");
+        assert_eq!(stderr(&output), "", "{request:?}");
+    }
+    let verb = ["auth", "can", "ops", "admin", "-o", "json"];
+    let answer: Value = serde_json::from_str(&relay.printed(&verb).await).expect("JSON");
+    let expected = json!({
+        "principal": "ops", "action": "admin", "target": "relay", "allowed": true,
+        "why": "rule 2 allows `admin`",
+    });
+    assert_eq!(answer, expected);
+    let denied = ["auth", "can", "x", "notify", "a/q", "-o", "json"];
+    let denied = relay.run(&denied).await;
+    assert_eq!(denied.status.code(), Some(4));
+    let denied: Value = serde_json::from_str(&stdout(&denied)).expect("JSON");
+    assert_eq!(
+        (&denied["allowed"], &denied["target"]),
+        (&json!(false), &json!("a/q"))
+    );
+}
+
+#[tokio::test]
+async fn bad_requests_of_can_are_refused_with_their_rule() {
+    let relay = Relay::new();
+    relay.write("tokens.toml", "");
+    for (request, words) in [
+        (&["a", "read", "a/q"][..], &["<ACTION>", "hand_over"][..]),
+        (&["a b", "notify", "a/q"], &["<PRINCIPAL>", "1 to 128"]),
+        (
+            &["a", "notify", "a/q", "--group", "x y"],
+            &["--group", "1 to 128"],
+        ),
+        (&["a", "notify", "acct"], &["TARGET", "account/queue"]),
+        (&["a", "notify", "acct/o*s"], &["TARGET", "at its end"]),
+        (&["a", "notify"], &["TARGET", "ACCOUNT/QUEUE"]),
+        (&["a", "watch"], &["TARGET", "a flag"]),
+        (&["a", "watch", "x/y"], &["TARGET", "[A-Za-z0-9._-]"]),
+        (&["a", "watch", "a*b*"], &["TARGET", "[A-Za-z0-9._-]"]),
+        (&["a", "admin", "a/q"], &["TARGET", "has no target"]),
+    ] {
+        let verb = [&["auth", "can"], request].concat();
+        relay.refused(&verb, 2, words).await;
+    }
+}
+
+#[tokio::test]
+async fn the_help_lists_the_verbs_and_states_when_a_relay_follows() {
+    let relay = Relay::new();
+    let help = relay.printed(&["--help"]).await;
+    for verb in ["token", "auth"] {
+        let listed = help
+            .lines()
+            .any(|line| line.trim().starts_with(&format!("{verb} ")));
+        assert!(listed, "no {verb:?} in {help}");
+    }
+    for verb in ["new", "revoke"] {
+        let help = relay.printed(&["token", verb, "--help"]).await;
+        let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("within 10 s by itself"), "{help}");
+    }
+}
