@@ -8,7 +8,7 @@
 mod accept;
 mod activity;
 mod addresses;
-mod admin;
+pub(crate) mod admin;
 mod answers;
 mod body;
 mod budget;
@@ -16,13 +16,13 @@ mod calls;
 mod connection;
 #[cfg(feature = "courier")]
 mod courier;
-mod flags;
-mod frames;
+pub(crate) mod flags;
+pub(crate) mod frames;
 mod health;
 mod incidents;
 mod io;
 mod limits;
-mod preface;
+pub(crate) mod preface;
 mod relay;
 mod requests;
 mod service;

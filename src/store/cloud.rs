@@ -10,7 +10,7 @@ mod azure_rest;
 mod container;
 mod environment;
 mod error;
-mod listing;
+pub(crate) mod listing;
 mod metadata;
 mod probe;
 mod purpose;

@@ -176,7 +176,7 @@ impl proto::admin_server::Admin for AdminService {
     }
 }
 
-pub(super) fn page_size(stated: u32) -> Result<usize> {
+pub(crate) fn page_size(stated: u32) -> Result<usize> {
     match usize::try_from(stated).unwrap_or(usize::MAX) {
         0 => Ok(Limits::PAGE),
         count if count <= Limits::PAGE_MAX => Ok(count),

@@ -18,7 +18,7 @@ struct FrameParser {
 
 /// Monitors the frames that a connection receives and sends.
 #[derive(Debug, Default)]
-pub(super) struct FrameWatch {
+pub(crate) struct FrameWatch {
     received: FrameParser,
     sent: FrameParser,
     /// A header block is incomplete.
@@ -41,11 +41,11 @@ struct RateWindow {
 
 /// The result of one read.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Received {
+pub(crate) struct Received {
     /// A frame is complete, and no header block is open.
-    pub(super) progress: bool,
+    pub(crate) progress: bool,
     /// The control frames exceed the limit.
-    pub(super) flood: bool,
+    pub(crate) flood: bool,
 }
 
 /// A frame header's bytes (RFC 9113, section 4.1).
@@ -69,7 +69,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 impl FrameWatch {
     /// Processes received bytes. Reads the clock only for a control frame beyond the earned ones.
-    pub(super) fn received(&mut self, bytes: &[u8], now: impl Fn() -> Tick) -> Received {
+    pub(crate) fn received(&mut self, bytes: &[u8], now: impl Fn() -> Tick) -> Received {
         let mut flood = false;
         let block = &mut self.in_header_block;
         let (answered, other) = (&mut self.answered, &mut self.other);
@@ -89,7 +89,7 @@ impl FrameWatch {
     }
 
     /// Processes sent bytes.
-    pub(super) fn sent(&mut self, bytes: &[u8]) {
+    pub(crate) fn sent(&mut self, bytes: &[u8]) {
         let (answered, other) = (&mut self.answered, &mut self.other);
         self.sent.feed(bytes, |kind, _| {
             if matches!(kind, DATA | HEADERS) {
@@ -100,7 +100,7 @@ impl FrameWatch {
     }
 
     /// Returns whether a frame or a header block is incomplete.
-    pub(super) fn is_unfinished(&self) -> bool {
+    pub(crate) fn is_unfinished(&self) -> bool {
         self.in_header_block || self.received.filled > 0
     }
 }
