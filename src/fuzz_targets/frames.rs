@@ -1,4 +1,5 @@
-//! The checks of a connection's bytes: the HTTP/2 preface, and the frames after it.
+//! The checks of a connection's bytes: the HTTP/2 preface, the frames after it, and the messages in
+//! the body of a call.
 //!
 //! The first byte gives the size of the pieces in which the rest arrives.
 
@@ -15,6 +16,7 @@ use super::split_first;
 use crate::{
     base::clock::Tick,
     relay::server::{
+        body::MessageScanner,
         frames::{FrameWatch, Received},
         preface::{self, PREFACE},
     },
@@ -29,11 +31,14 @@ struct Pieces<'a> {
 /// The frames of a flood in the first ten seconds, without an answer.
 const PINGS: usize = 200;
 const OTHERS: usize = 4_000;
+/// The longest message of a body.
+const MAX_MESSAGE: usize = 300;
 
 pub(super) fn frames(data: &[u8]) {
     let (first, bytes) = split_first(data);
     let size = usize::from(first).max(1);
     check_preface(bytes, size);
+    check_messages(bytes, size);
     let now = Tick::default() + Duration::from_secs(60);
     let (mut whole, mut pieces) = (FrameWatch::default(), FrameWatch::default());
     let received = whole.received(bytes, || now);
@@ -44,10 +49,9 @@ pub(super) fn frames(data: &[u8]) {
         merged.flood |= one.flood;
     }
     assert_eq!(whole.is_unfinished(), pieces.is_unfinished());
-    assert_eq!(received.flood, merged.flood);
-    assert!(merged.progress || !received.progress);
+    assert_eq!(received, merged);
     let expected = Expected::of(bytes);
-    assert_eq!(received.flood, expected.flood);
+    assert_eq!(received, expected.received);
     assert_eq!(whole.is_unfinished(), expected.unfinished);
     // A frame that the relay sends earns others, and its pieces count as the whole.
     let (mut one, mut many) = (FrameWatch::default(), FrameWatch::default());
@@ -68,16 +72,48 @@ fn check_preface(bytes: &[u8], size: usize) {
     }
 }
 
+/// Compares a scan of pieces with a plain reading: a flag, four bytes of length, the message.
+fn check_messages(bytes: &[u8], size: usize) {
+    let (mut rest, mut count, mut oversized) = (bytes, 0, None);
+    while let Some(([_, length @ ..], tail)) = rest.split_first_chunk::<5>() {
+        let length = u32::from_be_bytes(*length);
+        if length as usize > MAX_MESSAGE {
+            oversized = Some(length);
+            break;
+        }
+        let Some(tail) = tail.get(length as usize..) else {
+            break;
+        };
+        (rest, count) = (tail, count + 1);
+    }
+    let mut scanner = MessageScanner::new(MAX_MESSAGE);
+    let (mut at, mut found, mut end) = (0, 0, 0);
+    for piece in bytes.chunks(size) {
+        let scanned = scanner.scan(piece);
+        found += scanned.count;
+        if scanned.complete > 0 {
+            end = at + scanned.complete;
+        }
+        at += piece.len();
+        if scanned.oversized.is_some() {
+            assert_eq!(scanned.oversized, oversized);
+            break;
+        }
+    }
+    assert_eq!((found, end), (count, bytes.len() - rest.len()));
+    assert_eq!(scanner.is_unfinished(), !rest.is_empty());
+}
+
 /// The result of a plain reading of all frames at once (RFC 9113, section 4.1).
 struct Expected {
-    flood: bool,
+    received: Received,
     unfinished: bool,
 }
 
 impl Expected {
     fn of(mut bytes: &[u8]) -> Self {
         let (mut pings, mut others, mut earned) = (0, 0, 0);
-        let (mut flood, mut open_block, mut cut) = (false, false, false);
+        let (mut received, mut open_block, mut cut) = (Received::default(), false, false);
         while let Some((header, rest)) = bytes.split_first_chunk::<9>() {
             let [a, b, c, kind, flags, ..] = *header;
             match kind {
@@ -90,13 +126,14 @@ impl Expected {
                 _ if earned > 0 => earned -= 1,
                 _ => others += 1,
             }
-            flood |= pings > PINGS || others > OTHERS;
+            received.flood |= pings > PINGS || others > OTHERS;
             let payload = u32::from_be_bytes([0, a, b, c]) as usize;
             cut = payload > rest.len();
+            received.progress |= !cut && !open_block;
             bytes = rest.get(payload..).unwrap_or_default();
         }
         Self {
-            flood,
+            received,
             unfinished: open_block || cut || !bytes.is_empty(),
         }
     }

@@ -11,7 +11,7 @@ use crate::{
     flag::FOLDER,
     queue::{self, MessageEncoding},
     relay::server::flags::watcher_token,
-    store::BlobName,
+    store::{BlobName, cloud::environment::bucket_path},
     types::{FlagName, GroupName, Limits, ListenerId, QueueAddress, Selector},
 };
 
@@ -138,7 +138,7 @@ fn hosts(text: &str) {
     }
     let host = text.rsplit_once('@').map_or(text, |(_, host)| host);
     let host = match host.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        Some((host, port)) if !port.contains(']') => host,
         _ => host,
     };
     let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
@@ -158,6 +158,11 @@ fn urls(text: &str) {
                 format!("{}-poison", address.queue_name())
             );
         }
+    }
+    if let Ok((bucket, prefix)) = bucket_path("az", text) {
+        assert!(!bucket.is_empty() && !bucket.contains('/'));
+        assert!(prefix.is_empty() || BlobName::new(prefix.trim_end_matches('/')).is_ok());
+        assert!(prefix.is_empty() || prefix.ends_with('/'));
     }
     if let Ok(encoding) = text.parse::<MessageEncoding>() {
         assert_eq!(format!("{encoding:?}").to_ascii_lowercase(), text);

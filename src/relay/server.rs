@@ -10,7 +10,7 @@ mod activity;
 mod addresses;
 pub(crate) mod admin;
 mod answers;
-mod body;
+pub(crate) mod body;
 mod budget;
 mod calls;
 mod connection;

@@ -8,7 +8,7 @@
 
 mod azure_rest;
 mod container;
-mod environment;
+pub(crate) mod environment;
 mod error;
 pub(crate) mod listing;
 mod metadata;
