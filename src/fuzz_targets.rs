@@ -8,6 +8,8 @@ mod blobs;
 mod files;
 mod frames;
 mod hand_over;
+#[cfg(test)]
+mod mutate;
 mod queues;
 mod receiver;
 #[cfg(test)]

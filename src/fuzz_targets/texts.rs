@@ -137,10 +137,12 @@ fn hosts(text: &str) {
         return;
     }
     let host = text.rsplit_once('@').map_or(text, |(_, host)| host);
-    let host = match host.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => host,
-        _ => host,
+    // The parser of authorities accepts any text as the port.
+    let end = match host.find(']') {
+        Some(bracket) => Some(bracket + 1),
+        None => host.find(':'),
     };
+    let host = &host[..end.unwrap_or(host.len())];
     let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     let address = host.trim_start_matches('[').trim_end_matches(']');
     let is_address = address.parse::<std::net::IpAddr>().is_ok();
