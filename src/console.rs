@@ -9,7 +9,7 @@
 //! other.
 
 mod connection;
-mod hosts;
+pub(crate) mod hosts;
 mod metrics;
 mod process;
 

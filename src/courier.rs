@@ -11,7 +11,7 @@ mod dead_letters;
 mod forget;
 pub(crate) mod handover;
 #[cfg(feature = "relay")]
-mod host;
+pub(crate) mod host;
 mod host_lock;
 mod hosting;
 mod manager;

@@ -44,6 +44,15 @@ mod coordination;
 #[cfg(feature = "courier")]
 pub mod courier;
 mod error;
+#[cfg(all(
+    any(test, fuzzing),
+    feature = "cloud",
+    feature = "courier",
+    feature = "policy-file",
+    feature = "relay",
+    feature = "sweep"
+))]
+pub mod fuzz_targets;
 #[cfg(feature = "listener")]
 pub mod listener;
 #[cfg(feature = "listener")]

@@ -23,7 +23,7 @@ mod monitor;
 mod pickup;
 mod poison;
 #[cfg(feature = "policy-file")]
-mod policy_file;
+pub(crate) mod policy_file;
 mod redrive;
 pub mod scaling;
 mod shared;

@@ -19,7 +19,7 @@
 
 #[cfg(feature = "azure")]
 mod azure;
-mod claim_check;
+pub(crate) mod claim_check;
 pub(crate) mod forward;
 pub mod json;
 mod limits;

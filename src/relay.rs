@@ -4,7 +4,7 @@ pub mod auth;
 pub(crate) mod hub;
 pub(crate) mod node;
 pub(crate) mod runtime;
-mod server;
+pub(crate) mod server;
 
 #[cfg(feature = "courier")]
 pub use self::node::{QueueNode, QueueNodeConfig, QueuesConfig};

@@ -5,7 +5,7 @@
 //! one suite of checks (`contract`). The meaning of the content is unknown here.
 
 #[cfg(feature = "cloud")]
-mod cloud;
+pub(crate) mod cloud;
 pub mod container;
 mod memory;
 mod name;

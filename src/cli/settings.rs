@@ -1,5 +1,9 @@
 //! The file of `--config`: its settings, and the error for an unknown or bad setting.
 
+#[cfg(test)]
+#[path = "../fuzz_targets/mutate.rs"]
+mod mutate;
+
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -98,6 +102,44 @@ impl ServeSettings {
     }
 }
 
+/// The fuzzer's target: reads a file, and checks the settings or the error.
+#[cfg(any(test, fuzzing))]
+pub(super) fn config(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let settings = match Settings::parse(text, Path::new("r.toml")) {
+        Ok(settings) => settings,
+        Err(error) => {
+            let line = error.to_string();
+            assert!(line.starts_with("config file `r.toml`, line "), "{line:?}");
+            assert!(!line.contains('\n'), "{line:?}");
+            return;
+        }
+    };
+    let serve = &settings.serve;
+    assert!(
+        serve
+            .flag_refresh
+            .is_none_or(|span| values::refresh(&format!("{}ns", span.as_nanos())).is_ok())
+    );
+    let hosts = serve.admin_host.iter().flatten();
+    assert!(
+        hosts
+            .into_iter()
+            .all(|host| values::host_name(host).is_ok())
+    );
+    if let Some(AdminListen(Some(address))) = serve.admin_listen {
+        assert_eq!(values::address(&address.to_string()), Ok(address));
+    }
+    for destination in settings.queues.manager().aliases.values() {
+        assert_eq!(
+            destination.to_string().parse().as_ref().ok(),
+            Some(destination)
+        );
+    }
+}
+
 fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
     let text = String::deserialize(deserializer)?;
     values::address(&text).map(Some).map_err(de::Error::custom)
@@ -127,6 +169,25 @@ mod tests {
 
     fn parse(text: &str) -> Result<Settings, String> {
         Settings::parse(text, Path::new("r.toml")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn seeds_and_mutations_of_them_give_settings_or_an_error_of_one_line() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds/config");
+        let entries = std::fs::read_dir(folder).expect("a folder");
+        let mut paths: Vec<_> = entries
+            .map(|entry| entry.expect("an entry").path())
+            .collect();
+        paths.sort();
+        let read = |path| std::fs::read(path).expect("a seed");
+        let seeds: Vec<Vec<u8>> = paths.into_iter().map(read).collect();
+        seeds.iter().for_each(|seed| config(seed));
+        let mut rng = fastrand::Rng::with_seed(7);
+        for _ in 0..1_000 {
+            let mut input = seeds[rng.usize(0..seeds.len())].clone();
+            mutate::mutate(&mut input, &seeds, &mut rng);
+            config(&input);
+        }
     }
 
     #[test]

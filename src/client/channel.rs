@@ -63,7 +63,6 @@ impl Service<Request<Body>> for RelayChannel {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn refused(error: crate::error::Error) -> Failure {
     let status: Status = to_status(error);
     status.into()

@@ -15,15 +15,15 @@ use axum::{
 
 /// The allowed names, in addition to IP addresses and `localhost`.
 #[derive(Debug)]
-pub(super) struct Hosts(Vec<String>);
+pub(crate) struct Hosts(Vec<String>);
 
 impl Hosts {
-    pub(super) fn new(names: &[String]) -> Self {
+    pub(crate) fn new(names: &[String]) -> Self {
         Self(names.iter().map(|name| normal(name)).collect())
     }
 
     /// Returns whether a request may state this host, with or without a port.
-    fn allow(&self, host: &str) -> bool {
+    pub(crate) fn allow(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else {
             return false;
         };

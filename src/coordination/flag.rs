@@ -10,7 +10,7 @@
 mod acks;
 mod background;
 mod blobs;
-mod document;
+pub(crate) mod document;
 mod entry;
 mod event;
 mod expiry;

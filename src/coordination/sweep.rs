@@ -9,9 +9,9 @@
 #[cfg(feature = "console")]
 mod console;
 mod counts;
-mod document;
+pub(crate) mod document;
 mod job;
-mod judge;
+pub(crate) mod judge;
 mod page;
 mod page_queue;
 mod set_expiry;

@@ -4,7 +4,7 @@
 //! conditional write. Then it gives out the ids from memory. A crash loses the rest of its ranges
 //! and repeats no id. The use of the ids is unknown here.
 
-mod generator;
+pub(crate) mod generator;
 mod sync_store;
 
 #[cfg(test)]

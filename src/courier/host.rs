@@ -10,7 +10,7 @@ mod file;
 mod hop;
 mod receiving;
 mod sending;
-mod wire;
+pub(crate) mod wire;
 
 use std::{
     collections::HashMap,

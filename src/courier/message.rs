@@ -98,7 +98,9 @@ pub(crate) fn check_authority(authority: &str) -> Result<()> {
             Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
             None => !host.is_empty() && host.len() <= 253 && host.chars().all(plain),
         };
-        host_is_valid && port.parse::<u16>().is_ok_and(|port| port > 0)
+        // One text for each port: an authority identifies a machine.
+        let is_port = |number: u16| number > 0 && number.to_string() == port;
+        host_is_valid && port.parse().is_ok_and(is_port)
     });
     match valid {
         true => Ok(()),
@@ -186,6 +188,8 @@ mod tests {
             "a/b",
             "reveille://host/orders",
             "reveille://host:0/orders",
+            "reveille://host:+80/orders",
+            "reveille://host:080/orders",
             "reveille://host:7600",
             "reveille://:7600/orders",
             "reveille://host:7600/",

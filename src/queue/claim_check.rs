@@ -5,7 +5,7 @@
 //! an expiry in its metadata, so that a sweep can remove the blobs that a crash left behind. This
 //! module does not know the sweeper.
 
-mod claim;
+pub(crate) mod claim;
 #[cfg(test)]
 mod tests;
 

@@ -5,10 +5,6 @@
 //! Knows neither gRPC nor TLS: the server passes the header, the certificate's names and the clock.
 
 mod action;
-#[allow(
-    dead_code,
-    reason = "the gRPC server calls it once it authenticates its callers"
-)]
 mod attempts;
 mod audit;
 mod cache;
@@ -28,10 +24,6 @@ mod token_table;
 #[cfg(test)]
 mod tests;
 
-#[allow(
-    unused_imports,
-    reason = "the gRPC server calls it once it authenticates its callers"
-)]
 pub(crate) use self::attempts::Attempts;
 pub use self::{
     action::{Action, Scope, Target},

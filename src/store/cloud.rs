@@ -8,9 +8,9 @@
 
 mod azure_rest;
 mod container;
-mod environment;
+pub(crate) mod environment;
 mod error;
-mod listing;
+pub(crate) mod listing;
 mod metadata;
 mod probe;
 mod purpose;

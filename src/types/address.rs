@@ -4,7 +4,7 @@
 
 use std::{borrow::Borrow, str::FromStr, sync::Arc};
 
-use super::{check_name, name::is_name};
+use super::{Limits, check_name, name::is_name};
 use crate::{
     base::text::shown_as_text,
     error::{Error, Result},
@@ -193,7 +193,8 @@ fn check_pattern(field: &str, part: &str) -> Result<()> {
         ));
     }
     // A bare `*` matches every name; `.` and `..` before it are ordinary prefixes.
-    if part.len() > stem.len() && (stem.is_empty() || stem.bytes().all(|b| b == b'.')) {
+    let only_dots = stem.len() <= Limits::NAME && stem.bytes().all(|b| b == b'.');
+    if part.len() > stem.len() && only_dots {
         return Ok(());
     }
     if is_name(stem) {
@@ -259,6 +260,14 @@ mod tests {
             let error = bad.parse::<Selector>().expect_err(bad);
             assert!(error.message().contains("at its end"), "{error}");
         }
+    }
+
+    #[test]
+    fn dots_before_a_star_have_the_limit_of_a_name() {
+        selector(&format!("..*/{}*", ".".repeat(128)));
+        let long = format!("a/{}*", ".".repeat(129));
+        let error = long.parse::<Selector>().expect_err("too long");
+        assert!(error.message().starts_with("queue_name: "), "{error}");
     }
 
     #[test]

@@ -49,7 +49,12 @@ impl Source {
     /// Returns whether the whole file is compiled for tests only.
     pub(crate) fn is_test(&self) -> bool {
         let mut parts = self.path.split(['/', '.']);
-        parts.any(|part| matches!(part, "tests" | "sim" | "concurrency" | "contract"))
+        parts.any(|part| {
+            matches!(
+                part,
+                "tests" | "sim" | "concurrency" | "contract" | "fuzz_targets"
+            )
+        })
     }
 
     /// Returns whether the file's header says that its module is pure.

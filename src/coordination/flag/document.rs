@@ -19,12 +19,12 @@ pub(crate) const FOLDER: &str = "flags/";
 
 /// Generations from here on are hashes. A count of microseconds since 1970 reaches it in 146,000
 /// years.
-pub(super) const HASHES: u64 = 1 << 62;
+pub(crate) const HASHES: u64 = 1 << 62;
 
 /// The content of a flag's blob that reveille writes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct FlagDocument {
-    pub(super) generation: u64,
+pub(crate) struct FlagDocument {
+    pub(crate) generation: u64,
     #[serde(default)]
     set_by: String,
     #[serde(default)]
@@ -39,23 +39,23 @@ pub(super) struct FlagDocument {
 /// Identifies one write of a blob. The time is in whole seconds, because lists and reads return it
 /// with different precision. The ETag alone is not enough on S3, where it is a hash of the content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Version {
+pub(crate) struct Version {
     etag: ETag,
     seconds: u64,
 }
 
 /// A flag's blob as it was read.
 #[derive(Debug, Clone)]
-pub(super) struct StoredFlag {
+pub(crate) struct StoredFlag {
     /// Set, whether it has expired or not.
-    pub(super) state: FlagState,
-    pub(super) etag: ETag,
+    pub(crate) state: FlagState,
+    pub(crate) etag: ETag,
     last_modified: SystemTime,
 }
 
 /// How the end of a flag is computed (R22).
 #[derive(Debug, Clone, Copy)]
-pub(super) enum EndRule {
+pub(crate) enum EndRule {
     /// A relay's rule: the ttl after the time that the document states.
     SetAt,
     /// The rule of readers without a relay: the ttl after the blob's last-modified time, with an
@@ -67,7 +67,7 @@ pub(super) enum EndRule {
 const ALLOWANCE: Duration = Duration::from_secs(5);
 
 impl Version {
-    pub(super) fn new(etag: ETag, last_modified: SystemTime) -> Self {
+    pub(crate) fn new(etag: ETag, last_modified: SystemTime) -> Self {
         let since = last_modified.duration_since(UNIX_EPOCH);
         Self {
             etag,
@@ -77,7 +77,7 @@ impl Version {
 }
 
 impl StoredFlag {
-    pub(super) fn new(name: &FlagName, blob: Blob) -> Self {
+    pub(crate) fn new(name: &FlagName, blob: Blob) -> Self {
         let state = match FlagDocument::read(&blob) {
             Some(document) => document.state(name),
             None => FlagState {
@@ -93,12 +93,12 @@ impl StoredFlag {
         }
     }
 
-    pub(super) fn version(&self) -> Version {
+    pub(crate) fn version(&self) -> Version {
         Version::new(self.etag.clone(), self.last_modified)
     }
 
     /// Returns the state if the flag has not expired.
-    pub(super) fn active(self, rule: EndRule, wall: SystemTime) -> Option<FlagState> {
+    pub(crate) fn active(self, rule: EndRule, wall: SystemTime) -> Option<FlagState> {
         let is_over = self.end(rule).is_some_and(|end| end <= wall);
         (!is_over).then_some(self.state)
     }
@@ -116,7 +116,7 @@ impl StoredFlag {
 }
 
 /// Returns the name of a flag's blob.
-pub(super) fn blob_name(flag: &FlagName) -> BlobName {
+pub(crate) fn blob_name(flag: &FlagName) -> BlobName {
     BlobName::new(&format!("{FOLDER}{flag}"))
         .expect("a flag's name is a valid part of a blob's name")
 }
@@ -124,7 +124,7 @@ pub(super) fn blob_name(flag: &FlagName) -> BlobName {
 impl FlagDocument {
     /// Makes the document of a flag that is set now. Values that the options leave out come from
     /// `current`, the state of a flag that is set already. Its expiry stays, to the millisecond.
-    pub(super) fn new(
+    pub(crate) fn new(
         generation: u64,
         options: &UnleashOptions,
         current: Option<&FlagState>,
@@ -134,7 +134,9 @@ impl FlagDocument {
         // that a read returns.
         let set_at = UNIX_EPOCH + Duration::from_micros(micros(wall));
         let kept_end = current.and_then(|state| state.expires_at);
-        let kept_ttl = kept_end.map(|end| end.duration_since(set_at).unwrap_or_default());
+        // Limited: the clock that set the flag may be ahead of this one.
+        let left = |end: SystemTime| end.duration_since(set_at).unwrap_or_default();
+        let kept_ttl = kept_end.map(|end| left(end).min(Limits::TTL));
         let ttl = options.ttl.or(kept_ttl).unwrap_or_default();
         let ttl_ms = ttl.as_nanos().div_ceil(1_000_000);
         let text = |stated: &String, kept: fn(&FlagState) -> &String| match stated.is_empty() {
@@ -160,12 +162,12 @@ impl FlagDocument {
         (generation && document.ttl() <= Limits::TTL).then_some(document)
     }
 
-    pub(super) fn content(&self) -> BlobContent {
+    pub(crate) fn content(&self) -> BlobContent {
         let bytes = serde_json::to_vec(self).expect("numbers and texts are written as JSON");
         bytes::Bytes::from(bytes).into()
     }
 
-    pub(super) fn state(&self, name: &FlagName) -> FlagState {
+    pub(crate) fn state(&self, name: &FlagName) -> FlagState {
         let set_at = self.set_at();
         let ttl = Some(self.ttl()).filter(|ttl| !ttl.is_zero());
         FlagState {
@@ -249,6 +251,23 @@ mod tests {
                 r#"{"generation":7,"set_by":"","reason":"","set_at":"2023-11-14T22:13:20Z","ttl_ms":60000}"#
             )
         );
+    }
+
+    #[test]
+    fn a_kept_expiry_is_within_the_limit_where_the_other_clock_was_ahead() {
+        let name = FlagName::new("go").expect("a name");
+        let wall = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let options = UnleashOptions {
+            ttl: Some(Limits::TTL),
+            ..UnleashOptions::default()
+        };
+        let ahead = FlagDocument::new(7, &options, None, wall + Duration::from_secs(3600));
+        let (again, current) = (UnleashOptions::default(), ahead.state(&name));
+        let document = FlagDocument::new(7, &again, Some(&current), wall);
+        let text = String::from_utf8(document.content().bytes.to_vec()).expect("a text");
+        let read = state(&name, &text, "1");
+        assert_eq!((read.generation, &read), (7, &document.state(&name)));
+        assert_eq!(read.expires_at, Some(wall + Limits::TTL));
     }
 
     #[test]

@@ -13,32 +13,32 @@ use crate::error::{Error, ErrorKind, Result};
 /// The content of the blob, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Document {
+pub(crate) struct Document {
     version: u32,
     /// New in each write. An instance recognises its own write by it.
-    pub(super) nonce: String,
+    pub(crate) nonce: String,
     /// Number of the round: its start as a multiple of the interval.
-    pub(super) round: u64,
+    pub(crate) round: u64,
     /// Counts the rounds.
-    pub(super) serial: u64,
+    pub(crate) serial: u64,
     /// Start of the round, in seconds since 1970. The next one begins at a later multiple of the
     /// interval, also if the interval has changed.
     began: u64,
-    pub(super) state: RoundState,
-    pub(super) started: Option<String>,
-    pub(super) finished: Option<String>,
+    pub(crate) state: RoundState,
+    pub(crate) started: Option<String>,
+    pub(crate) finished: Option<String>,
     /// When a page was last taken, in seconds since 1970.
     progressed: u64,
-    pub(super) containers: Vec<ContainerProgress>,
+    pub(crate) containers: Vec<ContainerProgress>,
     /// Of the running or last round.
-    pub(super) counts: Counts,
+    pub(crate) counts: Counts,
     /// Of all rounds.
-    pub(super) total: Counts,
+    pub(crate) total: Counts,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum RoundState {
+pub(crate) enum RoundState {
     /// No round runs.
     Init,
     /// A round runs.
@@ -48,17 +48,17 @@ pub(super) enum RoundState {
 /// The progress of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ContainerProgress {
+pub(crate) struct ContainerProgress {
     /// Its address without a signature, and its prefix.
-    pub(super) id: String,
-    pub(super) status: ContainerStatus,
+    pub(crate) id: String,
+    pub(crate) status: ContainerStatus,
     /// The start of its next page.
-    pub(super) token: Option<String>,
+    pub(crate) token: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum ContainerStatus {
+pub(crate) enum ContainerStatus {
     /// No page was taken.
     Init,
     /// Some pages were taken.
@@ -79,7 +79,7 @@ const STUCK: Duration = Duration::from_secs(600);
 const SKEW: Duration = Duration::from_secs(300);
 
 impl Document {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             version: VERSION,
             nonce: String::new(),
@@ -100,7 +100,7 @@ impl Document {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a malformed document, with its beginning. It was edited by hand.
-    pub(super) fn parse(text: &[u8], shown: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &[u8], shown: &str) -> Result<Self> {
         let bad = |what: String| {
             let text = String::from_utf8_lossy(text);
             let start: String = text.chars().take(60).collect();
@@ -114,15 +114,18 @@ impl Document {
         if document.version != VERSION {
             return Err(bad(format!("version {} is not known", document.version)));
         }
+        if start_of(document.began).is_none() {
+            return Err(bad("the time of its start is out of range".to_owned()));
+        }
         Ok(document)
     }
 
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec_pretty(self).unwrap_or_default()
     }
 
     /// Returns the number of the round at this time.
-    pub(super) fn round_at(now: SystemTime, interval: Duration) -> u64 {
+    pub(crate) fn round_at(now: SystemTime, interval: Duration) -> u64 {
         let nanos = since(now).as_nanos() / interval.as_nanos().max(1);
         u64::try_from(nanos).unwrap_or(u64::MAX)
     }
@@ -130,7 +133,7 @@ impl Document {
     /// Begins a round if one is due. Returns whether a round runs now. `again` begins one more
     /// round in an interval that has had its round. It also gives up a round whose open containers
     /// are unknown here.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &mut self,
         containers: &[(String, bool)],
         now: SystemTime,
@@ -138,7 +141,7 @@ impl Document {
         again: bool,
     ) -> bool {
         let round = Self::round_at(now, interval);
-        let began = SystemTime::UNIX_EPOCH + Duration::from_secs(self.began);
+        let began = start_of(self.began).unwrap_or(now);
         // A clock that once ran far ahead must not block later rounds.
         let due = round > Self::round_at(began, interval) || began > now + SKEW;
         let quiet = since(now).saturating_sub(Duration::from_secs(self.progressed));
@@ -152,7 +155,7 @@ impl Document {
         };
         if may {
             self.state = RoundState::Current;
-            (self.round, self.serial) = (round, self.serial + 1);
+            (self.round, self.serial) = (round, self.serial.wrapping_add(1));
             self.began = since(now).as_secs();
             (self.started, self.finished) = (Some(stamp(now)), None);
             self.progressed = since(now).as_secs();
@@ -173,7 +176,7 @@ impl Document {
     }
 
     /// Returns the known container of the next page, and the page's token.
-    pub(super) fn next(&self, known: impl Fn(&str) -> bool) -> Option<(usize, Option<String>)> {
+    pub(crate) fn next(&self, known: impl Fn(&str) -> bool) -> Option<(usize, Option<String>)> {
         let open = |p: &ContainerProgress| {
             matches!(p.status, ContainerStatus::Init | ContainerStatus::Current)
         };
@@ -185,7 +188,7 @@ impl Document {
     }
 
     /// Skips containers that were switched off.
-    pub(super) fn turn_off(&mut self, is_off: impl Fn(&str) -> bool, now: SystemTime) {
+    pub(crate) fn turn_off(&mut self, is_off: impl Fn(&str) -> bool, now: SystemTime) {
         let open = |p: &ContainerProgress| {
             matches!(p.status, ContainerStatus::Init | ContainerStatus::Current)
         };
@@ -200,7 +203,7 @@ impl Document {
     }
 
     /// Notes a taken page. `next` is the token of the page after it.
-    pub(super) fn record_page(&mut self, at: usize, next: Option<String>, now: SystemTime) {
+    pub(crate) fn record_page(&mut self, at: usize, next: Option<String>, now: SystemTime) {
         let progress = &mut self.containers[at];
         progress.status = match (progress.status, next.is_some()) {
             (_, true) => ContainerStatus::Current,
@@ -213,13 +216,13 @@ impl Document {
     }
 
     /// Adds the counts of worked pages.
-    pub(super) fn add(&mut self, counts: &Counts) {
+    pub(crate) fn add(&mut self, counts: &Counts) {
         self.counts.add(counts);
         self.total.add(counts);
     }
 
     /// Returns whether every page was taken.
-    pub(super) fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.state == RoundState::Init
     }
 
@@ -235,10 +238,15 @@ impl Document {
 }
 
 /// Returns the earliest start of the next round.
-pub(super) fn next_boundary(now: SystemTime, interval: Duration) -> SystemTime {
+pub(crate) fn next_boundary(now: SystemTime, interval: Duration) -> SystemTime {
     let next = u128::from(Document::round_at(now, interval)) + 1;
     let nanos = u64::try_from(next * interval.as_nanos()).unwrap_or(u64::MAX);
     SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)
+}
+
+/// Returns the start of a round; `None` if it is out of range.
+fn start_of(began: u64) -> Option<SystemTime> {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(began))
 }
 
 fn since(time: SystemTime) -> Duration {
@@ -375,6 +383,25 @@ mod tests {
         assert!(!document.begin(&names, at(6_001), INTERVAL, false));
         assert!(document.begin(&names, at(6_001), INTERVAL, true));
         assert_eq!(document.round, 10);
+    }
+
+    #[test]
+    fn the_greatest_numbers_of_a_document_do_not_overflow() {
+        let far = |field: &str| {
+            let good = String::from_utf8(Document::new().to_bytes()).expect("text");
+            let edited = good.replace(
+                &format!("\"{field}\": 0"),
+                &format!("\"{field}\": {}", u64::MAX),
+            );
+            assert_ne!(edited, good);
+            Document::parse(edited.as_bytes(), "x")
+        };
+        let error = far("began").expect_err("no time");
+        assert!(error.message().contains("out of range"), "{error}");
+        for field in ["serial", "round", "progressed"] {
+            let mut document = far(field).expect(field);
+            assert!(document.begin(&containers(&["a"]), at(6_000), INTERVAL, true));
+        }
     }
 
     #[test]

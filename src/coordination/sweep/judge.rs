@@ -21,7 +21,7 @@ pub const SWEPT_AT: &str = "sweptat";
 
 /// The decision on a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// It has no expiry.
     Unmarked,
     /// It has not expired.
@@ -33,7 +33,7 @@ pub(super) enum Verdict {
 
 /// Why a blob with an expiry is left alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Reason {
+pub(crate) enum Reason {
     /// Its expiry is malformed.
     BadTime,
     /// It names a dead-blob container, but the job has no account for dead blobs.
@@ -50,14 +50,14 @@ pub(super) enum Reason {
 
 /// The destination of a move.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Destination {
-    pub(super) container: String,
-    pub(super) name: BlobName,
+pub(crate) struct Destination {
+    pub(crate) container: String,
+    pub(crate) name: BlobName,
 }
 
 /// Decides on a blob whose metadata is known. `dead` is whether the job has an account for dead
 /// blobs.
-pub(super) fn judge(
+pub(crate) fn judge(
     name: &BlobName,
     metadata: &BTreeMap<String, String>,
     now: SystemTime,
@@ -88,7 +88,7 @@ pub(super) fn judge(
 
 /// Returns whether a blob belongs to a flag, a lease, a counter of ids or a job. Such a blob is neither
 /// swept nor overwritten: a lease would have two holders, and ids would repeat.
-pub(super) fn is_protected(name: &BlobName) -> bool {
+pub(crate) fn is_protected(name: &BlobName) -> bool {
     let own = [
         lease::FOLDER,
         super::FOLDER,
@@ -100,7 +100,7 @@ pub(super) fn is_protected(name: &BlobName) -> bool {
 
 /// Parses an expiry: RFC 3339 with a zone, or an HTTP date. Returns `None` for anything else. It is
 /// not guessed, because a wrong guess deletes.
-pub(super) fn time(text: &str) -> Option<SystemTime> {
+pub(crate) fn time(text: &str) -> Option<SystemTime> {
     let text = text.trim();
     // Other forms of a date are older, one of them with two digits for the year.
     if let Some(time) = parse_http_date(text)
@@ -139,7 +139,7 @@ fn destination(value: &str, name: &BlobName) -> Option<Destination> {
 
 /// Returns the copy's metadata: without the expiry, and with the source. The source blob keeps its
 /// expiry until it is deleted.
-pub(super) fn provenance(head: &Head, source: &str, now: SystemTime) -> BTreeMap<String, String> {
+pub(crate) fn provenance(head: &Head, source: &str, now: SystemTime) -> BTreeMap<String, String> {
     let mut metadata = head.metadata.clone().unwrap_or_default();
     metadata.remove(TIME_TO_LIVE);
     metadata.remove(DEAD_BLOB_CONTAINER);
@@ -149,12 +149,12 @@ pub(super) fn provenance(head: &Head, source: &str, now: SystemTime) -> BTreeMap
 }
 
 /// Returns a blob's address in the form that its copy records.
-pub(super) fn origin(head: &Head, source: &str) -> String {
+pub(crate) fn origin(head: &Head, source: &str) -> String {
     printable(&format!("{source}/{}", head.name))
 }
 
 /// Formats a wall-clock time as RFC 3339, to the second.
-pub(super) fn stamp(time: SystemTime) -> String {
+pub(crate) fn stamp(time: SystemTime) -> String {
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -177,7 +177,7 @@ fn printable(text: &str) -> String {
 }
 
 impl Reason {
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::BadTime => "its TimeToLive is not a valid time",
             Self::NoDeadAccount => {

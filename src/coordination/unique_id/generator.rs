@@ -349,7 +349,7 @@ impl RangeSource {
 }
 
 /// Parses the next free id. A text editor may have added a line end.
-fn number(text: &str) -> Option<u64> {
+pub(crate) fn number(text: &str) -> Option<u64> {
     let digits = text.trim_end();
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     digits

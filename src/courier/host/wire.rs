@@ -7,7 +7,10 @@ use std::io::{Read as _, Write as _};
 
 use bytes::Bytes;
 use flate2::{Compression, read::ZlibDecoder, write::ZlibEncoder};
-use prost::Message as _;
+use prost::{
+    DecodeError, Message as _,
+    encoding::{DecodeContext, decode_key, skip_field},
+};
 
 use crate::{
     courier::{
@@ -28,13 +31,15 @@ use crate::{
 const MAX_OFFER: u64 = 1 << 20;
 /// The most messages of an offer; a sender puts half as many into one.
 const MAX_MESSAGES: usize = 256;
+/// The field's number in OfferedMessages.
+const MESSAGES: u32 = 1;
 /// Smaller offers are not compressed.
 const MIN_COMPRESSED: usize = 512;
 /// The longest reason, in bytes.
 const MAX_REASON: usize = 512;
 
 /// Encodes a frame of the sender.
-pub(super) fn request(frame: SenderFrame) -> HandOverRequest {
+pub(crate) fn request(frame: SenderFrame) -> HandOverRequest {
     let kind = match frame.content {
         SenderContent::Hello(hello) => RequestKind::Hello(proto::HandOverHello {
             version: hello.version,
@@ -58,7 +63,7 @@ pub(super) fn request(frame: SenderFrame) -> HandOverRequest {
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the field and the rule.
-pub(super) fn frame(request: HandOverRequest) -> Result<SenderFrame> {
+pub(crate) fn frame(request: HandOverRequest) -> Result<SenderFrame> {
     let content = match request.kind {
         Some(RequestKind::Hello(hello)) => {
             // First: the other fields may have other rules there.
@@ -84,7 +89,7 @@ pub(super) fn frame(request: HandOverRequest) -> Result<SenderFrame> {
 }
 
 /// Encodes a frame of the receiver.
-pub(super) fn response(frame: ReceiverFrame) -> HandOverResponse {
+pub(crate) fn response(frame: ReceiverFrame) -> HandOverResponse {
     let kind = match frame.content {
         ReceiverContent::Welcome(welcome) => ResponseKind::Welcome(proto::HandOverWelcome {
             version: welcome.version,
@@ -111,7 +116,7 @@ pub(super) fn response(frame: ReceiverFrame) -> HandOverResponse {
 ///
 /// # Errors
 /// As [`frame`].
-pub(super) fn answer(response: HandOverResponse) -> Result<ReceiverFrame> {
+pub(crate) fn answer(response: HandOverResponse) -> Result<ReceiverFrame> {
     let content = match response.kind {
         Some(ResponseKind::Welcome(welcome)) => {
             let held = welcome.held.iter().map(|uid| id("held", uid));
@@ -181,10 +186,7 @@ fn offered(offer: proto::HandOverOffer) -> Result<Vec<OfferedMessage>> {
         true => offer.messages,
         false => decompressed(&offer.deflated)?.messages,
     };
-    if messages.len() > MAX_MESSAGES {
-        let rule = format_args!("must be at most {MAX_MESSAGES}, but are {}", messages.len());
-        return Err(Error::invalid("messages", rule));
-    }
+    check_count(messages.len())?;
     let messages = messages.into_iter().map(|message| {
         if message.visited.len() % 16 != 0 {
             return Err(Error::invalid(
@@ -230,8 +232,29 @@ fn decompressed(deflated: &[u8]) -> Result<proto::OfferedMessages> {
         let rule = format_args!("must have at most {MAX_OFFER} bytes when it is decompressed");
         return Err(Error::invalid("deflated", rule));
     }
-    proto::OfferedMessages::decode(&plain[..])
-        .map_err(|_| Error::invalid("deflated", "must be the encoding of OfferedMessages"))
+    let malformed = |_| Error::invalid("deflated", "must be the encoding of OfferedMessages");
+    check_count(count(&plain).map_err(malformed)?)?;
+    proto::OfferedMessages::decode(&plain[..]).map_err(malformed)
+}
+
+/// Counts encoded messages before they are decoded: an empty one has 2 bytes, and takes about 150 in
+/// memory.
+fn count(mut encoded: &[u8]) -> std::result::Result<usize, DecodeError> {
+    let mut count = 0;
+    while !encoded.is_empty() {
+        let (tag, wire_type) = decode_key(&mut encoded)?;
+        skip_field(wire_type, tag, &mut encoded, DecodeContext::default())?;
+        count += usize::from(tag == MESSAGES);
+    }
+    Ok(count)
+}
+
+fn check_count(messages: usize) -> Result<()> {
+    if messages <= MAX_MESSAGES {
+        return Ok(());
+    }
+    let rule = format_args!("must be at most {MAX_MESSAGES}, but are {messages}");
+    Err(Error::invalid("messages", rule))
 }
 
 fn id(field: &'static str, bytes: &[u8]) -> Result<[u8; 16]> {
@@ -307,6 +330,21 @@ mod tests {
         assert!(bomb.encoded_len() < 64 << 10);
         let error = frame(bomb).expect_err("too large").to_string();
         assert!(error.contains("deflated"), "{error}");
+    }
+
+    #[test]
+    fn too_many_compressed_messages_are_refused_before_they_are_decoded() {
+        // Each message has one byte, which begins no field.
+        let plain = [0x0a, 1, 0xff].repeat(MAX_MESSAGES + 1);
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&plain).expect("in memory");
+        let offer = proto::HandOverOffer {
+            messages: Vec::new(),
+            deflated: encoder.finish().expect("in memory").into(),
+        };
+        let kind = Some(RequestKind::Offer(offer));
+        let error = frame(HandOverRequest { frame: 1, kind }).expect_err("too many");
+        assert!(error.to_string().contains("256, but are 257"), "{error}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ const SPAN: &str = "must be a span of time above zero, as in \"10s\"";
 const COUNT: &str = "must be a whole number, 1 or more";
 
 /// Parses a policy; an error is one line.
-pub(super) fn parse(text: &str) -> Read<Arc<dyn ScalePolicy>> {
+pub(crate) fn parse(text: &str) -> Read<Arc<dyn ScalePolicy>> {
     let mut keys = Keys(table(text)?);
     match keys.take("policy") {
         Some(Value::String(name)) if name == "steps" => Ok(Arc::new(keys.steps()?)),

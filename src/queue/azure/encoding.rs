@@ -27,7 +27,7 @@ pub enum MessageEncoding {
 
 impl MessageEncoding {
     /// Returns the size of the largest body in bytes.
-    pub(super) fn largest(self) -> usize {
+    pub(crate) fn largest(self) -> usize {
         /// The service's limit.
         const TEXT: usize = 64 * 1024;
         match self {
@@ -36,7 +36,7 @@ impl MessageEncoding {
         }
     }
 
-    pub(super) fn encode(self, body: &[u8]) -> Result<String> {
+    pub(crate) fn encode(self, body: &[u8]) -> Result<String> {
         match self {
             Self::Base64 => Ok(base64::encode(body)),
             Self::Text => match std::str::from_utf8(body) {
@@ -47,7 +47,7 @@ impl MessageEncoding {
     }
 
     /// Decodes a message's text, from any producer.
-    pub(super) fn decode(self, text: String) -> Bytes {
+    pub(crate) fn decode(self, text: String) -> Bytes {
         match self {
             // The decoder is lenient, so text counts as base64 only if encoding it again gives the
             // same text.

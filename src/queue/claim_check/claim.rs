@@ -15,15 +15,15 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A reference to a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Claim {
+pub(crate) struct Claim {
     encoding: Encoding,
     length: usize,
-    pub(super) id: ClaimId,
+    pub(crate) id: ClaimId,
 }
 
 /// The last part of a blob's name: 32 hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ClaimId(Arc<str>);
+pub(crate) struct ClaimId(Arc<str>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encoding {
@@ -37,13 +37,13 @@ enum Encoding {
 const MARKER: &str = "reveille-claim ";
 const VERSION: &str = "1";
 
-pub(super) fn is_marked(body: &[u8]) -> bool {
+pub(crate) fn is_marked(body: &[u8]) -> bool {
     body.starts_with(MARKER.as_bytes())
 }
 
 impl Claim {
     /// Compresses a body if that makes it smaller; returns the reference and the blob's bytes.
-    pub(super) fn pack(id: ClaimId, body: Bytes) -> (Self, Bytes) {
+    pub(crate) fn pack(id: ClaimId, body: Bytes) -> (Self, Bytes) {
         let mut packed = Vec::new();
         // The fastest level: most of the gain for a quarter of the time.
         let mut encoder = GzEncoder::new(&body[..], Compression::fast());
@@ -64,7 +64,7 @@ impl Claim {
     }
 
     /// Parses a body from the queue; `None` for an ordinary body.
-    pub(super) fn parse(body: &[u8]) -> Option<Result<Self>> {
+    pub(crate) fn parse(body: &[u8]) -> Option<Result<Self>> {
         let rest = body.strip_prefix(MARKER.as_bytes())?;
         Some(Self::parse_fields(rest))
     }
@@ -94,7 +94,7 @@ impl Claim {
     }
 
     /// Checks the stated length.
-    pub(super) fn check(&self, max: usize) -> Result<()> {
+    pub(crate) fn check(&self, max: usize) -> Result<()> {
         if self.length <= max {
             return Ok(());
         }
@@ -103,7 +103,7 @@ impl Claim {
     }
 
     /// Restores the body from the blob's bytes; allocates no more memory than the stated length.
-    pub(super) fn unpack(&self, blob: &Bytes) -> Result<Bytes> {
+    pub(crate) fn unpack(&self, blob: &Bytes) -> Result<Bytes> {
         let body = match self.encoding {
             Encoding::Plain => blob.clone(),
             Encoding::Gzip => {
@@ -143,7 +143,7 @@ impl Encoding {
 
 impl ClaimId {
     /// Creates an unguessable, unique id.
-    pub(super) fn random() -> Result<Self> {
+    pub(crate) fn random() -> Result<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|error| {
             let message = "no random numbers from the operating system";
@@ -152,12 +152,12 @@ impl ClaimId {
         Ok(Self::of(u128::from_be_bytes(bytes)))
     }
 
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
         (text.len() == 32 && text.bytes().all(digit)).then(|| Self(text.into()))
     }
 
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 

@@ -37,6 +37,8 @@ pub(crate) enum Decoded {
 /// Bytes of the epoch in a token, and of the four lengths after it.
 const EPOCH: usize = 16;
 const LENGTHS: usize = 2;
+/// The most bytes of a sequence in a token.
+const SEQUENCE: usize = 8;
 /// The most bytes of a total in a token. 96 bits hold 2^32 of the greatest values that one event
 /// can state, and a token stays within its 64 bytes.
 const SUM: usize = 12;
@@ -129,6 +131,11 @@ impl Counters {
         for (at, counter) in counters.iter_mut().enumerate() {
             let length = usize::from(bytes[at / 2] >> (4 * (at % 2)) & 15);
             let (own, others) = rest.split_at_checked(length)?;
+            // A relay writes no leading zeros, and no more bytes than these.
+            let most = if at == 0 { SEQUENCE } else { SUM };
+            if length > most || own.last() == Some(&0) {
+                return None;
+            }
             let mut wide = [0; 16];
             wide[..length].copy_from_slice(own);
             (*counter, rest) = (u128::from_le_bytes(wide), others);
@@ -245,5 +252,33 @@ impl fmt::Display for Epoch {
 impl fmt::Debug for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_no_relay_has_written_is_malformed() {
+        let epoch = Epoch(7);
+        let read = |lengths: [u8; LENGTHS], counters: &[u8]| {
+            let bytes = [&epoch.0.to_le_bytes()[..], &lengths, counters].concat();
+            Counters::read(&Token(bytes.into()), epoch)
+        };
+        let own = Counters {
+            notifications: 9,
+            ..Counters::starting_at(7)
+        };
+        assert_eq!(read([0x11, 0], &[7, 9]), Decoded::Current(own));
+        let long = [9; 15];
+        for (lengths, counters) in [
+            ([0x12, 0], &[7, 0, 9][..]),
+            ([0x09, 0], &long[..9]),
+            ([0xd0, 0], &long[..13]),
+            ([0, 0xf0], &long[..15]),
+        ] {
+            assert_eq!(read(lengths, counters), Decoded::Malformed, "{lengths:x?}");
+        }
     }
 }

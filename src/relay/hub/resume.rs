@@ -27,10 +27,10 @@ use crate::types::{ListenerId, Selector, Token};
 
 /// The revision up to which a subscriber has all changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ResumePoint {
-    pub(super) revision: NonZeroU64,
+pub(crate) struct ResumePoint {
+    pub(crate) revision: NonZeroU64,
     /// A hash of the listener and its selectors: the number is valid for these only.
-    pub(super) digest: u64,
+    pub(crate) digest: u64,
 }
 
 /// Bytes of the epoch, the revision and the digest.
@@ -38,7 +38,7 @@ const EPOCH: usize = 16;
 const NUMBER: usize = 8;
 
 impl ResumePoint {
-    pub(super) fn token(self, epoch: Epoch) -> Token {
+    pub(crate) fn token(self, epoch: Epoch) -> Token {
         let mut token = Vec::with_capacity(EPOCH + 2 * NUMBER);
         token.extend_from_slice(&epoch.0.to_le_bytes());
         token.extend_from_slice(&self.revision.get().to_le_bytes());
@@ -47,7 +47,7 @@ impl ResumePoint {
     }
 
     /// Reads a token; `None` where it is of another run of the relay, or malformed.
-    pub(super) fn read(token: &Token, epoch: Epoch) -> Option<Self> {
+    pub(crate) fn read(token: &Token, epoch: Epoch) -> Option<Self> {
         let (own, rest) = token.0.split_first_chunk::<EPOCH>()?;
         let (revision, rest) = rest.split_first_chunk::<NUMBER>()?;
         let digest: [u8; NUMBER] = rest.try_into().ok()?;

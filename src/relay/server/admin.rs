@@ -221,7 +221,7 @@ fn may_see_listener(requester: &Requester, view: &ListenerStats) -> bool {
     view.selectors.iter().all(allows) || requester.allows(Action::Admin, Target::Relay)
 }
 
-pub(super) fn page_size(stated: u32) -> Result<usize> {
+pub(crate) fn page_size(stated: u32) -> Result<usize> {
     match usize::try_from(stated).unwrap_or(usize::MAX) {
         0 => Ok(Limits::PAGE),
         count if count <= Limits::PAGE_MAX => Ok(count),

@@ -54,7 +54,7 @@ pub(super) struct RequestBody {
 
 /// Follows the messages in a body (a flag, four bytes of length, the message).
 #[derive(Debug)]
-struct MessageScanner {
+pub(crate) struct MessageScanner {
     /// Maximum length of a message.
     limit: usize,
     prefix: [u8; PREFIX],
@@ -66,13 +66,13 @@ struct MessageScanner {
 
 /// The result of scanning some bytes of a body.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Scanned {
+pub(crate) struct Scanned {
     /// End of the last complete message; 0 without one.
-    complete: usize,
+    pub(crate) complete: usize,
     /// Number of messages completed by these bytes.
-    count: u64,
+    pub(crate) count: u64,
     /// The declared length of a message beyond the limit. Later bytes are not scanned.
-    oversized: Option<u32>,
+    pub(crate) oversized: Option<u32>,
 }
 
 /// Reason to stop waiting for the rest of a request.
@@ -303,7 +303,7 @@ impl Body for RequestBody {
 }
 
 impl MessageScanner {
-    fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
             prefix: [0; PREFIX],
@@ -313,7 +313,7 @@ impl MessageScanner {
     }
 
     /// Scans bytes of the body, up to a message that is too large.
-    fn scan(&mut self, bytes: &[u8]) -> Scanned {
+    pub(crate) fn scan(&mut self, bytes: &[u8]) -> Scanned {
         let mut scanned = Scanned::default();
         let mut at = 0;
         while at < bytes.len() {
@@ -344,7 +344,7 @@ impl MessageScanner {
         scanned
     }
 
-    fn is_unfinished(&self) -> bool {
+    pub(crate) fn is_unfinished(&self) -> bool {
         self.filled > 0
     }
 

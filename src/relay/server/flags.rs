@@ -459,7 +459,7 @@ fn to_wire(event: Event) -> proto::WatchFlagResponse {
 }
 
 /// Parses a page token, which names the last entry of the previous page: `FLAG/LISTENER`.
-fn watcher_token(token: &str) -> Result<Option<(FlagName, ListenerId)>> {
+pub(crate) fn watcher_token(token: &str) -> Result<Option<(FlagName, ListenerId)>> {
     if token.is_empty() {
         return Ok(None);
     }

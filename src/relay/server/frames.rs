@@ -16,9 +16,19 @@ struct FrameParser {
     payload: usize,
 }
 
+/// What a parser finds in its bytes.
+enum Part {
+    Header {
+        kind: u8,
+        flags: u8,
+    },
+    /// The end of a frame.
+    End,
+}
+
 /// Monitors the frames that a connection receives and sends.
 #[derive(Debug, Default)]
-pub(super) struct FrameWatch {
+pub(crate) struct FrameWatch {
     received: FrameParser,
     sent: FrameParser,
     /// A header block is incomplete.
@@ -41,11 +51,11 @@ struct RateWindow {
 
 /// The result of one read.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Received {
-    /// A frame is complete, and no header block is open.
-    pub(super) progress: bool,
+pub(crate) struct Received {
+    /// A frame is complete, and no header block was open at its end.
+    pub(crate) progress: bool,
     /// The control frames exceed the limit.
-    pub(super) flood: bool,
+    pub(crate) flood: bool,
 }
 
 /// A frame header's bytes (RFC 9113, section 4.1).
@@ -69,30 +79,35 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 impl FrameWatch {
     /// Processes received bytes. Reads the clock only for a control frame beyond the earned ones.
-    pub(super) fn received(&mut self, bytes: &[u8], now: impl Fn() -> Tick) -> Received {
-        let mut flood = false;
+    pub(crate) fn received(&mut self, bytes: &[u8], now: impl Fn() -> Tick) -> Received {
+        let mut received = Received::default();
         let block = &mut self.in_header_block;
         let (answered, other) = (&mut self.answered, &mut self.other);
-        let ended = self.received.feed(bytes, |kind, flags| match kind {
-            HEADERS | CONTINUATION => {
-                *block = flags & END_HEADERS == 0;
-                other.earn(1);
-            }
-            DATA => other.earn(1),
-            PING | SETTINGS => flood |= answered.add_exceeds(MAX_ANSWERED, &now),
-            _ => flood |= other.add_exceeds(MAX_OTHER, &now),
+        self.received.feed(bytes, |part| match part {
+            // At each end, so that the result does not depend on how the bytes are split.
+            Part::End => received.progress |= !*block,
+            Part::Header { kind, flags } => match kind {
+                HEADERS | CONTINUATION => {
+                    *block = flags & END_HEADERS == 0;
+                    other.earn(1);
+                }
+                DATA => other.earn(1),
+                PING | SETTINGS => received.flood |= answered.add_exceeds(MAX_ANSWERED, &now),
+                _ => received.flood |= other.add_exceeds(MAX_OTHER, &now),
+            },
         });
-        Received {
-            progress: ended && !self.in_header_block,
-            flood,
-        }
+        received
     }
 
     /// Processes sent bytes.
-    pub(super) fn sent(&mut self, bytes: &[u8]) {
+    pub(crate) fn sent(&mut self, bytes: &[u8]) {
         let (answered, other) = (&mut self.answered, &mut self.other);
-        self.sent.feed(bytes, |kind, _| {
-            if matches!(kind, DATA | HEADERS) {
+        self.sent.feed(bytes, |part| {
+            if let Part::Header {
+                kind: DATA | HEADERS,
+                ..
+            } = part
+            {
                 answered.earn(1);
                 other.earn(EARNED_OTHER);
             }
@@ -100,16 +115,14 @@ impl FrameWatch {
     }
 
     /// Returns whether a frame or a header block is incomplete.
-    pub(super) fn is_unfinished(&self) -> bool {
+    pub(crate) fn is_unfinished(&self) -> bool {
         self.in_header_block || self.received.filled > 0
     }
 }
 
 impl FrameParser {
-    /// Processes bytes, and calls `found` with type and flags of each complete header. Returns
-    /// whether a frame is complete.
-    fn feed(&mut self, mut bytes: &[u8], mut found: impl FnMut(u8, u8)) -> bool {
-        let mut ended = false;
+    /// Processes bytes, and calls `found` with each complete header and each end of a frame.
+    fn feed(&mut self, mut bytes: &[u8], mut found: impl FnMut(Part)) {
         while !bytes.is_empty() {
             if self.filled < HEADER {
                 let count = bytes.len().min(HEADER - self.filled);
@@ -121,17 +134,16 @@ impl FrameParser {
                 }
                 let [a, b, c, kind, flags, ..] = self.header;
                 self.payload = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-                found(kind, flags);
+                found(Part::Header { kind, flags });
             }
             let count = bytes.len().min(self.payload);
             self.payload -= count;
             bytes = &bytes[count..];
             if self.payload == 0 {
                 self.filled = 0;
-                ended = true;
+                found(Part::End);
             }
         }
-        ended
     }
 }
 
@@ -182,7 +194,10 @@ mod tests {
         for piece in 1..bytes.len() {
             let (mut frames, mut kinds) = (FrameParser::default(), Vec::new());
             for piece in bytes.chunks(piece) {
-                frames.feed(piece, |kind, _| kinds.push(kind));
+                frames.feed(piece, |part| match part {
+                    Part::Header { kind, .. } => kinds.push(kind),
+                    Part::End => {}
+                });
             }
             assert_eq!(kinds, [SETTINGS, DATA, PING, HEADERS], "by {piece}");
             assert_eq!(frames.filled, 0);
@@ -255,6 +270,28 @@ mod tests {
                 assert!(!watch.received(&other, || later).flood, "{kind}");
             }
             assert!(watch.received(&other, || later).flood, "{kind}");
+        }
+    }
+
+    #[test]
+    fn progress_does_not_depend_on_how_the_bytes_are_split() {
+        let block = |flags| frame(CONTINUATION, flags, 9);
+        for (bytes, progress) in [
+            // The last frame of the block has not ended.
+            (
+                [frame(HEADERS, 0, 9), block(END_HEADERS)[..12].to_vec()],
+                false,
+            ),
+            // A frame ended before the block began.
+            ([frame(DATA, 0, 9), frame(HEADERS, 0, 9)], true),
+        ] {
+            let bytes = bytes.concat();
+            for piece in 1..=bytes.len() {
+                let mut watch = FrameWatch::default();
+                let mut pieces = bytes.chunks(piece);
+                let any = pieces.any(|piece| watch.received(piece, Tick::default).progress);
+                assert_eq!(any, progress, "by {piece}");
+            }
         }
     }
 

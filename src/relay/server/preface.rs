@@ -4,13 +4,13 @@
 
 use std::io;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// HTTP/2's connection preface (RFC 9113, section 3.4).
-pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Reads and checks the preface.
-pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     let mut bytes = [0; PREFACE.len()];
     // Compares after each read, so that another protocol is refused at its first bytes.
     let mut filled = 0;

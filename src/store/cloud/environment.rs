@@ -87,9 +87,9 @@ pub(in crate::store) fn container_at(
 }
 
 /// A bucket, and a prefix that is empty or ends in `/`.
-type BucketPath = (String, String);
+pub(crate) type BucketPath = (String, String);
 
-fn bucket_path(scheme: &str, rest: &str) -> Result<BucketPath> {
+pub(crate) fn bucket_path(scheme: &str, rest: &str) -> Result<BucketPath> {
     let rule = |what: &str| {
         let rule = format!("`{scheme}:{rest}` {what}: `{scheme}://CONTAINER[/PREFIX]`");
         Err(Error::invalid("store", rule))

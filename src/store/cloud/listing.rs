@@ -9,20 +9,20 @@ use super::super::ETag;
 
 /// A page of a list.
 #[derive(Debug, Default)]
-pub(super) struct Listing {
-    pub(super) blobs: Vec<ListedBlob>,
+pub(crate) struct Listing {
+    pub(crate) blobs: Vec<ListedBlob>,
     /// Number of blobs whose names XML cannot contain.
-    pub(super) unnameable: u64,
-    pub(super) next: Option<String>,
+    pub(crate) unnameable: u64,
+    pub(crate) next: Option<String>,
 }
 
 /// A blob in a list.
 #[derive(Debug)]
-pub(super) struct ListedBlob {
-    pub(super) name: String,
-    pub(super) etag: ETag,
-    pub(super) last_modified: SystemTime,
-    pub(super) metadata: BTreeMap<String, String>,
+pub(crate) struct ListedBlob {
+    pub(crate) name: String,
+    pub(crate) etag: ETag,
+    pub(crate) last_modified: SystemTime,
+    pub(crate) metadata: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
@@ -68,7 +68,7 @@ struct Properties {
 }
 
 /// Parses the answer; `None` for malformed XML.
-pub(super) fn parse(answer: &[u8]) -> Option<Listing> {
+pub(crate) fn parse(answer: &[u8]) -> Option<Listing> {
     let text = std::str::from_utf8(answer).ok()?;
     let results: Results = quick_xml::de::from_str(text.trim_start_matches('\u{feff}')).ok()?;
     let all = results.blobs.blob.into_iter();
@@ -82,6 +82,8 @@ pub(super) fn parse(answer: &[u8]) -> Option<Listing> {
             etag: ETag::new(&quoted(&blob.properties.etag)),
             last_modified: modified.into(),
             metadata: metadata
+                // The parser also returns attributes, such as `Encrypted`, and text.
+                .filter(|(name, _)| !name.starts_with(['@', '$']))
                 .map(|(name, value)| (name.to_ascii_lowercase(), value))
                 .collect(),
         })
@@ -130,6 +132,13 @@ mod tests {
 
     #[test]
     fn an_empty_list_and_malformed_answers() {
+        let encrypted = ANSWER.replace("<Metadata><", "<Metadata Encrypted=\"true\"><");
+        let listing = parse(encrypted.as_bytes()).expect("an answer");
+        assert_eq!(
+            listing.blobs[0].metadata.len(),
+            2,
+            "an attribute is no metadata"
+        );
         let empty = "<EnumerationResults><Blobs/><NextMarker/></EnumerationResults>";
         let listing = parse(empty.as_bytes()).expect("an answer");
         assert!(listing.blobs.is_empty() && listing.next.is_none());
