@@ -8,7 +8,7 @@
 use std::{env, sync::Arc};
 
 use reveille::{
-    Client, ListenerId,
+    Client, ClientConfig, ListenerId,
     listener::{Delivery, Listener, ListenerConfig},
     queue::{AzureQueue, Metered, RetryConfig, Retrying, Tariff, WorkQueue},
 };
@@ -31,7 +31,7 @@ async fn main() -> reveille::Result<()> {
     let config = ListenerConfig::default();
     let options = config.subscription(ListenerId::unique("worker")?, &queue);
     let listener = Listener::builder(Arc::new(queue))
-        .wakes(Client::new(&url)?.subscribe(options)?)
+        .wakes(Client::with_config(&url, ClientConfig::from_environment()?)?.subscribe(options)?)
         .config(config)
         .start(async |job: Delivery| {
             println!("{}", String::from_utf8_lossy(&job.message.body));

@@ -4,7 +4,7 @@
 
 use std::{env, time::Duration};
 
-use reveille::{Client, FlagName, ListenerId, release::Release};
+use reveille::{Client, ClientConfig, FlagName, ListenerId, release::Release};
 
 #[tokio::main]
 async fn main() -> reveille::Result<()> {
@@ -15,7 +15,7 @@ async fn main() -> reveille::Result<()> {
     let name = arguments.next().unwrap_or_else(|| "go-live".to_owned());
     let name = FlagName::new(&name)?;
 
-    let client = Client::new(&url)?;
+    let client = Client::with_config(&url, ClientConfig::from_environment()?)?;
     client.ready(Duration::from_secs(10)).await?;
 
     // Watches before it reads, so that no unleash in between is missed.

@@ -6,7 +6,7 @@
 use std::{env, sync::Arc};
 
 use reveille::{
-    Client, ListenerId,
+    Client, ClientConfig, ListenerId,
     listener::{Delivery, HandlerResult, Listener, ListenerConfig},
     queue::{SqliteQueue, WorkQueue},
 };
@@ -32,7 +32,7 @@ async fn main() -> reveille::Result<()> {
     let config = ListenerConfig::default();
     let options = config.subscription(ListenerId::unique("worker")?, &queue);
     let listener = Listener::builder(Arc::new(queue))
-        .wakes(Client::new(&url)?.subscribe(options)?)
+        .wakes(Client::with_config(&url, ClientConfig::from_environment()?)?.subscribe(options)?)
         .poison(Arc::new(poison))
         .config(config)
         .start(handle)

@@ -10,6 +10,7 @@ mod config;
 mod connection;
 mod connector;
 mod credential;
+mod environment;
 mod flag_watch;
 mod flags;
 mod pages;

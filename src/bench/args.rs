@@ -135,6 +135,7 @@ pub(super) struct Runs {
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct Servers {
     /// Measure this relay instead of starting one. Its processor time and memory are unknown then.
+    /// For TLS and a token: REVEILLE_CA, REVEILLE_CERT, REVEILLE_KEY, REVEILLE_TOKEN_FILE.
     /// REVEILLE_RELAY is ignored, so that a bench never loads a relay by accident.
     #[arg(long, value_name = "URL")]
     pub(super) relay: Option<String>,

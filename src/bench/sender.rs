@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use reveille::{Client, Notification, Publisher, PublisherOptions, QueueAddress};
+use reveille::{Notification, Publisher, PublisherOptions, QueueAddress};
 
 use super::{
     Server,
@@ -65,7 +65,7 @@ impl Sender {
                     ..PublisherOptions::default()
                 };
                 Self::Reveille {
-                    publisher: Client::new(&broker.target)?.publisher_with(options),
+                    publisher: broker.client()?.publisher_with(options),
                     queues: queues.to_vec(),
                 }
             }

@@ -8,7 +8,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use reveille::{Client, ListenerId, QueueAddress, SubscribeOptions, Subscription};
+use reveille::{Client, ClientConfig, ListenerId, QueueAddress, SubscribeOptions, Subscription};
 use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_stream::StreamExt;
 
@@ -123,7 +123,8 @@ fn start(args: &SubscribersArgs, counter: &Arc<DeliveryCounter>) -> Result<JoinS
         };
         match args.server {
             Server::Reveille => {
-                let client = Client::new(&args.target)?;
+                let config = ClientConfig::from_environment()?;
+                let client = Client::with_config(&args.target, config)?;
                 for index in first..first + count {
                     let id = ListenerId::new(&format!("bench-{index}"))?;
                     let subscription =

@@ -106,7 +106,7 @@ impl From<Denial> for Error {
     fn from(denial: Denial) -> Self {
         match denial {
             Denial::TooManyFailures { retry_after } => {
-                Self::new(ErrorKind::Exhausted, denial.to_string()).with_retry_after(retry_after)
+                Self::new(ErrorKind::Unavailable, denial.to_string()).with_retry_after(retry_after)
             }
             _ => Self::new(ErrorKind::Denied, denial.to_string()),
         }

@@ -304,7 +304,11 @@ impl AccessState {
             why: &why,
         });
         match denial {
-            Denial::TooManyFailures { .. } => to_status(denial.into()),
+            // Not RESOURCE_EXHAUSTED: of a `Subscribe` that is a statement on its size.
+            Denial::TooManyFailures { retry_after } => {
+                let error = Error::new(ErrorKind::Unavailable, why);
+                to_status(error.with_retry_after(retry_after))
+            }
             _ => Status::unauthenticated(why),
         }
     }
