@@ -88,7 +88,7 @@ impl AuthFile {
 
     /// Returns the directory that the paths in the file are relative to.
     fn directory(&self) -> &Path {
-        self.path.parent().unwrap_or(Path::new(""))
+        self.path.parent().unwrap_or_else(|| Path::new(""))
     }
 
     fn read_form(&self, form: FileForm) -> Result<AuthConfig> {
