@@ -155,7 +155,7 @@ impl Verb {
             Self::Sweep(args) => Box::pin(args.run(settings)).await,
             Self::Queue(args) => Box::pin(args.run(settings)).await,
             Self::Guard(args) => args.run().await,
-            verb => Box::pin(program::until_interrupted(verb.call(settings))).await,
+            verb => program::until_interrupted(Box::pin(verb.call(settings))).await,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use reveille::{Node, NodeConfig, RelayConfig};
+use reveille::{Client, ClientConfig, Node, NodeConfig, RelayConfig};
 
 use super::{Server, args::RelayArgs, child, metrics::Metrics, usage::Usage};
 use crate::cli::subprocess::Subprocess;
@@ -21,6 +21,11 @@ pub(super) struct Broker {
 }
 
 impl Broker {
+    /// Returns a client of the relay, with the TLS and the credential of the environment.
+    pub(super) fn client(&self) -> Result<Client> {
+        Ok(Client::with_config(&self.target, ClientConfig::from_environment()?)?)
+    }
+
     /// Starts a server, or uses the relay with the URL `relay`.
     pub(super) async fn start(server: Server, relay: Option<&str>) -> Result<Self> {
         if let Some(relay) = relay {

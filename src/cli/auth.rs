@@ -74,7 +74,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 /// Converts an error of the auth file to wrong configuration, for any kind of cause.
-#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(super) fn misconfigured(error: Error) -> Usage {
     Usage(error.to_string())
 }
