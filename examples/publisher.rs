@@ -18,7 +18,8 @@ async fn main() -> reveille::Result<()> {
 
     let queue = SqliteQueue::open(file, "local/orders".parse()?).await?;
     queue.create().await?;
-    let publisher = Client::with_config(&url, ClientConfig::from_environment()?)?.publisher("example");
+    let publisher =
+        Client::with_config(&url, ClientConfig::from_environment()?)?.publisher("example");
 
     // The put first: a listener that is woken before it finds nothing, and is not woken again.
     let ids = queue.put(vec![NewMessage::new("order 1")]).await?;

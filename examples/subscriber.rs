@@ -16,7 +16,8 @@ async fn main() -> reveille::Result<()> {
     let selector: Selector = selector.parse()?;
 
     let options = SubscribeOptions::new(ListenerId::unique("example")?, [selector]);
-    let mut wakes = Client::with_config(&url, ClientConfig::from_environment()?)?.subscribe(options)?;
+    let mut wakes =
+        Client::with_config(&url, ClientConfig::from_environment()?)?.subscribe(options)?;
     while let Some(work) = wakes.next().await {
         let work = work?;
         // Any wake-up, with any reason and counts, means: read this queue until it is empty.

@@ -23,7 +23,10 @@ pub(super) struct Broker {
 impl Broker {
     /// Returns a client of the relay, with the TLS and the credential of the environment.
     pub(super) fn client(&self) -> Result<Client> {
-        Ok(Client::with_config(&self.target, ClientConfig::from_environment()?)?)
+        Ok(Client::with_config(
+            &self.target,
+            ClientConfig::from_environment()?,
+        )?)
     }
 
     /// Starts a server, or uses the relay with the URL `relay`.

@@ -175,6 +175,8 @@ fn the_documentation_names_every_setting_of_serve() {
         let key = match long {
             "queues" => "`directory` in `[queues]`".to_owned(),
             "queues-name" => "`name` in `[queues]`".to_owned(),
+            "queues-tls" => "`tls` in `[queues]`".to_owned(),
+            "ca" | "cert" | "key" => format!("`{long}` in `[tls]`"),
             "allow-new-file" => "none".to_owned(),
             _ => format!("`{}`", long.replace('-', "_")),
         };

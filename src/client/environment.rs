@@ -73,7 +73,10 @@ mod tests {
         ];
         let config = config(&set).expect("valid");
         assert_eq!(config.tls.ca, Some("ca.pem".into()));
-        assert_eq!(config.tls.identity.expect("one").key, PathBuf::from("me.key"));
+        assert_eq!(
+            config.tls.identity.expect("one").key,
+            PathBuf::from("me.key")
+        );
         assert_eq!(format!("{:?}", config.credential), "(secret)");
         assert!(!config.insecure);
     }
@@ -95,7 +98,10 @@ mod tests {
 
     #[test]
     fn a_certificate_needs_its_key() {
-        for (set, missing) in [("REVEILLE_CERT", "REVEILLE_KEY"), ("REVEILLE_KEY", "REVEILLE_CERT")] {
+        for (set, missing) in [
+            ("REVEILLE_CERT", "REVEILLE_KEY"),
+            ("REVEILLE_KEY", "REVEILLE_CERT"),
+        ] {
             let error = config(&[(set, "file")]).expect_err("half").to_string();
             assert!(error.starts_with(missing), "{error}");
         }

@@ -321,8 +321,7 @@ async fn a_server_that_is_no_relay_is_recognised_by_its_answer() {
     for (url, code, words) in [
         (&*admin, 3, "admin port"),
         (&other, 3, "\"SSH-2.0-test\""),
-        ("https://127.0.0.1:7600", 2, "plain text only"),
-        ("ftp://127.0.0.1:7600", 2, "http://HOST:PORT"),
+        ("ftp://127.0.0.1:7600", 2, "http[s]://HOST:PORT"),
     ] {
         for verb in [
             &["notify", "acct/orders"][..],
