@@ -266,7 +266,7 @@ fn check(transaction: &Transaction<'_>) {
 fn pass_on(transaction: &Transaction<'_>) {
     let mut sender = SenderSession::new(HOP, "here", 7, Fault::NONE);
     let frame = sender.begin(transaction).expect("the file is sound");
-    decodes(frame);
+    decodes(&frame);
     let welcome = Numbered {
         frame: 1,
         content: ReceiverContent::Welcome(Welcome {
@@ -277,14 +277,14 @@ fn pass_on(transaction: &Transaction<'_>) {
     };
     let replies = sender.on_frame(transaction, 2_000_000, welcome);
     let replies = replies.expect("the file is sound").expect("a Welcome");
-    replies.into_iter().for_each(decodes);
+    replies.iter().for_each(decodes);
     let next = sender.next_offer(transaction, 2_000_000);
     if let Some(offer) = next.expect("the file is sound").offer {
-        decodes(offer);
+        decodes(&offer);
     }
 }
 
-fn decodes(frame: SenderFrame) {
+fn decodes(frame: &SenderFrame) {
     let decoded = wire::frame(wire::request(frame.clone()));
-    assert_eq!(decoded.expect("ours"), frame);
+    assert_eq!(decoded.expect("ours"), *frame);
 }

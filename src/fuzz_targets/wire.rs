@@ -1,6 +1,6 @@
 //! The messages of gRPC: requests, which the relay reads, and answers, which clients read.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, sync::Arc};
 
 use bytes::{Buf as _, Bytes};
 use prost::Message;
@@ -56,7 +56,7 @@ pub(super) fn notify(data: &[u8]) {
         let expected = notifications(generated).expect("it was accepted");
         assert_eq!((&*publisher, &own), (&*generated.publisher, &expected));
     }
-    let request = NotifyRequest::new(publisher.clone(), own.clone());
+    let request = NotifyRequest::new(Arc::clone(&publisher), own.clone());
     let encoded = request.encode_to_vec();
     assert_eq!(encoded.len(), request.encoded_len());
     let most: usize = own.iter().map(Notification::encoded_at_most).sum();
