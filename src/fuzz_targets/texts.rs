@@ -138,9 +138,9 @@ fn hosts(text: &str) {
     }
     let host = text.rsplit_once('@').map_or(text, |(_, host)| host);
     // The parser of authorities accepts any text as the port.
-    let end = match host.find(']') {
-        Some(bracket) => Some(bracket + 1),
-        None => host.find(':'),
+    let end = match host.starts_with('[') {
+        true => host.find(']').map(|bracket| bracket + 1),
+        false => host.find(':'),
     };
     let host = &host[..end.unwrap_or(host.len())];
     let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
