@@ -5,6 +5,7 @@
 //! tests replay `fuzz/seeds`, and mutations of these seeds.
 
 mod blobs;
+mod credentials;
 mod files;
 mod frames;
 mod hand_over;
@@ -22,9 +23,10 @@ mod wire;
 type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-const TARGETS: [Target; 11] = [
+const TARGETS: [Target; 12] = [
     ("answers", wire::answers),
     ("blobs", blobs::blobs),
+    ("credentials", credentials::credentials),
     ("files", files::files),
     ("frames", frames::frames),
     ("hand_over", hand_over::hand_over),

@@ -7,6 +7,7 @@ mod cli {
     pub(crate) mod exit;
     pub(crate) mod queue_settings;
     pub(crate) mod settings;
+    pub(crate) mod tls;
     pub(crate) mod values;
 
     pub(crate) mod output {
