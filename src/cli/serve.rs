@@ -220,7 +220,7 @@ impl Args {
             None => default_store()?,
         };
         let node = Box::pin(Node::start(config)).await.map_err(|error| {
-            let usage = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound);
+            let usage = error.kind() == ErrorKind::Invalid;
             let text = output::one_line(&anyhow::Error::new(error));
             if usage {
                 anyhow::Error::new(Usage(text))

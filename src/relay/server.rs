@@ -13,6 +13,7 @@ pub(crate) mod admin;
 mod answers;
 pub(crate) mod body;
 mod budget;
+mod callers;
 mod calls;
 mod certificate;
 mod connection;

@@ -106,8 +106,11 @@ for service in reflection.get_services():
         if f"{file.package}.{described.name}" == service:
             paths.update(f"/{service}/{method.name}" for method in described.method)
 # The relay of this test hosts no queues, and reflection names the service all the same.
-missing = paths ^ set(CALLS)
-expect(not missing, "calls without a row here, or rows without a call", missing)
+missing = paths - set(CALLS)
+expect(not missing, "calls without a row here", missing)
+# The older name of the reflection service, by which this client asks, does not list the newer one.
+gone = set(CALLS) - paths - {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"}
+expect(not gone, "rows without a call", gone)
 
 code, _ = call("/reveille.v1.Relay/Notify", CALLS["/reveille.v1.Relay/Notify"][1][0], owner)
 expect(code == grpc.StatusCode.OK, code)

@@ -114,7 +114,7 @@ impl Serve {
             None => None,
         };
         let node = Box::pin(QueueNode::start(config)).await.map_err(|error| {
-            let is_usage = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound);
+            let is_usage = error.kind() == ErrorKind::Invalid;
             let text = output::one_line(&anyhow::Error::new(error));
             match is_usage {
                 true => anyhow::Error::new(Usage(text)),

@@ -20,10 +20,11 @@ use tonic::service::Routes;
 use tracing::Instrument as _;
 
 use super::{
-    access::{Access, Peer},
+    access::Access,
     activity::Activity,
     addresses::Addresses,
     budget::RequestBudget,
+    certificate::Peer,
     connection,
     incidents::{Incident, Incidents},
     limits::{ConnectionLimits, open_files},

@@ -4,78 +4,29 @@
 //! everything, which suits a relay on loopback. The files are read again every ten seconds, and at
 //! once on request; files that break a rule leave the former ones in use.
 
-use std::{
-    net::SocketAddr,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use http::{Extensions, HeaderMap, header::AUTHORIZATION};
+use http::{Extensions, HeaderMap};
 use tonic::Status;
 
+pub use super::callers::AccessFiles;
 use super::{
+    callers::{Callers, Refusals},
     calls::{Call, Right},
-    certificate::PeerCertificate,
+    certificate::{Peer, PeerCertificate},
     requester::Requester,
 };
 use crate::{
-    base::{
-        clock::{Clock, wall},
-        task::blocking,
-    },
+    base::task::blocking,
     console::Admission,
     error::{Error, ErrorKind, Result},
-    relay::auth::{
-        Action, Attempts, AuditEvent, AuditLog, AuthFile, Authenticator, Caller, Denial, Target,
-    },
+    relay::auth::{Action, Target},
     wire::to_status,
 };
 
-/// The files of a server's access control.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccessFiles {
-    /// The rules, and the files of tokens and keys that they name; see
-    /// [`AuthFile`](crate::auth::AuthFile).
-    pub rules: PathBuf,
-    /// The audit log: denials, and changes of flags, one JSON object a line. Default: none.
-    pub audit_log: Option<PathBuf>,
-}
-
 /// The access control of a server. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Access(Option<Arc<AccessState>>);
-
-#[derive(Debug)]
-pub(super) struct AccessState {
-    file: AuthFile,
-    /// The digest of the files that are in use.
-    digest: std::sync::Mutex<[u8; 32]>,
-    pub(super) authenticator: Authenticator,
-    attempts: Attempts,
-    audit: Option<AuditLog>,
-    clock: Clock,
-    unauthenticated: AtomicU64,
-    denied: AtomicU64,
-}
-
-/// The other side of a connection.
-#[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) address: SocketAddr,
-    pub(super) certificate: PeerCertificate,
-}
-
-/// The counts of refused requests.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Refusals {
-    pub(crate) unauthenticated: u64,
-    pub(crate) denied: u64,
-    pub(crate) audit_lines_lost: u64,
-}
+pub(crate) struct Access(Option<Arc<Callers>>);
 
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -86,21 +37,7 @@ impl Access {
     /// [`ErrorKind::Invalid`], [`ErrorKind::NotFound`] or [`ErrorKind::Unavailable`] with the file
     /// and the rule that it breaks.
     pub(crate) fn load(files: &AccessFiles) -> Result<Self> {
-        let file = AuthFile::new(&files.rules);
-        // Before the files are read: a change in between is found by the next look.
-        let digest = file.digest()?;
-        let config = file.read()?;
-        let audit = files.audit_log.as_ref().map(AuditLog::open).transpose()?;
-        Ok(Self(Some(Arc::new(AccessState {
-            file,
-            digest: std::sync::Mutex::new(digest),
-            authenticator: Authenticator::new(config),
-            attempts: Attempts::default(),
-            audit,
-            clock: Clock::new(),
-            unauthenticated: AtomicU64::new(0),
-            denied: AtomicU64::new(0),
-        }))))
+        Ok(Self(Some(Arc::new(Callers::load(files)?))))
     }
 
     /// Returns whether callers must be known.
@@ -117,9 +54,7 @@ impl Access {
         let Some(state) = self.0.clone() else {
             return Ok(false);
         };
-        if let Some(audit) = &state.audit {
-            audit.reopen();
-        }
+        state.reopen_audit_log();
         let reloaded = blocking(move || state.reload()).await;
         reloaded.unwrap_or_else(|| Err(Error::new(ErrorKind::Closed, "the runtime ends")))
     }
@@ -147,14 +82,8 @@ impl Access {
     }
 
     pub(crate) fn refusals(&self) -> Refusals {
-        let Some(state) = &self.0 else {
-            return Refusals::default();
-        };
-        Refusals {
-            unauthenticated: state.unauthenticated.load(Relaxed),
-            denied: state.denied.load(Relaxed),
-            audit_lines_lost: state.audit.as_ref().map_or(0, AuditLog::lost),
-        }
+        let callers = self.0.as_ref();
+        callers.map_or_else(Refusals::default, |callers| callers.refusals())
     }
 
     /// Checks the caller of a gRPC request, and that it has the right to the call at all. The
@@ -222,105 +151,6 @@ impl Access {
             (None, _) => Ok(Requester::anyone()),
             (Some(_), Some(requester)) => Ok(requester.clone()),
             (Some(_), None) => Err(Status::internal("the request has no caller")),
-        }
-    }
-}
-
-impl AccessState {
-    /// Returns whether the files have changed, and applies them.
-    fn reload(&self) -> Result<bool> {
-        let digest = self.file.digest()?;
-        if *crate::base::sync::lock(&self.digest) == digest {
-            return Ok(false);
-        }
-        let config = self.file.read()?;
-        let (rules, tokens) = (config.policy().rule_count(), config.token_count());
-        self.authenticator.replace(config);
-        *crate::base::sync::lock(&self.digest) = digest;
-        tracing::info!(rules, tokens, "other rules are in use");
-        self.record(&AuditEvent {
-            at: wall(),
-            principal: "",
-            from: None,
-            action: "reload",
-            target: "relay",
-            allowed: true,
-            why: &format!("{rules} rules, {tokens} tokens"),
-        });
-        Ok(true)
-    }
-
-    fn authenticate(
-        &self,
-        headers: &HeaderMap,
-        peer: &Peer,
-        target: &str,
-    ) -> std::result::Result<Caller, Status> {
-        let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
-        let (names, now) = (&peer.certificate.names, wall());
-        let by_certificate = authorization.is_none();
-        // An address with failures must not lock out its known neighbours.
-        let known = self.authenticator.known(authorization, names, now);
-        let caller = match known {
-            Some(caller) => Ok(caller),
-            None => self.verify(authorization, peer, now),
-        };
-        match (caller, peer.certificate.expires_at) {
-            (Ok(caller), Some(end)) if by_certificate => Ok(caller.with_expiry(end)),
-            (Ok(caller), _) => Ok(caller),
-            (Err(denial), _) => Err(self.refuse(denial, peer, target)),
-        }
-    }
-
-    fn verify(
-        &self,
-        authorization: Option<&[u8]>,
-        peer: &Peer,
-        now: std::time::SystemTime,
-    ) -> std::result::Result<Caller, Denial> {
-        let (address, tick) = (peer.address.ip(), self.clock.now());
-        self.attempts.check(address, tick)?;
-        let names = &peer.certificate.names;
-        let caller = self.authenticator.authenticate(authorization, names, now);
-        if let Err(denial) = &caller
-            && denial.is_guess()
-        {
-            self.attempts.failed(address, tick);
-        }
-        caller
-    }
-
-    #[cold]
-    fn refuse(&self, denial: Denial, peer: &Peer, target: &str) -> Status {
-        self.unauthenticated.fetch_add(1, Relaxed);
-        let why = denial.to_string();
-        self.record(&AuditEvent {
-            at: wall(),
-            principal: "",
-            from: Some(peer.address.ip()),
-            action: "authenticate",
-            target,
-            allowed: false,
-            why: &why,
-        });
-        match denial {
-            // Not RESOURCE_EXHAUSTED: of a `Subscribe` that is a statement on its size.
-            Denial::TooManyFailures { retry_after } => {
-                let error = Error::new(ErrorKind::Unavailable, why);
-                to_status(error.with_retry_after(retry_after))
-            }
-            _ => Status::unauthenticated(why),
-        }
-    }
-
-    /// Counts and records a denial.
-    pub(super) fn note_denial(&self) {
-        self.denied.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn record(&self, event: &AuditEvent<'_>) {
-        if let Some(audit) = &self.audit {
-            audit.record(event);
         }
     }
 }

@@ -1,6 +1,9 @@
-//! The names and the end of a client certificate, which the handshake has verified.
+//! The other side of a connection: its address, and its certificate, which the handshake has verified.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    net::SocketAddr,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::{certificate::X509Certificate, extensions::GeneralName, prelude::FromDer as _};
@@ -11,6 +14,13 @@ pub(super) struct PeerCertificate {
     /// The DNS names and URIs of its subject alternative names (RFC 5280, section 4.2.1.6).
     pub(super) names: Vec<String>,
     pub(super) expires_at: Option<SystemTime>,
+}
+
+/// The other side of a connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) address: SocketAddr,
+    pub(super) certificate: PeerCertificate,
 }
 
 impl PeerCertificate {

@@ -10,8 +10,9 @@ use hyper_util::{
 use tonic::service::Routes;
 
 use super::{
-    access::{Access, Peer},
+    access::Access,
     activity::{Activity, Ending},
+    certificate::Peer,
     io::GuardedIo,
     service::ConnectionService,
     streams::StreamExecutor,

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::time::{Instant, Sleep};
 
-use super::access::{AccessState, Peer};
+use super::{callers::Callers, certificate::Peer};
 use crate::{
     base::{backoff::about, clock::wall},
     error::{Error, ErrorKind, Result},
@@ -25,7 +25,7 @@ pub(super) struct Requester(Option<Arc<Known>>);
 
 #[derive(Debug)]
 struct Known {
-    access: Arc<AccessState>,
+    access: Arc<Callers>,
     caller: Caller,
     peer: Arc<Peer>,
 }
@@ -59,7 +59,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
 
 impl Requester {
-    pub(super) fn new(access: Arc<AccessState>, caller: Caller, peer: Arc<Peer>) -> Self {
+    pub(super) fn new(access: Arc<Callers>, caller: Caller, peer: Arc<Peer>) -> Self {
         Self(Some(Arc::new(Known {
             access,
             caller,
@@ -83,7 +83,7 @@ impl Requester {
     /// Checks that the caller may do this.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`], the same for a target that exists and for one that does not.
+    /// [`ErrorKind::Denied`], whether the target exists or not.
     pub(super) fn check(&self, action: Action, target: Target<'_>) -> Result<()> {
         match &self.0 {
             Some(known) if !known.caller.grants().allows(action, target) => {

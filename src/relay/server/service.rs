@@ -17,11 +17,12 @@ use tonic::{body::Body, service::Routes};
 use tower::Service;
 
 use super::{
-    access::{Access, Peer},
+    access::Access,
     activity::Activity,
     answers::{AnswerPermit, ChunkedBody, ConnectionAnswers},
     body::RequestBody,
     calls::{Call, CallKind},
+    certificate::Peer,
     incidents::Incident,
     requests::SharedBody,
 };

@@ -13,6 +13,9 @@ use crate::{
     tls::Authority,
 };
 
+/// A token in its right form that the relay does not know.
+const WRONG: &str = "rvl_aaaaaaaaaa_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
 /// Returns the error of a client that asks the relay for an answer.
 async fn refused(client: &Client) -> String {
     let error = within("an answer", client.ready(Duration::ZERO)).await;
@@ -119,7 +122,7 @@ async fn a_client_certificate_names_its_principal() {
             "both",
             authority.issue(&["spiffe://example.com/billing"]),
         ))),
-        credential: Credential::text("rvl_wrong"),
+        credential: Credential::text(WRONG),
         ..reveille::ClientConfig::default()
     };
     let both = Client::with_config(&relay.relay.url(), both).expect("a client");

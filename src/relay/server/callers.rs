@@ -1,0 +1,201 @@
+//! The callers of a server: their authentication, the audit log, and the counts of refusals.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use http::{HeaderMap, header::AUTHORIZATION};
+use tonic::Status;
+
+use super::certificate::Peer;
+use crate::{
+    base::{
+        clock::{Clock, wall},
+        sync::lock,
+    },
+    error::{Error, ErrorKind, Result},
+    relay::auth::{Attempts, AuditEvent, AuditLog, AuthFile, Authenticator, Caller, Denial},
+    wire::to_status,
+};
+
+/// The files of a server's access control.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessFiles {
+    /// The rules, and the files of tokens and keys that they name; see
+    /// [`AuthFile`](crate::auth::AuthFile).
+    pub rules: PathBuf,
+    /// The audit log: denials, and changes of flags, one JSON object a line. Default: none.
+    pub audit_log: Option<PathBuf>,
+}
+
+/// The rules of a server and its callers, behind [`Access`](super::access::Access).
+#[derive(Debug)]
+pub(super) struct Callers {
+    file: AuthFile,
+    /// The digest of the files that are in use.
+    digest: Mutex<[u8; 32]>,
+    pub(super) authenticator: Authenticator,
+    attempts: Attempts,
+    audit: Option<AuditLog>,
+    clock: Clock,
+    unauthenticated: AtomicU64,
+    denied: AtomicU64,
+}
+
+/// The counts of refused requests.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Refusals {
+    pub(crate) unauthenticated: u64,
+    pub(crate) denied: u64,
+    pub(crate) audit_lines_lost: u64,
+}
+
+impl Callers {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] or [`ErrorKind::Unavailable`] with the file and the rule that it breaks.
+    pub(super) fn load(files: &AccessFiles) -> Result<Self> {
+        let file = AuthFile::new(&files.rules);
+        // Before the files are read: a change in between is found by the next look.
+        let (digest, config) = file
+            .digest()
+            .and_then(|digest| Ok((digest, file.read()?)))
+            // A file of the configuration that is missing is a wrong configuration.
+            .map_err(|error| match error.kind() {
+                ErrorKind::NotFound => Error::new(ErrorKind::Invalid, error.to_string()),
+                _ => error,
+            })?;
+        let audit = files.audit_log.as_ref().map(AuditLog::open).transpose()?;
+        Ok(Self {
+            file,
+            digest: Mutex::new(digest),
+            authenticator: Authenticator::new(config),
+            attempts: Attempts::default(),
+            audit,
+            clock: Clock::new(),
+            unauthenticated: AtomicU64::new(0),
+            denied: AtomicU64::new(0),
+        })
+    }
+
+    /// Opens the audit log again by its path, after it was rotated.
+    pub(super) fn reopen_audit_log(&self) {
+        if let Some(audit) = &self.audit {
+            audit.reopen();
+        }
+    }
+
+    pub(super) fn refusals(&self) -> Refusals {
+        Refusals {
+            unauthenticated: self.unauthenticated.load(Relaxed),
+            denied: self.denied.load(Relaxed),
+            audit_lines_lost: self.audit.as_ref().map_or(0, AuditLog::lost),
+        }
+    }
+
+    /// Returns whether the files have changed, and applies them.
+    pub(super) fn reload(&self) -> Result<bool> {
+        let digest = self.file.digest()?;
+        if *lock(&self.digest) == digest {
+            return Ok(false);
+        }
+        let config = self.file.read()?;
+        let (rules, tokens) = (config.policy().rule_count(), config.token_count());
+        self.authenticator.replace(config);
+        *lock(&self.digest) = digest;
+        tracing::info!(rules, tokens, "other rules are in use");
+        self.record(&AuditEvent {
+            at: wall(),
+            principal: "",
+            from: None,
+            action: "reload",
+            target: "relay",
+            allowed: true,
+            why: &format!("{rules} rules, {tokens} tokens"),
+        });
+        Ok(true)
+    }
+
+    /// Returns the caller of a request.
+    ///
+    /// # Errors
+    /// The answer to a caller that is not known.
+    pub(super) fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        peer: &Peer,
+        target: &str,
+    ) -> std::result::Result<Caller, Status> {
+        let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+        let (names, now) = (&peer.certificate.names, wall());
+        let by_certificate = authorization.is_none();
+        // An address with failures must not lock out its known neighbours.
+        let known = self.authenticator.known(authorization, names, now);
+        let caller = match known {
+            Some(caller) => Ok(caller),
+            None => self.verify(authorization, peer, now),
+        };
+        match (caller, peer.certificate.expires_at) {
+            (Ok(caller), Some(end)) if by_certificate => Ok(caller.with_expiry(end)),
+            (Ok(caller), _) => Ok(caller),
+            (Err(denial), _) => Err(self.refuse(denial, peer, target)),
+        }
+    }
+
+    fn verify(
+        &self,
+        authorization: Option<&[u8]>,
+        peer: &Peer,
+        now: std::time::SystemTime,
+    ) -> std::result::Result<Caller, Denial> {
+        let (address, tick) = (peer.address.ip(), self.clock.now());
+        self.attempts.check(address, tick)?;
+        let names = &peer.certificate.names;
+        let caller = self.authenticator.authenticate(authorization, names, now);
+        if let Err(denial) = &caller
+            && denial.is_guess()
+        {
+            self.attempts.failed(address, tick);
+        }
+        caller
+    }
+
+    #[cold]
+    fn refuse(&self, denial: Denial, peer: &Peer, target: &str) -> Status {
+        self.unauthenticated.fetch_add(1, Relaxed);
+        let why = denial.to_string();
+        self.record(&AuditEvent {
+            at: wall(),
+            principal: "",
+            from: Some(peer.address.ip()),
+            action: "authenticate",
+            target,
+            allowed: false,
+            why: &why,
+        });
+        match denial {
+            // Not RESOURCE_EXHAUSTED: of a `Subscribe` that is a statement on its size.
+            Denial::TooManyFailures { retry_after } => {
+                let error = Error::new(ErrorKind::Unavailable, why);
+                to_status(error.with_retry_after(retry_after))
+            }
+            _ => Status::unauthenticated(why),
+        }
+    }
+
+    /// Counts and records a denial.
+    pub(super) fn note_denial(&self) {
+        self.denied.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn record(&self, event: &AuditEvent<'_>) {
+        if let Some(audit) = &self.audit {
+            audit.record(event);
+        }
+    }
+}
