@@ -284,7 +284,9 @@ impl Args {
                 let tls = self.client_tls.resolve(&settings.tls);
                 let credential = self.credential.resolve(settings);
                 let queues = self.host.resolve(place, &settings.queues, &tls, credential);
-                Some(queues?)
+                let mut queues = queues?;
+                queues.host.insecure = insecure;
+                Some(queues)
             }
             None => None,
         };

@@ -33,8 +33,14 @@ impl Connector {
         match (uri.scheme_str(), uri.authority()) {
             (Some("http"), Some(_)) => Ok((endpoint, Self::plain())),
             (Some("https"), Some(authority)) => {
-                let authority = authority.as_str().to_owned();
-                Ok((secure(&authority).ok_or_else(refuse)?, Self::secure(tls)?))
+                let named = authority.as_str().to_owned();
+                let address = match authority.port() {
+                    Some(_) => named.clone(),
+                    // RFC 9110, section 4.2.2.
+                    None => format!("{named}:443"),
+                };
+                let endpoint = secure(&named, &address).ok_or_else(refuse)?;
+                Ok((endpoint, Self::secure(tls)?))
             }
             _ => Err(refuse()),
         }
@@ -121,7 +127,7 @@ impl Connector {
 /// Returns an endpoint whose requests say `https`. tonic itself must not see that scheme where it
 /// connects: with its own TLS features, which another crate may enable, it refuses a foreign
 /// connector for it.
-fn secure(authority: &str) -> Option<Endpoint> {
-    let endpoint = Endpoint::from_shared(format!("http://{authority}")).ok()?;
+fn secure(authority: &str, address: &str) -> Option<Endpoint> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
     Some(endpoint.origin(format!("https://{authority}").parse().ok()?))
 }

@@ -58,7 +58,8 @@ impl Credential {
     /// Returns the value of the header `authorization`.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] without a usable credential.
+    /// [`ErrorKind::Denied`] without a usable credential; [`ErrorKind::Unavailable`] if its file
+    /// cannot be read now.
     pub(super) async fn header(&self) -> Result<HeaderValue> {
         let text = match &self.0 {
             Source::None => return Err(unusable("there is none")),
@@ -67,7 +68,13 @@ impl Credential {
                 let (path, shown) = (path.clone(), path.display());
                 let read = blocking(move || std::fs::read_to_string(path)).await;
                 let read = read.ok_or_else(|| unusable("the runtime ends"))?;
-                read.map_err(|error| unusable(format_args!("`{shown}` cannot be read: {error}")))?
+                let text = read
+                    .map_err(|error| absent(format_args!("`{shown}` cannot be read: {error}")))?;
+                if text.trim().is_empty() {
+                    // As in the middle of a renewal.
+                    return Err(absent(format_args!("`{shown}` is empty")));
+                }
+                text
             }
             Source::Callback(callback) => callback().await?,
         };
@@ -100,6 +107,11 @@ fn header(text: &str) -> Result<HeaderValue> {
         .map_err(|_| unusable("it has characters that a header cannot have"))?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+/// Another attempt may find it.
+fn absent(rule: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("credential: {rule}"))
 }
 
 fn unusable(rule: impl fmt::Display) -> Error {

@@ -10,7 +10,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use hyper_util::rt::TokioIo;
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
@@ -46,8 +46,6 @@ struct Contents {
 
 /// HTTP/2 in ALPN (RFC 9113, section 3.2).
 const H2: &[u8] = b"h2";
-/// The port of `https` (RFC 9110, section 4.2.2).
-const HTTPS_PORT: u16 = 443;
 
 impl SecureConnector {
     /// Reads the files.
@@ -64,10 +62,11 @@ impl SecureConnector {
 
     async fn connect(self, uri: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-        let port = uri.port_u16().unwrap_or(HTTPS_PORT);
         let name = ServerName::try_from(host.to_owned()).map_err(failed)?;
-        let stream = TcpStream::connect((host, port)).await?;
-        stream.set_nodelay(true)?;
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let stream = connector.call(uri).await.map_err(io::Error::other)?;
+        let stream = stream.into_inner();
         let config = blocking(move || self.0.config()).await;
         let config = config.ok_or_else(|| failed("the runtime ends"))?;
         let connector = TlsConnector::from(config);

@@ -75,6 +75,13 @@ impl Default for QueueManagerConfig {
 }
 
 impl QueueManagerConfig {
+    /// Returns whether a route or an alias names the machine.
+    pub(super) fn names_machine(&self, authority: &str) -> bool {
+        let mut hops = self.routes.iter().map(|route| &*route.hop);
+        let mut aliases = self.aliases.values().filter_map(Destination::authority);
+        hops.any(|hop| hop == authority) || aliases.any(|named| named == authority)
+    }
+
     /// Checks the rules that the types do not enforce, and writes machines in lower case.
     pub(super) fn checked(mut self) -> Result<Self> {
         QueueAddress::new(&self.account, OUTGOING_QUEUE)?;

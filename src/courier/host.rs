@@ -44,7 +44,12 @@ pub struct HostConfig {
     /// TLS to other machines. Default: plain text.
     pub tls: Option<ClientTls>,
     /// What this machine shows to other machines. Default: none.
+    ///
+    /// It goes to the machines of routes and aliases only, because every sender of this machine may
+    /// name other ones.
     pub credential: Credential,
+    /// Send the credential in plain text to other machines, in a network that encrypts by itself.
+    pub insecure: bool,
     /// How often the host reads the file for messages of which it was not told. Default: 1 s.
     pub interval: Duration,
     /// How often expired rows and old history are removed. Default: 10 s.
@@ -104,6 +109,7 @@ impl Default for HostConfig {
             name: "queues".to_owned(),
             tls: None,
             credential: Credential::default(),
+            insecure: false,
             interval: Duration::from_secs(1),
             maintenance: Duration::from_secs(10),
             idle: Duration::from_secs(60),

@@ -175,11 +175,14 @@ impl Serve {
         };
         let relay = self.relay.or_else(|| settings.relay.clone());
         let credential = self.credential.resolve(settings);
+        let queues = self
+            .host
+            .resolve(place, &settings.queues, &files, credential.clone());
+        let mut queues = queues?;
+        queues.host.insecure = insecure;
         Ok(Resolved {
             node: QueueNodeConfig {
-                queues: self
-                    .host
-                    .resolve(place, &settings.queues, &files, credential.clone())?,
+                queues,
                 listen,
                 tls,
                 access,

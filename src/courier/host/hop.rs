@@ -9,7 +9,7 @@ use tonic::transport::Endpoint;
 use super::{HostConfig, Shared, sending::Sending};
 use crate::{
     base::{backoff::Backoff, causes::with_causes, task::Scope},
-    client::{ClientTls, Connector, RelayChannel},
+    client::{ClientTls, Connector, Credential, RelayChannel},
     error::{Error, ErrorKind, Result},
     wire::proto::courier_client::CourierClient,
 };
@@ -114,12 +114,17 @@ async fn connection(
     changed: &Notify,
     attempt: &mut Attempt,
 ) -> Result<()> {
-    let (endpoint, connector) = endpoint(authority, &shared.config)?;
+    // Every sender of this machine may name any other machine, which must not get the credential.
+    let credential = match shared.manager.config().names_machine(authority) {
+        true => shared.config.credential.clone(),
+        false => Credential::default(),
+    };
+    let (endpoint, connector) = endpoint(authority, &shared.config, &credential)?;
     let channel = connector.connect(&endpoint).await.map_err(|error| {
         let text = format!("`{authority}` cannot be reached");
         Error::new(ErrorKind::Unavailable, text).with_source(error)
     })?;
-    let channel = RelayChannel::new(channel, shared.config.credential.clone());
+    let channel = RelayChannel::new(channel, credential);
     let client = CourierClient::new(channel);
     let _open = shared.connections.token();
     let mut sending = Sending::open(Arc::clone(shared), authority, client).await?;
@@ -131,14 +136,18 @@ async fn connection(
 }
 
 /// Returns the endpoint of a machine and its connector, which reads the files of TLS.
-fn endpoint(authority: &str, config: &HostConfig) -> Result<(Endpoint, Connector)> {
+fn endpoint(
+    authority: &str,
+    config: &HostConfig,
+    credential: &Credential,
+) -> Result<(Endpoint, Connector)> {
     let (scheme, tls) = match &config.tls {
         Some(tls) => ("https", tls.clone()),
         None => ("http", ClientTls::default()),
     };
     let (endpoint, connector) = Connector::new(&format!("{scheme}://{authority}"), &tls)
         .map_err(|error| Error::new(error.kind(), format!("`{authority}`")).with_source(error))?;
-    if !config.credential.is_none() {
+    if !credential.is_none() && !config.insecure {
         connector.check_credential(&format!("http://{authority}"), &endpoint)?;
     }
     let endpoint = endpoint

@@ -91,6 +91,11 @@ impl StatusSource for RelayStatus {
         let mut metrics = self.relay_metrics();
         metrics.counters.extend(self.peer_counters());
         metrics.counters.extend(self.access_counters());
+        metrics.gauges.push((
+            "access_rules_stale",
+            "1 while the files of access cannot be read, and former rules are in use",
+            u64::from(self.access.refusals().is_stale),
+        ));
         let dropped = self.log_lines_dropped.map_or(0, |count| count());
         metrics.counters.push((
             "log_lines_dropped",

@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     base::{
+        clock::wall,
         eviction::{EvictingPool, PoolPlace},
         task::Scope,
     },
@@ -111,7 +112,8 @@ impl Server {
             scope.spawn(Arc::clone(tls).follow());
         }
         if config.access.is_controlled() {
-            scope.spawn(config.access.clone().follow());
+            let access = config.access.clone();
+            scope.spawn_restarting("rules of access", move || access.clone().follow());
         }
         let accept = AcceptLoop {
             tls,
@@ -274,16 +276,18 @@ impl AcceptLoop {
             return;
         };
         tracing::debug!("a connection is open");
+        let certificate = stream.peer_certificate();
         let activity = Activity::new(
             peer,
             Arc::clone(&self.connections.incidents),
             self.budget.of_connection(),
             self.draining,
             self.idle,
-        );
+        )
+        .certified_for(certificate.left(wall()));
         let peer = Arc::new(Peer {
             address: peer,
-            certificate: stream.peer_certificate(),
+            certificate,
         });
         let served = connection::serve(stream, self.routes, activity, self.access, peer);
         match served.await {

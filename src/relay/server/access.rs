@@ -29,6 +29,8 @@ use crate::{
 pub(crate) struct Access(Option<Arc<Callers>>);
 
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
+/// Files that cannot be read are logged once a minute.
+const LOGGED_FAILURES: u64 = 6;
 
 impl Access {
     /// Reads the files.
@@ -64,17 +66,18 @@ impl Access {
         let Some(state) = self.0 else {
             return;
         };
-        let mut failing = false;
+        let mut failures = 0_u64;
         loop {
             tokio::time::sleep(RELOAD_INTERVAL).await;
             let this = Arc::clone(&state);
             match blocking(move || this.reload()).await {
-                Some(Ok(_)) => failing = false,
+                Some(Ok(_)) => failures = 0,
                 Some(Err(error)) => {
-                    if !failing {
+                    // A revocation may wait for it.
+                    if failures.is_multiple_of(LOGGED_FAILURES) {
                         tracing::error!(%error, "the former rules stay in use");
                     }
-                    failing = true;
+                    failures += 1;
                 }
                 None => return,
             }

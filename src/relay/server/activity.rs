@@ -34,6 +34,8 @@ pub(super) struct Activity {
     bundle: TaskGroup,
     /// The connection ends after this time without streams.
     idle_timeout: Duration,
+    /// The time until the peer's certificate ends, from the start.
+    certified_for: Option<Duration>,
     /// Number of open streams.
     open_streams: AtomicUsize,
     /// Whether any stream was opened.
@@ -88,12 +90,20 @@ impl Activity {
             budget,
             bundle: TaskGroup::default(),
             idle_timeout,
+            certified_for: None,
             open_streams: AtomicUsize::new(0),
             any_opened: AtomicBool::new(false),
             idle_since: AtomicU64::new(0),
             unary_answer: AtomicBool::new(false),
             ending: AtomicU8::new(Ending::None as u8),
         }
+    }
+
+    /// Ends the connection gracefully after this time, because the peer's certificate ends then. The
+    /// peer connects again, with its renewed one.
+    pub(super) fn certified_for(mut self, time: Option<Duration>) -> Self {
+        self.certified_for = time;
+        self
     }
 
     /// Returns a connection's activity with default limits.
@@ -166,6 +176,7 @@ impl Activity {
         tokio::select! {
             () = self.draining.cancelled() => {}
             () = self.idle_too_long() => {}
+            () = self.certificate_ends() => {}
         }
         self.ending.store(Ending::Graceful as u8, Relaxed);
         tokio::select! {
@@ -173,6 +184,13 @@ impl Activity {
             () = self.drained() => {}
         }
         self.ending.store(Ending::Closed as u8, Relaxed);
+    }
+
+    async fn certificate_ends(&self) {
+        match self.certified_for {
+            Some(time) => tokio::time::sleep(time).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Waits for [`LINGER`] after this call and after the last stream's end.

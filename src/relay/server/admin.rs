@@ -77,7 +77,7 @@ impl AdminService {
         }
     }
 
-    fn listeners(
+    async fn listeners(
         &self,
         request: &proto::ListListenersRequest,
         requester: &Requester,
@@ -90,22 +90,27 @@ impl AdminService {
             )),
         };
         let mut page = Page::new(count);
+        // As for queues: the token names a listener that the caller may see.
+        let mut last = None;
         loop {
-            let views = self.relay.listeners(after, BATCH);
+            let views = match may_see_any(requester) {
+                true => self.relay.listeners(after, BATCH),
+                false => Vec::new(),
+            };
             for view in &views {
+                after = Some(view.subscription);
                 if !may_see_listener(requester, view) {
-                    after = Some(view.subscription);
                     continue;
                 }
                 let entry = listener(self.relay.relay_id(), view);
                 if !page.push(entry) {
-                    let next = after.map(|after| format!("{:032x}", after.0));
+                    let next = last.map(|last: SubscriptionId| format!("{:032x}", last.0));
                     return Ok(proto::ListListenersResponse {
                         listeners: page.entries,
                         next_page_token: next.unwrap_or_default(),
                     });
                 }
-                after = Some(view.subscription);
+                last = Some(view.subscription);
             }
             if views.len() < BATCH {
                 return Ok(proto::ListListenersResponse {
@@ -113,6 +118,8 @@ impl AdminService {
                     next_page_token: String::new(),
                 });
             }
+            let names = views.iter().map(|view| view.selectors.len()).sum();
+            spend_and_yield(Work::Names(names)).await;
         }
     }
 
@@ -131,7 +138,10 @@ impl AdminService {
         // may not see.
         let mut last = None;
         loop {
-            let views = self.relay.queues(after.as_ref(), count + 1);
+            let views = match may_see_any(requester) {
+                true => self.relay.queues(after.as_ref(), count + 1),
+                false => Vec::new(),
+            };
             for view in &views {
                 if !may_see_queue(requester, view) {
                     continue;
@@ -166,7 +176,7 @@ impl proto::admin_server::Admin for AdminService {
     ) -> Result<Response<proto::ListListenersResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
         let permit = self.answers.permit(request.extensions()).await?;
-        let page = self.listeners(request.get_ref(), &requester);
+        let page = self.listeners(request.get_ref(), &requester).await;
         let page = page.map_err(to_status)?;
         Ok(permit.attach(page))
     }
@@ -204,6 +214,18 @@ impl proto::admin_server::Admin for AdminService {
             "Drain is not part of this version; send the relay a SIGTERM",
         ))
     }
+}
+
+/// Returns whether the caller may see any queue or listener: the others need no search.
+fn may_see_any(requester: &Requester) -> bool {
+    [
+        Action::Subscribe,
+        Action::Notify,
+        Action::Report,
+        Action::Admin,
+    ]
+    .iter()
+    .any(|action| requester.may_some(*action))
 }
 
 /// Returns whether the caller may see a queue: it may use it, or administer the relay.

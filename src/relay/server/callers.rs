@@ -4,7 +4,7 @@ use std::{
     path::PathBuf,
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -44,6 +44,8 @@ pub(super) struct Callers {
     clock: Clock,
     unauthenticated: AtomicU64,
     denied: AtomicU64,
+    /// The files could not be read again.
+    is_stale: AtomicBool,
 }
 
 /// The counts of refused requests.
@@ -52,6 +54,8 @@ pub(crate) struct Refusals {
     pub(crate) unauthenticated: u64,
     pub(crate) denied: u64,
     pub(crate) audit_lines_lost: u64,
+    /// The rules in use are former ones, because the files cannot be read.
+    pub(crate) is_stale: bool,
 }
 
 impl Callers {
@@ -80,6 +84,7 @@ impl Callers {
             clock: Clock::new(),
             unauthenticated: AtomicU64::new(0),
             denied: AtomicU64::new(0),
+            is_stale: AtomicBool::new(false),
         })
     }
 
@@ -95,11 +100,18 @@ impl Callers {
             unauthenticated: self.unauthenticated.load(Relaxed),
             denied: self.denied.load(Relaxed),
             audit_lines_lost: self.audit.as_ref().map_or(0, AuditLog::lost),
+            is_stale: self.is_stale.load(Relaxed),
         }
     }
 
     /// Returns whether the files have changed, and applies them.
     pub(super) fn reload(&self) -> Result<bool> {
+        let reloaded = self.read_again();
+        self.is_stale.store(reloaded.is_err(), Relaxed);
+        reloaded
+    }
+
+    fn read_again(&self) -> Result<bool> {
         let digest = self.file.digest()?;
         if *lock(&self.digest) == digest {
             return Ok(false);
@@ -134,13 +146,16 @@ impl Callers {
         let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
         let (names, now) = (&peer.certificate.names, wall());
         let by_certificate = authorization.is_none();
-        // An address with failures must not lock out its known neighbours.
         let known = self.authenticator.known(authorization, names, now);
         let caller = match known {
             Some(caller) => Ok(caller),
             None => self.verify(authorization, peer, now),
         };
         match (caller, peer.certificate.expires_at) {
+            (Ok(_), Some(end)) if by_certificate && end <= now => {
+                let ago = now.duration_since(end).unwrap_or_default();
+                Err(self.refuse(Denial::Expired { ago }, peer, target))
+            }
             (Ok(caller), Some(end)) if by_certificate => Ok(caller.with_expiry(end)),
             (Ok(caller), _) => Ok(caller),
             (Err(denial), _) => Err(self.refuse(denial, peer, target)),
@@ -153,16 +168,19 @@ impl Callers {
         peer: &Peer,
         now: std::time::SystemTime,
     ) -> std::result::Result<Caller, Denial> {
-        let (address, tick) = (peer.address.ip(), self.clock.now());
-        self.attempts.check(address, tick)?;
         let names = &peer.certificate.names;
         let caller = self.authenticator.authenticate(authorization, names, now);
-        if let Err(denial) = &caller
-            && denial.is_guess()
-        {
+        let Err(denial) = caller else {
+            return caller;
+        };
+        // Only failures are slowed: many clients may share an address, and another one's guesses
+        // must not lock them out.
+        if denial.is_guess() {
+            let (address, tick) = (peer.address.ip(), self.clock.now());
+            self.attempts.check(address, tick)?;
             self.attempts.failed(address, tick);
         }
-        caller
+        Err(denial)
     }
 
     #[cold]

@@ -42,6 +42,14 @@ impl PeerCertificate {
     }
 }
 
+impl PeerCertificate {
+    /// Returns the time until its end; `None` without one.
+    pub(super) fn left(&self, now: SystemTime) -> Option<Duration> {
+        let end = self.expires_at?;
+        Some(end.duration_since(now).unwrap_or_default())
+    }
+}
+
 fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
     let Ok(Some(alternative)) = certificate.subject_alternative_name() else {
         return Vec::new();
@@ -52,5 +60,7 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
             GeneralName::DNSName(name) | GeneralName::URI(name) => Some((*name).to_owned()),
             _ => None,
         })
+        // No rule can name another one.
+        .filter(|name| name.bytes().all(|byte| byte.is_ascii_graphic()))
         .collect()
 }

@@ -53,9 +53,9 @@ pub(super) struct FlagsService {
 
 /// A watcher's stream on the wire.
 pub(crate) struct WatchResponses {
-    stream: WatchStream,
+    /// `None` once the guard has ended it.
+    stream: Option<WatchStream>,
     guard: Option<Box<StreamGuard>>,
-    is_revoked: bool,
     /// Reads the store until the current state is known; `None` afterwards.
     settling: Option<BoxFuture<'static, Result<()>>>,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -113,9 +113,8 @@ impl FlagsService {
         let (now, mut rng) = (self.clock.now(), fastrand::Rng::new());
         let lifecycle = StreamLifecycle::new(heartbeat, self.max_age, now, &mut rng);
         let responses = WatchResponses {
-            stream: WatchStream::new(watch, lifecycle),
+            stream: Some(WatchStream::new(watch, lifecycle)),
             guard: requester.guard(|| Needs::Flag(flag)),
-            is_revoked: false,
             settling: Some(settling),
             draining: Box::pin(self.draining.clone().cancelled_owned()),
             is_draining: false,
@@ -248,7 +247,9 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::ListFlagsRequest>,
     ) -> Result<Response<proto::ListFlagsResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        if request.get_ref().page_size == 1 {
+        let prefix = &request.get_ref().prefix;
+        let is_whole = requester.allows(Action::Watch, Target::FlagPrefix(prefix));
+        if request.get_ref().page_size == 1 && is_whole {
             // A small answer; clients check with this call that the relay answers.
             return self
                 .list(request.get_ref(), &requester)
@@ -288,6 +289,7 @@ impl proto::flags_server::Flags for FlagsService {
         let permit = self.answers.permit(request.extensions()).await?;
         let page = self
             .watchers(request.get_ref(), &requester)
+            .await
             .map_err(to_status)?;
         Ok(permit.attach(page))
     }
@@ -308,13 +310,11 @@ impl Stream for WatchResponses {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         std::task::ready!(poll_budget(cx));
-        if this.is_revoked {
-            return Poll::Ready(None);
-        }
         if let Some(guard) = &mut this.guard
             && guard.poll_revoked(cx).is_ready()
         {
-            this.is_revoked = true;
+            // The watcher counts no longer.
+            (this.stream, this.guard, this.settling) = (None, None, None);
             let goodbye = Event::Goodbye(StreamGuard::goodbye());
             return Poll::Ready(Some(Ok(to_wire(goodbye))));
         }
@@ -327,7 +327,10 @@ impl Stream for WatchResponses {
             }
         }
         this.is_draining = this.is_draining || this.draining.as_mut().poll(cx).is_ready();
-        let (stream, draining) = (&mut this.stream, this.is_draining);
+        let Some(stream) = &mut this.stream else {
+            return Poll::Ready(None);
+        };
+        let draining = this.is_draining;
         let event = std::task::ready!(poll_stream(&mut this.timer, cx, |now, waker| {
             stream.next(now, draining, waker)
         }));

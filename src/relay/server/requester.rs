@@ -93,6 +93,14 @@ impl Requester {
         }
     }
 
+    /// Returns whether the caller may do this on some target.
+    pub(super) fn may_some(&self, action: Action) -> bool {
+        match &self.0 {
+            None => true,
+            Some(known) => known.caller.grants().may_some(action),
+        }
+    }
+
     /// Checks that the caller may do this on any target.
     ///
     /// # Errors
@@ -184,11 +192,15 @@ impl Known {
     fn again(&self, needs: &Needs) -> std::result::Result<Self, String> {
         let caller = self.access.authenticator.still_valid(&self.caller, wall());
         let caller = caller.map_err(|denial| denial.to_string())?;
+        let is_same = Arc::ptr_eq(caller.grants(), self.caller.grants());
         let known = Self {
             access: Arc::clone(&self.access),
             caller,
             peer: Arc::clone(&self.peer),
         };
+        if is_same {
+            return Ok(known);
+        }
         let grants = known.caller.grants();
         let (action, is_allowed) = match needs {
             Needs::Queues(action, selectors) => {

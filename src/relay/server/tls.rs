@@ -14,7 +14,7 @@ use rustls::{
     RootCertStore, ServerConfig,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
-    server::WebPkiClientVerifier,
+    server::{NoServerSessionStorage, WebPkiClientVerifier},
     version::{TLS12, TLS13},
 };
 use tokio::net::TcpStream;
@@ -167,6 +167,10 @@ impl Contents {
             .with_single_cert(chain, key)
             .map_err(|error| unfit("tls_key", &files.key, &error))?;
         config.alpn_protocols = vec![H2.to_vec()];
+        if self.client_ca.is_some() {
+            // A resumed session would not check the client's certificate again.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+        }
         Ok(Arc::new(config))
     }
 }

@@ -131,6 +131,35 @@ async fn a_client_certificate_names_its_principal() {
 }
 
 #[tokio::test]
+async fn a_certificate_that_has_ended_has_no_rights_on_its_connection() {
+    let home = tempfile::tempdir().expect("a directory");
+    let authority = Authority::new("everyone");
+    let files = authority.write(home.path(), "relay", authority.server());
+    let rules = format!(
+        "{}\n[certificates]\n\"billing\" = \"owner\"\n",
+        super::RULES
+    );
+    let relay = GuardedRelay::with(&rules, |config| NodeConfig {
+        tls: Some(files.server(Some(&files))),
+        ..config
+    })
+    .await;
+    let issued = authority.issue_for(&["billing"], Duration::from_secs(4));
+    let issued = authority.write(home.path(), "billing", issued);
+    let config = reveille::ClientConfig {
+        tls: files.client(Some(&issued)),
+        ..reveille::ClientConfig::default()
+    };
+    let client = Client::with_config(&relay.relay.url(), config).expect("a client");
+    admitted(&client).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let error = within("an answer", client.ready(Duration::ZERO)).await;
+    let error = error.expect_err("refused").to_string();
+    // By the relay on the old connection, or in the handshake of the next one.
+    assert!(error.to_lowercase().contains("expired"), "{error}");
+}
+
+#[tokio::test]
 async fn an_address_with_failures_is_slowed_and_its_known_neighbours_are_not() {
     let relay = GuardedRelay::start().await;
     let owner = relay.client(Credential::text(relay.token("owner").await.reveal()));
@@ -145,6 +174,9 @@ async fn an_address_with_failures_is_slowed_and_its_known_neighbours_are_not() {
     let slowed = slowed.filter(|text| text.contains("too many failed attempts from this address"));
     assert_eq!(slowed.count(), 5, "{errors:?}");
     admitted(&owner).await;
+    // A credential that the relay has not seen yet is accepted as well.
+    let fresh = relay.token("owner").await;
+    admitted(&relay.client(Credential::text(fresh.reveal()))).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! Hand-over between machines that show each other certificates.
 
-use std::path::Path;
+use std::{path::Path, time::SystemTime};
+
+use reveille::auth::{NewToken, Principal, TokenFile};
 
 use super::Machine;
 use crate::{support::until, tls::Authority};
@@ -63,4 +65,47 @@ async fn a_machine_with_a_foreign_certificate_hands_nothing_over() {
     let status = rome.destination_status().await;
     assert_eq!(status["confirmed"], 0, "{status}");
     assert!(berlin.receive("orders").await.is_empty());
+}
+
+#[tokio::test]
+async fn a_token_lets_a_machine_hand_over_and_goes_to_named_machines_only() {
+    let mut berlin = Machine::new();
+    let file = |machine: &Machine, name: &str, text: &str| {
+        let path = machine.home.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let rules =
+        "tokens = \"tokens.toml\"\n[[rule]]\nprincipals = [\"rome\"]\nactions = [\"hand_over\"]\n";
+    let rules = file(&berlin, "auth.toml", rules);
+    let new = NewToken {
+        principal: Principal::new("rome").expect("a name"),
+        expires: None,
+        note: String::new(),
+    };
+    let tokens = TokenFile::new(berlin.home.path().join("tokens.toml"));
+    let token = tokens.add(&new, SystemTime::now()).expect("added");
+    berlin.host(&["--auth", &rules]).await;
+    berlin.create("orders").await;
+    let to = berlin.destination("orders");
+
+    let mut rome = Machine::new();
+    let token = file(&rome, "token", token.reveal());
+    rome.host(&["--token-file", &token]).await;
+    rome.run(&["queue", "send", rome.place(), &to, "first"])
+        .await;
+    until("the reason is known", async || {
+        let status = rome.run(&["queue", "status", rome.place()]).await;
+        status.contains("a credential is required")
+    })
+    .await;
+    rome.terminate().await;
+    let settings = rome.configure(&format!("[queues.aliases]\nberlin = \"{to}\"\n"));
+    rome.host(&["--token-file", &token, "--config", &settings])
+        .await;
+    until("it is visible", async || {
+        rome.destination_status().await["confirmed"] == 1
+    })
+    .await;
+    assert_eq!(berlin.receive("orders").await, ["first"]);
 }

@@ -1,6 +1,9 @@
 //! Authorities and certificates, made anew for each test, as files in PEM.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use reveille::{ClientIdentity, ClientTls, ServerTls};
@@ -32,6 +35,11 @@ impl Authority {
 
     /// Returns a certificate for these names, and its key. Names with `://` are URIs.
     pub(crate) fn issue(&self, names: &[&str]) -> (String, String) {
+        self.issue_for(names, Duration::from_secs(3600))
+    }
+
+    /// As [`Authority::issue`], with this life from now on.
+    pub(crate) fn issue_for(&self, names: &[&str], life: Duration) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let plain = names.iter().filter(|name| !name.contains("://"));
         let plain: Vec<_> = plain.map(|name| (*name).to_owned()).collect();
@@ -41,6 +49,7 @@ impl Authority {
             let uri = (*uri).try_into().expect("ASCII");
             params.subject_alt_names.push(SanType::URI(uri));
         }
+        params.not_after = time::OffsetDateTime::from(SystemTime::now() + life);
         let certificate = params.signed_by(&key, &self.issuer).expect("signed");
         (certificate.pem(), key.serialize_pem())
     }

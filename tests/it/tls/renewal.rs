@@ -82,3 +82,36 @@ async fn a_client_uses_its_renewed_certificate_for_the_next_connection() {
         .await
         .expect("trusted");
 }
+
+#[tokio::test]
+async fn a_connection_ends_with_its_certificate_and_returns_with_the_renewed_one() {
+    let clients = Authority::new("clients");
+    let relay = SecureRelay::with_clients(Some(&clients)).await;
+    let life = Duration::from_secs(6);
+    let worker = clients.write(relay.home(), "worker", clients.issue_for(&["worker"], life));
+    let client = relay.client(Some(&worker));
+    let mut wakes = client
+        .subscribe(listening("worker", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    let publisher = client.publisher("worker");
+    is_woken(&publisher, &mut wakes).await;
+    let first = wakes
+        .welcome()
+        .expect("a stream")
+        .subscription_id
+        .to_string();
+    // Renewed in time, on the same connections.
+    clients.write(relay.home(), "worker", clients.issue(&["worker"]));
+    until("the stream moves to another connection", async || {
+        let publish = publisher.notify(Notification::new(queue("acct/orders")));
+        within("an answer", publish).await.expect("counted");
+        woken(&mut wakes).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        wakes
+            .welcome()
+            .is_some_and(|welcome| *welcome.subscription_id != *first)
+    })
+    .await;
+    is_woken(&publisher, &mut wakes).await;
+}

@@ -47,10 +47,31 @@ impl FileLock {
     fn write_new(&self, new: &Path, text: &str) -> io::Result<()> {
         let mut file = private().create_new(true).open(new)?;
         file.write_all(text.as_bytes())?;
+        keep_owner(&file, &self.path)?;
         file.sync_all()?;
         fs::rename(new, &self.path)?;
         sync_directory(&self.path)
     }
+}
+
+/// Gives the new file the owner and the mode of the former one: the relay may run as another user
+/// than the one that adds a token.
+#[cfg(unix)]
+fn keep_owner(new: &File, former: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt as _, fchown};
+    let Ok(former) = fs::metadata(former) else {
+        return Ok(());
+    };
+    let own = new.metadata()?;
+    if (own.uid(), own.gid()) != (former.uid(), former.gid()) {
+        fchown(new, Some(former.uid()), Some(former.gid()))?;
+    }
+    new.set_permissions(former.permissions())
+}
+
+#[cfg(not(unix))]
+fn keep_owner(_: &File, _: &Path) -> io::Result<()> {
+    Ok(())
 }
 
 fn private() -> OpenOptions {

@@ -2,7 +2,10 @@
 
 use super::{FlagsService, in_time};
 use crate::{
-    base::clock::wall,
+    base::{
+        clock::wall,
+        task::{Work, spend_and_yield},
+    },
     coordination::flag::{WatcherView, WatchersQuery},
     error::{Error, ErrorKind, Result},
     relay::{
@@ -50,6 +53,9 @@ impl FlagsService {
         requester: &Requester,
     ) -> Result<proto::ListFlagsResponse> {
         let mut visible = Vec::new();
+        if !requester.may_some(Action::Watch) {
+            return Ok(proto::ListFlagsResponse::default());
+        }
         let mut token = String::new();
         loop {
             let page = self.flags.list(prefix, MAX_PAGE, &token, wall());
@@ -73,7 +79,7 @@ impl FlagsService {
         })
     }
 
-    pub(super) fn watchers(
+    pub(super) async fn watchers(
         &self,
         request: &proto::ListFlagWatchersRequest,
         requester: &Requester,
@@ -90,6 +96,9 @@ impl FlagsService {
             after: watcher_token(&request.page_token)?,
             count,
         };
+        if !requester.may_some(Action::Watch) {
+            return Ok(proto::ListFlagWatchersResponse::default());
+        }
         let mut watchers = Vec::new();
         // The token names the last watcher of the page, which the caller may see.
         let mut last = None;
@@ -113,6 +122,7 @@ impl FlagsService {
                     next_page_token: next.unwrap_or_default(),
                 });
             }
+            spend_and_yield(Work::Names(page.len())).await;
             query.after = page
                 .last()
                 .map(|view| (view.flag.clone(), view.listener.clone()));
