@@ -34,8 +34,8 @@ pub(super) struct Activity {
     bundle: TaskGroup,
     /// The connection ends after this time without streams.
     idle_timeout: Duration,
-    /// The time until the peer's certificate ends, from the start.
-    certified_for: Option<Duration>,
+    /// The end of the peer's certificate.
+    certified_until: Option<Tick>,
     /// Number of open streams.
     open_streams: AtomicUsize,
     /// Whether any stream was opened.
@@ -90,7 +90,7 @@ impl Activity {
             budget,
             bundle: TaskGroup::default(),
             idle_timeout,
-            certified_for: None,
+            certified_until: None,
             open_streams: AtomicUsize::new(0),
             any_opened: AtomicBool::new(false),
             idle_since: AtomicU64::new(0),
@@ -99,10 +99,10 @@ impl Activity {
         }
     }
 
-    /// Ends the connection gracefully after this time, because the peer's certificate ends then. The
-    /// peer connects again, with its renewed one.
+    /// Ends the connection after this time, because the peer's certificate ends then: gracefully, and
+    /// [`DRAIN_TIMEOUT`] later with its streams. The peer connects again, with its renewed one.
     pub(super) fn certified_for(mut self, time: Option<Duration>) -> Self {
-        self.certified_for = time;
+        self.certified_until = time.map(|time| self.now() + time);
         self
     }
 
@@ -182,13 +182,19 @@ impl Activity {
         tokio::select! {
             () = self.lingered() => {}
             () = self.drained() => {}
+            () = self.uncertified() => {}
         }
         self.ending.store(Ending::Closed as u8, Relaxed);
     }
 
+    async fn uncertified(&self) {
+        self.certificate_ends().await;
+        tokio::time::sleep(DRAIN_TIMEOUT).await;
+    }
+
     async fn certificate_ends(&self) {
-        match self.certified_for {
-            Some(time) => tokio::time::sleep(time).await,
+        match self.certified_until {
+            Some(end) => tokio::time::sleep_until(self.clock.instant(end)).await,
             None => std::future::pending().await,
         }
     }

@@ -54,11 +54,14 @@ impl FileLock {
     }
 }
 
-/// Gives the new file the owner and the mode of the former one: the relay may run as another user
-/// than the one that adds a token.
+/// Gives the new file the owner of the former one, and lets its group read it as before: the user that adds a token may not be
+/// the relay's user.
 #[cfg(unix)]
 fn keep_owner(new: &File, former: &Path) -> io::Result<()> {
-    use std::os::unix::fs::{MetadataExt as _, fchown};
+    use std::{
+        fs::Permissions,
+        os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown},
+    };
     let Ok(former) = fs::metadata(former) else {
         return Ok(());
     };
@@ -66,7 +69,9 @@ fn keep_owner(new: &File, former: &Path) -> io::Result<()> {
     if (own.uid(), own.gid()) != (former.uid(), former.gid()) {
         fchown(new, Some(former.uid()), Some(former.gid()))?;
     }
-    new.set_permissions(former.permissions())
+    // Its group may read it where that was so; others never.
+    let mode = former.mode() & 0o640 | 0o600;
+    new.set_permissions(Permissions::from_mode(mode))
 }
 
 #[cfg(not(unix))]
