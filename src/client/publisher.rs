@@ -132,7 +132,8 @@ impl Publisher {
     ///
     /// # Errors
     /// * [`ErrorKind::Invalid`] if the notification breaks a rule;
-    /// * [`ErrorKind::Denied`] if the relay refuses this publisher;
+    /// * [`ErrorKind::Denied`] if the relay refuses this publisher, or its rules deny the queue; in the
+    ///   second case the notification is dropped;
     /// * [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] if no relay has ever answered there;
     /// * [`ErrorKind::Timeout`], with the last failure, if no acknowledgement came before the
     ///   deadline;

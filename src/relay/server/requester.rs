@@ -87,7 +87,7 @@ impl Requester {
     pub(super) fn check(&self, action: Action, target: Target<'_>) -> Result<()> {
         match &self.0 {
             Some(known) if !known.caller.grants().allows(action, target) => {
-                Err(known.deny(action, target))
+                known.allows_now(action, target)
             }
             _ => Ok(()),
         }
@@ -221,7 +221,17 @@ impl Known {
         }
     }
 
+    /// Checks the action by the rules in use. A stream may have those of its last check, and a
+    /// notification that is denied by former rules would be lost.
     #[cold]
+    fn allows_now(&self, action: Action, target: Target<'_>) -> Result<()> {
+        let current = self.access.authenticator.still_valid(&self.caller, wall());
+        match current {
+            Ok(caller) if caller.grants().allows(action, target) => Ok(()),
+            _ => Err(self.deny(action, target)),
+        }
+    }
+
     fn deny(&self, action: Action, target: Target<'_>) -> Error {
         let principal = self.caller.principal();
         let verdict = self.caller.grants().verdict(principal, action, target);

@@ -73,8 +73,7 @@ impl PublisherSession {
         now: Tick,
         rng: &mut fastrand::Rng,
     ) {
-        // Rules may change as room does: a denied notification must not be lost by an edit in two steps.
-        let full = may_pass(error);
+        let full = error.kind() == ErrorKind::Exhausted;
         if full && planted!(self.config.fault, ExhaustedRetriedWhole) {
             self.put_back(body, now);
             return self.wait(error, now, rng);
@@ -131,7 +130,7 @@ impl PublisherSession {
     /// the error says whether the entry is kept.
     fn refuse_waiters(&mut self, entry: &mut Entry, error: &Error, kept: bool) {
         let mut waiter_error = error.clone();
-        if may_pass(error) {
+        if error.kind() == ErrorKind::Exhausted {
             let message = match (kept, self.config.max_set_aside) {
                 (true, _) => format!("{error}; the notification is kept and sent again"),
                 (false, limit) => format!(
@@ -139,7 +138,7 @@ impl PublisherSession {
                 ),
             };
             let after = error.retry_after().unwrap_or_default();
-            waiter_error = Error::new(error.kind(), message).with_retry_after(after);
+            waiter_error = Error::new(ErrorKind::Exhausted, message).with_retry_after(after);
         }
         if std::mem::take(&mut entry.posted) {
             self.refused.get_or_insert_with(|| waiter_error.clone());
@@ -147,9 +146,4 @@ impl PublisherSession {
         let waiters = std::mem::take(&mut entry.waiters);
         self.waiters.refuse_listed(waiters, &waiter_error);
     }
-}
-
-/// Returns whether the relay may accept the same notification later.
-fn may_pass(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Exhausted | ErrorKind::Denied)
 }
