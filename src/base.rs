@@ -19,7 +19,6 @@ pub(crate) mod https;
 pub(crate) mod log_limiter;
 #[cfg(all(feature = "azure", feature = "store"))]
 pub(crate) mod request_error;
-#[cfg(any(feature = "relay", all(feature = "azure", feature = "store")))]
 pub(crate) mod secret;
 pub(crate) mod sync;
 pub(crate) mod task;
