@@ -17,6 +17,8 @@ pub(crate) mod histogram;
 #[cfg(all(feature = "azure", feature = "store"))]
 pub(crate) mod https;
 pub(crate) mod log_limiter;
+#[cfg(feature = "relay")]
+pub(crate) mod memory;
 #[cfg(all(feature = "azure", feature = "store"))]
 pub(crate) mod request_error;
 pub(crate) mod secret;

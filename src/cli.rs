@@ -32,6 +32,7 @@ mod health;
 mod ids;
 mod lease;
 mod leash;
+mod limits;
 mod listen;
 mod listeners;
 mod log;

@@ -112,7 +112,8 @@ pub use listener::scaling;
 pub use relay::auth;
 #[cfg(feature = "relay")]
 pub use relay::{
-    AccessFiles, LocalPublisher, LocalSubscription, Node, NodeConfig, Relay, RelayConfig, ServerTls,
+    AccessFiles, LocalPublisher, LocalSubscription, Node, NodeConfig, Relay, RelayConfig,
+    ServerLimits, ServerTls,
 };
 #[cfg(all(feature = "courier", feature = "relay"))]
 pub use relay::{QueueNode, QueueNodeConfig, QueuesConfig};

@@ -11,5 +11,5 @@ pub use self::node::{QueueNode, QueueNodeConfig, QueuesConfig};
 pub use self::{
     node::{Node, NodeConfig},
     runtime::{LocalPublisher, LocalSubscription, Relay, RelayConfig},
-    server::{AccessFiles, ServerTls},
+    server::{AccessFiles, ServerLimits, ServerTls},
 };

@@ -2,11 +2,13 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use bytesize::ByteSize;
 use reveille::{AccessFiles, ErrorKind, Node, NodeConfig, RelayConfig, duration};
 
 use super::{
     credential::CredentialArgs,
     exit::{Exit, Failed, Usage},
+    limits::LimitArgs,
     log, output,
     queue_settings::HostArgs,
     settings::Settings,
@@ -39,6 +41,10 @@ connections that have not sent anything yet. /readyz reports a relay that is ful
 --max-connections-per-address: a client has one connection for its calls and one for each 256 of its \
 streams. A connection that the client gave up as silent counts until its last stream ends. Clients \
 behind one address, such as a NAT or a proxy, share its limit. An IPv6 /64 network is one address.
+
+--max-memory: from seven eighths of it on, the relay refuses new connections, streams, queues and \
+timers; what is there goes on. At the limit it closes the connections with the most unread bytes. \
+docs/limits.md computes what the other limits take.
 
 --admin-host: the admin port always accepts its IP addresses and localhost as the host name.
 
@@ -82,28 +88,14 @@ pub(super) struct Args {
     /// [default: 60s]
     #[arg(long, env = "REVEILLE_SENTINEL", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     sentinel: Option<Duration>,
-    /// Maximum number of connections; further ones wait [default: 100000]
-    #[arg(
-        long,
-        env = "REVEILLE_MAX_CONNECTIONS",
-        value_name = "N",
-        allow_negative_numbers = true, value_parser = usage::positive::<usize>
-    )]
-    max_connections: Option<usize>,
-    /// Maximum number of connections of one address; further ones are closed; 0 is no limit
-    /// [default: no limit on loopback, else 256]
-    #[arg(
-        long,
-        env = "REVEILLE_MAX_CONNECTIONS_PER_ADDRESS",
-        value_name = "N",
-        allow_negative_numbers = true
-    )]
-    max_connections_per_address: Option<usize>,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// Maximum number of queues in memory, about 500 bytes each; a new queue replaces the longest
     /// idle one without listeners [default: 1000000]
     #[arg(
         long,
         env = "REVEILLE_MAX_QUEUES",
+        help_heading = "Limits",
         value_name = "N",
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
@@ -113,6 +105,7 @@ pub(super) struct Args {
     #[arg(
         long,
         env = "REVEILLE_MAX_CURSORS",
+        help_heading = "Limits",
         value_name = "N",
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
@@ -121,6 +114,7 @@ pub(super) struct Args {
     #[arg(
         long,
         env = "REVEILLE_MAX_CURSORS_PER_STREAM",
+        help_heading = "Limits",
         value_name = "N",
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
@@ -130,6 +124,7 @@ pub(super) struct Args {
     #[arg(
         long,
         env = "REVEILLE_MAX_TIMERS",
+        help_heading = "Limits",
         value_name = "N",
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
@@ -138,6 +133,7 @@ pub(super) struct Args {
     #[arg(
         long,
         env = "REVEILLE_MAX_FLAGS",
+        help_heading = "Limits",
         value_name = "N",
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
@@ -146,10 +142,14 @@ pub(super) struct Args {
     #[arg(
         long,
         env = "REVEILLE_MAX_WATCHED_FLAGS",
+        help_heading = "Limits",
         value_name = "N",
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_watched_flags: Option<usize>,
+    /// Serve reflection, with which tools read the services of the gRPC port: on or off [default: on]
+    #[arg(long, env = "REVEILLE_REFLECTION", value_name = "SWITCH", value_parser = clap::builder::BoolishValueParser::new())]
+    reflection: Option<bool>,
     /// Host the queues of this existing directory: move their messages to other machines, and take
     /// messages over on the gRPC port
     #[arg(long, env = "REVEILLE_QUEUES", value_name = "DIR")]
@@ -318,10 +318,8 @@ impl Args {
                 tls,
                 access,
                 admin_listen,
-                max_connections: setting!(defaults.max_connections),
-                max_connections_per_address: self
-                    .max_connections_per_address
-                    .or(file.max_connections_per_address),
+                limits: self.limits.resolve(file)?,
+                reflection: setting!(defaults.reflection),
                 admin_hosts: match self.admin_host.is_empty() {
                     true => file.admin_host.clone().unwrap_or_default(),
                     false => self.admin_host,
@@ -375,6 +373,7 @@ fn announce(node: &Node, open_files: Option<u64>) {
         queues = queues.map(|queues| tracing::field::display(queues.path().display())),
         epoch = node.epoch(),
         max_connections = node.max_connections(),
+        max_memory = node.max_memory().map(|max| tracing::field::display(ByteSize(max).display().iec())),
         version = env!("CARGO_PKG_VERSION"),
         open_files,
         "reveille serves"

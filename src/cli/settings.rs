@@ -10,10 +10,12 @@ use std::{
     time::Duration,
 };
 
+use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, de};
 
 use super::{
     exit::Usage,
+    limits,
     output::Format,
     queue_settings::QueueSettings,
     tls::{ClientTlsFiles, ServerTlsFiles},
@@ -59,6 +61,12 @@ pub(super) struct ServeSettings {
     pub(super) sentinel: Option<Duration>,
     pub(super) max_connections: Option<usize>,
     pub(super) max_connections_per_address: Option<usize>,
+    pub(super) max_streams: Option<usize>,
+    #[serde(deserialize_with = "age")]
+    pub(super) max_connection_age: Option<Duration>,
+    #[serde(deserialize_with = "size")]
+    pub(super) max_memory: Option<ByteSize>,
+    pub(super) reflection: Option<bool>,
     pub(super) max_queues: Option<usize>,
     pub(super) max_cursors: Option<usize>,
     pub(super) max_cursors_per_stream: Option<usize>,
@@ -143,6 +151,16 @@ pub(super) fn config(data: &[u8]) {
 fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
     let text = String::deserialize(deserializer)?;
     values::address(&text).map(Some).map_err(de::Error::custom)
+}
+
+fn age<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    limits::age(&text).map(Some).map_err(de::Error::custom)
+}
+
+fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    limits::size(&text).map(Some).map_err(de::Error::custom)
 }
 
 fn refresh<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {

@@ -47,6 +47,7 @@ pub(super) fn frames(data: &[u8]) {
         let one = pieces.received(piece, || now);
         merged.progress |= one.progress;
         merged.flood |= one.flood;
+        merged.data += one.data;
     }
     assert_eq!(whole.is_unfinished(), pieces.is_unfinished());
     assert_eq!(received, merged);
@@ -55,8 +56,9 @@ pub(super) fn frames(data: &[u8]) {
     assert_eq!(whole.is_unfinished(), expected.unfinished);
     // A frame that the relay sends earns others, and its pieces count as the whole.
     let (mut one, mut many) = (FrameWatch::default(), FrameWatch::default());
-    one.sent(bytes);
-    bytes.chunks(size).for_each(|piece| many.sent(piece));
+    let data = one.sent(bytes);
+    let of_pieces: usize = bytes.chunks(size).map(|piece| many.sent(piece)).sum();
+    assert_eq!((data, of_pieces), (received.data, received.data));
     let (one, many) = (one.received(bytes, || now), many.received(bytes, || now));
     assert_eq!(one, many);
     assert!(received.flood || !one.flood);
@@ -128,6 +130,7 @@ impl Expected {
             }
             received.flood |= pings > PINGS || others > OTHERS;
             let payload = u32::from_be_bytes([0, a, b, c]) as usize;
+            received.data += if kind == 0 { payload } else { 0 };
             cut = payload > rest.len();
             received.progress |= !cut && !open_block;
             bytes = rest.get(payload..).unwrap_or_default();

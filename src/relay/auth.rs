@@ -16,15 +16,17 @@ mod jwt;
 mod policy;
 mod principal;
 mod public_key;
+mod quota;
 mod small_file;
 mod token;
 mod token_file;
 mod token_table;
+mod usage;
+mod usage_table;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::attempts::Attempts;
 pub use self::{
     action::{Action, Scope, Target},
     audit::{AuditEvent, AuditLog},
@@ -33,6 +35,11 @@ pub use self::{
     file::{AuthConfig, AuthFile},
     policy::{Grants, Policy, Verdict},
     principal::Principal,
+    quota::{NotifyRate, Quota},
     token::{IssuedToken, NewToken},
     token_file::{TokenFile, TokenKind, TokenRecord},
+};
+pub(crate) use self::{
+    attempts::Attempts,
+    usage::{Resource, Share},
 };

@@ -26,6 +26,7 @@ mod core;
 pub(crate) mod counters;
 mod cursor;
 mod cursor_list;
+mod cursor_pool;
 mod cursors;
 mod fanout;
 mod group;
@@ -67,6 +68,7 @@ pub(crate) use self::{
     config::{CoordinatorConfig, HubConfig},
     core::{Hub, HubStats},
     counters::Epoch,
+    cursor_pool::CursorPool,
     cursors::Filled,
     mailbox::SubscriptionId,
     mailbox::WakeBatch,

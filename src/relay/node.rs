@@ -26,8 +26,8 @@ use crate::{
     relay::{
         runtime::{Relay, RelayConfig},
         server::{
-            Access, AccessFiles, DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, ServerTls,
-            Services,
+            Access, AccessFiles, DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, ServerLimits,
+            ServerTls, Services,
         },
     },
     store::{self, BlobStore},
@@ -58,15 +58,10 @@ pub struct NodeConfig {
     /// Host names that requests to the admin port may state, in addition to IP addresses and
     /// `localhost`. Requests with another host are refused.
     pub admin_hosts: Vec<String>,
-    /// Maximum connections; further ones wait until one ends. Reduced if the process may not open
-    /// as many files: 128 files are reserved, and a quarter of the rest, at most 256, is for
-    /// connections that have not sent their preface yet.
-    pub max_connections: usize,
-    /// Maximum connections of one peer address, or of one IPv6 /64 network; further ones are
-    /// closed.
-    /// `Some(0)` is no limit. `None` is no limit if the relay listens on loopback, and otherwise
-    /// 256 without a limit for peers on this machine.
-    pub max_connections_per_address: Option<usize>,
+    /// The limits of connections, streams and memory.
+    pub limits: ServerLimits,
+    /// Serves reflection, with which tools read the services of the gRPC port.
+    pub reflection: bool,
     /// Returns the number of log lines that were dropped because their reader stalled, for the
     /// metrics.
     pub log_lines_dropped: Option<fn() -> u64>,
@@ -127,8 +122,8 @@ impl Default for NodeConfig {
             admin_listen: Some(SocketAddr::from(([127, 0, 0, 1], 7601))),
             store: "memory:".to_owned(),
             admin_hosts: Vec::new(),
-            max_connections: 100_000,
-            max_connections_per_address: None,
+            limits: ServerLimits::default(),
+            reflection: true,
             log_lines_dropped: None,
             flag_refresh: Duration::from_secs(10),
             max_flags: flags.max_flags,
@@ -184,17 +179,22 @@ impl Node {
             stream_max_age,
             draining: draining.clone(),
             access: access.clone(),
+            reflection: config.reflection,
         };
         let (routes, health) = services.routes()?;
         let server_config = ServerConfig {
             listen: config.listen,
-            max_connections: config.max_connections,
-            max_connections_per_address: config.max_connections_per_address,
+            limits: config.limits,
+            stream_max_age,
             idle: DEFAULT_IDLE_TIMEOUT,
             tls: config.tls,
             access: access.clone(),
         };
-        let server = Server::start(&server_config, routes, draining)?;
+        let short_of_memory = {
+            let relay = relay.clone();
+            move |is_short| relay.set_short_of_memory(is_short)
+        };
+        let server = Server::start(&server_config, routes, draining, short_of_memory)?;
         let console = match config.admin_listen {
             Some(listen) => {
                 let source = RelayStatus {
@@ -255,6 +255,11 @@ impl Node {
     /// Returns the maximum number of connections.
     pub fn max_connections(&self) -> usize {
         self.server.connections().max()
+    }
+
+    /// Returns the maximum of this process's resident memory in bytes; `None` without a limit.
+    pub fn max_memory(&self) -> Option<u64> {
+        self.server.connections().memory().limit()
     }
 
     /// Returns the relay's epoch, which is new after each start.

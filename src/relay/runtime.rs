@@ -31,7 +31,7 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     relay::hub::{
-        CoordinatorConfig, Epoch, Hub, HubConfig, HubStats, ListenerStats, QueueStats,
+        CoordinatorConfig, CursorPool, Epoch, Hub, HubConfig, HubStats, ListenerStats, QueueStats,
         StreamConfig, SubscriberStream, SubscriptionId, WakeBuilder,
     },
     types::{
@@ -261,19 +261,21 @@ impl Relay {
         counted.inspect_err(|error| self.refused(Refused::Notify, error, now))
     }
 
-    /// Opens a stream of messages, which ends at its maximal age.
+    /// Opens a stream of messages, which ends at its maximal age. Its cursors count in the pool as well.
     pub(crate) fn open_stream<S>(
         &self,
+        pool: Option<Arc<CursorPool>>,
         options: &SubscribeOptions,
         sink: S,
     ) -> Result<MessageStream<S>> {
-        self.open_stream_with(options, &self.shared.stream_config, sink)
+        self.open_stream_with(pool, options, &self.shared.stream_config, sink)
     }
 
     /// Opens a stream for this process itself, without a maximal age.
     fn open_local_stream(&self, options: &SubscribeOptions) -> Result<MessageStream<WakeBuilder>> {
         const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
         self.open_stream_with(
+            None,
             options,
             &StreamConfig {
                 max_age: CENTURY,
@@ -285,6 +287,7 @@ impl Relay {
 
     fn open_stream_with<S>(
         &self,
+        pool: Option<Arc<CursorPool>>,
         options: &SubscribeOptions,
         config: &StreamConfig,
         sink: S,
@@ -302,7 +305,7 @@ impl Relay {
         let relay = self.relay_id();
         let subscription = format_args!("{relay}/{:032x}", id.0);
         let span = tracing::debug_span!("stream", %listener, %subscription);
-        let subscription = hub.subscribe(id, options, now, &mut rng);
+        let subscription = hub.subscribe_in(pool, id, options, now, &mut rng);
         let subscription =
             subscription.inspect_err(|error| self.refused(Refused::Subscribe, error, now))?;
         span.in_scope(|| {
@@ -381,6 +384,11 @@ impl Relay {
     /// Returns the reached limits, a line each.
     pub(crate) fn full(&self) -> Vec<String> {
         self.shared.hub.full(self.shared.clock.now())
+    }
+
+    /// Takes on no new queue, cursor and timer while the process is short of memory.
+    pub(crate) fn set_short_of_memory(&self, is_short: bool) {
+        self.shared.hub.set_short_of_memory(is_short);
     }
 
     pub(crate) fn is_draining(&self) -> bool {

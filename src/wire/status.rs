@@ -3,7 +3,10 @@
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use super::proto;
+use super::{
+    proto,
+    time::{span_from_wire, span_to_wire},
+};
 use crate::{
     base::causes::with_causes,
     error::{Error, ErrorKind},
@@ -28,12 +31,17 @@ pub(crate) fn to_answer(error: &Error) -> proto::Error {
     proto::Error {
         code: code(error.kind()).into(),
         message: with_causes(error),
+        retry_after: error.retry_after().map(span_to_wire),
     }
 }
 
 /// Converts the error in an answer to one request of a stream.
 pub(crate) fn from_answer(error: &proto::Error) -> Error {
-    Error::new(kind(Code::from_i32(error.code)), error.message.clone())
+    let received = Error::new(kind(Code::from_i32(error.code)), error.message.clone());
+    match error.retry_after.map(|after| span_from_wire(Some(after))) {
+        Some(after) => received.with_retry_after(after.min(Limits::MAX_RECONNECT_AFTER)),
+        None => received,
+    }
 }
 
 /// Converts a status. The transport reports broken connections as unknown or internal.

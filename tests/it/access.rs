@@ -2,6 +2,7 @@
 
 mod admin_port;
 mod credentials;
+mod quotas;
 mod reload;
 mod secrets;
 mod streams;

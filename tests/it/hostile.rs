@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use reveille::{Client, Node, NodeConfig, Notification, Notifier, testing::TestRelay};
+use reveille::{
+    Client, Node, NodeConfig, Notification, Notifier, ServerLimits, testing::TestRelay,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -65,7 +67,10 @@ async fn a_full_relay_that_shuts_down_takes_nobody_in() {
     let config = NodeConfig {
         listen: ([127, 0, 0, 1], 0).into(),
         admin_listen: None,
-        max_connections: 1,
+        limits: ServerLimits {
+            max_connections: Some(1),
+            ..ServerLimits::default()
+        },
         ..NodeConfig::default()
     };
     let node = Node::start(config).await.expect("a relay");
@@ -93,7 +98,10 @@ async fn a_full_relay_that_shuts_down_takes_nobody_in() {
 #[tokio::test]
 async fn a_full_relay_that_shuts_down_ends_by_the_end_of_the_grace_period() {
     let config = NodeConfig {
-        max_connections: 2,
+        limits: ServerLimits {
+            max_connections: Some(2),
+            ..ServerLimits::default()
+        },
         ..NodeConfig::default()
     };
     let mut relay = TestRelay::with_config(config).await.expect("a relay");

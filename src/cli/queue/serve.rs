@@ -7,6 +7,7 @@ use reveille::{Client, ClientConfig, ErrorKind, QueueNode, QueueNodeConfig, dura
 use crate::cli::{
     credential::CredentialArgs,
     exit::{Exit, Failed, Usage},
+    limits::LimitArgs,
     log, output,
     queue_settings::HostArgs,
     serve::{access, reloaded},
@@ -75,6 +76,8 @@ pub(super) struct Serve {
         help_heading = "Access"
     )]
     audit_log: Option<PathBuf>,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// Serve other machines in plain text, without TLS
     #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
@@ -186,6 +189,7 @@ impl Serve {
                 listen,
                 tls,
                 access,
+                limits: self.limits.resolve(&settings.serve)?,
                 ..defaults
             },
             relay: relay.map(with_scheme),

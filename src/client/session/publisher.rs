@@ -10,7 +10,10 @@ mod config;
 mod refusals;
 mod request;
 
-use std::collections::{HashSet, VecDeque};
+use std::{
+    collections::{HashSet, VecDeque},
+    time::Duration,
+};
 
 pub(crate) use self::config::PublisherConfig;
 use self::{
@@ -25,7 +28,11 @@ use super::{
     waiters::{Completion, WaiterId, Waiters},
 };
 use crate::{
-    base::{backoff::Backoff, clock::Tick, fault::planted},
+    base::{
+        backoff::{Backoff, jitter},
+        clock::Tick,
+        fault::planted,
+    },
     error::{Error, ErrorKind, Result},
     types::{Accepted, Limits, Notification},
 };
@@ -52,6 +59,9 @@ pub(crate) struct PublisherSession {
     /// A relay has answered a request before.
     ever_answered: bool,
 }
+
+/// Least spread of the requests of publishers that share a limit.
+const SHORTEST_SPREAD: Duration = Duration::from_millis(10);
 
 impl PublisherSession {
     pub(crate) fn new(config: PublisherConfig) -> Self {
@@ -148,7 +158,7 @@ impl PublisherSession {
         self.probing &= !matches!(request.body, RequestEntries::Probe(_));
         match answer {
             Ok(accepted) => self.complete(request.body, &accepted),
-            Err(error) if is_refused(error.kind()) => self.refuse(request.body, &error, now, rng),
+            Err(error) if is_refused(&error) => self.refuse(request.body, &error, now, rng),
             Err(error) => {
                 self.put_back(request.body, now);
                 self.wait(&error, now, rng);
@@ -166,7 +176,7 @@ impl PublisherSession {
             match error.kind() {
                 // The relay ends the stream so for a request that is too large. Which one is
                 // unknown.
-                ErrorKind::Exhausted => self.halve(request.body, now),
+                ErrorKind::Exhausted if !came_too_soon(error) => self.halve(request.body, now),
                 _ => self.put_back(request.body, now),
             }
         }
@@ -370,10 +380,13 @@ impl PublisherSession {
     }
 
     fn wait(&mut self, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
-        let wait = self
-            .backoff
-            .next(rng)
-            .max(error.retry_after().unwrap_or_default());
+        let requested = error.retry_after().unwrap_or_default();
+        let wait = match came_too_soon(error) {
+            // The relay knows the time. Each request in flight has this answer, so the back-off would
+            // grow by all of them. The spread is for publishers that share the limit.
+            true => requested + jitter(requested.max(SHORTEST_SPREAD), rng),
+            false => self.backoff.next(rng).max(requested),
+        };
         self.retry_at = self.retry_at.max(now + wait);
         self.failure = Some(error.clone());
     }
@@ -423,7 +436,13 @@ impl PublisherSession {
     }
 }
 
-/// Returns whether the answer refuses an entry of the request.
-fn is_refused(kind: ErrorKind) -> bool {
-    is_final(kind) || kind == ErrorKind::Exhausted
+/// Returns whether the answer refuses an entry of the request. A whole request that came too soon is
+/// sent again.
+fn is_refused(error: &Error) -> bool {
+    is_final(error.kind()) || error.kind() == ErrorKind::Exhausted && !came_too_soon(error)
+}
+
+/// Returns whether the request was over a rate or a limit of its publisher.
+fn came_too_soon(error: &Error) -> bool {
+    error.kind() == ErrorKind::Exhausted && error.retry_after().is_some()
 }

@@ -13,7 +13,13 @@ use std::{
 
 use self::presented::{OwnedCredential, Presented};
 use super::{
-    cache::CredentialCache, denial::Denial, file::AuthConfig, policy::Grants, principal::Principal,
+    cache::CredentialCache,
+    denial::Denial,
+    file::AuthConfig,
+    policy::Grants,
+    principal::Principal,
+    usage::{RateOfNotify, Usage},
+    usage_table::UsageTable,
 };
 use crate::base::sync::lock;
 
@@ -30,6 +36,8 @@ struct State {
     generation: u64,
     /// Callers of this generation.
     cache: CredentialCache<Caller>,
+    /// What the principals use. Outlives a configuration.
+    usages: UsageTable,
 }
 
 /// An authenticated caller with its grants. Cheap to clone.
@@ -37,6 +45,8 @@ struct State {
 pub struct Caller {
     principal: Principal,
     grants: Arc<Grants>,
+    usage: Arc<Usage>,
+    rate: Option<Arc<RateOfNotify>>,
     expires_at: Option<SystemTime>,
     /// Kept to be verified again with the next configuration.
     credential: OwnedCredential,
@@ -51,6 +61,7 @@ impl Authenticator {
                 config: Arc::new(config),
                 generation: 0,
                 cache: CredentialCache::default(),
+                usages: UsageTable::default(),
             }),
         }
     }
@@ -133,14 +144,18 @@ impl Authenticator {
         };
         // Not under the lock: a signature takes up to a millisecond.
         let verified = presented.verify(&config, now)?;
+        let grants = config.policy.grants(&verified.principal);
+        let mut state = self.lock();
+        let usage = state.usages.of(&verified.principal);
         let caller = Caller {
-            grants: config.policy.grants(&verified.principal),
+            rate: usage.rate(grants.quota()),
+            usage,
+            grants,
             principal: verified.principal,
             expires_at: verified.expires_at,
             credential: presented.to_owned(),
             generation,
         };
-        let mut state = self.lock();
         // A replaced configuration must not leave its callers in the cache.
         if state.generation == generation {
             state.cache.insert(digest, caller.clone());
@@ -162,6 +177,16 @@ impl Caller {
     /// Returns the rules that apply to the caller.
     pub fn grants(&self) -> &Arc<Grants> {
         &self.grants
+    }
+
+    /// Returns what the principal uses at present.
+    pub(crate) fn usage(&self) -> &Arc<Usage> {
+        &self.usage
+    }
+
+    /// Returns the rate of the principal's notifications; `None` without a limit.
+    pub(crate) fn rate(&self) -> Option<&RateOfNotify> {
+        self.rate.as_deref()
     }
 
     /// Returns the time from which the credential is refused, with the leeway of its issuer.

@@ -117,7 +117,7 @@ impl AuthFile {
         let directory = self.directory();
         let states_groups = form.jwt.iter().any(|jwt| jwt.groups.is_some());
         Ok(AuthConfig {
-            policy: rules::read(form.rule, form.groups, states_groups)?,
+            policy: rules::read(form.rule, form.limit, form.groups, states_groups)?,
             tokens: tokens(directory, form.tokens.as_deref())?,
             issuers: issuers::read(directory, form.jwt)?,
             certificates: Certificates::read(form.certificates)?,

@@ -19,6 +19,7 @@ pub(super) use self::pattern::{FlagPattern, QueuePattern};
 use super::{
     action::{Action, ActionSet, Target},
     principal::Principal,
+    quota::{Quota, QuotaChange},
 };
 
 /// The rules of a relay, and the groups that they name. The default has no rule and denies all.
@@ -27,12 +28,14 @@ pub struct Policy {
     rules: Vec<PolicyRule>,
     /// The members of each group of the file.
     groups: HashMap<Box<str>, HashSet<Box<str>>>,
+    limits: Vec<PolicyLimit>,
 }
 
-/// The rules that apply to one principal.
+/// The rules that apply to one principal, and how much it may use.
 #[derive(Debug, Default)]
 pub struct Grants {
     rules: Box<[Arc<Rule>]>,
+    quota: Quota,
 }
 
 /// A rule, and the principals that it applies to.
@@ -40,6 +43,13 @@ pub struct Grants {
 pub(super) struct PolicyRule {
     pub(super) subjects: Vec<Subject>,
     pub(super) rule: Arc<Rule>,
+}
+
+/// A table `[[limit]]`, and the principals that it applies to.
+#[derive(Debug)]
+pub(super) struct PolicyLimit {
+    pub(super) subjects: Vec<Subject>,
+    pub(super) change: QuotaChange,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +76,17 @@ impl Policy {
         rules: Vec<PolicyRule>,
         groups: HashMap<Box<str>, HashSet<Box<str>>>,
     ) -> Self {
-        Self { rules, groups }
+        Self {
+            rules,
+            groups,
+            limits: Vec::new(),
+        }
+    }
+
+    /// Sets the tables `[[limit]]`, in the order of the file.
+    pub(super) fn with_limits(mut self, limits: Vec<PolicyLimit>) -> Self {
+        self.limits = limits;
+        self
     }
 
     /// Returns the number of rules.
@@ -74,14 +94,17 @@ impl Policy {
         self.rules.len()
     }
 
-    /// Selects the rules that apply to a principal.
+    /// Selects the rules and the limits that apply to a principal.
     pub fn grants(&self, principal: &Principal) -> Arc<Grants> {
-        let applying = self.rules.iter().filter(|rule| {
-            let mut subjects = rule.subjects.iter();
+        let names = |subjects: &[Subject]| {
+            let mut subjects = subjects.iter();
             subjects.any(|subject| self.applies(subject, principal))
-        });
+        };
+        let rules = self.rules.iter().filter(|rule| names(&rule.subjects));
+        let limits = self.limits.iter().filter(|limit| names(&limit.subjects));
         Arc::new(Grants {
-            rules: applying.map(|rule| Arc::clone(&rule.rule)).collect(),
+            rules: rules.map(|rule| Arc::clone(&rule.rule)).collect(),
+            quota: Quota::of(limits.map(|limit| &limit.change)),
         })
     }
 
@@ -116,6 +139,11 @@ impl Grants {
     /// Returns whether a rule allows the action on the target. Does not allocate.
     pub fn allows(&self, action: Action, target: Target<'_>) -> bool {
         self.rules.iter().any(|rule| rule.allows(action, target))
+    }
+
+    /// Returns how much the principal may use.
+    pub fn quota(&self) -> &Quota {
+        &self.quota
     }
 
     /// Returns whether a rule allows the action on any target.

@@ -32,13 +32,13 @@ impl Hub {
         if exact.len() > limit {
             return Err(too_many_cursors("a stream", limit));
         }
-        if !self.take_cursors(exact.len() as u64, self.config.max_cursors) {
-            return Err(too_many_cursors("this relay", self.config.max_cursors));
+        if !self.take_cursors(subscription, exact.len() as u64, self.config.max_cursors) {
+            return Err(self.too_many_cursors(subscription, exact.len()));
         }
         let reserved = self.reserve(&exact, subscription.group.as_ref(), now);
         match &reserved {
             Ok(_) => subscription.lock().reserved = exact.len(),
-            Err(_) => self.cursors_left(exact.len() as u64),
+            Err(_) => self.cursors_left(subscription, exact.len() as u64),
         }
         reserved
     }
@@ -111,17 +111,55 @@ impl Hub {
         self.config.max_cursors - self.config.max_cursors / 4
     }
 
-    /// Takes `count` cursors below a limit, all or none.
-    pub(super) fn take_cursors(&self, count: u64, limit: usize) -> bool {
+    /// Takes `count` cursors below a limit, and below that of the subscription's pool, all or none.
+    pub(super) fn take_cursors(
+        &self,
+        subscription: &Subscription,
+        count: u64,
+        limit: usize,
+    ) -> bool {
+        if count == 0 {
+            return true;
+        }
+        let pool = subscription.pool.as_deref();
+        if pool.is_some_and(|pool| !pool.take(count)) {
+            return false;
+        }
         let limit = limit as u64;
         let more = |all: u64| all.checked_add(count).filter(|all| *all <= limit);
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        count == 0 || self.cursors.fetch_update(set, fetch, more).is_ok()
+        let taken = self.cursors.fetch_update(set, fetch, more).is_ok();
+        if !taken && let Some(pool) = pool {
+            pool.give_back(count);
+        }
+        taken
     }
 
-    /// Returns `count` cursors, attached or reserved, to the limit.
-    pub(super) fn cursors_left(&self, count: u64) {
+    /// Takes a cursor that is needed even beyond the limits.
+    pub(super) fn take_cursor_beyond(&self, subscription: &Subscription) {
+        self.cursors.fetch_add(1, Ordering::Relaxed);
+        if let Some(pool) = &subscription.pool {
+            pool.take_beyond();
+        }
+    }
+
+    /// Returns `count` cursors, attached or reserved, to the limits.
+    pub(super) fn cursors_left(&self, subscription: &Subscription, count: u64) {
         self.cursors.fetch_sub(count, Ordering::Relaxed);
+        if let Some(pool) = &subscription.pool {
+            pool.give_back(count);
+        }
+    }
+
+    /// Names the limit that left no room for this many named queues.
+    fn too_many_cursors(&self, subscription: &Subscription, named: usize) -> Error {
+        match &subscription.pool {
+            Some(pool) if pool.taken() + named as u64 > pool.limit() => too_many_cursors(
+                "a principal",
+                usize::try_from(pool.limit()).unwrap_or(usize::MAX),
+            ),
+            _ => too_many_cursors("this relay", self.config.max_cursors),
+        }
     }
 }
 

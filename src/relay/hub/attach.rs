@@ -111,7 +111,7 @@ impl Hub {
         let new = matches!(attached, AttachOutcome::New | AttachOutcome::OtherEpoch);
         match quota {
             CursorQuota::Reserved if new => cursors.reserved -= 1,
-            CursorQuota::Taken if !new => self.cursors_left(1),
+            CursorQuota::Taken if !new => self.cursors_left(subscription, 1),
             _ => {}
         }
         if attached == AttachOutcome::Full {
@@ -133,12 +133,13 @@ impl Hub {
             return CursorQuota::Reserved;
         }
         if named || matches!(start, CursorStart::Busy) {
-            self.cursors.fetch_add(1, Ordering::Relaxed);
+            self.take_cursor_beyond(subscription);
             return CursorQuota::Taken;
         }
         let own = cursors.list.len() + cursors.reserved;
         let room = self.cursors_for_patterns();
-        match own < self.config.max_cursors_per_stream && self.take_cursors(1, room) {
+        let own_room = own < self.config.max_cursors_per_stream && !self.is_short_of_memory();
+        match own_room && self.take_cursors(subscription, 1, room) {
             true => CursorQuota::Taken,
             false => CursorQuota::Full,
         }

@@ -104,7 +104,10 @@ impl Hub {
         let Some(first) = new.first() else {
             return Ok(());
         };
-        let limit = self.config.max_queues;
+        let limit = match self.is_short_of_memory() {
+            true => self.entries.len().min(self.config.max_queues),
+            false => self.config.max_queues,
+        };
         let excess = (self.entries.len() + new.len()).saturating_sub(limit);
         match excess == 0 || self.evict(eviction, excess, &own(), now) {
             true => Ok(()),
@@ -149,7 +152,8 @@ impl Hub {
     pub(super) fn check_timers(&self, notifications: &[Notification]) -> Result<()> {
         let delayed = notifications.iter().filter(|one| !one.delay.is_zero());
         let (new, limit) = (delayed.count() as u64, self.config.max_timers as u64);
-        if new > 0 && self.timers_set.load(Ordering::Relaxed) + new > limit {
+        let is_full = self.timers_set.load(Ordering::Relaxed) + new > limit;
+        if new > 0 && (is_full || self.is_short_of_memory()) {
             let message = format!("delay: the limit of {limit} delayed wake-ups is reached");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
@@ -165,7 +169,7 @@ impl Hub {
     /// message would not be visible by then.
     pub(super) fn check_report(&self, subscription: &Subscription, report: &Report) -> Result<()> {
         let waits = report.visible_in.is_some_and(|delay| !delay.is_zero());
-        let timer = waits && self.reported_timers_are_full();
+        let timer = waits && (self.reported_timers_are_full() || self.is_short_of_memory());
         let busy = report.state == ReportState::Busy && self.busy_cursors_are_full();
         if !timer && !busy || subscription.names(&report.queue) {
             return Ok(());
@@ -194,6 +198,15 @@ impl Hub {
     fn busy_cursors_are_full(&self) -> bool {
         let limit = self.config.max_cursors.saturating_mul(2);
         self.cursors.load(Ordering::Relaxed) >= limit as u64
+    }
+
+    /// Takes on no new queue, cursor and timer, as if their limits were reached.
+    pub(crate) fn set_short_of_memory(&self, is_short: bool) {
+        self.short_of_memory.store(is_short, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_short_of_memory(&self) -> bool {
+        self.short_of_memory.load(Ordering::Relaxed)
     }
 
     /// Returns the reached limits, a line each. The table of queues is full where none of them

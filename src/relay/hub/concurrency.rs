@@ -33,6 +33,8 @@ mod counters;
 mod cursor;
 #[path = "cursor_list.rs"]
 mod cursor_list;
+#[path = "cursor_pool.rs"]
+mod cursor_pool;
 #[path = "cursors.rs"]
 mod cursors;
 #[path = "fanout.rs"]

@@ -8,7 +8,10 @@ use std::{
     collections::VecDeque,
     fmt,
     ops::Bound,
-    sync::{Arc, atomic::AtomicU64 as Count},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64 as Count},
+    },
     time::Duration,
 };
 
@@ -48,6 +51,8 @@ pub(crate) struct Hub {
     pub(super) eviction: Mutex<Eviction>,
     /// The cursors of all subscriptions, including the reserved ones.
     pub(super) cursors: AtomicU64,
+    /// The process is short of memory. No order with other state matters.
+    pub(super) short_of_memory: AtomicBool,
     /// Timers of all queues. The first counts those with a delayed notification. The second counts
     /// the others, which listeners reported or left behind.
     pub(super) timers_set: AtomicU64,
@@ -136,6 +141,7 @@ impl Hub {
             revision: AtomicU64::new(1),
             forgotten_at: AtomicU64::new(0),
             eviction: Mutex::default(),
+            short_of_memory: AtomicBool::new(false),
             cursors: AtomicU64::new(0),
             timers_set: AtomicU64::new(0),
             timers_reported: AtomicU64::new(0),

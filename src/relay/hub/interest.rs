@@ -4,6 +4,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::{
     counters::Epoch,
+    cursor_pool::CursorPool,
     mailbox::{Mailbox, SubscriptionId},
     resume::digest,
 };
@@ -27,6 +28,8 @@ pub(crate) struct Interest {
     /// A hash of the listener and its selectors: see `resume`.
     pub(super) digest: u64,
     pub(super) mailbox: Arc<Mailbox>,
+    /// Its cursors count there as well.
+    pub(super) pool: Option<Arc<CursorPool>>,
 }
 
 /// Up to this many selectors, comparing all of them is as quick as a table.
@@ -60,7 +63,13 @@ impl Interest {
             digest: digest(seed, &options.listener_id, &selectors),
             mailbox: Arc::new(Mailbox::new(id, options.capacity.max(1), fault)),
             selectors,
+            pool: None,
         }
+    }
+
+    pub(super) fn in_pool(mut self, pool: Option<Arc<CursorPool>>) -> Self {
+        self.pool = pool;
+        self
     }
 
     /// Returns whether a selector matches the queue.

@@ -47,7 +47,7 @@ impl PatternHolders {
             if own {
                 cursors.list.remove(*at);
                 drop(cursors);
-                hub.cursors_left(1);
+                hub.cursors_left(&subscription, 1);
             }
             hub.probes.forget(&subscription, entry.address());
         }

@@ -14,6 +14,7 @@ use super::{
     attaching::Attaching,
     core::{Detaching, Hub},
     cursor::AttachOutcome,
+    cursor_pool::CursorPool,
     interest::Interest,
     mailbox::SubscriptionId,
     queue_entry::QueueEntry,
@@ -37,12 +38,8 @@ const FIRST: usize = 2;
 const VISIBLE_AGAIN: Duration = Duration::from_secs(2);
 
 impl Hub {
-    /// Opens a subscription under a random id; `rng` spreads its CATCH_UPs. It attaches the first
-    /// queues; [`Hub::attach_some`] attaches the others.
-    ///
-    /// # Errors
-    /// `Invalid` from the check of the options, and `Exhausted` where it names too many queues;
-    /// nothing was registered then.
+    /// As [`Hub::subscribe_in`], without a pool.
+    #[cfg(test)]
     pub(crate) fn subscribe(
         &self,
         id: SubscriptionId,
@@ -50,11 +47,27 @@ impl Hub {
         now: Tick,
         rng: &mut fastrand::Rng,
     ) -> Result<Arc<Subscription>> {
+        self.subscribe_in(None, id, options, now, rng)
+    }
+
+    /// Opens a subscription under a random id; `rng` spreads its CATCH_UPs. It attaches the first
+    /// queues; [`Hub::attach_some`] attaches the others. Its cursors count in the pool as well.
+    ///
+    /// # Errors
+    /// `Invalid` from the check of the options, and `Exhausted` where it names too many queues;
+    /// nothing was registered then.
+    pub(crate) fn subscribe_in(
+        &self,
+        pool: Option<Arc<CursorPool>>,
+        id: SubscriptionId,
+        options: &SubscribeOptions,
+        now: Tick,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Arc<Subscription>> {
         options.check()?;
         let (life, fault) = ((self.config.epoch, self.config.seed), self.config.fault);
-        let subscription = Arc::new(Subscription::new(Interest::new(
-            id, options, life, now, fault,
-        )));
+        let interest = Interest::new(id, options, life, now, fault).in_pool(pool);
+        let subscription = Arc::new(Subscription::new(interest));
         let reserved = self.admit(&subscription, now)?;
         let resumed = self.resumed(options, subscription.digest);
         // R4: registered before the map is walked.
@@ -242,7 +255,7 @@ impl Hub {
             closed_at: now,
         };
         drop(cursors);
-        self.cursors_left(reserved as u64);
+        self.cursors_left(subscription, reserved as u64);
         // A closed subscription is not inserted again.
         self.fanout.overflow.remove(subscription);
         for _ in 0..FIRST {
@@ -271,7 +284,7 @@ impl Hub {
     fn detach_next(&self, detaching: &mut Detaching, now: Tick) -> bool {
         let subscription = Arc::clone(&detaching.subscription);
         for cursor in detaching.cursors.next(STEP) {
-            self.cursors_left(1);
+            self.cursors_left(&subscription, 1);
             let busy = cursor.is_busy(detaching.reports, detaching.closed_at, &subscription);
             let needs_reconcile = match cursor.member_id() {
                 Some(member_id) => {

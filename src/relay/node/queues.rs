@@ -13,8 +13,8 @@ use crate::{
     courier::{Host, QueueManager},
     error::Result,
     relay::server::{
-        Access, AccessFiles, DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, ServerTls,
-        queue_routes,
+        Access, AccessFiles, DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, ServerLimits,
+        ServerTls, queue_routes,
     },
     types::{ListenerId, Selector, SubscribeOptions, WakeStream},
 };
@@ -34,11 +34,8 @@ pub struct QueueNodeConfig {
     /// messages to other machines that another process has sent wait for up to
     /// [`HostConfig::interval`](crate::courier::HostConfig::interval).
     pub relay: Option<Client>,
-    /// Maximum connections from other machines; further ones wait.
-    pub max_connections: usize,
-    /// Maximum connections of one peer address, as in
-    /// [`NodeConfig::max_connections_per_address`](crate::NodeConfig::max_connections_per_address).
-    pub max_connections_per_address: Option<usize>,
+    /// The limits of connections, streams and memory.
+    pub limits: ServerLimits,
 }
 
 /// A running host of a queue file, without a relay. Dropping it ends it at once;
@@ -65,8 +62,7 @@ impl Default for QueueNodeConfig {
             tls: None,
             access: None,
             relay: None,
-            max_connections: 10_000,
-            max_connections_per_address: None,
+            limits: ServerLimits::default(),
         }
     }
 }
@@ -105,13 +101,13 @@ impl QueueNode {
         let (routes, health) = queue_routes(Arc::clone(&host), draining.clone(), access.clone());
         let server = ServerConfig {
             listen: config.listen,
-            max_connections: config.max_connections,
-            max_connections_per_address: config.max_connections_per_address,
+            limits: config.limits,
+            stream_max_age: Duration::ZERO,
             idle: DEFAULT_IDLE_TIMEOUT,
             tls: config.tls,
             access: access.clone(),
         };
-        let server = Server::start(&server, routes, draining)?;
+        let server = Server::start(&server, routes, draining, |_| ())?;
         Ok(Self {
             host,
             server,

@@ -36,7 +36,15 @@ impl RelayStatus {
         let (open, max) = (self.connections.open(), self.connections.max());
         let connections =
             (open >= max).then(|| format!("full: {open} of {max} connections are open"));
-        connections.into_iter().chain(self.relay.full()).collect()
+        let (open, max) = self.connections.streams();
+        let streams = (open >= max).then(|| format!("full: {open} of {max} streams are open"));
+        let memory = self.connections.memory();
+        let memory = memory.limit().filter(|_| memory.is_short()).map(|limit| {
+            let limit = limit >> 20;
+            format!("full: the process is near its limit of {limit} MiB of memory")
+        });
+        let own = [connections, streams, memory].into_iter().flatten();
+        own.chain(self.relay.full()).collect()
     }
 
     /// Returns the error of a failed store read, or `None` if the store can be read.
@@ -117,6 +125,8 @@ impl RelayStatus {
     fn relay_metrics(&self) -> Metrics {
         use std::sync::atomic::Ordering::Relaxed;
         let (hub, sent) = self.relay.stats();
+        let (streams, streams_limit) = self.connections.streams();
+        let memory = self.connections.memory();
         Metrics {
             counters: vec![
                 ("notifications", "Notifications counted", hub.notified),
@@ -182,6 +192,22 @@ impl RelayStatus {
                     "Maximum of open connections",
                     self.connections.max() as u64,
                 ),
+                ("streams", "Open streams", streams as u64),
+                (
+                    "streams_limit",
+                    "Maximum of open streams",
+                    streams_limit as u64,
+                ),
+                (
+                    "memory_limit_bytes",
+                    "Maximum of resident memory; 0 without one",
+                    memory.limit().unwrap_or_default(),
+                ),
+                (
+                    "short_of_memory",
+                    "1 near the maximum of resident memory, where what is new is refused",
+                    u64::from(memory.is_short()),
+                ),
                 (
                     "full",
                     "Number of reached limits, as listed by /readyz",
@@ -203,7 +229,7 @@ impl RelayStatus {
     }
 
     /// Returns the counters of refused callers.
-    fn access_counters(&self) -> [Metric; 3] {
+    fn access_counters(&self) -> [Metric; 4] {
         let refusals = self.access.refusals();
         [
             (
@@ -215,6 +241,11 @@ impl RelayStatus {
                 "requests_denied",
                 "Requests refused because no rule allows them to their caller",
                 refusals.denied,
+            ),
+            (
+                "requests_over_quota",
+                "Requests refused at a limit of their principal",
+                refusals.over_quota,
             ),
             (
                 "audit_lines_lost",
@@ -281,6 +312,16 @@ impl RelayStatus {
                 Incident::NoGrpc,
                 "requests_not_grpc",
                 "Requests refused for their method or content type",
+            ),
+            (
+                Incident::Greedy,
+                "connections_closed_for_memory",
+                "Connections with many unread bytes closed at the maximum of memory",
+            ),
+            (
+                Incident::ShortOfMemory,
+                "connections_refused_for_memory",
+                "Connections closed at once near the maximum of memory",
             ),
         ];
         let figure = |(incident, name, help)| (name, help, self.connections.incidents(incident));

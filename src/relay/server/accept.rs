@@ -27,8 +27,10 @@ use super::{
     certificate::Peer,
     connection,
     incidents::{Incident, Incidents},
-    limits::{ConnectionLimits, open_files},
+    limits::{ConnectionLimits, ServerLimits, open_files},
+    memory::MemoryGuard,
     preface,
+    shared::{Lifetimes, Shared},
     tls::{ServerTls, Tls},
     transport::Transport,
 };
@@ -45,11 +47,9 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(crate) struct ServerConfig {
     pub(crate) listen: SocketAddr,
-    /// Maximum connections; further ones wait in the backlog. Reduced if the process may not open
-    /// as many files.
-    pub(crate) max_connections: usize,
-    /// Maximum connections of one address; further ones are closed. See [`Addresses::new`].
-    pub(crate) max_connections_per_address: Option<usize>,
+    pub(crate) limits: ServerLimits,
+    /// The age at which the longest streams end by themselves, give or take a tenth.
+    pub(crate) stream_max_age: Duration,
     /// Time after which a connection without streams ends.
     pub(crate) idle: Duration,
     /// `None`: plain text.
@@ -74,7 +74,7 @@ pub(crate) struct Connections {
     permits: Arc<Semaphore>,
     /// Connections before their preface.
     handshakes: EvictingPool,
-    incidents: Arc<Incidents>,
+    shared: Arc<Shared>,
 }
 
 /// Maximum connections waiting to be accepted.
@@ -86,18 +86,23 @@ const SEND_BUFFER: usize = 32 * 1024;
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time from accept to preface: enough for a regular client on a bad network.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
+/// Time beyond the age of the longest streams, in which an old connection may end by itself.
+const LAST_ANSWERS: Duration = Duration::from_secs(60);
 
 impl Server {
-    /// Listens, and serves the routes on every connection.
+    /// Listens, and serves the routes on every connection. `short_of_memory` is told when the process
+    /// comes near its limit of memory, and when there is room again.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`], with the address, if it cannot listen there;
-    /// [`ErrorKind::Invalid`] if the TLS files do not fit.
+    /// [`ErrorKind::Invalid`] if the TLS files do not fit, or a limit breaks its rule.
     pub(crate) fn start(
         config: &ServerConfig,
         routes: Routes,
         draining: CancellationToken,
+        short_of_memory: impl Fn(bool) + Send + 'static,
     ) -> Result<Self> {
+        config.limits.check()?;
         let failed = |error: io::Error| {
             let message = format!("cannot listen on {}", config.listen);
             Error::new(ErrorKind::Unavailable, message).with_source(error)
@@ -106,8 +111,22 @@ impl Server {
         let listener = listen(config.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let scope = Arc::new(Scope::new());
-        let limits = ConnectionLimits::new(config.max_connections, open_files());
-        let connections = Connections::new(limits);
+        let limits = config.limits.connections(config.listen);
+        let limits = ConnectionLimits::new(limits, open_files());
+        let shared = Shared::new(
+            Arc::new(Incidents::new()),
+            draining.clone(),
+            Lifetimes {
+                idle: config.idle,
+                max_age: config.limits.max_connection_age,
+                grace: config.stream_max_age + config.stream_max_age / 5 + LAST_ANSWERS,
+            },
+            Arc::new(MemoryGuard::new(config.limits.max_memory)),
+            config.limits.max_streams,
+        );
+        let memory = Arc::clone(&shared.memory);
+        scope.spawn(memory.watch(short_of_memory));
+        let connections = Connections::new(limits, shared);
         if let Some(tls) = &tls {
             scope.spawn(Arc::clone(tls).follow());
         }
@@ -119,9 +138,8 @@ impl Server {
             tls,
             access: config.access.clone(),
             routes: routes.prepare(),
-            addresses: Addresses::new(config.max_connections_per_address, config.listen),
+            addresses: Addresses::new(config.limits.max_connections_per_address, config.listen),
             budget: RequestBudget::new(),
-            idle: config.idle,
             draining: draining.clone(),
             connections: connections.clone(),
         };
@@ -170,13 +188,13 @@ impl Drop for Server {
 }
 
 impl Connections {
-    fn new(limits: ConnectionLimits) -> Self {
+    fn new(limits: ConnectionLimits, shared: Shared) -> Self {
         let max = limits.established.min(Semaphore::MAX_PERMITS);
         Self {
             max,
             permits: Arc::new(Semaphore::new(max)),
             handshakes: EvictingPool::new(limits.handshakes),
-            incidents: Arc::new(Incidents::new()),
+            shared: Arc::new(shared),
         }
     }
 
@@ -197,7 +215,17 @@ impl Connections {
 
     /// Returns the number of incidents of a kind.
     pub(crate) fn incidents(&self, incident: Incident) -> u64 {
-        self.incidents.count(incident)
+        self.shared.incidents.count(incident)
+    }
+
+    /// Returns the number of open streams, and the maximum.
+    pub(crate) fn streams(&self) -> (usize, usize) {
+        self.shared.streams()
+    }
+
+    /// Returns the guard of the process's memory.
+    pub(crate) fn memory(&self) -> &MemoryGuard {
+        &self.shared.memory
     }
 
     /// Waits until another connection can be established. Cancel safe.
@@ -214,7 +242,6 @@ struct AcceptLoop {
     routes: Routes,
     addresses: Addresses,
     budget: RequestBudget,
-    idle: Duration,
     draining: CancellationToken,
     connections: Connections,
 }
@@ -226,9 +253,13 @@ impl AcceptLoop {
             match accepted {
                 Ok((stream, peer)) => {
                     failing = false;
+                    let shared = &self.connections.shared;
+                    if shared.memory.is_short() {
+                        shared.incidents.note(Incident::ShortOfMemory, peer);
+                        continue;
+                    }
                     let Some(address_guard) = self.addresses.admit(peer.ip()) else {
-                        let incidents = &self.connections.incidents;
-                        incidents.note(Incident::AddressFull, peer);
+                        shared.incidents.note(Incident::AddressFull, peer);
                         continue;
                     };
                     let handshake = self.connections.handshakes.enter();
@@ -279,10 +310,8 @@ impl AcceptLoop {
         let certificate = stream.peer_certificate();
         let activity = Activity::new(
             peer,
-            Arc::clone(&self.connections.incidents),
+            Arc::clone(&self.connections.shared),
             self.budget.of_connection(),
-            self.draining,
-            self.idle,
         )
         .certified_for(certificate.left(wall()));
         let peer = Arc::new(Peer {
@@ -317,7 +346,7 @@ impl AcceptLoop {
                 true => Incident::Full,
                 false => Incident::Silent,
             };
-            self.connections.incidents.note(incident, peer);
+            self.connections.shared.incidents.note(incident, peer);
         };
         tokio::select! {
             biased;
@@ -348,7 +377,7 @@ impl AcceptLoop {
         match tls.accept(stream).await {
             Ok(stream) => Ok(Transport::Tls(Box::new(stream))),
             Err(error) => {
-                let incidents = &self.connections.incidents;
+                let incidents = &self.connections.shared.incidents;
                 incidents.note_error(Incident::Handshake, peer, &error);
                 Err(error)
             }
@@ -410,17 +439,18 @@ mod tests {
             stream_max_age: Duration::from_secs(60),
             draining: draining.clone(),
             access: Access::default(),
+            reflection: true,
         };
         let (routes, _) = services.routes().expect("routes");
         let config = ServerConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            max_connections: 100,
-            max_connections_per_address: None,
+            limits: ServerLimits::default(),
+            stream_max_age: Duration::from_secs(60),
             idle,
             tls: None,
             access: Access::default(),
         };
-        Server::start(&config, routes, draining).expect("it listens")
+        Server::start(&config, routes, draining, |_| ()).expect("it listens")
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

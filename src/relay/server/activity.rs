@@ -5,21 +5,24 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    budget::RequestBudget,
-    incidents::{Incident, Incidents},
-};
-use crate::base::{
-    clock::{Clock, Tick},
-    task::TaskGroup,
+use super::{budget::RequestBudget, incidents::Incident, shared::Shared};
+use crate::{
+    base::{
+        backoff::about,
+        clock::{Clock, Tick},
+        task::TaskGroup,
+    },
+    error::Result,
+    relay::auth::Share,
 };
 
 /// State that the parts of one connection share.
@@ -27,13 +30,21 @@ use crate::base::{
 pub(super) struct Activity {
     peer: SocketAddr,
     clock: Clock,
-    incidents: Arc<Incidents>,
-    draining: CancellationToken,
+    shared: Arc<Shared>,
+    /// Cancelled when the connection takes no more streams.
+    ending_soon: CancellationToken,
+    /// The process is short of memory, and this connection holds much of it.
+    must_close: Notify,
     budget: RequestBudget,
+    /// Payload of DATA frames that was received and is not read by a service yet, and that a service
+    /// has answered and is not sent yet. A stream that is reset leaves its part, until the connection
+    /// has no stream.
+    unread: AtomicUsize,
+    unsent: AtomicUsize,
+    /// Counts the connection for the first principal that uses it.
+    principal_share: OnceLock<Share>,
     /// Runs the connection and its streams.
     bundle: TaskGroup,
-    /// The connection ends after this time without streams.
-    idle_timeout: Duration,
     /// The end of the peer's certificate.
     certified_until: Option<Tick>,
     /// Number of open streams.
@@ -75,21 +86,18 @@ const LINGER: Duration = Duration::from_secs(2);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Activity {
-    pub(super) fn new(
-        peer: SocketAddr,
-        incidents: Arc<Incidents>,
-        budget: RequestBudget,
-        draining: CancellationToken,
-        idle_timeout: Duration,
-    ) -> Self {
+    pub(super) fn new(peer: SocketAddr, shared: Arc<Shared>, budget: RequestBudget) -> Self {
         Self {
             peer,
             clock: Clock::new(),
-            incidents,
-            draining,
+            ending_soon: shared.draining.child_token(),
+            shared,
+            must_close: Notify::new(),
             budget,
+            unread: AtomicUsize::new(0),
+            unsent: AtomicUsize::new(0),
+            principal_share: OnceLock::new(),
             bundle: TaskGroup::default(),
-            idle_timeout,
             certified_until: None,
             open_streams: AtomicUsize::new(0),
             any_opened: AtomicBool::new(false),
@@ -108,24 +116,72 @@ impl Activity {
 
     /// Returns a connection's activity with default limits.
     #[cfg(test)]
-    pub(super) fn for_test(incidents: Arc<Incidents>, draining: CancellationToken) -> Arc<Self> {
+    pub(super) fn for_test(
+        incidents: Arc<super::incidents::Incidents>,
+        draining: CancellationToken,
+    ) -> Arc<Self> {
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
         let budget = RequestBudget::new();
-        Arc::new(Self::new(
-            peer,
-            incidents,
-            budget,
-            draining,
-            DEFAULT_IDLE_TIMEOUT,
-        ))
+        let shared = Shared::for_test(incidents, draining);
+        Arc::new(Self::new(peer, shared, budget))
     }
 
     pub(super) fn now(&self) -> Tick {
         self.clock.now()
     }
 
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     pub(super) fn draining(&self) -> &CancellationToken {
-        &self.draining
+        &self.shared.draining
+    }
+
+    /// Cancelled when the connection takes no more streams: those without an age must end then.
+    pub(super) fn ending_soon(&self) -> &CancellationToken {
+        &self.ending_soon
+    }
+
+    /// Counts the connection for a principal, unless it counts already; `take` takes its share.
+    ///
+    /// # Errors
+    /// Of `take`.
+    pub(super) fn count_for(&self, take: impl FnOnce() -> Result<Option<Share>>) -> Result<()> {
+        if self.principal_share.get().is_none()
+            && let Some(share) = take()?
+        {
+            // Requests of one connection are handled one after another.
+            let _ = self.principal_share.set(share);
+        }
+        Ok(())
+    }
+
+    pub(super) fn note_received(&self, data: usize) {
+        self.unread.fetch_add(data, Relaxed);
+    }
+
+    pub(super) fn note_read(&self, data: usize) {
+        subtract(&self.unread, data);
+    }
+
+    pub(super) fn note_answered(&self, data: usize) {
+        self.unsent.fetch_add(data, Relaxed);
+    }
+
+    pub(super) fn note_sent(&self, data: usize) {
+        subtract(&self.unsent, data);
+    }
+
+    /// Returns about how many bytes the connection holds that its peer could take or complete.
+    pub(super) fn held(&self) -> usize {
+        self.unread.load(Relaxed) + self.unsent.load(Relaxed) + self.budget.bytes()
+    }
+
+    /// Closes the connection at once, because the process is short of memory.
+    pub(super) fn close_for_memory(&self) {
+        self.note(Incident::Greedy);
+        self.must_close.notify_one();
     }
 
     pub(super) fn budget(&self) -> &RequestBudget {
@@ -138,7 +194,7 @@ impl Activity {
 
     /// Counts and logs an incident of the peer.
     pub(super) fn note(&self, incident: Incident) {
-        self.incidents.note(incident, self.peer);
+        self.shared.incidents.note(incident, self.peer);
     }
 
     pub(super) fn open_stream(self: &Arc<Self>) -> OpenStream {
@@ -173,18 +229,31 @@ impl Activity {
     /// after the start of the drain. Runs as a part of the connection's bundle, which polls the
     /// connection after it.
     pub(super) async fn end_in_time(self: Arc<Self>) {
+        let age = about(self.shared.lifetimes.max_age, &mut fastrand::Rng::new());
         tokio::select! {
-            () = self.draining.cancelled() => {}
+            () = self.must_close.notified() => {}
+            () = self.ends_with_time(age) => {}
+        }
+        self.ending.store(Ending::Closed as u8, Relaxed);
+    }
+
+    async fn ends_with_time(&self, age: Duration) {
+        let aged = tokio::time::sleep(age);
+        let outlived = tokio::time::sleep(age + self.shared.lifetimes.grace);
+        tokio::select! {
+            () = self.shared.draining.cancelled() => {}
             () = self.idle_too_long() => {}
             () = self.certificate_ends() => {}
+            () = aged => {}
         }
         self.ending.store(Ending::Graceful as u8, Relaxed);
+        self.ending_soon.cancel();
         tokio::select! {
             () = self.lingered() => {}
             () = self.drained() => {}
             () = self.uncertified() => {}
+            () = outlived => {}
         }
-        self.ending.store(Ending::Closed as u8, Relaxed);
     }
 
     async fn uncertified(&self) {
@@ -213,14 +282,15 @@ impl Activity {
     }
 
     async fn drained(&self) {
-        self.draining.cancelled().await;
+        self.shared.draining.cancelled().await;
         tokio::time::sleep(DRAIN_TIMEOUT).await;
     }
 
     /// Waits until the connection has had no stream for too long. Checks at intervals, so that
     /// opening and closing streams needs no timer.
     async fn idle_too_long(&self) {
-        tokio::time::sleep(FIRST_STREAM.min(self.idle_timeout)).await;
+        let idle_timeout = self.shared.lifetimes.idle;
+        tokio::time::sleep(FIRST_STREAM.min(idle_timeout)).await;
         if !self.any_opened.load(Relaxed) {
             self.note(Incident::Unused);
             return;
@@ -230,10 +300,10 @@ impl Activity {
                 true => self.now().since(self.idle_since()),
                 false => Duration::ZERO,
             };
-            if idle >= self.idle_timeout {
+            if idle >= idle_timeout {
                 return;
             }
-            tokio::time::sleep(self.idle_timeout - idle).await;
+            tokio::time::sleep(idle_timeout - idle).await;
         }
     }
 
@@ -246,12 +316,20 @@ impl Activity {
     }
 }
 
+/// Subtracts a part that may be counted already.
+fn subtract(count: &AtomicUsize, part: usize) {
+    let less = |count: usize| Some(count.saturating_sub(part));
+    let _ = count.fetch_update(Relaxed, Relaxed, less);
+}
+
 impl Drop for OpenStream {
     fn drop(&mut self) {
         let activity = &self.0;
         if activity.open_streams.fetch_sub(1, Relaxed) == 1 {
             let now = activity.now().as_nanos();
             activity.idle_since.store(now, Relaxed);
+            activity.unread.store(0, Relaxed);
+            activity.unsent.store(0, Relaxed);
         }
     }
 }
@@ -259,6 +337,8 @@ impl Drop for OpenStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use crate::relay::server::incidents::Incidents;
 
     fn activity(draining: &CancellationToken) -> Arc<Activity> {
         Activity::for_test(Arc::new(Incidents::new()), draining.clone())

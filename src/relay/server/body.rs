@@ -190,7 +190,8 @@ impl RequestBody {
 
     fn end_with(&mut self, status: Status) -> Poll<Option<Result<Frame<Bytes>>>> {
         if let Some(incoming) = self.incoming.take() {
-            self.activity.bundle().add(discard(incoming));
+            let activity = Arc::clone(&self.activity);
+            self.activity.bundle().add(discard(incoming, activity));
         }
         self.partial = BytesMut::new();
         self.reservation = None;
@@ -207,15 +208,16 @@ impl RequestBody {
         Poll::Ready(None)
     }
 
-    /// Waits between two messages. Only a drain ends a stream whose service does not handle it.
+    /// Waits between two messages. A drain ends a stream whose service does not handle it, and so
+    /// does the age of the connection.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
         if self.call.kind != CallKind::OtherStream {
             return Poll::Pending;
         }
         let draining = || -> BoxFuture<'static, AbortReason> {
-            let draining = self.activity.draining().clone();
+            let ending = self.activity.ending_soon().clone();
             Box::pin(async move {
-                draining.cancelled_owned().await;
+                ending.cancelled_owned().await;
                 AbortReason::Draining
             })
         };
@@ -236,9 +238,11 @@ async fn abort_reason(draining: CancellationToken) -> AbortReason {
 /// Reads the rest of a refused request. Otherwise h2 would reset the stream at once. h2 remembers
 /// few reset streams, resets forgotten ones again for each further frame, and closes a connection
 /// with too many resets, including its valid streams.
-async fn discard(mut incoming: Incoming) {
+async fn discard(mut incoming: Incoming, activity: Arc<Activity>) {
     let end = std::future::poll_fn(|cx| {
-        while let Some(Ok(_)) = std::task::ready!(Pin::new(&mut incoming).poll_frame(cx)) {}
+        while let Some(Ok(frame)) = std::task::ready!(Pin::new(&mut incoming).poll_frame(cx)) {
+            activity.note_read(frame.data_ref().map_or(0, Bytes::len));
+        }
         Poll::Ready(())
     });
     // Ends with the request, or when the peer must have received the refusal.
@@ -281,7 +285,10 @@ impl Body for RequestBody {
                 Poll::Pending => return this.poll_idle(cx),
             };
             let whole = match frame.into_data() {
-                Ok(data) => this.on_data(data),
+                Ok(data) => {
+                    this.activity.note_read(data.len());
+                    this.on_data(data)
+                }
                 Err(other) => return Poll::Ready(Some(Ok(other))),
             };
             if !whole.is_empty() {

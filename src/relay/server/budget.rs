@@ -66,6 +66,11 @@ impl RequestBudget {
         }
     }
 
+    /// Returns the bytes that the connection holds.
+    pub(super) fn bytes(&self) -> usize {
+        *self.held()
+    }
+
     fn held(&self) -> MutexGuard<'_, usize> {
         lock(&self.held)
     }

@@ -6,6 +6,7 @@ use std::{
         Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use http::{HeaderMap, header::AUTHORIZATION};
@@ -14,7 +15,8 @@ use tonic::Status;
 use super::certificate::Peer;
 use crate::{
     base::{
-        clock::{Clock, wall},
+        clock::{Clock, Tick, wall},
+        log_limiter::LimitedCounts,
         sync::lock,
     },
     error::{Error, ErrorKind, Result},
@@ -44,6 +46,7 @@ pub(super) struct Callers {
     clock: Clock,
     unauthenticated: AtomicU64,
     denied: AtomicU64,
+    over_quota: LimitedCounts<1>,
     /// The files could not be read again.
     is_stale: AtomicBool,
 }
@@ -53,10 +56,14 @@ pub(super) struct Callers {
 pub(crate) struct Refusals {
     pub(crate) unauthenticated: u64,
     pub(crate) denied: u64,
+    pub(crate) over_quota: u64,
     pub(crate) audit_lines_lost: u64,
     /// The rules in use are former ones, because the files cannot be read.
     pub(crate) is_stale: bool,
 }
+
+/// Minimum interval between log lines of refused requests.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Callers {
     /// Reads the files.
@@ -84,6 +91,7 @@ impl Callers {
             clock: Clock::new(),
             unauthenticated: AtomicU64::new(0),
             denied: AtomicU64::new(0),
+            over_quota: LimitedCounts::new(LOG_INTERVAL),
             is_stale: AtomicBool::new(false),
         })
     }
@@ -99,6 +107,7 @@ impl Callers {
         Refusals {
             unauthenticated: self.unauthenticated.load(Relaxed),
             denied: self.denied.load(Relaxed),
+            over_quota: self.over_quota.count(0),
             audit_lines_lost: self.audit.as_ref().map_or(0, AuditLog::lost),
             is_stale: self.is_stale.load(Relaxed),
         }
@@ -209,6 +218,19 @@ impl Callers {
     /// Counts and records a denial.
     pub(super) fn note_denial(&self) {
         self.denied.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a request over the quota of its principal, and logs it unless one was logged within
+    /// the last second.
+    #[cold]
+    pub(super) fn note_over_quota(&self, error: &Error) {
+        if let Some(suppressed) = self.over_quota.note(0, self.now()) {
+            tracing::warn!(%error, suppressed, "refused a request over the quota of its principal");
+        }
+    }
+
+    pub(super) fn now(&self) -> Tick {
+        self.clock.now()
     }
 
     pub(super) fn record(&self, event: &AuditEvent<'_>) {

@@ -52,6 +52,8 @@ pub(super) async fn serve(
 ) -> Result<(), hyper::Error> {
     let activity = Arc::new(activity);
     let io = GuardedIo::new(stream, Arc::clone(&activity));
+    let shared = activity.shared();
+    let _registered = shared.memory.register(&activity);
     let service = ConnectionService::new(routes, Arc::clone(&activity), access, peer);
     let bundle = activity.bundle().clone();
     let mut builder = http2::Builder::new(StreamExecutor {

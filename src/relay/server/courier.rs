@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{
     access::Access,
     requester::{Needs, StreamGuard},
+    service::ConnectionEnd,
 };
 use crate::{
     courier::{Host, ReceivingStream},
@@ -64,10 +65,11 @@ impl proto::courier_server::Courier for CourierService {
         request: Request<Streaming<HandOverRequest>>,
     ) -> Result<Response<Self::HandOverStream>, Status> {
         let requester = self.access.requester(request.extensions())?;
+        let end = request.extensions().get::<ConnectionEnd>().cloned();
         let answers = Answers {
             requests: request.into_inner(),
             receiving: self.host.receiving(),
-            draining: self.draining.clone(),
+            draining: end.map_or_else(|| self.draining.clone(), |end| end.0.clone()),
             guard: requester.guard(|| Needs::Relay(Action::HandOver)),
             ready: VecDeque::new(),
             ended: false,

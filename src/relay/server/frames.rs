@@ -21,6 +21,8 @@ enum Part {
     Header {
         kind: u8,
         flags: u8,
+        /// Bytes of the payload.
+        length: usize,
     },
     /// The end of a frame.
     End,
@@ -56,6 +58,8 @@ pub(crate) struct Received {
     pub(crate) progress: bool,
     /// The control frames exceed the limit.
     pub(crate) flood: bool,
+    /// Payload of the DATA frames whose header was received, in bytes.
+    pub(crate) data: usize,
 }
 
 /// A frame header's bytes (RFC 9113, section 4.1).
@@ -86,12 +90,19 @@ impl FrameWatch {
         self.received.feed(bytes, |part| match part {
             // At each end, so that the result does not depend on how the bytes are split.
             Part::End => received.progress |= !*block,
-            Part::Header { kind, flags } => match kind {
+            Part::Header {
+                kind,
+                flags,
+                length,
+            } => match kind {
                 HEADERS | CONTINUATION => {
                     *block = flags & END_HEADERS == 0;
                     other.earn(1);
                 }
-                DATA => other.earn(1),
+                DATA => {
+                    received.data += length;
+                    other.earn(1);
+                }
                 PING | SETTINGS => received.flood |= answered.add_exceeds(MAX_ANSWERED, &now),
                 _ => received.flood |= other.add_exceeds(MAX_OTHER, &now),
             },
@@ -99,19 +110,23 @@ impl FrameWatch {
         received
     }
 
-    /// Processes sent bytes.
-    pub(crate) fn sent(&mut self, bytes: &[u8]) {
+    /// Processes sent bytes. Returns the payload of the DATA frames whose header was sent, in bytes.
+    pub(crate) fn sent(&mut self, bytes: &[u8]) -> usize {
         let (answered, other) = (&mut self.answered, &mut self.other);
+        let mut data = 0;
         self.sent.feed(bytes, |part| {
             if let Part::Header {
-                kind: DATA | HEADERS,
+                kind: kind @ (DATA | HEADERS),
+                length,
                 ..
             } = part
             {
                 answered.earn(1);
                 other.earn(EARNED_OTHER);
+                data += if kind == DATA { length } else { 0 };
             }
         });
+        data
     }
 
     /// Returns whether a frame or a header block is incomplete.
@@ -134,7 +149,11 @@ impl FrameParser {
                 }
                 let [a, b, c, kind, flags, ..] = self.header;
                 self.payload = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-                found(Part::Header { kind, flags });
+                found(Part::Header {
+                    kind,
+                    flags,
+                    length: self.payload,
+                });
             }
             let count = bytes.len().min(self.payload);
             self.payload -= count;

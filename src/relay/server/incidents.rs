@@ -29,6 +29,10 @@ pub(crate) enum Incident {
     UnreadAnswer,
     /// Sent a request that is not gRPC.
     NoGrpc,
+    /// Held many unread bytes when the process was short of memory.
+    Greedy,
+    /// Connected when the process was short of memory.
+    ShortOfMemory,
 }
 
 /// The counts since the start.
@@ -38,7 +42,7 @@ pub(crate) struct Incidents {
     counts: LimitedCounts<KINDS>,
 }
 
-const KINDS: usize = 11;
+const KINDS: usize = 13;
 /// Minimum interval between log lines of one kind, for all peers together.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -86,6 +90,8 @@ impl Incident {
             Self::OverBudget => "refused a request: too many unfinished requests are held",
             Self::UnreadAnswer => "reset a stream whose answer was not read in time",
             Self::NoGrpc => "refused a request that is not gRPC",
+            Self::Greedy => "closed a connection with many unread bytes: memory is short",
+            Self::ShortOfMemory => "refused a connection: memory is short",
         }
     }
 }

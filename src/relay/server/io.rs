@@ -58,6 +58,9 @@ impl GuardedIo {
     fn on_read(&mut self, bytes: &[u8]) -> io::Result<()> {
         let activity = &self.activity;
         let received = self.frames.received(bytes, || activity.now());
+        if received.data > 0 {
+            activity.note_received(received.data);
+        }
         if received.progress {
             self.stalled = None;
         }
@@ -126,7 +129,8 @@ impl AsyncWrite for GuardedIo {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let count = std::task::ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
-        self.frames.sent(&buf[..count]);
+        let data = self.frames.sent(&buf[..count]);
+        self.activity.note_sent(data);
         Poll::Ready(Ok(count))
     }
 
@@ -148,12 +152,13 @@ impl AsyncWrite for GuardedIo {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let count = std::task::ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs))?;
-        let mut left = count;
+        let (mut left, mut data) = (count, 0);
         for buf in bufs {
             let sent = buf.len().min(left);
-            self.frames.sent(&buf[..sent]);
+            data += self.frames.sent(&buf[..sent]);
             left -= sent;
         }
+        self.activity.note_sent(data);
         Poll::Ready(Ok(count))
     }
 }

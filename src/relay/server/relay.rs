@@ -3,6 +3,7 @@
 use std::{
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures_core::Stream;
@@ -13,13 +14,14 @@ use super::{
     access::Access,
     requester::{Needs, Requester, StreamGuard},
     requests::NotifyRequests,
+    service::ConnectionEnd,
     wake::EncodedWake,
 };
 use crate::{
     base::task::{Work, poll_budget, spend, spend_and_yield},
-    error::Result,
+    error::{Error, ErrorKind, Result},
     relay::{
-        auth::{Action, Target},
+        auth::{Action, Resource, Target},
         hub::StreamMessage,
         runtime::{MessageStream, Relay},
     },
@@ -54,8 +56,12 @@ pub(crate) struct NotifyResponses {
     turn: ReusableBoxFuture<'static, ()>,
     /// The publisher had no request in flight at the last poll.
     idle: bool,
-    draining: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// The relay drains, or the connection is at its maximum age.
+    ending: Pin<Box<WaitForCancellationFutureOwned>>,
 }
+
+/// Room is there again when a stream ends or a queue is idle.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl RelayService {
     pub(super) fn new(relay: Relay, draining: CancellationToken, access: Access) -> Self {
@@ -87,6 +93,8 @@ impl proto::relay_server::Relay for RelayService {
         request: Request<Streaming<NotifyRequest>>,
     ) -> Result<Response<NotifyResponses>, Status> {
         let requester = self.access.requester(request.extensions())?;
+        let end = request.extensions().get::<ConnectionEnd>();
+        let end = end.map_or_else(|| self.draining.clone(), |end| end.0.clone());
         Ok(Response::new(NotifyResponses {
             relay: self.relay.clone(),
             guard: requester.guard(|| Needs::Some(Action::Notify)),
@@ -94,7 +102,7 @@ impl proto::relay_server::Relay for RelayService {
             delayed: None,
             turn: ReusableBoxFuture::new(tokio::task::yield_now()),
             idle: true,
-            draining: Box::pin(self.draining.clone().cancelled_owned()),
+            ending: Box::pin(end.cancelled_owned()),
         }))
     }
 
@@ -119,9 +127,15 @@ impl proto::relay_server::Relay for RelayService {
             let allowed = requester.check(Action::Subscribe, target);
             allowed.map_err(to_status)?;
         }
-        let messages = self.relay.open_stream(&options, EncodedWake::default());
-        let messages = messages.map_err(to_status)?;
+        let selectors = requester.take(Resource::Selectors, options.selectors.len());
+        let selectors = selectors.map_err(to_status)?;
+        let pool = requester.cursor_pool();
+        let messages = self
+            .relay
+            .open_stream(pool, &options, EncodedWake::default());
+        let messages = messages.map_err(|error| to_status(with_retry(error)))?;
         let guard = requester.guard(|| Needs::Queues(Action::Subscribe, options.selectors));
+        let guard = guard.map(|guard| guard.holding(selectors));
         Ok(Response::new(SubscribeResponses {
             messages: Some(messages),
             guard,
@@ -140,7 +154,7 @@ impl proto::relay_server::Relay for RelayService {
         allowed.map_err(to_status)?;
         self.relay
             .report(&subscription_id, &report)
-            .map_err(to_status)?;
+            .map_err(|error| to_status(with_retry(error)))?;
         Ok(Response::new(proto::ReportResponse {}))
     }
 }
@@ -210,9 +224,20 @@ impl Stream for NotifyResponses {
             // A publisher's stream has no Goodbye: it ends with OK when all requests are answered.
             Poll::Pending => {
                 self.idle = true;
-                self.draining.as_mut().poll(cx).map(|()| None)
+                self.ending.as_mut().poll(cx).map(|()| None)
             }
         }
+    }
+}
+
+/// Adds the time after which a request that found no room is tried again. A `Notify` has none: of
+/// that, it would state that the whole request came too soon.
+fn with_retry(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Exhausted if error.retry_after().is_none() => {
+            error.with_retry_after(RETRY_AFTER)
+        }
+        _ => error,
     }
 }
 
@@ -225,6 +250,7 @@ fn notify(
     for notification in &notifications {
         requester.check(Action::Notify, Target::Queue(&notification.queue))?;
     }
+    requester.take_notifications(notifications.len())?;
     spend(Work::Events(notifications.len()));
     let accepted = relay.notify(&publisher, &notifications)?;
     let accepted = accepted

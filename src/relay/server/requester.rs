@@ -15,7 +15,10 @@ use super::{callers::Callers, certificate::Peer};
 use crate::{
     base::{backoff::about, clock::wall},
     error::{Error, ErrorKind, Result},
-    relay::auth::{Action, AuditEvent, Caller, Target},
+    relay::{
+        auth::{Action, AuditEvent, Caller, Resource, Share, Target},
+        hub::CursorPool,
+    },
     types::{FlagName, Goodbye, GoodbyeReason, Selector},
 };
 
@@ -50,6 +53,8 @@ pub(super) struct StreamGuard {
     known: Arc<Known>,
     needs: Needs,
     timer: Pin<Box<Sleep>>,
+    /// The stream's selectors, which count for the principal.
+    selectors: Option<Share>,
 }
 
 /// Interval between two checks of a stream's caller; a stream ends within 60 s of a revocation,
@@ -119,6 +124,44 @@ impl Requester {
         }
     }
 
+    /// Takes this many of a resource from the quota of the caller; `None` where nothing is counted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exhausted`] with the name of the limit.
+    pub(super) fn take(&self, resource: Resource, count: usize) -> Result<Option<Share>> {
+        let Some(known) = &self.0 else {
+            return Ok(None);
+        };
+        let quota = known.caller.grants().quota();
+        let taken = known.caller.usage().take(resource, count, quota);
+        taken
+            .map(Some)
+            .inspect_err(|error| known.access.note_over_quota(error))
+    }
+
+    /// Takes this many notifications from the rate of the caller.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exhausted`] with the time after which they would be within the rate.
+    pub(super) fn take_notifications(&self, count: usize) -> Result<()> {
+        let Some(known) = &self.0 else {
+            return Ok(());
+        };
+        match known.caller.rate() {
+            Some(rate) => rate
+                .take(count, known.access.now())
+                .inspect_err(|error| known.access.note_over_quota(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the pool of the cursors of the caller; `None` where nothing is counted.
+    pub(super) fn cursor_pool(&self) -> Option<Arc<CursorPool>> {
+        let known = self.0.as_ref()?;
+        let quota = known.caller.grants().quota();
+        Some(known.caller.usage().cursors(quota))
+    }
+
     /// Returns the guard of a stream; `None` on a relay without access control.
     pub(super) fn guard(&self, needs: impl FnOnce() -> Needs) -> Option<Box<StreamGuard>> {
         let known = Arc::clone(self.0.as_ref()?);
@@ -127,11 +170,18 @@ impl Requester {
             known,
             needs: needs(),
             timer,
+            selectors: None,
         }))
     }
 }
 
 impl StreamGuard {
+    /// Holds the selectors of a subscription until the stream ends.
+    pub(super) fn holding(mut self: Box<Self>, selectors: Option<Share>) -> Box<Self> {
+        self.selectors = selectors;
+        self
+    }
+
     /// Returns the caller with its present rights.
     pub(super) fn requester(&self) -> Requester {
         Requester(Some(Arc::clone(&self.known)))

@@ -13,7 +13,8 @@ use std::{
 
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
-use tonic::{body::Body, service::Routes};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
 
 use super::{
@@ -24,8 +25,11 @@ use super::{
     calls::{Call, CallKind},
     certificate::Peer,
     incidents::Incident,
+    requester::Requester,
     requests::SharedBody,
+    response::{ResponseBody, StreamShares},
 };
+use crate::{relay::auth::Resource, wire::to_status};
 
 /// The routes of one connection.
 #[derive(Debug, Clone)]
@@ -49,10 +53,17 @@ pub(super) enum Answer {
         routes: <Routes as Service<Request<Body>>>::Future,
         call: Call,
         activity: Arc<Activity>,
+        /// Of a stream; moves to its answer.
+        stream: Option<StreamShares>,
     },
     /// Taken by the poll that returns it.
     Refused(Option<Response<Body>>, Arc<Activity>),
 }
+
+/// Cancelled when the connection of a request takes no more streams. An extension of the requests of
+/// streams that have no age of their own.
+#[derive(Debug, Clone)]
+pub(super) struct ConnectionEnd(pub(super) CancellationToken);
 
 /// Prefix of the content type of every gRPC request.
 const GRPC: &[u8] = b"application/grpc";
@@ -72,10 +83,40 @@ impl ConnectionService {
             answers: ConnectionAnswers::default(),
         }
     }
+
+    /// Returns the caller, and the shares of a stream.
+    ///
+    /// # Errors
+    /// The answer to a caller that is not admitted, or that is at a limit.
+    #[allow(clippy::result_large_err, reason = "a status is an answer")]
+    fn admit(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        call: Call,
+    ) -> Result<(Option<Requester>, Option<StreamShares>), Status> {
+        let requester = self.access.admit(path, headers, &self.peer)?;
+        let take = |resource| match &requester {
+            Some(requester) => requester.take(resource, 1),
+            None => Ok(None),
+        };
+        let counted = self.activity.count_for(|| take(Resource::Connections));
+        counted.map_err(to_status)?;
+        let shared = self.activity.shared();
+        let stream = match call.kind {
+            CallKind::Unary if call.is_list => shared.memory.check().map(|()| None),
+            CallKind::Unary => Ok(None),
+            _ => shared.take_stream().and_then(|of_relay| {
+                let of_principal = take(Resource::Streams)?;
+                Ok(Some(StreamShares::new(of_relay, of_principal)))
+            }),
+        };
+        Ok((requester, stream.map_err(to_status)?))
+    }
 }
 
 impl Service<Request<Incoming>> for ConnectionService {
-    type Response = Response<Body>;
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
     type Future = Answer;
 
@@ -89,14 +130,14 @@ impl Service<Request<Incoming>> for ConnectionService {
             return Answer::Refused(Some(refusal), Arc::clone(&self.activity));
         }
         let path = request.uri().path();
-        let requester = match self.access.admit(path, request.headers(), &self.peer) {
-            Ok(requester) => requester,
+        let call = Call::of(path);
+        let (requester, stream) = match self.admit(path, request.headers(), call) {
+            Ok(admitted) => admitted,
             Err(status) => {
                 let refusal = Some(status.into_http());
                 return Answer::Refused(refusal, Arc::clone(&self.activity));
             }
         };
-        let call = Call::of(path);
         let activity = &self.activity;
         let mut shared = None;
         let mut request = request.map(|incoming| {
@@ -112,6 +153,10 @@ impl Service<Request<Incoming>> for ConnectionService {
         if let Some(requester) = requester {
             request.extensions_mut().insert(requester);
         }
+        if matches!(call.kind, CallKind::NotifyStream | CallKind::OtherStream) {
+            let ending = ConnectionEnd(self.activity.ending_soon().clone());
+            request.extensions_mut().insert(ending);
+        }
         if call.is_list {
             request.extensions_mut().insert(self.answers.clone());
         }
@@ -119,34 +164,45 @@ impl Service<Request<Incoming>> for ConnectionService {
             routes: self.routes.call(request),
             call,
             activity: Arc::clone(&self.activity),
+            stream,
         }
     }
 }
 
 impl Future for Answer {
-    type Output = Result<Response<Body>, Infallible>;
+    type Output = Result<Response<ResponseBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (routes, call, activity) = match &mut *self {
+        let (routes, call, activity, stream) = match &mut *self {
             Self::Routed {
                 routes,
                 call,
                 activity,
-            } => (routes, call, activity),
+                stream,
+            } => (routes, call, activity, stream),
             Self::Refused(response, activity) => {
                 activity.note_unary_answer();
-                return Poll::Ready(Ok(response.take().expect("polled to its end once")));
+                let response = response.take().expect("polled to its end once");
+                let activity = Arc::clone(activity);
+                return Poll::Ready(Ok(
+                    response.map(|body| ResponseBody::new(body, activity, None))
+                ));
             }
         };
         let answer = std::task::ready!(Pin::new(routes).poll(cx));
         if call.kind == CallKind::Unary {
             activity.note_unary_answer();
         }
+        let (activity, stream) = (Arc::clone(activity), stream.take());
         Poll::Ready(answer.map(|mut response| {
-            match response.extensions_mut().remove::<AnswerPermit>() {
-                Some(permit) => response.map(|body| Body::new(ChunkedBody::new(body, permit))),
-                None => response,
-            }
+            let permit = response.extensions_mut().remove::<AnswerPermit>();
+            response.map(|body| {
+                let body = match permit {
+                    Some(permit) => Body::new(ChunkedBody::new(body, permit)),
+                    None => body,
+                };
+                ResponseBody::new(body, activity, stream)
+            })
         }))
     }
 }

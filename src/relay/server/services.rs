@@ -39,6 +39,8 @@ pub(crate) struct Services {
     pub(crate) stream_max_age: Duration,
     pub(crate) draining: CancellationToken,
     pub(crate) access: Access,
+    /// Serves reflection.
+    pub(crate) reflection: bool,
 }
 
 impl Services {
@@ -55,6 +57,7 @@ impl Services {
             stream_max_age,
             draining,
             access,
+            reflection: has_reflection,
         } = self;
         let names = health::OF_RELAY;
         #[cfg(feature = "courier")]
@@ -85,8 +88,6 @@ impl Services {
             .max_decoding_message_size(Limits::REQUEST_BYTES);
         let admin_service = proto::admin_server::AdminServer::new(AdminService::new(relay, access))
             .max_decoding_message_size(Limits::REQUEST_BYTES);
-        let reflection_v1 = reflection().build_v1().map_err(broken)?;
-        let reflection_v1alpha = reflection().build_v1alpha().map_err(broken)?;
         let routes = Routes::new(relay_service);
         #[cfg(feature = "courier")]
         let routes = match courier_service {
@@ -96,9 +97,15 @@ impl Services {
         let routes = routes
             .add_service(flags_service)
             .add_service(admin_service)
-            .add_service(health_service)
-            .add_service(reflection_v1.max_decoding_message_size(Limits::REQUEST_BYTES))
-            .add_service(reflection_v1alpha.max_decoding_message_size(Limits::REQUEST_BYTES));
+            .add_service(health_service);
+        if !has_reflection {
+            return Ok((routes, health));
+        }
+        let v1 = reflection().build_v1().map_err(broken)?;
+        let v1alpha = reflection().build_v1alpha().map_err(broken)?;
+        let routes = routes
+            .add_service(v1.max_decoding_message_size(Limits::REQUEST_BYTES))
+            .add_service(v1alpha.max_decoding_message_size(Limits::REQUEST_BYTES));
         Ok((routes, health))
     }
 }

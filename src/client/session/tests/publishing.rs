@@ -412,3 +412,26 @@ fn at_the_limit_what_merges_is_still_taken() {
     let error = session.post(event("a/r"), at(0)).expect_err("one more");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
 }
+
+#[test]
+fn a_request_that_came_too_soon_is_sent_again_as_a_whole() {
+    let mut session = publisher();
+    for queue in ["a/one", "a/two", "a/three"] {
+        session
+            .notify(vec![event(queue)], LATER, at(0))
+            .expect("taken");
+    }
+    let sent = session.request(at(0)).expect("all").len();
+    let over_rate = Error::new(ErrorKind::Exhausted, "notify_rate: the limit is reached")
+        .with_retry_after(Duration::from_millis(400));
+    session.answered(Err(over_rate.clone()), at(0), &mut rng());
+    assert!(session.take_completions().is_empty(), "no caller fails");
+    assert!(session.request(at(399)).is_none(), "not before its time");
+    let again = session.next_at();
+    assert!(again <= at(800), "no back-off: {again:?}");
+    assert_eq!(session.request(again).expect("again").len(), sent);
+    // The end of a stream at a limit, too.
+    session.broken(&over_rate, again, &mut rng());
+    let again = session.next_at();
+    assert_eq!(session.request(again).expect("again").len(), sent);
+}

@@ -13,6 +13,8 @@ pub(super) struct FileForm {
     #[serde(default)]
     pub(super) rule: Vec<RuleForm>,
     #[serde(default)]
+    pub(super) limit: Vec<LimitForm>,
+    #[serde(default)]
     pub(super) jwt: Vec<JwtForm>,
     #[serde(default)]
     pub(super) certificates: BTreeMap<String, String>,
@@ -26,6 +28,19 @@ pub(super) struct RuleForm {
     pub(super) actions: Vec<String>,
     pub(super) queues: Option<Vec<String>>,
     pub(super) flags: Option<Vec<String>>,
+}
+
+/// A table `[[limit]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LimitForm {
+    pub(super) principals: Vec<String>,
+    pub(super) notify_rate: Option<u32>,
+    pub(super) notify_burst: Option<u32>,
+    pub(super) connections: Option<usize>,
+    pub(super) streams: Option<usize>,
+    pub(super) selectors: Option<usize>,
+    pub(super) subscribed_queues: Option<usize>,
 }
 
 /// A table `[[jwt]]`.

@@ -1,4 +1,4 @@
-//! Checks the tables `[groups]` and `[[rule]]`.
+//! Checks the tables `[groups]`, `[[rule]]` and `[[limit]]`.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -7,21 +7,24 @@ use std::{
     sync::Arc,
 };
 
-use super::form::RuleForm;
+use super::form::{LimitForm, RuleForm};
 use crate::{
     error::{Error, Result},
     relay::auth::{
         action::{Action, ActionSet, Scope},
-        policy::{Policy, PolicyRule, Rule, Subject},
+        policy::{Policy, PolicyLimit, PolicyRule, Rule, Subject},
         principal::{GROUP_PREFIX, check_principal},
+        quota::QuotaChange,
     },
+    types::Limits,
 };
 
 type Groups = HashMap<Box<str>, HashSet<Box<str>>>;
 
-/// Reads rules and groups. `states_groups`: an issuer's tokens may name further groups.
+/// Reads rules, limits and groups. `states_groups`: an issuer's tokens may name further groups.
 pub(super) fn read(
     rules: Vec<RuleForm>,
+    limits: Vec<LimitForm>,
     groups: BTreeMap<String, Vec<String>>,
     states_groups: bool,
 ) -> Result<Policy> {
@@ -32,7 +35,12 @@ pub(super) fn read(
         rule.map_err(|error| Error::invalid(&format!("rule {number}"), error))
     });
     let rules = rules.collect::<Result<_>>()?;
-    Ok(Policy::new(rules, groups))
+    let limits = limits.into_iter().enumerate().map(|(at, form)| {
+        let limit = form.read(&groups, states_groups);
+        limit.map_err(|error| Error::invalid(&format!("limit {}", at + 1), error))
+    });
+    let limits = limits.collect::<Result<_>>()?;
+    Ok(Policy::new(rules, groups).with_limits(limits))
 }
 
 fn read_groups(form: BTreeMap<String, Vec<String>>) -> Result<Groups> {
@@ -71,6 +79,33 @@ impl RuleForm {
             subjects,
             rule: Arc::new(rule),
         })
+    }
+}
+
+impl LimitForm {
+    fn read(self, groups: &Groups, states_groups: bool) -> Result<PolicyLimit> {
+        let subjects = list("principals", &self.principals, |text| {
+            subject(text, groups, states_groups)
+        })?;
+        let least = Limits::EVENTS;
+        if let Some(burst) = self.notify_burst.filter(|burst| (*burst as usize) < least) {
+            let rule = format_args!(
+                "must be at least {least}, the notifications of one request, not {burst}"
+            );
+            return Err(Error::invalid("notify_burst", rule));
+        }
+        let change = QuotaChange {
+            notify_rate: self.notify_rate,
+            notify_burst: self.notify_burst,
+            connections: self.connections,
+            streams: self.streams,
+            selectors: self.selectors,
+            subscribed_queues: self.subscribed_queues,
+        };
+        if change == QuotaChange::default() {
+            return Err(Error::invalid("limit", "states no limit"));
+        }
+        Ok(PolicyLimit { subjects, change })
     }
 }
 

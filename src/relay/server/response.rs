@@ -1,0 +1,75 @@
+//! The body of an answer, with what it holds while it is sent.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::{Status, body::Body};
+
+use super::activity::Activity;
+use crate::relay::auth::Share;
+
+/// The body of an answer. Counts the bytes that HTTP/2 has not sent.
+#[derive(Debug)]
+pub(super) struct ResponseBody {
+    body: Body,
+    activity: Arc<Activity>,
+    _stream: Option<StreamShares>,
+}
+
+/// A stream counts for the relay and for its principal until its answer has ended.
+#[derive(Debug)]
+pub(super) struct StreamShares {
+    _of_relay: OwnedSemaphorePermit,
+    _of_principal: Option<Share>,
+}
+
+impl StreamShares {
+    pub(super) fn new(of_relay: OwnedSemaphorePermit, of_principal: Option<Share>) -> Self {
+        Self {
+            _of_relay: of_relay,
+            _of_principal: of_principal,
+        }
+    }
+}
+
+impl ResponseBody {
+    pub(super) fn new(body: Body, activity: Arc<Activity>, stream: Option<StreamShares>) -> Self {
+        Self {
+            body,
+            activity,
+            _stream: stream,
+        }
+    }
+}
+
+impl hyper::body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            self.activity.note_answered(data.len());
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

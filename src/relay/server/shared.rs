@@ -1,0 +1,88 @@
+//! What all connections of a server share.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use super::{incidents::Incidents, memory::MemoryGuard};
+use crate::error::{Error, ErrorKind, Result};
+
+/// What all connections of a server share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) incidents: Arc<Incidents>,
+    pub(super) draining: CancellationToken,
+    pub(super) lifetimes: Lifetimes,
+    pub(super) memory: Arc<MemoryGuard>,
+    streams: Arc<Semaphore>,
+    max_streams: usize,
+}
+
+/// How long a connection may last.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lifetimes {
+    /// Without streams.
+    pub(crate) idle: Duration,
+    /// With streams, give or take a tenth. It then takes no more streams.
+    pub(crate) max_age: Duration,
+    /// Time for its streams to end afterwards.
+    pub(crate) grace: Duration,
+}
+
+/// A refused stream is tried again after this time.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl Shared {
+    pub(super) fn new(
+        incidents: Arc<Incidents>,
+        draining: CancellationToken,
+        lifetimes: Lifetimes,
+        memory: Arc<MemoryGuard>,
+        max_streams: usize,
+    ) -> Self {
+        let max_streams = max_streams.clamp(1, Semaphore::MAX_PERMITS);
+        Self {
+            incidents,
+            draining,
+            lifetimes,
+            memory,
+            streams: Arc::new(Semaphore::new(max_streams)),
+            max_streams,
+        }
+    }
+
+    /// Takes one of the relay's streams.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exhausted`] if all are open, or if the process is short of memory.
+    pub(super) fn take_stream(&self) -> Result<OwnedSemaphorePermit> {
+        self.memory.check()?;
+        let permit = Arc::clone(&self.streams).try_acquire_owned();
+        permit.map_err(|_| {
+            let max = self.max_streams;
+            let message = format!("streams: the limit of {max} streams of this relay is reached");
+            Error::new(ErrorKind::Exhausted, message).with_retry_after(RETRY_AFTER)
+        })
+    }
+
+    /// Returns the number of open streams, and the maximum.
+    pub(super) fn streams(&self) -> (usize, usize) {
+        let open = self.max_streams - self.streams.available_permits();
+        (open, self.max_streams)
+    }
+}
+
+#[cfg(test)]
+impl Shared {
+    /// Returns the state of a server without limits.
+    pub(super) fn for_test(incidents: Arc<Incidents>, draining: CancellationToken) -> Arc<Self> {
+        let lifetimes = Lifetimes {
+            idle: super::activity::DEFAULT_IDLE_TIMEOUT,
+            max_age: Duration::from_secs(3600),
+            grace: Duration::from_secs(60),
+        };
+        let memory = Arc::new(MemoryGuard::new(None));
+        Arc::new(Self::new(incidents, draining, lifetimes, memory, 1000))
+    }
+}
