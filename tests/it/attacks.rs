@@ -15,6 +15,7 @@ mod good;
 mod harness;
 mod lists;
 mod log;
+mod memory;
 mod observers;
 mod peer;
 mod publishers;

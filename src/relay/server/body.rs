@@ -156,9 +156,10 @@ impl RequestBody {
     fn hold(&mut self, rest: &[u8]) {
         let budget = self.activity.budget();
         let reservation = self.reservation.get_or_insert_with(|| budget.reservation());
+        let is_short = self.activity.shared().memory.is_short();
         match reservation.resize(self.partial.len() + rest.len()) {
-            Ok(()) => self.partial.extend_from_slice(rest),
-            Err(Exhausted) => {
+            Ok(()) if !is_short => self.partial.extend_from_slice(rest),
+            Ok(()) | Err(Exhausted) => {
                 self.activity.note(Incident::OverBudget);
                 self.refuse(no_room());
             }
@@ -257,7 +258,7 @@ fn too_large(limit: usize, length: u32) -> Status {
 /// Not RESOURCE_EXHAUSTED, which a client attributes to its request's size.
 fn no_room() -> Status {
     let text = "request: unfinished requests use the whole budget (16 MiB for a connection, 64 MiB \
-                in all beyond 1 MiB each); try again";
+                in all beyond 1 MiB each), or memory is short; try again";
     to_status(Error::new(ErrorKind::Unavailable, text).with_retry_after(RETRY_AFTER))
 }
 

@@ -1,8 +1,8 @@
 //! Keeps the process within a limit of memory.
 //!
 //! Reads the resident memory often. Near the limit the relay takes on nothing new: no connection, no
-//! stream, no queue. At the limit it closes the connections that hold most unread bytes. Both end as
-//! soon as there is room again.
+//! stream, no queue, no more bytes of an unfinished request. At the limit it closes the connections
+//! that hold most unread bytes. Both end as soon as there is room again.
 
 use std::{
     collections::HashMap,
@@ -43,9 +43,12 @@ pub(super) struct Registered {
     number: u64,
 }
 
-/// Intervals of reading, below half of the limit and above.
-const CALM: Duration = Duration::from_millis(100);
-const ALERT: Duration = Duration::from_millis(10);
+/// Bytes that may arrive in a second, from a fast network. The memory is read again before they could
+/// fill what is left.
+const INTAKE: u64 = 2 << 30;
+/// Shortest and longest time between two readings, each of some microseconds.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Time for closed connections to free their memory.
 const AFTER_CLOSING: Duration = Duration::from_millis(50);
 /// A connection that holds less is not closed: its memory would change nothing.
@@ -124,10 +127,9 @@ impl MemoryGuard {
                 }
                 changed(is_short);
             }
-            let pause = match used {
-                _ if used >= limit && self.close_greediest(used - near(limit)) > 0 => AFTER_CLOSING,
-                _ if used >= limit / 2 => ALERT,
-                _ => CALM,
+            let pause = match used >= limit && self.close_greediest(used - near(limit)) > 0 {
+                true => AFTER_CLOSING,
+                false => pause(limit.saturating_sub(used)),
             };
             tokio::time::sleep(pause).await;
         }
@@ -156,6 +158,12 @@ impl MemoryGuard {
         }
         closed
     }
+}
+
+/// Returns the time until the memory is read again.
+fn pause(left: u64) -> Duration {
+    let micros = left.saturating_mul(1_000_000) / INTAKE;
+    Duration::from_micros(micros).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }
 
 /// Returns the memory from which on the relay takes on nothing new.
