@@ -2,23 +2,32 @@
 //! disturb.
 //!
 //! A test starts a [`harness::Trial`], runs its attack in [`harness::Trial::under`], and states the
-//! limits of the damage: resident memory, and the latency of the good pair's wake-ups. A new
-//! attack is a function in one of these files; peers are in `peer` (HTTP/2 by hyper) and
-//! `frames` (handwritten frames); the good pair is in `good`.
+//! limits of the damage: resident memory, the latency of the good pair's wake-ups, and the relay's
+//! processor time after the attack. A new attack is a function in one of these files. One that is in
+//! [`target::plain_and_tls`] runs twice: over plain text, and inside of TLS. Peers are in `peer`
+//! (HTTP/2 by hyper) and `frames` (handwritten frames); the good pair is in `good`.
 
 mod admin;
 mod budget;
 mod connections;
+mod data;
 mod floods;
 mod frames;
+mod framing;
 mod good;
+mod handshakes;
 mod harness;
+mod headers;
 mod lists;
 mod log;
 mod memory;
 mod observers;
 mod peer;
 mod publishers;
+mod repeats;
 mod requests;
+mod resets;
 mod shutdown;
 mod tables;
+mod target;
+mod unread;

@@ -22,17 +22,20 @@ pub(crate) enum Work {
     Names(usize),
     /// A message with this number of entries, at most 4 us each.
     Message(usize),
+    /// The start of a request.
+    Request,
 }
 
 impl Work {
-    /// Returns the cost in units. A whole budget is 1,024 events, 32 short messages, or a Wake of
-    /// 128 entries, and takes some 2 ms.
+    /// Returns the cost in units. A whole budget is 1,024 events, 32 short messages or requests, or a
+    /// Wake of 128 entries, and takes some 2 ms.
     fn units(self) -> usize {
         match self {
             Self::Events(count) | Self::Names(count) => count.div_ceil(8),
             // A stream with so many entries is catching up and can wait for the others.
             Self::Message(128..) => BUDGET,
             Self::Message(entries) => 4 + entries / 5,
+            Self::Request => Self::Message(0).units(),
         }
     }
 }

@@ -55,6 +55,8 @@ pub(super) struct Activity {
     idle_since: AtomicU64,
     /// The stream being polled has returned the answer to a unary request.
     unary_answer: AtomicBool,
+    /// Bytes read since the connection was last polled.
+    slice_read: AtomicUsize,
     ending: AtomicU8,
 }
 
@@ -103,6 +105,7 @@ impl Activity {
             any_opened: AtomicBool::new(false),
             idle_since: AtomicU64::new(0),
             unary_answer: AtomicBool::new(false),
+            slice_read: AtomicUsize::new(0),
             ending: AtomicU8::new(Ending::None as u8),
         }
     }
@@ -212,6 +215,20 @@ impl Activity {
     pub(super) fn take_unary_answer(&self) -> bool {
         // Mostly there is none, and a load is cheaper than a swap.
         self.unary_answer.load(Relaxed) && self.unary_answer.swap(false, Relaxed)
+    }
+
+    /// The connection is polled: it may read another slice.
+    pub(super) fn begin_slice(&self) {
+        self.slice_read.store(0, Relaxed);
+    }
+
+    pub(super) fn add_to_slice(&self, bytes: usize) {
+        self.slice_read.fetch_add(bytes, Relaxed);
+    }
+
+    /// Returns the bytes read since the connection was last polled.
+    pub(super) fn slice_read(&self) -> usize {
+        self.slice_read.load(Relaxed)
     }
 
     /// Returns how the connection must end. `Graceful` is returned once.

@@ -112,14 +112,14 @@ impl AdminService {
                 }
                 last = Some(view.subscription);
             }
+            let names = views.iter().map(|view| view.selectors.len()).sum();
+            spend_and_yield(Work::Names(names)).await;
             if views.len() < BATCH {
                 return Ok(proto::ListListenersResponse {
                     listeners: page.entries,
                     next_page_token: String::new(),
                 });
             }
-            let names = views.iter().map(|view| view.selectors.len()).sum();
-            spend_and_yield(Work::Names(names)).await;
         }
     }
 
@@ -154,13 +154,13 @@ impl AdminService {
                 }
                 last = Some(view.address.to_string());
             }
+            spend_and_yield(Work::Names(views.len())).await;
             if views.len() <= count {
                 return Ok(proto::ListQueuesResponse {
                     queues: page.entries,
                     next_page_token: String::new(),
                 });
             }
-            spend_and_yield(Work::Names(views.len())).await;
             after = views.last().map(|view| view.address.clone());
         }
     }

@@ -83,6 +83,7 @@ pub(super) async fn serve(
             Ending::Graceful => connection.as_mut().graceful_shutdown(),
             Ending::Closed => return Poll::Ready(Ok(())),
         }
+        activity.begin_slice();
         connection.as_mut().poll(cx)
     }));
     served.await

@@ -29,8 +29,6 @@ pub(super) struct GuardedIo {
     /// Replayed bytes of the preface.
     preface_read: usize,
     frames: FrameWatch,
-    /// Bytes read since the streams last ran.
-    slice_read: usize,
     /// Set while a frame or a header block is incomplete and no more bytes are available.
     stalled: Option<Pin<Box<Sleep>>>,
     activity: Arc<Activity>,
@@ -38,7 +36,8 @@ pub(super) struct GuardedIo {
 
 /// Time to complete one frame, of at most 16 KiB, or one header block.
 const FRAME_DEADLINE: Duration = Duration::from_secs(5);
-/// Bytes read before the streams run. h2 needs most of a millisecond for this many bytes of the
+/// Bytes read before the streams run, in one poll of the connection: it polls its socket again for
+/// each stream that it accepts. h2 needs most of a millisecond for this many bytes of the
 /// shortest frames, and a connection reads eight slices before other connections run. Bytes that
 /// the streams have not read by then count as unread (see `connection`).
 const READ_SLICE: usize = 16 * 1024;
@@ -49,7 +48,6 @@ impl GuardedIo {
             stream,
             preface_read: 0,
             frames: FrameWatch::default(),
-            slice_read: 0,
             stalled: None,
             activity,
         }
@@ -101,8 +99,7 @@ impl AsyncRead for GuardedIo {
             self.preface_read += count;
             return Poll::Ready(Ok(()));
         }
-        if self.slice_read >= READ_SLICE {
-            self.slice_read = 0;
+        if self.activity.slice_read() >= READ_SLICE {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -110,14 +107,11 @@ impl AsyncRead for GuardedIo {
         match Pin::new(&mut self.stream).poll_read(cx, buf) {
             Poll::Ready(Ok(())) => {
                 let bytes = &buf.filled()[before..];
-                self.slice_read += bytes.len();
+                self.activity.add_to_slice(bytes.len());
                 Poll::Ready(self.on_read(bytes))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => {
-                self.slice_read = 0;
-                self.poll_stalled(cx)
-            }
+            Poll::Pending => self.poll_stalled(cx),
         }
     }
 }

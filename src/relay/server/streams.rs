@@ -15,7 +15,7 @@ use super::{
     activity::{Activity, OpenStream},
     incidents::Incident,
 };
-use crate::base::task::TaskGroup;
+use crate::base::task::{TaskGroup, Work, spend};
 
 /// Runs a connection's streams in its bundle, and counts them.
 #[derive(Debug, Clone)]
@@ -42,6 +42,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
+        // A peer that opens many streams at once takes turns with the other connections.
+        spend(Work::Request);
         self.bundle.add(ServedStream {
             stream,
             activity: Arc::clone(&self.activity),

@@ -12,6 +12,7 @@ use super::{
     frames::RawPeer,
     harness::Trial,
     peer::{Peer, Unfinished},
+    target::{Scheme, Target},
 };
 use crate::{
     binary::Binary,
@@ -20,7 +21,7 @@ use crate::{
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_requests_on_the_admin_port_delay_no_probe() {
-    let mut trial = Trial::start(&[]).await;
+    let mut trial = Trial::start(Scheme::Plain, &[]).await;
     let admin = trial.admin();
     let attack = async move {
         let mut slow = Vec::new();
@@ -34,7 +35,7 @@ async fn slow_requests_on_the_admin_port_delay_no_probe() {
             };
             // A newer connection may have displaced it.
             let _ = peer.write_all(half.as_bytes()).await;
-            slow.push(RawPeer(peer));
+            slow.push(RawPeer(Box::new(peer)));
         }
         let probe = tokio::time::timeout(Duration::from_secs(1), get(admin, "/livez"));
         assert_eq!(probe.await.expect("at once").0, 200);
@@ -116,7 +117,7 @@ async fn a_body_is_refused_on_the_admin_port() {
 #[tokio::test]
 async fn a_request_that_is_not_grpc_is_refused_with_an_http_status() {
     let relay = Binary::serve().await;
-    let peer = Peer::connect(relay.address().parse().expect("an address"), 64 * 1024).await;
+    let peer = Peer::connect(&Target::plain(&relay), 64 * 1024).await;
     for (method, kind, code) in [
         (Method::POST, Some("application/grpc"), 200),
         (Method::POST, Some("application/grpc+proto"), 200),

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use super::{
     harness::Trial,
     peer::{Peer, Unfinished, ended, status},
+    target::{Scheme, Target, plain_and_tls},
 };
 use crate::{binary::Binary, support::within};
 
@@ -70,11 +71,11 @@ fn subscribe(listener: usize, bytes: usize) -> Unfinished {
 
 /// Sends requests that declare a byte more than the limit and lack a byte. Checks that each is
 /// refused before its deadline, and that little of it was held.
-async fn beyond_its_limit(path: &'static str, limit: usize) {
-    let mut trial = Trial::start(&[]).await;
-    let address = trial.address();
+async fn beyond_its_limit(scheme: Scheme, path: &'static str, limit: usize) {
+    let mut trial = Trial::start(scheme, &[]).await;
+    let target = trial.target();
     let attack = async move {
-        let peer = Peer::connect(address, WINDOW).await;
+        let peer = Peer::connect(&target, WINDOW).await;
         for declared in [limit + 1, MIB] {
             let start = Instant::now();
             let half = || Unfinished::message(declared);
@@ -95,23 +96,24 @@ async fn beyond_its_limit(path: &'static str, limit: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_report_beyond_its_limit_is_refused_before_it_is_read() {
-    beyond_its_limit(REPORT, 64 * 1024).await;
+    beyond_its_limit(Scheme::Plain, REPORT, 64 * 1024).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_notify_request_beyond_its_limit_is_refused_before_it_is_read() {
-    beyond_its_limit(NOTIFY, 512 * 1024).await;
+    beyond_its_limit(Scheme::Plain, NOTIFY, 512 * 1024).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_streamed_notify_request_beyond_its_limit_is_refused_before_it_is_read() {
-    beyond_its_limit(NOTIFY_STREAM, 512 * 1024).await;
+plain_and_tls!(a_streamed_notify_request_beyond_its_limit_is_refused_before_it_is_read);
+
+async fn a_streamed_notify_request_beyond_its_limit_is_refused_before_it_is_read(scheme: Scheme) {
+    beyond_its_limit(scheme, NOTIFY_STREAM, 512 * 1024).await;
 }
 
 #[tokio::test]
 async fn requests_before_a_too_large_one_are_answered() {
     let relay = Binary::serve().await;
-    let peer = Peer::connect(relay.address().parse().expect("an address"), WINDOW).await;
+    let peer = Peer::connect(&Target::plain(&relay), WINDOW).await;
     for (declared, limit) in [(600_000_usize, 512 * 1024), (u32::MAX as usize, 512 * 1024)] {
         // An empty request, which is answered with an error, and the start of a too large one.
         let mut bytes = vec![0; 10];
@@ -142,10 +144,11 @@ struct Event {
     queue_name: String,
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_frees_a_large_request_after_its_answer() {
-    let mut trial = Trial::start(&[]).await;
-    let address = trial.address();
+plain_and_tls!(a_stream_frees_a_large_request_after_its_answer);
+
+async fn a_stream_frees_a_large_request_after_its_answer(scheme: Scheme) {
+    let mut trial = Trial::start(scheme, &[]).await;
+    let target = trial.target();
     let event = Event {
         storage_account: "acct".to_owned(),
         queue_name: "orders".to_owned(),
@@ -156,7 +159,7 @@ async fn a_stream_frees_a_large_request_after_its_answer() {
     };
     let request = request.encode_to_vec();
     let attack = async move {
-        let peer = Peer::connect(address, WINDOW).await;
+        let peer = Peer::connect(&target, WINDOW).await;
         let mut open = Vec::new();
         for _ in 0..200 {
             let body = Unfinished::open(&request);
@@ -176,12 +179,12 @@ async fn a_stream_frees_a_large_request_after_its_answer() {
 
 /// Until `over` is set, 20 connections repeatedly declare four requests of 1 MiB each and send five
 /// bytes of them.
-async fn declare(address: std::net::SocketAddr, over: Arc<AtomicBool>) {
+async fn declare(target: Target, over: Arc<AtomicBool>) {
     let mut attackers = JoinSet::new();
     for _ in 0..20 {
-        let over = Arc::clone(&over);
+        let (target, over) = (target.clone(), Arc::clone(&over));
         attackers.spawn(async move {
-            let peer = Peer::connect(address, WINDOW).await;
+            let peer = Peer::connect(&target, WINDOW).await;
             let mut calls = JoinSet::new();
             while !over.load(Ordering::Relaxed) {
                 for _ in 0..4 {
@@ -196,14 +199,14 @@ async fn declare(address: std::net::SocketAddr, over: Arc<AtomicBool>) {
 }
 
 /// Until `over` is set, 24 connections repeatedly hold four requests of 1 MiB less a byte each.
-async fn hold(address: std::net::SocketAddr, over: Arc<AtomicBool>) {
+async fn hold(target: Target, over: Arc<AtomicBool>) {
     let mut attackers = JoinSet::new();
     for at in 0..24 {
-        let over = Arc::clone(&over);
+        let (target, over) = (target.clone(), Arc::clone(&over));
         attackers.spawn(async move {
             // Spread over the deadline of 5 s, as this tests the budget and not a burst.
             tokio::time::sleep(at * Duration::from_millis(200)).await;
-            let peer = Peer::connect(address, WINDOW).await;
+            let peer = Peer::connect(&target, WINDOW).await;
             while !over.load(Ordering::Relaxed) {
                 let half = || Unfinished::message(MIB);
                 peer.call_often(4, SUBSCRIBE, half).await;
@@ -215,13 +218,13 @@ async fn hold(address: std::net::SocketAddr, over: Arc<AtomicBool>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn declared_lengths_take_no_room_from_valid_requests() {
-    let mut trial = Trial::start(&[]).await;
-    let address = trial.address();
+    let mut trial = Trial::start(Scheme::Plain, &[]).await;
+    let target = trial.target();
     let attack = async move {
         let over = Arc::new(AtomicBool::new(false));
-        let attack = tokio::spawn(declare(address, Arc::clone(&over)));
+        let attack = tokio::spawn(declare(target.clone(), Arc::clone(&over)));
         tokio::time::sleep(Duration::from_secs(2)).await;
-        let answers = honest(address, 900 * 1024).await;
+        let answers = honest(&target, 900 * 1024).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         over.store(true, Ordering::Relaxed);
         attack.await.expect("no panic");
@@ -234,14 +237,14 @@ async fn declared_lengths_take_no_room_from_valid_requests() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_has_room_for_one_request_when_others_use_the_whole_budget() {
-    let mut trial = Trial::start(&[]).await;
-    let address = trial.address();
+    let mut trial = Trial::start(Scheme::Plain, &[]).await;
+    let target = trial.target();
     let attack = async move {
         let over = Arc::new(AtomicBool::new(false));
-        let attack = tokio::spawn(hold(address, Arc::clone(&over)));
+        let attack = tokio::spawn(hold(target.clone(), Arc::clone(&over)));
         // All connections hold their maximum.
         tokio::time::sleep(Duration::from_secs(6)).await;
-        let answers = honest(address, 900 * 1024).await;
+        let answers = honest(&target, 900 * 1024).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
         over.store(true, Ordering::Relaxed);
         attack.await.expect("no panic");
@@ -254,9 +257,9 @@ async fn a_connection_has_room_for_one_request_when_others_use_the_whole_budget(
 }
 
 /// Subscribes ten times in sequence; returns the first refusal.
-async fn honest(address: std::net::SocketAddr, bytes: usize) -> Option<String> {
+async fn honest(target: &Target, bytes: usize) -> Option<String> {
     for at in 0..10 {
-        let peer = Peer::connect(address, WINDOW).await;
+        let peer = Peer::connect(target, WINDOW).await;
         let call = peer.call(SUBSCRIBE, subscribe(at, bytes));
         let answer = within("an answer", call).await.expect("answered");
         if let Some(code) = status(&answer) {
@@ -268,10 +271,10 @@ async fn honest(address: std::net::SocketAddr, bytes: usize) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_requests_of_one_connection_do_not_block_each_other() {
-    let mut trial = Trial::start(&[]).await;
-    let address = trial.address();
+    let mut trial = Trial::start(Scheme::Plain, &[]).await;
+    let target = trial.target();
     let attack = async move {
-        let peer = Peer::connect(address, WINDOW).await;
+        let peer = Peer::connect(&target, WINDOW).await;
         let mut calls = JoinSet::new();
         for at in 0..60 {
             let peer = peer.clone();

@@ -3,24 +3,30 @@
 use std::time::Duration;
 
 use reveille::Client;
+use tokio::task::JoinSet;
 
-use super::{frames::RawPeer, harness::Trial};
+use super::{
+    frames::{PREFACE, RawPeer},
+    harness::Trial,
+    target::{Scheme, Target, plain_and_tls},
+};
 use crate::{
     binary::Binary,
     support::{figure, get, until, within},
 };
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_connections_do_not_block_a_regular_one() {
-    let mut trial = Trial::start(&["--max-connections", "20"]).await;
-    let (address, url) = (trial.address(), trial.relay.url());
+plain_and_tls!(silent_connections_do_not_block_a_regular_one);
+
+async fn silent_connections_do_not_block_a_regular_one(scheme: Scheme) {
+    let mut trial = Trial::start(scheme, &["--max-connections", "20"]).await;
+    let target = trial.target();
     let attack = async move {
         let mut silent = Vec::new();
         for _ in 0..500 {
-            silent.push(RawPeer::silent(address).await);
+            silent.push(RawPeer::silent(&target).await);
         }
         // Within a few round trips, before the deadline of the silent ones.
-        let client = Client::new(&url).expect("a URL");
+        let client = target.client();
         let ready = client.ready(Duration::from_secs(2)).await;
         ready.expect("a regular client is served at once");
         for mut peer in silent {
@@ -33,12 +39,12 @@ async fn silent_connections_do_not_block_a_regular_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_without_a_stream_are_closed() {
-    let mut trial = Trial::start(&[]).await;
-    let address = trial.address();
+    let mut trial = Trial::start(Scheme::Plain, &[]).await;
+    let target = trial.target();
     let attack = async move {
         let mut peers = Vec::new();
         for _ in 0..200 {
-            peers.push(RawPeer::greeting(address).await);
+            peers.push(RawPeer::greeting(&target).await);
         }
         for mut peer in peers {
             assert!(peer.is_closed_within(Duration::from_secs(18)).await);
@@ -50,13 +56,13 @@ async fn connections_without_a_stream_are_closed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_address_has_a_bounded_number_of_connections() {
-    let mut trial = Trial::start(&["--max-connections-per-address", "10"]).await;
-    let address = trial.address();
+    let mut trial = Trial::start(Scheme::Plain, &["--max-connections-per-address", "10"]).await;
+    let target = trial.target();
     let attack = async move {
         let mut peers = Vec::new();
         for _ in 0..50 {
             // Refused connections may be reset while they write.
-            peers.extend(RawPeer::greeting_from([127, 0, 0, 9], address).await.ok());
+            peers.extend(RawPeer::greeting_from([127, 0, 0, 9], &target).await.ok());
         }
         let mut open = 0;
         for peer in &mut peers {
@@ -64,7 +70,7 @@ async fn one_address_has_a_bounded_number_of_connections() {
         }
         assert_eq!(open, 10);
         // The limit does not affect other addresses.
-        let other = RawPeer::greeting_from([127, 0, 0, 10], address).await;
+        let other = RawPeer::greeting_from([127, 0, 0, 10], &target).await;
         let mut other = other.expect("taken");
         assert!(!other.is_closed_within(Duration::from_millis(100)).await);
     };
@@ -77,10 +83,10 @@ async fn one_address_has_a_bounded_number_of_connections() {
 #[tokio::test]
 async fn a_full_relay_is_alive_and_not_ready() {
     let relay = Binary::serve_with(&["--max-connections", "3"], &[]).await;
-    let address = relay.address().parse().expect("an address");
+    let target = Target::plain(&relay);
     let mut held = Vec::new();
     for _ in 0..3 {
-        held.push(RawPeer::greeting(address).await);
+        held.push(RawPeer::greeting(&target).await);
     }
     until("full", async || {
         get(relay.admin(), "/readyz").await.0 == 503
@@ -101,11 +107,11 @@ async fn a_full_relay_is_alive_and_not_ready() {
 #[tokio::test]
 async fn a_peer_that_waits_for_a_connection_permit_is_not_counted_as_silent() {
     let relay = Binary::serve_with(&["--max-connections", "1"], &[]).await;
-    let address = relay.address().parse().expect("an address");
+    let target = Target::plain(&relay);
     // Both are accepted while there is room; then only one connection can be established.
     let mut peers = [
-        RawPeer::silent(address).await,
-        RawPeer::silent(address).await,
+        RawPeer::silent(&target).await,
+        RawPeer::silent(&target).await,
     ];
     tokio::time::sleep(Duration::from_millis(200)).await;
     for peer in &mut peers {
@@ -127,16 +133,16 @@ async fn connections_leave_file_descriptors_in_reserve() {
     let relay = Binary::serve_with_open_files(300).await;
     let limit = figure(relay.admin(), "reveille_connections_limit").await;
     assert_eq!(limit, 129);
-    let address = relay.address().parse().expect("an address");
+    let target = Target::plain(&relay);
     let mut held = Vec::new();
     for _ in 0..limit {
-        let mut peer = RawPeer::greeting(address).await;
+        let mut peer = RawPeer::greeting(&target).await;
         within("settings", peer.is_answered()).await;
         held.push(peer);
     }
     // Together more than all of its file descriptors. These wait in the kernel's backlog.
     for _ in 0..270 {
-        held.push(within("a place in the backlog", RawPeer::greeting(address)).await);
+        held.push(within("a place in the backlog", RawPeer::greeting(&target)).await);
     }
     // The store and the admin port still have theirs.
     until("full", async || {
@@ -156,4 +162,34 @@ async fn an_idle_connection_is_kept_for_minutes() {
     tokio::time::sleep(Duration::from_secs(13)).await;
     assert_eq!(figure(relay.admin(), "reveille_connections").await, 1);
     client.ready(Duration::from_secs(5)).await.expect("served");
+}
+
+plain_and_tls!(slow_first_bytes_have_a_deadline);
+
+/// One byte of the preface each half second.
+async fn slow_first_bytes_have_a_deadline(scheme: Scheme) {
+    let mut trial = Trial::start(scheme, &[]).await;
+    let target = trial.target();
+    let attack = async move {
+        let mut peers = JoinSet::new();
+        for _ in 0..150 {
+            let mut peer = RawPeer::silent(&target).await;
+            peers.spawn(async move {
+                for byte in PREFACE {
+                    if peer.send(&[*byte]).await.is_err() {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+                // 24 bytes take 12 s, and the relay waits 5 s for all of them.
+                peer.is_closed_within(Duration::from_secs(4)).await
+            });
+        }
+        let closed = peers.join_all().await;
+        assert!(closed.into_iter().all(|closed| closed));
+    };
+    let ((), damage) = trial.under(attack).await;
+    damage.is_within(16 * 1024);
+    let silent = figure(trial.admin(), "reveille_connections_silent_total").await;
+    assert_eq!(silent, 150);
 }

@@ -1,19 +1,21 @@
 //! Handwritten HTTP/2 frames, for peers that no library implements.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpSocket, TcpStream},
+    task::JoinSet,
+    time::Instant,
 };
 
+use super::target::{Stream, Target};
 use crate::support::within;
 
 /// A connection with handwritten frames.
 #[derive(Debug)]
-pub(super) struct RawPeer(pub(super) TcpStream);
+pub(super) struct RawPeer(pub(super) Box<dyn Stream>);
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
 pub(super) const PRIORITY: u8 = 2;
@@ -24,36 +26,42 @@ pub(super) const GOAWAY: u8 = 7;
 pub(super) const WINDOW_UPDATE: u8 = 8;
 pub(super) const ACK: u8 = 1;
 pub(super) const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(super) const CONTINUATION: u8 = 9;
+pub(super) const END_HEADERS: u8 = 4;
+/// Pause of [`repeatedly`] before a new connection: the tests of frames do not measure the rate of
+/// connections.
+const PAUSE: Duration = Duration::from_millis(50);
 
 impl RawPeer {
-    /// Connects, and sends nothing.
-    pub(super) async fn silent(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).await.expect("it listens");
-        stream.set_nodelay(true).expect("an open socket");
-        Self(stream)
+    /// Connects, and sends no byte of HTTP/2.
+    pub(super) async fn silent(target: &Target) -> Self {
+        Self(target.connect().await)
     }
 
     /// Connects, and sends the preface and empty settings.
-    pub(super) async fn greeting(address: SocketAddr) -> Self {
-        let mut peer = Self::silent(address).await;
+    pub(super) async fn greeting(target: &Target) -> Self {
+        let mut peer = Self::silent(target).await;
         peer.greet().await.expect("taken");
         peer
     }
 
     /// As [`RawPeer::greeting`], from the given address.
-    pub(super) async fn greeting_from(from: [u8; 4], address: SocketAddr) -> io::Result<Self> {
-        let socket = TcpSocket::new_v4()?;
-        socket.bind((from, 0).into())?;
-        let mut peer = Self(socket.connect(address).await?);
+    pub(super) async fn greeting_from(from: [u8; 4], target: &Target) -> io::Result<Self> {
+        let mut peer = Self(target.connect_from(from).await?);
         peer.greet().await?;
         Ok(peer)
     }
 
     /// Sends the preface and empty settings.
     pub(super) async fn greet(&mut self) -> io::Result<()> {
-        self.0.write_all(PREFACE).await?;
-        self.0.write_all(&frame(SETTINGS, 0, 0, &[])).await
+        let settings = frame(SETTINGS, 0, 0, &[]);
+        self.send(&[PREFACE, &settings].concat()).await
+    }
+
+    /// Sends these bytes. TLS holds a part of them back until it is flushed.
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes).await?;
+        self.0.flush().await
     }
 
     /// Waits until the relay has answered the preface with its settings.
@@ -65,19 +73,37 @@ impl RawPeer {
 
     /// Begins a gRPC request without its body.
     pub(super) async fn open(&mut self, stream: u32, path: &str) {
-        self.send_headers(stream, 0, &request_head(b"\x83", path))
-            .await;
+        self.send(&request(stream, path)).await.expect("taken");
     }
 
     /// Sends a request that is not gRPC and has no body.
     pub(super) async fn get(&mut self, stream: u32, path: &str) {
-        self.send_headers(stream, END_STREAM, &request_head(b"\x82", path))
-            .await;
+        let block = request_head(b"\x82", path);
+        let headers = frame(HEADERS, END_STREAM | END_HEADERS, stream, &block);
+        self.send(&headers).await.expect("taken");
     }
 
-    async fn send_headers(&mut self, stream: u32, flags: u8, block: &[u8]) {
-        let headers = frame(HEADERS, flags | END_HEADERS, stream, block);
-        self.0.write_all(&headers).await.expect("taken");
+    /// Sends these bytes, and reads the answers concurrently, until the relay closes the connection;
+    /// returns the number of bytes that were answered.
+    pub(super) async fn closed_after(self, pieces: impl IntoIterator<Item = Vec<u8>>) -> usize {
+        let (mut answers, mut out) = tokio::io::split(self.0);
+        let write = async {
+            for piece in pieces {
+                if out.write_all(&piece).await.is_err() || out.flush().await.is_err() {
+                    break;
+                }
+            }
+        };
+        let mut answered = 0;
+        let read = async {
+            let mut bytes = vec![0; 16 * 1024];
+            while let Ok(more @ 1..) = answers.read(&mut bytes).await {
+                answered += more;
+            }
+        };
+        let both = async { tokio::join!(write, read) };
+        within("the relay closes the connection", both).await;
+        answered
     }
 
     /// Reads the next frame other than PING; returns its type and its payload.
@@ -87,7 +113,7 @@ impl RawPeer {
                 // The relay ends a connection that does not answer a PING.
                 (PING, payload) => {
                     let pong = frame(PING, ACK, 0, &payload);
-                    self.0.write_all(&pong).await.expect("kept");
+                    self.send(&pong).await.expect("kept");
                 }
                 other => return other,
             }
@@ -116,6 +142,40 @@ impl RawPeer {
     }
 }
 
+/// Attacks repeatedly on new connections, three at a time, for this time; returns how many
+/// connections there were.
+pub(super) async fn repeatedly<F: Future<Output = ()> + Send + 'static>(
+    span: Duration,
+    target: &Target,
+    attack: impl Fn(RawPeer) -> F + Clone + Send + Sync + 'static,
+) -> usize {
+    let end = Instant::now() + span;
+    let mut attackers = JoinSet::new();
+    for _ in 0..3 {
+        let (target, attack) = (target.clone(), attack.clone());
+        attackers.spawn(async move {
+            let mut connections = 0;
+            while Instant::now() < end {
+                attack(RawPeer::greeting(&target).await).await;
+                connections += 1;
+                tokio::time::sleep(PAUSE).await;
+            }
+            connections
+        });
+    }
+    attackers.join_all().await.into_iter().sum()
+}
+
+/// Encodes the start of a gRPC request, without its body.
+pub(super) fn request(stream: u32, path: &str) -> Vec<u8> {
+    frame(HEADERS, END_HEADERS, stream, &post(path))
+}
+
+/// Encodes the header fields of a gRPC request.
+pub(super) fn post(path: &str) -> Vec<u8> {
+    request_head(b"\x83", path)
+}
+
 /// Encodes the header fields of a request; `method` is an index of HPACK's table (RFC 7541).
 fn request_head(method: &[u8], path: &str) -> Vec<u8> {
     let mut block = [method, b"\x86"].concat();
@@ -125,14 +185,19 @@ fn request_head(method: &[u8], path: &str) -> Vec<u8> {
         ("content-type", "application/grpc"),
         ("te", "trailers"),
     ] {
-        // A literal without indexing; texts shorter than 127 bytes.
-        block.push(0);
-        for text in [name, value] {
-            block.push(u8::try_from(text.len()).expect("a short text"));
-            block.extend(text.as_bytes());
-        }
+        block.extend(field(name, value));
     }
     block
+}
+
+/// Encodes a header field as a literal without indexing; texts shorter than 127 bytes.
+pub(super) fn field(name: &str, value: &str) -> Vec<u8> {
+    let mut bytes = vec![0];
+    for text in [name, value] {
+        bytes.push(u8::try_from(text.len()).expect("a short text"));
+        bytes.extend(text.as_bytes());
+    }
+    bytes
 }
 
 /// Encodes a SETTINGS frame of one parameter.

@@ -21,6 +21,7 @@ use tokio::{
     time::Instant,
 };
 
+use super::target::Target;
 use crate::support::{PATIENCE, listening, queue, within, woken};
 
 /// The publisher and the subscriber of one queue, seen from the test.
@@ -35,6 +36,8 @@ pub(super) struct Latencies {
     wakes: Vec<Duration>,
     /// The longest time from `subscribe` to the catch-up of the last of 500 queues.
     pub(super) late: Duration,
+    /// Notifications without a wake-up.
+    pub(super) lost: usize,
 }
 
 /// A period in which the pair measures.
@@ -48,7 +51,7 @@ struct Phase {
 
 /// The pair's state on its thread.
 struct Running {
-    url: String,
+    target: Target,
     publisher: Publisher,
     wakes: Subscription,
 }
@@ -62,7 +65,7 @@ const LATE_NAMES: usize = 500;
 
 impl GoodPair {
     /// Subscribes, and waits for the first wake-up.
-    pub(super) async fn start(url: String) -> Self {
+    pub(super) async fn start(target: Target) -> Self {
         let (phases, orders) = mpsc::channel(1);
         let (started, starts) = oneshot::channel();
         std::thread::spawn(move || {
@@ -71,7 +74,7 @@ impl GoodPair {
                 .build()
                 .expect("a runtime");
             runtime.block_on(async {
-                let running = Running::start(url).await;
+                let running = Running::start(target).await;
                 started.send(()).expect("the test waits");
                 running.run(orders).await;
             });
@@ -98,8 +101,8 @@ impl GoodPair {
 }
 
 impl Running {
-    async fn start(url: String) -> Self {
-        let client = Client::new(&url).expect("a client");
+    async fn start(target: Target) -> Self {
+        let client = target.client();
         let mut wakes = client
             .subscribe(listening("good", &["good/pair"]))
             .expect("options");
@@ -112,7 +115,7 @@ impl Running {
             ..PublisherOptions::default()
         });
         Self {
-            url,
+            target,
             publisher,
             wakes,
         }
@@ -137,13 +140,14 @@ impl Running {
             if !goes_on && sent.is_empty() && acks.is_empty() && late.is_empty() {
                 break;
             }
-            let oldest = sent.front().map(Instant::elapsed).unwrap_or_default();
             // A failed test ends the relay.
             if phase.answer.is_closed() {
                 break;
             }
-            assert!(oldest < PATIENCE, "in vain: a wake-up");
+            let oldest = sent.front().copied();
+            let in_vain = oldest.unwrap_or_else(Instant::now) + PATIENCE;
             tokio::select! {
+                () = tokio::time::sleep_until(in_vain), if oldest.is_some() => break,
                 at = ticks.tick(), if goes_on => {
                     sent.push_back(at);
                     let publisher = self.publisher.clone();
@@ -151,31 +155,31 @@ impl Running {
                     acks.push(async move { publisher.notify(orders).await });
                 }
                 _ = late_ticks.tick(), if goes_on && late.is_empty() => {
-                    late.spawn(late_subscriber(self.url.clone()));
+                    late.spawn(late_subscriber(self.target.client()));
                 }
                 Some(ack) = acks.next() => drop(ack.expect("counted")),
                 Some(took) = late.join_next() => {
                     longest = longest.max(took.expect("no panic"));
                 }
-                work = woken(&mut self.wakes) => {
+                work = self.wakes.next() => {
+                    let work = work.expect("not ended").expect("not refused");
                     for _ in 0..work.notifications {
                         wakes.extend(sent.pop_front().map(|at| at.elapsed()));
                     }
                 }
             }
         }
-        Latencies::new(wakes, longest)
+        Latencies::new(wakes, longest, sent.len())
     }
 }
 
 /// Subscribes to many queues on a new connection; returns the time until each had its catch-up.
-async fn late_subscriber(url: String) -> Duration {
+async fn late_subscriber(client: Client) -> Duration {
     let start = Instant::now();
     let names: Vec<_> = (0..LATE_NAMES)
         .map(|number| format!("late/{}-{number:04}", "n".repeat(40)))
         .collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
-    let client = Client::new(&url).expect("a client");
     let mut wakes = client
         .subscribe(listening("late", &names))
         .expect("options");
@@ -189,9 +193,9 @@ async fn late_subscriber(url: String) -> Duration {
 }
 
 impl Latencies {
-    fn new(mut wakes: Vec<Duration>, late: Duration) -> Self {
+    fn new(mut wakes: Vec<Duration>, late: Duration, lost: usize) -> Self {
         wakes.sort_unstable();
-        Self { wakes, late }
+        Self { wakes, late, lost }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -199,7 +203,8 @@ impl Latencies {
     }
 
     pub(super) fn p99(&self) -> Duration {
-        self.wakes[(self.wakes.len() - 1) * 99 / 100]
+        let last = self.wakes.len().saturating_sub(1);
+        self.wakes.get(last * 99 / 100).copied().unwrap_or_default()
     }
 
     pub(super) fn worst(&self) -> Duration {

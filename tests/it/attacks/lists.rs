@@ -7,6 +7,7 @@ use reveille::{Client, ListenerId, Selector, SubscribeOptions};
 use super::{
     harness::Trial,
     peer::{Peer, Unfinished},
+    target::{Scheme, Target, plain_and_tls},
 };
 use crate::{
     binary::Binary,
@@ -16,11 +17,15 @@ use crate::{
 const LIST: &str = "/reveille.v1.Admin/ListListeners";
 
 /// Subscribes with many long names; returns the streams, which must stay open.
-async fn crowd(url: &str, listeners: usize, names: usize) -> Vec<reveille::Subscription> {
+pub(super) async fn crowd(
+    target: &Target,
+    listeners: usize,
+    names: usize,
+) -> Vec<reveille::Subscription> {
     let mut held = Vec::new();
     for listener in 0..listeners {
         // A separate client each: unread streams would fill a shared connection.
-        let client = Client::new(url).expect("a URL");
+        let client = target.client();
         let name = |at: usize| -> Selector {
             let text = format!("{}/{listener}-{at}-{}", "a".repeat(100), "q".repeat(90));
             text.parse().expect("a selector")
@@ -35,14 +40,15 @@ async fn crowd(url: &str, listeners: usize, names: usize) -> Vec<reveille::Subsc
     held
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unread_answers_take_bounded_memory() {
-    let mut trial = Trial::start(&[]).await;
-    let held = crowd(&trial.relay.url(), 12, 4000).await;
-    let address = trial.address();
+plain_and_tls!(unread_answers_take_bounded_memory);
+
+async fn unread_answers_take_bounded_memory(scheme: Scheme) {
+    let mut trial = Trial::start(scheme, &[]).await;
+    let held = crowd(&trial.target(), 12, 4000).await;
+    let target = trial.target();
     let attack = async move {
         // With a window of one byte the relay starts to send and cannot continue.
-        let peer = Peer::connect(address, 1).await;
+        let peer = Peer::connect(&target, 1).await;
         let answers = peer.call_often(400, LIST, || Unfinished::whole(&[])).await;
         // Kept unread, while the good pair goes on.
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -57,7 +63,7 @@ async fn unread_answers_take_bounded_memory() {
 #[tokio::test]
 async fn every_listener_is_listed_once_on_pages_of_bounded_size() {
     let relay = Binary::serve().await;
-    let held = crowd(&relay.url(), 40, 1200).await;
+    let held = crowd(&Target::plain(&relay), 40, 1200).await;
     let client = Client::new(&relay.url()).expect("a URL");
     // The relay admits a stream in steps of 1,024 queues, and its first wake-up may come between two.
     let mut listed = Vec::new();
@@ -79,12 +85,12 @@ async fn every_listener_is_listed_once_on_pages_of_bounded_size() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unread_lists_lock_no_operator_out() {
     let relay = Binary::serve().await;
-    let held = crowd(&relay.url(), 4, 400).await;
-    let address = relay.address().parse().expect("an address");
+    let held = crowd(&Target::plain(&relay), 4, 400).await;
+    let target = Target::plain(&relay);
     let flags = "/reveille.v1.Flags/ListFlags";
     let queues = "/reveille.v1.Admin/ListQueues";
     // Large lists, more on one connection than the limit of all; and short ones of many.
-    let greedy = Peer::connect(address, 1).await;
+    let greedy = Peer::connect(&target, 1).await;
     let mut unread = Vec::new();
     unread.extend(
         greedy
@@ -92,7 +98,7 @@ async fn unread_lists_lock_no_operator_out() {
             .await,
     );
     for _ in 0..20 {
-        let peer = Peer::connect(address, 1).await;
+        let peer = Peer::connect(&target, 1).await;
         unread.extend(peer.call_often(2, flags, || Unfinished::whole(&[])).await);
     }
     let client = Client::new(&relay.url()).expect("a URL");

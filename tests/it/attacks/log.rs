@@ -1,6 +1,6 @@
 //! A log that is not read.
 
-use reveille::{Client, Notification};
+use reveille::Notification;
 
 use super::harness::Trial;
 use crate::support::{figure, get, queue, within};
@@ -9,9 +9,9 @@ use crate::support::{figure, get, queue, within};
 async fn an_unread_log_blocks_nothing() {
     // A line for every frame: far more than a pipe's buffer.
     let mut trial = Trial::with_stalled_log("info,h2=trace").await;
-    let (url, admin) = (trial.relay.url(), trial.admin());
+    let (target, admin) = (trial.target(), trial.admin());
     let attack = async move {
-        let publisher = Client::new(&url).expect("a URL").publisher("loud");
+        let publisher = target.client().publisher("loud");
         for round in 0..200 {
             let name = |at| Notification::new(queue(&format!("unheard/q{round}-{at}")));
             let names = (0..50).map(name).collect();
@@ -20,7 +20,7 @@ async fn an_unread_log_blocks_nothing() {
                 .expect("counted");
         }
         assert_eq!(get(admin, "/livez").await.0, 200);
-        within("health", Client::new(&url).expect("a URL").health())
+        within("health", target.client().health())
             .await
             .expect("an answer");
     };

@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use prost::Message as _;
-use reveille::{Client, FlagEvent, FlagName, ListenerId, UnleashOptions};
+use reveille::{FlagEvent, FlagName, ListenerId, UnleashOptions};
 
 use super::{
     harness::Trial,
     peer::{Peer, Unfinished, status},
+    target::Scheme,
 };
 use crate::support::within;
 
@@ -39,12 +40,12 @@ struct AckFlag {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledgements_under_ten_thousand_observers_delay_no_wake_up() {
-    let mut trial = Trial::start(&[]).await;
-    let (address, url) = (trial.address(), trial.relay.url());
+    let mut trial = Trial::start(Scheme::Plain, &[]).await;
+    let target = trial.target();
     let flag = FlagName::new("go").expect("a name");
     let mut observers = Vec::new();
     for _ in 0..OBSERVERS / 200 {
-        let peer = Peer::connect(address, 64 * 1024).await;
+        let peer = Peer::connect(&target, 64 * 1024).await;
         let observe = WatchFlag {
             flag: flag.to_string(),
             listener_id: "observer".to_owned(),
@@ -60,7 +61,7 @@ async fn acknowledgements_under_ten_thousand_observers_delay_no_wake_up() {
             observers.push(answer);
         }
     }
-    let client = Client::new(&url).expect("a URL");
+    let client = target.client();
     let id = ListenerId::new("counts").expect("a name");
     let mut counting = client.watch_flag(flag.clone(), id).with_acks();
     let options = UnleashOptions::default();
@@ -70,7 +71,7 @@ async fn acknowledgements_under_ten_thousand_observers_delay_no_wake_up() {
         .await
         .expect("no limit is reached");
     let attack = async move {
-        let peer = Peer::connect(address, 64 * 1024).await;
+        let peer = Peer::connect(&target, 64 * 1024).await;
         for first in (0..ACKNOWLEDGEMENTS).step_by(AT_ONCE) {
             let number = AtomicUsize::new(first);
             let ack = || {

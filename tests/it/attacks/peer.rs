@@ -2,7 +2,6 @@
 
 use std::{
     convert::Infallible,
-    net::SocketAddr,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -14,8 +13,9 @@ use hyper::{
     client::conn::http2::{self, SendRequest},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::{net::TcpStream, task::JoinSet};
+use tokio::task::JoinSet;
 
+use super::target::Target;
 use crate::support::within;
 
 /// A connection for arbitrary requests.
@@ -35,8 +35,8 @@ const PIECE: usize = 16 * 1024;
 impl Peer {
     /// Connects; `window` is the number of bytes of an answer that the relay may send before it is
     /// read.
-    pub(super) async fn connect(address: SocketAddr, window: u32) -> Self {
-        let stream = TcpStream::connect(address).await.expect("it listens");
+    pub(super) async fn connect(target: &Target, window: u32) -> Self {
+        let stream = target.connect().await;
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(window)
             .max_send_buf_size(4 * 1024 * 1024)
@@ -90,7 +90,7 @@ impl Peer {
 impl Unfinished {
     /// A message of `declared` bytes without its last byte.
     pub(super) fn message(declared: usize) -> Self {
-        let mut bytes = prefix(declared);
+        let mut bytes = Self::prefix(declared);
         bytes.resize(5 + declared - 1, 0);
         Self {
             left: bytes.into(),
@@ -100,8 +100,16 @@ impl Unfinished {
 
     /// A complete message, and the request's end.
     pub(super) fn whole(message: &[u8]) -> Self {
-        let mut bytes = prefix(message.len());
+        let mut bytes = Self::prefix(message.len());
         bytes.extend(message);
+        Self {
+            left: bytes.into(),
+            ends: true,
+        }
+    }
+
+    /// Bytes of a whole body, and the request's end.
+    pub(super) fn ending(bytes: Vec<u8>) -> Self {
         Self {
             left: bytes.into(),
             ends: true,
@@ -110,7 +118,7 @@ impl Unfinished {
 
     /// Only the length of a message.
     pub(super) fn declared(declared: usize) -> Self {
-        Self::bytes(prefix(declared))
+        Self::bytes(Self::prefix(declared))
     }
 
     /// A complete message, without the request's end.
@@ -119,6 +127,12 @@ impl Unfinished {
             ends: false,
             ..Self::whole(message)
         }
+    }
+
+    /// The bytes before a message: the flag of compression, which is not set, and its length.
+    pub(super) fn prefix(length: usize) -> Vec<u8> {
+        let length = u32::try_from(length).expect("a short message");
+        [&[0], &length.to_be_bytes()[..]].concat()
     }
 
     /// These bytes, without the request's end.
@@ -136,11 +150,6 @@ impl Unfinished {
             ends: false,
         }
     }
-}
-
-fn prefix(length: usize) -> Vec<u8> {
-    let length = u32::try_from(length).expect("a short message");
-    [&[0], &length.to_be_bytes()[..]].concat()
 }
 
 impl Body for Unfinished {

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
-
-use super::frames::{
-    ACK, DATA, GOAWAY, RST_STREAM, RawPeer, SETTINGS, WINDOW_UPDATE, frame, settings,
+use super::{
+    frames::{ACK, DATA, GOAWAY, RST_STREAM, RawPeer, SETTINGS, WINDOW_UPDATE, frame, settings},
+    target::Target,
 };
 use crate::binary::Binary;
 
@@ -18,16 +17,16 @@ const REQUESTS: usize = 4_000;
 /// Opens a stream whose answers have a window of this many bytes, and sends the requests, each in a
 /// separate frame, without reading the answers.
 async fn burst(relay: &Binary, window: u32) -> RawPeer {
-    let address = relay.address().parse().expect("an address");
-    let mut peer = RawPeer::greeting(address).await;
-    peer.0.write_all(&settings(4, window)).await.expect("taken");
+    let target = Target::plain(relay);
+    let mut peer = RawPeer::greeting(&target).await;
+    peer.send(&settings(4, window)).await.expect("taken");
     assert_eq!(peer.next_frame().await.0, SETTINGS);
     // Until then the stream has HTTP/2's default window.
     let taken = frame(SETTINGS, ACK, 0, &[]);
-    peer.0.write_all(&taken).await.expect("taken");
+    peer.send(&taken).await.expect("taken");
     peer.open(1, NOTIFY_STREAM).await;
     let all = frame(DATA, 0, 1, REQUEST).repeat(REQUESTS);
-    peer.0.write_all(&all).await.expect("taken");
+    peer.send(&all).await.expect("taken");
     peer
 }
 
@@ -76,6 +75,6 @@ async fn a_publisher_that_reads_its_answers_late_gets_all_of_them() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     let more = (1_u32 << 30).to_be_bytes();
     let update = frame(WINDOW_UPDATE, 0, 1, &more);
-    peer.0.write_all(&update).await.expect("kept");
+    peer.send(&update).await.expect("kept");
     all_answered(&mut peer).await;
 }

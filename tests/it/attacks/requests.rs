@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use prost::Message as _;
-use tokio::io::AsyncWriteExt;
 
 use super::{
     frames::{HEADERS, RawPeer, frame},
     harness::Trial,
     peer::{Peer, Unfinished, status},
+    target::{Scheme, Target, plain_and_tls},
 };
 
 const SUBSCRIBE: &str = "/reveille.v1.Relay/Subscribe";
@@ -30,12 +30,13 @@ fn get_flag() -> Unfinished {
     Unfinished::whole(&GetFlag { flag }.encode_to_vec())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_that_lack_a_byte_end_in_time_and_take_bounded_memory() {
-    let mut trial = Trial::start(&[]).await;
-    let address = trial.address();
+plain_and_tls!(requests_that_lack_a_byte_end_in_time_and_take_bounded_memory);
+
+async fn requests_that_lack_a_byte_end_in_time_and_take_bounded_memory(scheme: Scheme) {
+    let mut trial = Trial::start(scheme, &[]).await;
+    let target = trial.target();
     let attack = async move {
-        let peer = Peer::connect(address, WINDOW).await;
+        let peer = Peer::connect(&target, WINDOW).await;
         let half = || Unfinished::message(1024 * 1024);
         let calls = peer.call_often(300, SUBSCRIBE, half);
         let answers = tokio::time::timeout(Duration::from_secs(15), calls).await;
@@ -52,14 +53,15 @@ async fn requests_that_lack_a_byte_end_in_time_and_take_bounded_memory() {
     damage.is_within(32 * 1024);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unfinished_requests_of_many_connections_share_one_budget() {
-    let mut trial = Trial::start(&[]).await;
-    let address = trial.address();
+plain_and_tls!(unfinished_requests_of_many_connections_share_one_budget);
+
+async fn unfinished_requests_of_many_connections_share_one_budget(scheme: Scheme) {
+    let mut trial = Trial::start(scheme, &[]).await;
+    let target = trial.target();
     let attack = async move {
         let mut calls = tokio::task::JoinSet::new();
         for _ in 0..60 {
-            let peer = Peer::connect(address, WINDOW).await;
+            let peer = Peer::connect(&target, WINDOW).await;
             // Sending four MiB takes a while.
             tokio::time::sleep(Duration::from_millis(20)).await;
             calls.spawn(async move {
@@ -87,10 +89,10 @@ async fn unfinished_requests_of_many_connections_share_one_budget() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unfinished_message_has_a_deadline_and_an_idle_stream_has_none() {
-    let mut trial = Trial::start(&[]).await;
-    let address = trial.address();
+    let mut trial = Trial::start(Scheme::Plain, &[]).await;
+    let target = trial.target();
     let attack = async move {
-        let peer = Peer::connect(address, WINDOW).await;
+        let peer = Peer::connect(&target, WINDOW).await;
         let mut idle = peer
             .call(NOTIFY_STREAM, Unfinished::silence())
             .await
@@ -125,18 +127,19 @@ async fn trailers(body: &mut hyper::body::Incoming) -> Option<String> {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_frame_and_half_a_header_block_have_a_deadline() {
-    let mut trial = Trial::start(&[]).await;
-    let address = trial.address();
+plain_and_tls!(half_a_frame_and_half_a_header_block_have_a_deadline);
+
+async fn half_a_frame_and_half_a_header_block_have_a_deadline(scheme: Scheme) {
+    let mut trial = Trial::start(scheme, &[]).await;
+    let target = trial.target();
     let attack = async move {
         // A HEADERS frame without END_HEADERS, and one without its payload.
         let block = frame(HEADERS, 0, 1, &[0x83]);
         let cut = frame(HEADERS, 4, 1, &[0x83; 100])[..20].to_vec();
         let mut halves = Vec::new();
         for bytes in [block, cut] {
-            let mut peer = RawPeer::greeting(address).await;
-            peer.0.write_all(&bytes).await.expect("taken");
+            let mut peer = RawPeer::greeting(&target).await;
+            peer.send(&bytes).await.expect("taken");
             halves.push(peer);
         }
         for mut peer in halves {
@@ -164,7 +167,7 @@ struct Report {
 #[tokio::test]
 async fn an_unknown_subscription_id_is_not_repeated_in_the_answer() {
     let relay = crate::binary::Binary::serve().await;
-    let peer = Peer::connect(relay.address().parse().expect("an address"), WINDOW).await;
+    let peer = Peer::connect(&Target::plain(&relay), WINDOW).await;
     let report = Report {
         subscription_id: "s".repeat(60_000),
         storage_account: "acct".to_owned(),

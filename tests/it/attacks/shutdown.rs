@@ -3,19 +3,19 @@
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
-use tokio::io::AsyncWriteExt;
 
 use super::{
     frames::{DATA, END_STREAM, HEADERS, RawPeer, frame, settings},
     peer::{Peer, Unfinished},
+    target::Target,
 };
 use crate::binary::Binary;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_relay_ends_without_waiting_for_health_watches_and_half_requests() {
     let mut relay = Binary::serve_with(&["--grace", "25s"], &[]).await;
-    let address = relay.address().parse().expect("an address");
-    let peer = Peer::connect(address, 64 * 1024).await;
+    let target = Target::plain(&relay);
+    let peer = Peer::connect(&target, 64 * 1024).await;
     let empty = || Unfinished::whole(&().encode_to_vec());
     let watch = peer.call("/grpc.health.v1.Health/Watch", empty()).await;
     let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
@@ -31,9 +31,9 @@ async fn a_relay_ends_without_waiting_for_health_watches_and_half_requests() {
         }
     });
     // A peer that never answers the PING of a graceful close, and half a header block.
-    let mut mute = RawPeer::greeting(address).await;
+    let mut mute = RawPeer::greeting(&target).await;
     let block = frame(HEADERS, 0, 1, &[0x83]);
-    mute.0.write_all(&block).await.expect("taken");
+    mute.send(&block).await.expect("taken");
     tokio::time::sleep(Duration::from_millis(200)).await;
 
     let start = Instant::now();
@@ -47,7 +47,7 @@ async fn a_relay_ends_without_waiting_for_health_watches_and_half_requests() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_relay_ends_without_waiting_for_peers_that_do_not_read() {
     let mut relay = Binary::serve_with(&["--grace", "25s"], &[]).await;
-    let address = relay.address().parse().expect("an address");
+    let target = Target::plain(&relay);
     let mut peers = Vec::new();
     for path in [
         "/grpc.health.v1.Health/Watch",
@@ -55,13 +55,13 @@ async fn a_relay_ends_without_waiting_for_peers_that_do_not_read() {
         "/reveille.v1.Relay/NotifyStream",
         "a refusal",
     ] {
-        let mut peer = RawPeer::greeting(address).await;
-        peer.0.write_all(&settings(4, 0)).await.expect("taken");
+        let mut peer = RawPeer::greeting(&target).await;
+        peer.send(&settings(4, 0)).await.expect("taken");
         match path.starts_with('/') {
             true => {
                 peer.open(1, path).await;
                 let empty = frame(DATA, END_STREAM, 1, &[0; 5]);
-                peer.0.write_all(&empty).await.expect("taken");
+                peer.send(&empty).await.expect("taken");
             }
             false => peer.get(1, "/").await,
         }

@@ -6,7 +6,7 @@ use reveille::{
     Subscription, WakeReason,
 };
 
-use super::harness::Trial;
+use super::{harness::Trial, target::Scheme};
 use crate::{
     binary::Binary,
     support::{figure, listening, queue, until, woken},
@@ -40,10 +40,10 @@ async fn read(wakes: &mut Subscription, count: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_without_listeners_do_not_slow_notifications_down() {
-    let mut trial = Trial::start(&[]).await;
-    let url = trial.relay.url();
+    let mut trial = Trial::start(Scheme::Plain, &[]).await;
+    let target = trial.target();
     let attack = async move {
-        let client = Client::new(&url).expect("a URL");
+        let client = target.client();
         // An ordinary fleet: 16,000 selectors in all.
         let mut held = Vec::new();
         for listener in 0..160 {
@@ -68,10 +68,10 @@ async fn names_without_listeners_do_not_slow_notifications_down() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscribing_wide_patterns_to_many_queues_disturbs_no_listener() {
-    let mut trial = Trial::start(&[]).await;
-    let url = trial.relay.url();
+    let mut trial = Trial::start(Scheme::Plain, &[]).await;
+    let target = trial.target();
     let attack = async move {
-        let client = Client::new(&url).expect("a URL");
+        let client = target.client();
         fill(&client.publisher("p"), "wide", 0..30_000).await;
         for round in 0..2 {
             let pattern = |at: usize| format!("wide/q{at:03}*").parse().expect("a pattern");
@@ -90,10 +90,10 @@ async fn subscribing_wide_patterns_to_many_queues_disturbs_no_listener() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn beyond_the_limit_of_cursors_wake_ups_have_the_patterns_name() {
-    let mut trial = Trial::start(&["--max-cursors", "50000"]).await;
-    let (url, admin) = (trial.relay.url(), trial.admin());
+    let mut trial = Trial::start(Scheme::Plain, &["--max-cursors", "50000"]).await;
+    let (target, admin) = (trial.target(), trial.admin());
     let attack = async move {
-        let client = Client::new(&url).expect("a URL");
+        let client = target.client();
         let publisher = client.publisher("p");
         fill(&publisher, "many", 0..10_000).await;
         let mut held = Vec::new();
@@ -124,14 +124,14 @@ async fn beyond_the_limit_of_cursors_wake_ups_have_the_patterns_name() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_that_was_filled_with_names_has_room_for_a_regular_queue() {
-    let mut trial = Trial::start(&["--max-queues", "20000"]).await;
-    let (url, admin) = (trial.relay.url(), trial.admin());
+    let mut trial = Trial::start(Scheme::Plain, &["--max-queues", "20000"]).await;
+    let (target, admin) = (trial.target(), trial.admin());
     let attack = async move {
-        let client = Client::new(&url).expect("a URL");
+        let client = target.client();
         let publisher = client.publisher("attacker");
         fill(&publisher, "junk", 0..60_000).await;
         assert!(figure(admin, "reveille_queues").await <= 20_000);
-        let honest = Client::new(&url).expect("a URL");
+        let honest = target.client();
         let mut wakes = honest
             .subscribe(listening("honest", &["honest/new"]))
             .expect("options");
@@ -149,10 +149,10 @@ async fn a_table_that_was_filled_with_names_has_room_for_a_regular_queue() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_table_refuses_quickly() {
     // All are in use: 4,000 here, one of the good pair, 500 of the late subscriber while it runs.
-    let mut trial = Trial::start(&["--max-queues", "4501"]).await;
-    let url = trial.relay.url();
+    let mut trial = Trial::start(Scheme::Plain, &["--max-queues", "4501"]).await;
+    let target = trial.target();
     let attack = async move {
-        let client = Client::new(&url).expect("a URL");
+        let client = target.client();
         let name = |at| format!("needed/q{at}").parse().expect("a name");
         let mut held = subscribe(&client, "all", (0..4_000).map(name).collect());
         read(&mut held, 4_000).await;

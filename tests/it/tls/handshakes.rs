@@ -174,27 +174,3 @@ async fn garbage_in_place_of_a_handshake_is_closed_at_once() {
         assert!(answer.len() <= 7, "an alert at most: {answer:x?}");
     }
 }
-
-/// Node's TLS can ask for a renegotiation; rustls cannot.
-const RENEGOTIATE: &str = "
-const [ca, port] = process.argv.slice(1);
-const options = { ca: require('fs').readFileSync(ca), port, host: '127.0.0.1',
-  servername: 'localhost', maxVersion: 'TLSv1.2', ALPNProtocols: ['h2'] };
-const socket = require('tls').connect(options, () => {
-  socket.renegotiate({}, (error) => { console.log(error ? 'refused' : 'renegotiated'); process.exit(); });
-});
-socket.on('error', () => { console.log('refused'); process.exit(); });
-socket.on('close', () => { console.log('refused'); process.exit(); });
-";
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_renegotiation_is_refused() {
-    let relay = SecureRelay::start().await;
-    let mut node = tokio::process::Command::new("node");
-    let port = relay.address().port().to_string();
-    node.args(["-e", RENEGOTIATE])
-        .arg(&relay.files.ca)
-        .arg(port);
-    let output = crate::python::run(&mut node, "node").await;
-    assert_eq!(output.trim(), "refused");
-}
