@@ -17,7 +17,7 @@ use tonic::{body::Body, service::Routes};
 use tower::Service;
 
 use super::{
-    access::Access,
+    access::{Access, LastCaller},
     activity::Activity,
     answers::{AnswerPermit, ChunkedBody, ConnectionAnswers},
     body::RequestBody,
@@ -34,6 +34,7 @@ pub(super) struct ConnectionService {
     activity: Arc<Activity>,
     access: Access,
     peer: Arc<Peer>,
+    caller: LastCaller,
     answers: ConnectionAnswers,
 }
 
@@ -69,6 +70,7 @@ impl ConnectionService {
             activity,
             access,
             peer,
+            caller: LastCaller::default(),
             answers: ConnectionAnswers::default(),
         }
     }
@@ -89,7 +91,10 @@ impl Service<Request<Incoming>> for ConnectionService {
             return Answer::Refused(Some(refusal), Arc::clone(&self.activity));
         }
         let path = request.uri().path();
-        let requester = match self.access.admit(path, request.headers(), &self.peer) {
+        let admitted = self
+            .access
+            .admit(path, request.headers(), &self.peer, &self.caller);
+        let requester = match admitted {
             Ok(requester) => requester,
             Err(status) => {
                 let refusal = Some(status.into_http());
