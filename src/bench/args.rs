@@ -3,10 +3,11 @@
 mod child;
 mod courier;
 mod no_peers;
+mod server;
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use reveille::duration;
 
 use crate::cli::output::Format;
@@ -19,6 +20,7 @@ pub(super) use self::{
     no_peers::{
         BudgetArgs, DrainArgs, IdsArgs, ListenArgs, QueueArgs, QueueTarget, SweepArgs, UnleashArgs,
     },
+    server::{CredentialKind, Protection, Server},
 };
 
 /// Measures the cost and latency of relays, queues, listeners, ids and sweeping, and compares
@@ -66,6 +68,8 @@ pub(super) enum Relayed {
     WakeAll(WakeAllArgs),
     /// Throughput of notifications of many queues at once, to subscribers of all queues.
     Each(EachArgs),
+    /// Processor time of requests with one notification, unary and on a stream.
+    Notify(NotifyArgs),
     /// Memory of idle subscribers.
     Idle(IdleArgs),
 }
@@ -139,7 +143,8 @@ pub(super) struct Servers {
     /// REVEILLE_RELAY is ignored, so that a bench never loads a relay by accident.
     #[arg(long, value_name = "URL")]
     pub(super) relay: Option<String>,
-    /// Run the same benchmark on another server, in turn with the relay; may be repeated.
+    /// Run the same benchmark on another server, or on a protected relay, in turn with the plain
+    /// relay; may be repeated.
     #[arg(long, value_name = "SERVER")]
     pub(super) peer: Vec<Server>,
 }
@@ -206,6 +211,28 @@ pub(super) struct EachArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Example:\n  reveille-bench notify --peer token --peer jwt --peer tls-token"
+)]
+pub(super) struct NotifyArgs {
+    /// Number of measured unary notifications.
+    #[arg(long, default_value_t = 200_000, value_parser = positive())]
+    pub(super) notifications: u64,
+    /// Number of measured notifications on the stream, each of which takes less time.
+    #[arg(long, default_value_t = 1_000_000, value_parser = positive())]
+    pub(super) streamed: u64,
+    /// Number of notifications before them in each mode, which are not measured.
+    #[arg(long, default_value_t = 2_000, value_parser = positive())]
+    pub(super) warm_up: u64,
+    /// Number of subscribers, each on a separate connection.
+    #[arg(long, default_value_t = 1, value_parser = positive())]
+    pub(super) subscribers: u64,
+    /// Run the same benchmark on a protected relay, in turn with the plain one; may be repeated.
+    #[arg(long, value_name = "SERVER", value_parser = server::protected_relay())]
+    pub(super) peer: Vec<Server>,
+}
+
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Example:
   reveille-bench scale --queues 1000000 --patterns 10000 --subscriptions 100000 --runs 1")]
@@ -250,44 +277,28 @@ pub(super) struct IdleArgs {
     pub(super) servers: Servers,
 }
 
-/// The server of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(super) enum Server {
-    /// Measured always: as a peer it adds nothing.
-    #[value(hide = true)]
-    Reveille,
-    /// nats-server, found on the PATH, with its official client.
-    Nats,
-    /// nats-server with minimal clients, which count frames without parsing them.
-    #[value(name = "nats-raw")]
-    RawNats,
-    /// redis-server, found on the PATH, with PUBLISH and SUBSCRIBE and with minimal clients.
-    Redis,
-    /// rabbitmq-server, in `courier` only.
-    #[value(skip)]
-    Rabbitmq,
-}
-
 impl Servers {
     /// Returns the servers to measure, the relay first, each once.
     pub(super) fn all(&self) -> Vec<Server> {
-        let mut servers = vec![Server::Reveille];
-        for server in &self.peer {
-            if !servers.contains(server) {
-                servers.push(*server);
-            }
-        }
-        servers
+        with_relay(&self.peer)
     }
 }
 
-impl fmt::Display for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.to_possible_value() {
-            Some(value) => f.write_str(value.get_name()),
-            None => f.write_str("rabbitmq"),
+impl NotifyArgs {
+    /// Returns the servers to measure, the relay first, each once.
+    pub(super) fn servers(&self) -> Vec<Server> {
+        with_relay(&self.peer)
+    }
+}
+
+fn with_relay(peers: &[Server]) -> Vec<Server> {
+    let mut servers = vec![Server::RELAY];
+    for server in peers {
+        if !servers.contains(server) {
+            servers.push(*server);
         }
     }
+    servers
 }
 
 fn positive() -> clap::builder::RangedU64ValueParser {
@@ -315,7 +326,7 @@ mod tests {
         command.clone().debug_assert();
         let shown = command.get_subcommands().filter(|verb| !verb.is_hide_set());
         let verbs: Vec<_> = shown.chain([&command]).collect();
-        assert_eq!(verbs.len(), 15);
+        assert_eq!(verbs.len(), 16);
         for verb in verbs {
             let help = verb.clone().render_long_help().to_string();
             assert!(help.contains("Example:\n  reveille-bench "), "{help}");
@@ -329,9 +340,34 @@ mod tests {
     #[test]
     fn peers_may_be_repeated_and_each_server_is_measured_once() {
         let args = each(&["--peer", "redis", "--peer", "nats-raw", "--peer", "redis"]);
-        let servers = [Server::Reveille, Server::Redis, Server::RawNats];
+        let servers = [Server::RELAY, Server::Redis, Server::RawNats];
         assert_eq!(args.servers.all(), servers);
-        assert_eq!(each(&[]).servers.all(), [Server::Reveille]);
+        assert_eq!(each(&[]).servers.all(), [Server::RELAY]);
+    }
+
+    #[test]
+    fn a_protected_relay_is_a_peer_of_the_plain_one() {
+        let peers =
+            Protection::ALL.map(|protection| format!("--peer={}", Server::Relay(protection)));
+        let args = each(&peers.each_ref().map(String::as_str));
+        assert_eq!(args.servers.all(), Protection::ALL.map(Server::Relay));
+        assert_eq!(peers[4], "--peer=tls-token");
+    }
+
+    #[test]
+    fn unary_calls_are_measured_on_relays_only() {
+        let notify = |peer: &str| {
+            let typed = ["reveille-bench", "notify", "--peer", peer];
+            Cli::try_parse_from(typed).map(|cli| match cli.verb {
+                Verb::Benchmark(Benchmark::Relayed(Relayed::Notify(args))) => args.servers(),
+                other => panic!("not notify: {other:?}"),
+            })
+        };
+        let jwt = Server::Relay(Protection::Jwt);
+        assert_eq!(notify("jwt").expect("parsed"), [Server::RELAY, jwt]);
+        for peer in ["nats", "nats-raw", "redis"] {
+            assert!(notify(peer).is_err(), "{peer}");
+        }
     }
 
     #[test]

@@ -1,11 +1,18 @@
 //! The server of one run: a relay, a nats-server or a redis-server, in a separate process.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use reveille::{Client, ClientConfig, Node, NodeConfig, RelayConfig};
+use reveille::{AccessFiles, Client, ClientConfig, Node, NodeConfig, RelayConfig, ServerTls};
 
-use super::{Server, args::RelayArgs, child, metrics::Metrics, usage::Usage};
+use super::{
+    Server,
+    args::{Protection, RelayArgs},
+    child,
+    metrics::Metrics,
+    security::Security,
+    usage::Usage,
+};
 use crate::cli::subprocess::Subprocess;
 
 /// A server that the bench started, or the relay of `--relay`.
@@ -18,15 +25,30 @@ pub(super) struct Broker {
     /// Address of the admin port; `None` for a peer and for `--relay`.
     admin: Option<String>,
     process: Option<Subprocess>,
+    /// Of a relay that the bench started. The clients of `--relay` use the variables of this
+    /// process.
+    security: Option<Security>,
 }
 
 impl Broker {
-    /// Returns a client of the relay, with the TLS and the credential of the environment.
+    /// Returns a client of the relay, with its TLS and credential.
     pub(super) fn client(&self) -> Result<Client> {
-        Ok(Client::with_config(
-            &self.target,
-            ClientConfig::from_environment()?,
-        )?)
+        let config = match &self.security {
+            Some(security) => security.client_config(),
+            None => ClientConfig::from_environment()?,
+        };
+        Ok(Client::with_config(&self.target, config)?)
+    }
+
+    /// Returns the variables of a process with clients of the server.
+    pub(super) fn client_environment(&self) -> Vec<(&'static str, OsString)> {
+        let security = self.security.as_ref();
+        security.map_or_else(Vec::new, |security| security.environment().into())
+    }
+
+    /// Returns the protection of a relay that the bench started; `None` for other servers.
+    pub(super) fn security(&self) -> Option<&Security> {
+        self.security.as_ref()
     }
 
     /// Starts a server, or uses the relay with the URL `relay`.
@@ -38,20 +60,30 @@ impl Broker {
                 pid: None,
                 admin: None,
                 process: None,
+                security: None,
             });
         }
-        let name = match server {
-            Server::Reveille => "relay",
-            Server::Nats | Server::RawNats => "nats",
-            Server::Redis => "redis",
+        match server {
+            Server::Relay(protection) => Self::start_relay(protection, &[]).await,
+            Server::Nats | Server::RawNats => Self::spawn(server, "nats", &[]).await,
+            Server::Redis => Self::spawn(server, "redis", &[]).await,
             Server::Rabbitmq => bail!("rabbitmq-server relays no notifications"),
-        };
-        Self::spawn(server, name, &[]).await
+        }
     }
 
-    /// Starts a relay with these arguments of [`RelayArgs`].
+    /// Starts a plain relay with these arguments of [`RelayArgs`].
     pub(super) async fn relay(args: &[String]) -> Result<Self> {
-        Self::spawn(Server::Reveille, "relay", args).await
+        Self::start_relay(Protection::None, args).await
+    }
+
+    async fn start_relay(protection: Protection, args: &[String]) -> Result<Self> {
+        let security = Security::create(protection)?;
+        let args = [args, &security.relay_args()].concat();
+        let relay = Self::spawn(Server::Relay(protection), "relay", &args).await?;
+        Ok(Self {
+            security: Some(security),
+            ..relay
+        })
     }
 
     async fn spawn(server: Server, name: &'static str, args: &[String]) -> Result<Self> {
@@ -66,6 +98,7 @@ impl Broker {
             pid,
             admin: words.next().map(str::to_owned),
             process: Some(process),
+            security: None,
         })
     }
 
@@ -94,26 +127,42 @@ impl Broker {
 /// parent closes the input.
 pub(super) async fn serve_relay(args: &RelayArgs) -> Result<()> {
     child::raise_limits();
+    let node = Node::start(node_config(args)).await?;
+    let admin = node.admin_address().context("the admin port is on")?;
+    println!("{} {} {admin}", node.url(), std::process::id());
+    child::parent_closed().await;
+    node.shutdown(Duration::ZERO).await;
+    Ok(())
+}
+
+/// Returns the configuration of a relay on free ports.
+pub(super) fn node_config(args: &RelayArgs) -> NodeConfig {
     let mut relay = RelayConfig::default();
     relay.sentinel_interval = args.sentinel.unwrap_or(relay.sentinel_interval);
     if let Some(max) = args.max_queues {
         (relay.max_queues, relay.max_cursors_per_stream) = (max, max);
     }
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
-    let config = NodeConfig {
+    let tls = args.tls_cert.clone().zip(args.tls_key.clone());
+    let tls = tls.map(|(certificate, key)| ServerTls {
+        certificate,
+        key,
+        client_ca: None,
+    });
+    let access = args.auth.clone().map(|rules| AccessFiles {
+        rules,
+        audit_log: None,
+    });
+    NodeConfig {
+        tls,
+        access,
         listen: any_port,
         admin_listen: Some(any_port),
         store: args.store.clone(),
         relay,
         measure_polls: args.measure_polls,
         ..NodeConfig::default()
-    };
-    let node = Node::start(config).await?;
-    let admin = node.admin_address().context("the admin port is on")?;
-    println!("{} {} {admin}", node.url(), std::process::id());
-    child::parent_closed().await;
-    node.shutdown(Duration::ZERO).await;
-    Ok(())
+    }
 }
 
 /// Returns the argument of a relay with this sentinel interval; 0 for never.
@@ -124,7 +173,7 @@ pub(super) fn sentinel(interval: Duration) -> String {
 /// Fails if a server's program is not on the PATH.
 pub(super) fn check_installed(server: Server) -> Result<()> {
     match server {
-        Server::Reveille => Ok(()),
+        Server::Relay(_) => Ok(()),
         Server::Nats | Server::RawNats => find("nats-server"),
         Server::Redis => find("redis-server"),
         Server::Rabbitmq => find("rabbitmq-server"),

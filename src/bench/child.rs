@@ -3,7 +3,7 @@
 //! The parent side starts a [`Subprocess`]. The child side reads the parent's commands, one a line,
 //! and ends when its standard input closes.
 
-use std::{io::BufRead as _, time::Duration};
+use std::{ffi::OsString, io::BufRead as _, time::Duration};
 
 use anyhow::{Result, ensure};
 use tokio::sync::mpsc;
@@ -15,8 +15,18 @@ const LINE_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Starts `reveille-bench NAME ARGS`.
 pub(super) fn start(name: &'static str, args: &[String]) -> Result<Subprocess> {
+    start_with(name, args, [])
+}
+
+/// As [`start`], with further variables.
+pub(super) fn start_with(
+    name: &'static str,
+    args: &[String],
+    variables: impl IntoIterator<Item = (&'static str, OsString)>,
+) -> Result<Subprocess> {
     let verb = name.to_owned();
-    Subprocess::start(name, [&verb].into_iter().chain(args), LINE_TIMEOUT)
+    let args = [&verb].into_iter().chain(args);
+    Subprocess::start_with(name, args, variables, LINE_TIMEOUT)
 }
 
 /// Waits for the next line of a child, which must be this one.

@@ -81,7 +81,7 @@ pub(super) async fn once(
     progress.step("starting two machines");
     let (sender, handled) = mpsc::unbounded_channel();
     let machines: Arc<dyn Machines> = match server {
-        Server::Reveille => Arc::new(QueueFiles::start(directory.path(), sender).await?),
+        Server::Relay(_) => Arc::new(QueueFiles::start(directory.path(), sender).await?),
         Server::Rabbitmq => Arc::new(RabbitMq::start(directory.path(), sender).await?),
         other => anyhow::bail!("{other} is not measured by this benchmark"),
     };

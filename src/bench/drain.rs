@@ -64,7 +64,7 @@ pub(super) async fn once(args: &DrainArgs, progress: &Progress) -> Result<Figure
     progress.step(&format!("putting {} messages", args.messages));
     put_all(&*queue, args).await?;
 
-    let broker = Broker::start(Server::Reveille, None).await?;
+    let broker = Broker::start(Server::RELAY, None).await?;
     let client = Client::new(&broker.target)?;
     let config = ListenerConfig {
         dequeue_batch_size: 32,

@@ -21,6 +21,7 @@ mod ids;
 mod listen;
 mod metrics;
 mod nats;
+mod notify;
 mod peers;
 mod progress;
 mod queue;
@@ -30,11 +31,13 @@ mod raw_nats;
 mod raw_redis;
 mod report;
 mod scale;
+mod security;
 mod sender;
 mod single_queue;
 mod subscriber_process;
 mod subscribers;
 mod sweep;
+mod unary;
 mod unleash;
 mod usage;
 mod wall_nanos;
@@ -88,10 +91,7 @@ impl Benchmark {
     /// Runs the benchmark `--runs` times on each server in turn, and prints the report.
     async fn measure(&self, name: &str, Runs { runs, output }: Runs) -> Result<()> {
         let (relay, servers) = match self {
-            Self::Relayed(benchmark) => {
-                let servers = benchmark.servers();
-                (servers.relay.as_deref(), servers.all())
-            }
+            Self::Relayed(benchmark) => benchmark.servers(),
             Self::Single(_) => (None, Servers::default().all()),
             Self::Courier(args) => (None, args.servers()),
         };
@@ -136,14 +136,17 @@ impl Benchmark {
 }
 
 impl Relayed {
-    fn servers(&self) -> &Servers {
-        match self {
+    /// Returns the relay of `--relay`, and the servers to measure.
+    fn servers(&self) -> (Option<&str>, Vec<Server>) {
+        let servers = match self {
             Self::Burst(args) => &args.servers,
             Self::Wake(args) => &args.servers,
             Self::WakeAll(args) => &args.servers,
             Self::Each(args) => &args.servers,
             Self::Idle(args) => &args.servers,
-        }
+            Self::Notify(args) => return (None, args.servers()),
+        };
+        (servers.relay.as_deref(), servers.all())
     }
 
     async fn once(&self, broker: &Broker, progress: &Progress) -> Result<Figures> {
@@ -153,6 +156,7 @@ impl Relayed {
             Self::WakeAll(args) => single_queue::wake_all(args, broker, progress).await,
             Self::Each(args) => each::each(args, broker, progress).await,
             Self::Idle(args) => single_queue::idle(args, broker, progress).await,
+            Self::Notify(args) => notify::notify(args, broker, progress).await,
         }
     }
 }

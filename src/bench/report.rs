@@ -110,12 +110,12 @@ impl Report {
     /// Returns the ratios of each peer to the relay. Above 1, the relay is better: it uses less, or
     /// delivers more.
     fn ratios(&self) -> Vec<(Server, Figures)> {
-        let ours = self.medians(Server::Reveille);
+        let ours = self.medians(Server::RELAY);
         if ours.0.is_empty() {
             return Vec::new();
         }
         let peers = self.servers().into_iter();
-        let peers = peers.filter(|server| *server != Server::Reveille);
+        let peers = peers.filter(|server| *server != Server::RELAY);
         let ratios = |peer: Server| {
             let theirs = self.medians(peer);
             let ratio = |(ours, theirs): (&Figure, &Figure)| Figure {
@@ -277,7 +277,7 @@ mod tests {
     fn each_peer_has_a_separate_ratio() {
         let mut report = Report::new("each");
         for (server, wall, rate) in [
-            (Server::Reveille, 1.0, 100.0),
+            (Server::RELAY, 1.0, 100.0),
             (Server::Redis, 2.0, 50.0),
             (Server::Nats, 4.0, 400.0),
         ] {
@@ -303,9 +303,9 @@ mod tests {
     #[test]
     fn a_single_run_is_its_own_median() {
         let mut report = Report::new("idle");
-        report.add(Server::Reveille, figures(1.0, None));
+        report.add(Server::RELAY, figures(1.0, None));
         assert!(!report.table().to_string().contains("median"));
-        report.add(Server::Reveille, figures(3.0, None));
+        report.add(Server::RELAY, figures(3.0, None));
         let table = report.table().to_string();
         assert!(table.contains("reveille 2") && table.contains("reveille median"));
         assert_eq!(report.to_json()["median"]["reveille"]["wall_seconds"], 2.0);
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn without_a_peer_there_is_no_ratio() {
         let mut report = Report::new("idle");
-        report.add(Server::Reveille, figures(1.0, None));
+        report.add(Server::RELAY, figures(1.0, None));
         assert_eq!(report.to_json()["ratio"], json!({}));
         assert!(!report.table().to_string().contains("ratio"));
     }
@@ -323,7 +323,7 @@ mod tests {
     fn each_server_has_its_medians_and_the_peer_its_ratio() {
         let mut report = Report::new("burst");
         for wall in [1.0, 9.0, 2.0] {
-            report.add(Server::Reveille, figures(wall, None));
+            report.add(Server::RELAY, figures(wall, None));
             report.add(Server::Nats, figures(wall * 10.0, Some(3.0)));
         }
         let json = report.to_json();
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn an_unknown_figure_is_printed_as_not_available() {
         let mut report = Report::new("burst");
-        report.add(Server::Reveille, figures(1.0, None));
+        report.add(Server::RELAY, figures(1.0, None));
         assert!(report.table().to_string().contains("n/a"));
     }
 

@@ -42,7 +42,7 @@ pub(super) struct RawSender {
 }
 
 /// Maximum number of requests in flight: enough that the relay never waits for the publisher.
-const PIPELINE: usize = 64;
+pub(super) const PIPELINE: usize = 64;
 
 impl Sender {
     /// Connects. A burst has up to `pending` notifications, `batch` in a request. All names of
@@ -55,7 +55,7 @@ impl Sender {
     ) -> Result<Self> {
         let payload = event_size(queues.first().context("a queue")?);
         Ok(match broker.server {
-            Server::Reveille => {
+            Server::Relay(_) => {
                 let options = PublisherOptions {
                     conflate: false,
                     batch,

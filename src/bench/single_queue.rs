@@ -181,7 +181,7 @@ impl<'a> Run<'a> {
 
 /// Returns the queue of all runs of this process. Its name contains the process id, so that a
 /// shared relay's other notifications are not counted. The name has a fixed length.
-fn queue() -> Result<QueueAddress> {
+pub(super) fn queue() -> Result<QueueAddress> {
     Ok(QueueAddress::new(
         "bench",
         &format!("w{:07}", std::process::id() % 10_000_000),

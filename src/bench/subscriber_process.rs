@@ -89,7 +89,7 @@ impl SubscriberProcess {
         ];
         args.extend(spec.queues.iter().map(|queue| format!("--queue={queue}")));
         args.extend(spec.timed.then(|| "--timed".to_owned()));
-        let mut process = child::start("subscribers", &args)?;
+        let mut process = child::start_with("subscribers", &args, broker.client_environment())?;
         child::expect(&mut process, READY).await?;
         Ok(Self { process })
     }

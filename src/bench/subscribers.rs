@@ -122,7 +122,7 @@ fn start(args: &SubscribersArgs, counter: &Arc<DeliveryCounter>) -> Result<JoinS
             gate: Arc::clone(&gate),
         };
         match args.server {
-            Server::Reveille => {
+            Server::Relay(_) => {
                 let config = ClientConfig::from_environment()?;
                 let client = Client::with_config(&args.target, config)?;
                 for index in first..first + count {

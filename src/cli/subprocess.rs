@@ -3,7 +3,11 @@
 //! Parent and child write lines to each other. The child ends when its standard input closes, which
 //! also happens if the parent is killed. Dropping a [`Subprocess`] kills the child.
 
-use std::{ffi::OsStr, process::Stdio, time::Duration};
+use std::{
+    ffi::{OsStr, OsString},
+    process::Stdio,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail};
 use tokio::{
@@ -33,9 +37,20 @@ impl Subprocess {
         args: impl IntoIterator<Item = T>,
         line_timeout: Duration,
     ) -> Result<Self> {
+        Self::start_with(name, args, [], line_timeout)
+    }
+
+    /// As [`Subprocess::start`], with further variables.
+    pub(crate) fn start_with<T: AsRef<OsStr>>(
+        name: &str,
+        args: impl IntoIterator<Item = T>,
+        variables: impl IntoIterator<Item = (&'static str, OsString)>,
+        line_timeout: Duration,
+    ) -> Result<Self> {
         let program = std::env::current_exe().context("the path of this program is unknown")?;
         let mut child = Command::new(program)
             .args(args)
+            .envs(variables)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

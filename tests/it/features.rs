@@ -103,7 +103,7 @@ fn a_back_end_brings_no_wing() {
 
 #[test]
 fn the_operators_tool_links_no_client_of_a_peer() {
-    let peers = ["async-nats", "hdrhistogram"];
+    let peers = ["async-nats", "hdrhistogram", "rcgen"];
     let tool = linked("full");
     assert!(tool.contains("clap"), "{tool:?}");
     assert!(peers.iter().all(|name| !tool.contains(*name)), "{tool:?}");

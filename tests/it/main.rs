@@ -6,6 +6,8 @@ mod access;
 mod admin;
 #[cfg(target_os = "linux")]
 mod attacks;
+#[cfg(feature = "bench")]
+mod bench;
 mod binary;
 mod circles;
 #[cfg(target_os = "linux")]

@@ -42,6 +42,13 @@ pub(crate) struct RelayArgs {
     /// Measure the polls of the relay's tasks.
     #[arg(long)]
     pub(crate) measure_polls: bool,
+    #[arg(long, requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    #[arg(long, requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// The rules.
+    #[arg(long)]
+    pub(crate) auth: Option<PathBuf>,
 }
 
 /// The arguments of the subscribers' process.

@@ -50,7 +50,7 @@ impl CourierArgs {
         let peer = self.peer.map(|peer| match peer {
             CourierPeer::Rabbitmq => Server::Rabbitmq,
         });
-        [Server::Reveille].into_iter().chain(peer).collect()
+        [Server::RELAY].into_iter().chain(peer).collect()
     }
 }
 
@@ -73,8 +73,8 @@ mod tests {
 
     #[test]
     fn rabbitmq_is_measured_on_request() {
-        assert_eq!(servers(&[]), [Server::Reveille]);
-        let both = [Server::Reveille, Server::Rabbitmq];
+        assert_eq!(servers(&[]), [Server::RELAY]);
+        let both = [Server::RELAY, Server::Rabbitmq];
         assert_eq!(servers(&["--peer", "rabbitmq"]), both);
     }
 

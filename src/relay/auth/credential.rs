@@ -7,7 +7,10 @@
 mod presented;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
     time::SystemTime,
 };
 
@@ -26,14 +29,14 @@ use crate::base::sync::lock;
 /// Authenticates callers with a configuration that can be replaced at run time.
 #[derive(Debug)]
 pub struct Authenticator {
+    /// Number of the configuration. It changes under the lock of `state` only.
+    generation: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
     config: Arc<AuthConfig>,
-    /// Number of the configuration.
-    generation: u64,
     /// Callers of this generation.
     cache: CredentialCache<Caller>,
     /// What the principals use. Outlives a configuration.
@@ -57,9 +60,9 @@ impl Authenticator {
     /// Creates an authenticator.
     pub fn new(config: AuthConfig) -> Self {
         Self {
+            generation: AtomicU64::new(0),
             state: Mutex::new(State {
                 config: Arc::new(config),
-                generation: 0,
                 cache: CredentialCache::default(),
                 usages: UsageTable::default(),
             }),
@@ -71,7 +74,7 @@ impl Authenticator {
         let config = Arc::new(config);
         let mut state = self.lock();
         let old = std::mem::replace(&mut state.config, config);
-        state.generation += 1;
+        self.generation.fetch_add(1, Ordering::AcqRel);
         state.cache.clear();
         drop(state);
         // Not under the lock: it may free many tokens.
@@ -114,6 +117,21 @@ impl Authenticator {
             .cloned()
     }
 
+    /// Returns whether a call with this credential has this caller, with the current grants. It takes
+    /// no lock. If not, the call has to be authenticated.
+    pub(crate) fn is_current(
+        &self,
+        caller: &Caller,
+        authorization: Option<&[u8]>,
+        certificate_names: &[String],
+        now: SystemTime,
+    ) -> bool {
+        self.generation() == caller.generation
+            && caller.expired(now).is_none()
+            && Presented::read(authorization, certificate_names)
+                .is_ok_and(|presented| caller.credential.is(presented))
+    }
+
     /// Checks a caller again, for a stream that lasts. It returns the caller with the current grants.
     ///
     /// # Errors
@@ -122,7 +140,7 @@ impl Authenticator {
         if let Some(ago) = caller.expired(now) {
             return Err(Denial::Expired { ago });
         }
-        if self.lock().generation == caller.generation {
+        if self.generation() == caller.generation {
             return Ok(caller.clone());
         }
         let again = self.caller(caller.credential.presented(), now)?;
@@ -140,7 +158,7 @@ impl Authenticator {
             if let Some(caller) = cached.filter(|caller| caller.expired(now).is_none()) {
                 return Ok(caller.clone());
             }
-            (Arc::clone(&state.config), state.generation)
+            (Arc::clone(&state.config), self.generation())
         };
         // Not under the lock: a signature takes up to a millisecond.
         let verified = presented.verify(&config, now)?;
@@ -157,10 +175,14 @@ impl Authenticator {
             generation,
         };
         // A replaced configuration must not leave its callers in the cache.
-        if state.generation == generation {
+        if self.generation() == generation {
             state.cache.insert(digest, caller.clone());
         }
         Ok(caller)
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

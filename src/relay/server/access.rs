@@ -4,9 +4,13 @@
 //! everything, which suits a relay on loopback. The files are read again every ten seconds, and at
 //! once on request; files that break a rule leave the former ones in use.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use http::{Extensions, HeaderMap};
+use http::{Extensions, HeaderMap, header::AUTHORIZATION};
 use tonic::Status;
 
 pub use super::callers::AccessFiles;
@@ -17,7 +21,7 @@ use super::{
     requester::Requester,
 };
 use crate::{
-    base::task::blocking,
+    base::{sync::lock, task::blocking},
     console::Admission,
     error::{Error, ErrorKind, Result},
     relay::auth::{Action, Target},
@@ -27,6 +31,11 @@ use crate::{
 /// The access control of a server. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access(Option<Arc<Callers>>);
+
+/// The caller of the last request of a connection. Most connections have one caller only, whose next
+/// request is then recognised without a look into the table of all callers. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastCaller(Arc<Mutex<Option<Requester>>>);
 
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 /// Files that cannot be read are logged once a minute.
@@ -99,6 +108,7 @@ impl Access {
         path: &str,
         headers: &HeaderMap,
         peer: &Arc<Peer>,
+        last: &LastCaller,
     ) -> std::result::Result<Option<Requester>, Status> {
         let Some(state) = &self.0 else {
             return Ok(None);
@@ -107,8 +117,15 @@ impl Access {
         if right == Some(Right::Anyone) {
             return Ok(None);
         }
-        let caller = state.authenticate(headers, peer, path)?;
-        let requester = Requester::new(Arc::clone(state), caller, Arc::clone(peer));
+        let requester = match last.of(headers) {
+            Some(requester) => requester,
+            None => {
+                let caller = state.authenticate(headers, peer, path)?;
+                let requester = Requester::new(Arc::clone(state), caller, Arc::clone(peer));
+                *lock(&last.0) = Some(requester.clone());
+                requester
+            }
+        };
         match right {
             Some(Right::Anyone | Right::Known) => {}
             Some(Right::Relay(action)) => {
@@ -155,5 +172,14 @@ impl Access {
             (Some(_), Some(requester)) => Ok(requester.clone()),
             (Some(_), None) => Err(Status::internal("the request has no caller")),
         }
+    }
+}
+
+impl LastCaller {
+    /// Returns the last caller, if it also sent a request with these headers.
+    fn of(&self, headers: &HeaderMap) -> Option<Requester> {
+        let last = lock(&self.0).clone()?;
+        let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+        last.is_current(authorization).then_some(last)
     }
 }

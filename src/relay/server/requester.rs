@@ -77,6 +77,16 @@ impl Requester {
         Self(None)
     }
 
+    /// Returns whether a request with this header on the same connection has this caller, with the
+    /// rules in use.
+    pub(super) fn is_current(&self, authorization: Option<&[u8]>) -> bool {
+        self.0.as_ref().is_some_and(|known| {
+            let names = &known.peer.certificate.names;
+            let authenticator = &known.access.authenticator;
+            authenticator.is_current(&known.caller, authorization, names, wall())
+        })
+    }
+
     /// Returns whether the caller may do this, for lists that leave out the rest.
     pub(super) fn allows(&self, action: Action, target: Target<'_>) -> bool {
         match &self.0 {

@@ -18,7 +18,7 @@ use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
 
 use super::{
-    access::Access,
+    access::{Access, LastCaller},
     activity::Activity,
     answers::{AnswerPermit, ChunkedBody, ConnectionAnswers},
     body::RequestBody,
@@ -38,6 +38,7 @@ pub(super) struct ConnectionService {
     activity: Arc<Activity>,
     access: Access,
     peer: Arc<Peer>,
+    caller: LastCaller,
     answers: ConnectionAnswers,
 }
 
@@ -80,6 +81,7 @@ impl ConnectionService {
             activity,
             access,
             peer,
+            caller: LastCaller::default(),
             answers: ConnectionAnswers::default(),
         }
     }
@@ -95,7 +97,7 @@ impl ConnectionService {
         headers: &HeaderMap,
         call: Call,
     ) -> Result<(Option<Requester>, Option<StreamShares>), Status> {
-        let requester = self.access.admit(path, headers, &self.peer)?;
+        let requester = self.access.admit(path, headers, &self.peer, &self.caller)?;
         let take = |resource| match &requester {
             Some(requester) => requester.take(resource, 1),
             None => Ok(None),

@@ -1,9 +1,12 @@
 //! Each kind of credential, accepted and refused, with one line that says why.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
 
 use reveille::{
-    Client, Credential, ErrorKind, NodeConfig, Notification,
+    Client, Credential, ErrorKind, FlagName, NodeConfig, Notification,
     auth::{NewToken, Principal},
 };
 
@@ -44,6 +47,35 @@ async fn a_token_is_accepted_until_it_is_revoked() {
     // Health is for balancers, which have no credential.
     let health = relay.client(Credential::default());
     assert!(within("an answer", health.health()).await.expect("serves"));
+}
+
+#[tokio::test]
+async fn requests_of_one_connection_may_have_several_callers() {
+    let relay = GuardedRelay::start().await;
+    let (owner, other) = (relay.token("owner").await, relay.token("other").await);
+    let shown = Arc::new(Mutex::new(String::new()));
+    let credential = Arc::clone(&shown);
+    let client = relay.client(Credential::callback(move || {
+        let text = credential.lock().expect("no panic").clone();
+        async move { Ok(text) }
+    }));
+    let flag = FlagName::new("go").expect("a name");
+    for (token, why) in [
+        (owner.reveal(), None),
+        (owner.reveal(), None),
+        (other.reveal(), Some("may not")),
+        (WRONG, Some("unknown or was revoked")),
+        (owner.reveal(), None),
+    ] {
+        token.clone_into(&mut shown.lock().expect("no panic"));
+        let answer = within("an answer", client.flags().get(&flag)).await;
+        let error = answer.err().map(|error| error.to_string());
+        match (&error, why) {
+            (None, None) => {}
+            (Some(error), Some(why)) if error.contains(why) => {}
+            _ => panic!("{error:?} instead of {why:?}"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Patterns of rules: a name, or a prefix that ends in one `*`.
 
-use std::{fmt, str::FromStr};
+use std::{borrow::Borrow as _, fmt, str::FromStr};
 
 use crate::{
     error::{Error, Result},
@@ -58,8 +58,15 @@ impl NamePattern {
 
 impl QueuePattern {
     pub(super) fn matches(&self, address: &QueueAddress) -> bool {
-        let (account, queue) = address.parts();
-        self.account.matches(account) && self.queue.matches(queue)
+        if self.account.is_prefix {
+            let (account, queue) = address.parts();
+            return self.account.matches(account) && self.queue.matches(queue);
+        }
+        // Without a search for the slash, because this runs for each notification.
+        let text: &str = address.borrow();
+        text.strip_prefix(&*self.account.stem)
+            .and_then(|rest| rest.strip_prefix('/'))
+            .is_some_and(|queue| self.queue.matches(queue))
     }
 
     /// Returns whether the pattern matches every address that the selector matches. A selector

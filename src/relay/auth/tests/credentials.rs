@@ -2,7 +2,7 @@
 
 use super::{Home, at, new_token};
 use crate::{
-    relay::auth::{Action, Authenticator, Denial, Principal, Target, cache},
+    relay::auth::{Action, Authenticator, Denial, NewToken, Principal, Target, cache},
     types::QueueAddress,
 };
 
@@ -270,4 +270,52 @@ fn the_default_configuration_accepts_no_credential() {
             .policy()
             .may_some(&Principal::anonymous(), Action::Admin)
     );
+}
+
+#[test]
+fn a_caller_is_recognised_until_its_end_or_a_change_of_the_rules() {
+    let home = Home::new();
+    let expiring = NewToken {
+        expires: Some(at(100)),
+        ..new_token("worker")
+    };
+    let token = home.tokens().add(&expiring, at(0)).expect("added");
+    let relay = Authenticator::new(home.config(CERTIFICATES));
+    let header = format!("Bearer {}", token.reveal());
+    let caller = relay.authenticate(Some(header.as_bytes()), &[], at(0));
+    let caller = caller.expect("known");
+    let is_current =
+        |header: &str, now| relay.is_current(&caller, Some(header.as_bytes()), &[], now);
+    assert!(is_current(&header, at(0)) && is_current(&header, at(99)));
+    assert!(!is_current(&header, at(100)), "it has expired");
+    // Every character counts, also those of the last and incomplete eight bytes.
+    let start = "Bearer ".len();
+    for changed in start..header.len() {
+        let mut other = header.clone().into_bytes();
+        other[changed] ^= 1;
+        let is_current = relay.is_current(&caller, Some(&other), &[], at(0));
+        assert!(!is_current, "byte {changed}");
+    }
+    let basic = header.replace("Bearer", "Basic");
+    for other in [&header[..header.len() - 1], &format!("{header}A"), &basic] {
+        assert!(!is_current(other, at(0)), "{other}");
+    }
+    assert!(!relay.is_current(&caller, None, &names(&["ops.example.com"]), at(0)));
+
+    relay.replace(home.config(CERTIFICATES));
+    assert!(!is_current(&header, at(0)), "the rules may be others");
+}
+
+#[test]
+fn a_caller_is_recognised_by_its_certificate() {
+    let (home, header) = home();
+    let relay = Authenticator::new(home.config(CERTIFICATES));
+    let certificate = names(&["ops.example.com"]);
+    let caller = relay.authenticate(None, &certificate, at(0));
+    let caller = caller.expect("known");
+    assert!(relay.is_current(&caller, None, &certificate, at(0)));
+    let other = names(&["other-ops.example.com"]);
+    assert!(!relay.is_current(&caller, None, &other, at(0)));
+    let header = Some(header.as_bytes());
+    assert!(!relay.is_current(&caller, header, &certificate, at(0)));
 }
