@@ -15,6 +15,7 @@ pub(crate) fn available() -> Option<u64> {
     #[cfg(target_os = "linux")]
     {
         let info = rustix::system::sysinfo();
+        #[allow(clippy::useless_conversion, reason = "it has 32 bits on some machines")]
         let machine = u64::try_from(info.totalram).ok()? * u64::from(info.mem_unit.max(1));
         // Version 2, then version 1, as a container sees its own group.
         let groups = [

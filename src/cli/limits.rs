@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use reveille::{ServerLimits, duration};
+use reveille::ServerLimits;
 
-use super::{exit::Usage, settings::ServeSettings, usage};
+use super::{exit::Usage, settings::ServeSettings, usage, values};
 
 /// The arguments of `serve` and `queue serve`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
@@ -44,44 +44,19 @@ pub(super) struct LimitArgs {
         env = "REVEILLE_MAX_CONNECTION_AGE",
         value_name = "D",
         help_heading = "Limits",
-        allow_hyphen_values = true, value_parser = age
+        allow_hyphen_values = true, value_parser = values::connection_age
     )]
     max_connection_age: Option<Duration>,
-    /// Maximum resident memory, such as 512MiB; near it, what is new is refused; 0 is no limit
+    /// Maximum resident memory, such as 512MiB; near it, new streams and queues are refused; 0 is no limit
     /// [default: three quarters of the machine's or the container's]
     #[arg(
         long,
         env = "REVEILLE_MAX_MEMORY",
         value_name = "SIZE",
         help_heading = "Limits",
-        allow_hyphen_values = true, value_parser = size
+        allow_hyphen_values = true, value_parser = values::memory_size
     )]
     max_memory: Option<ByteSize>,
-}
-
-/// The shortest age of a connection: a client needs some round trips to connect again.
-const SHORTEST_AGE: Duration = Duration::from_secs(1);
-
-/// Parses the age of a connection.
-pub(super) fn age(text: &str) -> Result<Duration, String> {
-    let age = duration::parse(text).map_err(|error| error.to_string())?;
-    match age >= SHORTEST_AGE {
-        true => Ok(age),
-        false => Err("must be at least 1s".to_owned()),
-    }
-}
-
-/// Parses an amount of memory.
-pub(super) fn size(text: &str) -> Result<ByteSize, String> {
-    let rule = || {
-        let least = ByteSize::b(ServerLimits::LEAST_MEMORY).display().iec();
-        format!("must be a size such as 512MiB, at least {least}, or 0")
-    };
-    let size: ByteSize = text.parse().map_err(|_| rule())?;
-    match size.as_u64() == 0 || size.as_u64() >= ServerLimits::LEAST_MEMORY {
-        true => Ok(size),
-        false => Err(rule()),
-    }
 }
 
 impl LimitArgs {
@@ -118,25 +93,6 @@ impl LimitArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_size_has_a_unit_or_is_in_bytes() {
-        for (text, bytes) in [
-            ("512MiB", 512 << 20),
-            ("2GiB", 2 << 30),
-            ("67108864", 64 << 20),
-        ] {
-            assert_eq!(size(text).expect(text).as_u64(), bytes);
-        }
-        assert_eq!(size("0").expect("no limit").as_u64(), 0);
-        for text in ["-1", "", "much", "1MiB", "12"] {
-            let error = size(text).expect_err(text);
-            assert_eq!(
-                error,
-                "must be a size such as 512MiB, at least 64.0 MiB, or 0"
-            );
-        }
-    }
 
     #[test]
     fn the_memory_of_the_machine_is_the_default_limit() {

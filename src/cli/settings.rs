@@ -15,7 +15,6 @@ use serde::{Deserialize, Deserializer, de};
 
 use super::{
     exit::Usage,
-    limits,
     output::Format,
     queue_settings::QueueSettings,
     tls::{ClientTlsFiles, ServerTlsFiles},
@@ -155,12 +154,16 @@ fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAdd
 
 fn age<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    limits::age(&text).map(Some).map_err(de::Error::custom)
+    values::connection_age(&text)
+        .map(Some)
+        .map_err(de::Error::custom)
 }
 
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    limits::size(&text).map(Some).map_err(de::Error::custom)
+    values::memory_size(&text)
+        .map(Some)
+        .map_err(de::Error::custom)
 }
 
 fn refresh<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {

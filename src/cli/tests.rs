@@ -2,6 +2,8 @@
 
 use clap::{Command, CommandFactory as _, Parser as _};
 
+use reveille::{NodeConfig, ServerLimits};
+
 use super::*;
 
 fn verbs(command: &Command, path: &str, into: &mut Vec<(String, String)>) {
@@ -184,4 +186,75 @@ fn the_documentation_names_every_setting_of_serve() {
         // `--config` belongs to all verbs.
         assert!(readme.contains(&row) || long == "config", "no {row:?}");
     }
+}
+
+#[test]
+fn the_page_of_limits_names_every_limit_of_serve() {
+    let page = include_str!("../../docs/limits.md");
+    let command = Cli::command();
+    let serve = command.find_subcommand("serve").expect("a verb");
+    let limits = serve
+        .get_arguments()
+        .filter(|arg| arg.get_help_heading() == Some("Limits"));
+    let mut count = 0;
+    for limit in limits {
+        let long = limit.get_long().expect("each has one");
+        assert!(page.contains(&format!("`--{long}`")), "no --{long}");
+        count += 1;
+    }
+    assert!(count > 8, "{count}");
+}
+
+/// The page computes the bound of memory from the defaults: each row, and their sum.
+#[test]
+fn the_page_of_limits_computes_the_memory_from_the_defaults() {
+    let page = include_str!("../../docs/limits.md");
+    let (node, limits) = (NodeConfig::default(), ServerLimits::default());
+    let relay = &node.relay;
+    let (kib, mib) = (1 << 10, 1 << 20);
+    let rows = [
+        ("the process", 1, 32 * mib),
+        ("a queue (`--max-queues`)", relay.max_queues, 500),
+        (
+            "a subscribed queue (`--max-cursors`)",
+            relay.max_cursors,
+            430,
+        ),
+        (
+            "a delayed wake-up (`--max-timers`, twice)",
+            2 * relay.max_timers,
+            150,
+        ),
+        (
+            "a set or watched flag (`--max-flags`, `--max-watched-flags`)",
+            node.max_flags + node.max_watched_flags,
+            4 * kib,
+        ),
+        ("an acknowledgement (1,000,000)", 1_000_000, 32),
+        (
+            "a connection (`--max-connections`), without unread bytes",
+            10_000,
+            40 * kib,
+        ),
+        (
+            "a stream (`--max-streams`), without unread bytes",
+            limits.max_streams,
+            6 * kib,
+        ),
+        ("unfinished requests, shared", 1, 64 * mib),
+        ("large answers", 16, 4 * mib),
+    ];
+    let mut sum = 0;
+    for (part, count, bytes) in rows {
+        let all = count * bytes;
+        sum += all;
+        let row = page
+            .lines()
+            .find(|line| line.starts_with(&format!("| {part} |")));
+        let row = row.unwrap_or_else(|| panic!("no row of {part}"));
+        let end = format!("| {} MiB |", (all + mib / 2) / mib);
+        assert!(row.ends_with(&end), "{row} does not end with {end}");
+    }
+    let line = format!("| **sum** | | **{} MiB** |", (sum + mib / 2) / mib);
+    assert!(page.contains(&line), "no {line}");
 }

@@ -2,7 +2,8 @@
 
 use std::{fmt, net::SocketAddr, str::FromStr, time::Duration};
 
-use reveille::duration;
+use bytesize::ByteSize;
+use reveille::{ServerLimits, duration};
 use serde::{Deserialize, Deserializer, de};
 
 /// The address of the admin port; `None` for `off`.
@@ -83,6 +84,31 @@ pub(super) fn span<'de, D: Deserializer<'de>>(
     duration::parse(&text).map(Some).map_err(de::Error::custom)
 }
 
+/// The shortest age of a connection: a client needs some round trips to connect again.
+const SHORTEST_AGE: Duration = Duration::from_secs(1);
+
+/// Parses the age of a connection.
+pub(crate) fn connection_age(text: &str) -> Result<Duration, String> {
+    let age = duration::parse(text).map_err(|error| error.to_string())?;
+    match age >= SHORTEST_AGE {
+        true => Ok(age),
+        false => Err("must be at least 1s".to_owned()),
+    }
+}
+
+/// Parses an amount of memory.
+pub(crate) fn memory_size(text: &str) -> Result<ByteSize, String> {
+    let rule = || {
+        let least = ByteSize::b(ServerLimits::LEAST_MEMORY).display().iec();
+        format!("must be a size such as 512MiB, at least {least}, or 0")
+    };
+    let size: ByteSize = text.parse().map_err(|_| rule())?;
+    match size.as_u64() == 0 || size.as_u64() >= ServerLimits::LEAST_MEMORY {
+        true => Ok(size),
+        false => Err(rule()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,5 +133,24 @@ mod tests {
         let admin = AdminListen(Some(SocketAddr::from(([127, 0, 0, 1], 7601))));
         assert_eq!(":7601".parse(), Ok(admin));
         assert!("nowhere".parse::<AdminListen>().is_err());
+    }
+
+    #[test]
+    fn a_size_has_a_unit_or_is_in_bytes() {
+        for (text, bytes) in [
+            ("512MiB", 512 << 20),
+            ("2GiB", 2 << 30),
+            ("67108864", 64 << 20),
+        ] {
+            assert_eq!(memory_size(text).expect(text).as_u64(), bytes);
+        }
+        assert_eq!(memory_size("0").expect("no limit").as_u64(), 0);
+        for text in ["-1", "", "much", "1MiB", "12"] {
+            let error = memory_size(text).expect_err(text);
+            assert_eq!(
+                error,
+                "must be a size such as 512MiB, at least 64.0 MiB, or 0"
+            );
+        }
     }
 }

@@ -21,6 +21,7 @@ const LAYERS: [(&str, &[&str]); 10] = [
             "base/histogram",
             "base/https",
             "base/log_limiter",
+            "base/memory",
             "base/request_error",
             "base/secret",
             "base/sync",

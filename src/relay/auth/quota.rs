@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 pub struct Quota {
     /// Notifications a second, and the most at once.
     pub notifications: Option<NotifyRate>,
-    /// Connections. One that several principals use counts for the first.
+    /// Connections. A connection that several principals use counts for the first.
     pub connections: Option<usize>,
     /// Open streams of any kind: subscriptions, watches, publishers' streams, hand-overs.
     pub streams: Option<usize>,

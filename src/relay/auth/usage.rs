@@ -234,7 +234,7 @@ mod tests {
         assert!(usage.take(Resource::Connections, 2, &quota(3)).is_ok());
         drop(first);
         assert!(usage.take(Resource::Streams, 3, &quota(3)).is_ok());
-        // A lower limit leaves what is there.
+        // A lower limit leaves the present streams.
         let held = usage.take(Resource::Streams, 3, &quota(3)).expect("room");
         assert!(usage.take(Resource::Streams, 1, &quota(2)).is_err());
         drop(held);

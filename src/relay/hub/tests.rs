@@ -29,8 +29,8 @@ use std::{
 };
 
 use super::{
-    Epoch, Filled, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream, Subscription,
-    SubscriptionId, WakeBatch, WakeBuilder,
+    CursorPool, Epoch, Filled, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream,
+    Subscription, SubscriptionId, WakeBatch, WakeBuilder,
 };
 use crate::{
     base::{clock::Tick, fault::Fault},

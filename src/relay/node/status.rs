@@ -97,6 +97,7 @@ impl StatusSource for RelayStatus {
 
     fn metrics(&self) -> Metrics {
         let mut metrics = self.relay_metrics();
+        metrics.gauges.extend(self.server_gauges());
         metrics.counters.extend(self.peer_counters());
         metrics.counters.extend(self.access_counters());
         metrics.gauges.push((
@@ -125,8 +126,6 @@ impl RelayStatus {
     fn relay_metrics(&self) -> Metrics {
         use std::sync::atomic::Ordering::Relaxed;
         let (hub, sent) = self.relay.stats();
-        let (streams, streams_limit) = self.connections.streams();
-        let memory = self.connections.memory();
         Metrics {
             counters: vec![
                 ("notifications", "Notifications counted", hub.notified),
@@ -183,32 +182,6 @@ impl RelayStatus {
                     hub.subscriptions,
                 ),
                 (
-                    "connections",
-                    "Open connections",
-                    self.connections.open() as u64,
-                ),
-                (
-                    "connections_limit",
-                    "Maximum of open connections",
-                    self.connections.max() as u64,
-                ),
-                ("streams", "Open streams", streams as u64),
-                (
-                    "streams_limit",
-                    "Maximum of open streams",
-                    streams_limit as u64,
-                ),
-                (
-                    "memory_limit_bytes",
-                    "Maximum of resident memory; 0 without one",
-                    memory.limit().unwrap_or_default(),
-                ),
-                (
-                    "short_of_memory",
-                    "1 near the maximum of resident memory, where what is new is refused",
-                    u64::from(memory.is_short()),
-                ),
-                (
                     "full",
                     "Number of reached limits, as listed by /readyz",
                     self.full().len() as u64,
@@ -226,6 +199,40 @@ impl RelayStatus {
                 sent.wake_latency.snapshot(),
             )],
         }
+    }
+
+    /// Returns the gauges of connections, streams and memory.
+    fn server_gauges(&self) -> [Metric; 6] {
+        let (streams, streams_limit) = self.connections.streams();
+        let memory = self.connections.memory();
+        [
+            (
+                "connections",
+                "Open connections",
+                self.connections.open() as u64,
+            ),
+            (
+                "connections_limit",
+                "Maximum of open connections",
+                self.connections.max() as u64,
+            ),
+            ("streams", "Open streams", streams as u64),
+            (
+                "streams_limit",
+                "Maximum of open streams",
+                streams_limit as u64,
+            ),
+            (
+                "memory_limit_bytes",
+                "Maximum of resident memory; 0 without one",
+                memory.limit().unwrap_or_default(),
+            ),
+            (
+                "short_of_memory",
+                "1 near the maximum of resident memory, where new streams and queues are refused",
+                u64::from(memory.is_short()),
+            ),
+        ]
     }
 
     /// Returns the counters of refused callers.

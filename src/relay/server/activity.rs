@@ -14,7 +14,7 @@ use std::{
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{budget::RequestBudget, incidents::Incident, shared::Shared};
+use super::{budget::RequestBudget, incidents::Incident, memory::Holder, shared::Shared};
 use crate::{
     base::{
         backoff::about,
@@ -176,17 +176,6 @@ impl Activity {
         subtract(&self.unsent, data);
     }
 
-    /// Returns about how many bytes the connection holds that its peer could take or complete.
-    pub(super) fn held(&self) -> usize {
-        self.unread.load(Relaxed) + self.unsent.load(Relaxed) + self.budget.bytes()
-    }
-
-    /// Closes the connection at once, because the process is short of memory.
-    pub(super) fn close_for_memory(&self) {
-        self.note(Incident::Greedy);
-        self.must_close.notify_one();
-    }
-
     pub(super) fn budget(&self) -> &RequestBudget {
         &self.budget
     }
@@ -330,6 +319,17 @@ impl Activity {
 
     fn idle_since(&self) -> Tick {
         Tick::from_nanos(self.idle_since.load(Relaxed))
+    }
+}
+
+impl Holder for Activity {
+    fn held(&self) -> usize {
+        self.unread.load(Relaxed) + self.unsent.load(Relaxed) + self.budget.bytes()
+    }
+
+    fn close(&self) {
+        self.note(Incident::Greedy);
+        self.must_close.notify_one();
     }
 }
 

@@ -1,6 +1,11 @@
 //! One connection: hyper's HTTP/2 with the limits for long streams.
 
-use std::{future::Future, sync::Arc, task::Poll, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, Weak},
+    task::Poll,
+    time::Duration,
+};
 
 use hyper::server::conn::http2;
 use hyper_util::{
@@ -14,6 +19,7 @@ use super::{
     activity::{Activity, Ending},
     certificate::Peer,
     io::GuardedIo,
+    memory::Holder,
     service::ConnectionService,
     streams::StreamExecutor,
     transport::Transport,
@@ -53,7 +59,8 @@ pub(super) async fn serve(
     let activity = Arc::new(activity);
     let io = GuardedIo::new(stream, Arc::clone(&activity));
     let shared = activity.shared();
-    let _registered = shared.memory.register(&activity);
+    let weak: Weak<dyn Holder> = Arc::<Activity>::downgrade(&activity);
+    let _registered = shared.memory.register(weak);
     let service = ConnectionService::new(routes, Arc::clone(&activity), access, peer);
     let bundle = activity.bundle().clone();
     let mut builder = http2::Builder::new(StreamExecutor {

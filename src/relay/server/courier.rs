@@ -69,7 +69,7 @@ impl proto::courier_server::Courier for CourierService {
         let answers = Answers {
             requests: request.into_inner(),
             receiving: self.host.receiving(),
-            draining: end.map_or_else(|| self.draining.clone(), |end| end.0.clone()),
+            draining: end.map_or_else(|| self.draining.clone(), |end| end.0),
             guard: requester.guard(|| Needs::Relay(Action::HandOver)),
             ready: VecDeque::new(),
             ended: false,

@@ -17,6 +17,7 @@ use tonic::{Request, Response, Status, async_trait, metadata::MetadataValue};
 use super::{
     access::Access,
     answers::LargeAnswers,
+    limits::to_refusal,
     requester::{Needs, Requester, StreamGuard},
 };
 use crate::{
@@ -34,7 +35,7 @@ use crate::{
     types::{FlagName, FlagState, LeashOptions, ListenerId, StreamLifecycle, UnleashOptions},
     wire::{
         DUPLICATE_LISTENER, WatchFlagResponseEvent, checked_span, flag_to_wire, goodbye_to_wire,
-        proto, to_status,
+        proto,
     },
 };
 
@@ -217,7 +218,7 @@ impl proto::flags_server::Flags for FlagsService {
         self.set(request.into_inner(), &requester)
             .await
             .map(Response::new)
-            .map_err(to_status)
+            .map_err(to_refusal)
     }
 
     async fn leash(
@@ -228,7 +229,7 @@ impl proto::flags_server::Flags for FlagsService {
         self.clear(request.into_inner(), &requester)
             .await
             .map(Response::new)
-            .map_err(to_status)
+            .map_err(to_refusal)
     }
 
     async fn get_flag(
@@ -239,7 +240,7 @@ impl proto::flags_server::Flags for FlagsService {
         self.get(&request.get_ref().flag, &requester)
             .await
             .map(Response::new)
-            .map_err(to_status)
+            .map_err(to_refusal)
     }
 
     async fn list_flags(
@@ -255,13 +256,13 @@ impl proto::flags_server::Flags for FlagsService {
                 .list(request.get_ref(), &requester)
                 .await
                 .map(Response::new)
-                .map_err(to_status);
+                .map_err(to_refusal);
         }
         let permit = self.answers.permit(request.extensions()).await?;
         let page = self
             .list(request.get_ref(), &requester)
             .await
-            .map_err(to_status)?;
+            .map_err(to_refusal)?;
         Ok(permit.attach(page))
     }
 
@@ -272,7 +273,7 @@ impl proto::flags_server::Flags for FlagsService {
         let requester = self.access.requester(request.extensions())?;
         let (responses, duplicate) = self
             .watch(request.get_ref(), &requester)
-            .map_err(to_status)?;
+            .map_err(to_refusal)?;
         let mut response = Response::new(responses);
         if duplicate {
             let present = MetadataValue::from_static("1");
@@ -290,7 +291,7 @@ impl proto::flags_server::Flags for FlagsService {
         let page = self
             .watchers(request.get_ref(), &requester)
             .await
-            .map_err(to_status)?;
+            .map_err(to_refusal)?;
         Ok(permit.attach(page))
     }
 
@@ -299,7 +300,8 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::AckFlagRequest>,
     ) -> Result<Response<proto::AckFlagResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        self.ack(request.get_ref(), &requester).map_err(to_status)?;
+        self.ack(request.get_ref(), &requester)
+            .map_err(to_refusal)?;
         Ok(Response::new(proto::AckFlagResponse {}))
     }
 }
@@ -323,7 +325,7 @@ impl Stream for WatchResponses {
         {
             this.settling = None;
             if let Err(error) = settled {
-                return Poll::Ready(Some(Err(to_status(error))));
+                return Poll::Ready(Some(Err(to_refusal(error))));
             }
         }
         this.is_draining = this.is_draining || this.draining.as_mut().poll(cx).is_ready();

@@ -3,9 +3,12 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use tonic::Status;
+
 use crate::{
     base::memory::available,
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
+    wire::to_status,
 };
 
 /// The limits of a server for all of its clients together. Those of a principal are in the file of
@@ -50,6 +53,8 @@ const RESERVE: usize = 128;
 /// new connections a second at a latency of 100 ms.
 const HANDSHAKES: usize = 256;
 
+/// Room is there again when a stream ends or a queue is idle.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// A server on loopback serves its own machine only.
 const MAX_CONNECTIONS_ON_LOOPBACK: usize = 100_000;
 const MAX_CONNECTIONS: usize = 10_000;
@@ -109,6 +114,17 @@ impl ConnectionLimits {
             handshakes,
         }
     }
+}
+
+/// Converts an error; at a limit, with the time after which the request is tried again. Not for a
+/// `Notify`: of that, it states that the whole request came too soon.
+pub(super) fn to_refusal(error: Error) -> Status {
+    to_status(match error.kind() {
+        ErrorKind::Exhausted if error.retry_after().is_none() => {
+            error.with_retry_after(RETRY_AFTER)
+        }
+        _ => error,
+    })
 }
 
 /// Returns the number of files that this process may have open, or `None` if it is unlimited or

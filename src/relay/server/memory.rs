@@ -14,7 +14,6 @@ use std::{
     time::Duration,
 };
 
-use super::activity::Activity;
 use crate::{
     base::{memory::resident, sync::lock},
     error::{Error, ErrorKind, Result},
@@ -29,11 +28,20 @@ pub(crate) struct MemoryGuard {
     connections: Mutex<Registry>,
 }
 
+/// A connection that holds bytes for its peer.
+pub(super) trait Holder: fmt::Debug + Send + Sync {
+    /// Returns about how many bytes it holds that its peer could take or complete.
+    fn held(&self) -> usize;
+
+    /// Closes it at once.
+    fn close(&self);
+}
+
 /// The open connections by their number.
 #[derive(Default)]
 struct Registry {
     next: u64,
-    open: HashMap<u64, Weak<Activity>>,
+    open: HashMap<u64, Weak<dyn Holder>>,
 }
 
 /// A registered connection, until dropped.
@@ -44,7 +52,7 @@ pub(super) struct Registered {
 }
 
 /// Bytes that may arrive in a second, from a fast network. The memory is read again before they could
-/// fill what is left.
+/// fill the rest.
 const INTAKE: u64 = 2 << 30;
 /// Shortest and longest time between two readings, each of some microseconds.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
@@ -95,12 +103,12 @@ impl MemoryGuard {
     }
 
     /// Registers a connection that may be closed.
-    pub(super) fn register(self: &Arc<Self>, connection: &Arc<Activity>) -> Option<Registered> {
+    pub(super) fn register(self: &Arc<Self>, connection: Weak<dyn Holder>) -> Option<Registered> {
         self.limit?;
         let mut registry = lock(&self.connections);
         let number = registry.next;
         registry.next += 1;
-        registry.open.insert(number, Arc::downgrade(connection));
+        registry.open.insert(number, connection);
         Some(Registered {
             guard: Arc::clone(self),
             number,
@@ -121,7 +129,7 @@ impl MemoryGuard {
                     true => tracing::warn!(
                         used,
                         limit,
-                        "near the limit of memory (in MiB): refusing what is new"
+                        "near the limit of memory (in MiB): refusing new streams and queues"
                     ),
                     false => tracing::info!(used, limit, "there is memory again (in MiB)"),
                 }
@@ -154,7 +162,7 @@ impl MemoryGuard {
             }
             freed += held as u64;
             closed += 1;
-            connection.close_for_memory();
+            connection.close();
         }
         closed
     }

@@ -3,7 +3,6 @@
 use std::{
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use futures_core::Stream;
@@ -12,6 +11,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
     access::Access,
+    limits::to_refusal,
     requester::{Needs, Requester, StreamGuard},
     requests::NotifyRequests,
     service::ConnectionEnd,
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     base::task::{Work, poll_budget, spend, spend_and_yield},
-    error::{Error, ErrorKind, Result},
+    error::Result,
     relay::{
         auth::{Action, Resource, Target},
         hub::StreamMessage,
@@ -50,6 +50,8 @@ pub(crate) struct SubscribeResponses {
 pub(crate) struct NotifyResponses {
     relay: Relay,
     guard: Option<Box<StreamGuard>>,
+    /// Requests since the guard was polled.
+    unchecked: u32,
     requests: NotifyRequests,
     /// A response that is delayed so that the wake-ups are sent first.
     delayed: Option<proto::NotifyResponse>,
@@ -60,8 +62,9 @@ pub(crate) struct NotifyResponses {
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
-/// Room is there again when a stream ends or a queue is idle.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// A guard is polled after this many requests without a pause: it is a timer, which costs a
+/// hundredth of a request.
+const CHECKED_EVERY: u32 = 64;
 
 impl RelayService {
     pub(super) fn new(relay: Relay, draining: CancellationToken, access: Access) -> Self {
@@ -98,6 +101,7 @@ impl proto::relay_server::Relay for RelayService {
         Ok(Response::new(NotifyResponses {
             relay: self.relay.clone(),
             guard: requester.guard(|| Needs::Some(Action::Notify)),
+            unchecked: 0,
             requests: NotifyRequests::of(request),
             delayed: None,
             turn: ReusableBoxFuture::new(tokio::task::yield_now()),
@@ -133,7 +137,7 @@ impl proto::relay_server::Relay for RelayService {
         let messages = self
             .relay
             .open_stream(pool, &options, EncodedWake::default());
-        let messages = messages.map_err(|error| to_status(with_retry(error)))?;
+        let messages = messages.map_err(to_refusal)?;
         let guard = requester.guard(|| Needs::Queues(Action::Subscribe, options.selectors));
         let guard = guard.map(|guard| guard.holding(selectors));
         Ok(Response::new(SubscribeResponses {
@@ -154,7 +158,7 @@ impl proto::relay_server::Relay for RelayService {
         allowed.map_err(to_status)?;
         self.relay
             .report(&subscription_id, &report)
-            .map_err(|error| to_status(with_retry(error)))?;
+            .map_err(to_refusal)?;
         Ok(Response::new(proto::ReportResponse {}))
     }
 }
@@ -184,6 +188,18 @@ impl Stream for SubscribeResponses {
     }
 }
 
+impl NotifyResponses {
+    /// Ready once the stream must end. A publisher's stream has no Goodbye: the publisher sends
+    /// unanswered requests again.
+    fn poll_revoked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.unchecked = 0;
+        match &mut self.guard {
+            Some(guard) => guard.poll_revoked(cx),
+            None => Poll::Pending,
+        }
+    }
+}
+
 impl Stream for NotifyResponses {
     type Item = Result<proto::NotifyResponse, Status>;
 
@@ -193,10 +209,8 @@ impl Stream for NotifyResponses {
             return Poll::Ready(self.delayed.take().map(Ok));
         }
         std::task::ready!(poll_budget(cx));
-        if let Some(guard) = &mut self.guard
-            && guard.poll_revoked(cx).is_ready()
-        {
-            // A publisher's stream has no Goodbye. The publisher sends unanswered requests again.
+        self.unchecked += 1;
+        if self.unchecked >= CHECKED_EVERY && self.poll_revoked(cx).is_ready() {
             return Poll::Ready(None);
         }
         match Pin::new(&mut self.requests).poll_next(cx) {
@@ -224,20 +238,12 @@ impl Stream for NotifyResponses {
             // A publisher's stream has no Goodbye: it ends with OK when all requests are answered.
             Poll::Pending => {
                 self.idle = true;
+                if self.poll_revoked(cx).is_ready() {
+                    return Poll::Ready(None);
+                }
                 self.ending.as_mut().poll(cx).map(|()| None)
             }
         }
-    }
-}
-
-/// Adds the time after which a request that found no room is tried again. A `Notify` has none: of
-/// that, it would state that the whole request came too soon.
-fn with_retry(error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::Exhausted if error.retry_after().is_none() => {
-            error.with_retry_after(RETRY_AFTER)
-        }
-        _ => error,
     }
 }
 

@@ -11,6 +11,8 @@ use super::{
     target::{Scheme, Target, plain_and_tls},
 };
 
+use crate::binary::Binary;
+
 const SUBSCRIBE: &str = "/reveille.v1.Relay/Subscribe";
 const NOTIFY_STREAM: &str = "/reveille.v1.Relay/NotifyStream";
 const GET_FLAG: &str = "/reveille.v1.Flags/GetFlag";
@@ -166,7 +168,7 @@ struct Report {
 
 #[tokio::test]
 async fn an_unknown_subscription_id_is_not_repeated_in_the_answer() {
-    let relay = crate::binary::Binary::serve().await;
+    let relay = Binary::serve().await;
     let peer = Peer::connect(&Target::plain(&relay), WINDOW).await;
     let report = Report {
         subscription_id: "s".repeat(60_000),
@@ -183,4 +185,21 @@ async fn an_unknown_subscription_id_is_not_repeated_in_the_answer() {
     );
     assert!(message.contains("subscription_id"), "{message}");
     assert!(message.len() < 500, "{message}");
+}
+
+#[tokio::test]
+async fn reflection_that_is_switched_off_is_not_served() {
+    const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    for (switch, status) in [("off", Some("12")), ("on", None)] {
+        let relay = Binary::serve_with(&["--reflection", switch], &[]).await;
+        let peer = Peer::connect(&Target::plain(&relay), 64 * 1024).await;
+        let list_services = Unfinished::whole(b"\x3a\x00");
+        let answer = peer
+            .call(REFLECTION, list_services)
+            .await
+            .expect("answered");
+        let stated = answer.headers().get("grpc-status");
+        let stated = stated.map(|status| status.to_str().expect("a number"));
+        assert_eq!(stated, status, "reflection {switch}");
+    }
 }

@@ -354,3 +354,33 @@ fn a_file_that_is_too_long_is_refused() {
     let error = crate::relay::auth::AuthFile::load(home.path("auth.toml")).expect_err("bytes");
     assert!(error.message().contains("is not UTF-8"), "{error}");
 }
+
+#[test]
+fn a_bad_limit_is_refused_by_its_number_and_field() {
+    let home = Home::new();
+    let good = "[[limit]]\nprincipals = [\"*\"]\nstreams = 5\nconnections = 0\n";
+    assert!(home.load(good).is_ok());
+    for (limit, part) in [
+        ("streams = 1", "missing field `principals`"),
+        ("principals = [\"a\"]", "limit 2: limit: states no limit"),
+        (
+            "principals = []\nstreams = 1",
+            "limit 2: principals: must not be empty",
+        ),
+        (
+            "principals = [\"group:ops\"]\nstreams = 1",
+            "limit 2: principals: group `ops` is neither",
+        ),
+        ("principals = [\"a\"]\nstream = 1", "unknown field `stream`"),
+        (
+            "principals = [\"a\"]\nstreams = -1",
+            "invalid value: integer `-1`",
+        ),
+        (
+            "principals = [\"a\"]\nnotify_burst = 1023",
+            "limit 2: notify_burst: must be at least 1024, the notifications of one request, not 1023",
+        ),
+    ] {
+        refused(&home, &format!("{good}[[limit]]\n{limit}\n"), part);
+    }
+}

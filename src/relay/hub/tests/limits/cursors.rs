@@ -158,3 +158,68 @@ fn positions_that_a_pattern_matches_leave_named_queues_their_cursors() {
     subscribe_with(&hub, &resuming(&selectors, &positions), START);
     assert_eq!((hub.stats().queues, hub.stats().cursors), (4, 3));
 }
+
+/// Subscriptions of one pool share its limit, also while the hub has room.
+#[test]
+fn a_pool_limits_the_cursors_of_its_subscriptions() {
+    let hub = with_cursors(100, 100);
+    let pool = Arc::new(CursorPool::unlimited());
+    pool.set_limit(3);
+    let subscribe = |id, names: &[&str]| {
+        let options = options(names);
+        let (pool, mut rng) = (Some(Arc::clone(&pool)), fastrand::Rng::with_seed(1));
+        hub.subscribe_in(pool, SubscriptionId(id), &options, START, &mut rng)
+    };
+    let first = subscribe(1, &["a", "b"]).expect("room");
+    let Err(error) = subscribe(2, &["c", "d"]) else {
+        panic!("four of three");
+    };
+    assert!(
+        error
+            .message()
+            .contains("the limit of 3 subscribed queues of a principal"),
+        "{error}"
+    );
+    assert_eq!(
+        (pool.taken(), hub.stats().cursors),
+        (2, 2),
+        "nothing was taken"
+    );
+    // A pattern has the rest, and is told of others under its own name.
+    let pattern = subscribe(3, &["*"]).expect("a pattern needs none");
+    send(&hub, &["x", "y"]).expect("room");
+    assert_eq!(pool.taken(), 3);
+    hub.unsubscribe(&pattern, START);
+    hub.unsubscribe(&first, START);
+    assert_eq!((pool.taken(), hub.stats().cursors), (0, 0));
+    // The hub's own limit gives the pool its cursors back.
+    let small = with_cursors(100, 1);
+    let options = options(&["a", "b"]);
+    let mut rng = fastrand::Rng::with_seed(1);
+    let refused = small.subscribe_in(
+        Some(Arc::clone(&pool)),
+        SubscriptionId(4),
+        &options,
+        START,
+        &mut rng,
+    );
+    assert!(refused.is_err());
+    assert_eq!(pool.taken(), 0);
+}
+
+/// Short of memory the hub takes on nothing new, and what it knows goes on.
+#[test]
+fn a_hub_short_of_memory_counts_known_queues_only() {
+    let hub = with_cursors(100, 100);
+    send(&hub, &["a"]).expect("room");
+    let named = settled(&hub, &["a"]);
+    let pattern = settled(&hub, &["*"]);
+    hub.set_short_of_memory(true);
+    assert!(send(&hub, &["new"]).is_err(), "no idle queue gives way");
+    send(&hub, &["a"]).expect("known");
+    assert_eq!(told(&named), [entry("a", Notified, 1)]);
+    assert_eq!(told(&pattern), [entry("a", Notified, 1)]);
+    hub.set_short_of_memory(false);
+    send(&hub, &["new"]).expect("room again");
+    assert_eq!(told(&pattern), [entry("new", Notified, 1)]);
+}
