@@ -144,6 +144,8 @@ impl SubscriptionSession {
         let opening = self.welcome().is_none();
         if let Some(refusal) = error.filter(|_| opening)
             && refusal.kind() == ErrorKind::Exhausted
+            // With a time, the relay has no room for the stream, however small its request is.
+            && refusal.retry_after().is_none()
             && self.cuts_positions_after_refusal()
             && self.positions.shrink_request()
         {

@@ -111,6 +111,7 @@ impl Hub {
         let excess = (self.entries.len() + new.len()).saturating_sub(limit);
         match excess == 0 || self.evict(eviction, excess, &own(), now) {
             true => Ok(()),
+            false if self.is_short_of_memory() => Err(short_of_memory("queue")),
             false => Err(too_many_queues(limit, first)),
         }
     }
@@ -153,7 +154,10 @@ impl Hub {
         let delayed = notifications.iter().filter(|one| !one.delay.is_zero());
         let (new, limit) = (delayed.count() as u64, self.config.max_timers as u64);
         let is_full = self.timers_set.load(Ordering::Relaxed) + new > limit;
-        if new > 0 && (is_full || self.is_short_of_memory()) {
+        if new > 0 && self.is_short_of_memory() {
+            return Err(short_of_memory("delay"));
+        }
+        if new > 0 && is_full {
             let message = format!("delay: the limit of {limit} delayed wake-ups is reached");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
@@ -177,6 +181,9 @@ impl Hub {
         let entry = self.entries.get(&report.queue);
         if entry.is_some_and(|entry| entry.lock().notified > 0) {
             return Ok(());
+        }
+        if timer && self.is_short_of_memory() {
+            return Err(short_of_memory("visible_in"));
         }
         let message = if timer {
             let limit = self.config.max_timers;
@@ -329,6 +336,13 @@ impl Hub {
         }
         dead
     }
+}
+
+/// The limit of memory is a setting of the process, which the hub does not know.
+#[cold]
+fn short_of_memory(field: &str) -> Error {
+    let message = format!("{field}: max_memory: the relay is near its limit of memory");
+    Error::new(ErrorKind::Exhausted, message)
 }
 
 #[cold]

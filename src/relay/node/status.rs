@@ -330,6 +330,11 @@ impl RelayStatus {
                 "connections_refused_for_memory",
                 "Connections closed at once near the maximum of memory",
             ),
+            (
+                Incident::StreamRefused,
+                "streams_refused",
+                "Streams refused at the maximum of streams or of memory",
+            ),
         ];
         let figure = |(incident, name, help)| (name, help, self.connections.incidents(incident));
         let mut counters: Vec<_> = incidents.map(figure).into();

@@ -100,7 +100,7 @@ impl Server {
         config: &ServerConfig,
         routes: Routes,
         draining: CancellationToken,
-        short_of_memory: impl Fn(bool) + Send + 'static,
+        short_of_memory: impl Fn(bool) + Send + Sync + 'static,
     ) -> Result<Self> {
         config.limits.check()?;
         let failed = |error: io::Error| {
@@ -125,7 +125,11 @@ impl Server {
             config.limits.max_streams,
         );
         let memory = Arc::clone(&shared.memory);
-        scope.spawn(memory.watch(short_of_memory));
+        let short_of_memory = Arc::new(short_of_memory);
+        scope.spawn_restarting("memory", move || {
+            let short_of_memory = Arc::clone(&short_of_memory);
+            Arc::clone(&memory).watch(move |is_short| short_of_memory(is_short))
+        });
         let connections = Connections::new(limits, shared);
         if let Some(tls) = &tls {
             scope.spawn(Arc::clone(tls).follow());

@@ -41,6 +41,8 @@ pub(super) struct Activity {
     /// has no stream.
     unread: AtomicUsize,
     unsent: AtomicUsize,
+    /// The socket took no more at the last write.
+    write_waits: AtomicBool,
     /// Counts the connection for the first principal that uses it.
     principal_share: OnceLock<Share>,
     /// Runs the connection and its streams.
@@ -98,6 +100,7 @@ impl Activity {
             budget,
             unread: AtomicUsize::new(0),
             unsent: AtomicUsize::new(0),
+            write_waits: AtomicBool::new(false),
             principal_share: OnceLock::new(),
             bundle: TaskGroup::default(),
             certified_until: None,
@@ -170,6 +173,11 @@ impl Activity {
 
     pub(super) fn note_answered(&self, data: usize) {
         self.unsent.fetch_add(data, Relaxed);
+    }
+
+    /// Notes whether the socket takes more.
+    pub(super) fn note_write(&self, waits: bool) {
+        self.write_waits.store(waits, Relaxed);
     }
 
     pub(super) fn note_sent(&self, data: usize) {
@@ -346,7 +354,9 @@ impl Drop for OpenStream {
             let now = activity.now().as_nanos();
             activity.idle_since.store(now, Relaxed);
             activity.unread.store(0, Relaxed);
-            activity.unsent.store(0, Relaxed);
+            if !activity.write_waits.load(Relaxed) {
+                activity.unsent.store(0, Relaxed);
+            }
         }
     }
 }

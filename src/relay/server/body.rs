@@ -89,6 +89,9 @@ const PREFIX: usize = 5;
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Suggested wait when the budget is used up: unfinished requests complete or time out until then.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Bytes of unfinished requests that a connection may hold while the process is short of memory: some
+/// messages of open streams that arrive in pieces.
+const SHORT_SHARE: usize = 64 * 1024;
 /// Time to receive the rest of a refused request: some round trips on a bad network.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -158,7 +161,9 @@ impl RequestBody {
         let reservation = self.reservation.get_or_insert_with(|| budget.reservation());
         let is_short = self.activity.shared().memory.is_short();
         match reservation.resize(self.partial.len() + rest.len()) {
-            Ok(()) if !is_short => self.partial.extend_from_slice(rest),
+            Ok(()) if !is_short || budget.bytes() <= SHORT_SHARE => {
+                self.partial.extend_from_slice(rest);
+            }
             Ok(()) | Err(Exhausted) => {
                 self.activity.note(Incident::OverBudget);
                 self.refuse(no_room());
@@ -191,8 +196,7 @@ impl RequestBody {
 
     fn end_with(&mut self, status: Status) -> Poll<Option<Result<Frame<Bytes>>>> {
         if let Some(incoming) = self.incoming.take() {
-            let activity = Arc::clone(&self.activity);
-            self.activity.bundle().add(discard(incoming, activity));
+            discard_body(incoming, &self.activity);
         }
         self.partial = BytesMut::new();
         self.reservation = None;
@@ -233,6 +237,14 @@ async fn abort_reason(draining: CancellationToken) -> AbortReason {
     tokio::select! {
         () = draining.cancelled() => AbortReason::Draining,
         () = tokio::time::sleep(DEADLINE) => AbortReason::Deadline,
+    }
+}
+
+/// Reads the rest of a refused request, for a limited time.
+pub(super) fn discard_body(incoming: Incoming, activity: &Arc<Activity>) {
+    if !incoming.is_end_stream() {
+        let discard = discard(incoming, Arc::clone(activity));
+        activity.bundle().add(discard);
     }
 }
 

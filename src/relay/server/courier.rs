@@ -111,7 +111,8 @@ impl Answers {
             biased;
             // Between two requests nothing is half done. The sender connects again.
             () = self.draining.cancelled() => {
-                return Err(Status::unavailable("the host is shutting down"));
+                let text = "the host is shutting down, or the connection is at its maximum age";
+                return Err(Status::unavailable(text));
             }
             () = revoked(&mut self.guard) => {
                 return Err(Status::unauthenticated("the credential is no longer valid"));

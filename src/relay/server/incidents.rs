@@ -33,6 +33,8 @@ pub(crate) enum Incident {
     Greedy,
     /// Connected when the process was short of memory.
     ShortOfMemory,
+    /// Asked for a stream, or a list, beyond a limit of the relay.
+    StreamRefused,
 }
 
 /// The counts since the start.
@@ -42,7 +44,7 @@ pub(crate) struct Incidents {
     counts: LimitedCounts<KINDS>,
 }
 
-const KINDS: usize = 13;
+const KINDS: usize = 14;
 /// Minimum interval between log lines of one kind, for all peers together.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -92,6 +94,7 @@ impl Incident {
             Self::NoGrpc => "refused a request that is not gRPC",
             Self::Greedy => "closed a connection with many unread bytes: memory is short",
             Self::ShortOfMemory => "refused a connection: memory is short",
+            Self::StreamRefused => "refused a stream: the relay is at its limit",
         }
     }
 }

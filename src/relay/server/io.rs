@@ -122,7 +122,9 @@ impl AsyncWrite for GuardedIo {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let count = std::task::ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.activity.note_write(written.is_pending());
+        let count = std::task::ready!(written)?;
         let data = self.frames.sent(&buf[..count]);
         self.activity.note_sent(data);
         Poll::Ready(Ok(count))
@@ -145,7 +147,9 @@ impl AsyncWrite for GuardedIo {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let count = std::task::ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs))?;
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.activity.note_write(written.is_pending());
+        let count = std::task::ready!(written)?;
         let (mut left, mut data) = (count, 0);
         for buf in bufs {
             let sent = buf.len().min(left);

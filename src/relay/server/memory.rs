@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::{
-    base::{memory::resident, sync::lock},
+    base::{clock::Clock, log_limiter::LimitedCounts, memory::ResidentMemory, sync::lock},
     error::{Error, ErrorKind, Result},
 };
 
@@ -26,6 +26,8 @@ pub(crate) struct MemoryGuard {
     /// Near the limit.
     is_short: AtomicBool,
     connections: Mutex<Registry>,
+    clock: Clock,
+    changes: LimitedCounts<2>,
 }
 
 /// A connection that holds bytes for its peer.
@@ -57,10 +59,13 @@ const INTAKE: u64 = 2 << 30;
 /// Shortest and longest time between two readings, each of some microseconds.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// Time for closed connections to free their memory.
+/// Time for closed connections to free their memory, and between two searches for them.
 const AFTER_CLOSING: Duration = Duration::from_millis(50);
-/// A connection that holds less is not closed: its memory would change nothing.
-const LEAST_HELD: usize = 64 * 1024;
+/// From this time near the limit on, connections are closed as at the limit.
+const SHORT_FOR: Duration = Duration::from_secs(5);
+/// A connection that holds less is not closed: an idle one has as much.
+const LEAST_HELD: usize = 4 * 1024;
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// A refused client waits for this long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -71,6 +76,8 @@ impl MemoryGuard {
             limit,
             is_short: AtomicBool::new(false),
             connections: Mutex::default(),
+            clock: Clock::new(),
+            changes: LimitedCounts::new(LOG_INTERVAL),
         }
     }
 
@@ -121,31 +128,53 @@ impl MemoryGuard {
         let Some(limit) = self.limit else {
             return;
         };
-        while let Some(used) = resident() {
+        let Some(memory) = ResidentMemory::open() else {
+            tracing::warn!("the memory of this process cannot be read: its limit is not kept");
+            return;
+        };
+        let mut used = 0;
+        let mut short_since = None;
+        loop {
+            // A reading that fails is repeated; until then the last one counts.
+            used = memory.read().unwrap_or(used);
             let is_short = used >= near(limit);
             if self.is_short.swap(is_short, Relaxed) != is_short {
-                let (used, limit) = (used >> 20, limit >> 20);
-                match is_short {
-                    true => tracing::warn!(
-                        used,
-                        limit,
-                        "near the limit of memory (in MiB): refusing new streams and queues"
-                    ),
-                    false => tracing::info!(used, limit, "there is memory again (in MiB)"),
-                }
+                self.log(is_short, used);
                 changed(is_short);
             }
-            let pause = match used >= limit && self.close_greediest(used - near(limit)) > 0 {
-                true => AFTER_CLOSING,
-                false => pause(limit.saturating_sub(used)),
+            let now = self.clock.now();
+            short_since = is_short.then(|| short_since.unwrap_or(now));
+            // Peers that hold the relay just below its limit must not keep others out.
+            let lasts = short_since.is_some_and(|since| now.since(since) >= SHORT_FOR);
+            let pause = match used >= limit || lasts {
+                true => {
+                    self.close_greediest(used - near(limit));
+                    AFTER_CLOSING
+                }
+                false => pause(limit - used),
             };
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// Closes the connections that hold most, until they have held `excess` bytes together. Returns
-    /// their number.
-    fn close_greediest(&self, excess: u64) -> usize {
+    fn log(&self, is_short: bool, used: u64) {
+        let (used, limit) = (used >> 20, self.limit.unwrap_or_default() >> 20);
+        let Some(suppressed) = self.changes.note(usize::from(is_short), self.clock.now()) else {
+            return;
+        };
+        match is_short {
+            true => tracing::warn!(
+                used,
+                limit,
+                suppressed,
+                "near the limit of memory (in MiB): refusing new streams and queues"
+            ),
+            false => tracing::info!(used, limit, suppressed, "there is memory again (in MiB)"),
+        }
+    }
+
+    /// Closes the connections that hold most, until they have held `excess` bytes together.
+    fn close_greediest(&self, excess: u64) {
         let open: Vec<_> = lock(&self.connections).open.values().cloned().collect();
         let held = open.into_iter().filter_map(|connection| {
             let connection = connection.upgrade()?;
@@ -155,16 +184,13 @@ impl MemoryGuard {
         let mut held: Vec<_> = held.collect();
         held.sort_unstable_by_key(|(held, _)| std::cmp::Reverse(*held));
         let mut freed = 0;
-        let mut closed = 0;
         for (held, connection) in held {
             if freed >= excess {
                 break;
             }
             freed += held as u64;
-            closed += 1;
             connection.close();
         }
-        closed
     }
 }
 

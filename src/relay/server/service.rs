@@ -21,8 +21,8 @@ use super::{
     access::{Access, LastCaller},
     activity::Activity,
     answers::{AnswerPermit, ChunkedBody, ConnectionAnswers},
-    body::RequestBody,
-    calls::{Call, CallKind},
+    body::{RequestBody, discard_body},
+    calls::{Call, CallKind, Right},
     certificate::Peer,
     incidents::Incident,
     requester::Requester,
@@ -104,15 +104,17 @@ impl ConnectionService {
         };
         let counted = self.activity.count_for(|| take(Resource::Connections));
         counted.map_err(to_status)?;
+        let is_open_to_all = Call::right(path) == Some(Right::Anyone);
         let shared = self.activity.shared();
         let stream = match call.kind {
             CallKind::Unary if call.is_list => shared.memory.check().map(|()| None),
             CallKind::Unary => Ok(None),
-            _ => shared.take_stream().and_then(|of_relay| {
+            _ => shared.take_stream(is_open_to_all).and_then(|of_relay| {
                 let of_principal = take(Resource::Streams)?;
                 Ok(Some(StreamShares::new(of_relay, of_principal)))
             }),
         };
+        let stream = stream.inspect_err(|_| self.activity.note(Incident::StreamRefused));
         Ok((requester, stream.map_err(to_status)?))
     }
 }
@@ -137,7 +139,9 @@ impl Service<Request<Incoming>> for ConnectionService {
             Ok(admitted) => admitted,
             Err(status) => {
                 let refusal = Some(status.into_http());
-                return Answer::Refused(refusal, Arc::clone(&self.activity));
+                let activity = Arc::clone(&self.activity);
+                discard_body(request.into_body(), &activity);
+                return Answer::Refused(refusal, activity);
             }
         };
         let activity = &self.activity;

@@ -16,6 +16,8 @@ pub(super) struct Shared {
     pub(super) lifetimes: Lifetimes,
     pub(super) memory: Arc<MemoryGuard>,
     streams: Arc<Semaphore>,
+    /// Streams of callers that are not known: watches of the health.
+    open_to_all: Arc<Semaphore>,
     max_streams: usize,
 }
 
@@ -30,6 +32,8 @@ pub(crate) struct Lifetimes {
     pub(crate) grace: Duration,
 }
 
+/// Streams of callers without a credential. They must not take those of the others.
+const OPEN_TO_ALL: usize = 1000;
 /// A refused stream is tried again after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -48,19 +52,23 @@ impl Shared {
             lifetimes,
             memory,
             streams: Arc::new(Semaphore::new(max_streams)),
+            open_to_all: Arc::new(Semaphore::new(OPEN_TO_ALL)),
             max_streams,
         }
     }
 
-    /// Takes one of the relay's streams.
+    /// Takes one of the relay's streams, or of those that are open to all.
     ///
     /// # Errors
     /// [`ErrorKind::Exhausted`] if all are open, or if the process is short of memory.
-    pub(super) fn take_stream(&self) -> Result<OwnedSemaphorePermit> {
+    pub(super) fn take_stream(&self, is_open_to_all: bool) -> Result<OwnedSemaphorePermit> {
         self.memory.check()?;
-        let permit = Arc::clone(&self.streams).try_acquire_owned();
+        let (streams, max) = match is_open_to_all {
+            true => (&self.open_to_all, OPEN_TO_ALL),
+            false => (&self.streams, self.max_streams),
+        };
+        let permit = Arc::clone(streams).try_acquire_owned();
         permit.map_err(|_| {
-            let max = self.max_streams;
             let message = format!("streams: the limit of {max} streams of this relay is reached");
             Error::new(ErrorKind::Exhausted, message).with_retry_after(RETRY_AFTER)
         })

@@ -11,7 +11,10 @@ use super::{
     target::{Scheme, Target, plain_and_tls},
 };
 
-use crate::binary::Binary;
+use crate::{
+    binary::Binary,
+    support::{listening, woken},
+};
 
 const SUBSCRIBE: &str = "/reveille.v1.Relay/Subscribe";
 const NOTIFY_STREAM: &str = "/reveille.v1.Relay/NotifyStream";
@@ -202,4 +205,32 @@ async fn reflection_that_is_switched_off_is_not_served() {
         let stated = stated.map(|status| status.to_str().expect("a number"));
         assert_eq!(stated, status, "reflection {switch}");
     }
+}
+
+/// Watches of the health need no credential, so they must not take the streams of others.
+#[tokio::test]
+async fn watches_of_the_health_leave_the_streams_of_others() {
+    const WATCH: &str = "/grpc.health.v1.Health/Watch";
+    let relay = Binary::serve_with(&["--max-streams", "3"], &[]).await;
+    let target = Target::plain(&relay);
+    let (mut open, mut refused) = (Vec::new(), 0);
+    for _ in 0..2 {
+        let peer = Peer::connect(&target, WINDOW).await;
+        for answer in peer.call_often(600, WATCH, || Unfinished::whole(b"")).await {
+            let answer = answer.expect("answered");
+            match status(&answer) {
+                None => open.push(answer),
+                Some(code) => {
+                    assert_eq!(code, "8");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert_eq!((open.len(), refused), (1000, 200));
+    let client = reveille::Client::new(&relay.url()).expect("a client");
+    let mut wakes = client
+        .subscribe(listening("good", &["good/pair"]))
+        .expect("options");
+    woken(&mut wakes).await;
 }

@@ -167,6 +167,19 @@ fn each_refusal_for_size_halves_the_positions_and_each_stream_doubles_them() {
 }
 
 #[test]
+fn a_relay_without_room_for_the_stream_gets_all_positions_again() {
+    let mut session = with_long_names(100);
+    for round in 1..=20 {
+        let now = at(round * 60_000);
+        assert_eq!(session.reconnect.step(now), ReconnectStep::Open);
+        assert_eq!(session.request().positions.len(), 100);
+        let full = Error::new(ErrorKind::Exhausted, "streams: the limit is reached")
+            .with_retry_after(std::time::Duration::from_secs(1));
+        assert!(session.broken(now, Some(&full), &mut rng()).is_none());
+    }
+}
+
+#[test]
 fn a_smaller_request_comes_without_a_growing_back_off() {
     let mut session = with_long_names(100);
     for round in 1..=7 {
