@@ -16,7 +16,7 @@ WorkDetected: 1 storage_account string, 2 queue_name string, 3 payload_size uint
 NotifyRequest: 1 events WorkDetected*, 2 publisher string
 NotifyResponse: 1 accepted Accepted*, 2 error Error
 Accepted: 1 sequence uint64, 2 listeners uint32
-Error: 1 code int32, 2 message string
+Error: 1 code int32, 2 message string, 3 retry_after Duration
 SubscribeRequest: 1 listener_id string, 2 selectors Selector*, 3 group string, 4 capacity uint32, 5 visibility_timeout Duration, 6 positions Position*, 7 heartbeat Duration, 8 resume bytes
 Selector: 1 storage_account string, 2 queue_name string
 Position: 1 storage_account string, 2 queue_name string, 3 token bytes

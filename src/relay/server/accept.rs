@@ -119,7 +119,10 @@ impl Server {
             Lifetimes {
                 idle: config.idle,
                 max_age: config.limits.max_connection_age,
-                grace: config.stream_max_age + config.stream_max_age / 5 + LAST_ANSWERS,
+                grace: config
+                    .stream_max_age
+                    .saturating_add(config.stream_max_age / 5)
+                    .saturating_add(LAST_ANSWERS),
             },
             Arc::new(MemoryGuard::new(config.limits.max_memory)),
             config.limits.max_streams,

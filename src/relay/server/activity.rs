@@ -253,7 +253,7 @@ impl Activity {
 
     async fn ends_with_time(&self, age: Duration) {
         let aged = tokio::time::sleep(age);
-        let outlived = tokio::time::sleep(age + self.shared.lifetimes.grace);
+        let outlived = tokio::time::sleep(age.saturating_add(self.shared.lifetimes.grace));
         tokio::select! {
             () = self.shared.draining.cancelled() => {}
             () = self.idle_too_long() => {}
