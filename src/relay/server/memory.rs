@@ -60,11 +60,12 @@ const INTAKE: u64 = 2 << 30;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Time for closed connections to free their memory, and between two searches for them.
-const AFTER_CLOSING: Duration = Duration::from_millis(50);
+const AFTER_CLOSING: Duration = Duration::from_millis(10);
 /// From this time near the limit on, connections are closed as at the limit.
 const SHORT_FOR: Duration = Duration::from_secs(5);
-/// A connection that holds less is not closed: an idle one has as much.
-const LEAST_HELD: usize = 4 * 1024;
+/// A connection that holds less is not closed: regular ones have as much for moments, and an allocator
+/// gives little of it back.
+const LEAST_HELD: usize = 64 * 1024;
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// A refused client waits for this long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -76,10 +76,6 @@ const LATE_SUBSCRIBER: Duration = Duration::from_secs(2);
 /// alone needs a fifth of it.
 const RESTING_PERCENT: u128 = 50;
 
-/// Growth by the allocator itself, in KiB: of each size of objects that a thread has not used before it
-/// takes a page of 64 KiB and more.
-const ALLOCATOR: u64 = 16 * 1024;
-
 impl Trial {
     /// Starts a relay with these arguments, in plain text or with TLS.
     pub(super) async fn start(scheme: Scheme, arguments: &[&str]) -> Self {
@@ -213,8 +209,7 @@ impl Damage {
 
     /// The same with another limit of the good pair's latency.
     pub(super) fn is_within_late(&self, kib: u64, late: Duration) {
-        let most = kib + ALLOCATOR;
-        assert!(self.growth <= most, "more than {most} KiB: {self}");
+        assert!(self.growth <= kib, "more than {kib} KiB: {self}");
         let quiet = self.quiet.p99().max(self.control.p99());
         let (late, worst) = (late.max(5 * quiet), WORST.max(5 * self.control.worst()));
         for measured in [&self.during, &self.after] {
