@@ -15,7 +15,7 @@ use crate::{
 const NOTIFY_STREAM: &str = "/reveille.v1.Relay/NotifyStream";
 /// The limit of the relay, and what may arrive before the relay acts, in KiB.
 const LIMIT: u64 = 64 * 1024;
-const SLACK: u64 = 40 * 1024;
+const SLACK: u64 = 56 * 1024;
 /// Connections, and streams of each, with 128 KiB in each stream: 127 MiB together.
 const PEERS: usize = 60;
 const STREAMS: u32 = 17;
