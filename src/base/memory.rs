@@ -29,6 +29,18 @@ impl ResidentMemory {
     }
 }
 
+/// Gives the memory that the allocator holds without need back to the system. Takes up to some
+/// milliseconds for each GiB; allocations of other threads wait for a part of that.
+pub(crate) fn give_back() {
+    // glibc keeps the pages between used ones until it is asked for them.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[allow(unsafe_code, reason = "it has no safe wrapper")]
+    // SAFETY: it takes no pointer, and may be called from any thread at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Returns the memory that this process may use in bytes: that of the machine, or of its control
 /// group if that has less. `None` on other systems than Linux.
 pub(crate) fn available() -> Option<u64> {
@@ -52,6 +64,21 @@ pub(crate) fn available() -> Option<u64> {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+
+    /// Small blocks with one in use behind them, so that their region does not become smaller by itself.
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn freed_memory_is_given_back() {
+        let memory = ResidentMemory::open().expect("Linux");
+        let mut blocks: Vec<_> = (0..100_000).map(|_| vec![1_u8; 1024]).collect();
+        let last = blocks.pop();
+        drop(blocks);
+        let held = memory.read().expect("Linux");
+        give_back();
+        let left = memory.read().expect("Linux");
+        assert!(left + (64 << 20) < held, "{left} of {held}");
+        drop(last);
+    }
 
     #[test]
     fn this_process_uses_a_part_of_the_machine() {

@@ -129,6 +129,15 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_timers: Option<usize>,
+    /// Maximum number of groups of all queues; further ones are refused [default: 200000]
+    #[arg(
+        long,
+        env = "REVEILLE_MAX_GROUPS",
+        help_heading = "Limits",
+        value_name = "N",
+        allow_negative_numbers = true, value_parser = usage::positive::<usize>
+    )]
+    max_groups: Option<usize>,
     /// Maximum number of flags that are set; further ones are refused [default: 10000]
     #[arg(
         long,
@@ -312,6 +321,7 @@ impl Args {
                     max_cursors: setting!(relay.max_cursors),
                     max_cursors_per_stream: setting!(relay.max_cursors_per_stream),
                     max_timers: setting!(relay.max_timers),
+                    max_groups: setting!(relay.max_groups),
                     ..relay
                 },
                 listen,

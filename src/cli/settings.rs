@@ -70,6 +70,7 @@ pub(super) struct ServeSettings {
     pub(super) max_cursors: Option<usize>,
     pub(super) max_cursors_per_stream: Option<usize>,
     pub(super) max_timers: Option<usize>,
+    pub(super) max_groups: Option<usize>,
     pub(super) max_flags: Option<usize>,
     pub(super) max_watched_flags: Option<usize>,
     pub(super) insecure: Option<bool>,

@@ -216,10 +216,16 @@ fn the_page_of_limits_computes_the_memory_from_the_defaults() {
         ("the process", 1, 32 * mib),
         ("a queue (`--max-queues`)", relay.max_queues, 500),
         (
-            "a subscribed queue (`--max-cursors`)",
+            "a subscribed queue (`--max-cursors`), 430 B outside of groups",
             relay.max_cursors,
-            430,
+            680,
         ),
+        (
+            "the sentinel of a queue with listeners",
+            relay.max_queues,
+            350,
+        ),
+        ("a group (`--max-groups`)", relay.max_groups, kib + 512),
         (
             "a delayed wake-up (`--max-timers`, twice)",
             2 * relay.max_timers,
@@ -241,6 +247,7 @@ fn the_page_of_limits_computes_the_memory_from_the_defaults() {
             limits.max_streams,
             6 * kib,
         ),
+        ("access control", 1, 96 * mib),
         ("unfinished requests, shared", 1, 64 * mib),
         ("large answers", 16, 4 * mib),
     ];

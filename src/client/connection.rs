@@ -143,8 +143,11 @@ impl Client {
         let deadline = self.inner.clock.now() + within;
         let mut pause = Duration::from_millis(20);
         loop {
-            let Err(error) = self.ping().await else {
-                return Ok(());
+            let error = match self.ping().await {
+                Ok(()) => return Ok(()),
+                // It answers, if not this call.
+                Err(error) if error.kind() == ErrorKind::Exhausted => return Ok(()),
+                Err(error) => error,
             };
             let left = deadline.since(self.inner.clock.now());
             if left.is_zero() || !error.is_retryable() {
@@ -221,10 +224,13 @@ impl Client {
 
     /// Adds the relay's URL to an error of the connection.
     fn with_relay_url(&self, error: Error) -> Error {
-        if error.kind() == ErrorKind::Unavailable {
-            self.unreachable(error.message())
-        } else {
-            error
+        if error.kind() != ErrorKind::Unavailable {
+            return error;
+        }
+        let named = self.unreachable(error.message());
+        match error.retry_after() {
+            Some(after) => named.with_retry_after(after),
+            None => named,
         }
     }
 

@@ -19,6 +19,7 @@ mod public_key;
 mod quota;
 mod small_file;
 mod token;
+mod token_changes;
 mod token_file;
 mod token_table;
 mod usage;

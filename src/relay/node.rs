@@ -310,6 +310,7 @@ impl Node {
     /// Ends gracefully: refuses new streams, sends Goodbye on every stream, and closes the
     /// remaining connections after `grace`.
     pub async fn shutdown(self, grace: Duration) {
+        self.access.record_own("drain", "the relay shuts down");
         self.health.end();
         self.relay.drain();
         self.server.shutdown(grace).await;

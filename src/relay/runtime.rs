@@ -34,9 +34,7 @@ use crate::{
         CoordinatorConfig, CursorPool, Epoch, Hub, HubConfig, HubStats, ListenerStats, QueueStats,
         StreamConfig, SubscriberStream, SubscriptionId, WakeBuilder,
     },
-    types::{
-        Accepted, GroupName, Notification, QueueAddress, Report, SubscribeOptions, check_name,
-    },
+    types::{Accepted, GroupName, Notification, Report, SubscribeOptions, check_name},
 };
 
 /// Settings of a relay.
@@ -58,6 +56,9 @@ pub struct RelayConfig {
     /// The most delayed wake-ups of publishers, at about 150 bytes each; further ones are refused.
     /// Listeners may report as many again.
     pub max_timers: usize,
+    /// The most groups of all queues, at 1 KiB each at worst. A further one is refused; that of a
+    /// pattern gets wake-ups under the pattern's own name. Half of them may be without members.
+    pub max_groups: usize,
     /// One listener checks a queue without reports for this long, give or take a tenth. It finds
     /// messages of a publisher that died between put and notify. Zero: never.
     pub sentinel_interval: Duration,
@@ -145,6 +146,7 @@ impl Default for RelayConfig {
             max_cursors: 2_000_000,
             max_cursors_per_stream: 1_000_000,
             max_timers: 1_000_000,
+            max_groups: 200_000,
             sentinel_interval: Duration::from_secs(60),
             claim_timeout: Duration::from_secs(1),
             busy_lease: Duration::from_secs(30),
@@ -187,6 +189,7 @@ impl Relay {
                 claim_timeout: config.claim_timeout,
                 busy_lease: config.busy_lease,
                 group_keep: config.group_keep,
+                max_groups: config.max_groups,
                 ..CoordinatorConfig::default()
             },
             ..HubConfig::default()
@@ -361,10 +364,8 @@ impl Relay {
             .map_err(|_| unknown())
     }
 
-    pub(crate) fn queues(&self, after: Option<&QueueAddress>, count: usize) -> Vec<QueueStats> {
-        self.shared
-            .hub
-            .queues(after, count, self.shared.clock.now())
+    pub(crate) fn queues(&self, from: &str, count: usize) -> Vec<QueueStats> {
+        self.shared.hub.queues(from, count, self.shared.clock.now())
     }
 
     pub(crate) fn listeners(

@@ -221,7 +221,7 @@ impl World {
         if forget_after * 4 > SILENCE || self.plan.listeners.iter().any(|one| one.group.is_some()) {
             return;
         }
-        for view in hub.queues(None, usize::MAX, self.now) {
+        for view in hub.queues("", usize::MAX, self.now) {
             let mut selectors = self.plan.listeners.iter().flat_map(|one| &one.selectors);
             let named = selectors.any(|one| !one.is_pattern() && one.matches(&view.address));
             let idle = view.idle_for.is_some_and(|idle| idle > SILENCE * 3 / 4);
@@ -387,7 +387,7 @@ impl World {
             return;
         }
         let hub = self.relay.hub.clone().expect("it is up");
-        for view in hub.queues(None, usize::MAX, self.now) {
+        for view in hub.queues("", usize::MAX, self.now) {
             if !self.listeners[number].wants(&view.address) {
                 continue;
             }

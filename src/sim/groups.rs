@@ -267,7 +267,7 @@ impl World {
         let Some(hub) = &self.relay.hub else {
             return false;
         };
-        let known = hub.queues(None, usize::MAX, self.now);
+        let known = hub.queues("", usize::MAX, self.now);
         let concerned = self.listening_on(queue).into_iter().any(|number| {
             let mut selectors = self.plan.listeners[number].selectors.iter();
             selectors.any(|pattern| {

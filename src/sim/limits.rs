@@ -306,7 +306,7 @@ impl Plan {
 /// Returns how many new queues the relay has room for: free places, and queues but for its own that
 /// may give way.
 fn room(hub: &Hub, limit: usize, own: &[&QueueAddress], now: Tick) -> usize {
-    let queues = hub.queues(None, usize::MAX, now);
+    let queues = hub.queues("", usize::MAX, now);
     let idle = queues
         .iter()
         .filter(|one| one.listeners == 0 && one.timers == 0);
@@ -315,7 +315,7 @@ fn room(hub: &Hub, limit: usize, own: &[&QueueAddress], now: Tick) -> usize {
 }
 
 fn is_known(hub: &Hub, queue: &QueueAddress) -> bool {
-    let mut known = hub.queues(None, usize::MAX, Tick::default()).into_iter();
+    let mut known = hub.queues("", usize::MAX, Tick::default()).into_iter();
     known.any(|view| view.address == *queue)
 }
 

@@ -470,7 +470,7 @@ impl World {
         for _ in 0..10 {
             self.pass(SECOND)?;
         }
-        let known = self.hub.queues(None, usize::MAX, self.now);
+        let known = self.hub.queues("", usize::MAX, self.now);
         for stream in self
             .streams
             .iter()

@@ -443,7 +443,7 @@ impl World {
     pub(super) fn head_of(&self, queue: usize) -> u64 {
         let address = &self.queues.list[queue].address;
         let Some(hub) = &self.relay.hub else { return 0 };
-        let views = hub.queues(None, usize::MAX, self.now);
+        let views = hub.queues("", usize::MAX, self.now);
         let view = views.iter().find(|view| view.address == *address);
         view.map_or(0, |view| view.sequence)
     }

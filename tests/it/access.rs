@@ -1,6 +1,7 @@
 //! Who may do what: tokens, shared secrets, JWTs, certificates and rules, against the real relay.
 
 mod admin_port;
+mod audit;
 mod credentials;
 mod quotas;
 mod reload;

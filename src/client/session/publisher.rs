@@ -49,6 +49,8 @@ pub(crate) struct PublisherSession {
     waiters: Waiters,
     backoff: Backoff,
     retry_at: Tick,
+    /// The relay refused requests until this time because they came too soon, and has counted none since.
+    too_soon_until: Option<Tick>,
     /// Number of the newest submission, for which a flush waits.
     submitted: u64,
     /// The first refusal of a posted notification, for the next flush.
@@ -75,6 +77,7 @@ impl PublisherSession {
             waiters: Waiters::default(),
             backoff,
             retry_at: Tick::default(),
+            too_soon_until: None,
             submitted: 0,
             refused: None,
             dropped: Dropped::default(),
@@ -159,6 +162,7 @@ impl PublisherSession {
         match answer {
             Ok(accepted) => self.complete(request.body, &accepted),
             Err(error) if is_refused(&error) => self.refuse(request.body, &error, now, rng),
+            Err(error) if came_too_soon(&error) => self.send_later(request, &error, now, rng),
             Err(error) => {
                 self.put_back(request.body, now);
                 self.wait(&error, now, rng);
@@ -379,6 +383,19 @@ impl PublisherSession {
         }
     }
 
+    /// Sends a request again that came too soon. A request that did so after it had waited is made smaller:
+    /// where publishers share a limit, the small requests of others take the room before a large one
+    /// fits.
+    fn send_later(&mut self, request: Request, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
+        let waited = |until| request.sent_at >= until;
+        match self.too_soon_until.is_some_and(waited) {
+            true => self.halve(request.body, now),
+            false => self.put_back(request.body, now),
+        }
+        self.wait(error, now, rng);
+        self.too_soon_until = Some(self.retry_at);
+    }
+
     fn wait(&mut self, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
         let requested = error.retry_after().unwrap_or_default();
         let wait = match came_too_soon(error) {
@@ -394,7 +411,7 @@ impl PublisherSession {
     /// The relay counted all entries of the request.
     fn complete(&mut self, body: RequestEntries, accepted: &[Accepted]) {
         self.backoff.reset();
-        (self.failure, self.ever_answered) = (None, true);
+        (self.failure, self.too_soon_until, self.ever_answered) = (None, None, true);
         if let RequestEntries::Probe(probe) = &body {
             self.set_aside.probe_accepted(probe.len());
         }

@@ -1,6 +1,9 @@
 //! Limits the failed attempts of each address.
 //!
-//! Ten failures within a minute make the relay refuse the address for a minute, before any check.
+//! After ten failures within a minute, further failures of the address get no reason for a minute, and
+//! its signatures are checked at a limited rate. A valid credential is accepted nevertheless:
+//! many clients may share an address, and the guesses of one must not lock out the others. A token
+//! has 256 random bits, and its check costs one hash; a signature costs a hundred times as much.
 //! The crate `governor` is not used: its keyed limiter has no bound on the number of keys, and a
 //! refusal that lasts is not a rate. Here the oldest address leaves a full table.
 
@@ -34,16 +37,22 @@ struct Failures {
     count: u32,
     since: Tick,
     refused_until: Option<Tick>,
+    /// While the address is refused: the time of its next check of a signature.
+    next_signature: Tick,
 }
 
 const ALLOWED: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(60);
 const REFUSAL: Duration = Duration::from_secs(60);
+/// Time between two checks of signatures of a refused address.
+const SIGNATURE_INTERVAL: Duration = Duration::from_millis(50);
+/// A valid credential finds its turn sooner where the others come at a slower pace.
+const SIGNATURE_RETRY: Duration = Duration::from_millis(500);
 /// About 6 MiB. More attackers than this have many attempts anyway.
 const MOST_ADDRESSES: usize = 65_536;
 
 impl Attempts {
-    /// Returns whether a credential from this address is checked.
+    /// Returns whether a failure from this address gets its reason.
     ///
     /// # Errors
     /// `TooManyFailures` while the address is refused.
@@ -56,6 +65,27 @@ impl Attempts {
             }),
             _ => Ok(()),
         }
+    }
+
+    /// Returns whether a signature from this address is checked now.
+    ///
+    /// # Errors
+    /// `TooManyFailures` with a short time while the address is refused and another one was checked.
+    pub(crate) fn check_signature(&self, peer: IpAddr, now: Tick) -> Result<(), Denial> {
+        let mut table = self.lock();
+        let Some(failures) = table.addresses.get_mut(&network(peer)) else {
+            return Ok(());
+        };
+        if failures.refused_until.is_none_or(|until| until <= now) {
+            return Ok(());
+        }
+        if now < failures.next_signature {
+            return Err(Denial::TooManyFailures {
+                retry_after: SIGNATURE_RETRY,
+            });
+        }
+        failures.next_signature = now + SIGNATURE_INTERVAL;
+        Ok(())
     }
 
     /// Counts a failed attempt.
@@ -99,6 +129,7 @@ impl AttemptTable {
             count: 1,
             since: now,
             refused_until: None,
+            next_signature: now,
         };
         self.addresses.insert(peer, failures);
     }
@@ -159,6 +190,22 @@ mod tests {
         // The count starts anew.
         fail(&attempts, "10.0.0.1", 9, at(119));
         assert_eq!(attempts.check(ip("10.0.0.1"), at(119)), Ok(()));
+    }
+
+    #[test]
+    fn signatures_of_a_refused_address_are_checked_at_a_limited_rate() {
+        let attempts = Attempts::default();
+        let check = |peer, now| attempts.check_signature(ip(peer), now);
+        let checked = |peer, from| {
+            let times = (0..1000).map(|millis| from + Duration::from_millis(millis));
+            times.filter(|now| check(peer, *now).is_ok()).count()
+        };
+        fail(&attempts, "10.0.0.1", 9, at(0));
+        assert_eq!(checked("10.0.0.1", at(1)), 1000);
+        fail(&attempts, "10.0.0.1", 1, at(2));
+        assert_eq!(checked("10.0.0.1", at(2)), 20);
+        assert_eq!(checked("10.0.0.2", at(2)), 1000);
+        assert_eq!(checked("10.0.0.1", at(62)), 1000);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A caller never waits for the disk: lines go through a bounded channel to a writer thread. Lines
 //! that find the channel full, or cannot be written, are counted as lost. Denials of one principal
-//! and action are limited to one line a second (see `audit/limiter`).
+//! and action are limited to one line a second, those of unknown callers by their address (see
+//! `audit/limiter`).
 
 mod limiter;
 mod writer;
@@ -101,7 +102,9 @@ impl AuditLog {
         if !event.allowed {
             let mut limiter = lock(&self.limiter);
             summaries = limiter.take_ended(event.at);
-            let Some(count) = limiter.count(principal, action, event.at) else {
+            // The failures of one address must not hide those of others.
+            let from = event.from.filter(|_| principal.is_empty());
+            let Some(count) = limiter.count((principal, from, action), event.at) else {
                 drop(limiter);
                 self.summarise(event.at, &summaries);
                 return;
@@ -138,7 +141,7 @@ impl AuditLog {
             self.send(&Line {
                 at: Timestamp::from(at).to_string(),
                 principal: &ended.principal,
-                from: None,
+                from: ended.from,
                 action: &ended.action,
                 target: "",
                 allowed: false,

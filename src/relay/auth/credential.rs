@@ -117,6 +117,12 @@ impl Authenticator {
             .cloned()
     }
 
+    /// Returns whether a call's credential would have its signature checked.
+    pub(crate) fn needs_signature(authorization: Option<&[u8]>) -> bool {
+        let presented = Presented::read(authorization, &[]);
+        presented.is_ok_and(|presented| presented.needs_signature())
+    }
+
     /// Returns whether a call with this credential has this caller, with the current grants. It takes
     /// no lock. If not, the call has to be authenticated.
     pub(crate) fn is_current(

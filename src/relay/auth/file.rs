@@ -20,6 +20,7 @@ use super::{
     principal::{Principal, check_principal},
     small_file,
     token::{Digest, digest},
+    token_changes::{self, TokenChange},
     token_file::TokenFile,
     token_table::TokenTable,
 };
@@ -134,6 +135,11 @@ impl AuthConfig {
     /// Returns the number of tokens and of keys of issuers.
     pub fn token_count(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// Returns the tokens and keys that differ from those of a former configuration.
+    pub(crate) fn token_changes(&self, former: &Self) -> Vec<TokenChange> {
+        token_changes::between(&former.tokens, &self.tokens)
     }
 
     /// Returns the number of issuers of JWTs.

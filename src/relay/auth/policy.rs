@@ -151,6 +151,13 @@ impl Grants {
         self.rules.iter().any(|rule| rule.actions.contains(action))
     }
 
+    /// Returns the first address from `from` on that could be a queue on which a rule allows an action;
+    /// `None` where there is none. So a list need not visit all queues of a relay.
+    pub(crate) fn seek_queue(&self, from: &str) -> Option<String> {
+        let queues = self.rules.iter().flat_map(|rule| &rule.queues);
+        queues.filter_map(|queue| queue.seek(from)).min()
+    }
+
     /// Decides, and explains the decision.
     pub fn verdict(&self, principal: &Principal, action: Action, target: Target<'_>) -> Verdict {
         explain::verdict(&self.rules, principal, action, target)

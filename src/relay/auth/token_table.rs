@@ -22,10 +22,12 @@ pub(super) struct TokenTable {
     secrets: HashMap<Box<str>, Vec<Entry>>,
 }
 
-struct Entry {
+pub(super) struct Entry {
+    id: Box<str>,
+    pub(super) issuer: Option<Box<str>>,
     salt: [u8; 16],
     digest: Digest,
-    principal: Principal,
+    pub(super) principal: Principal,
     expires: Option<SystemTime>,
 }
 
@@ -38,6 +40,8 @@ impl TokenTable {
         let mut table = Self::default();
         for record in records {
             let entry = Entry {
+                id: (*record.id).into(),
+                issuer: record.issuer().map(Into::into),
                 salt: record.check.salt.unwrap_or_default(),
                 digest: record.check.digest,
                 principal: Principal::new(&record.principal)?,
@@ -49,6 +53,12 @@ impl TokenTable {
             }
         }
         Ok(table)
+    }
+
+    /// Returns the tokens and secrets by id.
+    pub(super) fn by_id(&self) -> HashMap<&str, &Entry> {
+        let all = self.tokens.values().chain(self.secrets.values().flatten());
+        all.map(|entry| (&*entry.id, entry)).collect()
     }
 
     /// Verifies a token.
@@ -86,6 +96,11 @@ impl TokenTable {
 }
 
 impl Entry {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (self.salt, self.digest, &self.principal, self.expires)
+            == (other.salt, other.digest, &other.principal, other.expires)
+    }
+
     fn accept(&self, now: SystemTime) -> Result<Verified, Denial> {
         if let Some(expires) = self.expires
             && let Ok(ago) = now.duration_since(expires)

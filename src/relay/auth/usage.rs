@@ -29,7 +29,8 @@ pub(crate) struct Usage {
     streams: AtomicUsize,
     selectors: AtomicUsize,
     cursors: Arc<CursorPool>,
-    rate: Mutex<Option<Arc<RateOfNotify>>>,
+    /// One for each rate that credentials of the principal have: their groups may differ.
+    rates: Mutex<Vec<Arc<RateOfNotify>>>,
 }
 
 /// Something that a principal may have a limited number of.
@@ -61,6 +62,8 @@ pub(crate) struct RateOfNotify {
 #[derive(Debug, Clone, Default)]
 struct LatestTime(Arc<AtomicU64>);
 
+/// Rates beyond these are removed once no caller has them.
+const MOST_RATES: usize = 8;
 /// A refused client waits for this long at least: streams and connections end at any time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -72,7 +75,7 @@ impl Usage {
             streams: AtomicUsize::new(0),
             selectors: AtomicUsize::new(0),
             cursors: Arc::new(CursorPool::unlimited()),
-            rate: Mutex::default(),
+            rates: Mutex::default(),
         }
     }
 
@@ -111,11 +114,17 @@ impl Usage {
     /// without a limit.
     pub(super) fn rate(&self, quota: &Quota) -> Option<Arc<RateOfNotify>> {
         let stated = quota.notifications?;
-        let mut rate = lock(&self.rate);
-        let known = rate.take().filter(|known| known.rate == stated);
-        let rate = rate
-            .insert(known.unwrap_or_else(|| Arc::new(RateOfNotify::new(&self.principal, stated))));
-        Some(Arc::clone(rate))
+        let mut rates = lock(&self.rates);
+        if let Some(known) = rates.iter().find(|known| known.rate == stated) {
+            return Some(Arc::clone(known));
+        }
+        // Those of former rules are in use no longer.
+        if rates.len() >= MOST_RATES {
+            rates.retain(|rate| Arc::strong_count(rate) > 1);
+        }
+        let rate = Arc::new(RateOfNotify::new(&self.principal, stated));
+        rates.push(Arc::clone(&rate));
+        Some(rate)
     }
 
     fn used(&self, resource: Resource) -> &AtomicUsize {
@@ -239,6 +248,34 @@ mod tests {
         assert!(usage.take(Resource::Streams, 1, &quota(2)).is_err());
         drop(held);
         assert!(usage.take(Resource::Streams, 1, &quota(2)).is_ok());
+    }
+
+    /// A principal whose credentials state different groups must not earn a new burst by changing them.
+    #[test]
+    fn each_rate_of_a_principal_is_used_up_by_itself() {
+        let usage = Usage::new("billing");
+        let number = |number| NonZeroU32::new(number).expect("positive");
+        let of = |per_second| Quota {
+            notifications: Some(NotifyRate {
+                per_second: number(per_second),
+                burst: number(1024),
+            }),
+            ..Quota::default()
+        };
+        let now = Tick::default();
+        let take = |per_second, now| {
+            let rate = usage.rate(&of(per_second)).expect("a rate");
+            rate.take(1024, now)
+        };
+        take(100, now).expect("its burst");
+        take(200, now).expect("its burst");
+        assert!(take(100, now).is_err());
+        assert!(take(200, now).is_err());
+        // Former rates leave.
+        for per_second in 1000..2000 {
+            take(per_second, now).expect("its burst");
+        }
+        assert!(lock(&usage.rates).len() <= MOST_RATES);
     }
 
     #[test]

@@ -53,8 +53,8 @@ impl Hub {
         let mut missing = Vec::new();
         for (at, address) in exact.iter().enumerate() {
             let entry = self.entries.get(address);
-            if let (Some(entry), Some(group)) = (&entry, group) {
-                self.check_group(entry, group)?;
+            if let Some(group) = group {
+                self.check_group(address, entry.as_ref(), group)?;
             }
             let kept = entry.filter(|entry| entry.reserve());
             if kept.is_none() {
@@ -96,12 +96,32 @@ impl Hub {
 
     /// Where other groups take the room before this one joins, it is not made: see
     /// [`Subscription::attach`].
-    fn check_group(&self, entry: &QueueEntry, group: &GroupName) -> Result<()> {
-        if entry.lock().has_room(group) {
+    fn check_group(
+        &self,
+        address: &QueueAddress,
+        entry: Option<&Arc<QueueEntry>>,
+        group: &GroupName,
+    ) -> Result<()> {
+        let config = &self.coordinator_config;
+        let all = config.groups.load(Ordering::Relaxed);
+        let is_full = all >= config.max_groups as u64;
+        let has_room = match entry {
+            Some(entry) => entry.lock().has_room(group),
+            None => !is_full,
+        };
+        if has_room {
             return Ok(());
         }
-        let (limit, queue) = (self.config.coordinator.max_groups, entry.address());
-        let message = format!("group: the limit of {limit} groups of `{queue}` is reached");
+        let message = match is_full {
+            true => format!(
+                "group: the limit of {} groups of this relay is reached",
+                config.max_groups
+            ),
+            false => format!(
+                "group: the limit of {} groups of `{address}` is reached",
+                config.max_groups_per_queue
+            ),
+        };
         Err(Error::new(ErrorKind::Exhausted, message))
     }
 

@@ -1,8 +1,8 @@
 //! The settings of a hub, and of its queues' coordinators.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use super::counters::Epoch;
+use super::{counters::Epoch, sync::AtomicU64};
 use crate::base::fault::Fault;
 
 /// Settings of a hub.
@@ -49,7 +49,12 @@ pub(crate) struct CoordinatorConfig {
     /// A group without members is retained for this long.
     pub(crate) group_keep: Duration,
     /// The most groups of one queue: each costs every notification of the queue a step.
+    pub(crate) max_groups_per_queue: usize,
+    /// The most groups of all queues, at 1 KiB each at worst. Up to half of them may be without
+    /// members; beyond that such a group is not retained.
     pub(crate) max_groups: usize,
+    /// The groups of all queues.
+    pub(crate) groups: Arc<AtomicU64>,
     /// Seeds the spread of the sentinels' checks.
     pub(crate) seed: u64,
     pub(crate) fault: Fault,
@@ -90,7 +95,9 @@ impl Default for CoordinatorConfig {
             claim_timeout: Duration::from_secs(1),
             busy_lease: Duration::from_secs(30),
             group_keep: Duration::from_secs(600),
-            max_groups: 256,
+            max_groups_per_queue: 256,
+            max_groups: 200_000,
+            groups: Arc::new(AtomicU64::new(0)),
             seed: 0,
             fault: Fault::NONE,
         }

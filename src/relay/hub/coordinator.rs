@@ -19,6 +19,7 @@ use super::{
     members::Assignment,
     queue_check::QueueCheck,
     subscribers::{Subscriber, Subscribers},
+    sync::Ordering,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -109,7 +110,13 @@ impl Coordinator {
     /// Returns whether the group is known or there is room for one more. Groups without members
     /// give way.
     pub(super) fn has_room(&self, name: &GroupName) -> bool {
-        self.active.len() < self.config.max_groups || self.names.contains_key(name)
+        let has_room = self.active.len() < self.config.max_groups_per_queue
+            && self.groups_in_all() < self.config.max_groups as u64;
+        has_room || self.names.contains_key(name)
+    }
+
+    fn groups_in_all(&self) -> u64 {
+        self.config.groups.load(Ordering::Relaxed)
     }
 
     /// Adds a member to its group. A new group starts at `position`; where that is `uncertain`, one
@@ -138,7 +145,7 @@ impl Coordinator {
     }
 
     fn make_group(&mut self, name: &GroupName, position: Counters, uncertain: bool) -> u32 {
-        if self.names.len() >= self.config.max_groups
+        if self.names.len() >= self.config.max_groups_per_queue
             && let Some((_, oldest)) = self.retained.first().copied()
         {
             self.forget_group(oldest);
@@ -150,12 +157,17 @@ impl Coordinator {
         }
         let free = self.groups.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
+            // Most queues have few groups, and a list would begin with room for four.
+            if self.groups.len() < 4 {
+                self.groups.reserve_exact(1);
+            }
             self.groups.push(None);
             self.groups.len() - 1
         });
         self.groups[at] = Some(group);
         let at = u32::try_from(at).expect("fewer groups than numbers");
         self.names.insert(name.clone(), at);
+        self.config.groups.fetch_add(1, Ordering::Relaxed);
         at
     }
 
@@ -176,8 +188,10 @@ impl Coordinator {
             self.check_left |= checking;
             self.retained
                 .insert((left_at + self.config.group_keep, member_id.group));
-            if unused {
-                // It took nothing, so there is no position to keep.
+            // Groups with members need the room. A group that comes back checks the queue.
+            let too_many = self.groups_in_all() > self.config.max_groups as u64 / 2;
+            if unused || too_many {
+                // A group that took nothing has no position to keep.
                 self.forget_group(member_id.group);
             }
         }
@@ -188,6 +202,7 @@ impl Coordinator {
             return;
         };
         self.names.remove(&group.name);
+        self.config.groups.fetch_sub(1, Ordering::Relaxed);
         if let Some(left_at) = group.left_at() {
             self.retained
                 .remove(&(left_at + self.config.group_keep, at));
@@ -438,5 +453,12 @@ impl Coordinator {
         let groups = active.filter_map(|at| self.groups[*at as usize].as_ref());
         let due = groups.map(Group::due).min().unwrap_or(Tick::NEVER);
         sentinel.min(retained).min(due)
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        let left = self.names.len() as u64;
+        self.config.groups.fetch_sub(left, Ordering::Relaxed);
     }
 }

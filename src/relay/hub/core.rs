@@ -131,6 +131,7 @@ impl Hub {
         let coordinator = CoordinatorConfig {
             seed: config.seed,
             fault: config.fault,
+            groups: Arc::new(AtomicU64::new(0)),
             ..config.coordinator
         };
         Self {

@@ -117,6 +117,10 @@ impl Members {
                 slot
             }
             None => {
+                // Many groups have one member, and a list would begin with room for four.
+                if self.members.len() < 4 {
+                    self.members.reserve_exact(1);
+                }
                 self.members.push(Some(member));
                 u32::try_from(self.members.len() - 1).expect("fewer members than numbers")
             }

@@ -4,9 +4,8 @@
 //! however others come and go.
 
 use std::{
-    borrow::Borrow,
     collections::VecDeque,
-    ops::Bound::{Excluded, Unbounded},
+    ops::Bound::{Excluded, Included, Unbounded},
     sync::Arc,
     time::Duration,
 };
@@ -62,15 +61,9 @@ impl Hub {
         search.step(&self.subscriptions)
     }
 
-    /// Returns the first `count` queues after the given one, by address.
-    pub(crate) fn queues(
-        &self,
-        after: Option<&QueueAddress>,
-        count: usize,
-        now: Tick,
-    ) -> Vec<QueueStats> {
-        let from = after.map_or(Unbounded, |after| Excluded(after.borrow()));
-        let entries = self.entries.range(from, count);
+    /// Returns the first `count` queues whose addresses are not before `from`, by address.
+    pub(crate) fn queues(&self, from: &str, count: usize, now: Tick) -> Vec<QueueStats> {
+        let entries = self.entries.range(Included(from), count);
         entries.iter().map(|entry| entry.stats(now)).collect()
     }
 

@@ -36,7 +36,7 @@ use super::{
 };
 use crate::{
     base::{
-        clock::wall,
+        clock::{Clock, wall},
         eviction::{EvictingPool, PoolPlace},
         task::Scope,
     },
@@ -146,6 +146,7 @@ impl Server {
             access: config.access.clone(),
             routes: routes.prepare(),
             addresses: Addresses::new(config.limits.max_connections_per_address, config.listen),
+            clock: Clock::new(),
             budget: RequestBudget::new(),
             draining: draining.clone(),
             connections: connections.clone(),
@@ -248,6 +249,7 @@ struct AcceptLoop {
     access: Access,
     routes: Routes,
     addresses: Addresses,
+    clock: Clock,
     budget: RequestBudget,
     draining: CancellationToken,
     connections: Connections,
@@ -265,7 +267,8 @@ impl AcceptLoop {
                         shared.incidents.note(Incident::ShortOfMemory, peer);
                         continue;
                     }
-                    let Some(address_guard) = self.addresses.admit(peer.ip()) else {
+                    let Some(address_guard) = self.addresses.admit(peer.ip(), self.clock.now())
+                    else {
                         shared.incidents.note(Incident::AddressFull, peer);
                         continue;
                     };

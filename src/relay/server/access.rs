@@ -70,6 +70,13 @@ impl Access {
         reloaded.unwrap_or_else(|| Err(Error::new(ErrorKind::Closed, "the runtime ends")))
     }
 
+    /// Records in the audit log what the operator did on the relay's machine.
+    pub(crate) fn record_own(&self, action: &str, why: &str) {
+        if let Some(state) = &self.0 {
+            state.record_own(action, "relay", why);
+        }
+    }
+
     /// Reads the files again and again.
     pub(crate) async fn follow(self) {
         let Some(state) = self.0 else {
@@ -132,7 +139,7 @@ impl Access {
                 requester.check(action, Target::Relay).map_err(to_status)?;
             }
             Some(Right::Some(action)) => requester.check_some(action).map_err(to_status)?,
-            None => return Err(Status::permission_denied("no rule covers this call")),
+            None => return Err(to_status(requester.deny_call(path))),
         }
         Ok(Some(requester))
     }

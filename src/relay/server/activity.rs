@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::{budget::RequestBudget, incidents::Incident, memory::Holder, shared::Shared};
@@ -51,8 +51,12 @@ pub(super) struct Activity {
     certified_until: Option<Tick>,
     /// Number of open streams.
     open_streams: AtomicUsize,
-    /// Whether any stream was opened.
-    any_opened: AtomicBool,
+    /// A request was admitted: of a known caller, or on a relay without access control.
+    is_admitted: AtomicBool,
+    /// Its streams that need no caller.
+    open_to_all: Arc<Semaphore>,
+    /// The connection must end, because it is over a limit.
+    is_unwanted: Notify,
     /// End time of the last stream, in nanoseconds of the clock.
     idle_since: AtomicU64,
     /// The stream being polled has returned the answer to a unary request.
@@ -80,6 +84,10 @@ pub(super) enum Ending {
 
 /// Time for a new connection's first stream: a client connects because it has a request.
 const FIRST_STREAM: Duration = Duration::from_secs(10);
+/// Streams of one connection that need no caller: a balancer watches the health of a few services.
+const OPEN_TO_ALL: usize = 8;
+/// Interval between two checks of a connection whose only streams need no caller.
+const NOT_ADMITTED: Duration = Duration::from_secs(1);
 /// Default idle time-out. A client that is used every few minutes keeps its connection; others
 /// reconnect by themselves.
 pub(crate) const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
@@ -105,7 +113,9 @@ impl Activity {
             bundle: TaskGroup::default(),
             certified_until: None,
             open_streams: AtomicUsize::new(0),
-            any_opened: AtomicBool::new(false),
+            is_admitted: AtomicBool::new(false),
+            open_to_all: Arc::new(Semaphore::new(OPEN_TO_ALL)),
+            is_unwanted: Notify::new(),
             idle_since: AtomicU64::new(0),
             unary_answer: AtomicBool::new(false),
             slice_read: AtomicUsize::new(0),
@@ -163,6 +173,21 @@ impl Activity {
         Ok(())
     }
 
+    /// Returns the permits of the streams that need no caller.
+    pub(super) fn open_to_all(&self) -> &Arc<Semaphore> {
+        &self.open_to_all
+    }
+
+    /// Notes that a request was admitted, so that the connection may wait for the next one.
+    pub(super) fn note_admitted(&self) {
+        self.is_admitted.store(true, Relaxed);
+    }
+
+    /// Ends the connection with its last stream.
+    pub(super) fn end_soon(&self) {
+        self.is_unwanted.notify_one();
+    }
+
     pub(super) fn note_received(&self, data: usize) {
         self.unread.fetch_add(data, Relaxed);
     }
@@ -199,7 +224,6 @@ impl Activity {
 
     pub(super) fn open_stream(self: &Arc<Self>) -> OpenStream {
         self.open_streams.fetch_add(1, Relaxed);
-        self.any_opened.store(true, Relaxed);
         OpenStream(Arc::clone(self))
     }
 
@@ -254,16 +278,19 @@ impl Activity {
     async fn ends_with_time(&self, age: Duration) {
         let aged = tokio::time::sleep(age);
         let outlived = tokio::time::sleep(age.saturating_add(self.shared.lifetimes.grace));
-        tokio::select! {
-            () = self.shared.draining.cancelled() => {}
-            () = self.idle_too_long() => {}
-            () = self.certificate_ends() => {}
-            () = aged => {}
-        }
+        let is_unwanted = tokio::select! {
+            () = self.shared.draining.cancelled() => false,
+            () = self.idle_too_long() => !self.is_admitted.load(Relaxed),
+            () = self.certificate_ends() => false,
+            () = self.is_unwanted.notified() => true,
+            () = aged => false,
+        };
         self.ending.store(Ending::Graceful as u8, Relaxed);
         self.ending_soon.cancel();
         tokio::select! {
             () = self.lingered() => {}
+            // A peer may open streams until it has answered the GOAWAY.
+            () = tokio::time::sleep(LINGER), if is_unwanted => {}
             () = self.drained() => {}
             () = self.uncertified() => {}
             () = outlived => {}
@@ -305,9 +332,13 @@ impl Activity {
     async fn idle_too_long(&self) {
         let idle_timeout = self.shared.lifetimes.idle;
         tokio::time::sleep(FIRST_STREAM.min(idle_timeout)).await;
-        if !self.any_opened.load(Relaxed) {
-            self.note(Incident::Unused);
-            return;
+        // Requests that are refused, and single probes of the health, do not keep a connection.
+        while !self.is_admitted.load(Relaxed) {
+            if self.open_to_all.available_permits() == OPEN_TO_ALL {
+                self.note(Incident::Unused);
+                return;
+            }
+            tokio::time::sleep(NOT_ADMITTED).await;
         }
         loop {
             let idle = match self.is_idle() {
@@ -397,16 +428,36 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_without_a_stream_ends_after_10_seconds() {
-        let activity = activity(&CancellationToken::new());
-        let ended = ends(&activity, async {}).await;
+    async fn a_connection_without_an_admitted_request_ends_after_10_seconds() {
+        let unused = activity(&CancellationToken::new());
+        let ended = ends(&unused, async {}).await;
         assert!(alike(ended, [10, 12]), "{ended:?}");
+        // Requests that are refused change nothing; a stream that needs no caller may end first.
+        let refused = activity(&CancellationToken::new());
+        let streams = async {
+            let permit = Arc::clone(refused.open_to_all()).try_acquire_owned();
+            let watch = (refused.open_stream(), permit.expect("a permit"));
+            tokio::time::sleep(Duration::from_millis(29_500)).await;
+            drop(watch);
+            drop(refused.open_stream());
+        };
+        let ended = ends(&refused, streams).await;
+        assert!(alike(ended, [30, 32]), "{ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_over_a_limit_ends_with_its_last_answer() {
+        let activity = activity(&CancellationToken::new());
+        activity.end_soon();
+        let ended = ends(&activity, async {}).await;
+        assert!(alike(ended, [0, 2]), "{ended:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_ends_5_minutes_after_its_last_stream() {
         let activity = activity(&CancellationToken::new());
         let streams = async {
+            activity.note_admitted();
             let long = activity.open_stream();
             tokio::time::sleep(Duration::from_secs(400)).await;
             drop(long);
@@ -421,6 +472,7 @@ mod tests {
     async fn a_drain_waits_for_streams_and_not_for_the_idle_time_out() {
         let draining = CancellationToken::new();
         let activity = activity(&draining);
+        activity.note_admitted();
         let streams = async {
             let stream = activity.open_stream();
             tokio::time::sleep(Duration::from_secs(20)).await;
@@ -437,6 +489,7 @@ mod tests {
     async fn a_drain_does_not_wait_for_an_unread_stream() {
         let draining = CancellationToken::new();
         let activity = activity(&draining);
+        activity.note_admitted();
         let unread = activity.open_stream();
         let streams = async {
             tokio::time::sleep(Duration::from_secs(20)).await;

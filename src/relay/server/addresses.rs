@@ -1,12 +1,13 @@
-//! Counts the connections of each peer address.
+//! Counts the connections of each peer address, and limits their rate.
 
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
-use crate::base::sync::lock;
+use crate::base::{clock::Tick, sync::lock};
 
 /// Counts connections by address, up to a limit for each.
 #[derive(Debug, Clone)]
@@ -26,13 +27,38 @@ struct AddressTable {
     max: Option<usize>,
     /// Peers on this machine are not counted, because one of them may be a proxy for others.
     exempt_loopback: bool,
-    counts: Mutex<HashMap<IpAddr, usize>>,
+    /// Time between two new connections of an address in the long run, and the most at once after a
+    /// pause, as a time.
+    interval: Duration,
+    burst: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    peers: HashMap<IpAddr, Peer>,
+    /// Peers without a connection are removed once there are this many.
+    sweep_at: usize,
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    open: usize,
+    /// The time at which the peer has no unused connection of its rate: GCRA's theoretical arrival
+    /// time (ITU-T I.371).
+    due: Tick,
 }
 
 /// Default when the relay does not listen on loopback. It allows half as many clients, because a
 /// client has one connection for calls and one for 256 streams. This is plenty for one machine, and
 /// a small part of the relay's connections for an attacker.
 const DEFAULT_MAX: usize = 256;
+/// In this time an address may connect as often as its limit of connections allows at one time, and
+/// twice as often after a pause. Connections that do not finish their handshake take no longer.
+const PERIOD: Duration = Duration::from_secs(5);
+const LEAST_RATE: u32 = 20;
+const LEAST_BURST: u32 = 64;
+const FIRST_SWEEP: usize = 1024;
 
 impl Addresses {
     /// Creates the counts of a server that listens on `listen`. `stated` is the configured limit, 0
@@ -44,34 +70,52 @@ impl Addresses {
             None if listen.ip().is_loopback() => None,
             None => Some(DEFAULT_MAX),
         };
+        let limit = u32::try_from(max.unwrap_or_default()).unwrap_or(u32::MAX);
+        let interval = Duration::from_secs(1) / LEAST_RATE;
+        let interval = interval.min(PERIOD / limit.max(1));
         let table = AddressTable {
             max,
             exempt_loopback: stated.is_none(),
-            counts: Mutex::default(),
+            interval,
+            burst: interval * limit.saturating_mul(2).max(LEAST_BURST),
+            state: Mutex::default(),
         };
         Self {
             table: Arc::new(table),
         }
     }
 
-    /// Counts a connection from this address, or returns `None` if the address is at its limit.
-    pub(super) fn admit(&self, peer: IpAddr) -> Option<AddressGuard> {
+    /// Counts a connection from this address, or returns `None` if the address is at its limit, or
+    /// connects too often.
+    pub(super) fn admit(&self, peer: IpAddr, now: Tick) -> Option<AddressGuard> {
         let peer = peer.to_canonical();
         let exempt = self.table.exempt_loopback && peer.is_loopback();
         let Some(max) = self.table.max.filter(|_| !exempt) else {
             return Some(AddressGuard { counted: None });
         };
         let network = network(peer);
-        let mut counts = self.table.lock();
-        let count = counts.entry(network).or_default();
-        if *count >= max {
+        let mut state = self.table.lock();
+        state.sweep(now);
+        let peer = state.peers.entry(network).or_default();
+        let due = peer.due.max(now) + self.table.interval;
+        if peer.open >= max || due.since(now) > self.table.burst {
             return None;
         }
-        *count += 1;
-        drop(counts);
+        (peer.open, peer.due) = (peer.open + 1, due);
+        drop(state);
         Some(AddressGuard {
             counted: Some((Arc::clone(&self.table), network)),
         })
+    }
+}
+
+impl State {
+    /// Removes the peers without a connection whose rate is unused, from time to time.
+    fn sweep(&mut self, now: Tick) {
+        if self.peers.len() >= self.sweep_at {
+            self.peers.retain(|_, peer| peer.open > 0 || peer.due > now);
+            self.sweep_at = FIRST_SWEEP.max(2 * self.peers.len());
+        }
     }
 }
 
@@ -85,8 +129,8 @@ fn network(peer: IpAddr) -> IpAddr {
 }
 
 impl AddressTable {
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        lock(&self.counts)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 }
 
@@ -95,12 +139,8 @@ impl Drop for AddressGuard {
         let Some((table, network)) = &self.counted else {
             return;
         };
-        let mut counts = table.lock();
-        if let Some(count) = counts.get_mut(network) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(network);
-            }
+        if let Some(peer) = table.lock().peers.get_mut(network) {
+            peer.open -= 1;
         }
     }
 }
@@ -108,6 +148,8 @@ impl Drop for AddressGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const START: Tick = Tick::from_nanos(0);
 
     fn ip(text: &str) -> IpAddr {
         text.parse().expect("an address")
@@ -120,38 +162,63 @@ mod tests {
     #[test]
     fn an_address_at_its_limit_is_admitted_again_when_one_of_its_connections_ends() {
         let addresses = counting(Some(2), "0.0.0.0");
-        let first = addresses.admit(ip("10.0.0.1")).expect("room");
-        let _second = addresses.admit(ip("::ffff:10.0.0.1")).expect("room");
+        let first = addresses.admit(ip("10.0.0.1"), START).expect("room");
+        let _second = addresses.admit(ip("::ffff:10.0.0.1"), START).expect("room");
         assert!(
-            addresses.admit(ip("10.0.0.1")).is_none(),
+            addresses.admit(ip("10.0.0.1"), START).is_none(),
             "the same machine"
         );
-        assert!(addresses.admit(ip("10.0.0.2")).is_some());
+        assert!(addresses.admit(ip("10.0.0.2"), START).is_some());
         drop(first);
-        assert!(addresses.admit(ip("10.0.0.1")).is_some());
+        assert!(addresses.admit(ip("10.0.0.1"), START).is_some());
     }
 
     #[test]
     fn a_network_of_64_bits_is_one_address() {
         let addresses = counting(Some(1), "::");
-        let _guard = addresses.admit(ip("2001:db8:0:1::1")).expect("room");
-        assert!(addresses.admit(ip("2001:db8:0:1:ffff::2")).is_none());
-        assert!(addresses.admit(ip("2001:db8:0:2::1")).is_some());
+        let _guard = addresses.admit(ip("2001:db8:0:1::1"), START).expect("room");
+        assert!(addresses.admit(ip("2001:db8:0:1:ffff::2"), START).is_none());
+        assert!(addresses.admit(ip("2001:db8:0:2::1"), START).is_some());
     }
 
     #[test]
-    fn an_address_without_connections_is_removed() {
+    fn addresses_without_connections_are_removed() {
         let addresses = counting(Some(1), "0.0.0.0");
-        for last in 0..=255 {
-            drop(addresses.admit(IpAddr::from([10, 0, 0, last])));
+        let mut now = START;
+        for number in 0..10 * FIRST_SWEEP as u32 {
+            drop(addresses.admit(IpAddr::from(number.to_be_bytes()), now));
+            now += Duration::from_millis(50);
         }
-        assert!(addresses.table.lock().is_empty());
+        let kept = addresses.table.lock().peers.len();
+        assert!(kept <= FIRST_SWEEP, "{kept}");
+    }
+
+    #[test]
+    fn an_address_that_connects_again_and_again_is_admitted_at_a_rate() {
+        let addresses = counting(None, "0.0.0.0");
+        let peer = ip("10.0.0.1");
+        let admitted = |millis: std::ops::Range<u64>| {
+            let times = millis.map(|millis| Tick::from_nanos(millis * 1_000_000));
+            times
+                .filter(|now| addresses.admit(peer, *now).is_some())
+                .count()
+        };
+        let at_once = (0..1000).filter(|_| addresses.admit(peer, START).is_some());
+        assert_eq!(at_once.count(), 2 * DEFAULT_MAX);
+        assert!((50..=52).contains(&admitted(0..1000)));
+        let later = Tick::from_nanos(60_000_000_000);
+        assert!(
+            addresses.admit(ip("10.0.0.2"), START).is_some(),
+            "another one"
+        );
+        let again = (0..1000).filter(|_| addresses.admit(peer, later).is_some());
+        assert_eq!(again.count(), 2 * DEFAULT_MAX);
     }
 
     #[test]
     fn loopback_is_open_unless_a_limit_is_stated() {
         let held = |addresses: &Addresses, peer| {
-            let guards = (0..1000).map_while(|_| addresses.admit(ip(peer)));
+            let guards = (0..1000).map_while(|_| addresses.admit(ip(peer), START));
             guards.collect::<Vec<_>>().len()
         };
         assert_eq!(held(&counting(None, "127.0.0.1"), "127.0.0.1"), 1000);

@@ -2,13 +2,15 @@
 //!
 //! A page of a list is bounded in bytes, and concurrent answers in number.
 
+use std::time::Duration;
+
 use prost::Message;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::{access::Access, answers::LargeAnswers, requester::Requester};
 use crate::{
     base::task::{Work, spend_and_yield},
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     relay::{
         auth::{Action, Target},
         hub::{ListenerStats, QueueStats, SubscriptionId},
@@ -35,6 +37,10 @@ const PAGE_BYTES: usize = 1024 * 1024;
 const SELECTOR_BYTES: usize = 64 * 1024;
 /// Listeners fetched at a time: each has up to 4,096 selectors before the cut.
 const BATCH: usize = 8;
+/// Least queues fetched at a time for a caller that may see some of them only.
+const QUEUES: usize = 256;
+/// Time to find the entries of a page.
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes around an entry: the field's number and the entry's length.
 const FRAMING: usize = 6;
 
@@ -69,10 +75,10 @@ impl<T: Message> Page<T> {
 }
 
 impl AdminService {
-    pub(super) fn new(relay: Relay, access: Access) -> Self {
+    pub(super) fn new(relay: Relay, answers: LargeAnswers, access: Access) -> Self {
         Self {
             relay,
-            answers: LargeAnswers::new(),
+            answers,
             access,
         }
     }
@@ -129,18 +135,22 @@ impl AdminService {
         requester: &Requester,
     ) -> Result<proto::ListQueuesResponse> {
         let count = page_size(request.page_size)?;
-        let mut after: Option<QueueAddress> = match request.page_token.as_str() {
-            "" => None,
-            token => Some(token.parse().map_err(|_| bad_token())?),
+        let mut from = match request.page_token.as_str() {
+            "" => String::new(),
+            token => after(&token.parse().map_err(|_| bad_token())?),
+        };
+        let batch = match sees_all_queues(requester) {
+            true => count + 1,
+            false => QUEUES.max(count + 1),
         };
         let mut page = Page::new(count);
         // The token of the next page is the last queue of this one: never a queue that the caller
         // may not see.
         let mut last = None;
         loop {
-            let views = match may_see_any(requester) {
-                true => self.relay.queues(after.as_ref(), count + 1),
-                false => Vec::new(),
+            let views = match requester.seek_queue(&from) {
+                Some(from) => self.relay.queues(&from, batch),
+                None => Vec::new(),
             };
             for view in &views {
                 if !may_see_queue(requester, view) {
@@ -155,13 +165,15 @@ impl AdminService {
                 last = Some(view.address.to_string());
             }
             spend_and_yield(Work::Names(views.len())).await;
-            if views.len() <= count {
-                return Ok(proto::ListQueuesResponse {
-                    queues: page.entries,
-                    next_page_token: String::new(),
-                });
+            match views.last() {
+                Some(last) if views.len() == batch => from = after(&last.address),
+                _ => {
+                    return Ok(proto::ListQueuesResponse {
+                        queues: page.entries,
+                        next_page_token: String::new(),
+                    });
+                }
             }
-            after = views.last().map(|view| view.address.clone());
         }
     }
 }
@@ -176,7 +188,7 @@ impl proto::admin_server::Admin for AdminService {
     ) -> Result<Response<proto::ListListenersResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
         let permit = self.answers.permit(request.extensions()).await?;
-        let page = self.listeners(request.get_ref(), &requester).await;
+        let page = in_time(self.listeners(request.get_ref(), &requester)).await;
         let page = page.map_err(to_status)?;
         Ok(permit.attach(page))
     }
@@ -186,13 +198,13 @@ impl proto::admin_server::Admin for AdminService {
         request: Request<proto::ListQueuesRequest>,
     ) -> Result<Response<proto::ListQueuesResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        if request.get_ref().page_size == 1 {
-            // A small answer; clients check with this call that the relay answers.
+        if request.get_ref().page_size == 1 && sees_all_queues(&requester) {
+            // A small answer without a search.
             let page = self.queues(request.get_ref(), &requester).await;
             return page.map(Response::new).map_err(to_status);
         }
         let permit = self.answers.permit(request.extensions()).await?;
-        let page = self.queues(request.get_ref(), &requester).await;
+        let page = in_time(self.queues(request.get_ref(), &requester)).await;
         let page = page.map_err(to_status)?;
         Ok(permit.attach(page))
     }
@@ -214,6 +226,26 @@ impl proto::admin_server::Admin for AdminService {
             "Drain is not part of this version; send the relay a SIGTERM",
         ))
     }
+}
+
+/// Runs the search for the entries of a page with a time limit.
+async fn in_time<T>(search: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = || {
+        let message = "the list took too long; try again, or state a smaller page_size";
+        Error::new(ErrorKind::Unavailable, message)
+    };
+    let found = tokio::time::timeout(TIMEOUT, search).await;
+    found.unwrap_or_else(|_| Err(late()))
+}
+
+/// Returns the least text after an address.
+fn after(address: &QueueAddress) -> String {
+    format!("{address}\0")
+}
+
+/// Returns whether the caller may see every queue, so that none is skipped.
+fn sees_all_queues(requester: &Requester) -> bool {
+    requester.allows(Action::Admin, Target::Relay)
 }
 
 /// Returns whether the caller may see any queue or listener: the others need no search.

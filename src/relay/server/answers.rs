@@ -17,6 +17,11 @@ use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Extensions, Response, Status, body::Body};
 
+use crate::{
+    error::{Error, ErrorKind},
+    wire::to_status,
+};
+
 /// Limits the large answers that are not sent completely.
 #[derive(Debug, Clone)]
 pub(super) struct LargeAnswers(Arc<Semaphore>);
@@ -70,10 +75,14 @@ impl LargeAnswers {
         };
         match tokio::time::timeout(PERMIT_TIMEOUT, both).await {
             Ok(permits) => Ok(AnswerPermit(Arc::new(permits))),
-            Err(_) => Err(Status::resource_exhausted(format!(
-                "lists: the limit is {MAX_PER_CONNECTION} answers at one time for a connection and \
-                 {MAX_ANSWERS} in all; try again"
-            ))),
+            Err(_) => {
+                let message = format!(
+                    "lists: the limit is {MAX_PER_CONNECTION} answers at one time for a \
+                     connection and {MAX_ANSWERS} in all"
+                );
+                let error = Error::new(ErrorKind::Exhausted, message);
+                Err(to_status(error.with_retry_after(PERMIT_TIMEOUT)))
+            }
         }
     }
 }

@@ -120,26 +120,42 @@ impl Callers {
         reloaded
     }
 
+    /// One at a time: an earlier reading must not replace a later one, which may lack a revoked token.
     fn read_again(&self) -> Result<bool> {
+        let mut in_use = lock(&self.digest);
         let digest = self.file.digest()?;
-        if *lock(&self.digest) == digest {
+        if *in_use == digest {
             return Ok(false);
         }
         let config = self.file.read()?;
         let (rules, tokens) = (config.policy().rule_count(), config.token_count());
+        let former = self.authenticator.config();
+        let changes = config.token_changes(&former);
         self.authenticator.replace(config);
-        *lock(&self.digest) = digest;
+        *in_use = digest;
         tracing::info!(rules, tokens, "other rules are in use");
+        self.record_own(
+            "reload",
+            "relay",
+            &format!("{rules} rules, {tokens} tokens"),
+        );
+        for change in &changes {
+            self.record_own("token", &change.id, &change.what);
+        }
+        Ok(true)
+    }
+
+    /// Records what the operator did on the relay's machine: with a file or a signal.
+    pub(super) fn record_own(&self, action: &str, target: &str, why: &str) {
         self.record(&AuditEvent {
             at: wall(),
             principal: "",
             from: None,
-            action: "reload",
-            target: "relay",
+            action,
+            target,
             allowed: true,
-            why: &format!("{rules} rules, {tokens} tokens"),
+            why,
         });
-        Ok(true)
     }
 
     /// Returns the caller of a request.
@@ -178,14 +194,15 @@ impl Callers {
         now: std::time::SystemTime,
     ) -> std::result::Result<Caller, Denial> {
         let names = &peer.certificate.names;
+        let (address, tick) = (peer.address.ip(), self.clock.now());
+        if Authenticator::needs_signature(authorization) {
+            self.attempts.check_signature(address, tick)?;
+        }
         let caller = self.authenticator.authenticate(authorization, names, now);
         let Err(denial) = caller else {
             return caller;
         };
-        // Only failures are slowed: many clients may share an address, and another one's guesses
-        // must not lock them out.
         if denial.is_guess() {
-            let (address, tick) = (peer.address.ip(), self.clock.now());
             self.attempts.check(address, tick)?;
             self.attempts.failed(address, tick);
         }

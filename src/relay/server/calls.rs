@@ -23,6 +23,8 @@ pub(super) struct Call {
     pub(super) limit: usize,
     /// The answer is a page of a list, which may be large.
     pub(super) is_list: bool,
+    /// A call of the store is made for it.
+    pub(super) uses_store: bool,
 }
 
 /// What a caller needs for a call.
@@ -70,10 +72,17 @@ impl Call {
                 | "/reveille.v1.Flags/ListFlags"
                 | "/reveille.v1.Flags/ListFlagWatchers"
         );
+        let uses_store = matches!(
+            path,
+            "/reveille.v1.Flags/Unleash"
+                | "/reveille.v1.Flags/Leash"
+                | "/reveille.v1.Flags/GetFlag"
+        );
         Self {
             kind,
             limit,
             is_list,
+            uses_store,
         }
     }
 }

@@ -19,6 +19,7 @@ use super::{
     answers::LargeAnswers,
     limits::to_refusal,
     requester::{Needs, Requester, StreamGuard},
+    store_calls::{StoreCalls, in_time},
 };
 use crate::{
     base::{
@@ -47,6 +48,7 @@ pub(super) struct FlagsService {
     max_age: Duration,
     draining: CancellationToken,
     answers: LargeAnswers,
+    calls: StoreCalls,
     access: Access,
     /// Streams whose listener id already watched the flag.
     duplicates: LimitedCounts<1>,
@@ -64,8 +66,6 @@ pub(crate) struct WatchResponses {
     timer: Timer,
 }
 
-/// Time limit of a store call; a slower store counts as unavailable.
-const STORE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Minimum interval between log lines about duplicate listener ids.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -74,6 +74,7 @@ impl FlagsService {
         flags: Flags,
         max_age: Duration,
         draining: CancellationToken,
+        answers: LargeAnswers,
         access: Access,
     ) -> Self {
         Self {
@@ -81,7 +82,8 @@ impl FlagsService {
             clock: Clock::new(),
             max_age,
             draining,
-            answers: LargeAnswers::new(),
+            answers,
+            calls: StoreCalls::new(),
             access,
             duplicates: LimitedCounts::new(LOG_INTERVAL),
         }
@@ -138,9 +140,10 @@ impl FlagsService {
 
     async fn set(
         &self,
-        request: proto::UnleashRequest,
+        request: Request<proto::UnleashRequest>,
         requester: &Requester,
     ) -> Result<proto::UnleashResponse> {
+        let (_, extensions, request) = request.into_parts();
         let flag = FlagName::new(&request.flag)?;
         requester.check(Action::Unleash, Target::Flag(&flag))?;
         let options = UnleashOptions {
@@ -148,9 +151,13 @@ impl FlagsService {
             set_by: request.set_by,
             reason: request.reason,
         };
+        options.check()?;
         // Before the write: what happens after it must not be without a trace.
-        requester.record(Action::Unleash, Target::Flag(&flag), &options.reason);
-        let written = in_time(self.flags.set(&flag, &options, wall())).await?;
+        requester.record("unleash", &flag, &options.reason);
+        let written = self.flags.set(&flag, &options, wall());
+        let written = self.calls.run(&extensions, written).await;
+        let written =
+            written.inspect_err(|error| requester.record_failure("unleash", &flag, error))?;
         // No time limit after the store's answer: notifying very many watchers may take longer.
         let (state, watchers) = written.wake_watchers().await;
         let ttl = options.ttl.filter(|ttl| !ttl.is_zero());
@@ -168,9 +175,10 @@ impl FlagsService {
 
     async fn clear(
         &self,
-        request: proto::LeashRequest,
+        request: Request<proto::LeashRequest>,
         requester: &Requester,
     ) -> Result<proto::LeashResponse> {
+        let (_, extensions, request) = request.into_parts();
         let flag = FlagName::new(&request.flag)?;
         requester.check(Action::Unleash, Target::Flag(&flag))?;
         let options = LeashOptions {
@@ -178,9 +186,10 @@ impl FlagsService {
             reason: request.reason,
         };
         options.check()?;
-        let why = format!("leash: {}", options.reason);
-        requester.record(Action::Unleash, Target::Flag(&flag), &why);
-        let written = in_time(self.flags.clear(&flag)).await?;
+        requester.record("leash", &flag, &options.reason);
+        let written = self.calls.run(&extensions, self.flags.clear(&flag)).await;
+        let written =
+            written.inspect_err(|error| requester.record_failure("leash", &flag, error))?;
         let (state, watchers) = written.wake_watchers().await;
         let LeashOptions { cleared_by, reason } = &options;
         tracing::info!(%flag, %cleared_by, %reason, watchers, "a flag is cleared");
@@ -189,10 +198,15 @@ impl FlagsService {
         })
     }
 
-    async fn get(&self, flag: &str, requester: &Requester) -> Result<proto::GetFlagResponse> {
-        let flag = FlagName::new(flag)?;
+    async fn get(
+        &self,
+        request: &Request<proto::GetFlagRequest>,
+        requester: &Requester,
+    ) -> Result<proto::GetFlagResponse> {
+        let flag = FlagName::new(&request.get_ref().flag)?;
         requester.check(Action::Watch, Target::Flag(&flag))?;
-        let state = in_time(self.flags.get(&flag, wall())).await?;
+        let state = self.flags.get(&flag, wall());
+        let state = self.calls.run(request.extensions(), state).await?;
         Ok(proto::GetFlagResponse {
             flag: Some(flag_to_wire(&state)),
         })
@@ -215,7 +229,7 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::UnleashRequest>,
     ) -> Result<Response<proto::UnleashResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        self.set(request.into_inner(), &requester)
+        self.set(request, &requester)
             .await
             .map(Response::new)
             .map_err(to_refusal)
@@ -226,7 +240,7 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::LeashRequest>,
     ) -> Result<Response<proto::LeashResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        self.clear(request.into_inner(), &requester)
+        self.clear(request, &requester)
             .await
             .map(Response::new)
             .map_err(to_refusal)
@@ -237,7 +251,7 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::GetFlagRequest>,
     ) -> Result<Response<proto::GetFlagResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        self.get(&request.get_ref().flag, &requester)
+        self.get(&request, &requester)
             .await
             .map(Response::new)
             .map_err(to_refusal)
@@ -358,16 +372,4 @@ fn to_wire(event: Event) -> proto::WatchFlagResponse {
         }),
     };
     proto::WatchFlagResponse { event: Some(event) }
-}
-
-/// Runs a store call with a time limit. A write that exceeds it may have happened.
-async fn in_time<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
-    let late = |_| {
-        let message =
-            "the store did not answer in time; a write may have happened, check with `flag get`";
-        Err(Error::new(ErrorKind::Unavailable, message))
-    };
-    tokio::time::timeout(STORE_TIMEOUT, call)
-        .await
-        .unwrap_or_else(late)
 }

@@ -7,7 +7,7 @@ use crate::base::{clock::Clock, log_limiter::LimitedCounts};
 /// Misbehaviour of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Incident {
-    /// Connected beyond the limit for its address.
+    /// Connected beyond the limit for its address, or too often.
     AddressFull,
     /// Failed in the TLS handshake, or spoke plain text.
     Handshake,
@@ -15,7 +15,7 @@ pub(crate) enum Incident {
     Silent,
     /// Sent its preface, but no connection became free in time.
     Full,
-    /// Opened no stream in time.
+    /// Sent no request in time that was admitted.
     Unused,
     /// Did not complete a frame or a header block in time.
     StalledFrame,
@@ -81,11 +81,13 @@ impl Incidents {
 impl Incident {
     fn text(self) -> &'static str {
         match self {
-            Self::AddressFull => "refused a connection: its address is at its limit",
+            Self::AddressFull => {
+                "refused a connection: its address is at its limit, or connects too often"
+            }
             Self::Handshake => "closed a connection that failed in its TLS handshake",
             Self::Silent => "closed a connection that sent no HTTP/2 preface",
             Self::Full => "closed a connection: the relay is at its limit of connections",
-            Self::Unused => "closed a connection that opened no stream",
+            Self::Unused => "closed a connection without an admitted request",
             Self::StalledFrame => "closed a connection that did not complete a frame",
             Self::Flood => "closed a connection that flooded control frames",
             Self::LateRequest => "ended a request that was not complete in time",

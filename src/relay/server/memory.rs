@@ -15,8 +15,9 @@ use std::{
 };
 
 use crate::{
-    base::{clock::Clock, log_limiter::LimitedCounts, memory::ResidentMemory, sync::lock},
+    base::{clock::Clock, log_limiter::LimitedCounts, sync::lock},
     error::{Error, ErrorKind, Result},
+    relay::server::memory_reader::MemoryReader,
 };
 
 /// Guards the memory of the process.
@@ -129,15 +130,13 @@ impl MemoryGuard {
         let Some(limit) = self.limit else {
             return;
         };
-        let Some(memory) = ResidentMemory::open() else {
+        let Some(mut memory) = MemoryReader::open(self.clock) else {
             tracing::warn!("the memory of this process cannot be read: its limit is not kept");
             return;
         };
-        let mut used = 0;
         let mut short_since = None;
         loop {
-            // A reading that fails is repeated; until then the last one counts.
-            used = memory.read().unwrap_or(used);
+            let used = memory.used(near(limit)).await;
             let is_short = used >= near(limit);
             if self.is_short.swap(is_short, Relaxed) != is_short {
                 self.log(is_short, used);

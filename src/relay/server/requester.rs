@@ -95,6 +95,16 @@ impl Requester {
         }
     }
 
+    /// Returns the first address from `from` on that could be a queue which the caller may use; `None`
+    /// where there is none.
+    pub(super) fn seek_queue(&self, from: &str) -> Option<String> {
+        match &self.0 {
+            None => Some(from.to_owned()),
+            Some(_) if self.allows(Action::Admin, Target::Relay) => Some(from.to_owned()),
+            Some(known) => known.caller.grants().seek_queue(from),
+        }
+    }
+
     /// Checks that the caller may do this.
     ///
     /// # Errors
@@ -127,11 +137,27 @@ impl Requester {
         }
     }
 
+    /// Denies a call that no rule covers.
+    #[cold]
+    pub(super) fn deny_call(&self, path: &str) -> Error {
+        const WHY: &str = "no rule covers this call";
+        if let Some(known) = &self.0 {
+            known.access.note_denial();
+            known.record("call", path, false, WHY);
+        }
+        Error::new(ErrorKind::Denied, WHY)
+    }
+
     /// Records an action that was allowed and that operators want to trace.
-    pub(super) fn record(&self, action: Action, target: Target<'_>, why: &str) {
+    pub(super) fn record(&self, action: &str, target: impl fmt::Display, why: &str) {
         if let Some(known) = &self.0 {
             known.record(action, target, true, why);
         }
+    }
+
+    /// Records that a recorded action has failed, or may have.
+    pub(super) fn record_failure(&self, action: &str, target: impl fmt::Display, error: &Error) {
+        self.record(action, target, &format!("failed: {error}"));
     }
 
     /// Takes this many of a resource from the quota of the caller; `None` where nothing is counted.
@@ -185,6 +211,26 @@ impl Requester {
     }
 }
 
+impl Needs {
+    fn action(&self) -> Action {
+        match self {
+            Self::Queues(action, _) | Self::Some(action) | Self::Relay(action) => *action,
+            Self::Flag(_) => Action::Watch,
+        }
+    }
+
+    /// Returns the target for the audit log: of several selectors the first.
+    fn target(&self) -> String {
+        match self {
+            Self::Queues(_, selectors) => selectors
+                .first()
+                .map_or_else(String::new, ToString::to_string),
+            Self::Flag(flag) => flag.to_string(),
+            Self::Some(_) | Self::Relay(_) => Target::Relay.to_string(),
+        }
+    }
+}
+
 impl StreamGuard {
     /// Holds the selectors of a subscription until the stream ends.
     pub(super) fn holding(mut self: Box<Self>, selectors: Option<Share>) -> Box<Self> {
@@ -208,6 +254,9 @@ impl StreamGuard {
                     self.timer.as_mut().reset(next);
                 }
                 Err(why) => {
+                    let (action, target) = (self.needs.action(), self.needs.target());
+                    let ended = format!("the stream is ended: {why}");
+                    self.known.record(action.as_str(), target, false, &ended);
                     tracing::info!(
                         principal = self.known.caller.principal().name(),
                         why,
@@ -296,7 +345,7 @@ impl Known {
         let principal = self.caller.principal();
         let verdict = self.caller.grants().verdict(principal, action, target);
         self.access.note_denial();
-        self.record(action, target, false, &verdict.why);
+        self.record(action.as_str(), target, false, &verdict.why);
         let text = format!("`{principal}` may not {action} {target}");
         Error::new(ErrorKind::Denied, text)
     }
@@ -305,17 +354,22 @@ impl Known {
     fn deny_all(&self, action: Action) -> Error {
         let principal = self.caller.principal();
         self.access.note_denial();
-        self.record(action, Target::Relay, false, "no rule allows the action");
+        self.record(
+            action.as_str(),
+            Target::Relay,
+            false,
+            "no rule allows the action",
+        );
         let text = format!("`{principal}` may not {action} anything");
         Error::new(ErrorKind::Denied, text)
     }
 
-    fn record(&self, action: Action, target: impl fmt::Display, allowed: bool, why: &str) {
+    fn record(&self, action: &str, target: impl fmt::Display, allowed: bool, why: &str) {
         self.access.record(&AuditEvent {
             at: wall(),
             principal: self.caller.principal().name(),
             from: Some(self.peer.address.ip()),
-            action: action.as_str(),
+            action,
             target: &target.to_string(),
             allowed,
             why,

@@ -22,10 +22,12 @@ pub(super) struct ResponseBody {
     _stream: Option<StreamShares>,
 }
 
-/// A stream counts for the relay and for its principal until its answer has ended.
+/// A stream counts for the relay, and for its principal or for its connection, until its answer has
+/// ended.
 #[derive(Debug)]
 pub(super) struct StreamShares {
     _of_relay: OwnedSemaphorePermit,
+    _of_connection: Option<OwnedSemaphorePermit>,
     _of_principal: Option<Share>,
 }
 
@@ -33,7 +35,17 @@ impl StreamShares {
     pub(super) fn new(of_relay: OwnedSemaphorePermit, of_principal: Option<Share>) -> Self {
         Self {
             _of_relay: of_relay,
+            _of_connection: None,
             _of_principal: of_principal,
+        }
+    }
+
+    /// Returns the shares of a stream that needs no caller.
+    pub(super) fn of_anyone([of_relay, of_connection]: [OwnedSemaphorePermit; 2]) -> Self {
+        Self {
+            _of_relay: of_relay,
+            _of_connection: Some(of_connection),
+            _of_principal: None,
         }
     }
 }

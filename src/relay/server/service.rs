@@ -28,6 +28,7 @@ use super::{
     requester::Requester,
     requests::SharedBody,
     response::{ResponseBody, StreamShares},
+    store_calls::ConnectionStoreCalls,
 };
 use crate::{relay::auth::Resource, wire::to_status};
 
@@ -40,6 +41,7 @@ pub(super) struct ConnectionService {
     peer: Arc<Peer>,
     caller: LastCaller,
     answers: ConnectionAnswers,
+    store_calls: ConnectionStoreCalls,
 }
 
 /// The future of an answer. Not an `async` block, because that would store the routes' future twice
@@ -83,6 +85,7 @@ impl ConnectionService {
             peer,
             caller: LastCaller::default(),
             answers: ConnectionAnswers::default(),
+            store_calls: ConnectionStoreCalls::default(),
         }
     }
 
@@ -103,13 +106,21 @@ impl ConnectionService {
             None => Ok(None),
         };
         let counted = self.activity.count_for(|| take(Resource::Connections));
+        // A connection over the limit must not stay.
+        let counted = counted.inspect_err(|_| self.activity.end_soon());
         counted.map_err(to_status)?;
         let is_open_to_all = Call::right(path) == Some(Right::Anyone);
+        if requester.is_some() || !self.access.is_controlled() {
+            self.activity.note_admitted();
+        }
         let shared = self.activity.shared();
         let stream = match call.kind {
             CallKind::Unary if call.is_list => shared.memory.check().map(|()| None),
             CallKind::Unary => Ok(None),
-            _ => shared.take_stream(is_open_to_all).and_then(|of_relay| {
+            _ if is_open_to_all => shared
+                .take_open_stream(self.activity.open_to_all())
+                .map(|shares| Some(StreamShares::of_anyone(shares))),
+            _ => shared.take_stream().and_then(|of_relay| {
                 let of_principal = take(Resource::Streams)?;
                 Ok(Some(StreamShares::new(of_relay, of_principal)))
             }),
@@ -165,6 +176,9 @@ impl Service<Request<Incoming>> for ConnectionService {
         }
         if call.is_list {
             request.extensions_mut().insert(self.answers.clone());
+        }
+        if call.uses_store {
+            request.extensions_mut().insert(self.store_calls.clone());
         }
         Answer::Routed {
             routes: self.routes.call(request),

@@ -57,21 +57,29 @@ impl Shared {
         }
     }
 
-    /// Takes one of the relay's streams, or of those that are open to all.
+    /// Takes one of the relay's streams.
     ///
     /// # Errors
     /// [`ErrorKind::Exhausted`] if all are open, or if the process is short of memory.
-    pub(super) fn take_stream(&self, is_open_to_all: bool) -> Result<OwnedSemaphorePermit> {
+    pub(super) fn take_stream(&self) -> Result<OwnedSemaphorePermit> {
         self.memory.check()?;
-        let (streams, max) = match is_open_to_all {
-            true => (&self.open_to_all, OPEN_TO_ALL),
-            false => (&self.streams, self.max_streams),
-        };
-        let permit = Arc::clone(streams).try_acquire_owned();
-        permit.map_err(|_| {
-            let message = format!("streams: the limit of {max} streams of this relay is reached");
-            Error::new(ErrorKind::Exhausted, message).with_retry_after(RETRY_AFTER)
-        })
+        let permit = Arc::clone(&self.streams).try_acquire_owned();
+        permit.map_err(|_| too_many(self.max_streams, "this relay"))
+    }
+
+    /// Takes one of the streams that are open to all, and one of those of the connection.
+    ///
+    /// # Errors
+    /// As [`Shared::take_stream`].
+    pub(super) fn take_open_stream(
+        &self,
+        of_connection: &Arc<Semaphore>,
+    ) -> Result<[OwnedSemaphorePermit; 2]> {
+        self.memory.check()?;
+        let own = Arc::clone(of_connection).try_acquire_owned();
+        let own = own.map_err(|_| too_many_open("a connection"))?;
+        let shared = Arc::clone(&self.open_to_all).try_acquire_owned();
+        Ok([shared.map_err(|_| too_many_open("this relay"))?, own])
     }
 
     /// Returns the number of open streams, and the maximum.
@@ -79,6 +87,18 @@ impl Shared {
         let open = self.max_streams - self.streams.available_permits();
         (open, self.max_streams)
     }
+}
+
+#[cold]
+fn too_many(limit: usize, of: &str) -> Error {
+    let message = format!("streams: the limit of {limit} streams of {of} is reached");
+    Error::new(ErrorKind::Exhausted, message).with_retry_after(RETRY_AFTER)
+}
+
+#[cold]
+fn too_many_open(of: &str) -> Error {
+    let message = format!("streams: the limit of watches of the health of {of} is reached");
+    Error::new(ErrorKind::Exhausted, message).with_retry_after(RETRY_AFTER)
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! Silent connections, and too many connections.
 
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
-use reveille::Client;
+use reveille::{
+    Client,
+    auth::{NewToken, Principal, TokenFile},
+};
 use tokio::task::JoinSet;
 
 use super::{
-    frames::{PREFACE, RawPeer},
+    frames::{END_HEADERS, HEADERS, PREFACE, RawPeer, field, frame, post, request},
     harness::Trial,
     target::{Scheme, Target, plain_and_tls},
 };
@@ -52,6 +55,53 @@ async fn connections_without_a_stream_are_closed() {
     };
     let ((), damage) = trial.under(attack).await;
     damage.is_within(16 * 1024);
+}
+
+/// Requests that are refused must not hold a place for long.
+#[tokio::test]
+async fn callers_that_are_not_admitted_do_not_keep_their_connections() {
+    const RULES: &str = "tokens = 'tokens.toml'\n\
+        [[rule]]\nprincipals = ['p']\nactions = ['notify']\nqueues = ['a/*']\n\
+        [[limit]]\nprincipals = ['p']\nconnections = 1\n";
+    const NOTIFY: &str = "/reveille.v1.Relay/Notify";
+    let home = tempfile::tempdir().expect("a directory");
+    let rules = home.path().join("auth.toml");
+    std::fs::write(&rules, RULES).expect("written");
+    let new = NewToken {
+        principal: Principal::new("p").expect("a name"),
+        expires: None,
+        note: String::new(),
+    };
+    let tokens = TokenFile::new(home.path().join("tokens.toml"));
+    let token = tokens.add(&new, SystemTime::now()).expect("added");
+    let rules = rules.to_str().expect("UTF-8");
+    let relay = Binary::serve_with(&["--auth", rules], &[]).await;
+    let target = Target::plain(&relay);
+    let authorization = format!("Bearer {}", token.reveal());
+    let known = |stream| {
+        let fields = [post(NOTIFY), field("authorization", &authorization)].concat();
+        frame(HEADERS, END_HEADERS, stream, &fields)
+    };
+
+    // The first connection of the principal stays; the one over its limit is closed.
+    let mut first = RawPeer::greeting(&target).await;
+    first.send(&known(1)).await.expect("taken");
+    assert!(!first.is_closed_within(Duration::from_millis(200)).await);
+    let mut second = RawPeer::greeting(&target).await;
+    second.send(&known(1)).await.expect("taken");
+    assert!(second.is_closed_within(Duration::from_secs(5)).await);
+
+    let mut unknown = RawPeer::greeting(&target).await;
+    let began = Instant::now();
+    for stream in 0..20 {
+        let sent = unknown.send(&request(1 + 2 * stream, NOTIFY)).await;
+        if sent.is_err() || unknown.is_closed_within(Duration::from_secs(1)).await {
+            break;
+        }
+    }
+    let lasted = began.elapsed().as_secs();
+    assert!((9..=15).contains(&lasted), "{lasted} s");
+    assert!(!first.is_closed_within(Duration::from_millis(20)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,7 @@
 //! Clients that make the relay hold more than its limit of memory.
 
 use reveille::{Client, Notification};
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 
 use super::{
     frames::{ACK, DATA, RawPeer, SETTINGS, frame, settings},
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     binary::Binary,
-    support::{figure, listening, queue, within, woken},
+    support::{PATIENCE, figure, listening, queue, until, within, woken},
 };
 
 const NOTIFY_STREAM: &str = "/reveille.v1.Relay/NotifyStream";
@@ -69,28 +69,38 @@ async fn attack(bytes: &[u8]) -> u64 {
     }
     let fill_all = peers.into_iter().map(|peer| fill(peer, bytes.to_vec()));
     let mut filling: JoinSet<_> = fill_all.collect();
-    let (mut most, mut held) = (0, Vec::new());
-    while !filling.is_empty() {
+    let short = async || figure(relay.admin(), "reveille_short_of_memory").await;
+    let (mut most, mut held, mut was_short) = (0, Vec::new(), false);
+    let began = Instant::now();
+    // What was sent is read some time later.
+    while !filling.is_empty() || !was_short {
+        assert!(
+            began.elapsed() < PATIENCE,
+            "the attack is too weak: {most} KiB"
+        );
         let notified = publisher.notify(Notification::new(queue("good/pair")));
         let counted = within("a known queue is counted", notified).await;
         counted.expect("counted");
         woken(&mut wakes).await;
         most = most.max(relay.resident());
+        was_short |= short().await == 1;
         held.extend(filling.try_join_next());
     }
     most = most.max(relay.resident());
     println!("at most {most} KiB, with a limit of {LIMIT} KiB");
     assert!(most <= LIMIT + SLACK, "{most} KiB");
+    // Also while the peers stay.
+    until("there is memory again", async || short().await == 0).await;
+    println!("{} KiB when there is memory again", relay.resident());
+    let mut later = client
+        .subscribe(listening("later", &["good/later"]))
+        .expect("options");
+    woken(&mut later).await;
     let closed = figure(
         relay.admin(),
         "reveille_connections_closed_for_memory_total",
     )
     .await;
-    let notified = publisher.notify(Notification::new(queue("good/pair")));
-    within("a known queue is counted", notified)
-        .await
-        .expect("counted");
-    woken(&mut wakes).await;
     drop(held);
     closed
 }

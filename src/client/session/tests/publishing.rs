@@ -435,3 +435,33 @@ fn a_request_that_came_too_soon_is_sent_again_as_a_whole() {
     let again = session.next_at();
     assert_eq!(session.request(again).expect("again").len(), sent);
 }
+
+/// Others that share the limit take the room before a large request fits.
+#[test]
+fn a_request_that_comes_too_soon_again_is_sent_in_parts() {
+    let mut session = publisher();
+    for number in 0..8 {
+        let event = event(&format!("a/{number}"));
+        session.post(event, at(0)).expect("taken");
+    }
+    let too_soon = || {
+        Err(Error::new(ErrorKind::Exhausted, "notify_rate")
+            .with_retry_after(Duration::from_millis(1)))
+    };
+    let (mut now, mut sizes) = (at(0), Vec::new());
+    for _ in 0..5 {
+        sizes.push(session.request(now).expect("due").len());
+        session.answered(too_soon(), now, &mut rng());
+        now = session.next_at();
+    }
+    assert_eq!(sizes, [8, 8, 4, 2, 1]);
+    // Nothing is lost.
+    let mut counted = 0;
+    while let Some(sent) = session.request(now) {
+        counted += sent.len();
+        let accepted = vec![Accepted::default(); sent.len()];
+        session.answered(Ok(accepted), now, &mut rng());
+    }
+    assert_eq!(counted, 8);
+    assert!(!session.has_work());
+}

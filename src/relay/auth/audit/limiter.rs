@@ -1,19 +1,23 @@
-//! Limits the lines of denials: one a second for each principal and action.
+//! Limits the lines of denials: one a second for each principal and action, or address and action.
 //!
 //! Plain data: its owner holds the lock and passes the time. Counts that have no later line are
 //! returned once their second is over, so that no denial stays uncounted.
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     time::{Duration, SystemTime},
 };
 
 #[derive(Debug, Default)]
 pub(super) struct DenialLimiter {
-    recent: HashMap<(Box<str>, Box<str>), Recent>,
+    recent: HashMap<Key, Recent>,
     /// The last search for ended floods.
     searched: Option<SystemTime>,
 }
+
+/// The principal, the address of an unknown caller, and the action.
+type Key = (Box<str>, Option<IpAddr>, Box<str>);
 
 #[derive(Debug, Clone, Copy)]
 struct Recent {
@@ -25,6 +29,7 @@ struct Recent {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ended {
     pub(super) principal: Box<str>,
+    pub(super) from: Option<IpAddr>,
     pub(super) action: Box<str>,
     pub(super) at: SystemTime,
     pub(super) suppressed: u64,
@@ -38,10 +43,14 @@ const OTHERS: &str = "(others)";
 impl DenialLimiter {
     /// Counts a denial. If it should be recorded, returns the number of denials before it that were
     /// not.
-    pub(super) fn count(&mut self, principal: &str, action: &str, at: SystemTime) -> Option<u64> {
-        let mut key = (Box::from(principal), Box::from(action));
+    pub(super) fn count(
+        &mut self,
+        (principal, from, action): (&str, Option<IpAddr>, &str),
+        at: SystemTime,
+    ) -> Option<u64> {
+        let mut key = (Box::from(principal), from, Box::from(action));
         if self.recent.len() >= MOST && !self.recent.contains_key(&key) {
-            key.0 = OTHERS.into();
+            (key.0, key.1) = (OTHERS.into(), None);
         }
         let recent = self.recent.get_mut(&key);
         if let Some(recent) = recent.filter(|recent| recent.is_near(at)) {
@@ -69,8 +78,9 @@ impl DenialLimiter {
     fn take(&mut self, is_ended: impl Fn(&Recent) -> bool) -> Vec<Ended> {
         let ended = self.recent.extract_if(|_, recent| is_ended(recent));
         let ended = ended.filter(|(_, recent)| recent.suppressed > 0);
-        let ended = ended.map(|((principal, action), recent)| Ended {
+        let ended = ended.map(|((principal, from, action), recent)| Ended {
             principal,
+            from,
             action,
             at: recent.at,
             suppressed: recent.suppressed,
@@ -94,17 +104,33 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_millis(1_000_000 + millis)
     }
 
+    fn of<'a>(principal: &'a str, action: &'a str) -> (&'a str, Option<IpAddr>, &'a str) {
+        (principal, None, action)
+    }
+
+    #[test]
+    fn the_failures_of_one_address_do_not_hide_those_of_another() {
+        let mut limiter = DenialLimiter::default();
+        let from = |last| ("", Some(IpAddr::from([10, 0, 0, last])), "authenticate");
+        assert_eq!(limiter.count(from(1), at(0)), Some(0));
+        assert_eq!(limiter.count(from(1), at(1)), None);
+        assert_eq!(limiter.count(from(2), at(1)), Some(0));
+        let ended = limiter.take_all();
+        assert_eq!(ended.len(), 1, "{ended:?}");
+        assert_eq!(ended[0].from, from(1).1);
+    }
+
     #[test]
     fn a_flood_is_one_line_a_second_and_counted_whole() {
         let mut limiter = DenialLimiter::default();
-        assert_eq!(limiter.count("a", "notify", at(0)), Some(0));
+        assert_eq!(limiter.count(of("a", "notify"), at(0)), Some(0));
         for millis in 1..1000 {
-            assert_eq!(limiter.count("a", "notify", at(millis)), None);
+            assert_eq!(limiter.count(of("a", "notify"), at(millis)), None);
         }
-        assert_eq!(limiter.count("b", "notify", at(999)), Some(0));
-        assert_eq!(limiter.count("a", "watch", at(999)), Some(0));
-        assert_eq!(limiter.count("a", "notify", at(1000)), Some(999));
-        assert_eq!(limiter.count("a", "notify", at(1001)), None);
+        assert_eq!(limiter.count(of("b", "notify"), at(999)), Some(0));
+        assert_eq!(limiter.count(of("a", "watch"), at(999)), Some(0));
+        assert_eq!(limiter.count(of("a", "notify"), at(1000)), Some(999));
+        assert_eq!(limiter.count(of("a", "notify"), at(1001)), None);
         let ended = limiter.take_ended(at(2500));
         assert_eq!(ended.len(), 1, "{ended:?}");
         assert_eq!(ended[0].suppressed, 1);
@@ -114,15 +140,15 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_back_does_not_silence_the_log() {
         let mut limiter = DenialLimiter::default();
-        assert_eq!(limiter.count("a", "notify", at(900_000)), Some(0));
-        assert_eq!(limiter.count("a", "notify", at(0)), Some(0));
+        assert_eq!(limiter.count(of("a", "notify"), at(900_000)), Some(0));
+        assert_eq!(limiter.count(of("a", "notify"), at(0)), Some(0));
     }
 
     #[test]
     fn the_table_stays_bounded() {
         let mut limiter = DenialLimiter::default();
         for number in 0..10_000 {
-            limiter.count(&number.to_string(), "notify", at(0));
+            limiter.count(of(&number.to_string(), "notify"), at(0));
         }
         assert_eq!(limiter.recent.len(), MOST + 1);
         let all: u64 = limiter

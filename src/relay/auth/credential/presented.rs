@@ -75,6 +75,11 @@ impl<'a> Presented<'a> {
         }
     }
 
+    /// Returns whether its check is that of a signature, the costliest one.
+    pub(super) fn needs_signature(&self) -> bool {
+        matches!(self, Self::Bearer(text) if !text.starts_with(token::PREFIX))
+    }
+
     /// Returns the digest by which the credential is cached.
     pub(super) fn digest(&self) -> Digest {
         match self {

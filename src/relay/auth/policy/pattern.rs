@@ -69,6 +69,21 @@ impl QueuePattern {
             .is_some_and(|queue| self.queue.matches(queue))
     }
 
+    /// Returns the first address from `from` on that the pattern could match; `None` where it matches
+    /// none from there on. Patterns with a `*` in the account may match none of the next ones.
+    pub(super) fn seek(&self, from: &str) -> Option<String> {
+        let prefix = match self.account.is_prefix {
+            true => self.account.stem.to_string(),
+            false => format!("{}/{}", self.account.stem, self.queue.stem),
+        };
+        let is_one = !self.account.is_prefix && !self.queue.is_prefix;
+        match from <= &*prefix {
+            true => Some(prefix),
+            false if is_one || !from.starts_with(&*prefix) => None,
+            false => Some(from.to_owned()),
+        }
+    }
+
     /// Returns whether the pattern matches every address that the selector matches. A selector
     /// matches any combination of its parts, so each part is compared alone.
     pub(super) fn covers(&self, selector: &Selector) -> bool {

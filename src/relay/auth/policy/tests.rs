@@ -328,3 +328,31 @@ fn the_universe_tells_all_patterns_apart() {
         assert_eq!(other, None, "{pattern}");
     }
 }
+
+proptest! {
+    /// A list that skips by [`Grants::seek_queue`] finds the queues that a search of all finds.
+    #[test]
+    fn a_list_that_skips_finds_all_queues_that_a_rule_names(
+        rules in prop::collection::vec(r"(a|ab|b|a\*|ab\*|\*)/(x|xy|y|x\*|xy\*|\*)", 1..4),
+        names in prop::collection::btree_set("(a|ab|abc|b|c)/(x|xy|xyz|y|z)", 0..20),
+    ) {
+        let rules: Vec<_> = rules.iter().map(|queue| format!("{queue:?}")).collect();
+        let policy = policy(&format!(
+            "[[rule]]\nprincipals = ['p']\nactions = ['notify', 'watch']\nqueues = [{}]\nflags = ['f']",
+            rules.join(", ")
+        ));
+        let grants = policy.grants(&principal("p"));
+        let all: Vec<QueueAddress> = names.iter().map(|name| name.parse().expect(name)).collect();
+        let visible = |queue: &&QueueAddress| grants.allows(Action::Notify, Target::Queue(queue));
+        let expected: Vec<_> = all.iter().filter(visible).collect();
+        let (mut found, mut from) = (Vec::new(), String::new());
+        while let Some(start) = grants.seek_queue(&from) {
+            assert!(start >= from, "{start} {from}");
+            let next = all.iter().find(|queue| queue.to_string() >= start);
+            let Some(next) = next else { break };
+            found.extend(Some(next).filter(visible));
+            from = format!("{next}\0");
+        }
+        prop_assert_eq!(found, expected);
+    }
+}

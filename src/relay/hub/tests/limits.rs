@@ -110,7 +110,7 @@ fn the_longest_idle_queue_without_listeners_gives_way_to_a_new_one() {
     }
     let accepted = notify_with(&hub, notification("new"), after(9 * SECOND));
     assert_eq!(accepted.sequence, 3, "above the forgotten counters");
-    let views = hub.queues(None, 9, after(9 * SECOND));
+    let views = hub.queues("", 9, after(9 * SECOND));
     let names: Vec<_> = views.iter().map(|view| view.address.queue_name()).collect();
     assert_eq!(names, ["delayed", "listened", "new", "newer"]);
 }
@@ -191,7 +191,7 @@ fn more_patterns_than_a_subscription_may_have_are_refused() {
 
 #[test]
 fn more_groups_than_a_queue_may_have_are_refused_and_those_without_members_give_way() {
-    let hub = hub_where(|config| config.coordinator.max_groups = 2);
+    let hub = hub_where(|config| config.coordinator.max_groups_per_queue = 2);
     let join = |group| subscribe_with(&hub, &in_group(group, &["orders"]), START);
     let first = join("a");
     drain(&first, START);
@@ -204,8 +204,52 @@ fn more_groups_than_a_queue_may_have_are_refused_and_those_without_members_give_
 }
 
 #[test]
+fn groups_have_a_limit_in_all_and_half_of_it_without_members() {
+    let hub = hub_where(|config| config.coordinator.max_groups = 4);
+    let join = |queue: &str| subscribe_with(&hub, &in_group("g", &[queue]), START);
+    let of_queues = |queues: [&str; 3]| {
+        let members = queues.map(|queue| {
+            let member = join(queue);
+            notify(&hub, queue);
+            drain(&member, START);
+            member
+        });
+        for member in members {
+            hub.unsubscribe(&member, START);
+        }
+    };
+    let groups = || hub.coordinator_config.groups.load(Ordering::Relaxed);
+    of_queues(["a", "b", "c"]);
+    assert_eq!(groups(), 2, "those without members");
+    // The group that was not retained checks the queue when it comes back.
+    assert_eq!(told(&join("c")).len(), 1);
+    let _fourth = join("d");
+    for queue in ["a", "b", "c", "d"] {
+        join(queue);
+    }
+    for queue in ["e", "d"] {
+        let other = open(&hub, 9, &in_group("h", &[queue])).expect_err("too many");
+        assert_eq!(other.kind(), ErrorKind::Exhausted);
+        assert!(
+            other.message().contains("4 groups of this relay"),
+            "{other}"
+        );
+    }
+    // A pattern gets wake-ups under its own name.
+    let pattern = subscribe_with(&hub, &in_group("h", &["*"]), START);
+    drain(&pattern, START);
+    notify(&hub, "d");
+    walk_all(&hub);
+    let told = told(&pattern);
+    assert!(told.iter().any(|(queue, ..)| queue == "*"), "{told:?}");
+    // They leave with their queues.
+    hub.forget(after(24 * HOUR));
+    assert!(groups() <= 4, "{}", groups());
+}
+
+#[test]
 fn a_member_whose_group_finds_no_room_is_woken_as_a_subscriber() {
-    let hub = hub_where(|config| config.coordinator.max_groups = 2);
+    let hub = hub_where(|config| config.coordinator.max_groups_per_queue = 2);
     let of_group = |id: u128| {
         let mut names = numbered(&format!("q{id}-"), 599);
         names.push("shared".to_owned());

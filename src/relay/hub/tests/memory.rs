@@ -7,8 +7,8 @@ use std::mem::size_of;
 
 use super::{
     super::{
-        cursor::Cursor, mailbox::Mailbox, queue_entry::QueueEntry, subscribers::Subscriber,
-        subscription::Subscription as Stream,
+        coordinator::Coordinator, cursor::Cursor, group::Group, mailbox::Mailbox, members::Member,
+        queue_entry::QueueEntry, subscribers::Subscriber, subscription::Subscription as Stream,
     },
     *,
 };
@@ -56,6 +56,42 @@ fn a_queue_and_a_cursor_cost_what_is_documented() {
     assert!(of_cursor() <= 430, "{}", of_cursor());
     let stream = size_of::<Stream>() + COUNTS + size_of::<Mailbox>();
     assert!(stream <= 530, "{stream}");
+}
+
+/// A node of a B-tree with eleven keys, where a tree begins.
+const fn node(key: usize, value: usize) -> usize {
+    11 * (key + value) + 2 * size_of::<usize>()
+}
+
+/// The coordinator of a queue that has a sentinel or groups.
+const fn of_coordinator() -> usize {
+    size_of::<Coordinator>() + 2 * size_of::<usize>()
+}
+
+/// A group with one member, on a queue without others, with a name of the greatest length.
+const fn of_group() -> usize {
+    let of_coordinator = size_of::<Option<Group>>()
+        + node(size_of::<GroupName>(), size_of::<u32>())
+        + node(size_of::<u32>(), 0);
+    let members = size_of::<Option<Member>>() + node(RANK, 0) + node(LEASE, 0);
+    of_coordinator + members + COUNTS + 128
+}
+
+/// A further member: its list has at worst doubled its room, and the nodes of the trees are half full.
+const fn of_member() -> usize {
+    let index = hashed(size_of::<QueueAddress>() + size_of::<u32>());
+    let cursor = 2 * size_of::<Option<Cursor>>() + 2 * size_of::<u32>();
+    index + cursor + 2 * size_of::<Option<Member>>() + node(RANK, 0) / 5 + node(LEASE, 0) / 5
+}
+
+const RANK: usize = size_of::<(bool, u64, u32)>();
+const LEASE: usize = size_of::<(Tick, u32)>();
+
+#[test]
+fn a_group_a_member_and_a_coordinator_cost_what_is_documented() {
+    assert!(of_coordinator() <= 350, "{}", of_coordinator());
+    assert!(of_group() <= 1536, "{}", of_group());
+    assert!(of_member() <= 680, "{}", of_member());
 }
 
 #[test]

@@ -13,7 +13,7 @@ struct Looker(Arc<Hub>, std::sync::mpsc::Sender<usize>);
 
 impl Wake for Looker {
     fn wake(self: Arc<Self>) {
-        let queues = self.0.queues(None, 10, Tick::default());
+        let queues = self.0.queues("", 10, Tick::default());
         self.1.send(queues.len()).expect("the test waits");
     }
 }

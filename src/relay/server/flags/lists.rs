@@ -1,6 +1,6 @@
 //! The lists of flags and of their watchers, without what the caller may not see.
 
-use super::{FlagsService, in_time};
+use super::FlagsService;
 use crate::{
     base::{
         clock::wall,
@@ -10,7 +10,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     relay::{
         auth::{Action, Target},
-        server::{admin::page_size, requester::Requester},
+        server::{admin::page_size, requester::Requester, store_calls::in_time},
     },
     types::{FlagName, ListenerId},
     wire::{flag_to_wire, proto, span_to_wire},

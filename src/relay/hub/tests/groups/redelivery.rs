@@ -215,7 +215,7 @@ fn a_member_that_does_not_read_has_the_others_woken_for_a_burst_until_the_queue_
             fleet.put(1);
             let woken = fleet.woken();
             assert_eq!(woken.len(), 1, "{messages}: {woken:?}");
-            let head = fleet.hub.queues(None, 1, START)[0].sequence;
+            let head = fleet.hub.queues("", 1, START)[0].sequence;
             fleet.say(woken[0].0, Drained, head);
         }
     }
