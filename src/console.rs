@@ -13,7 +13,7 @@ pub(crate) mod hosts;
 mod metrics;
 mod process;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::{
@@ -56,7 +56,19 @@ pub(crate) struct Part {
 }
 
 /// Decides who may read a page, by its path, the request's headers and the peer.
-pub(crate) type Admission = Arc<dyn Fn(&str, &HeaderMap, SocketAddr) -> Result<()> + Send + Sync>;
+pub(crate) type Admission =
+    Arc<dyn Fn(&str, &HeaderMap, SocketAddr) -> std::result::Result<(), Refusal> + Send + Sync>;
+
+/// Why a page is refused, with a text for the caller.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The caller is not known.
+    Unknown(String),
+    /// No rule allows it.
+    Denied(String),
+    /// The caller's address has failed too often; it may try again after this time.
+    Later(String, Duration),
+}
 
 /// A listening console. Ends when it is dropped.
 #[derive(Debug)]
@@ -141,16 +153,28 @@ async fn admit(
     let uri = request.uri();
     let is_probe = matches!(uri.path(), "/livez" | "/readyz") && uri.query().is_none();
     if let Some(admission) = admission.filter(|_| !is_probe)
-        && let Err(error) = admission(uri.path(), request.headers(), peer.0)
+        && let Err(refusal) = admission(uri.path(), request.headers(), peer.0)
     {
-        let status = match request.headers().contains_key(header::AUTHORIZATION) {
-            true => StatusCode::FORBIDDEN,
-            false => StatusCode::UNAUTHORIZED,
-        };
-        let scheme = [(header::WWW_AUTHENTICATE, "Bearer")];
-        return (status, scheme, format!("{error}\n")).into_response();
+        return refusal.into_response();
     }
     next.run(request).await
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Unknown(text) => {
+                let scheme = [(header::WWW_AUTHENTICATE, "Bearer")];
+                (StatusCode::UNAUTHORIZED, scheme, text + "\n").into_response()
+            }
+            Self::Denied(text) => (StatusCode::FORBIDDEN, text + "\n").into_response(),
+            Self::Later(text, after) => {
+                let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+                let after = [(header::RETRY_AFTER, seconds.to_string())];
+                (StatusCode::TOO_MANY_REQUESTS, after, text + "\n").into_response()
+            }
+        }
+    }
 }
 
 async fn readyz(

@@ -4,6 +4,7 @@
 //! Present in tests and under `--cfg fuzzing` only. `fuzz/` runs the targets with libFuzzer. The
 //! tests replay `fuzz/seeds`, and mutations of these seeds.
 
+mod access;
 mod blobs;
 mod credentials;
 mod files;
@@ -23,7 +24,8 @@ mod wire;
 type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-const TARGETS: [Target; 12] = [
+const TARGETS: [Target; 13] = [
+    ("access", access::access),
     ("answers", wire::answers),
     ("blobs", blobs::blobs),
     ("credentials", credentials::credentials),

@@ -235,11 +235,32 @@ impl Client {
     }
 
     fn unreachable(&self, why: &str) -> Error {
+        let hint = tls_hint(why);
         Error::new(
             ErrorKind::Unavailable,
-            format!("relay `{}`: {why}", self.inner.url),
+            format!("relay `{}`: {why}{hint}", self.inner.url),
         )
     }
+}
+
+/// Says what to do about an error of TLS, whose library names the alert only.
+fn tls_hint(why: &str) -> &'static str {
+    const HINTS: [(&str, &str); 3] = [
+        (
+            "alert: CertificateRequired",
+            "; the relay requires a client certificate",
+        ),
+        (
+            "alert: UnknownCA",
+            "; the relay does not know the authority of the client certificate",
+        ),
+        (
+            "peer certificate: UnknownIssuer",
+            "; the authority of the relay's certificate is not known here: name it as the CA",
+        ),
+    ];
+    let hint = HINTS.iter().find(|(text, _)| why.contains(text));
+    hint.map_or("", |(_, hint)| hint)
 }
 
 fn endpoint(url: &str, config: &ClientConfig) -> Result<(Endpoint, Connector)> {

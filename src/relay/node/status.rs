@@ -288,7 +288,7 @@ impl RelayStatus {
             (
                 Incident::Unused,
                 "connections_unused",
-                "Connections closed without a stream",
+                "Connections closed without an admitted request",
             ),
             (
                 Incident::StalledFrame,
@@ -334,6 +334,11 @@ impl RelayStatus {
                 Incident::StreamRefused,
                 "streams_refused",
                 "Streams refused at the maximum of streams or of memory",
+            ),
+            (
+                Incident::OtherProtocol,
+                "connections_other_protocol",
+                "Connections closed because they spoke another protocol than HTTP/2",
             ),
         ];
         let figure = |(incident, name, help)| (name, help, self.connections.incidents(incident));

@@ -364,6 +364,10 @@ impl AcceptLoop {
             established = established => match established {
                 Ok(established) => Some(established),
                 Err(error) => {
+                    if error.kind() == io::ErrorKind::InvalidData && self.tls.is_none() {
+                        let incidents = &self.connections.shared.incidents;
+                        incidents.note_error(Incident::OtherProtocol, peer, &error);
+                    }
                     tracing::debug!(%error, "the connection has ended before its first request");
                     None
                 }

@@ -22,10 +22,10 @@ use super::{
 };
 use crate::{
     base::{sync::lock, task::blocking},
-    console::Admission,
+    console::{Admission, Refusal},
     error::{Error, ErrorKind, Result},
     relay::auth::{Action, Target},
-    wire::to_status,
+    wire::{from_status, to_status},
 };
 
 /// The access control of a server. Cheap to clone.
@@ -152,7 +152,12 @@ impl Access {
         })
     }
 
-    fn admit_admin(&self, route: &str, headers: &HeaderMap, peer: SocketAddr) -> Result<()> {
+    fn admit_admin(
+        &self,
+        route: &str,
+        headers: &HeaderMap,
+        peer: SocketAddr,
+    ) -> std::result::Result<(), Refusal> {
         let Some(state) = &self.0 else {
             return Ok(());
         };
@@ -161,9 +166,16 @@ impl Access {
             certificate: PeerCertificate::default(),
         });
         let caller = state.authenticate(headers, &peer, route);
-        let caller = caller.map_err(|status| Error::new(ErrorKind::Denied, status.message()))?;
+        let caller = caller.map_err(|status| {
+            let text = status.message().to_owned();
+            match from_status(status).retry_after() {
+                Some(after) => Refusal::Later(text, after),
+                None => Refusal::Unknown(text),
+            }
+        })?;
         let requester = Requester::new(Arc::clone(state), caller, peer);
-        requester.check(Action::Admin, Target::Relay)
+        let checked = requester.check(Action::Admin, Target::Relay);
+        checked.map_err(|error| Refusal::Denied(error.to_string()))
     }
 
     /// Returns the caller of a request that [`Access::admit`] has admitted.

@@ -35,6 +35,8 @@ pub(crate) enum Incident {
     ShortOfMemory,
     /// Asked for a stream, or a list, beyond a limit of the relay.
     StreamRefused,
+    /// Spoke another protocol than HTTP/2, such as TLS on a port without it.
+    OtherProtocol,
 }
 
 /// The counts since the start.
@@ -44,7 +46,7 @@ pub(crate) struct Incidents {
     counts: LimitedCounts<KINDS>,
 }
 
-const KINDS: usize = 14;
+const KINDS: usize = 15;
 /// Minimum interval between log lines of one kind, for all peers together.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -97,6 +99,7 @@ impl Incident {
             Self::Greedy => "closed a connection with many unread bytes: memory is short",
             Self::ShortOfMemory => "refused a connection: memory is short",
             Self::StreamRefused => "refused a stream: the relay is at its limit",
+            Self::OtherProtocol => "closed a connection that spoke another protocol",
         }
     }
 }
