@@ -5,7 +5,10 @@
 
 mod address;
 #[cfg(feature = "relay")]
-#[cfg_attr(not(test), allow(dead_code, reason = "serving a cluster is not built yet"))]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "serving a cluster is not built yet")
+)]
 pub(crate) mod cluster;
 mod flag;
 mod limits;

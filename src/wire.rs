@@ -4,7 +4,10 @@
 //! presence, ranges and signs. Never logs, never waits.
 
 #[cfg(feature = "relay")]
-#[cfg_attr(not(test), allow(dead_code, reason = "serving a cluster is not built yet"))]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "serving a cluster is not built yet")
+)]
 mod cluster;
 mod codec;
 mod flags;
@@ -41,7 +44,10 @@ pub(crate) mod proto {
 pub(crate) const DUPLICATE_LISTENER: &str = "reveille-duplicate-listener";
 
 #[cfg(feature = "relay")]
-#[cfg_attr(not(test), allow(unused_imports, reason = "serving a cluster is not built yet"))]
+#[cfg_attr(
+    not(test),
+    allow(unused_imports, reason = "serving a cluster is not built yet")
+)]
 pub(crate) use cluster::{
     cluster_message_from_wire, cluster_message_to_wire, flag_hint_len, frame_entry_len,
 };

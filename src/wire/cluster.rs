@@ -41,7 +41,12 @@ mod link {
 /// # Errors
 /// `Invalid`, with field and rule.
 pub(crate) fn cluster_message_from_wire(bytes: &[u8]) -> Result<ClusterMessage> {
-    at_most("message", "bytes", bytes.len(), ClusterLimits::MESSAGE_BYTES)?;
+    at_most(
+        "message",
+        "bytes",
+        bytes.len(),
+        ClusterLimits::MESSAGE_BYTES,
+    )?;
     let message = link::Broadcast::decode(bytes)
         .map_err(|error| Error::invalid("message", "is malformed").with_source(error))?;
     let life: [u8; 16] = message
@@ -104,8 +109,16 @@ fn read_frame(frame: link::Frame) -> Result<Frame> {
     )?;
     Ok(Frame {
         number: frame.number,
-        entries: frame.entries.into_iter().map(read_entry).collect::<Result<_>>()?,
-        flags: frame.flags.into_iter().map(read_flag).collect::<Result<_>>()?,
+        entries: frame
+            .entries
+            .into_iter()
+            .map(read_entry)
+            .collect::<Result<_>>()?,
+        flags: frame
+            .flags
+            .into_iter()
+            .map(read_flag)
+            .collect::<Result<_>>()?,
     })
 }
 
@@ -116,7 +129,12 @@ fn read_entry(entry: link::FrameEntry) -> Result<FrameEntry> {
     check_text("publisher", &entry.publisher, Limits::MAX_TEXT)?;
     check_text("traceparent", &entry.traceparent, Limits::TRACEPARENT)?;
     let groups = entry.served_groups;
-    at_most("served_groups", "groups", groups.len(), ClusterLimits::GROUPS)?;
+    at_most(
+        "served_groups",
+        "groups",
+        groups.len(),
+        ClusterLimits::GROUPS,
+    )?;
     let groups = groups.iter().map(|group| GroupName::new(group));
     Ok(FrameEntry {
         queue: QueueAddress::new(&entry.storage_account, &entry.queue_name)?,
@@ -158,7 +176,12 @@ fn read_heartbeat(heartbeat: link::Heartbeat) -> Result<RelayHeartbeat> {
         return Err(Error::invalid("complete_above", "must be at most `frame`"));
     }
     let hashes = heartbeat.queue_hashes.len();
-    at_most("queue_hashes", "queues", hashes, ClusterLimits::RECENT_QUEUES)?;
+    at_most(
+        "queue_hashes",
+        "queues",
+        hashes,
+        ClusterLimits::RECENT_QUEUES,
+    )?;
     if heartbeat.queue_ages.len() != hashes {
         return Err(Error::invalid("queue_ages", "must be as many as hashes"));
     }
@@ -199,7 +222,11 @@ fn write_entry(entry: &FrameEntry) -> link::FrameEntry {
         publisher: text(&entry.publisher),
         published_at: time_to_wire(entry.published_at),
         traceparent: text(&entry.traceparent),
-        served_groups: entry.served_groups.iter().map(ToString::to_string).collect(),
+        served_groups: entry
+            .served_groups
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
         checked: entry.checked,
     }
 }

@@ -97,7 +97,8 @@ impl ClusterLink {
         Ok(())
     }
 
-    /// Does what is due: see [`ClusterLink::deadline`].
+    /// Does the work that is due at [`ClusterLink::deadline`]. The driver also calls it when the client has
+    /// connected, and before it makes a frame.
     pub(crate) fn on_tick(&mut self, connects: u64, now: Tick, rng: &mut fastrand::Rng) {
         if self.phase == Phase::Ended {
             return;

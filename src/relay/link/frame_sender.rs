@@ -49,7 +49,11 @@ impl FrameSender {
             repeat_at: now + RETURN_WITHIN,
             overdue: false,
         });
-        if frame.entries.iter().any(|entry| entry.notifications >= BURST) {
+        if frame
+            .entries
+            .iter()
+            .any(|entry| entry.notifications >= BURST)
+        {
             self.paused_until = now + BURST_PAUSE;
         }
     }

@@ -11,7 +11,9 @@ pub(super) struct Isolation {
     phase: Phase,
     /// How long the link must hold before this isolation ends.
     hold: Duration,
+    /// The end of the last isolation; that of the start is none.
     ended_at: Option<Tick>,
+    starting: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +38,7 @@ impl Isolation {
             phase: Phase::Isolated,
             hold: Duration::ZERO,
             ended_at: None,
+            starting: true,
         }
     }
 
@@ -79,7 +82,8 @@ impl Isolation {
 
     fn end(&mut self, now: Tick) -> Change {
         self.phase = Phase::Connected;
-        self.ended_at = Some(now);
+        self.ended_at = (!self.starting).then_some(now);
+        self.starting = false;
         Change::Ended
     }
 }

@@ -62,7 +62,9 @@ impl PeerTable {
     }
 
     pub(super) fn stats(&self, now: Tick) -> impl Iterator<Item = PeerStats> {
-        self.peers.iter().map(move |(life, peer)| peer.stats(*life, now))
+        self.peers
+            .iter()
+            .map(move |(life, peer)| peer.stats(*life, now))
     }
 
     #[cfg(test)]
@@ -73,9 +75,8 @@ impl PeerTable {
     /// Removes the peer that is silent for longest, of those that are missing or left if there are
     /// any; returns whether it was present.
     fn displace(&mut self) -> bool {
-        let order = |(life, peer): (&LifeId, &Peer)| {
-            (!peer.is_settled(), peer.heard_at_return(), *life)
-        };
+        let order =
+            |(life, peer): (&LifeId, &Peer)| (!peer.is_settled(), peer.heard_at_return(), *life);
         let Some((is_present, _, life)) = self.peers.iter().map(order).min() else {
             return false;
         };

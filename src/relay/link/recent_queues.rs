@@ -69,7 +69,11 @@ impl RecentQueues {
             && now.since(at) >= RECENT_FOR
         {
             self.confirmed.pop_front();
-            while self.by_frame.first().is_some_and(|(frame, _)| *frame <= newest) {
+            while self
+                .by_frame
+                .first()
+                .is_some_and(|(frame, _)| *frame <= newest)
+            {
                 self.remove_oldest();
             }
         }
@@ -81,7 +85,9 @@ impl RecentQueues {
 
     pub(super) fn list(&self) -> Vec<RecentQueue> {
         let queues = self.by_frame.iter();
-        queues.map(|&(frame, hash)| RecentQueue { hash, frame }).collect()
+        queues
+            .map(|&(frame, hash)| RecentQueue { hash, frame })
+            .collect()
     }
 
     fn remove_oldest(&mut self) {

@@ -1,14 +1,10 @@
 //! Some links and a broker in memory, on virtual time.
 //!
-//! The broker keeps the order of each connection and loses what is in flight when one breaks. A
+//! The broker keeps the order of each connection, and a broken one loses its messages in flight. A
 //! test can drop, delay and copy messages, cut connections, pause and end relays, and part the
 //! relays into two sides.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -41,6 +37,7 @@ pub(super) struct World {
 
 pub(super) struct Node {
     pub(super) life: LifeId,
+    pub(super) started_at: Tick,
     pub(super) link: Option<ClusterLink>,
     /// The number of the connection, and what the client tells of it.
     connection: u64,
@@ -66,6 +63,7 @@ pub(super) struct Node {
     published: Vec<Bytes>,
     last_sent: Tick,
     last_delivered: Tick,
+    tick_at: Tick,
 }
 
 /// A message on its way.
@@ -84,8 +82,17 @@ pub(super) enum Kind {
 }
 
 enum Event {
-    Broker { from: usize, connection: u64, bytes: Bytes },
-    Deliver { from: usize, to: usize, connection: u64, bytes: Bytes },
+    Broker {
+        from: usize,
+        connection: u64,
+        bytes: Bytes,
+    },
+    Deliver {
+        from: usize,
+        to: usize,
+        connection: u64,
+        bytes: Bytes,
+    },
     Tick(usize),
     Connect(usize),
 }
@@ -133,6 +140,7 @@ impl Node {
         };
         Self {
             life,
+            started_at: now,
             link: Some(ClusterLink::new(config, now)),
             connection: 0,
             connects: 0,
@@ -151,6 +159,7 @@ impl Node {
             published: Vec::new(),
             last_sent: Tick::default(),
             last_delivered: Tick::default(),
+            tick_at: Tick::NEVER,
         }
     }
 
@@ -158,6 +167,10 @@ impl Node {
     pub(super) fn woken(&self, queue: u64) -> Tick {
         let woken = self.woken.get(&hash(queue)).copied().unwrap_or_default();
         woken.max(self.all_woken)
+    }
+
+    pub(super) fn last_published(&self) -> Bytes {
+        self.published.last().expect("a message").clone()
     }
 
     pub(super) fn link(&self) -> &ClusterLink {
@@ -218,7 +231,7 @@ impl World {
         self.drive(node);
     }
 
-    /// Cuts a relay's connection for a time; what is in flight is lost.
+    /// Cuts a relay's connection for a time; its messages in flight are lost.
     pub(super) fn cut(&mut self, node: usize, span: Duration) {
         let own = &mut self.nodes[node];
         (own.connected, own.connection) = (false, own.connection + 1);
@@ -242,7 +255,8 @@ impl World {
     }
 
     pub(super) fn pause(&mut self, node: usize, span: Duration) {
-        self.nodes[node].paused_until = self.now + span;
+        let until = &mut self.nodes[node].paused_until;
+        *until = (*until).max(self.now + span);
     }
 
     /// Drops what the filter names, until another is set.
@@ -284,7 +298,8 @@ impl World {
 
     pub(super) fn checks(&self, node: usize) -> usize {
         let log = self.nodes[node].log.iter();
-        log.filter(|(_, action)| matches!(action, Action::CheckGroups(_))).count()
+        log.filter(|(_, action)| matches!(action, Action::CheckGroups(_)))
+            .count()
     }
 
     /// Returns when the action was first taken since the log was forgotten.
@@ -296,7 +311,36 @@ impl World {
     /// Returns the frames that a relay has published with this number, with copies.
     pub(super) fn published(&self, node: usize, number: u64) -> Vec<Bytes> {
         let is_frame = |bytes: &&Bytes| kind(bytes) == Kind::Frame(number);
-        self.nodes[node].published.iter().filter(is_frame).cloned().collect()
+        self.nodes[node]
+            .published
+            .iter()
+            .filter(is_frame)
+            .cloned()
+            .collect()
+    }
+
+    /// Takes the actions of a relay after a call of the test.
+    pub(super) fn wake(&mut self, node: usize) {
+        self.drive(node);
+    }
+
+    /// Hands a message to a relay, past the broker.
+    pub(super) fn hand(&mut self, node: usize, bytes: &Bytes) {
+        let connection = self.nodes[node].connection;
+        self.deliver(node, node, connection, bytes);
+    }
+
+    /// Returns how many heartbeats a relay has published.
+    pub(super) fn heartbeats(&self, node: usize) -> usize {
+        let kinds = self.kinds_published(node);
+        kinds
+            .iter()
+            .filter(|kind| matches!(kind, Kind::Heartbeat(_)))
+            .count()
+    }
+
+    pub(super) fn kinds_published(&self, node: usize) -> Vec<Kind> {
+        self.nodes[node].published.iter().map(kind).collect()
     }
 
     fn push(&mut self, at: Tick, event: Event) {
@@ -315,11 +359,25 @@ impl World {
             return self.push(until, event);
         }
         match event {
-            Event::Broker { from, connection, bytes } => self.distribute(from, connection, &bytes),
-            Event::Deliver { from, to, connection, bytes } => {
+            Event::Broker {
+                from,
+                connection,
+                bytes,
+            } => self.distribute(from, connection, &bytes),
+            Event::Deliver {
+                from,
+                to,
+                connection,
+                bytes,
+            } => {
                 self.deliver(from, to, connection, &bytes);
             }
-            Event::Tick(node) => self.drive(node),
+            // An earlier one has taken its place.
+            Event::Tick(node) if self.nodes[node].tick_at > self.now => {}
+            Event::Tick(node) => {
+                self.nodes[node].tick_at = Tick::NEVER;
+                self.drive(node);
+            }
             Event::Connect(node) => self.connect(node),
         }
     }
@@ -347,15 +405,24 @@ impl World {
             if !self.nodes[to].connected || side != sender {
                 continue;
             }
-            let jitter = self.rng.u64(0..=u64::try_from(self.jitter.as_nanos()).expect("short"));
+            let jitter = self
+                .rng
+                .u64(0..=u64::try_from(self.jitter.as_nanos()).expect("short"));
             let at = self.now + LATENCY + Duration::from_nanos(jitter);
             let at = at.max(self.nodes[to].last_delivered);
             self.nodes[to].last_delivered = at;
             let connection = self.nodes[to].connection;
-            let deliver = || Event::Deliver { from, to, connection, bytes: bytes.clone() };
+            let deliver = || Event::Deliver {
+                from,
+                to,
+                connection,
+                bytes: bytes.clone(),
+            };
             self.push(at, deliver());
             if let Some(copies) = self.copies {
-                let late = self.rng.u64(0..u64::try_from(copies.as_nanos()).expect("short"));
+                let late = self
+                    .rng
+                    .u64(0..u64::try_from(copies.as_nanos()).expect("short"));
                 self.push(at + Duration::from_nanos(late), deliver());
             }
         }
@@ -367,7 +434,8 @@ impl World {
         }
         let own = &mut self.nodes[to];
         if let Some(link) = &mut own.link {
-            link.on_message(bytes, own.connects, self.now).expect("a message of a relay");
+            link.on_message(bytes, own.connects, self.now)
+                .expect("a message of a relay");
             self.drive(to);
         }
     }
@@ -377,16 +445,14 @@ impl World {
         (self.drops)(&Passage { from, to, kind, at })
     }
 
-    /// Does what is due at a relay, and takes its actions.
+    /// Does the work that is due at a relay, and takes its actions.
     fn drive(&mut self, node: usize) {
         let now = self.now;
         let own = &mut self.nodes[node];
         let Some(link) = own.link.as_mut().filter(|_| own.paused_until <= now) else {
             return;
         };
-        if now >= link.deadline() {
-            link.on_tick(own.connects, now, &mut self.rng);
-        }
+        link.on_tick(own.connects, now, &mut self.rng);
         if !own.pending.is_empty() && link.frame_due_at().is_some_and(|at| at <= now) {
             let mut draft = FrameDraft::new();
             while draft.has_room()
@@ -401,11 +467,17 @@ impl World {
         if let Some(due) = link.frame_due_at().filter(|_| !own.pending.is_empty()) {
             next = next.min(due);
         }
-        while let Some(action) = self.nodes[node].link.as_mut().and_then(ClusterLink::next_action) {
+        while let Some(action) = self.nodes[node]
+            .link
+            .as_mut()
+            .and_then(ClusterLink::next_action)
+        {
             self.act(node, action);
         }
-        if next < Tick::NEVER {
-            self.push(next.max(now + Duration::from_nanos(1)), Event::Tick(node));
+        let next = next.max(now + Duration::from_nanos(1));
+        if next < self.nodes[node].tick_at {
+            self.nodes[node].tick_at = next;
+            self.push(next, Event::Tick(node));
         }
     }
 
@@ -420,7 +492,14 @@ impl World {
                     let at = own.last_sent.max(now + LATENCY);
                     own.last_sent = at;
                     let connection = own.connection;
-                    self.push(at, Event::Broker { from: node, connection, bytes });
+                    self.push(
+                        at,
+                        Event::Broker {
+                            from: node,
+                            connection,
+                            bytes,
+                        },
+                    );
                 }
             }
             Action::Apply { life, frame, .. } => {
