@@ -32,6 +32,7 @@ mod heartbeat_sender;
 mod isolation;
 mod peer;
 mod peer_table;
+mod receive;
 mod recent_queues;
 
 #[cfg(test)]

@@ -1,25 +1,25 @@
-//! The link's entry points: bytes, ticks and frames in; actions out.
+//! The link's entry points for its driver: ticks and frames in, actions out. Messages enter in
+//! `receive`.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{
-    action::{Action, LinkFailure, Resync},
-    config::{BURST_PAUSE, HEARTBEAT, ISOLATED_AFTER, LinkConfig, READY_AFTER},
+    action::{Action, Resync},
+    config::{HEARTBEAT, ISOLATED_AFTER, LinkConfig, READY_AFTER},
     frame_draft::FrameDraft,
     frame_sender::FrameSender,
-    heartbeat_sender::{HeartbeatSender, Return},
+    heartbeat_sender::{HeartbeatSender, fingerprint},
     isolation::{Change, Isolation},
-    peer::{Peer, PeerStats, Silence},
-    peer_table::{Added, PeerTable},
+    peer::PeerStats,
+    peer_table::PeerTable,
     recent_queues::RecentQueues,
 };
 use crate::{
-    base::{backoff::about, clock::Tick, fault::planted, fnv::fnv1a},
-    error::Result,
+    base::{backoff::about, clock::Tick, fault::planted},
     types::cluster::{
-        ClusterContent, ClusterMessage, Frame, LifeId, RelayHeartbeat, RelayStatus, queue_hash,
+        ClusterContent, ClusterMessage, Frame, RelayHeartbeat, RelayStatus, queue_hash,
     },
     wire::{cluster_message_from_wire, cluster_message_to_wire},
 };
@@ -27,32 +27,32 @@ use crate::{
 /// One relay's part in a cluster. After each call the driver takes the actions until there are none.
 #[derive(Debug)]
 pub(crate) struct ClusterLink {
-    config: LinkConfig,
+    pub(super) config: LinkConfig,
     started_at: Tick,
     /// The client's count of connects when it was last read.
     connects: u64,
-    frames: FrameSender,
-    heartbeats: HeartbeatSender,
-    recent: RecentQueues,
-    peers: PeerTable,
-    interruptions: Interruptions,
+    pub(super) frames: FrameSender,
+    pub(super) heartbeats: HeartbeatSender,
+    pub(super) recent: RecentQueues,
+    pub(super) peers: PeerTable,
+    pub(super) interruptions: Interruptions,
     isolation: Isolation,
     /// Open streams and known queues, for the list of relays.
     load: (u64, u64),
-    phase: Phase,
-    actions: VecDeque<Action>,
+    pub(super) phase: Phase,
+    pub(super) actions: VecDeque<Action>,
 }
 
 /// C7: how often messages of peers may have been lost on this relay's own connection.
 #[derive(Debug, Default)]
-struct Interruptions {
-    count: u64,
-    /// Of those, an own heartbeat that was sent after them has returned.
-    settled: u64,
+pub(super) struct Interruptions {
+    pub(super) count: u64,
+    /// An own heartbeat has returned that was sent after so many of them.
+    pub(super) settled: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Open,
     /// The last heartbeat is sent.
     Left,
@@ -78,27 +78,8 @@ impl ClusterLink {
         }
     }
 
-    /// Takes a message of the broker. `connects` is the client's count of connects, read before the
-    /// message was taken from its channel.
-    ///
-    /// # Errors
-    /// `Invalid`, if the message breaks a rule. It counts as lost; the caller counts and logs it.
-    pub(crate) fn on_message(&mut self, bytes: &Bytes, connects: u64, now: Tick) -> Result<()> {
-        if self.phase == Phase::Ended {
-            return Ok(());
-        }
-        self.observe(connects, now);
-        let message = cluster_message_from_wire(bytes)?;
-        match message.life == self.config.life {
-            true => self.on_own(&message.content, bytes, now),
-            false => self.on_peer(message, bytes, now),
-        }
-        self.update_isolation(now);
-        Ok(())
-    }
-
-    /// Does the work that is due at [`ClusterLink::deadline`]. The driver also calls it when the client has
-    /// connected, and before it makes a frame.
+    /// Does the work that is due at [`ClusterLink::deadline`]. The driver also calls it when the
+    /// client has connected, and before it makes a frame.
     pub(crate) fn on_tick(&mut self, connects: u64, now: Tick, rng: &mut fastrand::Rng) {
         if self.phase == Phase::Ended {
             return;
@@ -139,7 +120,7 @@ impl ClusterLink {
             return None;
         }
         if planted!(self.config.fault, LinkFrameRebuilt) && self.is_in_flight() {
-            return Some(Tick::default() + BURST_PAUSE);
+            return Some(Tick::default());
         }
         self.frames.due_at(self.heartbeats.returned())
     }
@@ -228,7 +209,7 @@ impl ClusterLink {
     }
 
     /// C7: notes interruptions before a message or a tick is handled.
-    fn observe(&mut self, connects: u64, now: Tick) {
+    pub(super) fn observe(&mut self, connects: u64, now: Tick) {
         if connects != self.connects {
             self.connects = connects;
             self.interruptions.count += 1;
@@ -254,7 +235,7 @@ impl ClusterLink {
         since + ISOLATED_AFTER
     }
 
-    fn update_isolation(&mut self, now: Tick) {
+    pub(super) fn update_isolation(&mut self, now: Tick) {
         match self.isolation.update(self.is_isolated(now), now) {
             Some(Change::Began) if !planted!(self.config.fault, LinkIsolationUntold) => {
                 self.actions.push_back(Action::Degraded(true));
@@ -289,8 +270,8 @@ impl ClusterLink {
             queues: self.recent.list(),
             leaving,
             status: RelayStatus {
-                relay_id: self.config.relay_id.clone(),
-                version: self.config.version.clone(),
+                relay_id: Arc::clone(&self.config.relay_id),
+                version: Arc::clone(&self.config.version),
                 streams: self.load.0,
                 queues: self.load.1,
                 degraded: self.is_degraded(now),
@@ -305,123 +286,6 @@ impl ClusterLink {
         self.actions.push_back(Action::Publish(bytes));
     }
 
-    fn on_own(&mut self, content: &ClusterContent, bytes: &Bytes, now: Tick) {
-        let result = match content {
-            ClusterContent::Frame(frame) => self.on_own_frame(frame.number, bytes, now),
-            ClusterContent::Heartbeat(own) => self.on_own_heartbeat(own.number, bytes, now),
-            ClusterContent::Unknown => Ok(()),
-        };
-        if let Err(failure) = result
-            && !planted!(self.config.fault, LinkSecondMachineIgnored)
-        {
-            self.phase = Phase::Ended;
-            self.actions.push_back(Action::End(failure));
-        }
-    }
-
-    fn on_own_frame(&mut self, number: u64, bytes: &Bytes, now: Tick) -> Result<(), LinkFailure> {
-        if self.frames.on_return(number, bytes)? {
-            self.recent.confirm(number, now);
-            self.actions.push_back(Action::Confirmed(number));
-        }
-        Ok(())
-    }
-
-    fn on_own_heartbeat(
-        &mut self,
-        number: u64,
-        bytes: &Bytes,
-        now: Tick,
-    ) -> Result<(), LinkFailure> {
-        let returned = self.heartbeats.on_return(number, fingerprint(bytes))?;
-        let Return::New {
-            skipped,
-            interruptions,
-        } = returned
-        else {
-            return Ok(());
-        };
-        if planted!(self.config.fault, LinkOldReturnTrusted) {
-            self.heartbeats.take_as_fresh(now);
-        }
-        if skipped && !planted!(self.config.fault, LinkEventsTrusted) {
-            self.interruptions.count += 1;
-        }
-        self.interruptions.settled = self.interruptions.settled.max(interruptions);
-        self.judge_peers();
-        Ok(())
-    }
-
-    fn judge_peers(&mut self) {
-        let fault = self.config.fault;
-        let counts = (self.heartbeats.returns(), self.interruptions.count);
-        for (life, silence) in self.peers.judge(counts, fault) {
-            match silence {
-                Silence::MissingWithGap => self.actions.push_back(Action::Resync(Resync::All)),
-                _ if planted!(fault, LinkMissingNoCheck) => {}
-                _ => self.actions.push_back(Action::CheckGroups(life)),
-            }
-        }
-    }
-
-    fn on_peer(&mut self, message: ClusterMessage, bytes: &Bytes, now: Tick) {
-        match message.content {
-            ClusterContent::Frame(frame) => self.on_peer_frame(message.life, frame, now),
-            ClusterContent::Heartbeat(heartbeat) => {
-                self.on_peer_heartbeat(message.life, &heartbeat, fingerprint(bytes), now);
-            }
-            ClusterContent::Unknown => {}
-        }
-    }
-
-    fn on_peer_frame(&mut self, life: LifeId, frame: Frame, now: Tick) {
-        let (returns, fault) = (self.heartbeats.returns(), self.config.fault);
-        let peer = self.peer(life, frame.number - 1, now);
-        if !peer.on_frame(frame.number, fault) {
-            return;
-        }
-        peer.heard(returns, now, fault);
-        let in_full = peer.has_gap() && !planted!(fault, LinkServedInGap);
-        self.actions.push_back(Action::Apply {
-            life,
-            frame,
-            in_full,
-        });
-    }
-
-    fn on_peer_heartbeat(
-        &mut self,
-        life: LifeId,
-        heartbeat: &RelayHeartbeat,
-        fingerprint: u64,
-        now: Tick,
-    ) {
-        let (returns, fault) = (self.heartbeats.returns(), self.config.fault);
-        let settled = self.interruptions.settled;
-        let peer = self.peer(life, heartbeat.frame, now);
-        if peer.is_copy(fingerprint) && !planted!(fault, LinkCopyTrusted) {
-            return;
-        }
-        peer.heard(returns, now, fault);
-        if let Some(resync) = peer.on_heartbeat(heartbeat, settled, fault) {
-            self.actions.push_back(Action::Resync(resync));
-        }
-    }
-
-    /// Returns the peer of this life; a new one may displace another.
-    fn peer(&mut self, life: LifeId, before: u64, now: Tick) -> &mut Peer {
-        let (returns, settled) = (self.heartbeats.returns(), self.interruptions.settled);
-        let new = || Peer::new(settled, returns, now);
-        let (peer, added) = self.peers.peer(life, new);
-        if added == Added::InPlaceOfAnother {
-            self.actions.push_back(Action::Resync(Resync::All));
-        }
-        if added != Added::No && planted!(self.config.fault, LinkNewPeerTrusted) {
-            peer.begin_at(before);
-        }
-        peer
-    }
-
     /// Puts more entries under the number of the frame in flight: a planted fault.
     fn rebuild(&self, frame: &mut Frame) {
         if let Ok(message) = cluster_message_from_wire(self.frames.bytes())
@@ -431,9 +295,4 @@ impl ClusterLink {
             frame.entries.splice(0..0, sent.entries);
         }
     }
-}
-
-/// Two heartbeats with one fingerprint count as copies. By chance that is one in 2^61.
-fn fingerprint(bytes: &Bytes) -> u64 {
-    fnv1a(bytes.iter().copied())
 }

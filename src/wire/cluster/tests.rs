@@ -152,7 +152,7 @@ fn a_message_that_breaks_a_rule_is_refused_with_field_and_rule() {
         (
             "publisher",
             link::FrameEntry {
-                publisher: long.clone(),
+                publisher: long,
                 ..entry()
             },
         ),

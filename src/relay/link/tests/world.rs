@@ -4,7 +4,11 @@
 //! test can drop, delay and copy messages, cut connections, pause and end relays, and part the
 //! relays into two sides.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 
@@ -64,6 +68,8 @@ pub(super) struct Node {
     last_sent: Tick,
     last_delivered: Tick,
     tick_at: Tick,
+    /// Events that happened while it was paused.
+    held: VecDeque<Event>,
 }
 
 /// A message on its way.
@@ -95,6 +101,7 @@ enum Event {
     },
     Tick(usize),
     Connect(usize),
+    Resume(usize),
 }
 
 const LATENCY: Duration = Duration::from_micros(200);
@@ -160,6 +167,7 @@ impl Node {
             last_sent: Tick::default(),
             last_delivered: Tick::default(),
             tick_at: Tick::NEVER,
+            held: VecDeque::new(),
         }
     }
 
@@ -257,6 +265,8 @@ impl World {
     pub(super) fn pause(&mut self, node: usize, span: Duration) {
         let until = &mut self.nodes[node].paused_until;
         *until = (*until).max(self.now + span);
+        let until = *until;
+        self.push(until, Event::Resume(node));
     }
 
     /// Drops what the filter names, until another is set.
@@ -350,14 +360,32 @@ impl World {
 
     fn handle(&mut self, event: Event) {
         let node = match &event {
-            Event::Broker { .. } => None,
+            Event::Broker { .. } | Event::Resume(_) => None,
             Event::Deliver { to, .. } => Some(*to),
             Event::Tick(node) | Event::Connect(node) => Some(*node),
         };
-        let paused = node.map(|node| self.nodes[node].paused_until);
-        if let Some(until) = paused.filter(|until| *until > self.now) {
-            return self.push(until, event);
+        if let Some(node) = node
+            && (self.is_paused(node) || !self.nodes[node].held.is_empty())
+        {
+            return self.nodes[node].held.push_back(event);
         }
+        self.act_on(event);
+    }
+
+    fn is_paused(&self, node: usize) -> bool {
+        self.nodes[node].paused_until > self.now
+    }
+
+    /// A paused relay continues: its events come in the order in which they happened.
+    fn resume(&mut self, node: usize) {
+        while !self.is_paused(node)
+            && let Some(event) = self.nodes[node].held.pop_front()
+        {
+            self.act_on(event);
+        }
+    }
+
+    fn act_on(&mut self, event: Event) {
         match event {
             Event::Broker {
                 from,
@@ -379,6 +407,7 @@ impl World {
                 self.drive(node);
             }
             Event::Connect(node) => self.connect(node),
+            Event::Resume(node) => self.resume(node),
         }
     }
 
