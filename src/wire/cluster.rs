@@ -183,7 +183,10 @@ fn read_heartbeat(heartbeat: link::Heartbeat) -> Result<RelayHeartbeat> {
         ClusterLimits::RECENT_QUEUES,
     )?;
     if heartbeat.queue_ages.len() != hashes {
-        return Err(Error::invalid("queue_ages", "must be as many as hashes"));
+        return Err(Error::invalid(
+            "queue_ages",
+            "must be as many as `queue_hashes`",
+        ));
     }
     check_text("relay_id", &heartbeat.relay_id, Limits::MAX_TEXT)?;
     check_text("version", &heartbeat.version, Limits::MAX_TEXT)?;
