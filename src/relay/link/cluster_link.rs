@@ -3,8 +3,6 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use bytes::Bytes;
-
 use super::{
     action::{Action, Resync},
     config::{HEARTBEAT, ISOLATED_AFTER, LinkConfig, READY_AFTER},
