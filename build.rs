@@ -33,5 +33,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "crate::wire::WatchFlagResponse",
         )
         .compile_fds(descriptors)?;
+    if env::var_os("CARGO_FEATURE_RELAY").is_some() {
+        // Apart from the other files: reflection shows the protocol of the clients only.
+        let link = protox::compile(["reveille/link/v1/link.proto"], ["proto"])?;
+        tonic_prost_build::configure()
+            .bytes(".")
+            .compile_fds(link)?;
+    }
     Ok(())
 }

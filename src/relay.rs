@@ -2,6 +2,11 @@
 
 pub mod auth;
 pub(crate) mod hub;
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "serving a cluster is not built yet")
+)]
+pub(crate) mod link;
 pub(crate) mod node;
 pub(crate) mod runtime;
 pub(crate) mod server;

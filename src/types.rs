@@ -4,6 +4,12 @@
 //! Plain data with its rules. Knows neither the wire format nor any transport.
 
 mod address;
+#[cfg(feature = "relay")]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "serving a cluster is not built yet")
+)]
+pub(crate) mod cluster;
 mod flag;
 mod limits;
 mod name;

@@ -3,6 +3,12 @@
 //! Only this module, `server` and `client` know gRPC. Checks what the shared types do not enforce:
 //! presence, ranges and signs. Never logs, never waits.
 
+#[cfg(feature = "relay")]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "serving a cluster is not built yet")
+)]
+mod cluster;
 mod codec;
 mod flags;
 mod notify;
@@ -37,6 +43,14 @@ pub(crate) mod proto {
 /// The response header of a flag watch whose listener id another stream uses.
 pub(crate) const DUPLICATE_LISTENER: &str = "reveille-duplicate-listener";
 
+#[cfg(feature = "relay")]
+#[cfg_attr(
+    not(test),
+    allow(unused_imports, reason = "serving a cluster is not built yet")
+)]
+pub(crate) use cluster::{
+    cluster_message_from_wire, cluster_message_to_wire, flag_hint_len, frame_entry_len,
+};
 pub(crate) use codec::Codec;
 pub(crate) use flags::flag_to_wire;
 pub(crate) use flags::{flag_event, flag_from_wire};

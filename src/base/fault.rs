@@ -290,6 +290,42 @@ pub(crate) enum Fault {
     UncertaintyNotNoted,
     /// Hand-over: a message that the next machine may have stored expires.
     UncertainExpired,
+    /// Cluster, C2: a frame that is published again has more entries under the same number.
+    LinkFrameRebuilt,
+    /// Cluster, C2: a frame is published once.
+    LinkFrameNotRepeated,
+    /// Cluster, C2: an own number with other bytes is ignored.
+    LinkSecondMachineIgnored,
+    /// Cluster, C3: a frame that was received before is applied again.
+    LinkFrameAppliedTwice,
+    /// Cluster, C3: numbers that a frame skips do not join the gap.
+    LinkGapForgotten,
+    /// Cluster, C3: a served group is given nothing although an earlier frame was missed.
+    LinkServedInGap,
+    /// Cluster, C4: queues leave the list of a heartbeat, and its lower bound stays.
+    LinkRecentCutSilently,
+    /// Cluster, C5: a number that goes back is no resync.
+    LinkNumberBackTrusted,
+    /// Cluster, C5: the numbers of heartbeats are not compared.
+    LinkHeartbeatUnread,
+    /// Cluster, C5: a new peer begins at its first number.
+    LinkNewPeerTrusted,
+    /// Cluster, C5: a copy of a heartbeat counts as a number that goes back.
+    LinkCopyTrusted,
+    /// Cluster, C7: groups check nothing when a peer is missing.
+    LinkMissingNoCheck,
+    /// Cluster, C7: a peer that goes missing after an interruption is no resync.
+    LinkInterruptionIgnored,
+    /// Cluster, C7: only the client's events are interruptions.
+    LinkEventsTrusted,
+    /// Cluster, C7: a peer that was missing before is judged as early as any other.
+    LinkFlapJudgedEarly,
+    /// Cluster, C9: `degraded` is not told when an isolation begins.
+    LinkIsolationUntold,
+    /// Cluster, C9: an old own heartbeat ends an isolation.
+    LinkOldReturnTrusted,
+    /// Cluster, C9: the end of an isolation is no resync.
+    LinkIsolationEndTrusted,
 }
 
 impl Fault {

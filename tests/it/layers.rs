@@ -36,7 +36,12 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ),
     (
         "cores",
-        &["relay/hub", "client/session", "listener/scaling"],
+        &[
+            "relay/hub",
+            "relay/link",
+            "client/session",
+            "listener/scaling",
+        ],
     ),
     ("stores", &["store", "relay/auth", "relay/runtime"]),
     (

@@ -1,5 +1,6 @@
 //! The rules of docs/protocol.md and the invariants of docs/reliability.md: each number that is cited
-//! has its heading, and each test, fault and file that the pages name exists.
+//! has its heading, and each test, fault and file that the pages name exists; those of
+//! docs/cluster.md as well.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,6 +11,7 @@ use crate::sources::{Source, read, root};
 
 const PROTOCOL: &str = "docs/protocol.md";
 const RELIABILITY: &str = "docs/reliability.md";
+const CLUSTER: &str = "docs/cluster.md";
 /// The rules that the protocol had when its page was written. More may follow, none goes.
 const RULES: u32 = 23;
 
@@ -131,7 +133,7 @@ fn every_test_fault_and_file_that_the_pages_name_exists() {
         .collect();
     let faults = page("src/base/fault.rs");
     let mut missing = Vec::new();
-    for path in [PROTOCOL, RELIABILITY] {
+    for path in [PROTOCOL, RELIABILITY, CLUSTER] {
         let text = page(path);
         for name in named("Tested by: ", &text) {
             let function = format!("fn {name}(");

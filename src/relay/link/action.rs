@@ -1,0 +1,45 @@
+//! What the link asks its driver to do.
+
+use bytes::Bytes;
+
+use crate::types::cluster::{Frame, LifeId};
+
+/// A step for the driver. The order of the actions matters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Publish to all relays. May be dropped: the link publishes again.
+    Publish(Bytes),
+    /// Count a peer's increments, and read the flags in it.
+    Apply {
+        life: LifeId,
+        frame: Frame,
+        /// An earlier frame of this peer was missed. So groups are given the entries in full, even
+        /// those that the sender's members served: the missed causes are not served.
+        in_full: bool,
+    },
+    /// A frame may be missed: wake the subscribers, and read the watched flags.
+    Resync(Resync),
+    /// The peer is missing: each group checks its queue once.
+    CheckGroups(LifeId),
+    /// Frames up to this number are confirmed: answer the publishers of their causes.
+    Confirmed(u64),
+    /// The state `degraded` has changed: tell all streams.
+    Degraded(bool),
+    /// The relay must end.
+    End(LinkFailure),
+}
+
+/// The queues whose subscribers are woken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Resync {
+    /// The queues with these hashes; a hash may have no queue here.
+    Queues(Vec<u64>),
+    All,
+}
+
+/// Why the relay must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LinkFailure {
+    /// Another machine sends as this life: a clone of this one.
+    SecondMachine,
+}

@@ -1,0 +1,296 @@
+//! The link's entry points for its driver: ticks and frames in, actions out. Messages enter in
+//! `receive`.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use super::{
+    action::{Action, Resync},
+    config::{HEARTBEAT, ISOLATED_AFTER, LinkConfig, READY_AFTER},
+    frame_draft::FrameDraft,
+    frame_sender::FrameSender,
+    heartbeat_sender::{HeartbeatSender, fingerprint},
+    isolation::{Change, Isolation},
+    peer::PeerStats,
+    peer_table::PeerTable,
+    recent_queues::RecentQueues,
+};
+use crate::{
+    base::{backoff::about, clock::Tick, fault::planted},
+    types::cluster::{
+        ClusterContent, ClusterMessage, Frame, RelayHeartbeat, RelayStatus, queue_hash,
+    },
+    wire::{cluster_message_from_wire, cluster_message_to_wire},
+};
+
+/// One relay's part in a cluster. After each call the driver takes the actions until there are none.
+#[derive(Debug)]
+pub(crate) struct ClusterLink {
+    pub(super) config: LinkConfig,
+    started_at: Tick,
+    /// The client's count of connects when it was last read.
+    connects: u64,
+    pub(super) frames: FrameSender,
+    pub(super) heartbeats: HeartbeatSender,
+    pub(super) recent: RecentQueues,
+    pub(super) peers: PeerTable,
+    pub(super) interruptions: Interruptions,
+    isolation: Isolation,
+    /// Open streams and known queues, for the list of relays.
+    load: (u64, u64),
+    pub(super) phase: Phase,
+    pub(super) actions: VecDeque<Action>,
+}
+
+/// C7: how often messages of peers may have been lost on this relay's own connection.
+#[derive(Debug, Default)]
+pub(super) struct Interruptions {
+    pub(super) count: u64,
+    /// An own heartbeat has returned that was sent after so many of them.
+    pub(super) settled: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Open,
+    /// The last heartbeat is sent.
+    Left,
+    /// The link does nothing more.
+    Ended,
+}
+
+impl ClusterLink {
+    pub(crate) fn new(config: LinkConfig, now: Tick) -> Self {
+        Self {
+            started_at: now,
+            connects: 0,
+            frames: FrameSender::default(),
+            heartbeats: HeartbeatSender::default(),
+            recent: RecentQueues::new(config.fault),
+            peers: PeerTable::default(),
+            interruptions: Interruptions::default(),
+            isolation: Isolation::new(),
+            load: (0, 0),
+            phase: Phase::Open,
+            actions: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// Does the work that is due at [`ClusterLink::deadline`]. The driver also calls it when the
+    /// client has connected, and before it makes a frame.
+    pub(crate) fn on_tick(&mut self, connects: u64, now: Tick, rng: &mut fastrand::Rng) {
+        if self.phase == Phase::Ended {
+            return;
+        }
+        self.observe(connects, now);
+        if now >= self.frames.repeat_at() {
+            self.repeat_frame(now);
+        }
+        if self.phase == Phase::Open && now >= self.heartbeats.due {
+            self.heartbeats.due = now + about(HEARTBEAT, rng);
+            self.send_heartbeat(false, now);
+        }
+        self.update_isolation(now);
+    }
+
+    /// Returns the next time at which [`ClusterLink::on_tick`] has something to do.
+    pub(crate) fn deadline(&self) -> Tick {
+        if self.phase == Phase::Ended {
+            return Tick::NEVER;
+        }
+        let heartbeat = match self.phase {
+            Phase::Open => self.heartbeats.due,
+            _ => Tick::NEVER,
+        };
+        let isolated = match self.isolation.is_degraded() {
+            true => Tick::NEVER,
+            false => self.isolated_at(),
+        };
+        heartbeat
+            .min(self.frames.repeat_at())
+            .min(self.isolation.deadline())
+            .min(isolated)
+    }
+
+    /// Returns when the next frame may be made, or `None` until a message of the broker allows it.
+    pub(crate) fn frame_due_at(&self) -> Option<Tick> {
+        if self.phase != Phase::Open {
+            return None;
+        }
+        if planted!(self.config.fault, LinkFrameRebuilt) && self.is_in_flight() {
+            return Some(Tick::default());
+        }
+        self.frames.due_at(self.heartbeats.returned())
+    }
+
+    /// Sends a frame and returns its number; an empty one is not sent. Its causes are confirmed
+    /// when [`Action::Confirmed`] names this number or a later one. The caller has asked
+    /// [`ClusterLink::frame_due_at`].
+    pub(crate) fn send_frame(&mut self, draft: FrameDraft, now: Tick) -> Option<u64> {
+        if draft.is_empty() || self.frame_due_at().is_none_or(|at| now < at) {
+            debug_assert!(draft.is_empty(), "no frame is due");
+            return None;
+        }
+        let mut frame = draft.frame;
+        frame.number = self.frames.next_number();
+        if planted!(self.config.fault, LinkFrameRebuilt) && self.is_in_flight() {
+            self.rebuild(&mut frame);
+        }
+        let counted = frame.entries.iter().filter(|entry| entry.causes > 0);
+        let hashes = counted.map(|entry| queue_hash(&entry.queue));
+        self.recent.add(frame.number, hashes);
+        let message = ClusterMessage {
+            life: self.config.life,
+            content: ClusterContent::Frame(frame),
+        };
+        let bytes = cluster_message_to_wire(&message);
+        let ClusterContent::Frame(frame) = message.content else {
+            return None;
+        };
+        self.frames.sent(&frame, bytes.clone(), now);
+        self.actions.push_back(Action::Publish(bytes));
+        Some(frame.number)
+    }
+
+    /// Sends the last heartbeat; no frame and no heartbeat follows. The caller waits until its
+    /// frames are confirmed first (C15).
+    pub(crate) fn leave(&mut self, now: Tick) {
+        if self.phase == Phase::Open {
+            self.send_heartbeat(true, now);
+            self.phase = Phase::Left;
+        }
+    }
+
+    /// Returns the next action, in order.
+    pub(crate) fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Sets the numbers of open streams and known queues, for the list of relays.
+    pub(crate) fn set_load(&mut self, streams: u64, queues: u64) {
+        self.load = (streams, queues);
+    }
+
+    /// C9: returns whether listeners must poll, for each Welcome and Heartbeat. Exact at any time,
+    /// also where a tick is late.
+    pub(crate) fn is_degraded(&self, now: Tick) -> bool {
+        self.isolation.is_degraded() || self.is_isolated(now)
+    }
+
+    /// C8: returns whether no own message returns, so that publishers get UNAVAILABLE.
+    pub(crate) fn is_isolated(&self, now: Tick) -> bool {
+        now >= self.isolated_at()
+    }
+
+    /// C9: returns whether the relay may serve. One without a broker is ready, and degraded.
+    pub(crate) fn is_ready(&self, now: Tick) -> bool {
+        self.heartbeats.returns() >= 2 || now.since(self.started_at) >= READY_AFTER
+    }
+
+    /// Returns whether the newest frame is not confirmed yet.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.frames.in_flight_since().is_some()
+    }
+
+    pub(crate) fn peers(&self, now: Tick) -> impl Iterator<Item = PeerStats> {
+        self.peers.stats(now)
+    }
+
+    #[cfg(test)]
+    pub(super) fn peer_table(&self) -> &PeerTable {
+        &self.peers
+    }
+
+    #[cfg(test)]
+    pub(super) fn newest_frame(&self) -> u64 {
+        self.frames.number()
+    }
+
+    /// C7: notes interruptions before a message or a tick is handled.
+    pub(super) fn observe(&mut self, connects: u64, now: Tick) {
+        if connects != self.connects {
+            self.connects = connects;
+            self.interruptions.count += 1;
+            self.frames.wait_for(self.heartbeats.next_number());
+            self.heartbeats.due = now;
+        }
+        let overdue = [
+            self.heartbeats.check_overdue(now),
+            self.frames.check_overdue(now),
+        ];
+        if overdue.contains(&true) && !planted!(self.config.fault, LinkEventsTrusted) {
+            self.interruptions.count += 1;
+        }
+        self.update_isolation(now);
+    }
+
+    fn isolated_at(&self) -> Tick {
+        let Some(returned) = self.heartbeats.returned_sent_at() else {
+            return self.started_at;
+        };
+        let unconfirmed = self.frames.in_flight_since();
+        let since = unconfirmed.map_or(returned, |since| since.min(returned));
+        since + ISOLATED_AFTER
+    }
+
+    pub(super) fn update_isolation(&mut self, now: Tick) {
+        match self.isolation.update(self.is_isolated(now), now) {
+            Some(Change::Began) if !planted!(self.config.fault, LinkIsolationUntold) => {
+                self.actions.push_back(Action::Degraded(true));
+            }
+            // Lives may have come and gone in the isolation.
+            Some(Change::Ended) => {
+                if !planted!(self.config.fault, LinkIsolationEndTrusted) {
+                    self.actions.push_back(Action::Resync(Resync::All));
+                }
+                self.actions.push_back(Action::Degraded(false));
+            }
+            _ => {}
+        }
+    }
+
+    fn repeat_frame(&mut self, now: Tick) {
+        if let Some(bytes) = self.frames.repeat(now)
+            && !planted!(self.config.fault, LinkFrameNotRepeated)
+        {
+            self.actions.push_back(Action::Publish(bytes));
+        }
+    }
+
+    /// The frame in flight goes first, because the heartbeat names its number.
+    fn send_heartbeat(&mut self, leaving: bool, now: Tick) {
+        self.repeat_frame(now);
+        self.recent.expire(now);
+        let heartbeat = RelayHeartbeat {
+            number: self.heartbeats.next_number(),
+            frame: self.frames.number(),
+            complete_above: self.recent.complete_above(),
+            queues: self.recent.list(),
+            leaving,
+            status: RelayStatus {
+                relay_id: Arc::clone(&self.config.relay_id),
+                version: Arc::clone(&self.config.version),
+                streams: self.load.0,
+                queues: self.load.1,
+                degraded: self.is_degraded(now),
+            },
+        };
+        let bytes = cluster_message_to_wire(&ClusterMessage {
+            life: self.config.life,
+            content: ClusterContent::Heartbeat(heartbeat),
+        });
+        self.heartbeats
+            .sent(fingerprint(&bytes), self.interruptions.count, now);
+        self.actions.push_back(Action::Publish(bytes));
+    }
+
+    /// Puts more entries under the number of the frame in flight: a planted fault.
+    fn rebuild(&self, frame: &mut Frame) {
+        if let Ok(message) = cluster_message_from_wire(self.frames.bytes())
+            && let ClusterContent::Frame(sent) = message.content
+        {
+            frame.number = sent.number;
+            frame.entries.splice(0..0, sent.entries);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! This relay's heartbeats: when they are sent, and which have returned.
+//!
+//! Their returns are the link's clock: peers are judged by them (C7), and so is this relay's own
+//! connection (C7, C9). A paused relay therefore judges no peer by the messages of its pause.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::{action::LinkFailure, config::RETURN_WITHIN};
+use crate::base::{clock::Tick, fnv::fnv1a};
+
+/// The numbers of this relay's heartbeats.
+#[derive(Debug, Default)]
+pub(super) struct HeartbeatSender {
+    /// The newest heartbeats, at most [`KEPT`].
+    sent: VecDeque<Sent>,
+    /// The newest that was sent.
+    last: u64,
+    /// The newest that has returned, and when it was sent.
+    returned: u64,
+    returned_sent_at: Option<Tick>,
+    /// How many have returned; copies are not counted.
+    returns: u64,
+    /// The newest that did not return in time.
+    overdue: u64,
+    pub(super) due: Tick,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    number: u64,
+    at: Tick,
+    fingerprint: u64,
+    /// How many interruptions there were before it was sent.
+    interruptions: u64,
+}
+
+/// An own heartbeat that the broker delivered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Return {
+    /// It has returned before, or after a later one.
+    Copy,
+    New {
+        /// An earlier one has not returned, and this was not noticed before.
+        skipped: bool,
+        interruptions: u64,
+    },
+}
+
+/// Own heartbeats that are recognized: those of one minute. An older one changes nothing.
+const KEPT: usize = 64;
+
+impl HeartbeatSender {
+    pub(super) fn next_number(&self) -> u64 {
+        self.last + 1
+    }
+
+    pub(super) fn sent(&mut self, fingerprint: u64, interruptions: u64, now: Tick) {
+        self.last += 1;
+        if self.sent.len() == KEPT {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(Sent {
+            number: self.last,
+            at: now,
+            fingerprint,
+            interruptions,
+        });
+    }
+
+    /// Returns whether a heartbeat is newly overdue.
+    pub(super) fn check_overdue(&mut self, now: Tick) -> bool {
+        let judged = self.overdue.max(self.returned);
+        let mut newer = self.sent.iter().rev();
+        // Earlier ones are overdue as well.
+        let newest = newer.find(|sent| now.since(sent.at) >= RETURN_WITHIN);
+        match newest {
+            Some(sent) if sent.number > judged => {
+                self.overdue = sent.number;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// # Errors
+    /// If this relay has not sent it.
+    pub(super) fn on_return(
+        &mut self,
+        number: u64,
+        fingerprint: u64,
+    ) -> Result<Return, LinkFailure> {
+        if number > self.last {
+            return Err(LinkFailure::SecondMachine);
+        }
+        let sent = self.sent.iter().find(|sent| sent.number == number);
+        let Some(&sent) = sent else {
+            return Ok(Return::Copy);
+        };
+        if sent.fingerprint != fingerprint {
+            return Err(LinkFailure::SecondMachine);
+        }
+        if number <= self.returned {
+            return Ok(Return::Copy);
+        }
+        let skipped = number > self.returned.max(self.overdue) + 1;
+        self.returned = number;
+        self.returned_sent_at = Some(sent.at);
+        self.returns += 1;
+        Ok(Return::New {
+            skipped,
+            interruptions: sent.interruptions,
+        })
+    }
+
+    pub(super) fn returned(&self) -> u64 {
+        self.returned
+    }
+
+    pub(super) fn returned_sent_at(&self) -> Option<Tick> {
+        self.returned_sent_at
+    }
+
+    /// Makes an old return count as a fresh one: a planted fault.
+    pub(super) fn take_as_fresh(&mut self, now: Tick) {
+        self.returned_sent_at = Some(now);
+    }
+
+    pub(super) fn returns(&self) -> u64 {
+        self.returns
+    }
+}
+
+/// Two heartbeats with one fingerprint count as copies. By chance that is one in 2^61.
+pub(super) fn fingerprint(bytes: &Bytes) -> u64 {
+    fnv1a(bytes.iter().copied())
+}

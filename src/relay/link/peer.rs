@@ -1,0 +1,241 @@
+//! What this relay knows of one other life: the newest frame, the gap, the newest heartbeats.
+
+use std::time::Duration;
+
+use super::{
+    action::Resync,
+    config::{FORGET_AFTER, MAX_PATIENCE, PATIENCE},
+};
+use crate::{
+    base::{
+        clock::Tick,
+        fault::{Fault, planted},
+    },
+    types::cluster::{LifeId, RelayHeartbeat, RelayStatus},
+};
+
+/// Another life. At most 400 bytes, with its names.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// The newest frame that was applied.
+    applied: u64,
+    gap: Option<Gap>,
+    /// The number of its newest heartbeat, and the fingerprints of the last eight.
+    heartbeat: u64,
+    known: [u64; KNOWN],
+    next_known: usize,
+    /// Interruptions of this relay that a heartbeat of the peer has followed.
+    settled: u64,
+    /// How many own heartbeats had returned at its last message.
+    heard_at_return: u64,
+    heard_at: Tick,
+    /// Returns of own heartbeats without a message of it, until it is missing.
+    patience: u64,
+    /// How many own heartbeats had returned when it came back from being missing.
+    back_at_return: u64,
+    presence: Presence,
+    status: RelayStatus,
+    resyncs: u64,
+}
+
+/// From the first to the last missed frame; frames between them may have been received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Gap {
+    first: u64,
+    last: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    Present,
+    Missing,
+    Left,
+}
+
+/// A peer in the list of relays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PeerStats {
+    pub(crate) life: LifeId,
+    pub(crate) status: RelayStatus,
+    /// Time since its last message.
+    pub(crate) silent_for: Duration,
+    pub(crate) missing: bool,
+    pub(crate) left: bool,
+    /// Resyncs that its messages have caused here.
+    pub(crate) resyncs: u64,
+}
+
+/// What a silent peer requires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Silence {
+    Short,
+    /// It is missing, and all of its frames have arrived.
+    Missing,
+    /// It is missing, and a frame may be missed.
+    MissingWithGap,
+    /// It is forgotten.
+    Forget,
+}
+
+/// The heartbeats whose copies are recognized. A broker may deliver each message twice, for ever.
+const KNOWN: usize = 8;
+
+impl Peer {
+    /// C5: a peer starts at 0, so earlier frames of a peer that is met later are a gap.
+    pub(super) fn new(settled: u64, returns: u64, now: Tick) -> Self {
+        Self {
+            applied: 0,
+            gap: None,
+            heartbeat: 0,
+            known: [0; KNOWN],
+            next_known: 0,
+            settled,
+            heard_at_return: returns,
+            heard_at: now,
+            patience: PATIENCE,
+            back_at_return: 0,
+            presence: Presence::Present,
+            status: RelayStatus::default(),
+            resyncs: 0,
+        }
+    }
+
+    /// Begins at the first number of a new peer: a planted fault.
+    pub(super) fn begin_at(&mut self, frame: u64) {
+        self.applied = frame;
+    }
+
+    /// C3: returns whether the frame is new. It may leave a gap.
+    pub(super) fn on_frame(&mut self, number: u64, fault: Fault) -> bool {
+        if number <= self.applied {
+            return planted!(fault, LinkFrameAppliedTwice);
+        }
+        if !planted!(fault, LinkGapForgotten) {
+            self.miss(self.applied + 1, number - 1);
+        }
+        self.applied = number;
+        true
+    }
+
+    pub(super) fn has_gap(&self) -> bool {
+        self.gap.is_some()
+    }
+
+    /// Returns whether these are the bytes of a recent heartbeat; remembers them otherwise.
+    pub(super) fn is_copy(&mut self, fingerprint: u64) -> bool {
+        if self.known.contains(&fingerprint) {
+            return true;
+        }
+        self.known[self.next_known] = fingerprint;
+        self.next_known = (self.next_known + 1) % KNOWN;
+        false
+    }
+
+    /// C5: compares the numbers, closes the gap, and returns what must be resynchronized.
+    pub(super) fn on_heartbeat(
+        &mut self,
+        heartbeat: &RelayHeartbeat,
+        settled: u64,
+        fault: Fault,
+    ) -> Option<Resync> {
+        let is_back = heartbeat.number <= self.heartbeat || heartbeat.frame < self.applied;
+        self.heartbeat = heartbeat.number;
+        self.settled = settled;
+        self.presence = match heartbeat.leaving {
+            true => Presence::Left,
+            false => Presence::Present,
+        };
+        self.status.clone_from(&heartbeat.status);
+        if !planted!(fault, LinkHeartbeatUnread) {
+            if heartbeat.frame > self.applied {
+                self.miss(self.applied + 1, heartbeat.frame);
+            }
+            self.applied = heartbeat.frame;
+        }
+        let gap = self.gap.take();
+        if is_back && !planted!(fault, LinkNumberBackTrusted) {
+            self.resyncs += 1;
+            return Some(Resync::All);
+        }
+        let gap = gap?;
+        self.resyncs += 1;
+        if gap.first <= heartbeat.complete_above {
+            return Some(Resync::All);
+        }
+        let missed = |frame| (gap.first..=gap.last).contains(&frame);
+        let queues = heartbeat.queues.iter();
+        let missed = queues.filter(|queue| missed(queue.frame));
+        Some(Resync::Queues(missed.map(|queue| queue.hash).collect()))
+    }
+
+    /// Notes a message that is no copy.
+    pub(super) fn heard(&mut self, returns: u64, now: Tick, fault: Fault) {
+        if self.presence == Presence::Missing {
+            self.presence = Presence::Present;
+            self.back_at_return = returns;
+            if !planted!(fault, LinkFlapJudgedEarly) {
+                self.patience = (self.patience * 2).min(MAX_PATIENCE);
+            }
+        }
+        self.heard_at_return = returns;
+        self.heard_at = now;
+    }
+
+    /// C7: judges the silence of the peer after an own heartbeat has returned.
+    pub(super) fn judge(&mut self, returns: u64, interruptions: u64, fault: Fault) -> Silence {
+        let silent = returns - self.heard_at_return;
+        if silent >= FORGET_AFTER {
+            return Silence::Forget;
+        }
+        if self.presence != Presence::Present {
+            return Silence::Short;
+        }
+        if silent < self.patience {
+            if returns - self.back_at_return >= FORGET_AFTER {
+                self.patience = PATIENCE;
+            }
+            return Silence::Short;
+        }
+        self.presence = Presence::Missing;
+        let interrupted = self.settled < interruptions && !planted!(fault, LinkInterruptionIgnored);
+        if self.gap.take().is_some() || interrupted {
+            self.resyncs += 1;
+            return Silence::MissingWithGap;
+        }
+        Silence::Missing
+    }
+
+    /// Returns how long the peer is silent, in returns of own heartbeats.
+    pub(super) fn heard_at_return(&self) -> u64 {
+        self.heard_at_return
+    }
+
+    /// Returns whether a resync has covered all that the peer can have sent.
+    pub(super) fn is_settled(&self) -> bool {
+        self.presence != Presence::Present
+    }
+
+    pub(super) fn stats(&self, life: LifeId, now: Tick) -> PeerStats {
+        PeerStats {
+            life,
+            status: self.status.clone(),
+            silent_for: now.since(self.heard_at),
+            missing: self.presence == Presence::Missing,
+            left: self.presence == Presence::Left,
+            resyncs: self.resyncs,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    fn miss(&mut self, first: u64, last: u64) {
+        if first > last {
+            return;
+        }
+        let first = self.gap.map_or(first, |gap| gap.first.min(first));
+        self.gap = Some(Gap { first, last });
+    }
+}

@@ -1,0 +1,155 @@
+//! The link's messages: this relay's own, which have returned, and those of its peers.
+
+use bytes::Bytes;
+
+use super::{
+    action::{Action, LinkFailure, Resync},
+    cluster_link::{ClusterLink, Phase},
+    heartbeat_sender::{Return, fingerprint},
+    peer::{Peer, Silence},
+    peer_table::Added,
+};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    error::Result,
+    types::cluster::{ClusterContent, ClusterMessage, Frame, LifeId, RelayHeartbeat},
+    wire::cluster_message_from_wire,
+};
+
+impl ClusterLink {
+    /// Takes a message of the broker. `connects` is the client's count of connects, read before the
+    /// message was taken from its channel.
+    ///
+    /// # Errors
+    /// `Invalid`, if the message breaks a rule. It counts as lost; the caller counts and logs it.
+    pub(crate) fn on_message(&mut self, bytes: &Bytes, connects: u64, now: Tick) -> Result<()> {
+        if self.phase == Phase::Ended {
+            return Ok(());
+        }
+        self.observe(connects, now);
+        let message = cluster_message_from_wire(bytes)?;
+        match message.life == self.config.life {
+            true => self.on_own(&message.content, bytes, now),
+            false => self.on_peer(message, bytes, now),
+        }
+        self.update_isolation(now);
+        Ok(())
+    }
+
+    fn on_own(&mut self, content: &ClusterContent, bytes: &Bytes, now: Tick) {
+        let result = match content {
+            ClusterContent::Frame(frame) => self.on_own_frame(frame.number, bytes, now),
+            ClusterContent::Heartbeat(own) => self.on_own_heartbeat(own.number, bytes, now),
+            ClusterContent::Unknown => Ok(()),
+        };
+        if let Err(failure) = result
+            && !planted!(self.config.fault, LinkSecondMachineIgnored)
+        {
+            self.phase = Phase::Ended;
+            self.actions.push_back(Action::End(failure));
+        }
+    }
+
+    fn on_own_frame(&mut self, number: u64, bytes: &Bytes, now: Tick) -> Result<(), LinkFailure> {
+        if self.frames.on_return(number, bytes)? {
+            self.recent.confirm(number, now);
+            self.actions.push_back(Action::Confirmed(number));
+        }
+        Ok(())
+    }
+
+    fn on_own_heartbeat(
+        &mut self,
+        number: u64,
+        bytes: &Bytes,
+        now: Tick,
+    ) -> Result<(), LinkFailure> {
+        let returned = self.heartbeats.on_return(number, fingerprint(bytes))?;
+        let Return::New {
+            skipped,
+            interruptions,
+        } = returned
+        else {
+            return Ok(());
+        };
+        if planted!(self.config.fault, LinkOldReturnTrusted) {
+            self.heartbeats.take_as_fresh(now);
+        }
+        if skipped && !planted!(self.config.fault, LinkEventsTrusted) {
+            self.interruptions.count += 1;
+        }
+        self.interruptions.settled = self.interruptions.settled.max(interruptions);
+        self.judge_peers();
+        Ok(())
+    }
+
+    fn judge_peers(&mut self) {
+        let fault = self.config.fault;
+        let counts = (self.heartbeats.returns(), self.interruptions.count);
+        for (life, silence) in self.peers.judge(counts, fault) {
+            match silence {
+                Silence::MissingWithGap => self.actions.push_back(Action::Resync(Resync::All)),
+                _ if planted!(fault, LinkMissingNoCheck) => {}
+                _ => self.actions.push_back(Action::CheckGroups(life)),
+            }
+        }
+    }
+
+    fn on_peer(&mut self, message: ClusterMessage, bytes: &Bytes, now: Tick) {
+        match message.content {
+            ClusterContent::Frame(frame) => self.on_peer_frame(message.life, frame, now),
+            ClusterContent::Heartbeat(heartbeat) => {
+                self.on_peer_heartbeat(message.life, &heartbeat, fingerprint(bytes), now);
+            }
+            ClusterContent::Unknown => {}
+        }
+    }
+
+    fn on_peer_frame(&mut self, life: LifeId, frame: Frame, now: Tick) {
+        let (returns, fault) = (self.heartbeats.returns(), self.config.fault);
+        let peer = self.peer(life, frame.number - 1, now);
+        if !peer.on_frame(frame.number, fault) {
+            return;
+        }
+        peer.heard(returns, now, fault);
+        let in_full = peer.has_gap() && !planted!(fault, LinkServedInGap);
+        self.actions.push_back(Action::Apply {
+            life,
+            frame,
+            in_full,
+        });
+    }
+
+    fn on_peer_heartbeat(
+        &mut self,
+        life: LifeId,
+        heartbeat: &RelayHeartbeat,
+        fingerprint: u64,
+        now: Tick,
+    ) {
+        let (returns, fault) = (self.heartbeats.returns(), self.config.fault);
+        let settled = self.interruptions.settled;
+        let peer = self.peer(life, heartbeat.frame, now);
+        if peer.is_copy(fingerprint) && !planted!(fault, LinkCopyTrusted) {
+            return;
+        }
+        peer.heard(returns, now, fault);
+        if let Some(resync) = peer.on_heartbeat(heartbeat, settled, fault) {
+            self.actions.push_back(Action::Resync(resync));
+        }
+    }
+
+    /// Returns the peer of this life; a new one may displace another.
+    fn peer(&mut self, life: LifeId, before: u64, now: Tick) -> &mut Peer {
+        let (returns, settled) = (self.heartbeats.returns(), self.interruptions.settled);
+        let new = || Peer::new(settled, returns, now);
+        let (peer, added) = self.peers.peer(life, new);
+        if added == Added::InPlaceOfAnother {
+            self.actions.push_back(Action::Resync(Resync::All));
+        }
+        if added != Added::No && planted!(self.config.fault, LinkNewPeerTrusted) {
+            peer.begin_at(before);
+        }
+        peer
+    }
+}

@@ -1,0 +1,144 @@
+//! The messages that the relays of a cluster send each other, as plain data.
+//!
+//! `wire` checks and converts them; `relay::link` decides when they are sent and what a received
+//! one means. The limits are those of docs/cluster.md.
+
+use std::{fmt, sync::Arc, time::SystemTime};
+
+use super::{FlagName, GroupName, QueueAddress};
+
+/// The limits of a message between relays.
+#[derive(Debug)]
+pub(crate) struct ClusterLimits;
+
+/// One run of a relay: the 128 random bits of its epoch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LifeId(pub(crate) u128);
+
+/// A message to all relays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClusterMessage {
+    pub(crate) life: LifeId,
+    pub(crate) content: ClusterContent,
+}
+
+/// The kinds of messages to all relays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ClusterContent {
+    Frame(Frame),
+    Heartbeat(RelayHeartbeat),
+    /// A kind that a later version added.
+    Unknown,
+}
+
+/// What a life counted since its last frame.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) number: u64,
+    pub(crate) entries: Vec<FrameEntry>,
+    pub(crate) flags: Vec<FlagHint>,
+}
+
+/// The increments of one queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FrameEntry {
+    pub(crate) queue: QueueAddress,
+    /// The increment of the queue's sequence: notifications and timed wake-ups.
+    pub(crate) causes: u64,
+    pub(crate) notifications: u64,
+    pub(crate) payload_size: u64,
+    pub(crate) messages: u64,
+    /// The newest notification's publisher, time and trace context.
+    pub(crate) publisher: Arc<str>,
+    pub(crate) published_at: Option<SystemTime>,
+    pub(crate) traceparent: Arc<str>,
+    /// Groups whose idle members at the sender took all of the causes.
+    pub(crate) served_groups: Vec<GroupName>,
+    /// A listener of the sender has checked the queue for the sentinel.
+    pub(crate) checked: bool,
+}
+
+/// A flag was written through the sender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FlagHint {
+    pub(crate) name: FlagName,
+    /// The newest set since the last frame.
+    pub(crate) newest_set: Option<FlagSet>,
+    pub(crate) set_now: bool,
+}
+
+/// A set of a flag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FlagSet {
+    pub(crate) generation: u64,
+    pub(crate) set_by: String,
+    pub(crate) reason: String,
+    pub(crate) set_at: Option<SystemTime>,
+    pub(crate) expires_at: Option<SystemTime>,
+}
+
+/// The message that each life publishes every second.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RelayHeartbeat {
+    /// 1, 2, 3, ... in each life.
+    pub(crate) number: u64,
+    /// The newest frame that was published; 0 before the first.
+    pub(crate) frame: u64,
+    /// `queues` holds all queues of the frames above this number.
+    pub(crate) complete_above: u64,
+    pub(crate) queues: Vec<RecentQueue>,
+    pub(crate) leaving: bool,
+    pub(crate) status: RelayStatus,
+}
+
+/// A queue in a heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RecentQueue {
+    /// [`queue_hash`] of its address.
+    pub(crate) hash: u64,
+    /// The newest frame with causes of the queue.
+    pub(crate) frame: u64,
+}
+
+/// What a relay states about itself for the list of relays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct RelayStatus {
+    pub(crate) relay_id: Arc<str>,
+    pub(crate) version: Arc<str>,
+    pub(crate) streams: u64,
+    pub(crate) queues: u64,
+    pub(crate) degraded: bool,
+}
+
+impl ClusterLimits {
+    /// Bytes of a message. The default of a NATS server is 1 MiB.
+    pub(crate) const MESSAGE_BYTES: usize = 64 * 1024;
+    /// Entries of a frame.
+    pub(crate) const ENTRIES: usize = 512;
+    /// Bytes of a frame's entries and flags; the rest is for its number and life.
+    pub(crate) const FRAME_BYTES: usize = 60 * 1024;
+    /// Causes of an entry: the sums of 2^32 entries fit 64 bits.
+    pub(crate) const CAUSES: u64 = 1 << 32;
+    /// Groups of an entry: the largest entry has 5 KiB.
+    pub(crate) const GROUPS: usize = 32;
+    /// Queues of a heartbeat: 12 bytes each, so that the heartbeat fits a message.
+    pub(crate) const RECENT_QUEUES: usize = 5_000;
+}
+
+/// Returns the hash that names a queue in heartbeats.
+pub(crate) fn queue_hash(queue: &QueueAddress) -> u64 {
+    let text: &str = std::borrow::Borrow::borrow(queue);
+    crate::base::fnv::fnv1a(text.bytes())
+}
+
+impl fmt::Display for LifeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for LifeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

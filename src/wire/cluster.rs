@@ -1,0 +1,287 @@
+//! Converts and checks the messages between relays (`link.proto`).
+//!
+//! A message of another relay is checked like a client's. The error names field and rule; the
+//! caller drops the message and counts it as lost.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::time::{checked_time, time_to_wire};
+use crate::{
+    error::{Error, Result},
+    types::{
+        FlagName, GroupName, Limits, QueueAddress, check_text,
+        cluster::{
+            ClusterContent, ClusterLimits, ClusterMessage, FlagHint, FlagSet, Frame, FrameEntry,
+            LifeId, RecentQueue, RelayHeartbeat, RelayStatus,
+        },
+    },
+};
+
+/// The code that `build.rs` generates from `link.proto`.
+#[allow(
+    missing_docs,
+    unnameable_types,
+    unreachable_pub,
+    unused_qualifications,
+    clippy::allow_attributes_without_reason,
+    reason = "generated code"
+)]
+mod link {
+    tonic::include_proto!("reveille.link.v1");
+}
+
+/// Reads and checks a message of another relay.
+///
+/// # Errors
+/// `Invalid`, with field and rule.
+pub(crate) fn cluster_message_from_wire(bytes: &[u8]) -> Result<ClusterMessage> {
+    at_most(
+        "message",
+        "bytes",
+        bytes.len(),
+        ClusterLimits::MESSAGE_BYTES,
+    )?;
+    let message = link::Broadcast::decode(bytes)
+        .map_err(|error| Error::invalid("message", "is malformed").with_source(error))?;
+    let life: [u8; 16] = message
+        .life
+        .as_ref()
+        .try_into()
+        .map_err(|_| Error::invalid("life", "must have 16 bytes"))?;
+    let content = match message.content {
+        None => ClusterContent::Unknown,
+        Some(link::broadcast::Content::Frame(frame)) => ClusterContent::Frame(read_frame(frame)?),
+        Some(link::broadcast::Content::Heartbeat(heartbeat)) => {
+            ClusterContent::Heartbeat(read_heartbeat(heartbeat)?)
+        }
+    };
+    Ok(ClusterMessage {
+        life: LifeId(u128::from_le_bytes(life)),
+        content,
+    })
+}
+
+/// Encodes a message. The caller keeps the limits.
+pub(crate) fn cluster_message_to_wire(message: &ClusterMessage) -> Bytes {
+    let content = match &message.content {
+        ClusterContent::Frame(frame) => Some(link::broadcast::Content::Frame(link::Frame {
+            number: frame.number,
+            entries: frame.entries.iter().map(write_entry).collect(),
+            flags: frame.flags.iter().map(write_flag).collect(),
+        })),
+        ClusterContent::Heartbeat(heartbeat) => Some(link::broadcast::Content::Heartbeat(
+            write_heartbeat(heartbeat),
+        )),
+        ClusterContent::Unknown => None,
+    };
+    let life = Bytes::copy_from_slice(&message.life.0.to_le_bytes());
+    link::Broadcast { life, content }.encode_to_vec().into()
+}
+
+/// Returns the bytes that an entry adds to a frame.
+pub(crate) fn frame_entry_len(entry: &FrameEntry) -> usize {
+    in_list(write_entry(entry).encoded_len())
+}
+
+/// Returns the bytes that a flag's hint adds to a frame.
+pub(crate) fn flag_hint_len(flag: &FlagHint) -> usize {
+    in_list(write_flag(flag).encoded_len())
+}
+
+/// Adds the key and the length of an item in a list.
+fn in_list(len: usize) -> usize {
+    1 + prost::length_delimiter_len(len) + len
+}
+
+fn read_frame(frame: link::Frame) -> Result<Frame> {
+    at_least_one("frame.number", frame.number)?;
+    at_most(
+        "frame.entries",
+        "entries",
+        frame.entries.len(),
+        ClusterLimits::ENTRIES,
+    )?;
+    Ok(Frame {
+        number: frame.number,
+        entries: frame
+            .entries
+            .into_iter()
+            .map(read_entry)
+            .collect::<Result<_>>()?,
+        flags: frame
+            .flags
+            .into_iter()
+            .map(read_flag)
+            .collect::<Result<_>>()?,
+    })
+}
+
+fn read_entry(entry: link::FrameEntry) -> Result<FrameEntry> {
+    if entry.causes > ClusterLimits::CAUSES {
+        return Err(Error::invalid("causes", "must be at most 2^32"));
+    }
+    check_text("publisher", &entry.publisher, Limits::MAX_TEXT)?;
+    check_text("traceparent", &entry.traceparent, Limits::TRACEPARENT)?;
+    let groups = entry.served_groups;
+    at_most(
+        "served_groups",
+        "groups",
+        groups.len(),
+        ClusterLimits::GROUPS,
+    )?;
+    let groups = groups.iter().map(|group| GroupName::new(group));
+    Ok(FrameEntry {
+        queue: QueueAddress::new(&entry.storage_account, &entry.queue_name)?,
+        causes: entry.causes,
+        notifications: entry.notifications,
+        payload_size: entry.payload_size,
+        messages: entry.messages,
+        publisher: entry.publisher.into(),
+        published_at: checked_time("published_at", entry.published_at)?,
+        traceparent: entry.traceparent.into(),
+        served_groups: groups.collect::<Result<_>>()?,
+        checked: entry.checked,
+    })
+}
+
+fn read_flag(flag: link::FlagHint) -> Result<FlagHint> {
+    Ok(FlagHint {
+        name: FlagName::new(&flag.name)?,
+        newest_set: flag.newest_set.map(read_set).transpose()?,
+        set_now: flag.set_now,
+    })
+}
+
+fn read_set(set: link::FlagSet) -> Result<FlagSet> {
+    check_text("set_by", &set.set_by, Limits::MAX_TEXT)?;
+    check_text("reason", &set.reason, Limits::REASON)?;
+    Ok(FlagSet {
+        generation: set.generation,
+        set_by: set.set_by,
+        reason: set.reason,
+        set_at: checked_time("set_at", set.set_at)?,
+        expires_at: checked_time("expires_at", set.expires_at)?,
+    })
+}
+
+fn read_heartbeat(heartbeat: link::Heartbeat) -> Result<RelayHeartbeat> {
+    at_least_one("heartbeat.heartbeat", heartbeat.heartbeat)?;
+    if heartbeat.complete_above > heartbeat.frame {
+        return Err(Error::invalid("complete_above", "must be at most `frame`"));
+    }
+    let hashes = heartbeat.queue_hashes.len();
+    at_most(
+        "queue_hashes",
+        "queues",
+        hashes,
+        ClusterLimits::RECENT_QUEUES,
+    )?;
+    if heartbeat.queue_ages.len() != hashes {
+        return Err(Error::invalid(
+            "queue_ages",
+            "must be as many as `queue_hashes`",
+        ));
+    }
+    check_text("relay_id", &heartbeat.relay_id, Limits::MAX_TEXT)?;
+    check_text("version", &heartbeat.version, Limits::MAX_TEXT)?;
+    let queue = |(hash, age): (u64, u64)| match heartbeat.frame.checked_sub(age) {
+        Some(frame @ 1..) => Ok(RecentQueue { hash, frame }),
+        _ => Err(Error::invalid("queue_ages", "must be less than `frame`")),
+    };
+    let queues = heartbeat.queue_hashes.iter().copied();
+    Ok(RelayHeartbeat {
+        number: heartbeat.heartbeat,
+        frame: heartbeat.frame,
+        complete_above: heartbeat.complete_above,
+        queues: queues
+            .zip(heartbeat.queue_ages.iter().copied())
+            .map(queue)
+            .collect::<Result<_>>()?,
+        leaving: heartbeat.leaving,
+        status: RelayStatus {
+            relay_id: heartbeat.relay_id.into(),
+            version: heartbeat.version.into(),
+            streams: heartbeat.streams,
+            queues: heartbeat.queues,
+            degraded: heartbeat.degraded,
+        },
+    })
+}
+
+fn write_entry(entry: &FrameEntry) -> link::FrameEntry {
+    link::FrameEntry {
+        storage_account: entry.queue.storage_account().to_owned(),
+        queue_name: entry.queue.queue_name().to_owned(),
+        causes: entry.causes,
+        notifications: entry.notifications,
+        payload_size: entry.payload_size,
+        messages: entry.messages,
+        publisher: text(&entry.publisher),
+        published_at: time_to_wire(entry.published_at),
+        traceparent: text(&entry.traceparent),
+        served_groups: entry
+            .served_groups
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        checked: entry.checked,
+    }
+}
+
+fn write_flag(flag: &FlagHint) -> link::FlagHint {
+    let set = |set: &FlagSet| link::FlagSet {
+        generation: set.generation,
+        set_by: set.set_by.clone(),
+        reason: set.reason.clone(),
+        set_at: time_to_wire(set.set_at),
+        expires_at: time_to_wire(set.expires_at),
+    };
+    link::FlagHint {
+        name: flag.name.to_string(),
+        newest_set: flag.newest_set.as_ref().map(set),
+        set_now: flag.set_now,
+    }
+}
+
+fn write_heartbeat(heartbeat: &RelayHeartbeat) -> link::Heartbeat {
+    let (queues, status) = (&heartbeat.queues, &heartbeat.status);
+    let age = |queue: &RecentQueue| heartbeat.frame - queue.frame;
+    link::Heartbeat {
+        heartbeat: heartbeat.number,
+        frame: heartbeat.frame,
+        complete_above: heartbeat.complete_above,
+        queue_hashes: queues.iter().map(|queue| queue.hash).collect(),
+        queue_ages: queues.iter().map(age).collect(),
+        leaving: heartbeat.leaving,
+        relay_id: text(&status.relay_id),
+        version: text(&status.version),
+        streams: status.streams,
+        queues: status.queues,
+        degraded: status.degraded,
+    }
+}
+
+fn text(text: &Arc<str>) -> String {
+    String::from(&**text)
+}
+
+fn at_least_one(field: &str, number: u64) -> Result<()> {
+    match number {
+        0 => Err(Error::invalid(field, "must be at least 1")),
+        _ => Ok(()),
+    }
+}
+
+fn at_most(field: &str, unit: &str, count: usize, limit: usize) -> Result<()> {
+    if count > limit {
+        let rule = format_args!("must have at most {limit} {unit}, but has {count}");
+        return Err(Error::invalid(field, rule));
+    }
+    Ok(())
+}
