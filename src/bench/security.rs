@@ -55,7 +55,8 @@ const ISSUER: &str = "https://login.example.com";
 const AUDIENCE: &str = "reveille";
 /// Longer than any run.
 const JWT_LIFE: Duration = Duration::from_secs(24 * 3600);
-/// The rights of publishers and subscribers to the queues of all benchmarks.
+/// The rights of publishers and subscribers to the queues of all benchmarks. The rate is counted, and
+/// is never reached.
 const RULES: &str = r#"
 [[rule]]
 principals = ["bench"]
@@ -66,6 +67,15 @@ queues = ["bench/*"]
 principals = ["bench"]
 actions = ["subscribe", "report"]
 queues = ["bench/*"]
+
+[[limit]]
+principals = ["bench"]
+notify_rate = 100000000
+notify_burst = 100000000
+connections = 0
+streams = 0
+selectors = 0
+subscribed_queues = 0
 "#;
 
 impl Security {
