@@ -3,6 +3,7 @@
 mod admin_port;
 mod audit;
 mod credentials;
+mod over_tls;
 mod quotas;
 mod reload;
 mod secrets;

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Returns a page's blocks in the given languages, in order.
-fn blocks(page: &str, languages: &[&str]) -> Vec<(String, String)> {
+pub(crate) fn blocks(page: &str, languages: &[&str]) -> Vec<(String, String)> {
     let text = fs::read_to_string(root().join(page)).expect("a page");
     let mut found = Vec::new();
     let mut parts = text.split("\n```");
