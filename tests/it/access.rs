@@ -1,6 +1,8 @@
 //! Who may do what: tokens, shared secrets, JWTs, certificates and rules, against the real relay.
 
 mod admin_port;
+#[cfg(target_os = "linux")]
+mod ages;
 mod audit;
 mod credentials;
 mod over_tls;

@@ -8,11 +8,11 @@ use reveille::{
 };
 use tokio::process::Command;
 
-use super::{GuardedRelay, RULES};
+use super::{GuardedRelay, RULES, client};
 use crate::{
     python::{python, run, stubs},
     sources::root,
-    support::{figure, listening, queue, until, within, woken},
+    support::{Wire, figure, listening, queue, until, within, woken},
 };
 
 const LIMITS: &str = r#"
@@ -189,12 +189,19 @@ async fn a_connection_at_its_maximum_age_is_replaced_and_nothing_is_lost() {
         ..NodeConfig::default()
     });
     let relay = relay.await.expect("a relay");
-    let client = relay.client().expect("a client");
+    let wire = Wire::to(relay.node().expect("it runs").address()).await;
+    let client = client(&wire.url(), Credential::default());
     let mut wakes = client
         .subscribe(listening("worker", &["acct/orders"]))
         .expect("options");
     woken(&mut wakes).await;
     let publisher = client.publisher("test");
+    let first = Notification::new(queue("acct/orders"));
+    within("counted", publisher.notify(first))
+        .await
+        .expect("counted");
+    assert_eq!(woken(&mut wakes).await.notifications, 1);
+    let first_connections = wire.connections();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(4);
     let (mut sent, mut counted) = (0, 0);
     while tokio::time::Instant::now() < deadline {
@@ -206,6 +213,8 @@ async fn a_connection_at_its_maximum_age_is_replaced_and_nothing_is_lost() {
         counted += woken(&mut wakes).await.notifications;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    // Without the limit the client keeps its first connections.
+    assert!(wire.connections() > first_connections, "not replaced");
     // The stream of wake-ups has an age of its own, and stays on its connection until then.
     assert_eq!(wakes.state(), ConnectionState::Connected);
     assert!(counted >= sent, "{counted} of {sent}");

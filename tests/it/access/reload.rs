@@ -1,5 +1,7 @@
 //! Rules that change while the relay serves: applied as a whole, or not at all.
 
+use std::{path::Path, time::Duration};
+
 use reveille::{Credential, Node, NodeConfig};
 
 use super::{GuardedRelay, RULES, token};
@@ -41,6 +43,21 @@ async fn a_bad_file_is_refused_and_the_former_rules_stay() {
     assert!(error.contains("line 1"), "{error}");
 }
 
+/// Three periodic readings of the files, one every 10 s, take 20 s at least.
+const THREE_CHANGES: Duration = Duration::from_secs(15);
+
+/// Writes the rules, sends SIGHUP, and waits until `nobody` may notify, or may not.
+async fn change(relay: &Binary, file: &Path, rules: &str, is_allowed: bool) {
+    std::fs::write(file, rules).expect("written");
+    relay.hang_up().await;
+    until(&format!("allowed: {is_allowed}"), async || {
+        let output = relay.run(&["notify", "acct/orders"]).await;
+        assert!(matches!(output.status.code(), Some(0 | 4)), "{output:?}");
+        output.status.success() == is_allowed
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn sighup_applies_the_rules_and_does_not_end_the_relay() {
     let home = tempfile::tempdir().expect("a directory");
@@ -49,7 +66,7 @@ async fn sighup_applies_the_rules_and_does_not_end_the_relay() {
     let nobody = token(home.path(), "nobody", None);
     let token_file = home.path().join("nobody.token");
     std::fs::write(&token_file, nobody.reveal()).expect("written");
-    let path = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
+    let path = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     let variables = [
         ("REVEILLE_AUTH".to_owned(), path(&rules)),
         ("REVEILLE_TOKEN_FILE".to_owned(), path(&token_file)),
@@ -62,12 +79,13 @@ async fn sighup_applies_the_rules_and_does_not_end_the_relay() {
         "{}",
         stderr(&denied)
     );
-    std::fs::write(&rules, RULES.replace("\"owner\"", "\"nobody\"")).expect("written");
-    relay.hang_up().await;
-    until("it is allowed", async || {
-        relay.run(&["notify", "acct/orders"]).await.status.success()
-    })
-    .await;
+    let allowing = RULES.replace("\"owner\"", "\"nobody\"");
+    let start = tokio::time::Instant::now();
+    for (text, is_allowed) in [(&*allowing, true), (RULES, false), (&*allowing, true)] {
+        change(&relay, &rules, text, is_allowed).await;
+    }
+    let took = start.elapsed();
+    assert!(took < THREE_CHANGES, "not by SIGHUP: {took:?}");
     std::fs::write(&rules, "[[rule").expect("written");
     relay.hang_up().await;
     until("the relay refuses the file", async || {

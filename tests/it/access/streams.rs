@@ -2,14 +2,16 @@
 
 use std::time::{Duration, SystemTime};
 
-use reveille::{ConnectionState, Credential, FlagName, ListenerId, Notification};
+use reveille::{
+    ConnectionState, Credential, FlagName, ListenerId, NodeConfig, Notification, QueuesConfig,
+};
 use tokio::process::Command;
 
-use super::{GuardedRelay, token};
+use super::{GuardedRelay, RULES, token};
 use crate::{
     python::{python, run, stubs},
     sources::root,
-    support::{listening, queue, until, within, woken},
+    support::{listening, queue, told, until, within, woken},
 };
 
 /// Longer than a stream may outlive its credential.
@@ -112,6 +114,41 @@ async fn a_stock_client_is_told_that_its_token_ended() {
     run(&mut command, "revoked.py").await;
 }
 
+/// Publishers' streams and hand-overs have no Goodbye.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_token_ends_the_streams_of_a_stock_publisher_and_of_a_hand_over() {
+    let queues = tempfile::tempdir().expect("a directory");
+    let path = queues.path().join("queues.db");
+    let relay = GuardedRelay::with(RULES, |config| NodeConfig {
+        queues: Some(QueuesConfig {
+            path,
+            ..QueuesConfig::default()
+        }),
+        ..config
+    })
+    .await;
+    let (revoked, stays) = (relay.token("owner").await, relay.token("owner").await);
+    let listener = relay.client(Credential::text(stays.reveal()));
+    let mut wakes = listener
+        .subscribe(listening("worker", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    let address = relay.relay.node().expect("it runs").address();
+    let mut command = Command::new(python());
+    command
+        .args(["tests/python/revoked_requests.py", &address.to_string()])
+        .args([revoked.reveal(), stays.reveal()])
+        .env("PYTHONPATH", stubs().await)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(root());
+    let revoke = async {
+        told(&mut wakes, 2).await;
+        relay.tokens().revoke(revoked.id()).expect("revoked");
+        relay.reload().await;
+    };
+    tokio::join!(run(&mut command, "revoked_requests.py"), revoke);
+}
+
 #[tokio::test]
 async fn a_narrower_rule_ends_the_streams_that_it_no_longer_covers() {
     let relay = GuardedRelay::start().await;
@@ -125,7 +162,7 @@ async fn a_narrower_rule_ends_the_streams_that_it_no_longer_covers() {
         .expect("options");
     woken(&mut kept).await;
     woken(&mut lost).await;
-    let rules = super::RULES.replace("other/*", "other/kept");
+    let rules = RULES.replace("other/*", "other/kept");
     std::fs::write(relay.path("auth.toml"), rules).expect("written");
     relay.reload().await;
     let mut link = lost.link();

@@ -13,7 +13,7 @@ use crate::support::within;
 
 /// A connection with handwritten frames.
 #[derive(Debug)]
-pub(super) struct RawPeer(pub(super) Box<dyn Stream>);
+pub(crate) struct RawPeer(pub(super) Box<dyn Stream>);
 
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(super) const DATA: u8 = 0;
@@ -22,7 +22,7 @@ pub(super) const PRIORITY: u8 = 2;
 pub(super) const RST_STREAM: u8 = 3;
 pub(super) const SETTINGS: u8 = 4;
 pub(super) const PING: u8 = 6;
-pub(super) const GOAWAY: u8 = 7;
+pub(crate) const GOAWAY: u8 = 7;
 pub(super) const WINDOW_UPDATE: u8 = 8;
 pub(super) const ACK: u8 = 1;
 pub(super) const END_STREAM: u8 = 1;
@@ -39,7 +39,7 @@ impl RawPeer {
     }
 
     /// Connects, and sends the preface and empty settings.
-    pub(super) async fn greeting(target: &Target) -> Self {
+    pub(crate) async fn greeting(target: &Target) -> Self {
         let mut peer = Self::silent(target).await;
         peer.greet().await.expect("taken");
         peer
@@ -72,7 +72,7 @@ impl RawPeer {
     }
 
     /// Begins a gRPC request without its body.
-    pub(super) async fn open(&mut self, stream: u32, path: &str) {
+    pub(crate) async fn open(&mut self, stream: u32, path: &str) {
         self.send(&request(stream, path)).await.expect("taken");
     }
 
@@ -107,7 +107,7 @@ impl RawPeer {
     }
 
     /// Reads the next frame other than PING; returns its type and its payload.
-    pub(super) async fn next_frame(&mut self) -> (u8, Vec<u8>) {
+    pub(crate) async fn next_frame(&mut self) -> (u8, Vec<u8>) {
         loop {
             match self.read_frame().await {
                 // The relay ends a connection that does not answer a PING.

@@ -20,11 +20,11 @@ use crate::support::within;
 
 /// A connection for arbitrary requests.
 #[derive(Debug, Clone)]
-pub(super) struct Peer(SendRequest<Unfinished>);
+pub(crate) struct Peer(SendRequest<Unfinished>);
 
 /// A request's body: these bytes, and then its end or a silence.
 #[derive(Debug)]
-pub(super) struct Unfinished {
+pub(crate) struct Unfinished {
     left: Bytes,
     ends: bool,
 }
@@ -35,7 +35,7 @@ const PIECE: usize = 16 * 1024;
 impl Peer {
     /// Connects; `window` is the number of bytes of an answer that the relay may send before it is
     /// read.
-    pub(super) async fn connect(target: &Target, window: u32) -> Self {
+    pub(crate) async fn connect(target: &Target, window: u32) -> Self {
         let stream = target.connect().await;
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(window)
@@ -49,7 +49,7 @@ impl Peer {
     }
 
     /// Sends a gRPC request; returns its status line and headers.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         path: &str,
         body: Unfinished,
@@ -144,7 +144,7 @@ impl Unfinished {
     }
 
     /// No bytes, without the request's end.
-    pub(super) fn silence() -> Self {
+    pub(crate) fn silence() -> Self {
         Self {
             left: Bytes::new(),
             ends: false,
@@ -205,7 +205,7 @@ pub(super) async fn next(body: &mut Incoming) -> usize {
 }
 
 /// Reads an answer to its end; returns the status's code and message.
-pub(super) async fn ended(answer: Response<Incoming>) -> (String, String) {
+pub(crate) async fn ended(answer: Response<Incoming>) -> (String, String) {
     let (_, code, message) = read(answer).await;
     (code, message)
 }

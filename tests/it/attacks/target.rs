@@ -44,7 +44,7 @@ pub(super) struct Certificates {
 
 /// Connects peers and clients to a relay.
 #[derive(Clone)]
-pub(super) struct Target {
+pub(crate) struct Target {
     address: SocketAddr,
     url: String,
     tls: Option<(TlsConnector, ClientTls)>,
@@ -114,7 +114,7 @@ impl Certificates {
 
 impl Target {
     /// The target of a relay's plain text.
-    pub(super) fn plain(relay: &Binary) -> Self {
+    pub(crate) fn plain(relay: &Binary) -> Self {
         Self::new(relay, None)
     }
 
