@@ -91,9 +91,15 @@ pub(crate) type BucketPath = (String, String);
 
 pub(crate) fn bucket_path(scheme: &str, rest: &str) -> Result<BucketPath> {
     let rule = |what: &str| {
-        let rule = format!("`{scheme}:{rest}` {what}: `{scheme}://CONTAINER[/PREFIX]`");
+        // The query of a signed address is a secret.
+        let shown = rest.split('?').next().unwrap_or_default();
+        let rule = format!("`{scheme}:{shown}` {what}: `{scheme}://CONTAINER[/PREFIX]`");
         Err(Error::invalid("store", rule))
     };
+    // A prefix is logged, so a signature must not become a part of it.
+    if rest.contains('?') {
+        return rule("has parameters, and a store takes none");
+    }
     let Some(rest) = rest.strip_prefix("//") else {
         return rule("has no container");
     };

@@ -177,6 +177,9 @@ async fn a_malformed_url_or_variable_is_reported() {
     for (url, words) in [
         ("az:container", "has no container"),
         ("az://", "names no container that there can be"),
+        ("az://container?sv=1&sig=c2VjcmV0", "takes none"),
+        ("az://container/a?sv=1&sig=c2VjcmV0", "takes none"),
+        ("az:container?sv=1&sig=c2VjcmV0", "takes none"),
         ("s3://a b", "names no container that there can be"),
         ("gs://bucket/a//b", "none empty"),
         ("ftp://x", "names no store that is supported"),

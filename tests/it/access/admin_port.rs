@@ -1,5 +1,7 @@
 //! The pages of the admin port, for each kind of caller.
 
+use std::net::SocketAddr;
+
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -8,11 +10,10 @@ use tokio::{
 use super::GuardedRelay;
 use crate::{sources::root, support::within};
 
-/// Returns the status of a page.
-async fn status(relay: &GuardedRelay, path: &str, token: Option<&str>) -> u16 {
-    let address = relay.relay.admin_address().expect("a port");
+/// Returns the whole answer to a request with this `authorization`: its head and its body.
+pub(super) async fn answer(address: SocketAddr, path: &str, authorization: Option<&str>) -> String {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
-    let header = token.map(|token| format!("authorization: Bearer {token}\r\n"));
+    let header = authorization.map(|value| format!("authorization: {value}\r\n"));
     let header = header.unwrap_or_default();
     let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n{header}\r\n");
     stream.write_all(request.as_bytes()).await.expect("written");
@@ -20,6 +21,14 @@ async fn status(relay: &GuardedRelay, path: &str, token: Option<&str>) -> u16 {
     within("a page", stream.read_to_string(&mut answer))
         .await
         .expect("text");
+    answer
+}
+
+/// Returns the status of a page.
+async fn status(relay: &GuardedRelay, path: &str, token: Option<&str>) -> u16 {
+    let address = relay.relay.admin_address().expect("a port");
+    let bearer = token.map(|token| format!("Bearer {token}"));
+    let answer = answer(address, path, bearer.as_deref()).await;
     let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
     code.unwrap_or_else(|| panic!("{answer}"))
 }
