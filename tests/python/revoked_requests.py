@@ -1,4 +1,5 @@
-"""Streams of requests whose token is revoked end: NotifyStream with OK, HandOver with UNAUTHENTICATED.
+"""Streams of requests whose token is revoked end: NotifyStream with OK, HandOver and reflection with
+UNAUTHENTICATED.
 
     revoked_requests.py ADDRESS TOKEN_THAT_IS_REVOKED TOKEN_THAT_STAYS
 
@@ -11,6 +12,7 @@ import time
 
 import grpc
 
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from reveille.v1 import courier_pb2, courier_pb2_grpc, relay_pb2, relay_pb2_grpc
 
 address, revoked, stays = sys.argv[1:4]
@@ -67,6 +69,10 @@ hand_over = courier_pb2_grpc.CourierStub(channel).HandOver
 courier, courier_requests, welcome = opened(hand_over, revoked, hello(b"r"))
 assert welcome.HasField("welcome"), welcome
 kept_courier, kept_courier_requests, _ = opened(hand_over, stays, hello(b"s"))
+reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+SERVICES = reflection_pb2.ServerReflectionRequest(list_services="")
+reflection, reflection_requests, services = opened(reflect, revoked, SERVICES)
+assert services.list_services_response.service, services
 publish = relay_pb2_grpc.RelayStub(channel).NotifyStream
 kept, kept_requests, _ = opened(publish, stays, NOTIFY)
 publisher, publisher_requests, answer = opened(publish, revoked, NOTIFY)
@@ -76,6 +82,9 @@ start = time.monotonic()
 code, details = ended(publisher)
 assert code == grpc.StatusCode.OK, (code, details)
 code, details = ended(courier)
+assert code == grpc.StatusCode.UNAUTHENTICATED, (code, details)
+assert "no longer valid" in details, details
+code, details = ended(reflection)
 assert code == grpc.StatusCode.UNAUTHENTICATED, (code, details)
 assert "no longer valid" in details, details
 took = time.monotonic() - start
@@ -90,6 +99,6 @@ kept_requests.end()
 assert ended(kept)[0] == grpc.StatusCode.OK, kept.code()
 kept_courier_requests.end()
 assert ended(kept_courier)[0] == grpc.StatusCode.OK, kept_courier.code()
-for requests in (courier_requests, publisher_requests):
+for requests in (courier_requests, publisher_requests, reflection_requests):
     requests.end()
 print("revoked")

@@ -25,6 +25,8 @@ pub(super) struct Call {
     pub(super) is_list: bool,
     /// A call of the store is made for it.
     pub(super) uses_store: bool,
+    /// Reflection, whose service knows no caller: its stream is ended here.
+    pub(super) is_reflection: bool,
 }
 
 /// What a caller needs for a call.
@@ -83,6 +85,7 @@ impl Call {
             limit,
             is_list,
             uses_store,
+            is_reflection: path.starts_with("/grpc.reflection."),
         }
     }
 }

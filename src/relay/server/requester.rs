@@ -45,6 +45,8 @@ pub(super) enum Needs {
     /// The action on the relay.
     #[cfg_attr(not(feature = "courier"), expect(dead_code, reason = "of the courier"))]
     Relay(Action),
+    /// To be known.
+    Known,
 }
 
 /// Ends a stream whose caller may no longer have it.
@@ -212,10 +214,12 @@ impl Requester {
 }
 
 impl Needs {
-    fn action(&self) -> Action {
+    /// Returns the action for the audit log.
+    fn action(&self) -> &'static str {
         match self {
-            Self::Queues(action, _) | Self::Some(action) | Self::Relay(action) => *action,
-            Self::Flag(_) => Action::Watch,
+            Self::Queues(action, _) | Self::Some(action) | Self::Relay(action) => action.as_str(),
+            Self::Flag(_) => Action::Watch.as_str(),
+            Self::Known => "reflect",
         }
     }
 
@@ -226,7 +230,7 @@ impl Needs {
                 .first()
                 .map_or_else(String::new, ToString::to_string),
             Self::Flag(flag) => flag.to_string(),
-            Self::Some(_) | Self::Relay(_) => Target::Relay.to_string(),
+            Self::Some(_) | Self::Relay(_) | Self::Known => Target::Relay.to_string(),
         }
     }
 }
@@ -256,7 +260,7 @@ impl StreamGuard {
                 Err(why) => {
                     let (action, target) = (self.needs.action(), self.needs.target());
                     let ended = format!("the stream is ended: {why}");
-                    self.known.record(action.as_str(), target, false, &ended);
+                    self.known.record(action, target, false, &ended);
                     tracing::info!(
                         principal = self.known.caller.principal().name(),
                         why,
@@ -323,6 +327,7 @@ impl Known {
             }
             Needs::Some(action) => (*action, grants.may_some(*action)),
             Needs::Relay(action) => (*action, grants.allows(*action, Target::Relay)),
+            Needs::Known => return Ok(known),
         };
         match is_allowed {
             true => Ok(known),

@@ -11,7 +11,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Status, body::Body};
 
-use super::activity::Activity;
+use super::{activity::Activity, requester::StreamGuard};
 use crate::relay::auth::Share;
 
 /// The body of an answer. Counts the bytes that HTTP/2 has not sent.
@@ -19,7 +19,7 @@ use crate::relay::auth::Share;
 pub(super) struct ResponseBody {
     body: Body,
     activity: Arc<Activity>,
-    _stream: Option<StreamShares>,
+    stream: Option<StreamShares>,
 }
 
 /// A stream counts for the relay, and for its principal or for its connection, until its answer has
@@ -29,6 +29,7 @@ pub(super) struct StreamShares {
     _of_relay: OwnedSemaphorePermit,
     _of_connection: Option<OwnedSemaphorePermit>,
     _of_principal: Option<Share>,
+    guard: Option<Box<StreamGuard>>,
 }
 
 impl StreamShares {
@@ -37,7 +38,14 @@ impl StreamShares {
             _of_relay: of_relay,
             _of_connection: None,
             _of_principal: of_principal,
+            guard: None,
         }
+    }
+
+    /// Ends the stream when its caller may no longer have it.
+    pub(super) fn guarded(mut self, guard: Option<Box<StreamGuard>>) -> Self {
+        self.guard = guard;
+        self
     }
 
     /// Returns the shares of a stream that needs no caller.
@@ -46,6 +54,7 @@ impl StreamShares {
             _of_relay: of_relay,
             _of_connection: Some(of_connection),
             _of_principal: None,
+            guard: None,
         }
     }
 }
@@ -55,7 +64,7 @@ impl ResponseBody {
         Self {
             body,
             activity,
-            _stream: stream,
+            stream,
         }
     }
 }
@@ -68,6 +77,17 @@ impl hyper::body::Body for ResponseBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(stream) = &mut self.stream
+            && let Some(guard) = &mut stream.guard
+            && guard.poll_revoked(cx).is_ready()
+        {
+            stream.guard = None;
+            self.body = Body::empty();
+            let status = Status::unauthenticated("the credential is no longer valid");
+            let mut trailers = http::HeaderMap::new();
+            status.add_header(&mut trailers)?;
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+        }
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()

@@ -25,7 +25,7 @@ use super::{
     calls::{Call, CallKind, Right},
     certificate::Peer,
     incidents::Incident,
-    requester::Requester,
+    requester::{Needs, Requester},
     requests::SharedBody,
     response::{ResponseBody, StreamShares},
     store_calls::ConnectionStoreCalls,
@@ -122,7 +122,11 @@ impl ConnectionService {
                 .map(|shares| Some(StreamShares::of_anyone(shares))),
             _ => shared.take_stream().and_then(|of_relay| {
                 let of_principal = take(Resource::Streams)?;
-                Ok(Some(StreamShares::new(of_relay, of_principal)))
+                let guard = requester.as_ref().filter(|_| call.is_reflection);
+                let guard = guard.and_then(|requester| requester.guard(|| Needs::Known));
+                Ok(Some(
+                    StreamShares::new(of_relay, of_principal).guarded(guard),
+                ))
             }),
         };
         let stream = stream.inspect_err(|_| self.activity.note(Incident::StreamRefused));
