@@ -110,10 +110,10 @@ async fn pages(relay: &Binary, owner: &str, other: &str) -> String {
         ("200", Some(format!("Bearer {owner}"))),
         ("200", Some(basic(format!("console:{KEY}")))),
         ("401", None),
-        ("403", Some(basic(format!("other:{KEY}")))),
-        ("403", Some(format!("Bearer {JWT}"))),
-        ("403", Some(format!("Bearer {GUESS}"))),
-        ("403", Some(format!("Planted {KEY}"))),
+        ("401", Some(basic(format!("other:{KEY}")))),
+        ("401", Some(format!("Bearer {JWT}"))),
+        ("401", Some(format!("Bearer {GUESS}"))),
+        ("401", Some(format!("Planted {KEY}"))),
         ("403", Some(format!("Bearer {other}"))),
     ] {
         let answer = answer(relay.admin(), "/metrics", authorization.as_deref()).await;
