@@ -19,6 +19,8 @@ pub(crate) mod https;
 pub(crate) mod log_limiter;
 #[cfg(feature = "relay")]
 pub(crate) mod memory;
+#[cfg(feature = "relay")]
+pub(crate) mod network;
 #[cfg(all(feature = "azure", feature = "store"))]
 pub(crate) mod request_error;
 pub(crate) mod secret;

@@ -9,6 +9,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use super::{
     attaching::Reserved,
+    config::CoordinatorConfig,
     core::Hub,
     queue_entry::{QueueEntry, QueueState},
     subscription::Subscription,
@@ -51,10 +52,11 @@ impl Hub {
     ) -> Result<Reserved> {
         let mut reserved = Reserved::default();
         let mut missing = Vec::new();
+        let mut new_groups = 0;
         for (at, address) in exact.iter().enumerate() {
             let entry = self.entries.get(address);
             if let Some(group) = group {
-                self.check_group(address, entry.as_ref(), group)?;
+                new_groups += self.check_group(address, entry.as_ref(), (group, new_groups))?;
             }
             let kept = entry.filter(|entry| entry.reserve());
             if kept.is_none() {
@@ -94,23 +96,25 @@ impl Hub {
         }
     }
 
-    /// Where other groups take the room before this one joins, it is not made: see
+    /// Returns the groups that joining this one makes, 0 or 1, where the request makes `new` before
+    /// it. Where other groups take the room before this one joins, it is not made: see
     /// [`Subscription::attach`].
     fn check_group(
         &self,
         address: &QueueAddress,
         entry: Option<&Arc<QueueEntry>>,
-        group: &GroupName,
-    ) -> Result<()> {
+        (group, new): (&GroupName, u64),
+    ) -> Result<u64> {
         let config = &self.coordinator_config;
-        let all = config.groups.load(Ordering::Relaxed);
-        let is_full = all >= config.max_groups as u64;
-        let has_room = match entry {
-            Some(entry) => entry.lock().has_room(group),
-            None => !is_full,
-        };
-        if has_room {
-            return Ok(());
+        let state = entry.map(|entry| entry.lock());
+        let coordinator = state.as_ref().and_then(|state| state.coordinator.as_ref());
+        if coordinator.is_some_and(|coordinator| coordinator.knows(group)) {
+            return Ok(0);
+        }
+        let is_full = !config.has_room(new);
+        let has_room = coordinator.is_none_or(|coordinator| coordinator.has_room(group));
+        if has_room && !is_full {
+            return Ok(1);
         }
         let message = match is_full {
             true => format!(
@@ -184,10 +188,12 @@ impl Hub {
 }
 
 impl QueueState {
-    /// Returns whether the queue has room for this group.
-    pub(super) fn has_room(&self, group: &GroupName) -> bool {
-        let coordinator = self.coordinator.as_ref();
-        coordinator.is_none_or(|coordinator| coordinator.has_room(group))
+    /// Returns whether the queue and the relay have room for this group.
+    pub(super) fn has_room(&self, config: &CoordinatorConfig, group: &GroupName) -> bool {
+        match &self.coordinator {
+            Some(coordinator) => coordinator.has_room(group),
+            None => config.has_room(0),
+        }
     }
 }
 

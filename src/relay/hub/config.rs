@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{counters::Epoch, sync::AtomicU64};
+use super::{
+    counters::Epoch,
+    sync::{AtomicU64, Ordering},
+};
 use crate::base::fault::Fault;
 
 /// Settings of a hub.
@@ -67,6 +70,13 @@ pub(super) const COMPARE_STEP: usize = 1024;
 /// Streams with more cursors than this state the number also while they are busy. A client's
 /// request of 1 MiB has room for the tokens of this many queues, with names of any length.
 pub(super) const RESUME_FROM: usize = 1024;
+
+impl CoordinatorConfig {
+    /// Returns whether one more group finds room beside `new` others that are not counted yet.
+    pub(super) fn has_room(&self, new: u64) -> bool {
+        self.groups.load(Ordering::Relaxed) + new < self.max_groups as u64
+    }
+}
 
 impl Default for HubConfig {
     fn default() -> Self {

@@ -110,13 +110,12 @@ impl Coordinator {
     /// Returns whether the group is known or there is room for one more. Groups without members
     /// give way.
     pub(super) fn has_room(&self, name: &GroupName) -> bool {
-        let has_room = self.active.len() < self.config.max_groups_per_queue
-            && self.groups_in_all() < self.config.max_groups as u64;
-        has_room || self.names.contains_key(name)
+        let has_room = self.active.len() < self.config.max_groups_per_queue;
+        has_room && self.config.has_room(0) || self.knows(name)
     }
 
-    fn groups_in_all(&self) -> u64 {
-        self.config.groups.load(Ordering::Relaxed)
+    pub(super) fn knows(&self, name: &GroupName) -> bool {
+        self.names.contains_key(name)
     }
 
     /// Adds a member to its group. A new group starts at `position`; where that is `uncertain`, one
@@ -189,7 +188,8 @@ impl Coordinator {
             self.retained
                 .insert((left_at + self.config.group_keep, member_id.group));
             // Groups with members need the room. A group that comes back checks the queue.
-            let too_many = self.groups_in_all() > self.config.max_groups as u64 / 2;
+            let groups = self.config.groups.load(Ordering::Relaxed);
+            let too_many = groups > self.config.max_groups as u64 / 2;
             if unused || too_many {
                 // A group that took nothing has no position to keep.
                 self.forget_group(member_id.group);

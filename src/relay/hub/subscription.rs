@@ -190,7 +190,8 @@ impl Subscription {
             return AttachOutcome::Dead;
         }
         let by_pattern = !self.names(entry.address());
-        let grouped = self.group.as_ref().filter(|group| state.has_room(group));
+        let grouped = self.group.as_ref();
+        let grouped = grouped.filter(|group| state.has_room(&entry.config, group));
         let busy = matches!(start, CursorStart::Busy);
         if grouped.is_none() && self.group.is_some() && by_pattern && !busy && dead.is_none() {
             return AttachOutcome::Full;

@@ -53,6 +53,8 @@ pub(super) struct Activity {
     open_streams: AtomicUsize,
     /// A request was admitted: of a known caller, or on a relay without access control.
     is_admitted: AtomicBool,
+    /// A request that needs no caller was answered.
+    is_probed: AtomicBool,
     /// Its streams that need no caller.
     open_to_all: Arc<Semaphore>,
     /// The connection must end, because it is over a limit.
@@ -84,8 +86,9 @@ pub(super) enum Ending {
 
 /// Time for a new connection's first stream: a client connects because it has a request.
 const FIRST_STREAM: Duration = Duration::from_secs(10);
-/// Streams of one connection that need no caller: a balancer watches the health of a few services.
-const OPEN_TO_ALL: usize = 8;
+/// Streams of one connection that need no caller: clients behind a proxy share one, and each watches
+/// the health.
+const OPEN_TO_ALL: usize = 64;
 /// Interval between two checks of a connection whose only streams need no caller.
 const NOT_ADMITTED: Duration = Duration::from_secs(1);
 /// Default idle time-out. A client that is used every few minutes keeps its connection; others
@@ -114,6 +117,7 @@ impl Activity {
             certified_until: None,
             open_streams: AtomicUsize::new(0),
             is_admitted: AtomicBool::new(false),
+            is_probed: AtomicBool::new(false),
             open_to_all: Arc::new(Semaphore::new(OPEN_TO_ALL)),
             is_unwanted: Notify::new(),
             idle_since: AtomicU64::new(0),
@@ -183,7 +187,13 @@ impl Activity {
         self.is_admitted.store(true, Relaxed);
     }
 
-    /// Ends the connection with its last stream.
+    /// Notes a request that needs no caller. It does not keep the connection.
+    pub(super) fn note_probe(&self) {
+        self.is_probed.store(true, Relaxed);
+    }
+
+    /// Ends the connection: [`LINGER`] later if no request of it was admitted, else with its last
+    /// stream.
     pub(super) fn end_soon(&self) {
         self.is_unwanted.notify_one();
     }
@@ -289,8 +299,7 @@ impl Activity {
         self.ending_soon.cancel();
         tokio::select! {
             () = self.lingered() => {}
-            // A peer may open streams until it has answered the GOAWAY.
-            () = tokio::time::sleep(LINGER), if is_unwanted => {}
+            () = self.lingered_unwanted(), if is_unwanted => {}
             () = self.drained() => {}
             () = self.uncertified() => {}
             () = outlived => {}
@@ -322,6 +331,15 @@ impl Activity {
         }
     }
 
+    /// A peer may open streams until it has answered the GOAWAY. Those that need no caller, or are
+    /// refused, do not keep the connection.
+    async fn lingered_unwanted(&self) {
+        tokio::time::sleep(LINGER).await;
+        if self.is_admitted.load(Relaxed) {
+            std::future::pending().await
+        }
+    }
+
     async fn drained(&self) {
         self.shared.draining.cancelled().await;
         tokio::time::sleep(DRAIN_TIMEOUT).await;
@@ -335,7 +353,9 @@ impl Activity {
         // Requests that are refused, and single probes of the health, do not keep a connection.
         while !self.is_admitted.load(Relaxed) {
             if self.open_to_all.available_permits() == OPEN_TO_ALL {
-                self.note(Incident::Unused);
+                if !self.is_probed.load(Relaxed) {
+                    self.note(Incident::Unused);
+                }
                 return;
             }
             tokio::time::sleep(NOT_ADMITTED).await;
@@ -451,6 +471,41 @@ mod tests {
         activity.end_soon();
         let ended = ends(&activity, async {}).await;
         assert!(alike(ended, [0, 2]), "{ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unwanted_connection_waits_for_its_admitted_streams() {
+        // One caller of the connection was over a limit, another one is not.
+        let activity = activity(&CancellationToken::new());
+        let stream = activity.open_stream();
+        activity.note_admitted();
+        activity.end_soon();
+        let streams = async {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            drop(stream);
+        };
+        let ended = ends(&activity, streams).await;
+        assert_eq!(ended[0].as_secs(), 0);
+        assert!((62..=64).contains(&ended[1].as_secs()), "{ended:?}");
+        let refused = super::tests::activity(&CancellationToken::new());
+        let _stream = refused.open_stream();
+        refused.end_soon();
+        let ended = ends(&refused, async {}).await;
+        assert!(alike(ended, [0, 2]), "{ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_of_the_health_is_no_incident() {
+        let incidents = Arc::new(Incidents::new());
+        for (is_probe, noted) in [(false, 1), (true, 1)] {
+            let token = CancellationToken::new();
+            let activity = Activity::for_test(Arc::clone(&incidents), token);
+            if is_probe {
+                activity.note_probe();
+            }
+            ends(&activity, async {}).await;
+            assert_eq!(incidents.count(Incident::Unused), noted, "{is_probe}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,12 +2,12 @@
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use crate::base::{clock::Tick, sync::lock};
+use crate::base::{clock::Tick, network::network, sync::lock};
 
 /// Counts connections by address, up to a limit for each.
 #[derive(Debug, Clone)]
@@ -116,15 +116,6 @@ impl State {
             self.peers.retain(|_, peer| peer.open > 0 || peer.due > now);
             self.sweep_at = FIRST_SWEEP.max(2 * self.peers.len());
         }
-    }
-}
-
-/// Returns the unit that is counted: the IPv4 address, or the IPv6 /64 network, as one machine may
-/// use a whole /64.
-fn network(peer: IpAddr) -> IpAddr {
-    match peer {
-        IpAddr::V4(_) => peer,
-        IpAddr::V6(peer) => Ipv6Addr::from_bits(peer.to_bits() >> 64 << 64).into(),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     wire::to_status,
 };
 
-/// Limits the large answers that are not sent completely.
+/// Limits the large answers of a service that are not sent completely.
 #[derive(Debug, Clone)]
 pub(super) struct LargeAnswers(Arc<Semaphore>);
 
@@ -45,9 +45,10 @@ pub(super) struct ChunkedBody {
     _permit: AnswerPermit,
 }
 
-/// Large answers of all connections. Only operators request lists, mostly one at a time. Pages of
-/// 1 MiB add up to 16 MiB encoded, and about three times as much before encoding.
-const MAX_ANSWERS: usize = 16;
+/// Large answers of all connections for a service: lists of queues do not wait for those of flags,
+/// which wait for the store. Only operators request lists, mostly one at a time. Pages of 1 MiB add
+/// up to 8 MiB encoded, and about three times as much before encoding.
+const MAX_ANSWERS: usize = 8;
 /// Large answers of one connection. An operator's command requests one page after another.
 const MAX_PER_CONNECTION: usize = 2;
 /// Maximum wait for a permit. Other answers take milliseconds, unless their peers do not read them.
@@ -78,7 +79,7 @@ impl LargeAnswers {
             Err(_) => {
                 let message = format!(
                     "lists: the limit is {MAX_PER_CONNECTION} answers at one time for a \
-                     connection and {MAX_ANSWERS} in all"
+                     connection and {MAX_ANSWERS} in all for each service"
                 );
                 let error = Error::new(ErrorKind::Exhausted, message);
                 Err(to_status(error.with_retry_after(PERMIT_TIMEOUT)))

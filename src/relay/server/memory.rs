@@ -135,12 +135,20 @@ impl MemoryGuard {
             return;
         };
         let mut short_since = None;
+        let mut was_short = false;
         loop {
-            let used = memory.used(near(limit)).await;
+            let mut used = memory.read();
+            if used >= near(limit) {
+                // Nothing new comes in while the allocator gives memory back.
+                self.is_short.store(true, Relaxed);
+                used = memory.give_back().await;
+            }
             let is_short = used >= near(limit);
-            if self.is_short.swap(is_short, Relaxed) != is_short {
+            self.is_short.store(is_short, Relaxed);
+            if is_short != was_short {
                 self.log(is_short, used);
                 changed(is_short);
+                was_short = is_short;
             }
             let now = self.clock.now();
             short_since = is_short.then(|| short_since.unwrap_or(now));
@@ -148,7 +156,9 @@ impl MemoryGuard {
             let lasts = short_since.is_some_and(|since| now.since(since) >= SHORT_FOR);
             let pause = match used >= limit || lasts {
                 true => {
-                    self.close_greediest(used - near(limit));
+                    if self.close_greediest(used - near(limit)) {
+                        memory.expect_free();
+                    }
                     AFTER_CLOSING
                 }
                 false => pause(limit - used),
@@ -173,8 +183,9 @@ impl MemoryGuard {
         }
     }
 
-    /// Closes the connections that hold most, until they have held `excess` bytes together.
-    fn close_greediest(&self, excess: u64) {
+    /// Closes the connections that hold most, until they have held `excess` bytes together. Returns
+    /// whether there was one.
+    fn close_greediest(&self, excess: u64) -> bool {
         let open: Vec<_> = lock(&self.connections).open.values().cloned().collect();
         let held = open.into_iter().filter_map(|connection| {
             let connection = connection.upgrade()?;
@@ -191,6 +202,7 @@ impl MemoryGuard {
             freed += held as u64;
             connection.close();
         }
+        freed > 0
     }
 }
 

@@ -47,25 +47,30 @@ impl MemoryReader {
         })
     }
 
-    /// Returns the resident memory in bytes; from `enough` on after the allocator has given back what
-    /// it can, if that is due. A reading that fails is repeated; until then the last one counts.
-    pub(super) async fn used(&mut self, enough: u64) -> u64 {
-        self.read();
+    /// Returns the resident memory in bytes. A reading that fails is repeated; until then the last one
+    /// counts.
+    pub(super) fn read(&mut self) -> u64 {
+        self.last = self.memory.read().unwrap_or(self.last);
+        self.last
+    }
+
+    /// Has the allocator give back what it can, if that is due. Returns the memory after it.
+    pub(super) async fn give_back(&mut self) -> u64 {
         let began = self.clock.now();
-        if self.last < enough || began < self.pace.next {
+        if began < self.pace.next {
             return self.last;
         }
         let before = self.last;
         let _ = blocking(memory::give_back).await;
-        self.read();
-        let given_back = before.saturating_sub(self.last);
+        let given_back = before.saturating_sub(self.read());
         let worth = given_back >= before / WORTH;
         self.pace.note(began, self.clock.now(), worth);
         self.last
     }
 
-    fn read(&mut self) {
-        self.last = self.memory.read().unwrap_or(self.last);
+    /// Notes that memory becomes free, so that the allocator is asked at the next time.
+    pub(super) fn expect_free(&mut self) {
+        self.pace.restart();
     }
 }
 
@@ -77,6 +82,11 @@ impl Pace {
             false => (self.pause * 2).min(LONGEST_PAUSE).max(least),
         };
         self.next = now + self.pause;
+    }
+
+    fn restart(&mut self) {
+        self.next = Tick::default();
+        self.pause = SHORTEST_PAUSE;
     }
 }
 
@@ -103,6 +113,13 @@ mod tests {
             pace.note(now, now, false);
         }
         assert_eq!(pace.pause, LONGEST_PAUSE);
+        // Connections were closed: the next request is worth its time.
+        pace.restart();
+        assert_eq!((pace.next, pace.pause), (at(0), SHORTEST_PAUSE));
+        for _ in 0..10 {
+            let now = pace.next;
+            pace.note(now, now, false);
+        }
         // A request that takes long is not repeated soon, whether it gave memory back or not.
         let now = pace.next;
         pace.note(now, now + Duration::from_millis(100), true);

@@ -112,6 +112,8 @@ impl ConnectionService {
         let is_open_to_all = Call::right(path) == Some(Right::Anyone);
         if requester.is_some() || !self.access.is_controlled() {
             self.activity.note_admitted();
+        } else {
+            self.activity.note_probe();
         }
         let shared = self.activity.shared();
         let stream = match call.kind {

@@ -84,19 +84,21 @@ impl Services {
         #[cfg(feature = "courier")]
         let courier_service =
             queues.map(|host| courier_service(host, draining.clone(), access.clone()));
-        let answers = LargeAnswers::new();
         let flags_service = FlagsService::new(
             flags,
             stream_max_age,
             draining,
-            answers.clone(),
+            LargeAnswers::new(),
             access.clone(),
         );
         let flags_service = proto::flags_server::FlagsServer::new(flags_service)
             .max_decoding_message_size(Limits::REQUEST_BYTES);
-        let admin_service =
-            proto::admin_server::AdminServer::new(AdminService::new(relay, answers, access))
-                .max_decoding_message_size(Limits::REQUEST_BYTES);
+        let admin_service = proto::admin_server::AdminServer::new(AdminService::new(
+            relay,
+            LargeAnswers::new(),
+            access,
+        ))
+        .max_decoding_message_size(Limits::REQUEST_BYTES);
         let routes = Routes::new(relay_service);
         #[cfg(feature = "courier")]
         let routes = match courier_service {

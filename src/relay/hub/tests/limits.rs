@@ -222,11 +222,10 @@ fn groups_have_a_limit_in_all_and_half_of_it_without_members() {
     of_queues(["a", "b", "c"]);
     assert_eq!(groups(), 2, "those without members");
     // The group that was not retained checks the queue when it comes back.
-    assert_eq!(told(&join("c")).len(), 1);
-    let _fourth = join("d");
-    for queue in ["a", "b", "c", "d"] {
-        join(queue);
-    }
+    let back = join("c");
+    assert_eq!(told(&back).len(), 1);
+    let fourth = join("d");
+    let all = ["a", "b", "c", "d"].map(join);
     for queue in ["e", "d"] {
         let other = open(&hub, 9, &in_group("h", &[queue])).expect_err("too many");
         assert_eq!(other.kind(), ErrorKind::Exhausted);
@@ -243,8 +242,47 @@ fn groups_have_a_limit_in_all_and_half_of_it_without_members() {
     let told = told(&pattern);
     assert!(told.iter().any(|(queue, ..)| queue == "*"), "{told:?}");
     // They leave with their queues.
+    for subscription in [back, fourth].into_iter().chain(all).chain([pattern]) {
+        hub.unsubscribe(&subscription, START);
+    }
+    hub.fire(after(HOUR));
     hub.forget(after(24 * HOUR));
-    assert!(groups() <= 4, "{}", groups());
+    assert_eq!(groups(), 0);
+}
+
+#[test]
+fn a_pattern_over_notified_queues_and_a_long_request_keep_the_limit_of_groups() {
+    let hub = hub_where(|config| config.coordinator.max_groups = 4);
+    let groups = || hub.coordinator_config.groups.load(Ordering::Relaxed);
+    let names = numbered("q", 10);
+    for queue in &names {
+        notify(&hub, queue);
+    }
+    let pattern = subscribe_with(&hub, &in_group("g", &["*"]), START);
+    drain(&pattern, START);
+    walk_all(&hub);
+    assert_eq!(groups(), 4);
+    hub.unsubscribe(&pattern, START);
+    hub.fire(after(HOUR));
+    hub.forget(after(24 * HOUR));
+    assert_eq!(groups(), 0);
+    // The groups of one request count together, of known and of new queues.
+    let mut five = numbered("new", 3);
+    five.extend_from_slice(&names[..2]);
+    for queue in &names[..2] {
+        notify(&hub, queue);
+    }
+    let refused = open(&hub, 9, &in_group("g", &five)).expect_err("too many");
+    assert!(
+        refused.message().contains("4 groups of this relay"),
+        "{refused}"
+    );
+    assert_eq!(groups(), 0);
+    let four = subscribe_with(&hub, &in_group("g", &five[1..]), START);
+    assert_eq!(groups(), 4);
+    // A member of known groups makes none.
+    open(&hub, 10, &in_group("g", &five[1..])).expect("the groups are known");
+    hub.unsubscribe(&four, START);
 }
 
 #[test]
