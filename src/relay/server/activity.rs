@@ -336,7 +336,7 @@ impl Activity {
     async fn lingered_unwanted(&self) {
         tokio::time::sleep(LINGER).await;
         if self.is_admitted.load(Relaxed) {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
@@ -476,18 +476,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_unwanted_connection_waits_for_its_admitted_streams() {
         // One caller of the connection was over a limit, another one is not.
-        let activity = activity(&CancellationToken::new());
-        let stream = activity.open_stream();
-        activity.note_admitted();
-        activity.end_soon();
+        let admitted = activity(&CancellationToken::new());
+        let stream = admitted.open_stream();
+        admitted.note_admitted();
+        admitted.end_soon();
         let streams = async {
             tokio::time::sleep(Duration::from_secs(60)).await;
             drop(stream);
         };
-        let ended = ends(&activity, streams).await;
+        let ended = ends(&admitted, streams).await;
         assert_eq!(ended[0].as_secs(), 0);
         assert!((62..=64).contains(&ended[1].as_secs()), "{ended:?}");
-        let refused = super::tests::activity(&CancellationToken::new());
+        let refused = activity(&CancellationToken::new());
         let _stream = refused.open_stream();
         refused.end_soon();
         let ended = ends(&refused, async {}).await;
