@@ -22,6 +22,7 @@ const LAYERS: [(&str, &[&str]); 10] = [
             "base/https",
             "base/log_limiter",
             "base/memory",
+            "base/network",
             "base/request_error",
             "base/secret",
             "base/sync",
