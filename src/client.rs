@@ -17,6 +17,7 @@ mod pages;
 mod pool;
 mod publisher;
 mod reconnecting_stream;
+mod relays;
 #[cfg(feature = "tls")]
 mod secure;
 pub(crate) mod session;

@@ -17,7 +17,7 @@ use super::{
 /// The arguments of every client verb.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct RelayArgs {
-    /// The relay: http://HOST:PORT, https://HOST:PORT, or HOST:PORT [default: http://127.0.0.1:7600]
+    /// The relay: http://HOST:PORT, https://HOST:PORT, or HOST:PORT; or several, with commas between them [default: http://127.0.0.1:7600]
     #[arg(long, env = "REVEILLE_RELAY", value_name = "URL", help_heading = HEADING)]
     pub(super) relay: Option<String>,
     #[command(flatten)]
@@ -156,9 +156,12 @@ impl Target {
         match tokio::time::timeout(timeout, call).await {
             Ok(Err(error)) if error.kind() == ErrorKind::Unavailable => {
                 let left = timeout.saturating_sub(began.elapsed());
-                Err(foreign_server::identify(&self.relay, left)
-                    .await
-                    .unwrap_or(error))
+                let server = match self.relay.contains(',') {
+                    // Its error names the relay.
+                    true => None,
+                    false => foreign_server::identify(&self.relay, left).await,
+                };
+                Err(server.unwrap_or(error))
             }
             // The client's time-out or the relay's: the cause is the same.
             Ok(Err(error)) if error.kind() == ErrorKind::Timeout => {
@@ -250,12 +253,14 @@ impl Target {
     }
 }
 
-/// Converts `HOST:PORT` to a URL.
-pub(super) fn with_scheme(relay: String) -> String {
-    match relay.contains("://") {
-        true => relay,
-        false => format!("http://{relay}"),
-    }
+/// Converts each `HOST:PORT` of a list to a URL.
+#[allow(clippy::needless_pass_by_value, reason = "it is mapped")]
+pub(super) fn with_scheme(relays: String) -> String {
+    let urls = relays.split(',').map(str::trim).map(|relay| match relay {
+        url if url.contains("://") => url.to_owned(),
+        address => format!("http://{address}"),
+    });
+    urls.collect::<Vec<_>>().join(",")
 }
 
 /// Returns why the relay cannot be reached; `None` if it answers.
@@ -310,6 +315,8 @@ mod tests {
         let target = TargetArgs::default().resolve(&settings);
         assert_eq!(target.relay, "http://file:1");
         assert_eq!(with_scheme("relay:7600".to_owned()), "http://relay:7600");
+        let several = with_scheme("a:1, https://b:2".to_owned());
+        assert_eq!(several, "http://a:1,https://b:2");
         let target = TargetArgs::default().resolve(&Settings::default());
         assert_eq!(
             (target.relay.as_str(), target.timeout),

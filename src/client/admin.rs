@@ -80,8 +80,8 @@ impl Client {
                 page_token,
             };
             let call =
-                |channel| async move { AdminClient::new(channel).list_listeners(request).await };
-            let page = self.call(call).await?;
+                async |channel, request| AdminClient::new(channel).list_listeners(request).await;
+            let page = self.call(request, call).await?;
             Ok((page.listeners, page.next_page_token))
         };
         let listed = all_pages(fetch).await?;
@@ -99,8 +99,8 @@ impl Client {
                 page_token,
             };
             let call =
-                |channel| async move { AdminClient::new(channel).list_queues(request).await };
-            let page = self.call(call).await?;
+                async |channel, request| AdminClient::new(channel).list_queues(request).await;
+            let page = self.call(request, call).await?;
             Ok((page.queues, page.next_page_token))
         };
         let listed = all_pages(fetch).await?;
@@ -117,8 +117,8 @@ impl Client {
             HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
         };
         let request = HealthCheckRequest::default();
-        let call = |channel| async move { HealthClient::new(channel).check(request).await };
-        let response = self.call(call).await?;
+        let call = async |channel, request| HealthClient::new(channel).check(request).await;
+        let response = self.call(request, call).await?;
         Ok(response.status() == ServingStatus::Serving)
     }
 }

@@ -1,4 +1,4 @@
-//! A relay's address and the connections to it.
+//! A client: the relays that it may use, and its calls.
 //!
 //! Streams and single calls never share a connection: a stream that fills its connection must not
 //! delay the report that would drain it. Unread streams do not block each other either, because
@@ -7,17 +7,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tonic::transport::Endpoint;
-
 use super::{
     ClientConfig, FlagWatcher, Flags, Publisher, PublisherOptions, Subscription,
-    channel::RelayChannel,
-    connector::Connector,
-    pool::{Lease, Pool},
+    channel::RelayChannel, connector::Connector, pool::Lease, relays::Relays,
 };
 use crate::{
     base::clock::Clock,
-    client::session::ReconnectConfig,
+    client::session::{ReconnectConfig, leaves_relay},
     error::{Error, ErrorKind, Result},
     types::{FlagName, ListenerId, SubscribeOptions},
     wire::{from_status, proto},
@@ -27,7 +23,11 @@ pub(super) type RelayClient = proto::relay_client::RelayClient<RelayChannel>;
 pub(super) type FlagsClient = proto::flags_client::FlagsClient<RelayChannel>;
 pub(super) type AdminClient = proto::admin_client::AdminClient<RelayChannel>;
 
-/// A client of one relay. Cheap to clone; connects at its first use and reconnects by itself.
+/// A client of one relay, or of several that serve one fleet. Cheap to clone; connects at its first
+/// use and reconnects by itself.
+///
+/// With several relays it begins at any of them and stays there. When that relay cannot be reached, or
+/// shuts down, it goes to the next one at once.
 ///
 /// ```no_run
 /// # async fn example() -> reveille::Result<()> {
@@ -46,23 +46,18 @@ pub struct Client {
 
 #[derive(Debug)]
 struct ClientInner {
-    url: String,
     config: ClientConfig,
     clock: Clock,
-    streams: Arc<Pool>,
-    calls: Arc<Pool>,
+    relays: Relays,
 }
-
-/// Practically never. A bound is needed because hyper adds the interval to the current time, and
-/// the addition panics on overflow.
-const MAX_KEEPALIVE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Client {
     /// Creates a client of the relay at `url`, such as `http://127.0.0.1:7600`, or
-    /// `https://relay.example.com:7600` with TLS. Does not connect yet, but must be called within a tokio runtime.
+    /// `https://relay.example.com:7600` with TLS. Several relays are written with commas between them.
+    /// Does not connect yet, but must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if the URL is malformed.
+    /// [`ErrorKind::Invalid`] if a URL is malformed or listed twice.
     pub fn new(url: &str) -> Result<Self> {
         Self::with_config(url, ClientConfig::default())
     }
@@ -70,33 +65,22 @@ impl Client {
     /// Creates a client with the given configuration.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if the URL is malformed, or a file of [`ClientConfig::tls`] does not fit.
+    /// As [`Client::new`], and [`ErrorKind::Invalid`] if a file of [`ClientConfig::tls`] does not fit,
+    /// or the credential would be sent in plain text.
     pub fn with_config(url: &str, config: ClientConfig) -> Result<Self> {
-        let (endpoint, connector) = endpoint(url, &config)?;
-        let credential = config.credential.clone();
-        if !credential.is_none() && !config.insecure {
-            connector.check_credential(url, &endpoint)?;
-        }
         let inner = ClientInner {
-            url: url.to_owned(),
+            relays: Relays::new(url, &config)?,
             config,
             clock: Clock::new(),
-            streams: Pool::new(
-                endpoint.clone(),
-                connector.clone(),
-                credential.clone(),
-                false,
-            ),
-            calls: Pool::new(endpoint, connector, credential, true),
         };
         Ok(Self {
             inner: Arc::new(inner),
         })
     }
 
-    /// Returns the relay's URL.
+    /// Returns the URL of the relay in use.
     pub fn url(&self) -> &str {
-        &self.inner.url
+        self.inner.relays.url()
     }
 
     /// Returns a publisher; its wake-ups carry `name`.
@@ -164,9 +148,8 @@ impl Client {
             page_size: 1,
             ..Default::default()
         };
-        self.call(|channel| async move { AdminClient::new(channel).list_queues(request).await })
-            .await
-            .map(|_| ())
+        let call = async |channel, request| AdminClient::new(channel).list_queues(request).await;
+        self.call(request, call).await.map(|_| ())
     }
 
     pub(super) fn clock(&self) -> Clock {
@@ -182,27 +165,35 @@ impl Client {
             base: self.inner.config.reconnect_base,
             max: self.inner.config.reconnect_max,
             open_timeout: self.inner.config.request_timeout,
+            others: self.inner.relays.others(),
             ..ReconnectConfig::default()
         }
     }
 
-    /// Leases a connection for a response stream.
-    pub(super) fn stream_connection(&self) -> Lease {
-        self.inner.streams.lease()
+    pub(super) fn relays(&self) -> &Relays {
+        &self.inner.relays
     }
 
-    /// Leases a connection for calls.
-    pub(super) fn call_connection(&self) -> Lease {
-        self.inner.calls.lease()
-    }
-
-    /// Runs one call within the request time-out.
-    pub(crate) async fn call<T, F>(&self, call: impl FnOnce(RelayChannel) -> F) -> Result<T>
-    where
-        F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
-    {
-        let connection = self.call_connection();
-        self.call_on(&connection, call(connection.channel())).await
+    /// Runs one call within the request time-out. A request that was not sent, because the relay
+    /// cannot be reached, goes to each other relay.
+    pub(crate) async fn call<R: Clone, T>(
+        &self,
+        request: R,
+        call: impl AsyncFn(RelayChannel, R) -> Result<tonic::Response<T>, tonic::Status>,
+    ) -> Result<T> {
+        let mut others = self.inner.relays.others();
+        loop {
+            let connection = self.inner.relays.call_connection();
+            let answer = call(connection.channel(), request.clone());
+            let failure = match self.answered(&connection, answer).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            if others == 0 || !failure.is_unsent {
+                return Err(failure.error);
+            }
+            others -= 1;
+        }
     }
 
     /// Runs one call on this connection within the request time-out. Without an answer it retires
@@ -212,35 +203,79 @@ impl Client {
         connection: &Lease,
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T> {
-        match tokio::time::timeout(self.inner.config.request_timeout, call).await {
-            Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(self.with_relay_url(from_status(status))),
-            Err(_) => {
-                connection.retire();
-                Err(self.unreachable("no answer in time"))
-            }
-        }
+        let answered = self.answered(connection, call).await;
+        answered.map_err(|failure| failure.error)
     }
 
-    /// Adds the relay's URL to an error of the connection.
-    fn with_relay_url(&self, error: Error) -> Error {
-        if error.kind() != ErrorKind::Unavailable {
-            return error;
+    async fn answered<T>(
+        &self,
+        connection: &Lease,
+        call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    ) -> Result<T, CallFailure> {
+        let relays = &self.inner.relays;
+        let (error, is_unsent) =
+            match tokio::time::timeout(self.inner.config.request_timeout, call).await {
+                Ok(Ok(response)) => return Ok(response.into_inner()),
+                Ok(Err(status)) => {
+                    let is_unsent = is_unsent(&status);
+                    (
+                        with_relay_url(from_status(status), relays.url_of(connection)),
+                        is_unsent,
+                    )
+                }
+                Err(_) => {
+                    connection.retire();
+                    (
+                        unreachable(relays.url_of(connection), "no answer in time"),
+                        false,
+                    )
+                }
+            };
+        // A call over a limit is repeated later; other calls go on.
+        if error.kind() != ErrorKind::Exhausted && leaves_relay(Some(&error)) {
+            relays.leave(connection);
         }
-        let named = self.unreachable(error.message());
-        match error.retry_after() {
-            Some(after) => named.with_retry_after(after),
-            None => named,
-        }
+        Err(CallFailure { error, is_unsent })
     }
+}
 
-    fn unreachable(&self, why: &str) -> Error {
-        let hint = tls_hint(why);
-        Error::new(
-            ErrorKind::Unavailable,
-            format!("relay `{}`: {why}{hint}", self.inner.url),
-        )
+/// Why a call has failed.
+struct CallFailure {
+    error: Error,
+    /// The relay could not be reached.
+    is_unsent: bool,
+}
+
+/// Returns whether no connection could be made.
+fn is_unsent(status: &tonic::Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        cause = error.source();
     }
+    false
+}
+
+/// Adds the relay's URL to an error of the connection.
+fn with_relay_url(error: Error, url: &str) -> Error {
+    if error.kind() != ErrorKind::Unavailable {
+        return error;
+    }
+    let named = unreachable(url, error.message());
+    match error.retry_after() {
+        Some(after) => named.with_retry_after(after),
+        None => named,
+    }
+}
+
+fn unreachable(url: &str, why: &str) -> Error {
+    let hint = tls_hint(why);
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("relay `{url}`: {why}{hint}"),
+    )
 }
 
 /// Says what to do about an error of TLS, whose library names the alert only.
@@ -261,15 +296,4 @@ fn tls_hint(why: &str) -> &'static str {
     ];
     let hint = HINTS.iter().find(|(text, _)| why.contains(text));
     hint.map_or("", |(_, hint)| hint)
-}
-
-fn endpoint(url: &str, config: &ClientConfig) -> Result<(Endpoint, Connector)> {
-    let (endpoint, connector) = Connector::new(url, &config.tls)?;
-    let endpoint = endpoint
-        .connect_timeout(config.connect_timeout)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(config.keepalive.min(MAX_KEEPALIVE))
-        .keep_alive_timeout(Duration::from_secs(10))
-        .keep_alive_while_idle(true);
-    Ok((endpoint, connector))
 }

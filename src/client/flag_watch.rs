@@ -160,7 +160,9 @@ impl FlagWatch for FlagWatcher {
             generation,
             listener_id: watch.listener_id.clone(),
         };
-        let call = |channel| async move { FlagsClient::new(channel).ack_flag(request).await };
-        self.0.client.call(call).await.map(|_| ())
+        let connection = self.0.call_connection();
+        let mut flags = FlagsClient::new(connection.channel());
+        let answer = self.0.client.call_on(&connection, flags.ack_flag(request));
+        answer.await.map(|_| ())
     }
 }

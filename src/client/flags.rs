@@ -73,8 +73,8 @@ impl Flags {
             set_by: options.set_by.clone(),
             reason: options.reason.clone(),
         };
-        let call = |channel| async move { FlagsClient::new(channel).unleash(request).await };
-        let response = self.client.call(call).await?;
+        let call = async |channel, request| FlagsClient::new(channel).unleash(request).await;
+        let response = self.client.call(request, call).await?;
         Ok(Unleashed {
             flag: flag_from_wire(response.flag)?,
             watchers: response.watchers,
@@ -102,8 +102,8 @@ impl Flags {
             cleared_by: options.cleared_by.clone(),
             reason: options.reason.clone(),
         };
-        let call = |channel| async move { FlagsClient::new(channel).leash(request).await };
-        flag_from_wire(self.client.call(call).await?.flag)
+        let call = async |channel, request| FlagsClient::new(channel).leash(request).await;
+        flag_from_wire(self.client.call(request, call).await?.flag)
     }
 
     /// Reads a flag. An unknown flag is not set.
@@ -114,8 +114,8 @@ impl Flags {
         let request = proto::GetFlagRequest {
             flag: flag.to_string(),
         };
-        let call = |channel| async move { FlagsClient::new(channel).get_flag(request).await };
-        flag_from_wire(self.client.call(call).await?.flag)
+        let call = async |channel, request| FlagsClient::new(channel).get_flag(request).await;
+        flag_from_wire(self.client.call(request, call).await?.flag)
     }
 
     /// Lists the set flags whose names begin with `prefix`, by name; reads all pages.
@@ -129,8 +129,8 @@ impl Flags {
                 page_size: 0,
                 page_token,
             };
-            let call = |channel| async move { FlagsClient::new(channel).list_flags(request).await };
-            let page = self.client.call(call).await?;
+            let call = async |channel, request| FlagsClient::new(channel).list_flags(request).await;
+            let page = self.client.call(request, call).await?;
             Ok((page.flags, page.next_page_token))
         };
         let listed = all_pages(fetch).await?;
@@ -160,10 +160,10 @@ impl Flags {
                 page_size: 1000,
                 page_token,
             };
-            let call = |channel| async move {
+            let call = async |channel, request| {
                 FlagsClient::new(channel).list_flag_watchers(request).await
             };
-            let page = self.client.call(call).await?;
+            let page = self.client.call(request, call).await?;
             Ok((page.watchers, page.next_page_token))
         };
         let listed = all_pages(fetch).await?;

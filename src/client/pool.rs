@@ -26,6 +26,8 @@ use crate::{
 /// Connections for streams, or connections for calls.
 #[derive(Debug)]
 pub(super) struct Pool {
+    /// The number of the relay.
+    relay: usize,
     endpoint: Endpoint,
     connector: Connector,
     credential: Credential,
@@ -62,6 +64,7 @@ const CONNECTION_WINDOW: u32 = i32::MAX as u32;
 impl Pool {
     /// Creates a pool. With `keep_idle` it keeps one connection open for the next lease.
     pub(super) fn new(
+        relay: usize,
         endpoint: Endpoint,
         connector: Connector,
         credential: Credential,
@@ -85,6 +88,7 @@ impl Pool {
             connections: HashMap::new(),
         };
         Arc::new(Self {
+            relay,
             endpoint,
             connector,
             credential,
@@ -126,6 +130,11 @@ impl Pool {
 impl Lease {
     pub(super) fn channel(&self) -> RelayChannel {
         self.channel.clone()
+    }
+
+    /// Returns the number of the relay.
+    pub(super) fn relay(&self) -> usize {
+        self.pool.relay
     }
 
     /// Retires the connection after too long a silence, so that new leases use another one. Its

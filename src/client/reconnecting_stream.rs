@@ -11,6 +11,7 @@ use tonic::metadata::MetadataMap;
 
 use super::{
     connection::Client,
+    pool::Lease,
     stream::{ResponseStream, StreamEvent},
 };
 use crate::{
@@ -112,7 +113,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
             std::task::ready!(self.timer.poll(until, now, cx));
             let now = self.timer.now();
             if self.protocol.reconnect().elapsed(now, &mut self.rng) {
-                self.responses.abandon();
+                self.responses.abandon(&self.client);
                 self.log_outage();
             }
             self.protocol.state_changed();
@@ -148,7 +149,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
                 match self.protocol.received(message, now, &mut self.rng) {
                     // The relay sent a Goodbye.
                     Ok(()) if self.protocol.reconnect().state() != ConnectionState::Connected => {
-                        self.responses.close();
+                        self.end_stream();
                         return None;
                     }
                     Ok(()) => return None,
@@ -157,10 +158,23 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
             }
             StreamEvent::Broken(status) => status.map(from_status),
         };
-        self.responses.close();
         let refusal = self.protocol.broken(now, error.as_ref(), &mut self.rng);
+        self.end_stream();
         self.log_outage();
         refusal
+    }
+
+    /// Closes the stream, and moves on to another relay if there is one and this one sent it away.
+    fn end_stream(&mut self) {
+        match self.protocol.reconnect().leaves_relay() {
+            true => self.responses.leave_relay(&self.client),
+            false => self.responses.close(),
+        }
+    }
+
+    /// Returns a connection for calls about the stream: only its relay knows it.
+    pub(super) fn call_connection(&self) -> Lease {
+        self.responses.call_connection(&self.client)
     }
 
     /// Logs that opening a stream has failed for a while.

@@ -22,7 +22,7 @@ pub(crate) use placement::{
     ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS_PER_CONNECTION,
 };
 pub(crate) use publisher::{PublisherConfig, PublisherSession};
-pub(crate) use reconnect::{Reconnect, ReconnectConfig, ReconnectStep};
+pub(crate) use reconnect::{Reconnect, ReconnectConfig, ReconnectStep, leaves_relay};
 pub(crate) use subscription::SubscriptionSession;
 pub(crate) use waiters::WaiterId;
 pub(crate) use watch::WatchSession;

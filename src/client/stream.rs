@@ -54,7 +54,7 @@ impl<T> ResponseStream<T> {
         self.connection
             .take_if(|connection| connection.is_retired());
         let connection = &mut self.connection;
-        let connection = connection.get_or_insert_with(|| client.stream_connection());
+        let connection = connection.get_or_insert_with(|| client.relays().stream_connection());
         self.stream = Phase::Opening(Box::pin(call(connection.channel())));
     }
 
@@ -64,10 +64,27 @@ impl<T> ResponseStream<T> {
 
     /// Drops a stream without a message in time. Its connection may be dead without an error, so
     /// the next stream uses another one.
-    pub(super) fn abandon(&mut self) {
+    pub(super) fn abandon(&mut self, client: &Client) {
+        if let Some(connection) = &self.connection {
+            connection.retire();
+        }
+        self.leave_relay(client);
+    }
+
+    /// Drops a stream whose relay is not to be used for the next one.
+    pub(super) fn leave_relay(&mut self, client: &Client) {
         self.close();
         if let Some(connection) = self.connection.take() {
-            connection.retire();
+            client.relays().leave(&connection);
+        }
+    }
+
+    /// Returns a connection for calls to the stream's relay.
+    pub(super) fn call_connection(&self, client: &Client) -> Lease {
+        let relays = client.relays();
+        match &self.connection {
+            Some(connection) => relays.call_connection_to(connection.relay()),
+            None => relays.call_connection(),
         }
     }
 

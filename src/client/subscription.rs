@@ -167,10 +167,11 @@ impl WakeStream for Subscription {
             Ok(id) => report_to_wire(&id, &report),
             Err(error) => return Box::pin(std::future::ready(Err(error))),
         };
-        let client = self.0.client.clone();
+        let (client, connection) = (self.0.client.clone(), self.0.call_connection());
         Box::pin(async move {
-            let call = |channel| async move { RelayClient::new(channel).report(request).await };
-            client.call(call).await.map(|_| ())
+            let mut relay = RelayClient::new(connection.channel());
+            let answer = client.call_on(&connection, relay.report(request));
+            answer.await.map(|_| ())
         })
     }
 

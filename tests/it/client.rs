@@ -265,3 +265,89 @@ async fn pipelined_requests_survive_a_cut() {
     // A request whose answer was lost may be counted twice, none may be lost.
     assert!(accepted.sequence > 200, "{accepted:?}");
 }
+
+async fn three_relays() -> (Vec<TestRelay>, Client) {
+    let mut relays = Vec::new();
+    for _ in 0..3 {
+        relays.push(TestRelay::start().await.expect("a relay"));
+    }
+    let urls: Vec<_> = relays.iter().map(TestRelay::url).collect();
+    let client = Client::new(&urls.join(",")).expect("a client");
+    (relays, client)
+}
+
+#[tokio::test]
+async fn a_client_of_several_relays_goes_to_another_one_when_its_relay_ends() {
+    let (mut relays, client) = three_relays().await;
+    let orders = queue("acct/orders");
+    let publisher = client.publisher("billing");
+    let mut wakes = client
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    let notification = || Notification::new(orders.clone());
+    publisher.notify(notification()).await.expect("counted");
+    assert_eq!(woken(&mut wakes).await.notifications, 1);
+    for ended in 0..2 {
+        let before = client.url().to_owned();
+        let used = relays.iter().position(|relay| relay.url() == before);
+        let mut used = relays.remove(used.expect("one of them"));
+        let began = Instant::now();
+        let end = async {
+            match ended {
+                0 => used.stop().await,
+                _ => drop(used),
+            }
+        };
+        let moved = async { (woken(&mut wakes).await, began.elapsed()) };
+        let ((), (work, moved)) = tokio::join!(end, moved);
+        assert_eq!(work.reason, WakeReason::CatchUp);
+        assert!(moved < Duration::from_secs(2), "{moved:?}");
+        assert_ne!(client.url(), before);
+        // The publisher and the calls go there as well.
+        let began = Instant::now();
+        publisher.notify(notification()).await.expect("counted");
+        assert_eq!(woken(&mut wakes).await.notifications, 1);
+        let listed = client.listeners().await.expect("listed");
+        assert_eq!(listed.len(), 1);
+        let moved = began.elapsed();
+        assert!(moved < Duration::from_secs(2), "{moved:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_goes_to_the_relays_that_can_be_reached() {
+    let relay = TestRelay::start().await.expect("a relay");
+    for _ in 0..10 {
+        let urls = format!("http://127.0.0.1:9,http://127.0.0.1:1,{}", relay.url());
+        let client = Client::new(&urls).expect("a client");
+        client.queues().await.expect("listed at the third");
+        assert_eq!(client.url(), relay.url());
+    }
+    let client = Client::new("http://127.0.0.1:9,http://127.0.0.1:1").expect("a client");
+    let error = client.queues().await.expect_err("no relay");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test]
+async fn a_client_stays_with_its_relay() {
+    let (mut relays, client) = three_relays().await;
+    let used = client.url().to_owned();
+    let mut streams = Vec::new();
+    for number in 0..20 {
+        let listener = listening(&format!("worker-{number}"), &["acct/orders"]);
+        let mut wakes = client.subscribe(listener).expect("options");
+        woken(&mut wakes).await;
+        streams.push(wakes);
+    }
+    // Others end: nothing moves.
+    for relay in &mut relays {
+        if relay.url() != used {
+            relay.stop().await;
+        }
+    }
+    let publisher = client.publisher("billing");
+    let sent = publisher.notify(Notification::new(queue("acct/orders")));
+    assert_eq!(sent.await.expect("counted").listeners, 20);
+    assert_eq!(client.url(), used);
+}

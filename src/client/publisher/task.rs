@@ -9,7 +9,7 @@ use tonic::Streaming;
 use super::PublisherInner;
 use crate::{
     base::clock::Tick,
-    client::{connection::RelayClient, pool::Lease},
+    client::{connection::RelayClient, pool::Lease, session::leaves_relay},
     error::{Error, ErrorKind, Result},
     wire::{from_status, proto},
 };
@@ -23,7 +23,14 @@ pub(super) async fn run(inner: Arc<PublisherInner>) {
             continue;
         }
         let error = match open(&inner).await {
-            Ok((answers, connection)) => serve(&inner, answers, &connection).await,
+            Ok((answers, connection)) => {
+                let error = serve(&inner, answers, &connection).await;
+                // A limit of the rate is the publisher's own.
+                if error.kind() != ErrorKind::Exhausted {
+                    leave_after(&inner, &connection, &error);
+                }
+                error
+            }
             Err(error) => error,
         };
         tracing::debug!(%error, "notify stream ended");
@@ -48,7 +55,7 @@ async fn back_off(inner: &PublisherInner) {
 async fn open(inner: &PublisherInner) -> Result<(Streaming<proto::NotifyResponse>, Lease)> {
     // Capacity for all requests in flight: with a full channel the task would poll repeatedly.
     let (requests, outbound) = mpsc::channel(inner.pipeline);
-    let connection = inner.client.call_connection();
+    let connection = inner.client.relays().call_connection();
     let mut relay = RelayClient::new(connection.channel());
     let call = relay.notify_stream(ReceiverStream::new(outbound));
     let answers = {
@@ -57,13 +64,22 @@ async fn open(inner: &PublisherInner) -> Result<(Streaming<proto::NotifyResponse
         loop {
             let next_pump = inner.pump().next_pump;
             tokio::select! {
-                answers = &mut opening => break answers?,
+                answers = &mut opening => {
+                    break answers.inspect_err(|error| leave_after(inner, &connection, error))?;
+                }
                 () = inner.wait_for_signal(next_pump) => {}
             }
         }
     };
     inner.lock().requests = Some(requests);
     Ok((answers, connection))
+}
+
+/// Moves on to another relay if this one sends the publisher away.
+fn leave_after(inner: &PublisherInner, connection: &Lease, error: &Error) {
+    if leaves_relay(Some(error)) {
+        inner.client.relays().leave(connection);
+    }
 }
 
 /// Receives answers, and sends the requests that no caller sends, until the stream breaks. Returns

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::{
     base::{
-        backoff::Backoff,
+        backoff::{Backoff, about, jitter},
         clock::Tick,
         fault::{Fault, planted},
     },
@@ -26,6 +26,8 @@ pub(crate) struct ReconnectConfig {
     pub(crate) base: Duration,
     /// Maximum wait before any reconnection.
     pub(crate) max: Duration,
+    /// Other relays of the client.
+    pub(crate) others: usize,
     /// Time limit of an attempt to open a stream.
     pub(crate) open_timeout: Duration,
     /// Maximum bytes of a subscribe request.
@@ -54,6 +56,10 @@ pub(crate) struct Reconnect {
     config: ReconnectConfig,
     phase: Phase,
     backoff: Backoff,
+    /// Other relays that are tried without a back-off, since the last stream that lasted.
+    untried: usize,
+    /// The next stream is opened at another relay.
+    leaves_relay: bool,
     heartbeat: Duration,
     /// A message of a relay has arrived, on this stream or an earlier one.
     ever_connected: bool,
@@ -119,6 +125,7 @@ impl Default for ReconnectConfig {
         Self {
             base: Duration::from_secs(1),
             max: Duration::from_secs(10),
+            others: 0,
             open_timeout: Duration::from_secs(5),
             request_bytes: Limits::SUBSCRIBE_BYTES,
             positions: Limits::POSITIONS,
@@ -135,6 +142,8 @@ impl Reconnect {
             until: Tick::default(),
         };
         Self {
+            untried: config.others,
+            leaves_relay: false,
             config,
             phase,
             backoff,
@@ -231,17 +240,33 @@ impl Reconnect {
         }
         self.note_failure(now, error);
         self.reset_if_stable(now);
-        let wait = requested_wait(error) + self.backoff.next(rng);
+        self.leaves_relay = self.config.others > 0 && leaves_relay(error);
+        let wait = match self.leaves_relay {
+            true => self.wait_before_other_relay(rng),
+            false => None,
+        };
+        let wait = wait.unwrap_or_else(|| requested_wait(error) + self.backoff.next(rng));
         self.phase = Phase::Waiting { until: now + wait };
         None
+    }
+
+    /// Returns whether the next stream is to be opened at another relay.
+    pub(crate) fn leaves_relay(&self) -> bool {
+        self.leaves_relay
+    }
+
+    /// Returns a short wait for each of the other relays, which may be well. The relay's own streams
+    /// come at the same time, so it is spread.
+    fn wait_before_other_relay(&mut self, rng: &mut fastrand::Rng) -> Option<Duration> {
+        self.untried = self.untried.checked_sub(1)?;
+        Some(jitter(self.config.base / 4, rng))
     }
 
     /// The relay refused the request for its size. The next request is smaller, so the back-off
     /// does not grow.
     pub(crate) fn request_too_large(&mut self, now: Tick, error: &Error, rng: &mut fastrand::Rng) {
         self.note_failure(now, Some(error));
-        let wait =
-            requested_wait(Some(error)) + crate::base::backoff::jitter(self.config.base, rng);
+        let wait = requested_wait(Some(error)) + jitter(self.config.base, rng);
         self.phase = Phase::Waiting { until: now + wait };
     }
 
@@ -254,10 +279,16 @@ impl Reconnect {
                 goodbye.reason,
                 GoodbyeReason::Rotation | GoodbyeReason::Draining
             );
+        // The other relays do not restart.
+        self.leaves_relay = self.config.others > 0 && goodbye.reason == GoodbyeReason::Draining;
+        let requested = match self.leaves_relay {
+            true => Duration::ZERO,
+            false => goodbye.reconnect_after.min(Limits::MAX_RECONNECT_AFTER),
+        };
         // The wait gets extra jitter, as the relay may have sent all clients the same value.
-        let spread = crate::base::backoff::jitter(self.config.base / 4, rng);
+        let spread = jitter(self.config.base / 4, rng);
         self.phase = Phase::Waiting {
-            until: now + goodbye.reconnect_after.min(Limits::MAX_RECONNECT_AFTER) + spread,
+            until: now + requested + spread,
         };
     }
 
@@ -271,7 +302,7 @@ impl Reconnect {
     ) -> bool {
         let refused = self.phase == Phase::Closed;
         if refused {
-            let until = now + crate::base::backoff::about(after, rng);
+            let until = now + about(after, rng);
             self.phase = Phase::Waiting { until };
         }
         refused
@@ -386,6 +417,7 @@ impl Reconnect {
             && now.since(first) >= STABLE_AFTER
         {
             self.backoff.reset();
+            self.untried = self.config.others;
         }
     }
 
@@ -403,6 +435,25 @@ fn requested_wait(error: Option<&Error>) -> Duration {
     requested
         .unwrap_or_default()
         .min(Limits::MAX_RECONNECT_AFTER)
+}
+
+/// Returns whether another relay may serve what this one did not: it cannot be reached, ends, or has no
+/// room. A refusal of the caller or of the request would be repeated.
+pub(crate) fn leaves_relay(error: Option<&Error>) -> bool {
+    error.is_none_or(|error| match error.kind() {
+        ErrorKind::Unavailable
+        | ErrorKind::Timeout
+        | ErrorKind::Closed
+        | ErrorKind::Internal
+        | ErrorKind::Busy => true,
+        // Without a time the request is too large.
+        ErrorKind::Exhausted => error.retry_after().is_some(),
+        ErrorKind::Invalid
+        | ErrorKind::NotFound
+        | ErrorKind::Conflict
+        | ErrorKind::Denied
+        | ErrorKind::Unsupported => false,
+    })
 }
 
 /// Returns whether the same request would be refused again.

@@ -219,3 +219,84 @@ fn the_wait_of_a_goodbye_is_kept() {
     let until = wait_until(&mut stream, at(1));
     assert!(until >= at(5) && until <= at(6));
 }
+
+fn one_of_three() -> (Reconnect, fastrand::Rng) {
+    let config = ReconnectConfig {
+        others: 2,
+        ..ReconnectConfig::default()
+    };
+    (Reconnect::new(config), fastrand::Rng::with_seed(1))
+}
+
+#[test]
+fn each_other_relay_is_tried_at_once_and_then_the_back_off_grows() {
+    const SOON: Duration = Duration::from_millis(250);
+    let (mut longest, mut later) = (Duration::ZERO, Duration::ZERO);
+    for seed in 0..100 {
+        let (mut stream, _) = one_of_three();
+        let mut rng = fastrand::Rng::with_seed(seed);
+        for _ in 0..2 {
+            longest = longest.max(wait_after_failure(&mut stream, at(0), &mut rng));
+            assert!(stream.leaves_relay());
+        }
+        for _ in 0..4 {
+            later = later.max(wait_after_failure(&mut stream, at(0), &mut rng));
+        }
+        // This starts again after a stream that lasted only.
+        for (lasted, soon) in [(1, false), (10, true)] {
+            stream.opened(at(0));
+            stream.on_message(at(0));
+            let wait = wait_after_failure(&mut stream, at(lasted), &mut rng);
+            assert!(!soon || wait <= SOON, "{wait:?}");
+        }
+    }
+    assert!(
+        longest <= SOON && later > Duration::from_secs(4),
+        "{later:?}"
+    );
+}
+
+#[test]
+fn a_draining_relay_is_left_at_once_and_others_are_not() {
+    let goodbye = |reason| Goodbye {
+        reason,
+        reconnect_after: Duration::from_secs(3),
+    };
+    for (reason, leaves) in [
+        (GoodbyeReason::Draining, true),
+        (GoodbyeReason::Rotation, false),
+        (GoodbyeReason::Revoked, false),
+    ] {
+        for (others, (mut stream, mut rng)) in [(2, one_of_three()), (0, new_stream())] {
+            stream.opened(at(0));
+            stream.on_message(at(0));
+            stream.goodbye(at(20), goodbye(reason), &mut rng);
+            let leaves = leaves && others > 0;
+            assert_eq!(stream.leaves_relay(), leaves, "{reason:?}");
+            let until = wait_until(&mut stream, at(20));
+            assert_eq!(until < at(21), leaves, "{reason:?}: {until:?}");
+        }
+    }
+}
+
+#[test]
+fn a_refusal_of_the_caller_is_no_reason_to_leave_a_relay() {
+    let after = Duration::from_secs(1);
+    for (kind, retry_after, leaves) in [
+        (ErrorKind::Unavailable, None, true),
+        (ErrorKind::Exhausted, Some(after), true),
+        (ErrorKind::Exhausted, None, false),
+        (ErrorKind::Denied, None, false),
+        (ErrorKind::NotFound, None, false),
+    ] {
+        let (mut stream, mut rng) = one_of_three();
+        stream.opened(at(0));
+        stream.on_message(at(0));
+        let mut error = Error::new(kind, "refused");
+        if let Some(after) = retry_after {
+            error = error.with_retry_after(after);
+        }
+        stream.broken(at(1), Some(&error), &mut rng);
+        assert_eq!(stream.leaves_relay(), leaves, "{kind:?}");
+    }
+}

@@ -1,0 +1,204 @@
+//! The relays of a client: any of them serves it, and all of its streams begin at the same one.
+//!
+//! A client stays with its relay. A stream or a call that cannot reach it, or that it sends away,
+//! moves the client on to the next one of the list.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tonic::transport::Endpoint;
+
+use super::{
+    ClientConfig,
+    connector::Connector,
+    pool::{Lease, Pool},
+};
+use crate::error::{Error, Result};
+
+/// The relays, and the one in use.
+#[derive(Debug)]
+pub(super) struct Relays {
+    all: Box<[RelayAddress]>,
+    present: AtomicUsize,
+}
+
+/// One relay and the connections to it.
+#[derive(Debug)]
+struct RelayAddress {
+    url: String,
+    streams: Arc<Pool>,
+    calls: Arc<Pool>,
+}
+
+/// Far more than a client can use. A list this long is a mistake.
+const MOST: usize = 100;
+/// Practically never. A bound is needed because hyper adds the interval to the current time, and
+/// the addition panics on overflow.
+const MAX_KEEPALIVE: Duration = Duration::from_secs(365 * 24 * 3600);
+
+impl Relays {
+    /// Reads a list of URLs with commas between them. A client begins at any of them, so that the
+    /// clients of a fleet spread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a malformed URL or the same one twice,
+    /// or a file of [`ClientConfig::tls`] that does not fit.
+    pub(super) fn new(urls: &str, config: &ClientConfig) -> Result<Self> {
+        let urls: Vec<_> = urls.split(',').map(str::trim).collect();
+        if urls.len() > MOST {
+            let rule = format_args!("may list {MOST} URLs, not {}", urls.len());
+            return Err(Error::invalid("relay", rule));
+        }
+        let mut known = HashSet::new();
+        if let Some(twice) = urls.iter().find(|url| !known.insert(**url)) {
+            let rule = format_args!("lists {twice:?} twice");
+            return Err(Error::invalid("relay", rule));
+        }
+        let all = urls.iter().enumerate();
+        let all = all.map(|(number, url)| RelayAddress::new(number, url, config));
+        let all = all.collect::<Result<Box<[_]>>>()?;
+        let present = AtomicUsize::new(fastrand::usize(..all.len()));
+        Ok(Self { all, present })
+    }
+
+    /// Returns the URL of the relay in use.
+    pub(super) fn url(&self) -> &str {
+        &self.present().url
+    }
+
+    /// Returns the URL of the relay of a connection.
+    pub(super) fn url_of(&self, connection: &Lease) -> &str {
+        &self.all[connection.relay()].url
+    }
+
+    /// Returns the number of other relays.
+    pub(super) fn others(&self) -> usize {
+        self.all.len() - 1
+    }
+
+    /// Leases a connection for a response stream.
+    pub(super) fn stream_connection(&self) -> Lease {
+        self.present().streams.lease()
+    }
+
+    /// Leases a connection for calls.
+    pub(super) fn call_connection(&self) -> Lease {
+        self.present().calls.lease()
+    }
+
+    /// Leases a connection for calls to a certain relay.
+    pub(super) fn call_connection_to(&self, relay: usize) -> Lease {
+        self.all[relay].calls.lease()
+    }
+
+    /// Moves on from the relay of this connection, unless another stream or call has done so.
+    pub(super) fn leave(&self, connection: &Lease) {
+        let (from, next) = (connection.relay(), connection.relay() + 1);
+        let next = next % self.all.len();
+        let moved = self.present.compare_exchange(from, next, Relaxed, Relaxed);
+        if moved.is_ok() && next != from {
+            let (from, next) = (&self.all[from].url, &self.all[next].url);
+            tracing::info!(from, to = next, "using another relay");
+        }
+    }
+
+    fn present(&self) -> &RelayAddress {
+        &self.all[self.present.load(Relaxed)]
+    }
+}
+
+impl RelayAddress {
+    fn new(number: usize, url: &str, config: &ClientConfig) -> Result<Self> {
+        let (endpoint, connector) = endpoint(url, config)?;
+        let credential = config.credential.clone();
+        if !credential.is_none() && !config.insecure {
+            connector.check_credential(url, &endpoint)?;
+        }
+        let pool = |keep_idle| {
+            let (endpoint, connector) = (endpoint.clone(), connector.clone());
+            Pool::new(number, endpoint, connector, credential.clone(), keep_idle)
+        };
+        Ok(Self {
+            url: url.to_owned(),
+            streams: pool(false),
+            calls: pool(true),
+        })
+    }
+}
+
+fn endpoint(url: &str, config: &ClientConfig) -> Result<(Endpoint, Connector)> {
+    let (endpoint, connector) = Connector::new(url, &config.tls)?;
+    let endpoint = endpoint
+        .connect_timeout(config.connect_timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(config.keepalive.min(MAX_KEEPALIVE))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .keep_alive_while_idle(true);
+    Ok((endpoint, connector))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn relays(urls: &str) -> Result<Relays> {
+        Relays::new(urls, &ClientConfig::default())
+    }
+
+    #[tokio::test]
+    async fn a_client_moves_on_once_for_all_of_its_streams() {
+        let relays = relays("http://a:1, http://b:2,http://c:3").expect("valid");
+        assert_eq!(relays.others(), 2);
+        let first = relays.url().to_owned();
+        let (one, other) = (relays.stream_connection(), relays.stream_connection());
+        relays.leave(&one);
+        let second = relays.url().to_owned();
+        assert_ne!(first, second);
+        // The second stream of the same relay changes nothing any more.
+        relays.leave(&other);
+        assert_eq!(relays.url(), second);
+        assert_eq!(relays.url_of(&other), first);
+        relays.leave(&relays.call_connection());
+        relays.leave(&relays.call_connection());
+        assert_eq!(relays.url(), first, "around the list");
+        let same = relays.call_connection_to(other.relay());
+        assert_eq!(relays.url_of(&same), first);
+    }
+
+    #[tokio::test]
+    async fn clients_begin_at_different_relays() {
+        let begun: HashSet<_> = (0..100)
+            .map(|_| {
+                relays("http://a:1,http://b:2")
+                    .expect("valid")
+                    .url()
+                    .to_owned()
+            })
+            .collect();
+        assert_eq!(begun.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_list_names_each_relay_once() {
+        for (urls, rule) in [
+            ("http://a:1,http://a:1", "lists \"http://a:1\" twice"),
+            (
+                "http://a:1,",
+                "must be written http[s]://HOST:PORT, but is \"\"",
+            ),
+            ("http://a:1,b:2", "must be written http[s]://HOST:PORT"),
+        ] {
+            let error = relays(urls).expect_err(urls).to_string();
+            assert!(error.contains(rule), "{error}");
+        }
+        let many: Vec<_> = (0..=MOST).map(|port| format!("http://a:{port}")).collect();
+        let error = relays(&many.join(",")).expect_err("many").to_string();
+        assert!(error.contains("may list 100 URLs"), "{error}");
+    }
+}
