@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     ClientConfig, FlagWatcher, Flags, Publisher, PublisherOptions, Subscription,
-    channel::RelayChannel, connector::Connector, pool::Lease, relays::Relays,
+    channel::RelayChannel, pool::Lease, relays::Relays,
 };
 use crate::{
     base::clock::Clock,
