@@ -326,6 +326,20 @@ pub(crate) enum Fault {
     LinkOldReturnTrusted,
     /// Cluster, C9: the end of an isolation is no resync.
     LinkIsolationEndTrusted,
+    /// C1: a queue's mark is cleared after its counters were read.
+    LinkMarkClearedLate,
+    /// C3: an entry of a frame makes a queue entry only where a pattern is here.
+    LinkNameNotKept,
+    /// C6: a hash without a queue wakes no pattern.
+    LinkResyncSkipsPatterns,
+    /// C6: a resync postpones forgetting.
+    LinkResyncPostponesForgetting,
+    /// C6: a resync counts no cause where the queue has no listener at present.
+    LinkResyncNeedsListener,
+    /// C7: groups without members do not check.
+    LinkMissingSkipsEmpty,
+    /// C8: a publisher is answered when the frame is published.
+    LinkAnswerUnconfirmed,
 }
 
 impl Fault {

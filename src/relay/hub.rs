@@ -17,6 +17,7 @@
 //! the overflow's while a pattern lacks cursors.
 
 mod admission;
+mod announced;
 mod attach;
 mod attaching;
 mod capacity;
@@ -40,6 +41,7 @@ mod pattern_checks;
 mod pattern_holders;
 mod pattern_index;
 mod pattern_overflow;
+mod peer_causes;
 mod probe_table;
 mod queue_check;
 mod queue_entry;
@@ -48,6 +50,7 @@ mod queue_update;
 mod redelivery;
 mod report;
 pub(crate) mod resume;
+mod resync;
 mod shard_growth;
 mod stats;
 mod stream;
@@ -73,6 +76,7 @@ pub(crate) use self::{
     mailbox::SubscriptionId,
     mailbox::WakeBatch,
     no_subscribers::NearestName,
+    resync::{ResyncScope, ResyncWalk},
     stats::{ListenerStats, QueueStats},
     stream::{StreamConfig, StreamMessage, SubscriberStream},
     wake_builder::{Target, WakeBuilder, WakeEntry, WakeSink},

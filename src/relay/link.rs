@@ -38,10 +38,6 @@ mod recent_queues;
 #[cfg(test)]
 mod tests;
 
-#[cfg_attr(
-    not(test),
-    allow(unused_imports, reason = "serving a cluster is not built yet")
-)]
 pub(crate) use self::{
     action::{Action, LinkFailure, Resync},
     cluster_link::ClusterLink,

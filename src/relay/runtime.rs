@@ -3,6 +3,7 @@
 //! Also the in-process relay: a publisher and a subscription on the hub itself, without a network.
 //! Knows neither gRPC nor stores.
 
+mod cluster;
 mod local;
 mod message_stream;
 mod refusals;
@@ -20,6 +21,9 @@ use std::{
     time::Duration,
 };
 
+pub use self::cluster::ClusterAck;
+use self::cluster::ClusterHandle;
+pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, ClusterState, Confirmation};
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::refusals::{Refusals, Refused};
@@ -30,6 +34,7 @@ use crate::{
         task::Scope,
     },
     error::{Error, ErrorKind, Result},
+    relay::cluster::ClusterNode,
     relay::hub::{
         CoordinatorConfig, CursorPool, Epoch, Hub, HubConfig, HubStats, ListenerStats, QueueStats,
         StreamConfig, SubscriberStream, SubscriptionId, WakeBuilder,
@@ -108,6 +113,8 @@ struct RelayInner {
     stream_config: StreamConfig,
     draining: AtomicBool,
     counters: RelayMetrics,
+    /// `None` where the relay is alone.
+    cluster: Option<ClusterHandle>,
 }
 
 /// Totals of sent messages and refused requests.
@@ -164,6 +171,11 @@ impl Relay {
     /// `busy_lease` is below 10 ms;
     /// [`ErrorKind::Internal`] where the operating system gives no random numbers.
     pub fn start(config: RelayConfig) -> Result<Self> {
+        Self::start_with(config, None)
+    }
+
+    /// Starts a relay that is one of a cluster, where `cluster` is given.
+    pub(crate) fn start_with(config: RelayConfig, cluster: Option<ClusterAck>) -> Result<Self> {
         check_name("relay_id", &config.relay_id)?;
         for (field, span) in [
             ("claim_timeout", config.claim_timeout),
@@ -192,6 +204,7 @@ impl Relay {
                 max_groups: config.max_groups,
                 ..CoordinatorConfig::default()
             },
+            cluster: cluster.is_some(),
             ..HubConfig::default()
         }));
         let stream_config = StreamConfig {
@@ -201,9 +214,15 @@ impl Relay {
             max_age: config.stream_max_age,
             throttle_from: StreamConfig::THROTTLE_FROM,
         };
+        let clock = Clock::new();
         let shared = Arc::new(RelayInner {
+            cluster: cluster.map(|ack| {
+                let link = Self::link_config(&stream_config.relay_id, epoch.0);
+                let node = ClusterNode::new(Arc::clone(&hub), link, clock.now());
+                ClusterHandle::new(ack, node)
+            }),
             hub,
-            clock: Clock::new(),
+            clock,
             stream_config,
             draining: AtomicBool::new(false),
             counters: RelayMetrics::default(),
@@ -219,6 +238,10 @@ impl Relay {
     /// Returns the id of this run of the relay, 32 hexadecimal digits; each start has a new one.
     pub fn epoch(&self) -> &str {
         &self.shared.stream_config.epoch
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.shared.clock
     }
 
     /// Returns the relay's name.

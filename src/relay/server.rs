@@ -39,6 +39,7 @@ mod store_calls;
 mod streams;
 mod tls;
 mod transport;
+mod unconfirmed;
 mod wake;
 
 pub(crate) use accept::{Connections, Server, ServerConfig};

@@ -60,6 +60,11 @@ impl Report {
         }
     }
 
+    /// Returns whether the report wakes the queue's listeners at once.
+    pub(crate) fn counts_a_cause(&self) -> bool {
+        self.visible_in.is_some_and(|span| span.is_zero())
+    }
+
     /// Checks the rules that the types do not enforce.
     ///
     /// # Errors

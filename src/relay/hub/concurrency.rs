@@ -15,6 +15,8 @@
 
 #[path = "admission.rs"]
 mod admission;
+#[path = "announced.rs"]
+mod announced;
 #[path = "attach.rs"]
 mod attach;
 #[path = "attaching.rs"]
@@ -59,6 +61,8 @@ mod pattern_holders;
 mod pattern_index;
 #[path = "pattern_overflow.rs"]
 mod pattern_overflow;
+#[path = "peer_causes.rs"]
+mod peer_causes;
 #[path = "probe_table.rs"]
 mod probe_table;
 #[path = "queue_check.rs"]
@@ -75,6 +79,8 @@ mod redelivery;
 mod report;
 #[path = "resume.rs"]
 mod resume;
+#[path = "resync.rs"]
+mod resync;
 #[path = "shard_growth.rs"]
 mod shard_growth;
 #[path = "stream.rs"]

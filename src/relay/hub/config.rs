@@ -37,6 +37,8 @@ pub(crate) struct HubConfig {
     pub(crate) catch_up_spread: Duration,
     /// The waiting times of groups and the sentinel.
     pub(crate) coordinator: CoordinatorConfig,
+    /// Own causes are collected for other relays.
+    pub(crate) cluster: bool,
     pub(crate) fault: Fault,
 }
 
@@ -93,6 +95,7 @@ impl Default for HubConfig {
             resume_from: RESUME_FROM,
             catch_up_spread: Duration::from_secs(2),
             coordinator: CoordinatorConfig::default(),
+            cluster: false,
             fault: Fault::NONE,
         }
     }

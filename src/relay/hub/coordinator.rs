@@ -306,6 +306,17 @@ impl Coordinator {
         self.group(member_id)?.take(member_id.slot)
     }
 
+    /// Each group, with or without members, must check the queue.
+    pub(super) fn request_checks(&mut self) {
+        let skips_empty = planted!(self.config.fault, LinkMissingSkipsEmpty);
+        for group in self.groups.iter_mut().flatten() {
+            if group.len() > 0 || !skips_empty {
+                group.request_catch_up();
+            }
+        }
+        self.needs_reconcile = true;
+    }
+
     /// Runs the due work, and forgets groups whose retention ended. Returns whether a listener
     /// outside of groups was asked to check.
     pub(super) fn run_due(

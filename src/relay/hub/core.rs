@@ -16,6 +16,7 @@ use std::{
 };
 
 use super::{
+    announced::IncrementList,
     config::{CoordinatorConfig, HubConfig},
     cursor_list::DetachedCursors,
     fanout::{Fanout, UpdateBatch, Walk},
@@ -48,6 +49,12 @@ pub(crate) struct Hub {
     pub(super) revision: AtomicU64,
     /// The greatest revision at which a forgotten entry had changed.
     pub(super) forgotten_at: AtomicU64,
+    /// Walks that check all patterns under their own names (see `resync`).
+    pub(super) pattern_resyncs: AtomicU64,
+    /// The queues with causes for the other relays of a cluster.
+    pub(super) increments: Option<IncrementList>,
+    /// From this time on listeners must poll, in nanoseconds (C9).
+    pub(super) degraded_from: AtomicU64,
     pub(super) eviction: Mutex<Eviction>,
     /// The cursors of all subscriptions, including the reserved ones.
     pub(super) cursors: AtomicU64,
@@ -141,6 +148,9 @@ impl Hub {
             floor: AtomicU64::new(0),
             revision: AtomicU64::new(1),
             forgotten_at: AtomicU64::new(0),
+            pattern_resyncs: AtomicU64::new(0),
+            increments: config.cluster.then(IncrementList::new),
+            degraded_from: AtomicU64::new(Tick::NEVER.as_nanos()),
             eviction: Mutex::default(),
             short_of_memory: AtomicBool::new(false),
             cursors: AtomicU64::new(0),
@@ -250,6 +260,16 @@ impl Hub {
         let all: Vec<_> = lock(&self.subscriptions).values().cloned().collect();
         all.iter()
             .for_each(|subscription| subscription.mailbox.wake());
+    }
+
+    /// C9: listeners must poll from this time on, because the relay may miss notifications of
+    /// others. Streams compute it whenever they send a Welcome or a Heartbeat.
+    pub(crate) fn set_degraded_from(&self, at: Tick) {
+        self.degraded_from.store(at.as_nanos(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_degraded(&self, now: Tick) -> bool {
+        now.as_nanos() >= self.degraded_from.load(Ordering::Relaxed)
     }
 
     /// Returns the waker of the timers' task. It is woken when the next timer changed.

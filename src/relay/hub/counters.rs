@@ -7,7 +7,7 @@ use std::{fmt, sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
 
-use crate::types::{Notification, Token, WakeReason};
+use crate::types::{Notification, Token, WakeReason, cluster::FrameEntry};
 
 /// One run of a relay: 128 random bits. A token of another run leads to a CATCH_UP.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -184,12 +184,13 @@ impl Delta {
     }
 }
 
-/// The queue's counters, and the sequence of its newest notification. Positions are compared with
-/// it.
+/// The queue's counters, and the sequences of its newest notification and its newest timed wake-up.
+/// Positions are compared with it. Other causes are resyncs (C6).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueueHead {
     pub(super) counters: Counters,
     pub(super) notified: u64,
+    pub(super) timed: u64,
 }
 
 impl QueueHead {
@@ -200,8 +201,10 @@ impl QueueHead {
         }
         Some(if self.notified > position.sequence {
             WakeReason::Notified
-        } else {
+        } else if self.timed > position.sequence {
             WakeReason::Timed
+        } else {
+            WakeReason::CatchUp
         })
     }
 }
@@ -236,6 +239,13 @@ impl LastEvent {
             }
         }
         self.published_at = notification.published_at;
+    }
+
+    /// Takes over the details that another relay states.
+    pub(super) fn replace_by(&mut self, increment: &FrameEntry) {
+        self.publisher = Arc::clone(&increment.publisher);
+        self.published_at = increment.published_at;
+        self.traceparent = Arc::clone(&increment.traceparent);
     }
 }
 

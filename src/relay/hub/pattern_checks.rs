@@ -106,6 +106,34 @@ impl Hub {
         }
     }
 
+    /// One listener of the pattern must check it under its own name.
+    pub(super) fn request_probe(&self, key: &Key, now: Tick) {
+        let mut table = lock(&self.probes.table);
+        table.change(key, |probe| probe.request(now));
+        drop(table);
+        self.timers.waker.wake();
+    }
+
+    /// The same for the groups' patterns after the given one, `limit` patterns at most; returns the
+    /// last one visited, or `None` at the end.
+    pub(super) fn request_probes(
+        &self,
+        after: Option<&Key>,
+        limit: usize,
+        now: Tick,
+    ) -> Option<Key> {
+        let mut table = lock(&self.probes.table);
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = table.probes.range((from, Bound::Unbounded));
+        let keys: Vec<Key> = range.take(limit).map(|(key, _)| key.clone()).collect();
+        for key in keys.iter().filter(|(_, group)| group.is_some()) {
+            table.change(key, |probe| probe.request(now));
+        }
+        drop(table);
+        self.timers.waker.wake();
+        keys.into_iter().next_back()
+    }
+
     /// Asks listeners for the due checks, a slice of them at most; the rest stays due.
     pub(super) fn fire_probes(&self, now: Tick) {
         if self.probes.next().is_none_or(|due| due > now) {

@@ -161,6 +161,14 @@ impl Table {
 }
 
 impl Probe {
+    /// A check is due at once. A probe without listeners keeps it for the next one.
+    pub(super) fn request(&mut self, now: Tick) {
+        self.pending = self.pending.max(Some(WakeReason::CatchUp));
+        if !self.listeners.is_empty() {
+            self.due = now;
+        }
+    }
+
     /// A check without an answer goes to another listener.
     pub(super) fn ask_another(&mut self, now: Tick, in_vain: impl Fn(&Asked) -> bool) {
         if let Some(asked) = self.asked.take_if(|asked| in_vain(asked)) {

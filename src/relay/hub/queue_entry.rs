@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::{
+    announced::Announced,
     config::CoordinatorConfig,
     config::SUBSCRIBERS_PER_STEP,
     coordinator::Coordinator,
@@ -43,6 +44,7 @@ pub(super) struct QueueState {
     pub(super) changed_at: u64,
     /// The sequence of the newest notification, and of the newest timed wake-up.
     pub(super) notified: u64,
+    pub(super) timed: u64,
     pub(super) last_event: LastEvent,
     pub(super) active_at: Tick,
     /// When the last subscriber left. Its token stays valid while the queue is remembered.
@@ -67,6 +69,8 @@ pub(super) struct QueueState {
     /// Subscriptions that name the queue and have no cursor yet; they keep the entry. A small type
     /// suffices because each lasts for moments. After an overflow the entry would be made again.
     pub(super) reserved: u16,
+    /// What the other relays of a cluster know; made at the first cause in a cluster.
+    pub(super) announced: Option<Box<Announced>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,6 +117,7 @@ impl QueueEntry {
             counters: Counters::starting_at(start),
             changed_at,
             notified: 0,
+            timed: 0,
             last_event: LastEvent::default(),
             active_at: now,
             left_at: now,
@@ -127,6 +132,7 @@ impl QueueEntry {
             coordinator: None,
             armed: None,
             reserved: 0,
+            announced: None,
         };
         Self {
             address,
@@ -281,6 +287,7 @@ impl QueueState {
     pub(super) fn count_timed(&mut self, timer: Timer, now: Tick) {
         self.counters.sequence += 1;
         self.counters.add_totals(&timer.counters);
+        self.timed = self.counters.sequence;
         self.active_at = now;
         if let Some(last_event) = timer.last_event {
             self.last_event = last_event;

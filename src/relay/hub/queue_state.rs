@@ -143,6 +143,13 @@ impl QueueState {
         self.grouped && self.assign(batch)
     }
 
+    /// C7: each group checks the queue once; one without members keeps the request.
+    pub(super) fn request_group_checks(&mut self) {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.request_checks();
+        }
+    }
+
     /// Assigns the groups' pending work, up to the limit of one step.
     pub(super) fn assign(&mut self, batch: &mut WakeBatch) -> bool {
         let head = self.head();
@@ -152,8 +159,11 @@ impl QueueState {
     }
 
     pub(super) fn head(&self) -> QueueHead {
-        let (counters, notified) = (self.counters, self.notified);
-        QueueHead { counters, notified }
+        QueueHead {
+            counters: self.counters,
+            notified: self.notified,
+            timed: self.timed,
+        }
     }
 
     fn coordinator(&mut self, entry: &QueueEntry, now: Tick) -> &mut Coordinator {

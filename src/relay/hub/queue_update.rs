@@ -118,16 +118,18 @@ impl Hub {
         batch: &mut UpdateBatch,
         mut count: impl FnMut(&mut QueueState) -> bool,
     ) {
-        let (wake, first) = loop {
+        let (wake, first, listed) = loop {
             let mut state = entry.lock();
             match state.check_live() {
                 Ok(()) => {
                     let sequence = state.counters.sequence;
                     let counted = count(&mut state);
+                    let mut listed = false;
                     batch.wakes.accepted_at = if counted { now } else { Tick::default() };
                     if state.counters.sequence != sequence {
                         // Read under the entry's lock: see `resume`.
                         state.changed_at = self.revision.load(Ordering::Relaxed);
+                        listed = self.list_increment(&entry, &mut state);
                     }
                     let more =
                         (reconcile || state.grouped) && state.reconcile(now, &mut batch.wakes);
@@ -141,7 +143,7 @@ impl Hub {
                         }
                         false => MarkOutcome::Done,
                     };
-                    break (wake, state.rearm(&entry, &self.timers));
+                    break (wake, state.rearm(&entry, &self.timers), listed);
                 }
                 Err(NotLive::Unattached) => {
                     drop(state);
@@ -156,6 +158,9 @@ impl Hub {
         };
         if first {
             self.timers.waker.wake();
+        }
+        if let Some(increments) = self.increments.as_ref().filter(|_| listed) {
+            increments.waker.wake();
         }
         if wake == MarkOutcome::NeedsWalk {
             let accepted_at = batch.wakes.accepted_at;

@@ -45,6 +45,8 @@ pub(crate) struct SubscriberStream {
     subscription: Arc<Subscription>,
     /// Boxed: it is dropped after the first message, and unboxed its room would stay.
     welcome: Option<Box<Welcome>>,
+    /// The newest Welcome or Heartbeat said so.
+    degraded: bool,
     lifecycle: StreamLifecycle,
     /// The time of the last comparison of all cursors.
     compared_at: Tick,
@@ -97,6 +99,7 @@ impl SubscriberStream {
             hub,
             subscription,
             welcome: Some(Box::new(welcome)),
+            degraded: false,
             lifecycle,
             compared_at: now,
             throttled_until: now,
@@ -156,8 +159,10 @@ impl SubscriberStream {
         if self.lifecycle.ended {
             return StreamAction::End;
         }
-        if let Some(welcome) = self.welcome.take() {
+        if let Some(mut welcome) = self.welcome.take() {
             self.lifecycle.sent_at = now;
+            self.degraded = self.hub.is_degraded(now);
+            welcome.degraded = self.degraded;
             return event(SubscribeEvent::Welcome(*welcome));
         }
         if let Some(goodbye) = self.lifecycle.goodbye(now, draining) {
@@ -168,7 +173,9 @@ impl SubscriberStream {
             return StreamAction::Wait(self.throttle_end());
         }
         let attached = self.hub.attach_some(&self.subscription, now);
-        let silent = now >= self.lifecycle.heartbeat_at();
+        // C9: a change of `degraded` is told at once, by a heartbeat.
+        let degraded = self.hub.is_degraded(now);
+        let silent = now >= self.lifecycle.heartbeat_at() || degraded != self.degraded;
         let compared = self.compare_cursors(now, silent);
         let filled = self.subscription.fill(now, sink);
         if planted!(self.subscription.fault, LookPutOff) {
@@ -197,10 +204,8 @@ impl SubscriberStream {
         if let Some(resume) = self.resume(silent) {
             (self.silent_comparison, self.resume_unsent) = (false, false);
             self.lifecycle.sent_at = now;
-            return event(SubscribeEvent::Heartbeat {
-                degraded: false,
-                resume,
-            });
+            self.degraded = degraded;
+            return event(SubscribeEvent::Heartbeat { degraded, resume });
         }
         #[cfg(test)]
         self.hub.register_late(&self.subscription);

@@ -118,7 +118,7 @@ impl Hub {
             // now on has a cursor of this subscription.
             if attaching
                 .resumed
-                .is_some_and(|since| self.forgot_since(since))
+                .is_some_and(|since| self.patterns_are_resynced() || self.forgot_since(since))
             {
                 self.request_pattern_checks(subscription);
             }

@@ -177,6 +177,14 @@ impl ClusterLink {
         self.isolation.is_degraded() || self.is_isolated(now)
     }
 
+    /// Returns the time from which [`ClusterLink::is_degraded`] holds, if nothing more happens.
+    pub(crate) fn degraded_from(&self) -> Tick {
+        match self.isolation.is_degraded() {
+            true => Tick::default(),
+            false => self.isolated_at(),
+        }
+    }
+
     /// C8: returns whether no own message returns, so that publishers get UNAVAILABLE.
     pub(crate) fn is_isolated(&self, now: Tick) -> bool {
         now >= self.isolated_at()

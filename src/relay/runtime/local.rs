@@ -56,7 +56,9 @@ impl Notifier for LocalPublisher {
         for notification in &mut notifications {
             notification.published_at.get_or_insert_with(wall);
         }
-        self.relay.notify(&self.name, &notifications)
+        let accepted = self.relay.notify(&self.name, &notifications)?;
+        self.relay.confirm().await?;
+        Ok(accepted)
     }
 }
 
@@ -146,7 +148,13 @@ impl WakeStream for LocalSubscription {
         self.reports += 1;
         report.number = self.reports;
         let relay = self.relay.clone();
-        Box::pin(async move { relay.report(&id, &report) })
+        Box::pin(async move {
+            relay.report(&id, &report)?;
+            match report.counts_a_cause() {
+                true => relay.confirm().await,
+                false => Ok(()),
+            }
+        })
     }
 
     fn pause(&mut self, paused: bool) {

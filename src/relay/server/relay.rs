@@ -15,6 +15,7 @@ use super::{
     requester::{Needs, Requester, StreamGuard},
     requests::NotifyRequests,
     service::ConnectionEnd,
+    unconfirmed::{Unconfirmed, refusal},
     wake::EncodedWake,
 };
 use crate::{
@@ -28,7 +29,7 @@ use crate::{
     types::SubscribeEvent,
     wire::{
         NotifyRequest, SubscribeResponseEvent, proto, report_from_wire, subscribe_event_to_wire,
-        subscribe_from_wire, to_answer, to_status,
+        subscribe_from_wire, to_status,
     },
 };
 
@@ -55,6 +56,8 @@ pub(crate) struct NotifyResponses {
     requests: NotifyRequests,
     /// A response that is delayed so that the wake-ups are sent first.
     delayed: Option<proto::NotifyResponse>,
+    /// Made with the first answer that waits for its confirmation.
+    unconfirmed: Option<Unconfirmed>,
     turn: ReusableBoxFuture<'static, ()>,
     /// The publisher had no request in flight at the last poll.
     idle: bool,
@@ -86,9 +89,9 @@ impl proto::relay_server::Relay for RelayService {
         request: Request<NotifyRequest>,
     ) -> Result<Response<proto::NotifyResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        notify(&self.relay, &requester, request.into_inner())
-            .map(Response::new)
-            .map_err(to_status)
+        let response = notify(&self.relay, &requester, request.into_inner()).map_err(to_status)?;
+        self.relay.confirm().await.map_err(to_status)?;
+        Ok(Response::new(response))
     }
 
     async fn notify_stream(
@@ -104,6 +107,7 @@ impl proto::relay_server::Relay for RelayService {
             unchecked: 0,
             requests: NotifyRequests::of(request),
             delayed: None,
+            unconfirmed: None,
             turn: ReusableBoxFuture::new(tokio::task::yield_now()),
             idle: true,
             ending: Box::pin(end.cancelled_owned()),
@@ -159,6 +163,9 @@ impl proto::relay_server::Relay for RelayService {
         self.relay
             .report(&subscription_id, &report)
             .map_err(to_refusal)?;
+        if report.counts_a_cause() {
+            self.relay.confirm().await.map_err(to_status)?;
+        }
         Ok(Response::new(proto::ReportResponse {}))
     }
 }
@@ -189,6 +196,55 @@ impl Stream for SubscribeResponses {
 }
 
 impl NotifyResponses {
+    /// Counts a request's notifications.
+    fn response(&self, request: NotifyRequest) -> proto::NotifyResponse {
+        let guard = self.guard.as_deref();
+        let requester = guard.map_or_else(Requester::anyone, StreamGuard::requester);
+        notify(&self.relay, &requester, request).unwrap_or_else(|error| refusal(&error))
+    }
+
+    fn poll_unconfirmed(&mut self, cx: &mut Context<'_>) -> Poll<Option<proto::NotifyResponse>> {
+        match &mut self.unconfirmed {
+            Some(unconfirmed) => unconfirmed.poll_next(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    /// The woken subscribers run first, because their latency matters more than the publisher's.
+    /// Later requests of a burst are not delayed.
+    fn answer(
+        &mut self,
+        response: proto::NotifyResponse,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<proto::NotifyResponse, Status>>> {
+        if !std::mem::take(&mut self.idle) {
+            return Poll::Ready(Some(Ok(response)));
+        }
+        self.delayed = Some(response);
+        self.turn.set(tokio::task::yield_now());
+        std::task::ready!(self.turn.poll(cx));
+        Poll::Ready(self.delayed.take().map(Ok))
+    }
+
+    /// There is no request. A publisher's stream has no Goodbye: it ends with OK when all requests
+    /// are answered.
+    fn wait(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<proto::NotifyResponse, Status>>> {
+        if let Poll::Ready(Some(response)) = self.poll_unconfirmed(cx) {
+            return Poll::Ready(Some(Ok(response)));
+        }
+        self.idle = true;
+        if self.poll_revoked(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        match self.unconfirmed.as_ref().is_none_or(Unconfirmed::is_empty) {
+            true => self.ending.as_mut().poll(cx).map(|()| None),
+            false => Poll::Pending,
+        }
+    }
+
     /// Ready once the stream must end. A publisher's stream has no Goodbye: the publisher sends
     /// unanswered requests again.
     fn poll_revoked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -208,42 +264,36 @@ impl Stream for NotifyResponses {
             std::task::ready!(self.turn.poll(cx));
             return Poll::Ready(self.delayed.take().map(Ok));
         }
-        std::task::ready!(poll_budget(cx));
-        self.unchecked += 1;
-        if self.unchecked >= CHECKED_EVERY && self.poll_revoked(cx).is_ready() {
-            return Poll::Ready(None);
+        if let Poll::Ready(Some(response)) = self.poll_unconfirmed(cx) {
+            return Poll::Ready(Some(Ok(response)));
         }
-        match Pin::new(&mut self.requests).poll_next(cx) {
-            Poll::Ready(Some(Ok(request))) => {
-                let guard = self.guard.as_deref();
-                let requester = guard.map_or_else(Requester::anyone, StreamGuard::requester);
-                let response = notify(&self.relay, &requester, request).unwrap_or_else(|error| {
-                    let error = Some(to_answer(&error));
-                    proto::NotifyResponse {
-                        accepted: Vec::new(),
-                        error,
+        while self.unconfirmed.as_ref().is_none_or(|all| !all.is_full()) {
+            std::task::ready!(poll_budget(cx));
+            self.unchecked += 1;
+            if self.unchecked >= CHECKED_EVERY && self.poll_revoked(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            match Pin::new(&mut self.requests).poll_next(cx) {
+                Poll::Ready(Some(Ok(request))) => {
+                    let response = self.response(request);
+                    if let Some(confirmation) = self.relay.confirmation() {
+                        let clock = self.relay.clock();
+                        let make = || Unconfirmed::new(clock);
+                        let unconfirmed = self.unconfirmed.get_or_insert_with(make);
+                        unconfirmed.push(response, confirmation);
+                        continue;
                     }
-                });
-                if std::mem::take(&mut self.idle) {
-                    // The woken subscribers run first, because their latency matters more than the
-                    // publisher's. Later requests of a burst are not delayed.
-                    self.delayed = Some(response);
-                    self.turn.set(tokio::task::yield_now());
-                    return self.poll_next(cx);
+                    return self.answer(response, cx);
                 }
-                Poll::Ready(Some(Ok(response)))
-            }
-            Poll::Ready(Some(Err(status))) => Poll::Ready(Some(Err(status))),
-            Poll::Ready(None) => Poll::Ready(None),
-            // A publisher's stream has no Goodbye: it ends with OK when all requests are answered.
-            Poll::Pending => {
-                self.idle = true;
-                if self.poll_revoked(cx).is_ready() {
-                    return Poll::Ready(None);
+                Poll::Ready(Some(Err(status))) => return Poll::Ready(Some(Err(status))),
+                Poll::Ready(None) => {
+                    let response = std::task::ready!(self.poll_unconfirmed(cx));
+                    return Poll::Ready(response.map(Ok));
                 }
-                self.ending.as_mut().poll(cx).map(|()| None)
+                Poll::Pending => break,
             }
         }
+        self.wait(cx)
     }
 }
 

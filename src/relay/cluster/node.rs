@@ -1,0 +1,234 @@
+//! The machine of one relay in a cluster. A driver calls it for each message, at its deadline, and
+//! when the hub has increments; after each call it takes the outputs.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+
+use super::walks::Walks;
+use crate::{
+    base::{
+        clock::Tick,
+        fault::{Fault, planted},
+    },
+    error::Result,
+    relay::{
+        hub::Hub,
+        link::{Action, ClusterLink, FrameDraft, LinkConfig, LinkFailure, PeerStats, Resync},
+    },
+    types::cluster::FlagHint,
+};
+
+/// One relay of a cluster.
+#[derive(Debug)]
+pub(crate) struct ClusterNode {
+    hub: Arc<Hub>,
+    link: ClusterLink,
+    walks: Walks,
+    /// The number of the newest frame, and the position in the hub's list behind it.
+    newest_frame: (u64, u64),
+    confirmed_position: u64,
+    outputs: VecDeque<Output>,
+    stats: ClusterStats,
+    fault: Fault,
+}
+
+/// What the driver does, in this order.
+#[derive(Debug)]
+pub(crate) enum Output {
+    /// Publish to all relays. May be dropped: the link publishes again.
+    Publish(Bytes),
+    /// C14: flags were written through another relay.
+    Flags(Vec<FlagHint>),
+    /// C5, C9: flags may have been written through another relay: read all that are watched.
+    ReadFlags,
+    /// The relay must end.
+    End(LinkFailure),
+}
+
+/// Totals since the start.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClusterStats {
+    /// Frames sent and received, and the entries in them.
+    pub(crate) frames_sent: u64,
+    pub(crate) entries_sent: u64,
+    pub(crate) frames_received: u64,
+    pub(crate) entries_received: u64,
+    /// Resyncs of named queues with the queues, and of all.
+    pub(crate) resyncs: u64,
+    pub(crate) resynced_queues: u64,
+    pub(crate) resyncs_of_all: u64,
+    /// Peers that went missing.
+    pub(crate) missing: u64,
+    /// Times that this relay began to be degraded.
+    pub(crate) degraded: u64,
+}
+
+impl ClusterNode {
+    pub(crate) fn new(hub: Arc<Hub>, config: LinkConfig, now: Tick) -> Self {
+        let fault = config.fault;
+        let link = ClusterLink::new(config, now);
+        hub.set_degraded_from(link.degraded_from());
+        Self {
+            hub,
+            link,
+            walks: Walks::default(),
+            newest_frame: (0, 0),
+            confirmed_position: 0,
+            outputs: VecDeque::new(),
+            stats: ClusterStats::default(),
+            fault,
+        }
+    }
+
+    /// Takes a message of the broker. `connects` is the client's count of connects, read before the
+    /// message was taken from it.
+    ///
+    /// # Errors
+    /// `Invalid` where the message breaks a rule; then nothing was changed.
+    pub(crate) fn on_message(&mut self, bytes: &Bytes, connects: u64, now: Tick) -> Result<()> {
+        let taken = self.link.on_message(bytes, connects, now);
+        self.act(now);
+        self.send_frame(now);
+        taken
+    }
+
+    /// Does the work that is due at [`ClusterNode::deadline`], or that a connect or an increment of
+    /// the hub has made due.
+    pub(crate) fn on_tick(&mut self, connects: u64, now: Tick, rng: &mut fastrand::Rng) {
+        let stats = self.hub.stats();
+        self.link.set_load(stats.subscriptions, stats.queues);
+        self.link.on_tick(connects, now, rng);
+        self.act(now);
+        if self.walks.due_at() <= now {
+            self.walks.step(&self.hub, now);
+        }
+        self.send_frame(now);
+    }
+
+    /// Returns when [`ClusterNode::on_tick`] has something to do.
+    pub(crate) fn deadline(&self) -> Tick {
+        let frame = match self.hub.has_increments() {
+            true => self.link.frame_due_at().unwrap_or(Tick::NEVER),
+            false => Tick::NEVER,
+        };
+        self.link.deadline().min(self.walks.due_at()).min(frame)
+    }
+
+    pub(crate) fn next_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// C8: all causes up to this position in the hub's list have been confirmed.
+    pub(crate) fn confirmed_position(&self) -> u64 {
+        self.confirmed_position
+    }
+
+    /// C8: returns whether a publisher cannot be answered now.
+    pub(crate) fn is_isolated(&self, now: Tick) -> bool {
+        self.link.is_isolated(now)
+    }
+
+    pub(crate) fn is_degraded(&self, now: Tick) -> bool {
+        self.link.is_degraded(now)
+    }
+
+    /// C9: returns whether the relay may serve.
+    pub(crate) fn is_ready(&self, now: Tick) -> bool {
+        self.link.is_ready(now)
+    }
+
+    /// C15: returns whether all causes so far are confirmed.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.hub.has_increments() && !self.link.is_in_flight()
+    }
+
+    /// C15: sends the last heartbeat.
+    pub(crate) fn leave(&mut self, now: Tick) {
+        self.link.leave(now);
+        self.act(now);
+    }
+
+    pub(crate) fn peers(&self, now: Tick) -> impl Iterator<Item = PeerStats> {
+        self.link.peers(now)
+    }
+
+    pub(crate) fn stats(&self) -> ClusterStats {
+        self.stats
+    }
+
+    /// Makes a frame of the hub's increments where one is due.
+    fn send_frame(&mut self, now: Tick) {
+        if self.link.frame_due_at().is_none_or(|at| now < at) || !self.hub.has_increments() {
+            return;
+        }
+        let mut draft = FrameDraft::new();
+        let mut entries = 0;
+        while draft.has_room()
+            && let Some(increment) = self.hub.next_increment()
+        {
+            draft.push_entry(increment);
+            entries += 1;
+        }
+        let position = self.hub.announced_position();
+        if let Some(number) = self.link.send_frame(draft, now) {
+            self.newest_frame = (number, position);
+            self.stats.frames_sent += 1;
+            self.stats.entries_sent += entries;
+            if planted!(self.fault, LinkAnswerUnconfirmed) {
+                self.confirmed_position = position;
+            }
+        }
+        self.act(now);
+    }
+
+    /// Takes over the link's actions.
+    fn act(&mut self, now: Tick) {
+        while let Some(action) = self.link.next_action() {
+            self.act_on(action, now);
+        }
+        self.hub.set_degraded_from(self.link.degraded_from());
+    }
+
+    fn act_on(&mut self, action: Action, now: Tick) {
+        match action {
+            Action::Publish(bytes) => self.outputs.push_back(Output::Publish(bytes)),
+            Action::Apply { frame, .. } => {
+                self.stats.frames_received += 1;
+                self.stats.entries_received += frame.entries.len() as u64;
+                self.hub.count_peer_increments(&frame.entries, now);
+                if !frame.flags.is_empty() {
+                    self.outputs.push_back(Output::Flags(frame.flags));
+                }
+            }
+            Action::Resync(Resync::Queues(hashes)) => {
+                self.stats.resyncs += 1;
+                self.stats.resynced_queues += hashes.len() as u64;
+                self.walks.resync_queues(hashes);
+                self.outputs.push_back(Output::ReadFlags);
+            }
+            Action::Resync(Resync::All) => {
+                self.stats.resyncs_of_all += 1;
+                self.walks.resync_all(now);
+                self.outputs.push_back(Output::ReadFlags);
+            }
+            Action::CheckGroups(_) => {
+                self.stats.missing += 1;
+                self.walks.check_groups(now);
+            }
+            Action::Confirmed(number) => {
+                if let (newest, position) = self.newest_frame
+                    && newest == number
+                {
+                    self.confirmed_position = position;
+                }
+            }
+            Action::Degraded(degraded) => {
+                self.stats.degraded += u64::from(degraded);
+                self.hub.set_degraded_from(self.link.degraded_from());
+                self.hub.wake_all();
+            }
+            Action::End(failure) => self.outputs.push_back(Output::End(failure)),
+        }
+    }
+}

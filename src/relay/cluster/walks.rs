@@ -1,0 +1,121 @@
+//! The walks over the hub that resyncs and missing peers cause.
+//!
+//! Resyncs of named queues begin at once, one walk at a time; hashes that arrive during a walk share
+//! the next one. A resync of all queues begins a second later, and takes two seconds, so that the
+//! checks of all subscribers are spread; the ones that are requested before it begins are one. Checks
+//! of all groups are spread alike.
+
+use std::{collections::HashSet, time::Duration};
+
+use crate::{
+    base::clock::Tick,
+    relay::hub::{Hub, ResyncScope, ResyncWalk},
+};
+
+/// The walks that are due or under way.
+#[derive(Debug, Default)]
+pub(super) struct Walks {
+    /// Hashes for the next walk over named queues.
+    hashes: HashSet<u64>,
+    named: Option<ResyncWalk>,
+    all: SpreadWalk,
+    groups: SpreadWalk,
+}
+
+/// A walk over all queues in even steps.
+#[derive(Debug, Default)]
+struct SpreadWalk {
+    /// When the next walk begins.
+    requested: Option<Tick>,
+    current: Option<ResyncWalk>,
+    next_step: Tick,
+    /// Queues of a step, and the time between two steps.
+    limit: usize,
+    pause: Duration,
+}
+
+/// A resync of all begins this much later: what several peers cause within it is one.
+const BEGINS_AFTER: Duration = Duration::from_secs(1);
+/// A walk over all queues takes about this long.
+const SPREAD: Duration = Duration::from_secs(2);
+/// A walk over all queues has about this many steps, more where a step would be too long.
+const STEPS: u64 = 64;
+
+impl Walks {
+    pub(super) fn resync_queues(&mut self, hashes: Vec<u64>) {
+        self.hashes.extend(hashes);
+    }
+
+    pub(super) fn resync_all(&mut self, now: Tick) {
+        self.all.request(now + BEGINS_AFTER);
+    }
+
+    pub(super) fn check_groups(&mut self, now: Tick) {
+        self.groups.request(now);
+    }
+
+    /// Returns when [`Walks::step`] has something to do.
+    pub(super) fn due_at(&self) -> Tick {
+        if self.named.is_some() || !self.hashes.is_empty() {
+            return Tick::default();
+        }
+        self.all.due_at().min(self.groups.due_at())
+    }
+
+    /// Takes a step of each walk that is due.
+    pub(super) fn step(&mut self, hub: &Hub, now: Tick) {
+        if self.named.is_none() && !self.hashes.is_empty() {
+            let hashes = std::mem::take(&mut self.hashes);
+            self.named = Some(ResyncWalk::new(ResyncScope::Queues(hashes)));
+        }
+        if let Some(walk) = &mut self.named
+            && !hub.resync_step(walk, ResyncWalk::STEP, now)
+        {
+            self.named = None;
+        }
+        self.all.step(hub, || ResyncScope::All, now);
+        self.groups.step(hub, || ResyncScope::Groups, now);
+    }
+}
+
+impl SpreadWalk {
+    /// A request during a walk adds a further one.
+    fn request(&mut self, at: Tick) {
+        let at = self.requested.map_or(at, |earlier| earlier.min(at));
+        self.requested = Some(at);
+    }
+
+    fn due_at(&self) -> Tick {
+        match &self.current {
+            Some(_) => self.next_step,
+            None => self.requested.unwrap_or(Tick::NEVER),
+        }
+    }
+
+    fn step(&mut self, hub: &Hub, scope: impl FnOnce() -> ResyncScope, now: Tick) {
+        if now < self.due_at() {
+            return;
+        }
+        let walk = match &mut self.current {
+            Some(walk) => walk,
+            None => {
+                self.requested = None;
+                (self.limit, self.pause) = pace(hub.stats().queues);
+                self.current.insert(ResyncWalk::new(scope()))
+            }
+        };
+        if !hub.resync_step(walk, self.limit, now) {
+            self.current = None;
+        }
+        self.next_step = now + self.pause;
+    }
+}
+
+/// Returns the queues of a step and the pause after it, so that a walk over so many queues takes
+/// [`SPREAD`].
+fn pace(queues: u64) -> (usize, Duration) {
+    let limit = usize::try_from(queues / STEPS).unwrap_or(usize::MAX) + 1;
+    let limit = limit.min(ResyncWalk::STEP);
+    let steps = queues.div_ceil(limit as u64).max(1);
+    (limit, SPREAD / u32::try_from(steps).unwrap_or(u32::MAX))
+}

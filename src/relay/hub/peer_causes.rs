@@ -1,0 +1,101 @@
+//! Causes that other relays of a cluster have counted (C3), and resyncs (C6).
+//!
+//! A frame's entry is counted like a notification of this relay: it makes an entry, and patterns are
+//! told of it. A resync counts one cause without sums: subscribers get a CATCH_UP, also one that is
+//! between two streams, because its token falls behind. Both move what the other relays know, so
+//! they are never passed on.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{
+    core::Hub,
+    counters::Counters,
+    fanout::UpdateBatch,
+    mailbox::WakeBatch,
+    queue_entry::{QueueEntry, QueueState},
+    sync::read,
+};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    types::{QueueAddress, WakeReason, cluster::FrameEntry},
+};
+
+impl Hub {
+    /// Counts the increments of another relay, and wakes the subscribers.
+    pub(crate) fn count_peer_increments(&self, entries: &[FrameEntry], now: Tick) {
+        let mut batch = UpdateBatch::default();
+        for increment in entries.iter().filter(|entry| entry.causes > 0) {
+            match self.entry_for_peer(&increment.queue, now) {
+                Some(entry) => self.update(entry, now, &mut batch, |state| {
+                    state.count_peer(increment, now);
+                    true
+                }),
+                None => self.check_patterns_of(&increment.queue, now, &mut batch.wakes),
+            }
+        }
+        self.finish(&mut batch);
+    }
+
+    /// Returns the queue's entry. Frames may fill three quarters of the table: the rest is for this
+    /// relay's own clients.
+    fn entry_for_peer(&self, address: &QueueAddress, now: Tick) -> Option<Arc<QueueEntry>> {
+        if let Some(found) = self.entries.get(address) {
+            return Some(found);
+        }
+        if planted!(self.config.fault, LinkNameNotKept) && !read(&self.patterns).matches(address) {
+            return None;
+        }
+        let room = self.config.max_queues - self.config.max_queues / 4;
+        let has_room = self.entries.len() < room && !self.is_short_of_memory();
+        has_room.then(|| self.make_entry(address, now))
+    }
+
+    /// There is no room for the queue's entry: its patterns are checked under their own names.
+    fn check_patterns_of(&self, address: &QueueAddress, now: Tick, batch: &mut WakeBatch) {
+        self.begin_pattern_resync();
+        let matching = read(&self.patterns).matching(address);
+        let mut groups = BTreeSet::new();
+        for subscription in matching {
+            let patterns = subscription.patterns();
+            for pattern in patterns.filter(|pattern| pattern.matches(address)) {
+                if let Some(group) = &subscription.group {
+                    groups.insert((pattern.clone(), Some(group.clone())));
+                    continue;
+                }
+                let mut cursors = subscription.lock();
+                let selectors = &subscription.selectors;
+                cursors.request_pattern_check(selectors, pattern, WakeReason::CatchUp);
+                drop(cursors);
+                batch.mark_selectors(&subscription.mailbox);
+            }
+        }
+        self.end_pattern_resync();
+        for key in groups {
+            self.request_probe(&key, now);
+        }
+    }
+}
+
+impl QueueState {
+    fn count_peer(&mut self, increment: &FrameEntry, now: Tick) {
+        self.count_announced(&Counters {
+            sequence: increment.causes,
+            notifications: u128::from(increment.notifications),
+            payload: u128::from(increment.payload_size),
+            messages: u128::from(increment.messages),
+        });
+        if increment.notifications > 0 {
+            self.notified = self.counters.sequence;
+            self.last_event.replace_by(increment);
+        } else {
+            self.timed = self.counters.sequence;
+        }
+        self.active_at = now;
+    }
+
+    /// Counts one cause without sums. It does not postpone forgetting: a connection that is often
+    /// interrupted would otherwise keep all queues.
+    pub(super) fn count_resync(&mut self) {
+        self.count_announced(&Counters::starting_at(1));
+    }
+}

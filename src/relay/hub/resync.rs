@@ -1,0 +1,210 @@
+//! Walks over the hub after frames of other relays were missed (C6), or after a relay died (C7).
+//!
+//! A walk goes in steps of some hundred queues, so that its driver can yield between them. Queues
+//! that are made during a walk need none: their first subscriber gets its own CATCH_UP.
+//!
+//! A hash may name a queue that has no entry here. Then all patterns are checked under their own
+//! names. Subscribers that resume by a number meanwhile are covered as well: from the beginning of
+//! that part a subscription checks its patterns when its queues are attached, and at its end the
+//! revision of forgotten changes is raised (see `resume`). The order matters: the revision is raised
+//! before the mark is cleared.
+
+use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc};
+
+use super::{
+    core::Hub,
+    fanout::UpdateBatch,
+    mailbox::{SubscriptionId, WakeBatch},
+    probe_table::Key,
+    queue_entry::QueueEntry,
+    subscription::Subscription,
+    sync::{Ordering, lock},
+};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    types::{QueueAddress, cluster::queue_hash},
+};
+
+/// A walk, and its position.
+#[derive(Debug)]
+pub(crate) struct ResyncWalk {
+    scope: ResyncScope,
+    /// Named hashes that no queue had so far.
+    unknown: HashSet<u64>,
+    phase: Phase,
+}
+
+/// What a walk does at each queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ResyncScope {
+    /// A resync of the queues with these hashes.
+    Queues(HashSet<u64>),
+    /// A resync of all queues, and of all patterns.
+    All,
+    /// Each group checks its queue once.
+    Groups,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Queues { after: Option<QueueAddress> },
+    Subscriptions { after: Option<SubscriptionId> },
+    Probes { after: Option<Key> },
+    Ended,
+}
+
+impl ResyncWalk {
+    pub(crate) fn new(scope: ResyncScope) -> Self {
+        let unknown = match &scope {
+            ResyncScope::Queues(hashes) => hashes.clone(),
+            _ => HashSet::new(),
+        };
+        Self {
+            scope,
+            unknown,
+            phase: Phase::Queues { after: None },
+        }
+    }
+
+    /// The most queues, subscriptions or probes that one step visits: some hundred microseconds.
+    pub(crate) const STEP: usize = 512;
+}
+
+impl Hub {
+    /// Takes the next step of a walk, over `limit` queues at most; returns whether there are more.
+    pub(crate) fn resync_step(&self, walk: &mut ResyncWalk, limit: usize, now: Tick) -> bool {
+        walk.phase = match &walk.phase {
+            Phase::Queues { after } => {
+                let after = after.clone();
+                self.resync_queues(walk, (after.as_ref(), limit), now)
+            }
+            Phase::Subscriptions { after } => self.resync_patterns(*after),
+            Phase::Probes { after } => {
+                match self.request_probes(after.as_ref(), ResyncWalk::STEP, now) {
+                    None => Phase::Ended,
+                    after => Phase::Probes { after },
+                }
+            }
+            Phase::Ended => Phase::Ended,
+        };
+        !matches!(walk.phase, Phase::Ended)
+    }
+
+    fn resync_queues(
+        &self,
+        walk: &mut ResyncWalk,
+        (after, limit): (Option<&QueueAddress>, usize),
+        now: Tick,
+    ) -> Phase {
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.borrow()));
+        let entries = self.entries.range(from, limit);
+        let mut batch = UpdateBatch::default();
+        for entry in &entries {
+            match &walk.scope {
+                ResyncScope::Groups => self.request_group_checks(entry, now, &mut batch),
+                ResyncScope::All => self.resync_queue(entry, now, &mut batch),
+                ResyncScope::Queues(hashes) => {
+                    let hash = queue_hash(entry.address());
+                    if hashes.contains(&hash) {
+                        walk.unknown.remove(&hash);
+                        self.resync_queue(entry, now, &mut batch);
+                    }
+                }
+            }
+        }
+        self.finish(&mut batch);
+        if let Some(last) = entries.last() {
+            let after = Some(last.address().clone());
+            return Phase::Queues { after };
+        }
+        if walk.needs_patterns() && !planted!(self.config.fault, LinkResyncSkipsPatterns) {
+            self.begin_pattern_resync();
+            return Phase::Subscriptions { after: None };
+        }
+        Phase::Ended
+    }
+
+    /// C6: the subscribers get a CATCH_UP, unless a stronger reason is pending.
+    fn resync_queue(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut UpdateBatch) {
+        if entry.lock().is_dead() {
+            return;
+        }
+        self.update(Arc::clone(entry), now, batch, |state| {
+            let unheard = state.listeners() == 0;
+            if unheard && planted!(self.config.fault, LinkResyncNeedsListener) {
+                return false;
+            }
+            state.count_resync();
+            if planted!(self.config.fault, LinkResyncPostponesForgetting) {
+                state.active_at = now;
+            }
+            true
+        });
+    }
+
+    /// C7: each group checks the queue, also one without members: its next member does.
+    fn request_group_checks(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut UpdateBatch) {
+        {
+            let state = entry.lock();
+            if state.is_dead() || !state.grouped {
+                return;
+            }
+        }
+        self.update_and_reconcile(Arc::clone(entry), now, batch, |state| {
+            state.request_group_checks();
+            false
+        });
+    }
+
+    /// Requests a check under its own name of each pattern outside of groups.
+    fn resync_patterns(&self, after: Option<SubscriptionId>) -> Phase {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let subscriptions: Vec<Arc<Subscription>> = {
+            let all = lock(&self.subscriptions);
+            let next = all.range((from, Bound::Unbounded)).take(ResyncWalk::STEP);
+            next.map(|(_, one)| Arc::clone(one)).collect()
+        };
+        let mut batch = WakeBatch::default();
+        for subscription in &subscriptions {
+            if subscription.group.is_none() && subscription.has_pattern() {
+                let mut cursors = subscription.lock();
+                cursors.request_pattern_checks(&subscription.selectors);
+                drop(cursors);
+                batch.mark_selectors(&subscription.mailbox);
+            }
+        }
+        batch.wake();
+        if let Some(last) = subscriptions.last() {
+            let after = Some(last.id);
+            return Phase::Subscriptions { after };
+        }
+        self.end_pattern_resync();
+        Phase::Probes { after: None }
+    }
+
+    /// From now on, a subscription checks its patterns when its queues are attached.
+    pub(super) fn begin_pattern_resync(&self) {
+        self.pattern_resyncs.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn end_pattern_resync(&self) {
+        let revision = self.revision.load(Ordering::SeqCst);
+        self.forgotten_at.fetch_max(revision, Ordering::SeqCst);
+        self.pattern_resyncs.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Returns whether a subscription that resumes by a number must check its patterns.
+    pub(super) fn patterns_are_resynced(&self) -> bool {
+        self.pattern_resyncs.load(Ordering::SeqCst) > 0
+    }
+}
+
+impl ResyncWalk {
+    fn needs_patterns(&self) -> bool {
+        match self.scope {
+            ResyncScope::Queues(_) => !self.unknown.is_empty(),
+            ResyncScope::All => true,
+            ResyncScope::Groups => false,
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The runtime's part in a cluster: the machine on tokio's clock, and publishers that wait until
+//! their causes are confirmed (C8).
+//!
+//! Knows no broker: `relay/nats` passes the messages on.
+
+use std::{
+    future::poll_fn,
+    sync::{Arc, Mutex},
+    task::Poll,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::{Relay, RelayInner};
+use crate::{
+    base::{clock::Tick, fault::Fault, sync::lock},
+    error::{Error, ErrorKind, Result},
+    relay::{
+        cluster::{ClusterNode, ClusterStats, Output},
+        link::{LinkConfig, PeerStats},
+    },
+    types::cluster::LifeId,
+};
+
+/// When publishers are answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ClusterAck {
+    /// When the broker has delivered the notification to all relays. A relay that dies afterwards
+    /// loses nothing.
+    #[default]
+    Broker,
+    /// When this relay has counted it. If the relay dies within milliseconds, the other relays'
+    /// listeners find the work by the sentinel's next check.
+    Local,
+}
+
+/// What a relay knows of its cluster.
+#[derive(Debug)]
+pub(super) struct ClusterHandle {
+    ack: ClusterAck,
+    state: watch::Sender<ClusterState>,
+    node: Mutex<ClusterNode>,
+}
+
+/// What publishers, streams and readiness wait for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ClusterState {
+    /// All causes up to this position in the hub's list are confirmed.
+    pub(crate) confirmed: u64,
+    /// C8: no publisher can be answered.
+    pub(crate) isolated: bool,
+    /// C9: listeners poll.
+    pub(crate) degraded: bool,
+    /// C9: the relay may serve.
+    pub(crate) ready: bool,
+}
+
+/// The machine of a relay, for the task that has the broker's client.
+pub(crate) struct ClusterRunner {
+    shared: Arc<RelayInner>,
+    rng: fastrand::Rng,
+}
+
+/// Waits until the causes that were counted before are confirmed.
+#[derive(Debug)]
+pub(crate) struct Confirmation {
+    pub(crate) position: u64,
+    state: watch::Receiver<ClusterState>,
+}
+
+/// A publisher waits no longer than this for its confirmation.
+pub(crate) const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
+
+impl ClusterHandle {
+    pub(super) fn new(ack: ClusterAck, node: ClusterNode) -> Self {
+        Self {
+            ack,
+            state: watch::Sender::new(ClusterState::default()),
+            node: Mutex::new(node),
+        }
+    }
+
+    fn update(&self, node: &ClusterNode, now: Tick) {
+        let state = ClusterState {
+            confirmed: node.confirmed_position(),
+            isolated: node.is_isolated(now),
+            degraded: node.is_degraded(now),
+            ready: node.is_ready(now),
+        };
+        self.state.send_if_modified(|known| {
+            let changed = *known != state;
+            *known = state;
+            changed
+        });
+    }
+}
+
+impl Relay {
+    /// Returns the link's settings of this run of the relay.
+    pub(super) fn link_config(relay_id: &str, life: u128) -> LinkConfig {
+        LinkConfig {
+            life: LifeId(life),
+            relay_id: relay_id.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            fault: Fault::NONE,
+        }
+    }
+
+    /// Returns the machine's driver, where the relay is one of a cluster.
+    pub(crate) fn cluster_runner(&self) -> Option<ClusterRunner> {
+        self.shared.cluster.as_ref().map(|_| ClusterRunner {
+            shared: Arc::clone(&self.shared),
+            rng: fastrand::Rng::new(),
+        })
+    }
+
+    /// Returns a wait for the confirmation of all causes that this relay has counted so far, or
+    /// `None` where publishers do not wait.
+    pub(crate) fn confirmation(&self) -> Option<Confirmation> {
+        let cluster = self.shared.cluster.as_ref()?;
+        (cluster.ack == ClusterAck::Broker).then(|| Confirmation {
+            position: self.shared.hub.increments_position(),
+            state: cluster.state.subscribe(),
+        })
+    }
+
+    /// Waits until the causes that this relay has counted so far are confirmed.
+    ///
+    /// # Errors
+    /// `Unavailable` where they are not, within a second.
+    pub(crate) async fn confirm(&self) -> Result<()> {
+        match self.confirmation() {
+            Some(confirmation) => confirmation.wait().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the state of the cluster, or `None` where the relay is alone.
+    pub(crate) fn cluster_state(&self) -> Option<ClusterState> {
+        let cluster = self.shared.cluster.as_ref()?;
+        let state = *cluster.state.borrow();
+        Some(state)
+    }
+
+    /// Returns the other relays and the totals, or `None` where the relay is alone.
+    pub(crate) fn cluster_stats(&self) -> Option<(ClusterStats, Vec<PeerStats>)> {
+        let cluster = self.shared.cluster.as_ref()?;
+        let node = lock(&cluster.node);
+        let peers = node.peers(self.shared.clock.now()).collect();
+        Some((node.stats(), peers))
+    }
+}
+
+impl ClusterRunner {
+    /// Takes a message of the broker; `connects` was read before it.
+    ///
+    /// # Errors
+    /// `Invalid` where the message breaks a rule; then nothing was changed.
+    pub(crate) fn on_message(&mut self, bytes: &Bytes, connects: u64) -> Result<()> {
+        self.run(|node, now, _| node.on_message(bytes, connects, now))
+    }
+
+    /// Does the due work; also called when the client has connected.
+    pub(crate) fn on_tick(&mut self, connects: u64) {
+        self.run(|node, now, rng| node.on_tick(connects, now, rng));
+    }
+
+    pub(crate) fn next_output(&mut self) -> Option<Output> {
+        lock(&self.cluster().node).next_output()
+    }
+
+    /// Returns whether all causes so far are confirmed (C15).
+    pub(crate) fn is_settled(&self) -> bool {
+        lock(&self.cluster().node).is_settled()
+    }
+
+    /// Sends the last heartbeat (C15).
+    pub(crate) fn leave(&mut self) {
+        self.run(|node, now, _| node.leave(now));
+    }
+
+    /// Waits until [`ClusterRunner::on_tick`] has something to do. Cancel safe.
+    pub(crate) async fn due(&self) {
+        let hub = &self.shared.hub;
+        let increments = hub.has_increments();
+        let deadline = lock(&self.cluster().node).deadline();
+        let sleep = tokio::time::sleep_until(self.shared.clock.instant(deadline));
+        tokio::pin!(sleep);
+        poll_fn(|cx| {
+            if let Some(waker) = hub.increments_waker().filter(|_| !increments) {
+                waker.register(cx.waker());
+                // Read again after the waker is registered.
+                if hub.has_increments() {
+                    return Poll::Ready(());
+                }
+            }
+            sleep.as_mut().poll(cx)
+        })
+        .await;
+    }
+
+    fn run<T>(&mut self, call: impl FnOnce(&mut ClusterNode, Tick, &mut fastrand::Rng) -> T) -> T {
+        let shared = Arc::clone(&self.shared);
+        let cluster = shared.cluster.as_ref().expect("a runner has a cluster");
+        let mut node = lock(&cluster.node);
+        let now = shared.clock.now();
+        let result = call(&mut node, now, &mut self.rng);
+        cluster.update(&node, now);
+        result
+    }
+
+    fn cluster(&self) -> &ClusterHandle {
+        let cluster = self.shared.cluster.as_ref();
+        cluster.expect("a runner has a cluster")
+    }
+}
+
+impl Confirmation {
+    /// Returns whether the causes are confirmed.
+    ///
+    /// # Errors
+    /// `Unavailable` while this relay is isolated.
+    pub(crate) fn check(&self) -> Option<Result<()>> {
+        let state = *self.state.borrow();
+        match () {
+            () if state.confirmed >= self.position => Some(Ok(())),
+            () if state.isolated => Some(Err(Self::isolated())),
+            () => None,
+        }
+    }
+
+    /// Waits for the next change of the state after this call.
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut state = self.state.clone();
+        state.borrow_and_update();
+        async move {
+            // The sender lives as long as the relay.
+            let _ = state.changed().await;
+        }
+    }
+
+    async fn wait(mut self) -> Result<()> {
+        let position = self.position;
+        let settled = self
+            .state
+            .wait_for(|state| state.confirmed >= position || state.isolated);
+        match tokio::time::timeout(CONFIRMED_WITHIN, settled).await {
+            Ok(Ok(state)) if state.confirmed >= position => Ok(()),
+            Ok(_) => Err(Self::isolated()),
+            Err(_) => Err(Self::late()),
+        }
+    }
+
+    /// The causes are counted here, and are told to the other relays later.
+    pub(crate) fn late() -> Error {
+        let message =
+            "cluster: counted here, but not confirmed by the broker within 1 s; repeat it";
+        Error::new(ErrorKind::Unavailable, message)
+    }
+
+    fn isolated() -> Error {
+        let message = "cluster: counted here, but this relay is cut off from the others; repeat it";
+        Error::new(ErrorKind::Unavailable, message)
+    }
+}
