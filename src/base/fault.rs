@@ -338,6 +338,10 @@ pub(crate) enum Fault {
     LinkResyncNeedsListener,
     /// C7: groups without members do not check.
     LinkMissingSkipsEmpty,
+    /// C10: a group is announced as served though idle members did not take all of the causes.
+    LinkServedInPart,
+    /// C11: work that members do not finish is not passed on.
+    LinkServedDropped,
     /// C8: a publisher is answered when the frame is published.
     LinkAnswerUnconfirmed,
 }

@@ -51,6 +51,7 @@ mod redelivery;
 mod report;
 pub(crate) mod resume;
 mod resync;
+mod served_groups;
 mod shard_growth;
 mod stats;
 mod stream;

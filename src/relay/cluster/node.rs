@@ -165,7 +165,7 @@ impl ClusterNode {
         let mut draft = FrameDraft::new();
         let mut entries = 0;
         while draft.has_room()
-            && let Some(increment) = self.hub.next_increment()
+            && let Some(increment) = self.hub.next_increment(now)
         {
             draft.push_entry(increment);
             entries += 1;
@@ -193,10 +193,10 @@ impl ClusterNode {
     fn act_on(&mut self, action: Action, now: Tick) {
         match action {
             Action::Publish(bytes) => self.outputs.push_back(Output::Publish(bytes)),
-            Action::Apply { frame, .. } => {
+            Action::Apply { frame, in_full, .. } => {
                 self.stats.frames_received += 1;
                 self.stats.entries_received += frame.entries.len() as u64;
-                self.hub.count_peer_increments(&frame.entries, now);
+                self.hub.count_peer_increments(&frame.entries, in_full, now);
                 if !frame.flags.is_empty() {
                     self.outputs.push_back(Output::Flags(frame.flags));
                 }

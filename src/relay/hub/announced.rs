@@ -15,7 +15,7 @@ use super::{
     sync::{AtomicWaker, Mutex, lock},
 };
 use crate::{
-    base::fault::planted,
+    base::{clock::Tick, fault::planted},
     types::cluster::{ClusterLimits, FrameEntry},
 };
 
@@ -23,6 +23,13 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Announced {
     counters: Counters,
+    /// The sequence of the newest timed wake-up; later causes may be resyncs. Without a cluster there
+    /// are none.
+    pub(super) timed: u64,
+    /// When a listener here checked the queue, where the others are to be told of it.
+    pub(super) checked: Option<Tick>,
+    /// The others are told of no check before this time.
+    pub(super) checked_from: Tick,
     /// The entry is in the list.
     listed: bool,
 }
@@ -49,7 +56,7 @@ impl IncrementList {
         }
     }
 
-    fn append(&self, entry: &Arc<QueueEntry>) {
+    pub(super) fn append(&self, entry: &Arc<QueueEntry>) {
         let mut list = lock(&self.list);
         list.entries.push_back(Arc::clone(entry));
         list.appended += 1;
@@ -89,7 +96,16 @@ impl Hub {
     }
 
     /// Takes the increments of the next queue, which must go into a frame.
-    pub(crate) fn next_increment(&self) -> Option<FrameEntry> {
+    pub(crate) fn next_increment(&self, now: Tick) -> Option<FrameEntry> {
+        loop {
+            let increment = self.take_next(now)?;
+            if increment.causes > 0 || increment.checked {
+                return Some(increment);
+            }
+        }
+    }
+
+    fn take_next(&self, now: Tick) -> Option<FrameEntry> {
         let entry = self.increments.as_ref()?.pop()?;
         let fault = self.config.fault;
         let mut state = entry.lock();
@@ -98,7 +114,7 @@ impl Hub {
         if !late {
             state.set_unlisted();
         }
-        let increment = state.take_increment(&entry);
+        let increment = state.take_increment(&entry, now);
         if late {
             drop(state);
             entry.lock().set_unlisted();
@@ -124,7 +140,16 @@ impl QueueState {
     fn list_increment(&mut self) -> bool {
         let sequence = self.counters.sequence;
         let announced = self.announced();
-        sequence > announced.counters.sequence && !std::mem::replace(&mut announced.listed, true)
+        sequence > announced.counters.sequence && self.set_listed()
+    }
+
+    /// Returns whether the entry was not listed before.
+    pub(super) fn set_listed(&mut self) -> bool {
+        !std::mem::replace(&mut self.announced().listed, true)
+    }
+
+    pub(super) fn has_check_to_announce(&mut self) -> bool {
+        self.announced().checked.is_some()
     }
 
     fn set_unlisted(&mut self) {
@@ -132,8 +157,11 @@ impl QueueState {
     }
 
     /// The increments since the last call, for a frame.
-    fn take_increment(&mut self, entry: &QueueEntry) -> FrameEntry {
+    fn take_increment(&mut self, entry: &QueueEntry, now: Tick) -> FrameEntry {
         let counters = self.counters;
+        let checked = self.take_check_to_announce(entry.config.sentinel_interval, now);
+        let coordinator = self.coordinator.as_mut().filter(|_| self.grouped);
+        let served = coordinator.map(|coordinator| coordinator.take_served_groups(&counters));
         let before = std::mem::replace(&mut self.announced().counters, counters);
         let delta = counters.delta_since(&before);
         let last_event = &self.last_event;
@@ -146,8 +174,8 @@ impl QueueState {
             publisher: Arc::clone(&last_event.publisher),
             published_at: last_event.published_at,
             traceparent: Arc::clone(&last_event.traceparent),
-            served_groups: Vec::new(),
-            checked: false,
+            served_groups: served.unwrap_or_default(),
+            checked,
         }
     }
 
@@ -160,12 +188,23 @@ impl QueueState {
         self.counters.add_totals(increment);
     }
 
-    /// An entry begins without causes, so the others know all of it.
-    fn announced(&mut self) -> &mut Announced {
-        let start = self.start;
+    /// The newest cause is a timed wake-up.
+    pub(super) fn note_timed(&mut self) {
+        if let Some(announced) = &mut self.announced {
+            announced.timed = self.counters.sequence;
+        }
+    }
+
+    /// An entry begins without causes, so the others know all of it. Its first cause may have been
+    /// a timed wake-up.
+    pub(super) fn announced(&mut self) -> &mut Announced {
+        let (start, timed) = (self.start, self.counters.sequence);
         self.announced.get_or_insert_with(|| {
             Box::new(Announced {
                 counters: Counters::starting_at(start),
+                timed,
+                checked: None,
+                checked_from: Tick::default(),
                 listed: false,
             })
         })

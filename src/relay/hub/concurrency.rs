@@ -81,6 +81,8 @@ mod report;
 mod resume;
 #[path = "resync.rs"]
 mod resync;
+#[path = "served_groups.rs"]
+mod served_groups;
 #[path = "shard_growth.rs"]
 mod shard_growth;
 #[path = "stream.rs"]

@@ -58,6 +58,8 @@ pub(crate) struct CoordinatorConfig {
     /// The most groups of all queues, at 1.5 KiB each at worst. Up to half of them may be without
     /// members; beyond that such a group is not retained.
     pub(crate) max_groups: usize,
+    /// Other relays serve the same queues.
+    pub(crate) cluster: bool,
     /// The groups of all queues.
     pub(crate) groups: Arc<AtomicU64>,
     /// Seeds the spread of the sentinels' checks.
@@ -110,6 +112,7 @@ impl Default for CoordinatorConfig {
             group_keep: Duration::from_secs(600),
             max_groups_per_queue: 256,
             max_groups: 200_000,
+            cluster: false,
             groups: Arc::new(AtomicU64::new(0)),
             seed: 0,
             fault: Fault::NONE,

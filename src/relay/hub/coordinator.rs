@@ -46,6 +46,8 @@ pub(super) struct Coordinator {
     check_left: bool,
     /// The time at which the timers call the coordinator: no later than its next due time.
     pub(super) reconcile_at: Tick,
+    /// C11: work of a group must be passed on to the other relays.
+    passed_on: bool,
     /// Membership or a report changed; `reconcile` must run.
     pub(super) needs_reconcile: bool,
     /// When the coordinator last ran.
@@ -70,8 +72,8 @@ pub(super) struct MemberId {
 impl Coordinator {
     pub(super) fn new(config: &Arc<CoordinatorConfig>, number: u64, now: Tick) -> Self {
         let seed = config.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let sentinel = (!config.sentinel_interval.is_zero())
-            .then(|| QueueCheck::new(config.sentinel_interval, config.claim_timeout, seed, now));
+        let sentinel =
+            (!config.sentinel_interval.is_zero()).then(|| QueueCheck::new(config, seed, now));
         Self {
             config: Arc::clone(config),
             groups: Vec::new(),
@@ -85,6 +87,7 @@ impl Coordinator {
             last_checked_group: 0,
             groups_asked: BTreeSet::new(),
             check_left: false,
+            passed_on: false,
             needs_reconcile: false,
             now,
         }
@@ -178,9 +181,11 @@ impl Coordinator {
             return;
         }
         let (left_at, unused) = (group.left_at(), group.is_unused());
+        let passed_on = group.take_passed_on();
         let checking = group.is_checking();
         self.members -= 1;
         self.needs_reconcile = true;
+        self.passed_on |= passed_on;
         if let Some(left_at) = left_at {
             self.active.remove(&member_id.group);
             self.groups_asked.remove(&member_id.group);
@@ -241,6 +246,26 @@ impl Coordinator {
         }
     }
 
+    pub(super) fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.groups.iter_mut().flatten()
+    }
+
+    /// Returns whether work must be passed on, once.
+    pub(super) fn take_passed_on(&mut self) -> bool {
+        std::mem::take(&mut self.passed_on)
+    }
+
+    /// Returns the interval of the checks where the other relays of a cluster are told of them.
+    pub(super) fn announced_interval(&self) -> Option<Duration> {
+        self.config.cluster.then_some(self.config.sentinel_interval)
+    }
+
+    pub(super) fn checked_by_peer(&mut self, now: Tick) {
+        if let Some(sentinel) = &mut self.sentinel {
+            sentinel.checked_by_peer(now);
+        }
+    }
+
     pub(super) fn group(&mut self, member_id: MemberId) -> Option<&mut Group> {
         self.groups.get_mut(member_id.group as usize)?.as_mut()
     }
@@ -254,15 +279,9 @@ impl Coordinator {
         })
     }
 
-    pub(super) fn report(
-        &mut self,
-        member_id: MemberId,
-        report: MemberReport,
-        head: &Counters,
-        now: Tick,
-    ) {
+    pub(super) fn report(&mut self, member_id: MemberId, report: MemberReport, now: Tick) {
         if let Some(group) = self.group(member_id) {
-            group.report(member_id.slot, report, head, now);
+            group.report(member_id.slot, report, now);
             self.needs_reconcile = true;
         }
     }
@@ -363,7 +382,12 @@ impl Coordinator {
     /// Runs the due work of all groups; returns whether a check ends that no member has answered.
     fn run_groups_due(&mut self, now: Tick) -> bool {
         let mut unanswered = std::mem::take(&mut self.check_left);
-        self.each_active(|group| unanswered |= group.run_due(now));
+        let mut passed_on = false;
+        self.each_active(|group| {
+            unanswered |= group.run_due(now);
+            passed_on |= group.take_passed_on();
+        });
+        self.passed_on |= passed_on;
         if planted!(self.config.fault, UnansweredCheckDropped) {
             return false;
         }

@@ -138,6 +138,7 @@ impl Hub {
         let coordinator = CoordinatorConfig {
             seed: config.seed,
             fault: config.fault,
+            cluster: config.cluster,
             groups: Arc::new(AtomicU64::new(0)),
             ..config.coordinator
         };

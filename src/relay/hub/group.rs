@@ -24,6 +24,8 @@ use crate::{
 // The path holds also where the concurrency test compiles this file a second time.
 #[path = "group/assigning.rs"]
 mod assigning;
+#[path = "group/serving.rs"]
+mod serving;
 
 /// The group's state on the queue.
 pub(super) struct Group {
@@ -35,6 +37,15 @@ pub(super) struct Group {
     /// A check found some of the unassigned messages: members that were notified of this sequence
     /// may be woken again for them.
     found_by_check: bool,
+    /// The sequence of the newest cause that was pending here. In a cluster, later ones may be
+    /// served by members of other relays.
+    owed_up_to: u64,
+    /// A cause since the last frame was not given in whole to idle members.
+    unserved: bool,
+    /// A frame announced the causes of the open claim as served.
+    announced_as_served: bool,
+    /// Work must be passed on to the other relays.
+    passed_on: bool,
     /// A wake-up is due without a new event, for this reason.
     requested: Option<WakeReason>,
     /// Work of streams that ended before they took it.
@@ -81,6 +92,10 @@ impl Group {
         Self {
             name,
             position,
+            owed_up_to: position.sequence,
+            unserved: false,
+            announced_as_served: false,
+            passed_on: false,
             unassigned: 0,
             found_by_check: false,
             requested: None,
@@ -165,6 +180,7 @@ impl Group {
         }
         if self.len() == 0 {
             self.left_at = Some(now);
+            self.pass_on_at_end(untaken || busy);
         }
         true
     }
@@ -219,6 +235,9 @@ impl Group {
     /// The queue has counted up to `head`: new work needs a report in time.
     pub(super) fn note_counted(&mut self, head: &Counters, now: Tick) {
         let new = head.sequence > self.position.sequence;
+        if new {
+            self.owed_up_to = head.sequence;
+        }
         self.checking &= !new;
         let asks = self.requests_report();
         // A parked redelivery goes on when a member's stream has sent.
@@ -294,11 +313,12 @@ impl Group {
     fn end_round(&mut self, now: Tick) -> bool {
         self.requested = None;
         self.redelivery.give_up(now, self.timeout);
+        self.pass_on_given_up();
         let merged = std::mem::take(&mut self.check_merged);
         std::mem::take(&mut self.checking) || merged
     }
 
-    pub(super) fn report(&mut self, slot: u32, report: MemberReport, head: &Counters, now: Tick) {
+    pub(super) fn report(&mut self, slot: u32, report: MemberReport, now: Tick) {
         let Some(member) = self.members.get(slot) else {
             return;
         };
@@ -324,8 +344,9 @@ impl Group {
         if report.polled {
             (self.checking, self.check_merged) = (false, false);
             self.redelivery
-                .report(report.sequence, asked, head.sequence, now, self.timeout);
-            if report.state == ReportState::Drained && report.sequence >= head.sequence {
+                .report(report.sequence, asked, self.owed_up_to, now, self.timeout);
+            self.note_covered();
+            if report.state == ReportState::Drained && report.sequence >= self.owed_up_to {
                 self.read_until_empty();
             }
         }
@@ -338,7 +359,7 @@ impl Group {
         }
         let drained_early =
             report.state == ReportState::Drained && notified_up_to <= Some(report.sequence);
-        if drained_early && self.expedite(report.sequence, head) {
+        if drained_early && self.expedite(report.sequence) {
             self.allow_retry(slot);
             self.request_wake(WakeReason::Reassigned);
             self.redelivery.rearm(now + self.timeout);

@@ -21,13 +21,19 @@ use crate::{
 };
 
 impl Hub {
-    /// Counts the increments of another relay, and wakes the subscribers.
-    pub(crate) fn count_peer_increments(&self, entries: &[FrameEntry], now: Tick) {
+    /// Counts the increments of another relay, and wakes the subscribers. With `in_full` groups get
+    /// them also where members of that relay serve them.
+    pub(crate) fn count_peer_increments(&self, entries: &[FrameEntry], in_full: bool, now: Tick) {
         let mut batch = UpdateBatch::default();
+        for checked in entries.iter().filter(|entry| entry.checked) {
+            if let Some(entry) = self.entries.get(&checked.queue) {
+                entry.lock().checked_by_peer(now);
+            }
+        }
         for increment in entries.iter().filter(|entry| entry.causes > 0) {
             match self.entry_for_peer(&increment.queue, now) {
                 Some(entry) => self.update(entry, now, &mut batch, |state| {
-                    state.count_peer(increment, now);
+                    state.count_peer(increment, in_full, now);
                     true
                 }),
                 None => self.check_patterns_of(&increment.queue, now, &mut batch.wakes),
@@ -77,18 +83,24 @@ impl Hub {
 }
 
 impl QueueState {
-    fn count_peer(&mut self, increment: &FrameEntry, now: Tick) {
-        self.count_announced(&Counters {
+    fn count_peer(&mut self, increment: &FrameEntry, in_full: bool, now: Tick) {
+        let counters = Counters {
             sequence: increment.causes,
             notifications: u128::from(increment.notifications),
             payload: u128::from(increment.payload_size),
             messages: u128::from(increment.messages),
-        });
+        };
+        self.count_announced(&counters);
+        if let Some(coordinator) = &mut self.coordinator
+            && !in_full
+        {
+            coordinator.skip_served(&increment.served_groups, &counters);
+        }
         if increment.notifications > 0 {
             self.notified = self.counters.sequence;
             self.last_event.replace_by(increment);
         } else {
-            self.timed = self.counters.sequence;
+            self.note_timed();
         }
         self.active_at = now;
     }

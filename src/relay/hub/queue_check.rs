@@ -10,6 +10,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
+    config::CoordinatorConfig,
     mailbox::WakeBatch,
     subscribers::{Subscriber, Subscribers},
 };
@@ -20,6 +21,8 @@ use crate::base::{backoff::jitter, clock::Tick};
 pub(super) struct QueueCheck {
     interval: Duration,
     timeout: Duration,
+    /// Listeners of other relays check as well.
+    cluster: bool,
     /// When the next check is due; while a listener is asked, when the next listener is.
     due: Tick,
     /// The listener that is asked now.
@@ -50,11 +53,12 @@ struct CheckRound {
 const GRID: u32 = 64;
 
 impl QueueCheck {
-    pub(super) fn new(interval: Duration, timeout: Duration, seed: u64, now: Tick) -> Self {
+    pub(super) fn new(config: &CoordinatorConfig, seed: u64, now: Tick) -> Self {
         let rng = fastrand::Rng::with_seed(seed);
         let mut sentinel = Self {
-            interval,
-            timeout,
+            interval: config.sentinel_interval,
+            timeout: config.claim_timeout,
+            cluster: config.cluster,
             due: now,
             asked: None,
             pending: BTreeSet::new(),
@@ -73,10 +77,26 @@ impl QueueCheck {
 
     /// A check was reported, or a group was asked for one: the interval restarts.
     pub(super) fn restart_interval(&mut self, now: Tick) {
+        // Plus or minus a tenth. In a cluster, only less: the relay whose listener checked is the
+        // next one as well, and the others are not due at the same moment (C12).
+        let tenth = self.interval / 10;
+        let spread = if self.cluster { tenth } else { tenth * 2 };
+        self.restart(self.interval - tenth, spread, now);
+    }
+
+    /// A listener of another relay has reported a check: it is not due here before that one.
+    pub(super) fn checked_by_peer(&mut self, now: Tick) {
+        // A check that is due without listeners stays due for the next one.
+        if self.due != Tick::NEVER {
+            self.restart(self.interval, self.interval / 10, now);
+        }
+    }
+
+    /// Restarts the interval: at least this long, and up to `spread` longer.
+    fn restart(&mut self, least: Duration, spread: Duration, now: Tick) {
         (self.asked, self.round, self.passed_over) = (None, None, false);
-        // Plus or minus a tenth, less the width of the grid.
-        let spread = self.interval / 5 - self.interval / GRID;
-        let least = self.interval - self.interval / 10;
+        // Less the width of the grid.
+        let spread = spread - self.interval / GRID;
         let due = now + least + jitter(spread, &mut self.rng);
         self.due = self.on_grid(due);
     }

@@ -42,9 +42,8 @@ pub(super) struct QueueState {
     pub(super) counters: Counters,
     /// The hub's revision when the queue last counted, or when this entry was made (see `resume`).
     pub(super) changed_at: u64,
-    /// The sequence of the newest notification, and of the newest timed wake-up.
+    /// The sequence of the newest notification.
     pub(super) notified: u64,
-    pub(super) timed: u64,
     pub(super) last_event: LastEvent,
     pub(super) active_at: Tick,
     /// When the last subscriber left. Its token stays valid while the queue is remembered.
@@ -61,11 +60,14 @@ pub(super) struct QueueState {
     walk_pending: bool,
     /// The queue has had a group, so new work is assigned to members.
     pub(super) grouped: bool,
+    /// C11: a group's work must be passed on to the other relays.
+    pub(super) passed_on: bool,
     /// A subscriber's stream has not taken the sentinel's check yet.
     pub(super) check_pending: bool,
     pub(super) timers: QueueTimers,
     pub(super) coordinator: Option<Box<Coordinator>>,
-    pub(super) armed: Option<Tick>,
+    /// Its time in the hub's order of timers; [`Tick::NEVER`]: it is not in there.
+    pub(super) armed: Tick,
     /// Subscriptions that name the queue and have no cursor yet; they keep the entry. A small type
     /// suffices because each lasts for moments. After an overflow the entry would be made again.
     pub(super) reserved: u16,
@@ -117,7 +119,6 @@ impl QueueEntry {
             counters: Counters::starting_at(start),
             changed_at,
             notified: 0,
-            timed: 0,
             last_event: LastEvent::default(),
             active_at: now,
             left_at: now,
@@ -127,10 +128,11 @@ impl QueueEntry {
             logged_no_listeners: false,
             walk_pending: false,
             grouped: false,
+            passed_on: false,
             check_pending: false,
             timers: QueueTimers::default(),
             coordinator: None,
-            armed: None,
+            armed: Tick::NEVER,
             reserved: 0,
             announced: None,
         };
@@ -287,7 +289,7 @@ impl QueueState {
     pub(super) fn count_timed(&mut self, timer: Timer, now: Tick) {
         self.counters.sequence += 1;
         self.counters.add_totals(&timer.counters);
-        self.timed = self.counters.sequence;
+        self.note_timed();
         self.active_at = now;
         if let Some(last_event) = timer.last_event {
             self.last_event = last_event;

@@ -42,6 +42,7 @@ impl QueueState {
         self.left_at = now;
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.leave(member_id, busy, now);
+            self.passed_on |= coordinator.take_passed_on();
         }
     }
 
@@ -116,15 +117,18 @@ impl QueueState {
             };
             self.check_pending |=
                 coordinator.check_reported(key, report, capacity, &self.subscribers, now, batch);
+            if let Some(interval) = coordinator.announced_interval() {
+                self.note_check(interval, now);
+            }
         }
+        let Some(coordinator) = &mut self.coordinator else {
+            return false;
+        };
         if let ListenerKey::Member(member_id) = listener {
-            coordinator.report(member_id, report, &self.counters, now);
+            coordinator.report(member_id, report, now);
         }
         // The sentinel is not in the timers' order yet where the report made the entry.
-        coordinator.needs_reconcile
-            || self
-                .armed
-                .is_none_or(|armed| armed > coordinator.reconcile_at)
+        coordinator.needs_reconcile || self.armed > coordinator.reconcile_at
     }
 
     /// Runs the due work of groups and sentinel, and assigns pending work; returns whether more is
@@ -135,6 +139,7 @@ impl QueueState {
             return false;
         };
         self.check_pending |= coordinator.run_due(&head, &self.subscribers, now, batch);
+        self.passed_on |= coordinator.take_passed_on();
         if self.grouped && coordinator.groups() == 0 {
             self.grouped = false;
             self.left_at = now;
@@ -162,7 +167,10 @@ impl QueueState {
         QueueHead {
             counters: self.counters,
             notified: self.notified,
-            timed: self.timed,
+            timed: self
+                .announced
+                .as_ref()
+                .map_or(u64::MAX, |known| known.timed),
         }
     }
 

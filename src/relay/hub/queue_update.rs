@@ -123,16 +123,23 @@ impl Hub {
             match state.check_live() {
                 Ok(()) => {
                     let sequence = state.counters.sequence;
-                    let counted = count(&mut state);
-                    let mut listed = false;
+                    let mut counted = count(&mut state);
                     batch.wakes.accepted_at = if counted { now } else { Tick::default() };
                     if state.counters.sequence != sequence {
                         // Read under the entry's lock: see `resume`.
                         state.changed_at = self.revision.load(Ordering::Relaxed);
+                    }
+                    let mut more =
+                        (reconcile || state.grouped) && state.reconcile(now, &mut batch.wakes);
+                    let mut listed = false;
+                    if self.increments.is_some() {
+                        if state.count_passed_on(now) {
+                            (counted, batch.wakes.accepted_at) = (true, now);
+                            state.changed_at = self.revision.load(Ordering::Relaxed);
+                            more |= state.grouped && state.reconcile(now, &mut batch.wakes);
+                        }
                         listed = self.list_increment(&entry, &mut state);
                     }
-                    let more =
-                        (reconcile || state.grouped) && state.reconcile(now, &mut batch.wakes);
                     let wake = match counted || more {
                         // Checked after the count: see `PatternOverflow::matches`.
                         true if self.fanout.overflow.matches(entry.address()) => {

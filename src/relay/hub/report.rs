@@ -82,6 +82,7 @@ impl Hub {
         if needs_reconcile || new {
             self.reconcile(Arc::clone(&entry), now, |_| {});
         }
+        self.list_check(&entry);
         if let Some(delay) = report.visible_in {
             self.wake_when_visible(entry, delay, now);
         }

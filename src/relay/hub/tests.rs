@@ -2,6 +2,7 @@
 //!
 //! `model` runs random operations against a naive log; `concurrency` runs interleavings.
 
+mod cluster;
 mod counting;
 mod fanout;
 mod forgetting;

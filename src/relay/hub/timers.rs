@@ -217,18 +217,21 @@ impl<E> TimerOrder<E> {
         &self,
         number: u64,
         entry: &Arc<E>,
-        armed: &mut Option<Tick>,
+        armed: &mut Tick,
         next: Option<Tick>,
     ) -> bool {
-        if *armed == next {
+        let at = next.unwrap_or(Tick::NEVER);
+        if *armed == at {
             return false;
         }
         let mut order = lock(&self.next);
-        if let Some(old) = armed.take() {
+        let old = std::mem::replace(armed, at);
+        if old != Tick::NEVER {
             order.remove(&(old, number));
         }
-        let Some(at) = next else { return false };
-        *armed = Some(at);
+        if at == Tick::NEVER {
+            return false;
+        }
         let key = (at, number);
         order.insert(key, Arc::clone(entry));
         order

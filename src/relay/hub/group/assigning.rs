@@ -39,7 +39,9 @@ impl Group {
         left = left.max(1);
         let mut delta = head.delta_since(&self.position);
         delta.add(&self.returned);
+        let needed = self.unassigned.saturating_add(delta.needs());
         let (mut last, mut given) = (None, 0);
+        let (mut given_capacity, mut all_idle) = (0, true);
         while left > 0 && *limit > 0 {
             let Some(slot) = self
                 .members
@@ -53,6 +55,8 @@ impl Group {
             let capacity = u64::from(subscriber.mailbox.capacity);
             let share = delta.split(capacity.min(left), given == 0);
             left -= capacity.min(left);
+            given_capacity += capacity;
+            all_idle &= !self.members.member_mut(slot).busy;
             let assignment = Assignment {
                 reason,
                 sequence: head.sequence,
@@ -73,6 +77,10 @@ impl Group {
                     false if given < self.len() => left,
                     false => 0,
                 };
+                if counted.is_some() {
+                    self.note_served(needed, given_capacity, all_idle);
+                }
+                self.owed_up_to = self.owed_up_to.max(head.sequence);
                 self.record_assignment(last, head, delta, unassigned);
                 self.continue_parked(now);
             }
@@ -173,11 +181,11 @@ impl Group {
     }
 
     /// Returns whether events after a drained sequence are redelivered at once.
-    pub(super) fn expedite(&mut self, drained: u64, head: &Counters) -> bool {
+    pub(super) fn expedite(&mut self, drained: u64) -> bool {
         if planted!(self.fault, DrainedBehindIsDone) {
             return false;
         }
-        self.redelivery.expedite(drained, head.sequence)
+        self.redelivery.expedite(drained, self.owed_up_to)
     }
 
     /// Returns whether a wake-up is requested that a member has to report.

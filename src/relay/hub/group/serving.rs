@@ -1,0 +1,63 @@
+//! A group in a cluster: which work its members here serve (C10), and which work is passed on to the
+//! other relays (C11).
+
+use super::{super::counters::Counters, Group};
+use crate::base::fault::planted;
+
+impl Group {
+    /// Returns whether members that were idle took all causes since the last call, in whole, and
+    /// their claim is not given up. Then the groups of this name on other relays need not check.
+    pub(in super::super) fn take_served(&mut self, head: &Counters) -> bool {
+        let unserved = std::mem::take(&mut self.unserved);
+        let assigned = self.position.sequence >= head.sequence && self.unassigned == 0;
+        let served = assigned && self.len() > 0 && !self.redelivery.is_given_up();
+        let served = served && (!unserved || planted!(self.fault, LinkServedInPart));
+        self.announced_as_served |= served && self.redelivery.is_open();
+        served
+    }
+
+    /// Notes to whom the causes up to `head` were given: members with this capacity in all.
+    pub(super) fn note_served(&mut self, needed: u64, capacity: u64, all_idle: bool) {
+        self.unserved |= capacity < needed || !all_idle;
+    }
+
+    /// The members of another relay serve these causes: nothing is owed here for them.
+    pub(in super::super) fn skip(&mut self, increment: &Counters) {
+        self.position.sequence += increment.sequence;
+        self.position.add_totals(increment);
+    }
+
+    /// Returns whether work must be passed on, once.
+    pub(in super::super) fn take_passed_on(&mut self) -> bool {
+        std::mem::take(&mut self.passed_on)
+    }
+
+    /// The last member has left; it did not finish its work where `unfinished`.
+    pub(super) fn pass_on_at_end(&mut self, unfinished: bool) {
+        let pending = self.requested.is_some() || self.unassigned > 0 || self.redelivery.is_open();
+        self.pass_on(unfinished || pending);
+    }
+
+    /// All members were asked in vain. Other relays do not check causes that were announced as
+    /// served; they check the others in any case.
+    pub(super) fn pass_on_given_up(&mut self) {
+        let announced = self.redelivery.is_given_up() && self.announced_as_served;
+        self.pass_on(announced);
+    }
+
+    fn pass_on(&mut self, is_due: bool) {
+        if !is_due || planted!(self.fault, LinkServedDropped) {
+            return;
+        }
+        self.announced_as_served = false;
+        // The cause that passes it on is not announced as served.
+        (self.passed_on, self.unserved) = (true, true);
+    }
+
+    /// A report has covered the open claim.
+    pub(super) fn note_covered(&mut self) {
+        if !self.redelivery.is_open() {
+            self.announced_as_served = false;
+        }
+    }
+}

@@ -1,0 +1,550 @@
+//! A hub that is one of a cluster: increments of own causes, causes of other relays, and resyncs.
+
+use super::*;
+use crate::{
+    relay::hub::{ResyncScope, ResyncWalk},
+    types::cluster::{FrameEntry, queue_hash},
+};
+
+fn clustered() -> Arc<Hub> {
+    hub_where(|config| config.cluster = true)
+}
+
+fn clustered_with(fault: Fault) -> Arc<Hub> {
+    hub_where(|config| (config.cluster, config.fault) = (true, fault))
+}
+
+/// Takes all increments: name, causes, notifications.
+fn increments(hub: &Hub) -> Vec<(String, u64, u64)> {
+    let taken = std::iter::from_fn(|| hub.next_increment(START));
+    let row = |entry: FrameEntry| {
+        let name = entry.queue.queue_name().to_owned();
+        (name, entry.causes, entry.notifications)
+    };
+    taken.map(row).collect()
+}
+
+fn row(name: &str, causes: u64, notifications: u64) -> (String, u64, u64) {
+    (name.to_owned(), causes, notifications)
+}
+
+/// An entry of another relay's frame.
+fn from_peer(name: &str, causes: u64, notifications: u64) -> FrameEntry {
+    FrameEntry {
+        queue: queue(name),
+        causes,
+        notifications,
+        payload_size: 10 * notifications,
+        messages: notifications,
+        publisher: "elsewhere".into(),
+        published_at: None,
+        traceparent: "".into(),
+        served_groups: Vec::new(),
+        checked: false,
+    }
+}
+
+fn count_peer(hub: &Hub, entries: &[FrameEntry]) {
+    hub.count_peer_increments(entries, false, START);
+}
+
+/// Runs a walk to its end.
+fn walk(hub: &Hub, scope: ResyncScope) {
+    let mut walk = ResyncWalk::new(scope);
+    while hub.resync_step(&mut walk, ResyncWalk::STEP, START) {}
+}
+
+fn resync(hub: &Hub, names: &[&str]) {
+    let hashes = names.iter().map(|name| queue_hash(&queue(name)));
+    walk(hub, ResyncScope::Queues(hashes.collect()));
+}
+
+#[test]
+fn own_causes_are_announced_once_and_in_sum() {
+    let hub = clustered();
+    assert_eq!(hub.increments_position(), 0);
+    notify(&hub, "a");
+    notify(&hub, "b");
+    notify(&hub, "a");
+    let position = hub.increments_position();
+    assert_eq!((position, hub.announced_position()), (2, 0));
+    assert_eq!(increments(&hub), [row("a", 2, 2), row("b", 1, 1)]);
+    assert_eq!(hub.announced_position(), position);
+    assert_eq!(increments(&hub), []);
+    notify(&hub, "a");
+    assert_eq!(increments(&hub), [row("a", 1, 1)]);
+}
+
+#[test]
+fn a_relay_without_a_cluster_announces_nothing() {
+    let hub = hub();
+    notify(&hub, "a");
+    assert!(!hub.has_increments());
+    assert_eq!((hub.increments_position(), increments(&hub)), (0, vec![]));
+}
+
+#[test]
+fn a_delayed_notification_is_announced_when_it_is_counted() {
+    let hub = clustered();
+    notify_with(&hub, delayed("a", SECOND), START);
+    assert_eq!(increments(&hub), []);
+    hub.fire(after(2 * SECOND));
+    assert_eq!(increments(&hub), [row("a", 1, 1)]);
+}
+
+#[test]
+fn a_new_queue_wakes_the_task_that_sends_frames_once() {
+    let hub = clustered();
+    let (alarm, waker) = Alarm::new();
+    hub.increments_waker().expect("a cluster").register(&waker);
+    notify(&hub, "a");
+    assert_eq!(alarm.rung(), 1);
+    hub.increments_waker().expect("a cluster").register(&waker);
+    notify(&hub, "a");
+    assert_eq!(alarm.rung(), 1, "it is listed already");
+}
+
+#[test]
+fn causes_of_other_relays_wake_subscribers_and_are_not_passed_on() {
+    let hub = clustered();
+    let subscriber = settled(&hub, &["a"]);
+    count_peer(&hub, &[from_peer("a", 3, 2), from_peer("b", 1, 0)]);
+    let work = drain(&subscriber, START);
+    assert_eq!(entries(&work), [entry("a", WakeReason::Notified, 2)]);
+    assert_eq!(
+        (work[0].payload_size, &*work[0].publisher),
+        (20, "elsewhere")
+    );
+    count_peer(&hub, &[from_peer("a", 1, 0)]);
+    assert_eq!(told(&subscriber), [entry("a", WakeReason::Timed, 0)]);
+    assert_eq!(increments(&hub), []);
+    notify(&hub, "a");
+    assert_eq!(increments(&hub), [row("a", 1, 1)]);
+}
+
+#[test]
+fn a_pattern_that_comes_later_learns_the_name_of_a_peers_queue() {
+    for (fault, known) in [(Fault::None, true), (Fault::LinkNameNotKept, false)] {
+        let hub = clustered_with(fault);
+        count_peer(&hub, &[from_peer("orders", 1, 1)]);
+        let told = told(&subscribe(&hub, &["ord*"]));
+        let named = told.contains(&entry("orders", WakeReason::CatchUp, 0));
+        assert_eq!(named, known, "{told:?}");
+    }
+}
+
+#[test]
+fn without_room_for_a_peers_queue_its_patterns_are_checked() {
+    let hub = hub_where(|config| (config.cluster, config.max_queues) = (true, 4));
+    let plain = settled(&hub, &["ord*"]);
+    let member = subscribe_with(&hub, &in_group("workers", &["ord*"]), START);
+    drain(&member, START);
+    for name in ["x", "y", "z"] {
+        notify(&hub, name);
+    }
+    let other = settled(&hub, &["bill*"]);
+    count_peer(&hub, &[from_peer("orders", 1, 1)]);
+    assert!(hub.entries.get(&queue("orders")).is_none());
+    assert_eq!(told(&plain), [entry("ord*", WakeReason::CatchUp, 0)]);
+    hub.fire(START);
+    assert_eq!(told(&member), [entry("ord*", WakeReason::CatchUp, 0)]);
+    assert_eq!(told(&other), []);
+}
+
+#[test]
+fn a_resync_wakes_the_subscribers_of_its_queues() {
+    let hub = clustered();
+    let subscribers = ["a", "b"].map(|name| settled(&hub, &[name]));
+    resync(&hub, &["a"]);
+    assert_eq!(told(&subscribers[0]), [entry("a", WakeReason::CatchUp, 0)]);
+    assert_eq!(told(&subscribers[1]), []);
+    assert_eq!(increments(&hub), [], "others are not told");
+    // A stronger reason stays.
+    notify(&hub, "b");
+    resync(&hub, &["b"]);
+    assert_eq!(told(&subscribers[1]), [entry("b", WakeReason::Notified, 1)]);
+}
+
+#[test]
+fn a_resync_reaches_a_subscriber_that_is_between_two_streams() {
+    for (fault, expected) in [(Fault::None, 1), (Fault::LinkResyncNeedsListener, 0)] {
+        let hub = clustered_with(fault);
+        let subscriber = settled(&hub, &["a"]);
+        notify(&hub, "a");
+        let token = drain(&subscriber, START)[0].token.clone();
+        hub.unsubscribe(&subscriber, START);
+        resync(&hub, &["a"]);
+        let back = subscribe_with(&hub, &resuming(&["a"], &[("a", &token)]), START);
+        let told = told(&back);
+        // R8: the listener had not reported, so there is a timer and no further wake-up yet.
+        assert_eq!(told.len(), expected, "{told:?}");
+    }
+}
+
+#[test]
+fn an_unknown_hash_is_a_check_of_all_patterns() {
+    for (fault, count) in [(Fault::None, 1), (Fault::LinkResyncSkipsPatterns, 0)] {
+        let hub = clustered_with(fault);
+        let plain = settled(&hub, &["ord*"]);
+        let member = subscribe_with(&hub, &in_group("workers", &["bill*"]), START);
+        drain(&member, START);
+        let named = settled(&hub, &["other"]);
+        resync(&hub, &["orders"]);
+        hub.fire(START);
+        for (pattern, name) in [(&plain, "ord*"), (&member, "bill*")] {
+            let expected = vec![entry(name, WakeReason::CatchUp, 0); count];
+            assert_eq!(told(pattern), expected);
+        }
+        assert_eq!(told(&named), []);
+    }
+}
+
+#[test]
+fn a_subscriber_that_resumes_by_a_number_checks_its_patterns_after_an_unknown_hash() {
+    let hub = clustered();
+    let options = options(&["ord*"]);
+    let (_, waker) = Alarm::new();
+    let mut stream = feed_at(&hub, &options, START);
+    sent(&mut stream, START, &waker);
+    let (events, _) = sent(&mut stream, after(10 * SECOND), &waker);
+    let number = events.iter().find_map(|event| match event {
+        SubscribeEvent::Heartbeat { resume, .. } => Some(resume.clone()),
+        _ => None,
+    });
+    let resuming = SubscribeOptions {
+        resume: number.expect("a silent stream states its number"),
+        ..options
+    };
+    stream.close(after(11 * SECOND));
+    assert_eq!(told(&subscribe_with(&hub, &resuming, START)), []);
+    resync(&hub, &["orders"]);
+    let back = subscribe_with(&hub, &resuming, START);
+    assert_eq!(told(&back), [entry("ord*", WakeReason::CatchUp, 0)]);
+}
+
+#[test]
+fn a_subscription_that_begins_during_the_check_of_all_patterns_checks_as_well() {
+    let hub = clustered();
+    let options = options(&["ord*"]);
+    let (_, waker) = Alarm::new();
+    let mut stream = feed_at(&hub, &options, START);
+    sent(&mut stream, START, &waker);
+    let (events, _) = sent(&mut stream, after(10 * SECOND), &waker);
+    let number = events.iter().find_map(|event| match event {
+        SubscribeEvent::Heartbeat { resume, .. } => Some(resume.clone()),
+        _ => None,
+    });
+    stream.close(after(11 * SECOND));
+    let hashes = [queue_hash(&queue("orders"))].into();
+    let mut walk = ResyncWalk::new(ResyncScope::Queues(hashes));
+    // The walk has passed all queues, and all subscriptions there are.
+    hub.resync_step(&mut walk, ResyncWalk::STEP, START);
+    let resuming = SubscribeOptions {
+        resume: number.expect("a silent stream states its number"),
+        ..options
+    };
+    let back = subscribe_with(&hub, &resuming, START);
+    assert_eq!(told(&back), [entry("ord*", WakeReason::CatchUp, 0)]);
+    while hub.resync_step(&mut walk, ResyncWalk::STEP, START) {}
+}
+
+#[test]
+fn a_resync_of_all_covers_every_queue_and_every_pattern() {
+    let hub = clustered();
+    let names = numbered("q", 1500);
+    let exact = subscribe_with(&hub, &options(&names), START);
+    drain(&exact, START);
+    let pattern = settled(&hub, &["ord*"]);
+    walk(&hub, ResyncScope::All);
+    let told_exact = entries(&drain(&exact, START));
+    assert_eq!(told_exact.len(), 1500);
+    assert!(
+        told_exact
+            .iter()
+            .all(|(_, reason, _)| *reason == WakeReason::CatchUp)
+    );
+    assert_eq!(told(&pattern), [entry("ord*", WakeReason::CatchUp, 0)]);
+}
+
+#[test]
+fn a_resync_does_not_postpone_forgetting() {
+    for (fault, forgotten) in [(Fault::None, 1), (Fault::LinkResyncPostponesForgetting, 0)] {
+        let hub = clustered_with(fault);
+        notify(&hub, "a");
+        increments(&hub);
+        let hashes = [queue_hash(&queue("a"))].into();
+        let mut walk = ResyncWalk::new(ResyncScope::Queues(hashes));
+        let late = after(HOUR / 2);
+        while hub.resync_step(&mut walk, ResyncWalk::STEP, late) {}
+        hub.forget(after(HOUR + SECOND));
+        assert_eq!(hub.stats().forgotten, forgotten);
+    }
+}
+
+#[test]
+fn one_member_of_each_group_checks_after_a_resync() {
+    let hub = clustered();
+    let members = [1, 2].map(|_| subscribe_with(&hub, &in_group("workers", &["a"]), START));
+    members
+        .each_ref()
+        .map(|member| take_sent(&hub, member, START));
+    let drained = report("a", ReportState::Drained, 0, number());
+    say(&hub, &members[0], &drained, START);
+    resync(&hub, &["a"]);
+    let told = members.each_ref().map(|member| told(member));
+    let woken: Vec<_> = told.into_iter().flatten().collect();
+    assert_eq!(woken, [entry("a", WakeReason::CatchUp, 0)]);
+}
+
+#[test]
+fn a_missing_relay_makes_each_group_check_once_also_one_without_members() {
+    for (fault, expected) in [(Fault::None, 1), (Fault::LinkMissingSkipsEmpty, 0)] {
+        let hub = clustered_with(fault);
+        let member = subscribe_with(&hub, &in_group("workers", &["a"]), START);
+        take_sent(&hub, &member, START);
+        notify(&hub, "a");
+        take_sent(&hub, &member, START);
+        say(
+            &hub,
+            &member,
+            &report("a", ReportState::Drained, 1, number()),
+            START,
+        );
+        hub.unsubscribe(&member, START);
+        let plain = settled(&hub, &["a"]);
+        walk(&hub, ResyncScope::Groups);
+        assert_eq!(told(&plain), [], "only groups check");
+        let back = subscribe_with(&hub, &in_group("workers", &["a"]), START);
+        let told = told(&back);
+        assert_eq!(told.len(), expected, "{told:?}");
+    }
+}
+
+#[test]
+fn a_degraded_relay_says_so_in_its_first_message_and_at_once() {
+    let hub = clustered();
+    let (_, waker) = Alarm::new();
+    hub.set_degraded_from(START);
+    let mut stream = feed_at(&hub, &options(&["a"]), START);
+    let (events, _) = sent(&mut stream, START, &waker);
+    let SubscribeEvent::Welcome(welcome) = &events[0] else {
+        panic!("{events:?}");
+    };
+    assert!(welcome.degraded);
+    hub.set_degraded_from(Tick::NEVER);
+    let (events, _) = sent(&mut stream, after(SECOND), &waker);
+    assert!(
+        matches!(
+            events[..],
+            [SubscribeEvent::Heartbeat {
+                degraded: false,
+                ..
+            }]
+        ),
+        "{events:?}"
+    );
+    let (events, until) = sent(&mut stream, after(SECOND), &waker);
+    assert_eq!((events.len(), until), (0, after(11 * SECOND)));
+    hub.set_degraded_from(after(2 * SECOND));
+    let (events, _) = sent(&mut stream, after(3 * SECOND), &waker);
+    assert!(
+        matches!(
+            events[..],
+            [SubscribeEvent::Heartbeat { degraded: true, .. }]
+        ),
+        "{events:?}"
+    );
+}
+
+/// A member that has checked, reported and is idle.
+fn idle_member(hub: &Arc<Hub>, id: &str) -> Arc<Subscription> {
+    let options = SubscribeOptions {
+        listener_id: ListenerId::new(id).expect("a name"),
+        ..in_group("workers", &["a"])
+    };
+    let member = subscribe_with(hub, &options, START);
+    take_sent(hub, &member, START);
+    let head = hub
+        .queues("a", 1, START)
+        .first()
+        .map_or(0, |row| row.sequence);
+    drained(hub, &member, head);
+    member
+}
+
+fn drained(hub: &Hub, member: &Subscription, sequence: u64) {
+    say(
+        hub,
+        member,
+        &report("a", ReportState::Drained, sequence, number()),
+        START,
+    );
+}
+
+fn busy(hub: &Hub, member: &Subscription, sequence: u64) {
+    say(
+        hub,
+        member,
+        &report("a", ReportState::Busy, sequence, number()),
+        START,
+    );
+}
+
+/// Takes the groups that the next increment of the queue states as served.
+fn served(hub: &Hub) -> Vec<String> {
+    let increment = hub.next_increment(START).expect("a cause was counted");
+    let groups = increment.served_groups.iter();
+    groups.map(|group| group.as_str().to_owned()).collect()
+}
+
+fn served_by_peer(name: &str, notifications: u64) -> FrameEntry {
+    FrameEntry {
+        served_groups: vec![GroupName::new("workers").expect("a name")],
+        ..from_peer(name, notifications, notifications)
+    }
+}
+
+#[test]
+fn a_group_is_announced_as_served_where_idle_members_took_all_causes() {
+    let hub = clustered();
+    let members = ["m1", "m2"].map(|id| idle_member(&hub, id));
+    notify(&hub, "a");
+    assert_eq!(served(&hub), ["workers"]);
+    notify(&hub, "a");
+    assert_eq!(served(&hub), ["workers"], "the other one is idle");
+    for fault in [Fault::None, Fault::LinkServedInPart] {
+        let hub = clustered_with(fault);
+        let member = idle_member(&hub, "m1");
+        notify(&hub, "a");
+        take_sent(&hub, &member, START);
+        notify(&hub, "a");
+        let expected: &[&str] = match fault {
+            Fault::None => &[],
+            _ => &["workers"],
+        };
+        assert_eq!(served(&hub), expected, "a busy member took the second one");
+    }
+    drop(members);
+}
+
+#[test]
+fn a_burst_above_the_idle_members_is_given_in_full() {
+    let hub = clustered();
+    let _members = ["m1", "m2"].map(|id| idle_member(&hub, id));
+    let burst = vec![notification("a"); 3];
+    notify_all(&hub, &burst, START).expect("room");
+    assert_eq!(served(&hub), [""; 0]);
+}
+
+#[test]
+fn a_group_without_members_is_not_announced_as_served() {
+    let hub = clustered();
+    let member = idle_member(&hub, "m1");
+    hub.unsubscribe(&member, START);
+    notify(&hub, "a");
+    assert_eq!(served(&hub), [""; 0]);
+}
+
+#[test]
+fn causes_that_another_relays_members_serve_wake_no_member_here() {
+    let hub = clustered();
+    let member = idle_member(&hub, "m1");
+    let plain = settled(&hub, &["a"]);
+    hub.count_peer_increments(&[served_by_peer("a", 2)], false, START);
+    assert_eq!(told(&member), []);
+    assert_eq!(told(&plain), [entry("a", WakeReason::Notified, 2)]);
+    // A report of the head opens no claim for them.
+    notify(&hub, "a");
+    let work = take_sent(&hub, &member, START);
+    assert_eq!(entries(&work), [entry("a", WakeReason::Notified, 1)]);
+    busy(&hub, &member, work[0].sequence);
+    hub.count_peer_increments(&[served_by_peer("a", 1)], false, START);
+    drained(&hub, &member, work[0].sequence);
+    hub.fire(after(10 * SECOND));
+    assert_eq!(told(&member), []);
+}
+
+#[test]
+fn after_a_missed_frame_a_group_gets_also_what_others_serve() {
+    let hub = clustered();
+    let member = idle_member(&hub, "m1");
+    hub.count_peer_increments(&[served_by_peer("a", 1)], true, START);
+    assert_eq!(told(&member), [entry("a", WakeReason::Notified, 1)]);
+}
+
+#[test]
+fn the_last_member_passes_on_what_it_does_not_finish() {
+    for (fault, expected) in [(Fault::None, 1), (Fault::LinkServedDropped, 0)] {
+        let hub = clustered_with(fault);
+        let member = idle_member(&hub, "m1");
+        notify(&hub, "a");
+        assert_eq!(served(&hub), ["workers"]);
+        take_sent(&hub, &member, START);
+        hub.unsubscribe(&member, START);
+        let passed_on = increments(&hub);
+        assert_eq!(passed_on.len(), expected, "{passed_on:?}");
+        assert!(passed_on.iter().all(|row| *row == ("a".to_owned(), 1, 0)));
+    }
+}
+
+#[test]
+fn an_idle_member_that_leaves_passes_nothing_on() {
+    let hub = clustered();
+    let member = idle_member(&hub, "m1");
+    notify(&hub, "a");
+    increments(&hub);
+    let work = take_sent(&hub, &member, START);
+    drained(&hub, &member, work[0].sequence);
+    hub.unsubscribe(&member, START);
+    assert_eq!(increments(&hub), []);
+}
+
+#[test]
+fn served_causes_that_no_member_reports_are_passed_on_once() {
+    for (fault, expected) in [(Fault::None, 1), (Fault::LinkServedDropped, 0)] {
+        let hub = clustered_with(fault);
+        let members = ["m1", "m2"].map(|id| idle_member(&hub, id));
+        notify(&hub, "a");
+        assert_eq!(served(&hub), ["workers"]);
+        let mut passed_on = Vec::new();
+        for second in 1..20 {
+            members
+                .each_ref()
+                .map(|member| take_sent(&hub, member, START));
+            hub.fire(after(second * SECOND));
+            passed_on.extend(increments(&hub));
+        }
+        assert_eq!(passed_on.len(), expected, "{passed_on:?}");
+    }
+}
+
+#[test]
+fn a_check_is_announced_once_and_restarts_the_interval_of_the_others() {
+    let sentinel = |config: &mut HubConfig| {
+        config.cluster = true;
+        config.coordinator.sentinel_interval = 60 * SECOND;
+    };
+    let (hub, other) = (hub_where(sentinel), hub_where(sentinel));
+    let [listener, remote] = [&hub, &other].map(|hub| settled(hub, &["a"]));
+    drained(&hub, &listener, 0);
+    let announced = hub.next_increment(START).expect("a check");
+    assert!(announced.checked && announced.causes == 0, "{announced:?}");
+    drained(&hub, &listener, 0);
+    assert!(hub.next_increment(START).is_none(), "not again so soon");
+    other.count_peer_increments(&[announced], false, START + 30 * SECOND);
+    other.fire(after(89 * SECOND));
+    assert_eq!(told(&remote), []);
+    other.fire(after(98 * SECOND));
+    assert_eq!(told(&remote), [entry("a", WakeReason::Sentinel, 0)]);
+}
+
+#[test]
+fn a_check_that_waited_for_a_frame_is_not_announced() {
+    let hub = hub_where(|config| {
+        config.cluster = true;
+        config.coordinator.sentinel_interval = 60 * SECOND;
+    });
+    let listener = settled(&hub, &["a"]);
+    drained(&hub, &listener, 0);
+    assert!(hub.next_increment(after(2 * SECOND)).is_none());
+}
