@@ -292,8 +292,9 @@ async fn a_relay_starts_without_its_server_and_finds_it_later() {
     let (log, _guard) = Log::start();
     let mut server = NatsServer::start();
     server.kill();
-    let connecting = NatsConnection::connect(&config(&server), A);
-    let mut a = connecting.await.expect("it waits");
+    let config = config(&server);
+    let connected = NatsConnection::connect(&config, A).await;
+    let mut a = connected.expect("it waits");
     let publisher = a.publisher();
     assert!(!publisher.publish(Bytes::from_static(b"x")));
     assert_eq!(a.connects(), 0);

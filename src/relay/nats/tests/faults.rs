@@ -261,15 +261,11 @@ async fn messages_that_the_relay_does_not_take_are_dropped_and_that_is_logged() 
     let (log, _guard) = Log::start();
     let server = NatsServer::start();
     let (a, b) = (connect(&server, A).await, connect(&server, B).await);
-    let (from_b, events) = (b.publisher(), a.publisher());
+    let (from_b, of_a) = (b.publisher(), a.publisher());
     for count in 0..9_000 {
         publish(&from_b, count).await;
     }
-    let dropped = || {
-        events
-            .events()
-            .count(crate::relay::nats::events::Kind::SlowConsumer)
-    };
+    let dropped = || of_a.events().count(events::Kind::SlowConsumer);
     until("drops", || dropped() > 100).await;
     assert!(log.lines_with("too slowly") <= 2, "{}", log.text());
     assert!(log.lines_with("too slowly") >= 1, "{}", log.text());
