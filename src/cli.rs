@@ -20,6 +20,7 @@
 
 mod auth;
 mod blob;
+mod cluster;
 mod completions;
 mod credential;
 mod demo;

@@ -76,6 +76,10 @@ mod azurite;
 #[path = "../tests/it/support/moto.rs"]
 #[allow(dead_code, reason = "only the integration tests use all of it")]
 mod moto;
+#[cfg(all(test, feature = "nats"))]
+#[path = "../tests/it/support/nats.rs"]
+#[allow(dead_code, reason = "only the integration tests use all of it")]
+mod nats_server;
 #[cfg(all(test, feature = "azure"))]
 #[path = "../tests/it/support/proxy.rs"]
 #[allow(dead_code, reason = "only the integration tests use all of it")]
@@ -115,6 +119,8 @@ pub use relay::{
     AccessFiles, LocalPublisher, LocalSubscription, Node, NodeConfig, Relay, RelayConfig,
     ServerLimits, ServerTls,
 };
+#[cfg(all(feature = "nats", feature = "relay"))]
+pub use relay::{ClusterAck, ClusterConfig, NatsConfig, NatsCredentials};
 #[cfg(all(feature = "courier", feature = "relay"))]
 pub use relay::{QueueNode, QueueNodeConfig, QueuesConfig};
 #[cfg(all(feature = "console", feature = "sweep"))]

@@ -6,6 +6,7 @@ use bytesize::ByteSize;
 use reveille::{AccessFiles, ErrorKind, Node, NodeConfig, RelayConfig, duration};
 
 use super::{
+    cluster::{self, ClusterArgs},
     credential::CredentialArgs,
     exit::{Exit, Failed, Usage},
     limits::LimitArgs,
@@ -33,6 +34,7 @@ cloud's own tools read: AZURE_STORAGE_*, AWS_*, GOOGLE_*.
   reveille serve --listen 10.0.0.5:7600 --insecure --max-connections-per-address 1000
   reveille serve --admin-listen 10.0.0.5:7601 --insecure --admin-host relay.internal
   reveille serve --queues /var/lib/queues --queues-name berlin
+  reveille serve --store az://flags --cluster nats://broker:4222 --cluster-name prod
 
 --max-connections: each connection is an open file. The relay raises its limit on open files as far \
 as the system allows. 128 files stay in reserve. A quarter of the rest, at most 256, is for \
@@ -50,6 +52,11 @@ docs/limits.md computes what the other limits take.
 
 --auth: the rules and all files that they name are read again every ten seconds, and at once on \
 SIGHUP. A file that breaks a rule is refused, and the former rules stay in use.
+
+--cluster: without it the relay needs no broker and connects to none. All relays of a cluster share \
+one store; `memory:` is refused. The login must be permitted to publish and subscribe on \
+reveille1.NAME.>, and no other login should be. The files are read once, at the start. A broker that \
+cannot be reached is tried again without end. docs/cluster.md describes the cluster.
 
 SIGTERM or Ctrl-C ends the relay gracefully, within --grace. A second signal ends it at once.
 
@@ -75,7 +82,7 @@ pub(super) struct Args {
     /// have written it; 0 is never [default: 10s]
     #[arg(long, env = "REVEILLE_FLAG_REFRESH", value_name = "D", allow_hyphen_values = true, value_parser = values::refresh)]
     flag_refresh: Option<Duration>,
-    /// The relay's name [default: relay]
+    /// The relay's name [default: relay; in a cluster the host's name and four random digits]
     #[arg(long, env = "REVEILLE_RELAY_ID", value_name = "NAME")]
     relay_id: Option<String>,
     /// How long streams may take to end at shutdown [default: 10s]
@@ -171,6 +178,8 @@ pub(super) struct Args {
     client_tls: ClientTlsArgs,
     #[command(flatten)]
     credential: CredentialArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     /// Only known callers may call: the rules, and the files of tokens and keys that they name; see
     /// `reveille auth --help` [default: every caller may do everything]
     #[arg(
@@ -209,8 +218,8 @@ struct Resolved {
 /// Long enough for listeners to report; below the 30 s after which Kubernetes kills.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The caller of an unreachable store logs it. The store's client would also log each attempt.
-const LOG: &str = "info,object_store=error";
+/// The callers of an unreachable store or broker log it. Their clients would also log each attempt.
+const LOG: &str = "info,object_store=error,async_nats=off";
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
@@ -228,15 +237,7 @@ impl Args {
             Some(url) => url,
             None => default_store()?,
         };
-        let node = Box::pin(Node::start(config)).await.map_err(|error| {
-            let usage = error.kind() == ErrorKind::Invalid;
-            let text = output::one_line(&anyhow::Error::new(error));
-            if usage {
-                anyhow::Error::new(Usage(text))
-            } else {
-                anyhow::Error::new(Failed(text))
-            }
-        })?;
+        let node = Box::pin(Node::start(config)).await.map_err(not_started)?;
         announce(&node, open_files);
 
         let signal = loop {
@@ -272,6 +273,7 @@ impl Args {
         let rules = self.auth.or_else(|| file.auth.clone());
         let audit_log = self.audit_log.or_else(|| file.audit_log.clone());
         let access = access(rules, audit_log)?;
+        let cluster = self.cluster.resolve(file.cluster())?;
         let plain = Some(listen).filter(|_| tls.is_none());
         for (flag, address) in [("listen", plain), ("admin-listen", admin_listen)] {
             if let Some(address) = address.filter(|address| !address.ip().is_loopback())
@@ -311,7 +313,10 @@ impl Args {
                     relay_id: self
                         .relay_id
                         .or_else(|| file.relay_id.clone())
-                        .unwrap_or(relay.relay_id),
+                        .unwrap_or_else(|| match cluster.is_some() {
+                            true => cluster::relay_id(),
+                            false => relay.relay_id,
+                        }),
                     forget_after: setting!(relay.forget_after),
                     sentinel_interval: self
                         .sentinel
@@ -339,12 +344,25 @@ impl Args {
                 max_flags: setting!(defaults.max_flags),
                 max_watched_flags: setting!(defaults.max_watched_flags),
                 queues,
+                cluster,
                 ..defaults
             },
             store: self.store.or_else(|| file.store.clone()),
             grace: self.grace.or(file.grace).unwrap_or(GRACE),
             log: self.log.or(file.log).unwrap_or_default(),
         })
+    }
+}
+
+/// A refusal by the broker has the code of a denial; any other failure of the start has the code 1.
+fn not_started(error: reveille::Error) -> anyhow::Error {
+    let kind = error.kind();
+    let is_of_cluster = error.message().starts_with("cluster: ");
+    let error = anyhow::Error::new(error);
+    match kind {
+        ErrorKind::Invalid => Usage(output::one_line(&error)).into(),
+        ErrorKind::Denied if is_of_cluster => error,
+        _ => Failed(output::one_line(&error)).into(),
     }
 }
 

@@ -14,6 +14,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, de};
 
 use super::{
+    cluster::{Ack, ClusterSettings, Servers},
     exit::Usage,
     output::Format,
     queue_settings::QueueSettings,
@@ -77,6 +78,15 @@ pub(super) struct ServeSettings {
     pub(super) tls_cert: Option<PathBuf>,
     pub(super) tls_key: Option<PathBuf>,
     pub(super) tls_client_ca: Option<PathBuf>,
+    pub(super) cluster: Option<Servers>,
+    pub(super) cluster_name: Option<String>,
+    pub(super) cluster_creds: Option<PathBuf>,
+    pub(super) cluster_user: Option<String>,
+    pub(super) cluster_password_file: Option<PathBuf>,
+    pub(super) cluster_ca: Option<PathBuf>,
+    pub(super) cluster_cert: Option<PathBuf>,
+    pub(super) cluster_key: Option<PathBuf>,
+    pub(super) cluster_ack: Option<Ack>,
     pub(super) log: Option<LogFormat>,
 }
 
@@ -106,6 +116,20 @@ impl ServeSettings {
             cert: self.tls_cert.clone(),
             key: self.tls_key.clone(),
             client_ca: self.tls_client_ca.clone(),
+        }
+    }
+
+    pub(super) fn cluster(&self) -> ClusterSettings {
+        ClusterSettings {
+            servers: self.cluster.clone(),
+            name: self.cluster_name.clone(),
+            creds: self.cluster_creds.clone(),
+            user: self.cluster_user.clone(),
+            password_file: self.cluster_password_file.clone(),
+            ca: self.cluster_ca.clone(),
+            cert: self.cluster_cert.clone(),
+            key: self.cluster_key.clone(),
+            ack: self.cluster_ack,
         }
     }
 }
@@ -223,6 +247,23 @@ mod tests {
             "{error}"
         );
         assert!(!error.contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn servers_of_a_cluster_are_a_text_or_a_list_and_no_error_quotes_them() {
+        let text = parse("[serve]\ncluster = \"nats://a,nats://b\"\n").expect("a good file");
+        let list = "[serve]\ncluster = [\"nats://a\", \"nats://b\"]\ncluster_ack = \"local\"\n";
+        let list = parse(list).expect("a good file");
+        assert_eq!(text.serve.cluster, list.serve.cluster);
+        assert_eq!(list.serve.cluster_ack, Some(Ack::Local));
+        for bad in [
+            "[[\"nats://u:hunter2@a\"]]",
+            "{ url = \"nats://u:hunter2@a\" }",
+        ] {
+            let error = parse(&format!("[serve]\ncluster = {bad}\n")).expect_err("refused");
+            assert!(error.contains("must be a URL or a list of URLs"), "{error}");
+            assert!(!error.contains("hunter2"), "{error}");
+        }
     }
 
     #[test]

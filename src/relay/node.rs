@@ -2,6 +2,8 @@
 //!
 //! Assembles the parts and defines their order of starting and ending. Contains no other logic.
 
+#[cfg(feature = "nats")]
+mod cluster;
 #[cfg(feature = "courier")]
 mod queues;
 mod status;
@@ -12,6 +14,8 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "nats")]
+pub use self::cluster::{ClusterAck, ClusterConfig};
 #[cfg(feature = "courier")]
 pub use self::queues::{QueueNode, QueueNodeConfig};
 use self::status::RelayStatus;
@@ -77,6 +81,10 @@ pub struct NodeConfig {
     /// over from other machines, on the gRPC port. Default: none.
     #[cfg(feature = "courier")]
     pub queues: Option<QueuesConfig>,
+    /// Makes the relay a member of a cluster of relays. Default: none; the relay then connects to no
+    /// broker.
+    #[cfg(feature = "nats")]
+    pub cluster: Option<ClusterConfig>,
     /// Measures the processor time of each task poll in this process; the metric
     /// `longest_poll_microseconds` is the longest. It costs about half a microsecond per poll.
     pub measure_polls: bool,
@@ -130,6 +138,8 @@ impl Default for NodeConfig {
             max_watched_flags: flags.max_watched_flags,
             #[cfg(feature = "courier")]
             queues: None,
+            #[cfg(feature = "nats")]
+            cluster: None,
             measure_polls: false,
         }
     }
@@ -140,8 +150,9 @@ impl Node {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a configuration that breaks a rule,
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the store cannot be opened or
-    /// the node cannot listen on an address.
+    /// [`ErrorKind::Denied`](crate::ErrorKind::Denied) if the broker of the cluster refuses the
+    /// login, [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the store cannot be
+    /// opened or the node cannot listen on an address.
     pub async fn start(config: NodeConfig) -> Result<Self> {
         if config.measure_polls {
             measure_polls();
@@ -150,9 +161,17 @@ impl Node {
             Some(files) => Access::load(files)?,
             None => Access::default(),
         };
+        #[cfg(feature = "nats")]
+        if let Some(cluster) = &config.cluster {
+            cluster.check(&config.store, config.relay.sentinel_interval)?;
+        }
         let store = store::open(&config.store).await?;
         let stream_max_age = config.relay.stream_max_age;
         let relay = Relay::start(config.relay)?;
+        #[cfg(feature = "nats")]
+        if let Some(cluster) = &config.cluster {
+            cluster.start(relay.epoch()).await?;
+        }
         let flags_config = FlagsConfig {
             max_flags: config.max_flags,
             max_watched_flags: config.max_watched_flags,

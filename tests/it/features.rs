@@ -57,6 +57,7 @@ fn features_of(name: &str, features: &str) -> String {
 fn a_client_links_few_crates() {
     let crates = linked("client");
     assert!(crates.contains("tonic"), "{crates:?}");
+    assert!(!crates.contains("async-nats"), "the broker is the relay's");
     assert!(crates.len() <= 60, "{} crates: {crates:?}", crates.len());
 }
 
@@ -71,6 +72,7 @@ fn a_worker_links_no_server_and_no_database() {
         "rusqlite",
         "dashmap",
         "clap",
+        "async-nats",
     ] {
         assert!(!crates.contains(server), "{server}");
     }
@@ -79,10 +81,9 @@ fn a_worker_links_no_server_and_no_database() {
         tonic.contains("channel") && !tonic.contains("server"),
         "{tonic}"
     );
-    assert!(
-        linked("relay").contains("axum"),
-        "the names are those of today"
-    );
+    let relay = linked("relay");
+    assert!(relay.contains("axum"), "the names are those of today");
+    assert!(!relay.contains("async-nats"), "a single relay needs none");
 }
 
 #[test]
@@ -91,6 +92,7 @@ fn a_back_end_brings_no_wing() {
         ("sqlite", "rusqlite"),
         ("azure", "azure_core"),
         ("cloud", "object_store"),
+        ("nats", "async-nats"),
     ] {
         let crates = linked(back_end);
         assert!(crates.contains(brought), "{back_end}");
@@ -103,7 +105,7 @@ fn a_back_end_brings_no_wing() {
 
 #[test]
 fn the_operators_tool_links_no_client_of_a_peer() {
-    let peers = ["async-nats", "hdrhistogram", "rcgen"];
+    let peers = ["hdrhistogram", "lapin", "rcgen"];
     let tool = linked("full");
     assert!(tool.contains("clap"), "{tool:?}");
     assert!(peers.iter().all(|name| !tool.contains(*name)), "{tool:?}");

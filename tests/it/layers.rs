@@ -61,6 +61,7 @@ const LAYERS: [(&str, &[&str]); 10] = [
             "coordination/release",
             "coordination/sweep",
             "listener",
+            "relay/nats",
         ],
     ),
     ("between machines", &["courier"]),

@@ -28,6 +28,7 @@ mod lease;
 mod limits;
 mod listen;
 mod listener;
+mod nats;
 mod processes;
 mod protocol;
 mod python;

@@ -7,6 +7,8 @@ mod log;
 #[allow(dead_code, reason = "the library's own tests use more of it")]
 pub(crate) mod moto;
 #[allow(dead_code, reason = "the library's own tests use more of it")]
+pub(crate) mod nats;
+#[allow(dead_code, reason = "the library's own tests use more of it")]
 pub(crate) mod proxy;
 
 use std::{
@@ -169,6 +171,11 @@ impl Wire {
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Returns the proxy's address.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Returns the number of accepted connections so far.

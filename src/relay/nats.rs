@@ -1,0 +1,43 @@
+//! The connection to the broker of a cluster: NATS core.
+//!
+//! The only module that knows NATS. [`NatsConnection`] delivers each message that the client has
+//! received, in order for each subject, and publishes without waiting. It may drop messages in both
+//! directions: the link numbers and repeats its own. It does not read what a message says.
+//!
+//! Subjects of a cluster NAME, as in docs/cluster.md:
+//! * `reveille1.NAME.all`: frames and heartbeats of all relays;
+//! * `reveille1.NAME.to.LIFE.ask`: requests to one life;
+//! * `reveille1.NAME.to.LIFE.N`: the reply to its request N.
+//!
+//! A fault of the configuration that shows when the connection is made is an error that names the
+//! setting. A server that cannot be reached is none: the client tries again without end. A fault that
+//! shows later is logged at most once a minute by kind.
+//!
+//! The client's library runs two tasks for a connection. They end when the connection is closed
+//! while a server is reached; otherwise they wait without any work.
+
+mod config;
+mod connection;
+mod events;
+mod fault;
+mod greeting;
+mod login;
+mod options;
+mod publisher;
+mod self_test;
+mod subjects;
+mod tls;
+
+#[cfg(test)]
+mod tests;
+
+pub use self::config::{NatsConfig, NatsCredentials};
+#[cfg_attr(
+    not(test),
+    allow(unused_imports, reason = "the driver of a cluster is not built yet")
+)]
+pub(crate) use self::{
+    connection::NatsConnection,
+    publisher::NatsPublisher,
+    subjects::{NatsMessage, ReplyTo},
+};

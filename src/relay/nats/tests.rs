@@ -1,0 +1,358 @@
+//! The connection with real servers: order, restarts, room, and faults of the configuration.
+
+mod credentials;
+mod faults;
+
+use std::{
+    io::Write,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::time::timeout;
+
+use super::{publisher::DroppedMessages, *};
+use crate::{base::sync::lock, nats_server::NatsServer, types::cluster::LifeId};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const LIVE: &str = "live";
+const A: LifeId = LifeId(0xa);
+const B: LifeId = LifeId(0xb);
+
+fn config(server: &NatsServer) -> NatsConfig {
+    NatsConfig {
+        servers: vec![server.url()],
+        ..NatsConfig::default()
+    }
+}
+
+async fn connect(server: &NatsServer, life: LifeId) -> NatsConnection {
+    let connected = NatsConnection::connect(&config(server), life).await;
+    let mut connection = connected.expect("a connection");
+    // The server has both subscriptions when the message returns.
+    assert!(connection.publish(Bytes::from_static(LIVE.as_bytes())));
+    let live = NatsMessage::All(Bytes::from_static(LIVE.as_bytes()));
+    let returned = async { while connection.next().await.as_ref() != Some(&live) {} };
+    timeout(PATIENCE, returned).await.expect("it returns");
+    connection
+}
+
+/// Returns the next message of a test.
+async fn next(connection: &mut NatsConnection) -> NatsMessage {
+    loop {
+        let message = timeout(PATIENCE, connection.next()).await;
+        match message.expect("a message in time").expect("a client") {
+            NatsMessage::All(message) if is_probe(&message) => {}
+            message => return message,
+        }
+    }
+}
+
+/// Returns whether the message shows that a connection works: that of the self-test, with a life
+/// only, or that of [`connect`].
+fn is_probe(message: &Bytes) -> bool {
+    message.len() == 18 || message == LIVE
+}
+
+async fn next_of_all(connection: &mut NatsConnection) -> Bytes {
+    match next(connection).await {
+        NatsMessage::All(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until a condition is true.
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = timeout(PATIENCE, waiting).await;
+    assert!(waited.is_ok(), "not in time: {what}");
+}
+
+/// Publishes a number; waits where there is no room.
+async fn publish(publisher: &NatsPublisher, number: u32) {
+    let message = Bytes::copy_from_slice(&number.to_be_bytes());
+    until("room", || publisher.publish(message.clone())).await;
+}
+
+fn number(message: &Bytes) -> u32 {
+    u32::from_be_bytes(message[..].try_into().expect("four bytes"))
+}
+
+/// A log that a test reads, of the test's thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter("info,async_nats=off")
+            .with_ansi(false)
+            .with_writer(move || writer.clone());
+        let guard = tracing::subscriber::set_default(subscriber.finish());
+        (log, guard)
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&lock(&self.0)).into_owned()
+    }
+
+    fn lines_with(&self, words: &str) -> usize {
+        let text = self.text();
+        text.lines().filter(|line| line.contains(words)).count()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        lock(&self.0).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn own_messages_return_and_each_senders_messages_keep_their_order() {
+    const COUNT: u32 = 2_000;
+    let server = NatsServer::start();
+    let (mut a, b) = (connect(&server, A).await, connect(&server, B).await);
+    let (from_a, from_b) = (a.publisher(), b.publisher());
+    let sending = async {
+        for count in 0..COUNT {
+            publish(&from_a, 2 * count).await;
+            publish(&from_b, 2 * count + 1).await;
+        }
+    };
+    let receiving = async {
+        let mut next_of = [0, 1];
+        while next_of != [2 * COUNT, 2 * COUNT + 1] {
+            let number = number(&next_of_all(&mut a).await);
+            let expected = &mut next_of[number as usize % 2];
+            assert_eq!(number, *expected);
+            *expected += 2;
+        }
+    };
+    tokio::join!(sending, receiving);
+}
+
+#[tokio::test]
+async fn a_request_is_answered_and_one_to_an_unknown_life_is_refused() {
+    let server = NatsServer::start();
+    let (mut a, mut b) = (connect(&server, A).await, connect(&server, B).await);
+    let request = Bytes::from_static(b"which queues");
+    // NATS tells a client of another connection's subscription with a delay.
+    let reply_to = loop {
+        assert!(a.publisher().ask(B, 7, request.clone()));
+        tokio::select! {
+            asked = next(&mut b) => match asked {
+                NatsMessage::Ask { reply_to, request: asked } => {
+                    assert_eq!(asked, request);
+                    break reply_to;
+                }
+                other => panic!("{other:?}"),
+            },
+            refused = next(&mut a) => assert_eq!(refused, NatsMessage::NoSuchLife { number: 7 }),
+        }
+    };
+    assert_eq!(reply_to, ReplyTo { life: A, number: 7 });
+    let reply = Bytes::from_static(b"these");
+    assert!(b.publisher().reply(reply_to, reply.clone()));
+    assert_eq!(next(&mut a).await, NatsMessage::Reply { number: 7, reply });
+    assert!(a.publisher().ask(LifeId(0xc), 8, request));
+    assert_eq!(next(&mut a).await, NatsMessage::NoSuchLife { number: 8 });
+}
+
+#[tokio::test]
+async fn requests_arrive_beside_a_flood_of_messages_to_all() {
+    let server = NatsServer::start();
+    let (mut a, b) = (connect(&server, A).await, connect(&server, B).await);
+    let from_b = b.publisher();
+    for count in 0..4_000 {
+        publish(&from_b, count).await;
+    }
+    until("a request", || from_b.ask(A, 1, Bytes::new())).await;
+    // All messages wait in the client by now.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut before = 0;
+    while matches!(next(&mut a).await, NatsMessage::All(_)) {
+        before += 1;
+    }
+    assert!(before <= 2, "{before} messages before the request");
+}
+
+#[tokio::test]
+async fn a_restarted_server_is_found_and_both_subscriptions_work_again() {
+    let (log, _guard) = Log::start();
+    let mut server = NatsServer::start();
+    let mut a = connect(&server, A).await;
+    let publisher = a.publisher();
+    assert_eq!(a.connects(), 1);
+    for round in 2..4 {
+        server.kill();
+        until("it is seen", || !publisher.is_connected()).await;
+        server.restart();
+        until("a connection", || publisher.is_connected()).await;
+        publish(&publisher, 5).await;
+        assert_eq!(number(&next_of_all(&mut a).await), 5);
+        assert_eq!(a.connects(), round, "counted before its first message");
+        assert!(publisher.ask(A, 1, Bytes::new()));
+        let asked = next(&mut a).await;
+        assert!(matches!(asked, NatsMessage::Ask { .. }), "{asked:?}");
+    }
+    for words in ["connected to NATS", "is broken"] {
+        assert_eq!(log.lines_with(words), 1, "{words}: {}", log.text());
+    }
+}
+
+#[tokio::test]
+async fn while_the_server_is_away_messages_are_dropped_and_counted() {
+    let mut server = NatsServer::start();
+    let mut a = connect(&server, A).await;
+    let publisher = a.publisher();
+    server.kill();
+    until("it is seen", || !publisher.is_connected()).await;
+    let begun = std::time::Instant::now();
+    for count in 0..10_000u32 {
+        assert!(!publisher.publish(Bytes::copy_from_slice(&count.to_be_bytes())));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    let dropped = DroppedMessages {
+        not_connected: 10_000,
+        ..DroppedMessages::default()
+    };
+    assert_eq!(publisher.dropped(), dropped);
+    server.restart();
+    until("a connection", || publisher.is_connected()).await;
+    publish(&publisher, 77).await;
+    let first = number(&next_of_all(&mut a).await);
+    assert_eq!(first, 77, "no dropped message comes later");
+}
+
+#[tokio::test]
+async fn a_full_channel_drops_messages_and_waits_for_nothing() {
+    let server = NatsServer::start();
+    let a = connect(&server, A).await;
+    let publisher = a.publisher();
+    // The client's task runs only when this one waits.
+    let taken = (0..300)
+        .filter(|_| publisher.publish(Bytes::from_static(b"x")))
+        .count();
+    assert_eq!(taken, 256);
+    assert_eq!(publisher.dropped().no_room, 44);
+    until("room", || publisher.publish(Bytes::from_static(b"x"))).await;
+}
+
+#[tokio::test]
+async fn a_task_without_budget_publishes() {
+    use futures_util::FutureExt as _;
+    let server = NatsServer::start();
+    let publisher = connect(&server, A).await.publisher();
+    let (sender, mut receiver) = tokio::sync::mpsc::channel(1_000);
+    for _ in 0..1_000 {
+        sender.send(()).await.expect("room");
+    }
+    tokio::task::yield_now().await;
+    while receiver.recv().now_or_never().is_some() {}
+    assert!(!receiver.is_empty(), "the budget is used up");
+    assert!(publisher.publish(Bytes::from_static(b"x")));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_takes_no_endless_messages() {
+    let server = NatsServer::start();
+    let a = connect(&server, A).await;
+    let publisher = a.publisher();
+    server.freeze();
+    let frame = Bytes::from(vec![7; 60 * 1024]);
+    let mut taken = 0;
+    let filling = async {
+        while publisher.publish(frame.clone()) {
+            taken += 1;
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, filling).await.expect("it gets full");
+    // The buffers of both sockets and the client's channel.
+    assert!(taken < 1_000, "{taken}");
+    server.resume();
+    until("room", || publisher.publish(frame.clone())).await;
+}
+
+#[tokio::test]
+async fn a_relay_starts_without_its_server_and_finds_it_later() {
+    let (log, _guard) = Log::start();
+    let mut server = NatsServer::start();
+    server.kill();
+    let config = config(&server);
+    let connected = NatsConnection::connect(&config, A).await;
+    let mut a = connected.expect("it waits");
+    let publisher = a.publisher();
+    assert!(!publisher.publish(Bytes::from_static(b"x")));
+    assert_eq!(a.connects(), 0);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let lines = log.lines_with("NATS cannot be reached");
+    assert_eq!(lines, 1, "{}", log.text());
+    server.restart();
+    until("a connection", || publisher.is_connected()).await;
+    publish(&publisher, 3).await;
+    assert_eq!(number(&next_of_all(&mut a).await), 3);
+    assert_eq!(a.connects(), 1);
+}
+
+#[tokio::test]
+async fn the_last_messages_are_written_before_the_connection_closes() {
+    let server = NatsServer::start();
+    let (a, mut b) = (connect(&server, A).await, connect(&server, B).await);
+    let leaving = Bytes::from_static(b"leaving");
+    assert!(a.publish(leaving.clone()));
+    a.close().await;
+    assert_eq!(next_of_all(&mut b).await, leaving);
+}
+
+#[tokio::test]
+async fn a_closed_connection_ends_in_time_and_makes_no_further_attempts() {
+    let (log, _guard) = Log::start();
+    let mut server = NatsServer::start();
+    let a = connect(&server, A).await;
+    let publisher = a.publisher();
+    server.kill();
+    until("it is seen", || !publisher.is_connected()).await;
+    let closing = a.close();
+    timeout(Duration::from_millis(500), closing)
+        .await
+        .expect("no wait");
+    server.restart();
+    // The attempt that was due already may still be made.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(publisher.connects() <= 2);
+    assert_eq!(log.lines_with("connected to NATS"), 1, "{}", log.text());
+}
+
+#[tokio::test]
+async fn a_message_on_an_unknown_subject_is_dropped_and_logged_once() {
+    let (log, _guard) = Log::start();
+    let server = NatsServer::start();
+    let mut a = connect(&server, A).await;
+    let publisher = a.publisher();
+    let client = publisher.client();
+    for subject in ["x", "-1", "ask"] {
+        let subject = format!("reveille1.reveille.to.{A}.{subject}");
+        client.publish(subject, Bytes::new()).await.expect("sent");
+    }
+    publish(&publisher, 1).await;
+    assert_eq!(number(&next_of_all(&mut a).await), 1);
+    // The client hands over messages of the two subscriptions by turns.
+    let rest = timeout(Duration::from_millis(300), a.next()).await;
+    assert!(rest.is_err(), "{rest:?}");
+    assert_eq!(publisher.events().count(events::Kind::BadSubject), 3);
+    assert_eq!(log.lines_with("no known form"), 1, "{}", log.text());
+}

@@ -1,0 +1,272 @@
+//! Servers that do not fit the configuration: at the start an error, later a line of the log.
+
+use super::*;
+use crate::error::{Error, ErrorKind};
+
+/// A server whose user `relay` has these permissions.
+fn permitting(permissions: &str) -> String {
+    format!(
+        "authorization {{ users = [{{ user: relay, password: hunter2, permissions: \
+         {{ {permissions} }} }}] }}"
+    )
+}
+
+const ALL: &str = r#"publish: "reveille1.reveille.>", subscribe: "reveille1.reveille.>""#;
+
+/// Returns the configuration, and the directory of the password's file.
+fn as_relay(server: &NatsServer, password: &str) -> (NatsConfig, tempfile::TempDir) {
+    let home = tempfile::tempdir().expect("a directory");
+    let password_file = home.path().join("password");
+    std::fs::write(&password_file, password).expect("written");
+    let credentials = NatsCredentials::Password {
+        user: "relay".to_owned(),
+        password_file,
+    };
+    let config = NatsConfig {
+        credentials: Some(credentials),
+        ..config(server)
+    };
+    (config, home)
+}
+
+async fn refused(config: &NatsConfig) -> Error {
+    let connecting = NatsConnection::connect(config, A);
+    let connected = timeout(PATIENCE, connecting).await.expect("in time");
+    connected.expect_err("refused")
+}
+
+#[tokio::test]
+async fn a_login_is_used_and_a_wrong_one_is_denied() {
+    let (log, _guard) = Log::start();
+    let server = NatsServer::with_config(&permitting(ALL));
+    let (good, _home) = as_relay(&server, "hunter2\n");
+    let mut a = NatsConnection::connect(&good, A).await.expect("permitted");
+    publish(&a.publisher(), 1).await;
+    next_of_all(&mut a).await;
+    let (wrong, _home) = as_relay(&server, "hunter3");
+    let wrong = refused(&wrong).await;
+    assert_eq!(wrong.kind(), ErrorKind::Denied);
+    let text = wrong.to_string();
+    assert!(text.starts_with("cluster: NATS at 127.0.0.1:"), "{text}");
+    assert!(
+        text.ends_with("check cluster_user and cluster_password_file"),
+        "{text}"
+    );
+    let none = refused(&config(&server)).await;
+    assert_eq!(none.kind(), ErrorKind::Denied);
+    assert!(
+        none.to_string()
+            .ends_with("set cluster_creds, or cluster_user and cluster_password_file")
+    );
+    for shown in [log.text(), format!("{a:?} {good:?} {wrong:?} {none:?}")] {
+        assert!(!shown.contains("hunter"), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_permission_is_denied_with_its_subject() {
+    let own = format!("reveille1.reveille.to.{A}");
+    let (publish, subscribe) = (
+        "publish: \"reveille1.reveille",
+        "subscribe: \"reveille1.reveille",
+    );
+    for (permissions, word, subject) in [
+        (
+            format!("{publish}.to.>\", {subscribe}.>\""),
+            "Publish",
+            "reveille1.reveille.all",
+        ),
+        (
+            format!("{publish}.all\", {subscribe}.>\""),
+            "Publish",
+            &format!("{own}.0"),
+        ),
+        (
+            format!("{publish}.>\", {subscribe}.to.>\""),
+            "Subscription",
+            "reveille1.reveille.all",
+        ),
+        (
+            format!("{publish}.>\", {subscribe}.all\""),
+            "Subscription",
+            &format!("{own}.*"),
+        ),
+    ] {
+        let server = NatsServer::with_config(&permitting(&permissions));
+        let (config, _home) = as_relay(&server, "hunter2");
+        let error = refused(&config).await;
+        assert_eq!(error.kind(), ErrorKind::Denied, "{permissions}: {error}");
+        let text = error.to_string();
+        let refusal = format!("Permissions Violation for {word} to \"{subject}\"");
+        assert!(
+            text.starts_with("cluster: ") && text.contains(&refusal),
+            "{permissions}: {text}"
+        );
+        assert!(
+            text.ends_with("permit publish and subscribe on reveille1.reveille.>"),
+            "{text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn messages_of_64_kib_must_be_permitted() {
+    let small = NatsServer::with_config("max_payload: 65535");
+    let error = refused(&config(&small)).await;
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let text = error.to_string();
+    assert!(
+        text.starts_with("cluster: max_payload") && text.contains("65536"),
+        "{text}"
+    );
+    let exact = NatsServer::with_config("max_payload: 65536");
+    let mut a = connect(&exact, A).await;
+    let largest = Bytes::from(vec![1; 65_536]);
+    assert!(a.publish(largest.clone()));
+    assert_eq!(next_of_all(&mut a).await, largest);
+}
+
+#[tokio::test]
+async fn a_server_of_another_protocol_is_refused_and_a_silent_one_is_awaited() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    async fn serve(answer: Option<&'static [u8]>, at_once: bool) -> NatsConfig {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(async move {
+            let mut peers = Vec::new();
+            loop {
+                let (mut peer, _) = listener.accept().await.expect("it listens");
+                peers.push(tokio::spawn(async move {
+                    if !at_once {
+                        let _ = peer.read(&mut [0; 64]).await;
+                    }
+                    match answer {
+                        Some(answer) => drop(peer.write_all(answer).await),
+                        None => std::future::pending().await,
+                    }
+                }));
+            }
+        });
+        NatsConfig {
+            servers: vec![format!("nats://{address}")],
+            ..NatsConfig::default()
+        }
+    }
+    let (log, _guard) = Log::start();
+    for (answer, at_once) in [
+        (&b"SSH-2.0-OpenSSH_9.6\r\n"[..], true),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", false),
+        (b"", true),
+    ] {
+        let error = refused(&serve(Some(answer), at_once).await).await;
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("cluster: 127.0.0.1:"), "{text}");
+        assert!(text.contains("must be a NATS server"), "{text}");
+    }
+    let silent = serve(None, true).await;
+    let a = NatsConnection::connect(&silent, A).await.expect("it waits");
+    assert!(!a.publish(Bytes::new()));
+    assert_eq!(
+        log.lines_with("accepts connections and says nothing"),
+        1,
+        "{}",
+        log.text()
+    );
+}
+
+#[tokio::test]
+async fn faults_that_come_with_a_restart_are_logged_once_and_outlived() {
+    let (log, _guard) = Log::start();
+    let mut server = NatsServer::with_config(&permitting(ALL));
+    let (config, _home) = as_relay(&server, "hunter2");
+    let mut a = NatsConnection::connect(&config, A)
+        .await
+        .expect("permitted");
+    let publisher = a.publisher();
+
+    server.kill();
+    until("it is seen", || !publisher.is_connected()).await;
+    server.restart_with(&permitting("publish: x, subscribe: x"));
+    until("a connection", || publisher.is_connected()).await;
+    for count in 0..10 {
+        publish(&publisher, count).await;
+    }
+    until("the refusals", || {
+        publisher.events().count(events::Kind::Refused) >= 12
+    })
+    .await;
+    assert_eq!(
+        log.lines_with("permit publish and subscribe on"),
+        1,
+        "{}",
+        log.text()
+    );
+
+    server.kill();
+    until("it is seen", || !publisher.is_connected()).await;
+    server.restart_with(&format!("max_payload: 1024, {}", permitting(ALL)));
+    until("a connection", || publisher.is_connected()).await;
+    for _ in 0..10 {
+        assert!(!publisher.publish(Bytes::from(vec![0; 1_025])));
+    }
+    assert_eq!(publisher.dropped().too_large, 10);
+    assert_eq!(
+        log.lines_with("max_payload of NATS is 1024"),
+        1,
+        "{}",
+        log.text()
+    );
+
+    server.kill();
+    until("it is seen", || !publisher.is_connected()).await;
+    server.restart_with("authorization { user: relay, password: other }");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    server.kill();
+    server.restart_with(&permitting(ALL));
+    until("a connection", || publisher.is_connected()).await;
+    publish(&publisher, 4).await;
+    assert_eq!(number(&next_of_all(&mut a).await), 4);
+    assert!(!log.text().contains("hunter2"), "{}", log.text());
+}
+
+#[tokio::test]
+async fn the_reason_of_a_later_failure_is_logged() {
+    let (log, _guard) = Log::start();
+    let mut server = NatsServer::with_config(&permitting(ALL));
+    let (config, _home) = as_relay(&server, "hunter2");
+    let a = NatsConnection::connect(&config, A)
+        .await
+        .expect("permitted");
+    server.kill();
+    until("it is seen", || !a.publisher().is_connected()).await;
+    server.restart_with("authorization { user: relay, password: other }");
+    until("the reason", || {
+        log.lines_with("NATS cannot be reached") == 1
+    })
+    .await;
+    let text = log.text();
+    let reasons = [
+        "refuses the login: check cluster_user",
+        "Connection refused",
+    ];
+    assert!(reasons.iter().any(|reason| text.contains(reason)), "{text}");
+    assert!(a.connects() <= 2);
+}
+
+#[tokio::test]
+async fn messages_that_the_relay_does_not_take_are_dropped_and_that_is_logged() {
+    let (log, _guard) = Log::start();
+    let server = NatsServer::start();
+    let (a, b) = (connect(&server, A).await, connect(&server, B).await);
+    let (from_b, of_a) = (b.publisher(), a.publisher());
+    for count in 0..9_000 {
+        publish(&from_b, count).await;
+    }
+    let dropped = || of_a.events().count(events::Kind::SlowConsumer);
+    until("drops", || dropped() > 100).await;
+    assert!(log.lines_with("too slowly") <= 2, "{}", log.text());
+    assert!(log.lines_with("too slowly") >= 1, "{}", log.text());
+}
