@@ -1,16 +1,18 @@
 //! The relay: the hub, its runtime, its gRPC server, and the process around them.
 
 pub mod auth;
-#[allow(dead_code, reason = "its driver is not built yet")]
+#[cfg_attr(
+    not(feature = "nats"),
+    allow(dead_code, reason = "only a relay of a cluster uses it")
+)]
 pub(crate) mod cluster;
 pub(crate) mod hub;
-#[allow(dead_code, reason = "its driver is not built yet")]
+#[cfg_attr(
+    not(feature = "nats"),
+    allow(dead_code, reason = "only a relay of a cluster uses it")
+)]
 pub(crate) mod link;
 #[cfg(feature = "nats")]
-#[cfg_attr(
-    not(test),
-    allow(dead_code, reason = "the driver of a cluster is not built yet")
-)]
 pub(crate) mod nats;
 pub(crate) mod node;
 pub(crate) mod runtime;
@@ -21,7 +23,8 @@ pub use self::node::{QueueNode, QueueNodeConfig, QueuesConfig};
 #[cfg(feature = "nats")]
 pub use self::{
     nats::{NatsConfig, NatsCredentials},
-    node::{ClusterAck, ClusterConfig},
+    node::ClusterConfig,
+    runtime::ClusterAck,
 };
 pub use self::{
     node::{Node, NodeConfig},

@@ -244,6 +244,7 @@ impl Args {
             tokio::select! {
                 signal = interrupts.next() => break signal,
                 () = hangups.next() => reloaded(node.reload_access().await),
+                failure = node.failed() => return Err(failure.into()),
             }
         };
         let grace = duration::Span(resolved.grace);

@@ -30,6 +30,8 @@ mod writes;
 #[cfg(test)]
 mod tests;
 
+use tokio::sync::Notify;
+
 use std::{
     sync::{Arc, Mutex, MutexGuard},
     task::{Poll, Waker},
@@ -115,6 +117,8 @@ struct Inner {
     /// two reads synchronize all.
     reads: KeyedMutex,
     refresh_reads: usize,
+    /// Watched flags may have changed: they are read before the next interval.
+    refresh_requested: Notify,
     fault: Fault,
 }
 
@@ -128,11 +132,26 @@ impl Flags {
             writes: KeyedMutex::default(),
             reads: KeyedMutex::default(),
             refresh_reads: config.refresh_reads,
+            refresh_requested: Notify::new(),
             fault: config.fault,
         };
         Self {
             inner: Arc::new(inner),
         }
+    }
+
+    /// Reads the watched flags soon: another relay may have written one.
+    #[cfg_attr(
+        not(feature = "nats"),
+        allow(dead_code, reason = "only a relay of a cluster uses it")
+    )]
+    pub(crate) fn refresh_soon(&self) {
+        self.inner.refresh_requested.notify_one();
+    }
+
+    /// Waits for [`Flags::refresh_soon`].
+    pub(crate) async fn refresh_requested(&self) {
+        self.inner.refresh_requested.notified().await;
     }
 
     /// Reads a flag from the store.

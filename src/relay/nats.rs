@@ -1,6 +1,7 @@
 //! The connection to the broker of a cluster: NATS core.
 //!
-//! The only module that knows NATS. [`NatsConnection`] delivers each message that the client has
+//! The only module that knows NATS. [`ClusterDriver`] passes the messages to the machine of the
+//! relay. [`NatsConnection`] delivers each message that the client has
 //! received, in order for each subject, and publishes without waiting. It may drop messages in both
 //! directions: the link numbers and repeats its own. It does not read what a message says.
 //!
@@ -18,6 +19,7 @@
 
 mod config;
 mod connection;
+mod driver;
 mod events;
 mod fault;
 mod greeting;
@@ -32,12 +34,4 @@ mod tls;
 mod tests;
 
 pub use self::config::{NatsConfig, NatsCredentials};
-#[cfg_attr(
-    not(test),
-    allow(unused_imports, reason = "the driver of a cluster is not built yet")
-)]
-pub(crate) use self::{
-    connection::NatsConnection,
-    publisher::NatsPublisher,
-    subjects::{NatsMessage, ReplyTo},
-};
+pub(crate) use self::{connection::NatsConnection, driver::ClusterDriver, subjects::NatsMessage};

@@ -4,6 +4,7 @@
 
 #[cfg(feature = "nats")]
 mod cluster;
+mod cluster_status;
 #[cfg(feature = "courier")]
 mod queues;
 mod status;
@@ -15,10 +16,12 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "nats")]
-pub use self::cluster::{ClusterAck, ClusterConfig};
+pub use self::cluster::ClusterConfig;
 #[cfg(feature = "courier")]
 pub use self::queues::{QueueNode, QueueNodeConfig};
 use self::status::RelayStatus;
+#[cfg(feature = "nats")]
+use crate::relay::nats::ClusterDriver;
 use crate::{
     base::{
         clock::wall,
@@ -26,7 +29,7 @@ use crate::{
     },
     console::Console,
     coordination::flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
-    error::Result,
+    error::{Error, Result},
     relay::{
         runtime::{Relay, RelayConfig},
         server::{
@@ -115,6 +118,8 @@ pub struct Node {
     flags: Flags,
     #[cfg(feature = "courier")]
     queues: Option<Arc<Host>>,
+    #[cfg(feature = "nats")]
+    cluster: Option<ClusterDriver>,
     /// Runs the flags' timers.
     scope: Scope,
 }
@@ -167,11 +172,11 @@ impl Node {
         }
         let store = store::open(&config.store).await?;
         let stream_max_age = config.relay.stream_max_age;
-        let relay = Relay::start(config.relay)?;
         #[cfg(feature = "nats")]
-        if let Some(cluster) = &config.cluster {
-            cluster.start(relay.epoch()).await?;
-        }
+        let ack = config.cluster.as_ref().map(|cluster| cluster.ack);
+        #[cfg(not(feature = "nats"))]
+        let ack = None;
+        let relay = Relay::start_with(config.relay, ack)?;
         let flags_config = FlagsConfig {
             max_flags: config.max_flags,
             max_watched_flags: config.max_watched_flags,
@@ -184,6 +189,11 @@ impl Node {
             wall: Arc::new(wall),
         };
         start_timers(&flags, &timers, &scope);
+        #[cfg(feature = "nats")]
+        let cluster = match &config.cluster {
+            Some(cluster) => cluster.start(&relay, &flags).await?,
+            None => None,
+        };
         #[cfg(feature = "courier")]
         let queues = match &config.queues {
             Some(queues) => Some(Arc::new(host(&relay, queues).await?)),
@@ -241,6 +251,8 @@ impl Node {
             flags,
             #[cfg(feature = "courier")]
             queues,
+            #[cfg(feature = "nats")]
+            cluster,
             scope,
         })
     }
@@ -326,6 +338,15 @@ impl Node {
         LocalWatch::new(&self.flags, flag, listener_id, Arc::new(wall))
     }
 
+    /// Waits until the node must end by itself; a node without a cluster never does.
+    pub async fn failed(&self) -> Error {
+        #[cfg(feature = "nats")]
+        if let Some(cluster) = &self.cluster {
+            return cluster.failed().await;
+        }
+        std::future::pending().await
+    }
+
     /// Ends gracefully: refuses new streams, sends Goodbye on every stream, and closes the
     /// remaining connections after `grace`.
     pub async fn shutdown(self, grace: Duration) {
@@ -337,6 +358,10 @@ impl Node {
         #[cfg(feature = "courier")]
         if let Some(queues) = self.queues {
             queues.shutdown().await;
+        }
+        #[cfg(feature = "nats")]
+        if let Some(cluster) = self.cluster {
+            cluster.leave().await;
         }
         self.relay.shutdown().await;
         if let Some(console) = self.console {

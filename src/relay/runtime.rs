@@ -23,7 +23,7 @@ use std::{
 
 pub use self::cluster::ClusterAck;
 use self::cluster::ClusterHandle;
-pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, ClusterState, Confirmation};
+pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, Confirmation};
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::refusals::{Refusals, Refused};

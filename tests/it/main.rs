@@ -14,6 +14,7 @@ mod circles;
 mod clear_up;
 mod cli;
 mod client;
+mod cluster;
 mod connections;
 mod courier_cli;
 mod demo;

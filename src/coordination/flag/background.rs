@@ -48,11 +48,9 @@ pub(crate) fn start(flags: &Flags, timers: &FlagTimers, scope: &Scope) {
     let expiry = RetryState::new(StoreTask::Expiry, RETRY_BACKOFF.1, Arc::clone(&outage));
     scope.spawn(expire(flags.clone(), timers.clone(), expiry));
     scope.spawn(tell_acks(flags.clone()));
-    if !timers.refresh.is_zero() {
-        // A store that has recovered is read within one interval.
-        let retry = RetryState::new(StoreTask::Refresh, timers.refresh, outage);
-        scope.spawn(refresh(flags.clone(), timers.clone(), retry));
-    }
+    // A store that has recovered is read within one interval.
+    let retry = RetryState::new(StoreTask::Refresh, timers.refresh, outage);
+    scope.spawn(refresh(flags.clone(), timers.clone(), retry));
 }
 
 async fn expire(flags: Flags, timers: FlagTimers, mut retry: RetryState) {
@@ -75,7 +73,16 @@ async fn expire(flags: Flags, timers: FlagTimers, mut retry: RetryState) {
 async fn refresh(flags: Flags, timers: FlagTimers, mut retry: RetryState) {
     loop {
         if !retry.failing {
-            sleep(timers.refresh).await;
+            let interval = async {
+                match timers.refresh.is_zero() {
+                    true => std::future::pending().await,
+                    false => sleep(timers.refresh).await,
+                }
+            };
+            tokio::select! {
+                () = interval => {}
+                () = flags.refresh_requested() => {}
+            }
         }
         let refresh = flags.refresh((timers.wall)());
         let read = tokio::time::timeout(REFRESH_TIMEOUT, refresh).await;

@@ -58,6 +58,8 @@ pub(crate) struct ClusterStats {
     pub(crate) resyncs: u64,
     pub(crate) resynced_queues: u64,
     pub(crate) resyncs_of_all: u64,
+    /// Frames that were published again.
+    pub(crate) repeated: u64,
     /// Peers that went missing.
     pub(crate) missing: u64,
     /// Times that this relay began to be degraded.
@@ -133,9 +135,10 @@ impl ClusterNode {
         self.link.is_degraded(now)
     }
 
-    /// C9: returns whether the relay may serve.
+    /// C9: returns whether the relay may serve. One that starts without a broker may after a while;
+    /// one that is cut off later may not, because the others may be connected.
     pub(crate) fn is_ready(&self, now: Tick) -> bool {
-        self.link.is_ready(now)
+        self.link.is_ready(now) && !(self.link.was_connected() && self.link.is_degraded(now))
     }
 
     /// C15: returns whether all causes so far are confirmed.
@@ -154,7 +157,10 @@ impl ClusterNode {
     }
 
     pub(crate) fn stats(&self) -> ClusterStats {
-        self.stats
+        ClusterStats {
+            repeated: self.link.repeated(),
+            ..self.stats
+        }
     }
 
     /// Makes a frame of the hub's increments where one is due.

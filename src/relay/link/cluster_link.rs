@@ -35,6 +35,7 @@ pub(crate) struct ClusterLink {
     pub(super) peers: PeerTable,
     pub(super) interruptions: Interruptions,
     isolation: Isolation,
+    repeated: u64,
     /// Open streams and known queues, for the list of relays.
     load: (u64, u64),
     pub(super) phase: Phase,
@@ -69,6 +70,7 @@ impl ClusterLink {
             peers: PeerTable::default(),
             interruptions: Interruptions::default(),
             isolation: Isolation::new(),
+            repeated: 0,
             load: (0, 0),
             phase: Phase::Open,
             actions: VecDeque::new(),
@@ -195,6 +197,16 @@ impl ClusterLink {
         self.heartbeats.returns() >= 2 || now.since(self.started_at) >= READY_AFTER
     }
 
+    /// Returns whether an own heartbeat has ever returned.
+    pub(crate) fn was_connected(&self) -> bool {
+        self.heartbeats.returns() > 0
+    }
+
+    /// Returns how often a frame was published again.
+    pub(crate) fn repeated(&self) -> u64 {
+        self.repeated
+    }
+
     /// Returns whether the newest frame is not confirmed yet.
     pub(crate) fn is_in_flight(&self) -> bool {
         self.frames.in_flight_since().is_some()
@@ -261,6 +273,7 @@ impl ClusterLink {
         if let Some(bytes) = self.frames.repeat(now)
             && !planted!(self.config.fault, LinkFrameNotRepeated)
         {
+            self.repeated += 1;
             self.actions.push_back(Action::Publish(bytes));
         }
     }

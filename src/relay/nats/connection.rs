@@ -8,7 +8,10 @@ use futures_util::{
     StreamExt as _,
     stream::{Select, select},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::timeout,
+};
 
 use super::{
     NatsConfig,
@@ -98,6 +101,11 @@ impl NatsConnection {
     /// Returns the count of connects; see [`NatsPublisher::connects`].
     pub(crate) fn connects(&self) -> u64 {
         self.publisher.connects()
+    }
+
+    /// Returns what is notified when the client has connected.
+    pub(crate) fn connected(&self) -> Arc<Notify> {
+        Arc::clone(&self.publisher.events().connected)
     }
 
     /// Returns the next message; `None` only after the client has ended.

@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -24,6 +27,8 @@ pub(super) struct Events {
     refusals: mpsc::Sender<String>,
     /// An attempt to connect has failed, and its reason should be logged.
     pub(super) failed: Notify,
+    /// The client has connected.
+    pub(super) connected: Arc<Notify>,
     closed: AtomicBool,
 }
 
@@ -67,6 +72,7 @@ impl Events {
             subjects,
             refusals,
             failed: Notify::new(),
+            connected: Arc::new(Notify::new()),
             closed: AtomicBool::new(false),
         };
         (events, receiver)
@@ -89,7 +95,10 @@ impl Events {
     /// Takes an event of the client.
     pub(super) fn on_event(&self, event: &Event) {
         match event {
-            Event::Connected => self.note(Kind::Connected, format_args!("connected to NATS")),
+            Event::Connected => {
+                self.connected.notify_one();
+                self.note(Kind::Connected, format_args!("connected to NATS"));
+            }
             Event::Disconnected => self.note(
                 Kind::Disconnected,
                 format_args!("the connection to NATS is broken; the relay tries again"),

@@ -12,7 +12,11 @@ use std::{
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use super::{publisher::DroppedMessages, *};
+use super::{
+    publisher::{DroppedMessages, NatsPublisher},
+    subjects::ReplyTo,
+    *,
+};
 use crate::{base::sync::lock, nats_server::NatsServer, types::cluster::LifeId};
 
 const PATIENCE: Duration = Duration::from_secs(30);

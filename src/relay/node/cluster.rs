@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use crate::{
+    coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
-    relay::nats::{NatsConfig, NatsConnection},
+    relay::{
+        nats::{ClusterDriver, NatsConfig, NatsConnection},
+        runtime::{ClusterAck, Relay},
+    },
     types::cluster::LifeId,
 };
 
@@ -15,18 +19,6 @@ pub struct ClusterConfig {
     pub nats: NatsConfig,
     /// When a publisher has its answer.
     pub ack: ClusterAck,
-}
-
-/// When a relay of a cluster acknowledges a notification.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ClusterAck {
-    /// When the broker has returned the frame that tells the other relays. While the broker cannot
-    /// be reached, the answer is UNAVAILABLE.
-    #[default]
-    Broker,
-    /// When this relay has counted it. A relay that ends before the other relays are told costs them
-    /// one interval of the sentinel.
-    Local,
 }
 
 impl ClusterConfig {
@@ -56,17 +48,25 @@ impl ClusterConfig {
         Ok(())
     }
 
-    /// Connects to the broker, and hands the connection to the driver of the cluster.
+    /// Connects to the broker, and starts the task of the cluster.
     ///
     /// # Errors
     /// `Invalid` or `Denied` if the settings do not fit the broker.
-    pub(super) async fn start(&self, epoch: &str) -> Result<()> {
-        let life = LifeId::from_epoch(epoch)
+    pub(super) async fn start(
+        &self,
+        relay: &Relay,
+        flags: &Flags,
+    ) -> Result<Option<ClusterDriver>> {
+        let Some(runner) = relay.cluster_runner() else {
+            return Ok(None);
+        };
+        let life = LifeId::from_epoch(relay.epoch())
             .ok_or_else(|| Error::new(ErrorKind::Internal, "the epoch names no life"))?;
         let connection = NatsConnection::connect(&self.nats, life).await?;
-        // The driver of the cluster takes the connection here, with `self.ack`.
-        connection.close().await;
-        let message = "cluster: serving a cluster is not built yet";
-        Err(Error::new(ErrorKind::Unsupported, message))
+        Ok(Some(ClusterDriver::start(
+            connection,
+            runner,
+            flags.clone(),
+        )))
     }
 }

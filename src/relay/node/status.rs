@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
+use super::cluster_status;
 use crate::{
     base::task::longest_poll,
     console::{Metric, Metrics, Part, StatusSource},
@@ -74,6 +75,11 @@ impl StatusSource for RelayStatus {
                 name: "relay",
                 required: true,
             },
+            // Always given where the relay is alone.
+            Part {
+                name: "cluster",
+                required: true,
+            },
             Part {
                 name: "capacity",
                 required: true,
@@ -89,6 +95,7 @@ impl StatusSource for RelayStatus {
     async fn failures(&self, part: &str) -> Vec<String> {
         match part {
             "relay" if self.relay.is_draining() => vec!["shutting down".to_owned()],
+            "cluster" if !self.relay.is_draining() => cluster_status::failures(&self.relay),
             "capacity" if !self.relay.is_draining() => self.full(),
             "store" => self.unreadable_store().await.into_iter().collect(),
             _ => Vec::new(),
@@ -105,6 +112,7 @@ impl StatusSource for RelayStatus {
             "1 while the files of access cannot be read, and former rules are in use",
             u64::from(self.access.refusals().is_stale),
         ));
+        cluster_status::add_metrics(&self.relay, &mut metrics);
         let dropped = self.log_lines_dropped.map_or(0, |count| count());
         metrics.counters.push((
             "log_lines_dropped",

@@ -1,0 +1,159 @@
+//! The task of a relay in a cluster: passes messages between the broker and the machine.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{NatsConnection, NatsMessage};
+use crate::{
+    base::{clock::Clock, log_limiter::LimitedCounts, task::Scope},
+    coordination::flag::Flags,
+    error::{Error, ErrorKind, Result},
+    relay::{cluster::Output, link::LinkFailure, runtime::ClusterRunner},
+};
+
+/// The task of a relay in a cluster. Drop ends it at once.
+#[derive(Debug)]
+pub(crate) struct ClusterDriver {
+    leaving: CancellationToken,
+    left: CancellationToken,
+    failed: CancellationToken,
+    _scope: Scope,
+}
+
+struct Driver {
+    connection: NatsConnection,
+    runner: ClusterRunner,
+    flags: Flags,
+    clock: Clock,
+    bad_messages: LimitedCounts<1>,
+    leaving: CancellationToken,
+}
+
+/// How long the end of a relay waits for the confirmation of its last causes.
+const SETTLED_WITHIN: Duration = Duration::from_secs(2);
+/// One line a minute tells an operator as much as one for each message.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
+impl ClusterDriver {
+    /// Starts the task. The machine has not sent anything yet.
+    pub(crate) fn start(connection: NatsConnection, runner: ClusterRunner, flags: Flags) -> Self {
+        let [leaving, left, failed] = std::array::from_fn(|_| CancellationToken::new());
+        let driver = Driver {
+            connection,
+            runner,
+            flags,
+            clock: Clock::new(),
+            bad_messages: LimitedCounts::new(LOG_EVERY),
+            leaving: leaving.clone(),
+        };
+        let scope = Scope::new();
+        // Without this task the relay is cut off, so its end is a failure of the relay.
+        let (end, failure) = (left.clone().drop_guard(), failed.clone());
+        scope.spawn(async move {
+            let guard = failure.drop_guard();
+            if driver.run().await.is_ok() {
+                guard.disarm();
+            }
+            drop(end);
+        });
+        Self {
+            leaving,
+            left,
+            failed,
+            _scope: scope,
+        }
+    }
+
+    /// Waits until the relay must end, because it cannot be in the cluster any more.
+    pub(crate) async fn failed(&self) -> Error {
+        self.failed.cancelled().await;
+        let message = "cluster: this relay can be in it no more; the log has the reason";
+        Error::new(ErrorKind::Internal, message)
+    }
+
+    /// C15: waits until the last causes are confirmed, and tells the other relays that this one
+    /// leaves.
+    pub(crate) async fn leave(&self) {
+        self.leaving.cancel();
+        self.left.cancelled().await;
+    }
+}
+
+impl Driver {
+    async fn run(mut self) -> Result<()> {
+        let leaving = self.leaving.clone();
+        loop {
+            tokio::select! {
+                () = leaving.cancelled() => break,
+                ended = self.step() => ended?,
+            }
+        }
+        let settled = async {
+            while !self.runner.is_settled() {
+                self.step().await?;
+            }
+            Ok(())
+        };
+        // Otherwise the other relays check their queues when they miss this one.
+        let _: std::result::Result<Result<()>, _> =
+            tokio::time::timeout(SETTLED_WITHIN, settled).await;
+        self.runner.leave();
+        self.take_outputs()?;
+        self.connection.close().await;
+        Ok(())
+    }
+
+    /// Waits for the next message or the next deadline.
+    async fn step(&mut self) -> Result<()> {
+        let connected = self.connection.connected();
+        tokio::select! {
+            message = self.connection.next() => match message {
+                Some(NatsMessage::All(bytes)) => {
+                    // C7: read after the message was taken, so it counts the message's connection.
+                    let connects = self.connection.connects();
+                    if let Err(error) = self.runner.on_message(&bytes, connects) {
+                        self.note_bad_message(&error);
+                    }
+                }
+                Some(_) => {}
+                None => {
+                    tracing::error!("the client of NATS has ended");
+                    return Err(ended());
+                }
+            },
+            () = connected.notified() => self.runner.on_tick(self.connection.connects()),
+            () = self.runner.due() => self.runner.on_tick(self.connection.connects()),
+        }
+        self.take_outputs()
+    }
+
+    fn take_outputs(&mut self) -> Result<()> {
+        while let Some(output) = self.runner.next_output() {
+            match output {
+                Output::Publish(bytes) => {
+                    self.connection.publish(bytes);
+                }
+                Output::Flags(_) | Output::ReadFlags => self.flags.refresh_soon(),
+                Output::End(LinkFailure::SecondMachine) => {
+                    tracing::error!(
+                        "another machine runs this life of the relay: it is a copy of this one; \
+                         this relay ends"
+                    );
+                    return Err(ended());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note_bad_message(&self, error: &Error) {
+        if let Some(suppressed) = self.bad_messages.note(0, self.clock.now()) {
+            tracing::warn!(%error, suppressed, "a message of the cluster is dropped");
+        }
+    }
+}
+
+fn ended() -> Error {
+    Error::new(ErrorKind::Internal, "the cluster's task has ended")
+}

@@ -1,0 +1,192 @@
+//! Relays in a cluster over a real NATS server: nodes of this process, with clients of their own.
+
+use std::time::Duration;
+
+use reveille::{
+    Client, ClusterConfig, GroupName, NatsConfig, Node, NodeConfig, Notification, RelayConfig,
+    Report, ReportState, SubscribeOptions, Subscription, WakeReason, WakeStream, WorkDetected,
+};
+use tempfile::TempDir;
+
+use crate::support::{listening, nats::NatsServer, queue, told, until, within, woken};
+
+/// Relays that share a store and a broker.
+struct Cluster {
+    home: TempDir,
+    broker: NatsServer,
+    nodes: Vec<Node>,
+}
+
+impl Cluster {
+    async fn start(count: usize) -> Self {
+        let mut cluster = Self {
+            home: tempfile::tempdir().expect("a directory"),
+            broker: NatsServer::start(),
+            nodes: Vec::new(),
+        };
+        for _ in 0..count {
+            cluster.add().await;
+        }
+        cluster
+    }
+
+    /// Starts one more relay, and waits until it is ready.
+    async fn add(&mut self) {
+        let number = self.nodes.len();
+        let node = Node::start(NodeConfig {
+            relay: RelayConfig {
+                relay_id: format!("relay-{number}"),
+                ..RelayConfig::default()
+            },
+            listen: ([127, 0, 0, 1], 0).into(),
+            admin_listen: Some(([127, 0, 0, 1], 0).into()),
+            store: format!("sqlite:{}", self.home.path().join("flags.db").display()),
+            cluster: Some(ClusterConfig {
+                nats: NatsConfig {
+                    servers: vec![self.broker.url()],
+                    ..NatsConfig::default()
+                },
+                ..ClusterConfig::default()
+            }),
+            ..NodeConfig::default()
+        });
+        let node = within("a relay", node).await.expect("started");
+        let admin = node.admin_address().expect("it has one");
+        until("the relay is ready", async || {
+            crate::support::get(admin, "/readyz").await.0 == 200
+        })
+        .await;
+        self.nodes.push(node);
+    }
+
+    fn client(&self, relay: usize) -> Client {
+        Client::new(self.nodes[relay].url()).expect("a URL")
+    }
+}
+
+/// Reports that the queue was read until empty after this wake-up.
+async fn drained(wakes: &mut Subscription, after: &WorkDetected) {
+    let report = Report {
+        state: ReportState::Drained,
+        sequence: after.sequence,
+        ..Report::new(after.queue.as_address().expect("no pattern"))
+    };
+    let reported = within("an answer", wakes.report(report)).await;
+    reported.expect("taken");
+}
+
+/// A listener that is a member of the group of its queue.
+fn member(id: &str, name: &str) -> SubscribeOptions {
+    SubscribeOptions {
+        group: Some(GroupName::new("workers").expect("a name")),
+        ..listening(id, &[name])
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_notification_at_one_relay_wakes_the_subscribers_of_all() {
+    let cluster = Cluster::start(3).await;
+    let mut streams = Vec::new();
+    for relay in 0..3 {
+        let client = cluster.client(relay);
+        let mut wakes = client
+            .subscribe(listening("worker", &["acct/orders"]))
+            .expect("options");
+        assert_eq!(woken(&mut wakes).await.reason, WakeReason::CatchUp);
+        streams.push(wakes);
+    }
+    for relay in 0..3 {
+        let publisher = cluster.client(relay).publisher("tests");
+        let notification = Notification {
+            payload_size: 7,
+            ..Notification::new(queue("acct/orders"))
+        };
+        let accepted = within("an answer", publisher.notify(notification)).await;
+        accepted.expect("confirmed");
+        for wakes in &mut streams {
+            let work = told(wakes, 1).await;
+            assert_eq!((work.payload_size, &*work.publisher), (7, "tests"));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pattern_is_told_the_name_of_another_relays_queue() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.client(1);
+    let mut wakes = client
+        .subscribe(listening("worker", &["acct/ord*"]))
+        .expect("options");
+    assert_eq!(woken(&mut wakes).await.reason, WakeReason::CatchUp);
+    let publisher = cluster.client(0).publisher("tests");
+    let notified = publisher.notify(Notification::new(queue("acct/orders")));
+    within("an answer", notified).await.expect("confirmed");
+    assert_eq!(told(&mut wakes, 1).await.queue.queue_name(), "orders");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_idle_member_of_all_relays_gets_a_message() {
+    let cluster = Cluster::start(2).await;
+    let mut members = Vec::new();
+    for relay in 0..2 {
+        let client = cluster.client(relay);
+        let mut wakes = client
+            .subscribe(member(&format!("worker-{relay}"), "acct/orders"))
+            .expect("options");
+        let first = woken(&mut wakes).await;
+        drained(&mut wakes, &first).await;
+        members.push(wakes);
+    }
+    let publisher = cluster.client(0).publisher("tests");
+    for _ in 0..5 {
+        let notified = publisher.notify(Notification::new(queue("acct/orders")));
+        within("an answer", notified).await.expect("confirmed");
+        let work = told(&mut members[0], 1).await;
+        drained(&mut members[0], &work).await;
+    }
+    let quiet = tokio::time::timeout(Duration::from_secs(2), members[1].next());
+    assert!(quiet.await.is_err(), "the other relay's member was woken");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_notified_while_a_relay_is_cut_off_wakes_its_subscribers_afterwards() {
+    let mut cluster = Cluster::start(2).await;
+    let mut streams = Vec::new();
+    for relay in 0..2 {
+        let client = cluster.client(relay);
+        let mut wakes = client
+            .subscribe(listening("worker", &["acct/orders"]))
+            .expect("options");
+        woken(&mut wakes).await;
+        streams.push(wakes);
+    }
+    cluster.broker.kill();
+    let publisher = cluster.client(0).publisher("tests");
+    let notified = publisher.notify(Notification::new(queue("acct/orders")));
+    let answer = tokio::time::timeout(Duration::from_secs(3), notified).await;
+    assert!(
+        !matches!(answer, Ok(Ok(_))),
+        "no relay could confirm it: {answer:?}"
+    );
+    assert_eq!(woken(&mut streams[0]).await.reason, WakeReason::Notified);
+    // Both relays tell their listeners to poll.
+    for node in &cluster.nodes {
+        let admin = node.admin_address().expect("it has one");
+        until("the relay is degraded", async || {
+            crate::support::get(admin, "/readyz").await.0 == 503
+        })
+        .await;
+    }
+    cluster.broker.restart();
+    let work = woken(&mut streams[1]).await;
+    assert!(
+        matches!(work.reason, WakeReason::Notified | WakeReason::CatchUp),
+        "{work:?}"
+    );
+    let publisher = cluster.client(1).publisher("tests");
+    until("publishers are answered again", async || {
+        let notified = publisher.notify(Notification::new(queue("acct/orders")));
+        within("an answer", notified).await.is_ok()
+    })
+    .await;
+}
