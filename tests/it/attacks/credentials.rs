@@ -263,7 +263,7 @@ async fn attacked(
     let target = trial.target();
     let attack = {
         let flood = flood(target.clone(), bad);
-        async move { tokio::join!(flood, newcomers(target, new)) }
+        Box::pin(async move { tokio::join!(flood, newcomers(target, new)) })
     };
     let ((answers, ()), damage) = trial.under(attack).await;
     println!("{answers:?}");

@@ -105,7 +105,7 @@ impl Trial {
         let certificates = (scheme == Scheme::Tls).then(Certificates::new);
         let tls = certificates.as_ref().map(Certificates::arguments);
         let tls = tls.as_ref().map_or(&[][..], |tls| &tls[..]);
-        let ip = setup.listen.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let ip = setup.listen.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let relay = Binary::serve_on(ip, &[setup.arguments, tls].concat()).await;
         let control = Binary::serve_with(tls, &[]).await;
         Self::of(relay, control, certificates, setup.credential, turn).await

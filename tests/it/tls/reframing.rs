@@ -54,7 +54,9 @@ impl ReframingProxy {
         let shaken = client::conn::http2::handshake(executor, TokioIo::new(stream)).await;
         let (back, connection) = shaken.expect("HTTP/2");
         let mut tasks = JoinSet::new();
-        tasks.spawn(async move { connection.await.expect("the relay keeps the connection") });
+        tasks.spawn(async move {
+            connection.await.expect("the relay keeps the connection");
+        });
         tasks.spawn(accept(listener, acceptor, back));
         Self {
             address,
@@ -179,8 +181,8 @@ pub(crate) async fn are_served(
     join_all(pairs.iter_mut().map(Pair::notify)).await;
     tokio::time::sleep(SILENCE).await;
     join_all(pairs.iter_mut().map(Pair::notify)).await;
-    for pair in &pairs {
-        let health = within("an answer", pair.client.health()).await;
+    for client in pairs.into_iter().map(|pair| pair.client) {
+        let health = within("an answer", client.health()).await;
         assert!(health.expect("an answer"));
     }
     let admin = relay.admin_address().expect("an admin port");
