@@ -6,6 +6,7 @@ mod ages;
 mod audit;
 mod credentials;
 mod over_tls;
+mod proxied;
 mod quotas;
 mod reload;
 mod secrets;

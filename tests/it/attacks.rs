@@ -10,6 +10,7 @@
 mod admin;
 mod budget;
 mod connections;
+mod credentials;
 mod data;
 mod floods;
 pub(crate) mod frames;

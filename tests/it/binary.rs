@@ -2,7 +2,7 @@
 
 use std::{
     fs::OpenOptions,
-    net::TcpListener,
+    net::{IpAddr, Ipv4Addr, TcpListener},
     path::PathBuf,
     process::{Output, Stdio},
 };
@@ -32,8 +32,16 @@ impl Binary {
 
     /// Starts a relay with further arguments and this environment, which its verbs get as well.
     pub(crate) async fn serve_with(arguments: &[&str], variables: &[(String, String)]) -> Self {
-        let home = tempfile::tempdir().expect("a directory");
-        let (address, admin) = (free_address(), free_address());
+        Self::serve_at(free_address(), arguments, variables).await
+    }
+
+    /// Starts a relay with further arguments, whose gRPC port is on this address.
+    pub(crate) async fn serve_on(ip: IpAddr, arguments: &[&str]) -> Self {
+        Self::serve_at(free_address_on(ip), arguments, &[]).await
+    }
+
+    async fn serve_at(address: String, arguments: &[&str], variables: &[(String, String)]) -> Self {
+        let (home, admin) = (tempfile::tempdir().expect("a directory"), free_address());
         let arguments: Vec<_> = arguments.iter().map(|&text| text.to_owned()).collect();
         let child = start(&home, &address, &admin, &arguments, variables);
         let relay = Self {
@@ -243,7 +251,11 @@ fn log(home: &TempDir) -> PathBuf {
 
 /// Returns a free address.
 pub(crate) fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    free_address_on(Ipv4Addr::LOCALHOST.into())
+}
+
+fn free_address_on(ip: IpAddr) -> String {
+    let listener = TcpListener::bind((ip, 0)).expect("a port");
     listener.local_addr().expect("bound").to_string()
 }
 

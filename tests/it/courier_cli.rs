@@ -1,5 +1,6 @@
 //! Store and forward from the command line: hosts are processes, and each verb is the real binary.
 
+mod ages;
 mod restores;
 mod routes;
 mod tls;

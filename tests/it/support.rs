@@ -90,8 +90,14 @@ pub(crate) async fn told(wakes: &mut impl WakeStream, notifications: u64) -> Wor
 
 /// Requests a page over HTTP/1.1; returns status and body.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    get_with(address, path, "").await
+}
+
+/// As [`get`], with further lines of the header.
+async fn get_with(address: SocketAddr, path: &str, header: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    let request =
+        format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{header}\r\n");
     stream.write_all(request.as_bytes()).await.expect("written");
     let mut answer = String::new();
     within("a page", stream.read_to_string(&mut answer))
@@ -107,7 +113,13 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
 
 /// Reads one figure from the metrics page.
 pub(crate) async fn figure(address: SocketAddr, name: &str) -> u64 {
-    let (_, page) = get(address, "/metrics").await;
+    figure_as(address, name, None).await
+}
+
+/// As [`figure`], with a token.
+pub(crate) async fn figure_as(address: SocketAddr, name: &str, token: Option<&str>) -> u64 {
+    let header = token.map(|token| format!("authorization: Bearer {token}\r\n"));
+    let (_, page) = get_with(address, "/metrics", &header.unwrap_or_default()).await;
     let line = page
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -3,6 +3,7 @@
 mod certificates;
 mod handshakes;
 mod proxied;
+mod reframing;
 mod refusals;
 mod renewal;
 mod verbs;
@@ -13,6 +14,7 @@ use reveille::{Client, ClientConfig, ClientTls, NodeConfig, testing::TestRelay};
 use tempfile::TempDir;
 
 pub(crate) use certificates::{Authority, Files};
+pub(crate) use reframing::{ReframingProxy, are_served};
 
 /// A relay with TLS, and the files of its certificate.
 struct SecureRelay {

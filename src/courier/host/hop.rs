@@ -6,7 +6,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tonic::transport::Endpoint;
 
-use super::{HostConfig, Shared, sending::Sending};
+use super::{
+    HostConfig, Shared,
+    sending::{End, Sending},
+};
 use crate::{
     base::{backoff::Backoff, causes::with_causes, task::Scope},
     client::{ClientTls, Connector, Credential, RelayChannel},
@@ -80,9 +83,19 @@ async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>, greet
             true => 0,
             false => greetings.saturating_sub(1),
         };
-        let Err(error) = ended else {
-            failing = false;
-            continue;
+        let error = match ended {
+            Ok(End::Idle) => {
+                failing = false;
+                continue;
+            }
+            Ok(End::ByPeer) if attempt.accepted => {
+                failing = false;
+                tokio::time::sleep(backoff.next(&mut rng)).await;
+                changed.notify_one();
+                continue;
+            }
+            Ok(End::ByPeer) => closed(&authority),
+            Err(error) => error,
         };
         if has_messages {
             let error = with_causes(&error);
@@ -113,7 +126,7 @@ async fn connection(
     authority: &str,
     changed: &Notify,
     attempt: &mut Attempt,
-) -> Result<()> {
+) -> Result<End> {
     // Every sender of this machine may name any other machine, which must not get the credential.
     let credential = match shared.manager.config().names_machine(authority) {
         true => shared.config.credential.clone(),
@@ -131,8 +144,15 @@ async fn connection(
     let ended = sending.run(changed).await;
     attempt.settled = sending.has_settled();
     attempt.accepted = sending.has_accepted();
-    let closed = sending.end().await;
-    ended.and(closed)
+    let written = sending.end().await;
+    let ended = ended?;
+    written.map(|()| ended)
+}
+
+#[cold]
+fn closed(authority: &str) -> Error {
+    let text = format!("`{authority}` has ended the hand-over");
+    Error::new(ErrorKind::Unavailable, text)
 }
 
 /// Returns the endpoint of a machine and its connector, which reads the files of TLS.

@@ -40,6 +40,15 @@ pub(super) struct Sending {
     progress: Tick,
 }
 
+/// How a connection has ended without a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// There were no messages for a while, or this host ends.
+    Idle,
+    /// The other machine has closed the stream: its connection is at the maximum age.
+    ByPeer,
+}
+
 /// Frames that wait for the network. The window of the session is the real limit.
 const FRAMES: usize = 16;
 /// Answers that share a write.
@@ -103,8 +112,9 @@ impl Sending {
             .is_some_and(SenderSession::has_accepted)
     }
 
-    /// Moves messages until there are none for a while, or the host ends.
-    pub(super) async fn run(&mut self, changed: &Notify) -> Result<()> {
+    /// Moves messages until there are none for a while, the other machine closes the stream, or the
+    /// host ends.
+    pub(super) async fn run(&mut self, changed: &Notify) -> Result<End> {
         let (answers_within, idle) = {
             let config = &self.shared.config;
             (config.answer_timeout, config.idle)
@@ -117,16 +127,16 @@ impl Sending {
             tokio::select! {
                 answer = self.answers.message() => match answer.map_err(from_status)? {
                     Some(answer) => self.on_answer(answer).await?,
-                    None => return Err(ended(&self.authority)),
+                    None => return Ok(End::ByPeer),
                 },
                 () = changed.notified() => {}
-                () = self.shared.ending.cancelled() => return Ok(()),
+                () = self.shared.ending.cancelled() => return Ok(End::Idle),
                 () = tokio::time::sleep(retry.min(limit.saturating_sub(silent_for))) => {
                     let silent_for = self.shared.clock.now().since(self.progress);
                     match waits {
                         _ if silent_for < limit => {}
                         true => return Err(silent(&self.authority, limit)),
-                        false => return Ok(()),
+                        false => return Ok(End::Idle),
                     }
                 }
             }
@@ -218,8 +228,8 @@ impl Sending {
     async fn send(&self, frame: SenderFrame) -> Result<()> {
         let limit = self.shared.config.answer_timeout;
         match tokio::time::timeout(limit, self.requests.send(wire::request(frame))).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(ended(&self.authority)),
+            // After the end of the stream no frame is taken. The next answer says why it ended.
+            Ok(Ok(()) | Err(_)) => Ok(()),
             Err(_) => Err(silent(&self.authority, limit)),
         }
     }
@@ -238,12 +248,6 @@ fn lost() -> Error {
         ErrorKind::Unavailable,
         "the hand-over has failed: a new connection begins",
     )
-}
-
-#[cold]
-fn ended(authority: &str) -> Error {
-    let text = format!("`{authority}` has ended the hand-over");
-    Error::new(ErrorKind::Unavailable, text)
 }
 
 #[cold]

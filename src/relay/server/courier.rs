@@ -33,7 +33,10 @@ pub(super) struct CourierService {
 struct Answers {
     requests: Streaming<HandOverRequest>,
     receiving: ReceivingStream,
+    /// Cancelled when the host shuts down.
     draining: CancellationToken,
+    /// Cancelled then, and at the maximum age of the connection.
+    ending: CancellationToken,
     guard: Option<Box<StreamGuard>>,
     ready: VecDeque<HandOverResponse>,
     ended: bool,
@@ -69,7 +72,8 @@ impl proto::courier_server::Courier for CourierService {
         let answers = Answers {
             requests: request.into_inner(),
             receiving: self.host.receiving(),
-            draining: end.map_or_else(|| self.draining.clone(), |end| end.0),
+            draining: self.draining.clone(),
+            ending: end.map_or_else(|| self.draining.clone(), |end| end.0),
             guard: requester.guard(|| Needs::Relay(Action::HandOver)),
             ready: VecDeque::new(),
             ended: false,
@@ -105,14 +109,16 @@ impl Answers {
     }
 
     /// Handles the next request, together with further requests that have arrived. Returns `false` at
-    /// their end.
+    /// their end, and at the maximum age of the connection.
     async fn handle(&mut self) -> Result<bool, Status> {
         let first = tokio::select! {
             biased;
             // Between two requests nothing is half done. The sender connects again.
-            () = self.draining.cancelled() => {
-                let text = "the host is shutting down, or the connection is at its maximum age";
-                return Err(Status::unavailable(text));
+            () = self.ending.cancelled() => {
+                return match self.draining.is_cancelled() {
+                    true => Err(Status::unavailable("the host is shutting down")),
+                    false => Ok(false),
+                };
             }
             () = revoked(&mut self.guard) => {
                 return Err(Status::unauthenticated("the credential is no longer valid"));

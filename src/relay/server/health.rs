@@ -1,13 +1,17 @@
 //! The standard health service, with single checks and watches.
 //!
-//! Watches of tonic's implementation outlive a drain. Here a watch reports the drain and ends.
+//! Watches of tonic's implementation outlive a drain. Here a watch reports the drain and ends. It also
+//! ends at the maximum age of its connection.
 
 use futures_util::stream;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, async_trait};
 use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server,
 };
+
+use super::service::ConnectionEnd;
 
 #[derive(Debug)]
 pub(super) struct HealthService {
@@ -80,15 +84,22 @@ impl health_server::Health for HealthService {
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watch>, Status> {
         self.check_name(request.get_ref())?;
+        let end = request.extensions().get::<ConnectionEnd>();
+        let end = end.map_or_else(CancellationToken::new, |end| end.0.clone());
         // `None` once the drain was reported.
-        let state = Some((self.serving.clone(), true));
+        let state = Some((self.serving.clone(), end, true));
         let answers = stream::unfold(state, |state| async move {
-            let (mut serving, is_first) = state?;
+            let (mut serving, end, is_first) = state?;
             if !is_first {
-                serving.changed().await.ok()?;
+                tokio::select! {
+                    biased;
+                    // First: a drain also ends the connection, and is reported.
+                    changed = serving.changed() => changed.ok()?,
+                    () = end.cancelled() => return None,
+                }
             }
             let now = *serving.borrow_and_update();
-            Some((Ok(answer(now)), now.then_some((serving, false))))
+            Some((Ok(answer(now)), now.then_some((serving, end, false))))
         });
         Ok(Response::new(Box::pin(answers)))
     }

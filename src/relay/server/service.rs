@@ -64,7 +64,7 @@ pub(super) enum Answer {
 }
 
 /// Cancelled when the connection of a request takes no more streams. An extension of the requests of
-/// streams that have no age of their own.
+/// streams: those without an age end then.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionEnd(pub(super) CancellationToken);
 
@@ -176,7 +176,7 @@ impl Service<Request<Incoming>> for ConnectionService {
         if let Some(requester) = requester {
             request.extensions_mut().insert(requester);
         }
-        if matches!(call.kind, CallKind::NotifyStream | CallKind::OtherStream) {
+        if call.kind != CallKind::Unary {
             let ending = ConnectionEnd(self.activity.ending_soon().clone());
             request.extensions_mut().insert(ending);
         }

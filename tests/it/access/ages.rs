@@ -48,10 +48,20 @@ async fn connections_get_goaway_about_their_maximum_age_and_not_all_at_once() {
 
 #[tokio::test]
 async fn a_publishers_stream_ends_with_ok_at_the_maximum_age() {
+    ends_with_ok_at_the_maximum_age(PUBLISHER, Unfinished::silence()).await;
+}
+
+#[tokio::test]
+async fn a_watch_of_the_health_ends_with_ok_at_the_maximum_age() {
+    const WATCH: &str = "/grpc.health.v1.Health/Watch";
+    ends_with_ok_at_the_maximum_age(WATCH, Unfinished::whole(&[])).await;
+}
+
+async fn ends_with_ok_at_the_maximum_age(path: &str, request: Unfinished) {
     let relay = Binary::serve_with(&ARGUMENTS, &[]).await;
     let start = Instant::now();
     let peer = Peer::connect(&Target::plain(&relay), 65_535).await;
-    let answer = within("headers", peer.call(PUBLISHER, Unfinished::silence())).await;
+    let answer = within("headers", peer.call(path, request)).await;
     let status = ended(answer.expect("an answer")).await;
     assert_eq!(status, ("0".to_owned(), String::new()));
     let age = start.elapsed();

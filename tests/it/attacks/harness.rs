@@ -1,7 +1,7 @@
 //! A relay under attack, and a good publisher and subscriber that measure the effect.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use reveille::Credential;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::{
@@ -22,6 +23,8 @@ use crate::{binary::Binary, support::PATIENCE};
 pub(super) struct Trial {
     pub(super) relay: Binary,
     certificates: Option<Certificates>,
+    /// Shown by regular clients.
+    credential: Credential,
     good: GoodPair,
     /// A relay without an attack, and its pair: their latencies during the attack are those of the
     /// machine, which has other work than the test's.
@@ -29,6 +32,16 @@ pub(super) struct Trial {
     _control_relay: Binary,
     quiet: Latencies,
     _turn: MutexGuard<'static, ()>,
+}
+
+/// The relay of a trial.
+#[derive(Debug, Default)]
+pub(super) struct Setup<'a> {
+    pub(super) arguments: &'a [&'a str],
+    /// Shown by regular clients.
+    pub(super) credential: Credential,
+    /// Default: loopback.
+    pub(super) listen: Option<IpAddr>,
 }
 
 /// The damage of an attack.
@@ -79,13 +92,23 @@ const RESTING_PERCENT: u128 = 50;
 impl Trial {
     /// Starts a relay with these arguments, in plain text or with TLS.
     pub(super) async fn start(scheme: Scheme, arguments: &[&str]) -> Self {
+        let setup = Setup {
+            arguments,
+            ..Setup::default()
+        };
+        Self::with(scheme, setup).await
+    }
+
+    /// Starts a relay of this setup, in plain text or with TLS.
+    pub(super) async fn with(scheme: Scheme, setup: Setup<'_>) -> Self {
         let turn = TURN.lock().await;
         let certificates = (scheme == Scheme::Tls).then(Certificates::new);
         let tls = certificates.as_ref().map(Certificates::arguments);
-        let all = [arguments, tls.as_ref().map_or(&[], |tls| &tls[..])].concat();
-        let relay = Binary::serve_with(&all, &[]).await;
-        let control = Binary::serve_with(tls.as_ref().map_or(&[], |tls| &tls[..]), &[]).await;
-        Self::of(relay, control, certificates, turn).await
+        let tls = tls.as_ref().map_or(&[][..], |tls| &tls[..]);
+        let ip = setup.listen.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let relay = Binary::serve_on(ip, &[setup.arguments, tls].concat()).await;
+        let control = Binary::serve_with(tls, &[]).await;
+        Self::of(relay, control, certificates, setup.credential, turn).await
     }
 
     /// Starts a relay whose log is not read, with this filter.
@@ -93,16 +116,19 @@ impl Trial {
         let turn = TURN.lock().await;
         let variables = [("RUST_LOG".to_owned(), filter.to_owned())];
         let relay = Binary::serve_with_stalled_log(&variables).await;
-        Self::of(relay, Binary::serve().await, None, turn).await
+        let control = Binary::serve().await;
+        Self::of(relay, control, None, Credential::default(), turn).await
     }
 
     async fn of(
         relay: Binary,
         control_relay: Binary,
         certificates: Option<Certificates>,
+        credential: Credential,
         turn: MutexGuard<'static, ()>,
     ) -> Self {
-        let good = GoodPair::start(Target::new(&relay, certificates.as_ref())).await;
+        let target = Target::new(&relay, certificates.as_ref());
+        let good = GoodPair::start(target.with_credential(credential.clone())).await;
         let control = Target::new(&control_relay, certificates.as_ref());
         let control = GoodPair::start(control).await;
         let over = Arc::new(AtomicBool::new(true));
@@ -110,6 +136,7 @@ impl Trial {
         Self {
             relay,
             certificates,
+            credential,
             quiet: quiet.await.expect("the pair lives"),
             good,
             control,
@@ -119,7 +146,8 @@ impl Trial {
     }
 
     pub(super) fn target(&self) -> Target {
-        Target::new(&self.relay, self.certificates.as_ref())
+        let target = Target::new(&self.relay, self.certificates.as_ref());
+        target.with_credential(self.credential.clone())
     }
 
     pub(super) fn certificates(&self) -> &Certificates {

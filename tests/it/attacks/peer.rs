@@ -99,7 +99,7 @@ impl Unfinished {
     }
 
     /// A complete message, and the request's end.
-    pub(super) fn whole(message: &[u8]) -> Self {
+    pub(crate) fn whole(message: &[u8]) -> Self {
         let mut bytes = Self::prefix(message.len());
         bytes.extend(message);
         Self {

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use reveille::{Client, ClientConfig, ClientTls};
+use reveille::{Client, ClientConfig, ClientTls, Credential};
 use rustls::{
     RootCertStore,
     crypto::ring,
@@ -48,6 +48,8 @@ pub(crate) struct Target {
     address: SocketAddr,
     url: String,
     tls: Option<(TlsConnector, ClientTls)>,
+    /// Shown by regular clients.
+    credential: Credential,
 }
 
 /// The bytes of one connection, below HTTP/2.
@@ -126,7 +128,13 @@ impl Target {
                 let tls = certificates.files.client(None);
                 (certificates.connector(), tls)
             }),
+            credential: Credential::default(),
         }
+    }
+
+    /// Returns the target with another credential of its regular clients.
+    pub(super) fn with_credential(self, credential: Credential) -> Self {
+        Self { credential, ..self }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -138,6 +146,9 @@ impl Target {
         let tls = self.tls.as_ref().map(|(_, tls)| tls.clone());
         let config = ClientConfig {
             tls: tls.unwrap_or_default(),
+            credential: self.credential.clone(),
+            // Also where the relay does not listen on loopback.
+            insecure: true,
             ..ClientConfig::default()
         };
         Client::with_config(&self.url, config).expect("a URL")

@@ -2,11 +2,18 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use reveille::{ClientIdentity, ClientTls, ServerTls};
+use rustls::{
+    ServerConfig,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+};
+use tokio_rustls::TlsAcceptor;
 
 /// A certificate authority.
 pub(crate) struct Authority {
@@ -80,6 +87,21 @@ impl Authority {
 }
 
 impl Files {
+    /// Returns the TLS of a server of HTTP/2 that is not this crate's, with this certificate.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        let certificate = CertificateDer::from_pem_file(&self.certificate).expect("PEM");
+        let key = PrivateKeyDer::from_pem_file(&self.key).expect("PEM");
+        let provider = Arc::new(ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("known")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .expect("a certificate");
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Arc::new(config).into()
+    }
+
     /// Returns the TLS of a server with this certificate, and with `client_ca` for its clients.
     pub(crate) fn server(&self, client_ca: Option<&Self>) -> ServerTls {
         ServerTls {

@@ -1,15 +1,7 @@
-//! A proxy that ends TLS in front of a relay that serves plain text.
-
-use std::sync::Arc;
+//! A proxy that ends TLS in front of a relay that serves plain text, and copies the bytes.
 
 use reveille::{Notification, testing::TestRelay};
-use rustls::{
-    ServerConfig,
-    crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
-};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
 
 use super::{Authority, client};
 use crate::support::{listening, queue, within, woken};
@@ -19,18 +11,7 @@ async fn a_proxy_may_end_tls() {
     let home = tempfile::tempdir().expect("a directory");
     let authority = Authority::new("proxies");
     let files = authority.write(home.path(), "proxy", authority.server());
-    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("known")
-        .with_no_client_auth()
-        .with_single_cert(
-            vec![CertificateDer::from_pem_file(&files.certificate).expect("PEM")],
-            PrivateKeyDer::from_pem_file(&files.key).expect("PEM"),
-        )
-        .expect("a certificate");
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    let acceptor = TlsAcceptor::from(Arc::new(config));
-
+    let acceptor = files.acceptor();
     let relay = TestRelay::start().await.expect("a relay");
     let target = relay.node().expect("it runs").address();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

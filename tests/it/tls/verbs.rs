@@ -1,8 +1,13 @@
 //! Every verb that connects, over TLS, with settings from arguments, variables and the file.
 
+use std::{collections::BTreeSet, process::Stdio};
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
 use super::{Authority, Files};
 use crate::{
-    binary::{Binary, stderr, stdout},
+    binary::{Binary, reveille, stderr, stdout},
     python::{python, run, stubs},
     sources::root,
     support::{until, within},
@@ -27,29 +32,109 @@ async fn relay() -> (Binary, tempfile::TempDir, Files) {
     (Binary::serve_with(&[], &variables).await, home, worker)
 }
 
+/// Verbs that do not end by themselves: each has a test of its own below.
+const ENDLESS: [&str; 3] = ["flag watch", "listen", "queue serve"];
+
+/// Returns the verbs that connect to a relay, by the help texts of the command.
+fn client_verbs(verb: &str) -> BoxFuture<'_, BTreeSet<String>> {
+    let collected = async move {
+        let home = tempfile::tempdir().expect("a directory");
+        let arguments: Vec<_> = verb.split_whitespace().chain(["--help"]).collect();
+        let help = reveille(&home, &arguments).output().await;
+        let help = stdout(&help.expect("it starts"));
+        let Some((_, below)) = help.split_once("\nCommands:\n") else {
+            let connects = help.contains("  --relay <URL>");
+            return connects.then(|| verb.to_owned()).into_iter().collect();
+        };
+        let mut found = BTreeSet::new();
+        // Each name is in the third column; a longer description goes on further to the right.
+        let lines = below.lines().take_while(|line| !line.is_empty());
+        for line in lines.filter(|line| line.starts_with("  ") && !line.starts_with("   ")) {
+            let name = line.split_whitespace().next().expect("a name");
+            if name != "help" {
+                let verb = format!("{verb} {name}");
+                found.extend(client_verbs(verb.trim_start()).await);
+            }
+        }
+        found
+    };
+    collected.boxed()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_verb_speaks_tls() {
     let (relay, home, _) = relay().await;
     assert!(relay.url().starts_with("https://"), "{}", relay.url());
-    let queue = format!("sqlite:{}?queue=jobs", home.path().join("q.db").display());
-    for verb in [
-        &["ready"][..],
-        &["health"],
-        &["notify", "acct/orders"],
-        &["subscribe", "acct/orders", "--count", "1"],
-        &["queues"],
-        &["listeners"],
-        &["queue", "put", &queue, "hello", "--create", "--notify"],
-        &["unleash", "go-live"],
-        &["wait", "go-live"],
-        &["flag", "get", "go-live"],
-        &["flag", "list"],
-        &["leash", "go-live"],
-    ] {
-        let output = relay.run(verb).await;
-        let shown = format!("{verb:?}: {}{}", stdout(&output), stderr(&output));
+    let file = home.path().join("q.db").display().to_string();
+    let jobs = format!("sqlite:{file}?queue=jobs");
+    let poison = format!("sqlite:{file}?queue=jobs-poison");
+    let place = home.path().display().to_string();
+    let url = relay.url();
+    let rows: [(&str, &[&str]); 15] = [
+        ("ready", &[]),
+        ("health", &[]),
+        ("notify", &["acct/orders"]),
+        ("subscribe", &["acct/orders", "--count", "1"]),
+        ("queues", &[]),
+        ("listeners", &[]),
+        ("queue put", &[&jobs, "hello", "--create", "--notify"]),
+        ("queue put", &[&poison, "hello", "--create", "--notify"]),
+        ("queue move", &[&poison, &jobs, "--notify"]),
+        (
+            "queue send",
+            &[&place, "orders", "hello", "--create", "--relay", &url],
+        ),
+        ("unleash", &["go-live"]),
+        ("wait", &["go-live"]),
+        ("flag get", &["go-live"]),
+        ("flag list", &[]),
+        ("leash", &["go-live"]),
+    ];
+    for (verb, arguments) in rows {
+        let typed: Vec<_> = verb.split(' ').chain(arguments.iter().copied()).collect();
+        let output = relay.run(&typed).await;
+        let shown = format!("{verb}: {}{}", stdout(&output), stderr(&output));
         assert!(output.status.success(), "{shown}");
     }
+    let tested = rows.iter().map(|(verb, _)| *verb).chain(ENDLESS);
+    let tested: BTreeSet<_> = tested.map(str::to_owned).collect();
+    assert_eq!(tested, client_verbs("").await, "verbs with a row here");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flag_is_watched_over_tls() {
+    let (relay, _home, _) = relay().await;
+    let mut watch = relay.verb(&["flag", "watch", "go-live"]);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(watch.stdout.take().expect("piped")).lines();
+    for expected in ["go-live is not set", "go-live is set"] {
+        let line = within("the flag's state", lines.next_line()).await;
+        let line = line.expect("text").expect("a line");
+        assert!(line.contains(expected), "{line}");
+        let unleashed = relay.run(&["unleash", "go-live"]).await;
+        assert!(unleashed.status.success(), "{}", stderr(&unleashed));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_of_queues_notifies_its_relay_over_tls() {
+    let (relay, home, _) = relay().await;
+    let place = home.path().display().to_string();
+    let send = async |body| {
+        let mut send = relay.verb(&["queue", "send", &place, "orders", body, "--create"]);
+        let sent = send.env_remove("REVEILLE_RELAY").output();
+        let sent = within("its end", sent).await.expect("it starts");
+        assert!(sent.status.success(), "{}", stderr(&sent));
+    };
+    // It creates the queue.
+    send("first").await;
+    let mut host = relay.verb(&["queue", "serve", &place, "--listen", "127.0.0.1:0"]);
+    let _host = host.spawn().expect("it starts");
+    send("second").await;
+    until("the relay knows the queue", async || {
+        stdout(&relay.run(&["queues"]).await).contains("orders")
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
