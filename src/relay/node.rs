@@ -170,7 +170,7 @@ impl Node {
         let relay = Relay::start(config.relay)?;
         #[cfg(feature = "nats")]
         if let Some(cluster) = &config.cluster {
-            cluster.start(relay.epoch()).await?;
+            Box::pin(cluster.start(relay.epoch())).await?;
         }
         let flags_config = FlagsConfig {
             max_flags: config.max_flags,
