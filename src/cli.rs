@@ -84,7 +84,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     Notify(notify::Args),
     Subscribe(subscribe::Args),
     Listen(listen::Args),
@@ -149,7 +149,7 @@ impl Verb {
     async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         match self {
             // These verbs handle interrupts themselves.
-            Self::Serve(args) => args.run(settings).await,
+            Self::Serve(args) => Box::pin(args.run(settings)).await,
             Self::Subscribe(args) => args.run(settings).await,
             Self::Listen(args) => Box::pin(args.run(settings)).await,
             Self::Wait(args) => args.run(settings).await,

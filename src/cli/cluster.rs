@@ -305,7 +305,7 @@ mod tests {
             ),
             (
                 ClusterSettings {
-                    user: user.clone(),
+                    user,
                     ..base.clone()
                 },
                 "--cluster-password-file: must be set",

@@ -191,7 +191,7 @@ impl Node {
         start_timers(&flags, &timers, &scope);
         #[cfg(feature = "nats")]
         let cluster = match &config.cluster {
-            Some(cluster) => cluster.start(&relay, &flags).await?,
+            Some(cluster) => Box::pin(cluster.start(&relay, &flags)).await?,
             None => None,
         };
         #[cfg(feature = "courier")]

@@ -17,7 +17,7 @@ use crate::{
 #[derive(Clone, PartialEq, Eq)]
 pub struct NatsConfig {
     /// URLs of servers of one NATS cluster: `nats://HOST:PORT`, or `tls://HOST:PORT` on all to
-    /// require TLS whatever the servers offer. The port is 4222 if none is stated.
+    /// require TLS also of servers that offer none. The port is 4222 if none is stated.
     pub servers: Vec<String>,
     /// The name of the cluster of relays, a part of each subject. Relays of one name hear each
     /// other.
@@ -92,7 +92,7 @@ impl NatsConfig {
         }
     }
 
-    /// Returns whether TLS is required whatever the servers offer.
+    /// Returns whether TLS is required, also of a server that offers none.
     pub(super) fn requires_tls(&self) -> bool {
         self.servers.iter().any(|url| url.starts_with("tls://"))
     }

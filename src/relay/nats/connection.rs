@@ -157,7 +157,7 @@ struct Start<'c> {
 }
 
 impl Start<'_> {
-    /// Returns a client that is connected and tested, or one that tries to connect.
+    /// Returns a client: connected and tested, or still trying to connect.
     async fn client(&self, mut refusals: mpsc::Receiver<String>) -> Result<Client> {
         let first = self.options.clone().connect(self.servers.as_slice());
         let away = match timeout(START_LIMIT, first).await {

@@ -94,7 +94,10 @@ fn tls_fault(config: &NatsConfig, host: &str, error: &TlsError) -> Option<Error>
     use AlertDescription as Alert;
     let invalid = |setting, rule: String| Some(Error::invalid(setting, rule));
     match error {
-        TlsError::InvalidCertificate(CertificateError::UnknownIssuer) => invalid(
+        // A new authority of the same name is known by its name, but its signature does not fit.
+        TlsError::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => invalid(
             "cluster_ca",
             format!(
                 "must hold the authority of the certificate of {host}, which is not known here"

@@ -1,7 +1,7 @@
 //! The self-test of a new connection: own messages on the subjects of this life must return.
 //!
-//! NATS refuses a publish or a subscription by a later message, and then only one that a client
-//! does not wait for. So each subject is used once before the relay serves.
+//! NATS reports a refused publish or subscription by a later message, for which a client does not
+//! wait. So each subject is used once before the relay serves.
 
 use std::time::Duration;
 

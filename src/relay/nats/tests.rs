@@ -224,7 +224,7 @@ async fn while_the_server_is_away_messages_are_dropped_and_counted() {
     let publisher = a.publisher();
     server.kill();
     until("it is seen", || !publisher.is_connected()).await;
-    let begun = std::time::Instant::now();
+    let begun = tokio::time::Instant::now();
     for count in 0..10_000u32 {
         assert!(!publisher.publish(Bytes::copy_from_slice(&count.to_be_bytes())));
     }

@@ -19,9 +19,14 @@ struct Home {
 
 impl Home {
     fn new() -> Self {
+        Self::of("brokers")
+    }
+
+    /// Makes an authority of this name.
+    fn of(name: &str) -> Self {
         Self {
             directory: tempfile::tempdir().expect("a directory"),
-            authority: Authority::new("brokers"),
+            authority: Authority::new(name),
         }
     }
 
@@ -62,12 +67,12 @@ async fn a_server_of_a_known_authority_is_accepted_and_no_other() {
     for url in [server.tls_url(), server.url()] {
         let trusting = accepted(at(url.clone(), Some(&files), None)).await;
         trusting.expect("accepted");
-        let foreign = Home::new().issue("foreign", &["127.0.0.1"]);
-        assert!(!foreign.ca.exists(), "its directory is gone");
-        let other = Home::new();
-        let foreign = other.issue("foreign", &["127.0.0.1"]);
-        let unknown = at(url.clone(), Some(&foreign), None);
-        refused(unknown, ErrorKind::Invalid, "cluster_ca").await;
+        for name in ["foreign", "brokers"] {
+            let home = Home::of(name);
+            let foreign = home.issue("foreign", &["127.0.0.1"]);
+            let unknown = at(url.clone(), Some(&foreign), None);
+            refused(unknown, ErrorKind::Invalid, "cluster_ca").await;
+        }
         refused(at(url, None, None), ErrorKind::Invalid, "cluster_ca").await;
     }
 }
@@ -102,7 +107,7 @@ async fn a_server_that_asks_for_a_certificate_accepts_the_right_one_only() {
 }
 
 #[tokio::test]
-async fn tls_is_required_whatever_the_server_offers() {
+async fn tls_is_required_also_of_a_server_that_offers_none() {
     let server = NatsServer::start();
     let config = at(server.tls_url(), None, None);
     let text = refused(config, ErrorKind::Invalid, "cluster").await;
