@@ -8,6 +8,7 @@
 
 mod attempts;
 mod check;
+mod cluster;
 mod courier;
 mod faults;
 mod flags;

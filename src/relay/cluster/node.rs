@@ -19,6 +19,9 @@ use crate::{
     types::cluster::FlagHint,
 };
 
+#[cfg(test)]
+use crate::types::cluster::LifeId;
+
 /// One relay of a cluster.
 #[derive(Debug)]
 pub(crate) struct ClusterNode {
@@ -161,6 +164,17 @@ impl ClusterNode {
             repeated: self.link.repeated(),
             ..self.stats
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn newest_frame(&self) -> u64 {
+        self.link.newest_frame()
+    }
+
+    /// Returns the newest applied frame of each peer, and whether there is a gap.
+    #[cfg(test)]
+    pub(crate) fn received(&self) -> impl Iterator<Item = (LifeId, u64, bool)> {
+        self.link.received()
     }
 
     /// Makes a frame of the hub's increments where one is due.

@@ -22,6 +22,9 @@ use crate::{
     wire::{cluster_message_from_wire, cluster_message_to_wire},
 };
 
+#[cfg(test)]
+use crate::types::cluster::LifeId;
+
 /// One relay's part in a cluster. After each call the driver takes the actions until there are none.
 #[derive(Debug)]
 pub(crate) struct ClusterLink {
@@ -222,8 +225,15 @@ impl ClusterLink {
     }
 
     #[cfg(test)]
-    pub(super) fn newest_frame(&self) -> u64 {
+    pub(crate) fn newest_frame(&self) -> u64 {
         self.frames.number()
+    }
+
+    /// Returns the newest applied frame of each peer, and whether there is a gap.
+    #[cfg(test)]
+    pub(crate) fn received(&self) -> impl Iterator<Item = (LifeId, u64, bool)> {
+        let peers = self.peers.iter();
+        peers.map(|(life, peer)| (*life, peer.applied(), peer.has_gap()))
     }
 
     /// C7: notes interruptions before a message or a tick is handled.

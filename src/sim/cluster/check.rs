@@ -1,0 +1,217 @@
+//! The invariants during a run, with the bounds of the promise.
+
+use std::time::Duration;
+
+use super::{
+    oracle::{Note, Sums},
+    plan::Trouble,
+    world::{Event, World, seconds},
+};
+use crate::base::clock::Tick;
+
+/// A wake-up over the broker arrives, and its get is issued, within this time where nothing is
+/// wrong.
+const SOON: Duration = Duration::from_millis(400);
+/// After a relay hears again: CATCH_UP on the queues of missed frames.
+pub(super) const HEARD: Duration = Duration::from_millis(1_200);
+/// On all queues.
+pub(super) const HEARD_ALL: Duration = Duration::from_millis(4_500);
+/// Cut off twice within a minute.
+pub(super) const HEARD_TWICE: Duration = Duration::from_secs(15);
+/// Another relay has died: on all queues, or groups look.
+pub(super) const HEARD_AFTER_DEATH: Duration = Duration::from_millis(8_500);
+/// The relay that died was missing before.
+pub(super) const HEARD_FLAPPED: Duration = Duration::from_secs(40);
+/// Streams are told of an isolation within this time.
+const TOLD: Duration = Duration::from_secs(1);
+/// The interval between two checks.
+const EVERY: Duration = Duration::from_millis(200);
+/// J9: a break of this length isolates no relay. The newest own heartbeat that came back is up to
+/// 1.1 s old when it begins.
+const SHORT_BREAK: Duration = Duration::from_millis(2_300);
+/// Before and after a break nothing else may happen, for J9.
+const CALM: Duration = Duration::from_secs(10);
+
+/// A short break that is watched (J9).
+#[derive(Debug)]
+pub(super) struct BreakWatch {
+    number: u64,
+    relay: usize,
+    life: u64,
+    resyncs_of_all: u64,
+    resynced_queues: u64,
+}
+
+impl World {
+    pub(super) fn check(&mut self) {
+        self.after(EVERY, Event::Check);
+        self.check_looks();
+        for relay in 0..self.relays.len() {
+            self.check_told_degraded(relay);
+        }
+        if self.plan.is_exact() {
+            self.check_sums();
+        }
+    }
+
+    /// J1: each listener looks at the queue of each message after it was put.
+    fn check_looks(&mut self) {
+        let late = self.oracle.open.iter().find_map(|(message, note)| {
+            let mut listeners = note.listeners.iter().copied();
+            let late = listeners.find(|number| self.is_late(note, *number))?;
+            Some((*message, late))
+        });
+        if let Some((message, number)) = late {
+            let queue = self.queues.messages[message].queue;
+            self.violate(|| {
+                format!(
+                    "J1: listener {number} does not look for message {message} in queue {queue}"
+                )
+            });
+        }
+    }
+
+    fn is_late(&self, note: &Note, number: usize) -> bool {
+        let listener = &self.listeners[number];
+        let well = self.is_well(number) && !listener.forgives;
+        let Some(promise) = note.promise.filter(|_| well) else {
+            return false;
+        };
+        let conn = listener.conn.expect("it is well");
+        let relay = &self.relays[self.conns[conn].relay];
+        let whole = relay.whole_from.max(self.relays[promise.relay].whole_from);
+        self.now > promise.due.max(listener.ok_from).max(whole) + SOON
+    }
+
+    /// J8: an isolated relay tells all streams at once.
+    fn check_told_degraded(&mut self, relay: usize) {
+        let (now, place) = (self.local(relay), &self.relays[relay]);
+        let Some(run) = place
+            .run
+            .as_ref()
+            .filter(|_| place.paused_until <= self.now)
+        else {
+            return;
+        };
+        // It may have been paused until now.
+        let told_by = run.own.isolated_from() + TOLD;
+        if now <= told_by || place.paused_until + TOLD > self.now {
+            return;
+        }
+        let mut streams = run.streams.values();
+        let reads = |until: Tick| until + TOLD <= self.now;
+        let untold = |stream: &&super::streams::Stream| {
+            reads(stream.blocked_until) && stream.degraded == Some(false)
+        };
+        if streams.any(|stream| untold(&stream)) {
+            self.violate(|| format!("J8: relay {relay} is isolated, and a stream is not told"));
+        }
+    }
+
+    /// J2: no relay counts more than was notified.
+    fn check_sums(&mut self) {
+        for relay in 0..self.relays.len() {
+            for (queue, sums) in self.sums_of(relay) {
+                let all = self.oracle.notified.get(&queue).copied();
+                let all = all.unwrap_or_default();
+                let more = sums.notifications > all.notifications
+                    || sums.payload_size > all.payload_size
+                    || sums.messages > all.messages;
+                if more {
+                    self.violate(|| {
+                        format!(
+                            "J2: relay {relay} counts too much in queue {queue}: {sums:?}, {all:?}"
+                        )
+                    });
+                }
+            }
+        }
+    }
+
+    pub(super) fn sums_of(&self, relay: usize) -> Vec<(usize, Sums)> {
+        let now = self.local(relay);
+        let Some(run) = &self.relays[relay].run else {
+            return Vec::new();
+        };
+        let views = run.hub.queues("", usize::MAX, now).into_iter();
+        let sums = views.filter_map(|view| {
+            let queue = self.queues.find(&view.address)?;
+            let sums = Sums {
+                notifications: view.notifications,
+                payload_size: view.payload_size,
+                messages: view.messages,
+            };
+            Some((queue, sums))
+        });
+        sums.collect()
+    }
+
+    /// Watches a short break of a connection in a calm time (J9).
+    pub(super) fn watch_break(&mut self, relay: usize, span: Duration, trouble: Trouble) {
+        let calm = self.last_trouble + CALM < self.now || self.troubles == 0;
+        let life = self.relays[relay].life;
+        let Some(run) = &self.relays[relay].run else {
+            return;
+        };
+        let old = run.since + CALM < self.now;
+        let short = span <= SHORT_BREAK && trouble == Trouble::Break;
+        // A client that does not tell of its connect sends its next heartbeat a second later.
+        if !short || !calm || !old || self.plan.events_hidden {
+            return;
+        }
+        let stats = run.node.stats();
+        self.broker.ports[relay].missed.clear();
+        let number = self.troubles + 1;
+        self.break_watch = Some(BreakWatch {
+            number,
+            relay,
+            life,
+            resyncs_of_all: stats.resyncs_of_all,
+            resynced_queues: stats.resynced_queues,
+        });
+        self.after(span + CALM, Event::BreakSettled(number));
+    }
+
+    /// J9: after a short break only queues of missed frames were resynchronized.
+    pub(super) fn check_break(&mut self, number: u64) {
+        let Some(watch) = self.break_watch.take_if(|watch| watch.number == number) else {
+            return;
+        };
+        let relay = &self.relays[watch.relay];
+        let (Some(run), true) = (&relay.run, self.troubles == number) else {
+            return;
+        };
+        if relay.life != watch.life {
+            return;
+        }
+        let stats = run.node.stats();
+        let queues = stats.resynced_queues - watch.resynced_queues;
+        let missed = self.broker.ports[watch.relay].missed.len() as u64;
+        let all = stats.resyncs_of_all - watch.resyncs_of_all;
+        self.totals.count("short breaks", 1);
+        if all > 0 || queues > missed {
+            self.violate(|| {
+                format!(
+                    "J9: after a short break {all} resyncs of all and {queues} of {missed} queues"
+                )
+            });
+        }
+    }
+
+    /// The listener has a stream at a relay since the restoration, and its tokens are of that
+    /// memory: earlier messages are not promised.
+    pub(super) fn forgive(&mut self, number: usize, life: u64) {
+        let now = self.now;
+        if self.listeners[number].life != life {
+            return;
+        }
+        self.listeners[number].forgives = false;
+        for (message, note) in &mut self.oracle.open {
+            if note.visible_at <= now && note.listeners.remove(&number) {
+                self.excused.insert(*message);
+            }
+        }
+        self.log
+            .say(|| format!("forgiven: listener {number} at {:.3} s", seconds(now)));
+    }
+}

@@ -1,0 +1,321 @@
+//! The workload and the troubles, each with the time until which the promise is put off.
+
+use std::time::Duration;
+
+use super::{
+    check::{HEARD, HEARD_AFTER_DEATH, HEARD_ALL, HEARD_FLAPPED, HEARD_TWICE},
+    plan::{Trouble, Work},
+    world::{Event, World},
+};
+use crate::{base::clock::Tick, sim::plan::address};
+
+/// A relay that was cut off for longer than this may be isolated: its newest own heartbeat was sent
+/// up to a second earlier.
+const MAY_ISOLATE: Duration = Duration::from_millis(2_300);
+/// A second isolation within a minute ends later.
+const FLAPS: Duration = Duration::from_secs(80);
+/// A relay is missing after four heartbeats.
+const MISSING: Duration = Duration::from_secs(8);
+/// The other server may not know of the interest for this long.
+const INTEREST: Duration = Duration::from_millis(500);
+
+impl World {
+    /// The next operation, and after a gap the one after it.
+    pub(super) fn work(&mut self) {
+        if self.healed {
+            return;
+        }
+        let gap = self.plan.work_gap;
+        self.within_millis(gap, Event::Work);
+        let work = self.plan.works[self.rng.usize(0..self.plan.works.len())];
+        self.operate(work);
+    }
+
+    pub(super) fn operate(&mut self, work: Work) {
+        if self.listeners.iter().any(|one| one.forgives) {
+            return;
+        }
+        let queue = self.rng.usize(0..self.queues.list.len());
+        match work {
+            Work::Put => self.put(queue, Duration::ZERO),
+            Work::PutTwice => {
+                self.put(queue, Duration::ZERO);
+                self.put(queue, Duration::ZERO);
+            }
+            Work::Burst => {
+                for _ in 0..self.rng.usize(2..20) {
+                    let queue = self.rng.usize(0..self.queues.list.len());
+                    self.put(queue, Duration::ZERO);
+                }
+            }
+            Work::PutDelayed => {
+                let delay = Duration::from_millis(self.rng.u64(200..15_000));
+                self.put(queue, delay);
+            }
+            Work::FreshQueue => {
+                let number = self.queues.list.len();
+                let queue = match number < 40 {
+                    true => self.queues.add(address(&format!("q{number}")), false),
+                    false => queue,
+                };
+                self.put(queue, Duration::ZERO);
+            }
+        }
+    }
+
+    /// The next trouble, often with a second one at the same time.
+    pub(super) fn trouble(&mut self) {
+        if self.healed || self.plan.troubles.is_empty() {
+            return;
+        }
+        let gap = self.plan.trouble_gap;
+        self.within_millis(gap, Event::Trouble);
+        let count = 1 + usize::from(self.rng.u32(0..3) == 0);
+        for _ in 0..count {
+            let trouble = self.plan.troubles[self.rng.usize(0..self.plan.troubles.len())];
+            self.strike(trouble);
+        }
+        // Events in the middle of a trouble find most.
+        if self.rng.bool() {
+            self.within_millis(2_000, Event::Operate(Work::Put));
+        }
+    }
+
+    fn begins(&mut self, trouble: Trouble, relay: usize) {
+        self.troubles += 1;
+        self.last_trouble = self.now;
+        self.totals.count(trouble.name(), 1);
+        self.log.note(self.now, trouble.name(), &[relay as u64]);
+    }
+
+    fn strike(&mut self, trouble: Trouble) {
+        let relay = self.rng.usize(0..self.relays.len());
+        let span = self.span();
+        let until = self.now + span;
+        match trouble {
+            Trouble::DropBefore => {
+                self.begins(trouble, relay);
+                self.broker.ports[relay].drops_up_until = until;
+                self.cut_off(relay, span);
+            }
+            Trouble::DropInClient => {
+                self.begins(trouble, relay);
+                self.broker.ports[relay].drops_down_until = until;
+                self.cut_off(relay, span);
+            }
+            Trouble::DropBetween | Trouble::Parted => {
+                self.begins(trouble, relay);
+                match trouble {
+                    Trouble::Parted => self.broker.parted_until = until,
+                    _ => self.broker.drops_between_until = until,
+                }
+                (0..self.relays.len()).for_each(|relay| self.cut_off(relay, span));
+            }
+            Trouble::Delay => {
+                self.begins(trouble, relay);
+                self.broker.ports[relay].late_until = until;
+                let late = span + Duration::from_secs(7);
+                (0..self.relays.len()).for_each(|relay| self.cut_off(relay, late));
+            }
+            Trouble::Break | Trouble::BreakUp | Trouble::BreakDown => {
+                self.cut(relay, span, trouble);
+            }
+            Trouble::ServerRestart => self.server_restarts(span),
+            Trouble::Copies => {
+                self.begins(trouble, relay);
+                self.broker.copies_until = self.broker.copies_until.max(until);
+            }
+            Trouble::Crash | Trouble::Restore if self.may_crash() => {
+                self.begins(trouble, relay);
+                self.relays[relay].restore_next = trouble == Trouble::Restore;
+                self.relay_crashes(relay);
+            }
+            Trouble::ComesAndGoes if self.may_crash() => self.come_and_go(relay),
+            Trouble::Pause => self.pause(relay),
+            Trouble::StreamBreak | Trouble::SlowReader => self.trouble_stream(trouble),
+            Trouble::ListenerCrash => {
+                let listener = self.rng.usize(0..self.listeners.len());
+                self.begins(trouble, listener);
+                self.listener_crashes(listener);
+            }
+            // These happen at their moment: see `strikes`.
+            _ => {}
+        }
+    }
+
+    /// Returns whether a trouble happens that has to come at this moment.
+    pub(super) fn strikes(&mut self, trouble: Trouble) -> bool {
+        self.plan.may(trouble) && !self.healed && self.may_crash() && self.rng.u32(0..12) == 0 && {
+            self.begins(trouble, 0);
+            true
+        }
+    }
+
+    pub(super) fn crash_at_once(&mut self, relay: usize) {
+        self.at(self.now, Event::RelayCrashes(relay));
+    }
+
+    /// One relay always runs.
+    fn may_crash(&self) -> bool {
+        let running = self.relays.iter().filter(|relay| relay.run.is_some());
+        running.count() >= 2
+    }
+
+    /// Chooses a duration: short ones are as frequent as long ones.
+    fn span(&mut self) -> Duration {
+        let longest = [200, 1_500, 3_000, 5_000, 12_000][self.rng.usize(0..5)];
+        let shortest = match self.plan.events_hidden && self.plan.has_deaths() {
+            // A break that no own message falls into, and that the client does not tell, is noticed
+            // by nothing (limit 2 of the promise).
+            true => 1_500,
+            false => 20,
+        };
+        Duration::from_millis(self.rng.u64(shortest..=longest.max(shortest)))
+    }
+
+    /// Breaks a relay's connection: both ways, or one.
+    pub(super) fn cut(&mut self, relay: usize, span: Duration, trouble: Trouble) {
+        self.watch_break(relay, span, trouble);
+        self.begins(trouble, relay);
+        let until = self.now + span;
+        let port = &mut self.broker.ports[relay];
+        match trouble {
+            Trouble::BreakUp => port.cut_up = true,
+            Trouble::BreakDown => port.cut_down = true,
+            _ => self.break_connection(relay, span),
+        }
+        let port = &mut self.broker.ports[relay];
+        port.back_at = port.back_at.max(until);
+        self.at(until, Event::Connects(relay));
+        self.cut_off(relay, span);
+    }
+
+    fn server_restarts(&mut self, span: Duration) {
+        let server = self.rng.usize(0..self.broker.up_from.len());
+        self.begins(Trouble::ServerRestart, server);
+        let up_from = &mut self.broker.up_from[server];
+        *up_from = (*up_from).max(self.now + span);
+        for relay in 0..self.relays.len() {
+            let port = &self.broker.ports[relay];
+            if port.connected && port.server == server {
+                let away = Duration::from_millis(self.rng.u64(50..2_000));
+                self.break_connection(relay, away);
+            }
+            self.cut_off(relay, span + Duration::from_secs(2));
+        }
+    }
+
+    fn pause(&mut self, relay: usize) {
+        self.begins(Trouble::Pause, relay);
+        let longest = [3_000, 10_000, 60_000][self.rng.usize(0..3)];
+        let span = Duration::from_millis(self.rng.u64(1_000..=longest));
+        let until = &mut self.relays[relay].paused_until;
+        *until = (*until).max(self.now + span);
+        self.cut_off(relay, span);
+    }
+
+    fn trouble_stream(&mut self, trouble: Trouble) {
+        let number = self.rng.usize(0..self.listeners.len());
+        let Some(id) = self.listeners[number].conn else {
+            return;
+        };
+        self.begins(trouble, number);
+        if trouble == Trouble::StreamBreak {
+            return self.reset_conn(id);
+        }
+        let until = self.now + Duration::from_millis(self.rng.u64(100..5_000));
+        let relay = self.conns[id].relay;
+        let run = self.relays[relay].run.as_mut();
+        if let Some(stream) = run.and_then(|run| run.streams.get_mut(&id)) {
+            stream.blocked_until = until;
+            let listener = &mut self.listeners[number];
+            listener.ok_from = listener.ok_from.max(until);
+        }
+    }
+
+    /// A relay is away; another one is cut off. Meanwhile the first one starts, gives an OK and
+    /// dies.
+    fn come_and_go(&mut self, relay: usize) {
+        self.begins(Trouble::ComesAndGoes, relay);
+        let other = (relay + 1) % self.relays.len();
+        self.relay_crashes(relay);
+        self.after_millis(8_000, Event::Cut(other, Duration::from_secs(7)));
+        self.after_millis(8_500, Event::RelayStarts(relay));
+        self.after_millis(11_000, Event::Aim(Some(relay)));
+        for at in [11_100, 11_600, 12_200] {
+            self.after_millis(at, Event::Operate(Work::Put));
+        }
+        self.after_millis(12_800, Event::Aim(None));
+        self.after_millis(13_000, Event::RelayCrashes(relay));
+    }
+
+    /// A relay misses messages for this long, or nobody receives its own.
+    fn cut_off(&mut self, number: usize, span: Duration) {
+        let end = self.now + span + INTEREST;
+        let deaths = self.last_death.is_some_and(|at| at + MISSING > self.now);
+        let flapped = self.relays.iter().any(|relay| relay.flapped);
+        let relay = &mut self.relays[number];
+        let isolates = span > MAY_ISOLATE;
+        let again = relay.cut_until + FLAPS > self.now && relay.cut_until > Tick::default();
+        let bound = match () {
+            () if deaths && flapped => HEARD_FLAPPED,
+            () if isolates && again => HEARD_TWICE,
+            () if deaths => HEARD_AFTER_DEATH,
+            () if isolates => HEARD_ALL,
+            () => HEARD,
+        };
+        if isolates {
+            relay.cut_until = relay.cut_until.max(end);
+            relay.flapped = true;
+        }
+        relay.whole_from = relay.whole_from.max(end + bound);
+    }
+
+    pub(super) fn relay_has_started(&mut self, number: usize) {
+        // It connects within a second.
+        let end = self.now + Duration::from_secs(1) + INTEREST;
+        let relay = &mut self.relays[number];
+        relay.whole_from = relay.whole_from.max(end + HEARD_ALL);
+    }
+
+    pub(super) fn relay_has_died(&mut self, number: usize) {
+        self.last_death = Some(self.now);
+        let flapped = self.relays[number].flapped;
+        let bound = match flapped {
+            true => HEARD_FLAPPED,
+            false => HEARD_AFTER_DEATH,
+        };
+        if self.relays[number].restore_next {
+            for listener in 0..self.listeners.len() {
+                let one = &self.listeners[listener];
+                let knows = one.relay == number || one.ok_from > self.now;
+                let knows = knows || !self.is_well(listener);
+                self.listeners[listener].forgives = knows && one.session.is_some();
+            }
+        }
+        for relay in &mut self.relays {
+            let heard = relay.cut_until.max(relay.paused_until).max(self.now);
+            relay.whole_from = relay.whole_from.max(heard + bound);
+        }
+        let longest = match (self.healed, self.relays[number].restore_next) {
+            (true, _) => 500,
+            (_, true) => 2_000,
+            _ => 12_000,
+        };
+        self.within_millis(longest, Event::RelayStarts(number));
+    }
+
+    /// The troubles stop.
+    pub(super) fn heal(&mut self) {
+        self.healed = true;
+        if !self.plan.heals {
+            return;
+        }
+        self.log.note(self.now, "heals", &[]);
+        for relay in 0..self.relays.len() {
+            if self.relays[relay].run.is_none() {
+                self.within_millis(500, Event::RelayStarts(relay));
+            }
+        }
+    }
+}
