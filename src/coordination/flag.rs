@@ -14,6 +14,11 @@ pub(crate) mod document;
 mod entry;
 mod event;
 mod expiry;
+#[cfg_attr(
+    not(feature = "nats"),
+    allow(dead_code, reason = "only a relay of a cluster uses it")
+)]
+mod hints;
 mod keyed_mutex;
 mod local;
 mod presence;
@@ -33,7 +38,7 @@ mod tests;
 use tokio::sync::Notify;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     task::{Poll, Waker},
     time::SystemTime,
 };
@@ -41,6 +46,11 @@ use std::{
 use futures_util::TryStreamExt as _;
 
 pub(crate) use self::document::FOLDER;
+#[cfg_attr(
+    not(feature = "nats"),
+    allow(unused_imports, reason = "only a relay of a cluster uses it")
+)]
+pub(crate) use self::hints::FlagHints;
 pub(crate) use self::{
     background::{FlagTimers, start},
     event::Event,
@@ -119,6 +129,8 @@ struct Inner {
     refresh_reads: usize,
     /// Watched flags may have changed: they are read before the next interval.
     refresh_requested: Notify,
+    /// The writes for the other relays; empty where the relay is alone.
+    hints: OnceLock<FlagHints>,
     fault: Fault,
 }
 
@@ -133,6 +145,7 @@ impl Flags {
             reads: KeyedMutex::default(),
             refresh_reads: config.refresh_reads,
             refresh_requested: Notify::new(),
+            hints: OnceLock::new(),
             fault: config.fault,
         };
         Self {

@@ -5,7 +5,7 @@
 
 use std::{fmt, sync::Arc, time::SystemTime};
 
-use super::{FlagName, GroupName, QueueAddress};
+use super::{FlagName, FlagState, GroupName, QueueAddress};
 
 /// The limits of a message between relays.
 #[derive(Debug)]
@@ -108,6 +108,30 @@ pub(crate) struct RelayStatus {
     pub(crate) streams: u64,
     pub(crate) queues: u64,
     pub(crate) degraded: bool,
+}
+
+impl FlagSet {
+    pub(crate) fn of(state: &FlagState) -> Self {
+        Self {
+            generation: state.generation,
+            set_by: state.set_by.clone(),
+            reason: state.reason.clone(),
+            set_at: state.set_at,
+            expires_at: state.expires_at,
+        }
+    }
+
+    pub(crate) fn into_state(self, name: &FlagName) -> FlagState {
+        FlagState {
+            name: name.clone(),
+            set: true,
+            generation: self.generation,
+            set_by: self.set_by,
+            reason: self.reason,
+            set_at: self.set_at,
+            expires_at: self.expires_at,
+        }
+    }
 }
 
 impl ClusterLimits {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use reveille::{
-    Client, ClusterConfig, GroupName, NatsConfig, Node, NodeConfig, Notification, RelayConfig,
-    Report, ReportState, SubscribeOptions, Subscription, WakeReason, WakeStream, WorkDetected,
+    Client, ClusterConfig, FlagName, FlagWatch, GroupName, ListenerId, NatsConfig, Node,
+    NodeConfig, Notification, RelayConfig, Report, ReportState, SubscribeOptions, Subscription,
+    UnleashOptions, WakeReason, WakeStream, WorkDetected,
 };
 use tempfile::TempDir;
 
@@ -48,6 +49,8 @@ impl Cluster {
                 },
                 ..ClusterConfig::default()
             }),
+            // Only another relay's word can bring a flag to a watcher.
+            flag_refresh: Duration::ZERO,
             ..NodeConfig::default()
         });
         let node = within("a relay", node).await.expect("started");
@@ -60,7 +63,7 @@ impl Cluster {
     }
 
     fn client(&self, relay: usize) -> Client {
-        Client::new(self.nodes[relay].url()).expect("a URL")
+        Client::new(&self.nodes[relay].url()).expect("a URL")
     }
 }
 
@@ -189,4 +192,38 @@ async fn what_is_notified_while_a_relay_is_cut_off_wakes_its_subscribers_afterwa
         within("an answer", notified).await.is_ok()
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flag_that_is_set_through_one_relay_releases_the_watchers_of_all() {
+    let cluster = Cluster::start(2).await;
+    let flag = FlagName::new("go").expect("a name");
+    let listener = ListenerId::new("parked").expect("a name");
+    let mut watch = cluster.client(1).watch_flag(flag.clone(), listener);
+    let first = within("the state", watch.next()).await.expect("not ended");
+    assert!(!first.expect("read").set);
+    let admin = cluster.client(0).flags();
+    let set = admin.unleash(&flag, &UnleashOptions::default()).await;
+    let set = set.expect("stored");
+    let told = within("the set", watch.next()).await.expect("not ended");
+    let told = told.expect("read");
+    assert_eq!((told.set, told.generation), (true, set.flag.generation));
+    // A set is told also where it is over at once (R21).
+    admin.leash(&flag).await.expect("cleared");
+    admin
+        .unleash(&flag, &UnleashOptions::default())
+        .await
+        .expect("stored");
+    admin.leash(&flag).await.expect("cleared");
+    let mut sets = Vec::new();
+    let released = async {
+        loop {
+            let state = watch.next().await.expect("not ended").expect("read");
+            sets.push(state.set);
+            if sets.contains(&true) && !state.set {
+                break;
+            }
+        }
+    };
+    within("the second set, and its end", released).await;
 }

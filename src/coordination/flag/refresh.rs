@@ -56,7 +56,7 @@ impl Flags {
     }
 
     /// Reads flags, many at a time. A flag that cannot be read does not stop the others.
-    async fn read_each(&self, names: &[FlagName], wall: SystemTime) -> Result<()> {
+    pub(super) async fn read_each(&self, names: &[FlagName], wall: SystemTime) -> Result<()> {
         let reads = names.iter().cloned().map(|name| async move {
             let _guard = self.inner.reads.lock(&name).await;
             self.inner.read_and_apply(&name, wall).await

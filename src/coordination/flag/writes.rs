@@ -79,7 +79,9 @@ impl Flags {
             self.inner.plan_write(name, current.as_ref(), options, wall)
         };
         let written = self.inner.modify(name, plan).await;
-        written.map_err(|error| self.inner.set_error(name, error))
+        let written = written.map_err(|error| self.inner.set_error(name, error))?;
+        self.note_written(name, &written.outcome.0);
+        Ok(written)
     }
 
     /// Clears a flag durably, then notifies its watchers. Clearing an unset flag is no error.
@@ -99,7 +101,9 @@ impl Flags {
         match self.inner.blobs.delete(name, None).await {
             Ok(()) => {
                 self.inner.registry().set.remove(name);
-                Ok(write.end(WriteOutcome::Unset))
+                let written = write.end(WriteOutcome::Unset);
+                self.note_written(name, &written.outcome.0);
+                Ok(written)
             }
             Err(error) => {
                 let doing = match is_refusal(&error) {

@@ -31,6 +31,8 @@ pub(crate) struct ClusterNode {
     /// The number of the newest frame, and the position in the hub's list behind it.
     newest_frame: (u64, u64),
     confirmed_position: u64,
+    /// C14: flags for the next frames.
+    flags: VecDeque<FlagHint>,
     outputs: VecDeque<Output>,
     stats: ClusterStats,
     fault: Fault,
@@ -80,6 +82,7 @@ impl ClusterNode {
             walks: Walks::default(),
             newest_frame: (0, 0),
             confirmed_position: 0,
+            flags: VecDeque::new(),
             outputs: VecDeque::new(),
             stats: ClusterStats::default(),
             fault,
@@ -111,9 +114,15 @@ impl ClusterNode {
         self.send_frame(now);
     }
 
+    /// C14: tells the other relays of flags that were written through this one.
+    pub(crate) fn add_flags(&mut self, hints: Vec<FlagHint>, now: Tick) {
+        self.flags.extend(hints);
+        self.send_frame(now);
+    }
+
     /// Returns when [`ClusterNode::on_tick`] has something to do.
     pub(crate) fn deadline(&self) -> Tick {
-        let frame = match self.hub.has_increments() {
+        let frame = match self.has_content() {
             true => self.link.frame_due_at().unwrap_or(Tick::NEVER),
             false => Tick::NEVER,
         };
@@ -146,7 +155,7 @@ impl ClusterNode {
 
     /// C15: returns whether all causes so far are confirmed.
     pub(crate) fn is_settled(&self) -> bool {
-        !self.hub.has_increments() && !self.link.is_in_flight()
+        !self.has_content() && !self.link.is_in_flight()
     }
 
     /// C15: sends the last heartbeat.
@@ -177,12 +186,22 @@ impl ClusterNode {
         self.link.received()
     }
 
+    /// Returns whether there is something for a frame.
+    fn has_content(&self) -> bool {
+        self.hub.has_increments() || !self.flags.is_empty()
+    }
+
     /// Makes a frame of the hub's increments where one is due.
     fn send_frame(&mut self, now: Tick) {
-        if self.link.frame_due_at().is_none_or(|at| now < at) || !self.hub.has_increments() {
+        if self.link.frame_due_at().is_none_or(|at| now < at) || !self.has_content() {
             return;
         }
         let mut draft = FrameDraft::new();
+        while draft.has_room()
+            && let Some(flag) = self.flags.pop_front()
+        {
+            draft.push_flag(flag);
+        }
         let mut entries = 0;
         while draft.has_room()
             && let Some(increment) = self.hub.next_increment(now)

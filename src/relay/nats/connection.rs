@@ -89,6 +89,7 @@ impl NatsConnection {
     }
 
     /// Returns a handle that publishes.
+    #[cfg(test)]
     pub(crate) fn publisher(&self) -> NatsPublisher {
         self.publisher.clone()
     }

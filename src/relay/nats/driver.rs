@@ -1,13 +1,17 @@
 //! The task of a relay in a cluster: passes messages between the broker and the machine.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
 use super::{NatsConnection, NatsMessage};
 use crate::{
-    base::{clock::Clock, log_limiter::LimitedCounts, task::Scope},
-    coordination::flag::Flags,
+    base::{
+        clock::{Clock, wall},
+        log_limiter::LimitedCounts,
+        task::Scope,
+    },
+    coordination::flag::{FlagHints, Flags},
     error::{Error, ErrorKind, Result},
     relay::{cluster::Output, link::LinkFailure, runtime::ClusterRunner},
 };
@@ -25,6 +29,8 @@ struct Driver {
     connection: NatsConnection,
     runner: ClusterRunner,
     flags: Flags,
+    /// C14: flags that were written through other relays.
+    heard: Arc<FlagHints>,
     clock: Clock,
     bad_messages: LimitedCounts<1>,
     leaving: CancellationToken,
@@ -39,15 +45,19 @@ impl ClusterDriver {
     /// Starts the task. The machine has not sent anything yet.
     pub(crate) fn start(connection: NatsConnection, runner: ClusterRunner, flags: Flags) -> Self {
         let [leaving, left, failed] = std::array::from_fn(|_| CancellationToken::new());
+        let heard = Arc::<FlagHints>::default();
+        let reader = read_flags(flags.clone(), Arc::clone(&heard));
         let driver = Driver {
             connection,
             runner,
             flags,
+            heard: Arc::clone(&heard),
             clock: Clock::new(),
             bad_messages: LimitedCounts::new(LOG_EVERY),
             leaving: leaving.clone(),
         };
         let scope = Scope::new();
+        scope.spawn(reader);
         // Without this task the relay is cut off, so its end is a failure of the relay.
         let (end, failure) = (left.clone().drop_guard(), failed.clone());
         scope.spawn(async move {
@@ -106,7 +116,7 @@ impl Driver {
 
     /// Waits for the next message or the next deadline.
     async fn step(&mut self) -> Result<()> {
-        let connected = self.connection.connected();
+        let (connected, flags) = (self.connection.connected(), self.flags.clone());
         tokio::select! {
             message = self.connection.next() => match message {
                 Some(NatsMessage::All(bytes)) => {
@@ -122,6 +132,7 @@ impl Driver {
                     return Err(ended());
                 }
             },
+            hints = flags.hints().take() => self.runner.add_flags(hints),
             () = connected.notified() => self.runner.on_tick(self.connection.connects()),
             () = self.runner.due() => self.runner.on_tick(self.connection.connects()),
         }
@@ -134,7 +145,8 @@ impl Driver {
                 Output::Publish(bytes) => {
                     self.connection.publish(bytes);
                 }
-                Output::Flags(_) | Output::ReadFlags => self.flags.refresh_soon(),
+                Output::Flags(hints) => hints.into_iter().for_each(|hint| self.heard.add(hint)),
+                Output::ReadFlags => self.flags.refresh_soon(),
                 Output::End(LinkFailure::SecondMachine) => {
                     tracing::error!(
                         "another machine runs this life of the relay: it is a copy of this one; \
@@ -150,6 +162,17 @@ impl Driver {
     fn note_bad_message(&self, error: &Error) {
         if let Some(suppressed) = self.bad_messages.note(0, self.clock.now()) {
             tracing::warn!(%error, suppressed, "a message of the cluster is dropped");
+        }
+    }
+}
+
+/// Tells this relay's watchers of flags that were written through other relays. The store may be
+/// slow, and the task of the cluster must not wait for it.
+async fn read_flags(flags: Flags, heard: Arc<FlagHints>) {
+    loop {
+        let hints = heard.take().await;
+        if let Err(error) = flags.apply_hints(hints, wall()).await {
+            tracing::warn!(%error, "flags of another relay could not be read; the refresh reads them");
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::{
         cluster::{ClusterNode, ClusterStats, Output},
         link::{LinkConfig, PeerStats},
     },
-    types::cluster::LifeId,
+    types::cluster::{FlagHint, LifeId},
 };
 
 /// When publishers are answered.
@@ -165,6 +165,11 @@ impl ClusterRunner {
     /// Does the due work; also called when the client has connected.
     pub(crate) fn on_tick(&mut self, connects: u64) {
         self.run(|node, now, rng| node.on_tick(connects, now, rng));
+    }
+
+    /// Tells the other relays of flags that were written through this one.
+    pub(crate) fn add_flags(&mut self, hints: Vec<FlagHint>) {
+        self.run(|node, now, _| node.add_flags(hints, now));
     }
 
     pub(crate) fn next_output(&mut self) -> Option<Output> {

@@ -285,9 +285,9 @@ fn a_resync_does_not_postpone_forgetting() {
 fn one_member_of_each_group_checks_after_a_resync() {
     let hub = clustered();
     let members = [1, 2].map(|_| subscribe_with(&hub, &in_group("workers", &["a"]), START));
-    members
-        .each_ref()
-        .map(|member| take_sent(&hub, member, START));
+    for member in &members {
+        take_sent(&hub, member, START);
+    }
     let drained = report("a", ReportState::Drained, 0, number());
     say(&hub, &members[0], &drained, START);
     resync(&hub, &["a"]);
@@ -508,9 +508,9 @@ fn served_causes_that_no_member_reports_are_passed_on_once() {
         assert_eq!(served(&hub), ["workers"]);
         let mut passed_on = Vec::new();
         for second in 1..20 {
-            members
-                .each_ref()
-                .map(|member| take_sent(&hub, member, START));
+            for member in &members {
+                take_sent(&hub, member, START);
+            }
             hub.fire(after(second * SECOND));
             passed_on.extend(increments(&hub));
         }

@@ -1,0 +1,99 @@
+//! Flags that were written through a relay, for the other relays of a cluster (C14).
+//!
+//! A hint never replaces the store: the receiver counts it as a write that ended (R20), tells its
+//! watchers of a set that they have not seen (R21), and then reads the flag. Hints of one flag
+//! conflate to its newest set and its present state.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Mutex,
+    time::SystemTime,
+};
+
+use tokio::sync::Notify;
+
+use super::{Flags, registry::WriteOutcome, writes::WriteGuard};
+use crate::{
+    base::sync::lock,
+    error::Result,
+    types::{
+        FlagName, FlagState,
+        cluster::{FlagHint, FlagSet},
+    },
+};
+
+/// Hints that wait for their receiver: at most one for each flag.
+#[derive(Debug, Default)]
+pub(crate) struct FlagHints {
+    waiting: Mutex<BTreeMap<FlagName, FlagHint>>,
+    changed: Notify,
+}
+
+impl FlagHints {
+    pub(crate) fn add(&self, hint: FlagHint) {
+        match lock(&self.waiting).entry(hint.name.clone()) {
+            Entry::Vacant(place) => {
+                place.insert(hint);
+            }
+            Entry::Occupied(mut place) => {
+                let known = place.get_mut();
+                known.newest_set = hint.newest_set.or(known.newest_set.take());
+                known.set_now = hint.set_now;
+            }
+        }
+        self.changed.notify_one();
+    }
+
+    /// Waits until there are hints, and takes them. Cancel safe.
+    pub(crate) async fn take(&self) -> Vec<FlagHint> {
+        loop {
+            let taken = std::mem::take(&mut *lock(&self.waiting));
+            if !taken.is_empty() {
+                return taken.into_values().collect();
+            }
+            self.changed.notified().await;
+        }
+    }
+}
+
+impl Flags {
+    /// Returns the hints of writes from now on; the caller takes them from time to time.
+    pub(crate) fn hints(&self) -> &FlagHints {
+        self.inner.hints.get_or_init(FlagHints::default)
+    }
+
+    /// Notes a write for the other relays, where there are any.
+    pub(super) fn note_written(&self, name: &FlagName, state: &FlagState) {
+        if let Some(hints) = self.inner.hints.get() {
+            hints.add(FlagHint {
+                name: name.clone(),
+                newest_set: state.set.then(|| FlagSet::of(state)),
+                set_now: state.set,
+            });
+        }
+    }
+
+    /// Takes the hints of another relay: tells this relay's watchers of a set that they have not
+    /// seen, then reads the flags. Flags without a watcher are left out.
+    ///
+    /// # Errors
+    /// The store's error. The next refresh reads these flags again.
+    pub(crate) async fn apply_hints(&self, hints: Vec<FlagHint>, wall: SystemTime) -> Result<()> {
+        let mut names = Vec::with_capacity(hints.len());
+        for hint in hints {
+            let watch = self.inner.registry().watched_generation(&hint.name);
+            let Some(known) = watch else { continue };
+            let write = WriteGuard::begin(&self.inner, &hint.name);
+            match hint.newest_set {
+                Some(set) if known != Some(set.generation) => {
+                    let outcome = WriteOutcome::Unleashed(set.into_state(&hint.name));
+                    write.end(outcome).wake_watchers().await;
+                }
+                // Dropped, it counts as a write with an unknown outcome: earlier reads do not count.
+                _ => drop(write),
+            }
+            names.push(hint.name);
+        }
+        self.read_each(&names, wall).await
+    }
+}
