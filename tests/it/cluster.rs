@@ -1,5 +1,7 @@
 //! Relays in a cluster over a real NATS server: nodes of this process, with clients of their own.
 
+mod processes;
+
 use std::time::Duration;
 
 use reveille::{

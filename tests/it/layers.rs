@@ -6,7 +6,7 @@ use crate::sources::{Source, read, used};
 
 /// The layers of docs/architecture.md, from the lowest up. A module imports from lower ones only. A
 /// wing with several modules is named with the module.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     (
         "base",
         &[
@@ -44,6 +44,7 @@ const LAYERS: [(&str, &[&str]); 10] = [
             "listener/scaling",
         ],
     ),
+    ("joined cores", &["relay/cluster"]),
     ("stores", &["store", "relay/auth", "relay/runtime"]),
     (
         "on stores",
