@@ -55,9 +55,6 @@ async fn reason_of(
         _ => {}
     }
     let text = one_line(error);
-    if text.to_lowercase().contains("authentication") {
-        return Err(denied(config, &format!("{host} ({text})")));
-    }
     if let Some(refused) = tls_error(error).and_then(|error| tls_fault(config, &host, error)) {
         return Err(refused);
     }
