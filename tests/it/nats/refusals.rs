@@ -162,7 +162,10 @@ async fn a_store_on_one_machine_and_a_missing_sentinel_are_warned_of() {
     command.stderr(std::fs::File::create(&log).expect("created"));
     let mut relay = command.kill_on_drop(true).spawn().expect("it starts");
     let shown = || std::fs::read_to_string(&log).expect("text");
-    until("the relay serves", async || shown().contains("listening")).await;
+    until("the relay serves", async || {
+        shown().contains("reveille serves")
+    })
+    .await;
     relay.kill().await.expect("it runs");
     for words in [
         "all relays of a cluster must share one store",
