@@ -9,6 +9,8 @@
 mod broker;
 mod check;
 mod clients;
+mod composites;
+mod groups;
 mod link;
 mod listener;
 mod oracle;

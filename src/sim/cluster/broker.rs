@@ -1,7 +1,7 @@
 //! The model broker: one or two servers, at most once.
 //!
-//! The order is kept for each pair of a sending and a receiving connection. A broken connection
-//! loses its messages in flight, in both directions or in one. The other server forwards a message
+//! A server passes messages on in the order of their arrival, to each connection and to the other
+//! server. A broken connection loses its messages in flight, in both directions or in one. The other server forwards a message
 //! from 0 to 500 ms after a relay's connect on: until then it does not know of the interest.
 
 use std::{collections::BTreeMap, rc::Rc, time::Duration};
@@ -25,8 +25,10 @@ pub(super) struct Broker {
     pub(super) copies_until: Tick,
     copies: Duration,
     connections: u64,
-    /// When the newest message of a pair of connections arrives.
-    pairs: BTreeMap<(u64, u64), Tick>,
+    /// When the newest message of each receiving connection arrives.
+    arrivals: BTreeMap<u64, Tick>,
+    /// When the newest message between two servers arrives, by its first server.
+    routed: Vec<Tick>,
 }
 
 /// A relay's client of the broker.
@@ -68,7 +70,7 @@ pub(super) struct Content {
     pub(super) life: LifeId,
     pub(super) kind: Kind,
     /// The hashes of a frame's queues.
-    queues: Vec<u64>,
+    pub(super) queues: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +99,8 @@ impl Broker {
             },
             copies: copies.unwrap_or(Duration::from_millis(400)),
             connections: 0,
-            pairs: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            routed: vec![Tick::default(); servers],
         }
     }
 }
@@ -149,36 +152,44 @@ impl World {
             return;
         }
         let server = sender.server;
+        let mut others = Vec::new();
         for to in 0..self.relays.len() {
             let port = &self.broker.ports[to];
-            if !port.connected {
-                self.note_missed(to, packet);
-                continue;
+            match () {
+                () if !port.connected => self.note_missed(to, packet),
+                () if port.server == server => self.forward(packet, to),
+                () if self.now < port.interest_from => self.note_missed(to, packet),
+                () if !self.is_lost_between() => others.push(to),
+                () => {}
             }
-            let other = port.server != server;
-            if other && self.is_lost_between(to) {
-                continue;
-            }
-            self.forward(packet, to, other);
+        }
+        if !others.is_empty() {
+            let way = self.way(packet.from);
+            let newest = &mut self.broker.routed[server];
+            *newest = (*newest).max(self.now + way);
+            let at = *newest;
+            self.at(at, Event::AtOtherServer(others, packet.clone()));
         }
     }
 
-    fn is_lost_between(&mut self, to: usize) -> bool {
+    /// A message reaches the other server, with the relays that it is for.
+    pub(super) fn at_other_server(&mut self, relays: &[usize], packet: &Packet) {
+        for to in relays {
+            self.forward(packet, *to);
+        }
+    }
+
+    fn is_lost_between(&mut self) -> bool {
         let now = self.now;
         let unlucky = self.rng.bool();
-        now < self.broker.parted_until
-            || now < self.broker.ports[to].interest_from
-            || (now < self.broker.drops_between_until && unlucky)
+        let drops = now < self.broker.drops_between_until;
+        now < self.broker.parted_until || (drops && unlucky)
     }
 
-    fn forward(&mut self, packet: &Packet, to: usize, other: bool) {
-        let mut way = self.way(to);
-        if other {
-            way += self.way(to);
-        }
+    fn forward(&mut self, packet: &Packet, to: usize) {
+        let way = self.way(to);
         let connection = self.broker.ports[to].connection;
-        let newest = self.broker.pairs.entry((packet.connection, connection));
-        let newest = newest.or_default();
+        let newest = self.broker.arrivals.entry(connection).or_default();
         let at = (*newest).max(self.now + way);
         *newest = at;
         self.at(at, Event::AtRelay(to, connection, packet.clone()));

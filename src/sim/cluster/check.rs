@@ -7,11 +7,11 @@ use super::{
     plan::Trouble,
     world::{Event, World, seconds},
 };
-use crate::base::clock::Tick;
+use crate::{base::clock::Tick, relay::hub::QueueStats, types::cluster::queue_hash};
 
 /// A wake-up over the broker arrives, and its get is issued, within this time where nothing is
 /// wrong.
-const SOON: Duration = Duration::from_millis(400);
+pub(super) const SOON: Duration = Duration::from_millis(400);
 /// After a relay hears again: CATCH_UP on the queues of missed frames.
 pub(super) const HEARD: Duration = Duration::from_millis(1_200);
 /// On all queues.
@@ -24,6 +24,10 @@ pub(super) const HEARD_AFTER_DEATH: Duration = Duration::from_millis(8_500);
 pub(super) const HEARD_FLAPPED: Duration = Duration::from_secs(40);
 /// Streams are told of an isolation within this time.
 const TOLD: Duration = Duration::from_secs(1);
+/// Two machines of one life notice each other by their next heartbeats and frames.
+const CLONED: Duration = Duration::from_secs(5);
+/// A queue is forgotten this much after its time.
+const FORGOTTEN: Duration = Duration::from_secs(3);
 /// The interval between two checks.
 const EVERY: Duration = Duration::from_millis(200);
 /// J9: a break of this length isolates no relay. The newest own heartbeat that came back is up to
@@ -46,6 +50,9 @@ impl World {
     pub(super) fn check(&mut self) {
         self.after(EVERY, Event::Check);
         self.check_looks();
+        self.check_owed_looks();
+        self.check_clones();
+        self.check_forgotten();
         for relay in 0..self.relays.len() {
             self.check_told_degraded(relay);
         }
@@ -56,6 +63,9 @@ impl World {
 
     /// J1: each listener looks at the queue of each message after it was put.
     fn check_looks(&mut self) {
+        if let Some((message, group)) = self.late_group() {
+            self.violate(|| format!("J1: no member of {group} looks for message {message}"));
+        }
         let late = self.oracle.open.iter().find_map(|(message, note)| {
             let mut listeners = note.listeners.iter().copied();
             let late = listeners.find(|number| self.is_late(note, *number))?;
@@ -69,6 +79,73 @@ impl World {
                 )
             });
         }
+    }
+
+    /// C2: of two machines that run one life, one ends.
+    fn check_clones(&mut self) {
+        for (one, first) in self.relays.iter().enumerate() {
+            let Some(run) = first.run.as_ref() else {
+                continue;
+            };
+            let clone = self
+                .relays
+                .iter()
+                .enumerate()
+                .skip(one + 1)
+                .find(|(_, other)| {
+                    let same = other.run.as_ref().filter(|other| other.epoch == run.epoch);
+                    let since = same.map(|same| same.since.max(run.since));
+                    let whole = first.whole_from.max(other.whole_from);
+                    since.is_some_and(|since| self.now > since.max(whole) + CLONED)
+                });
+            if let Some((other, _)) = clone {
+                return self.violate(|| format!("C2: relays {one} and {other} run one life"));
+            }
+        }
+    }
+
+    /// R3: a queue that only patterns match is forgotten, however often there are resyncs.
+    fn check_forgotten(&mut self) {
+        let keep = self.plan.forget_after * 13 / 10 + FORGOTTEN;
+        let grouped = self.plan.listeners.iter().any(|one| one.group.is_some());
+        if grouped || keep > self.plan.active {
+            return;
+        }
+        let settled = self.all_settled(keep);
+        for relay in 0..self.relays.len() {
+            let kept = self.kept_entry(relay, keep);
+            if let Some(view) = kept.filter(|_| settled) {
+                self.violate(|| format!("R3: relay {relay} keeps an idle queue: {view:?}"));
+            }
+        }
+    }
+
+    /// Returns an entry that has had no cause for so long.
+    fn kept_entry(&mut self, relay: usize, keep: Duration) -> Option<QueueStats> {
+        let (real, now) = (self.now, self.local(relay));
+        let run = self.relays[relay].run.as_mut()?;
+        let mut kept = None;
+        for view in run.hub.queues("", usize::MAX, now) {
+            let hash = queue_hash(&view.address);
+            let made = *run.entries.entry(hash).or_insert(real);
+            let caused = self.oracle.caused_at.get(&hash).copied();
+            let caused = caused.unwrap_or_default().max(made).max(run.fired_at);
+            let mut all = self.plan.listeners.iter().flat_map(|one| &one.selectors);
+            let named = all.any(|one| !one.is_pattern() && one.matches(&view.address));
+            if !named && view.timers == 0 && real > caused + keep {
+                kept = Some(view);
+            }
+        }
+        kept
+    }
+
+    /// Returns whether all listeners have had their streams for this long.
+    fn all_settled(&self, span: Duration) -> bool {
+        let mut relays = self.relays.iter();
+        let calm = relays.all(|relay| relay.paused_until + span < self.now);
+        let mut all = 0..self.listeners.len();
+        calm && all
+            .all(|number| self.is_well(number) && self.listeners[number].ok_from + span < self.now)
     }
 
     fn is_late(&self, note: &Note, number: usize) -> bool {
@@ -148,7 +225,9 @@ impl World {
 
     /// Watches a short break of a connection in a calm time (J9).
     pub(super) fn watch_break(&mut self, relay: usize, span: Duration, trouble: Trouble) {
-        let calm = self.last_trouble + CALM < self.now || self.troubles == 0;
+        let mut relays = self.relays.iter();
+        let whole = relays.all(|relay| relay.whole_from + CALM / 2 < self.now);
+        let calm = whole && (self.last_trouble + CALM < self.now || self.troubles == 0);
         let life = self.relays[relay].life;
         let Some(run) = &self.relays[relay].run else {
             return;

@@ -78,12 +78,19 @@ impl World {
             return;
         };
         let content = &packet.content;
+        for hash in &content.queues {
+            self.oracle.caused_at.insert(*hash, self.now);
+        }
         if content.life == run.life_id() {
             run.own.returned(content.kind);
         }
         let taken = run.node.on_message(&packet.bytes, connects, now);
         if let Err(error) = taken {
             self.violate(|| format!("relay {relay} refuses a message: {error}"));
+        }
+        let mut runs = self.relays.iter_mut().filter_map(|one| one.run.as_mut());
+        if let Some(sender) = runs.find(|run| run.life_id() == content.life) {
+            sender.heard_by.insert(relay);
         }
         self.note_kind("received", relay, content);
         self.take_outputs(relay);
@@ -125,6 +132,10 @@ impl World {
                         self.crash_at_once(relay);
                     }
                 }
+                Output::End(failure) if self.is_cloned(relay) => {
+                    self.log.say(|| format!("relay {relay} ends: {failure:?}"));
+                    return self.relay_crashes(relay);
+                }
                 Output::End(failure) => {
                     self.violate(|| format!("C2: relay {relay} ends: {failure:?}"));
                 }
@@ -133,6 +144,11 @@ impl World {
         }
         self.answer_publishers(relay);
         self.arm_link(relay);
+    }
+
+    /// Returns whether two machines run, or have run, the life of this relay.
+    fn is_cloned(&self, relay: usize) -> bool {
+        !self.relays[relay].epoch_is_alone
     }
 
     /// Plans the machine's next call, and registers for the increments of the hub.

@@ -13,7 +13,7 @@ use crate::{
     sim::queue::MessageId,
     types::{
         ConnectionState, ListenerId, Report, ReportState, Selector, SubscribeEvent,
-        SubscribeOptions, WorkDetected,
+        SubscribeOptions, WorkDetected, cluster::queue_hash,
     },
 };
 
@@ -26,7 +26,7 @@ pub(super) struct Listener {
     pub(super) relay: usize,
     pub(super) conn: Option<ConnId>,
     /// The relay's run of its newest Welcome.
-    welcomed_by: u128,
+    pub(super) welcomed_by: u128,
     /// From then on its relay's wake-ups reach it at once.
     pub(super) ok_from: Tick,
     workers: BTreeMap<usize, Worker>,
@@ -313,6 +313,9 @@ impl World {
             .note(now, "gets", &[number as u64, queue as u64, noted]);
         self.report(number, queue, state);
         if got.is_some() {
+            // A busy listener keeps its queue in memory.
+            let hash = queue_hash(&self.queues.list[queue].address);
+            self.oracle.caused_at.insert(hash, now);
             let handling = self.plan.listeners[number].handling;
             self.within_millis(handling, Event::Handled(number, life, queue));
         }

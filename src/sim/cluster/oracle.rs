@@ -11,8 +11,8 @@ pub(super) struct Oracle {
     pub(super) open: BTreeMap<MessageId, Note>,
     /// What was notified of each queue, in all relays together.
     pub(super) notified: BTreeMap<usize, Sums>,
-    /// When a cause of the queue was last counted anywhere.
-    pub(super) caused_at: BTreeMap<usize, Tick>,
+    /// When a cause of the queue with this hash was last counted anywhere.
+    pub(super) caused_at: BTreeMap<u64, Tick>,
 }
 
 /// One message.
@@ -76,6 +76,9 @@ impl World {
     pub(super) fn looked(&mut self, number: usize, queue: usize) {
         let now = self.now;
         let group = self.plan.listeners[number].group.clone();
+        if let Some(group) = &group {
+            self.group_looked(number, group, queue);
+        }
         for note in self.oracle.open.values_mut() {
             if note.queue != queue || note.visible_at > now {
                 continue;
@@ -106,6 +109,33 @@ impl World {
             .open
             .extract_if(.., |_, note| note.promise.is_some_and(of_it));
         self.excused.extend(lost.map(|(message, _)| message));
+    }
+
+    /// Limit 2 of the promise: a relay starts, answers and ends, and another one has heard nothing of
+    /// it because of a break that does not isolate it.
+    pub(super) fn excuse_unheard(&mut self, relay: usize) {
+        let Some(run) = &self.relays[relay].run else {
+            return;
+        };
+        let unheard = (0..self.relays.len()).any(|other| {
+            let (now, run_of_other) = (self.local(other), self.relays[other].run.as_ref());
+            let connected = run_of_other.is_some_and(|other| now < other.own.isolated_from());
+            other != relay && connected && !run.heard_by.contains(&other)
+        });
+        if !unheard {
+            return;
+        }
+        let life = self.relays[relay].life;
+        let of_it = |one: Promise| (one.relay, one.life) == (relay, life);
+        let open = &mut self.oracle.open;
+        let lost = open.extract_if(.., |_, note| note.promise.is_some_and(of_it));
+        self.excused.extend(lost.map(|(message, _)| message));
+    }
+
+    /// No message so far is promised any more.
+    pub(super) fn excuse_all(&mut self) {
+        let open = std::mem::take(&mut self.oracle.open);
+        self.excused.extend(open.into_keys());
     }
 
     pub(super) fn wants(&self, number: usize, queue: usize) -> bool {

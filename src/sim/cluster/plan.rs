@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::groups;
 use crate::{
     sim::plan::{address, seconds},
     types::{GroupName, QueueAddress, Selector},
@@ -90,6 +91,12 @@ pub(super) enum Trouble {
     Restore,
     /// A new relay starts while another one is cut off, gives an OK, and ends before that is over.
     ComesAndGoes,
+    /// It starts during a short break of another one, and stays.
+    MetLate,
+    /// A relay gives an OK and ends during a short break of another one.
+    DeathInBreak,
+    /// A copy of a relay's machine runs beside it.
+    Clone,
     Pause,
     /// A stream breaks, or its client does not read.
     StreamBreak,
@@ -115,6 +122,9 @@ impl Trouble {
         Self::CrashAfterOk,
         Self::Restore,
         Self::ComesAndGoes,
+        Self::MetLate,
+        Self::DeathInBreak,
+        Self::Clone,
         Self::Pause,
         Self::StreamBreak,
         Self::SlowReader,
@@ -139,6 +149,9 @@ impl Trouble {
             Self::CrashAfterOk => "CrashAfterOk",
             Self::Restore => "Restore",
             Self::ComesAndGoes => "ComesAndGoes",
+            Self::MetLate => "MetLate",
+            Self::DeathInBreak => "DeathInBreak",
+            Self::Clone => "Clone",
             Self::Pause => "Pause",
             Self::StreamBreak => "StreamBreak",
             Self::SlowReader => "SlowReader",
@@ -163,8 +176,9 @@ impl Trouble {
                 | Self::CrashBeforeFrame
                 | Self::CrashBeforeConfirmed
                 | Self::CrashAfterOk
-                | Self::Restore
                 | Self::ComesAndGoes
+                | Self::MetLate
+                | Self::DeathInBreak
         )
     }
 
@@ -172,9 +186,15 @@ impl Trouble {
         matches!(self, Self::DropBetween | Self::Parted | Self::Copies)
     }
 
+    /// Returns whether two runs of a relay have one life: its memory is an older copy.
+    pub(super) fn copies_life(self) -> bool {
+        matches!(self, Self::Restore | Self::Clone)
+    }
+
     /// Returns whether it can lose a message between relays, or a relay's memory.
     pub(super) fn loses(self) -> bool {
         self.ends_relay()
+            || self.copies_life()
             || matches!(
                 self,
                 Self::DropBefore
@@ -203,7 +223,11 @@ impl Plan {
         let sparse = rng.u32(0..4) != 0;
         let deaths = rng.bool();
         let troubles = troubles(rng, servers, deaths);
-        let listeners = listeners(rng, &queues, sparse);
+        let fleet = rng.u32(0..3) == 0;
+        let listeners = match fleet {
+            true => groups::fleet(rng, &queues),
+            false => listeners(rng, &queues, sparse),
+        };
         let copies = servers == 2 && rng.u32(0..6) == 0;
         Self {
             relays,
@@ -254,7 +278,33 @@ impl Plan {
     pub(super) fn is_exact(&self) -> bool {
         let copies = self.copies.is_some() || self.may(Trouble::Copies);
         let lost = self.troubles.iter().any(|one| one.loses());
-        !self.may(Trouble::Restore) && !(copies && lost)
+        let copied = self.troubles.iter().any(|one| one.copies_life());
+        // A sender that goes to the other server overtakes its earlier messages.
+        !copied && !(lost && (copies || self.servers == 2))
+    }
+}
+
+impl ListenerPlan {
+    /// Chooses a listener of the queue, by its name or by a pattern.
+    pub(super) fn new(
+        rng: &mut fastrand::Rng,
+        queue: &QueueAddress,
+        queues: &[QueueAddress],
+    ) -> Self {
+        let selectors = match rng.u32(0..5) {
+            0 => vec![Selector::new("acct", "q*").expect("a selector")],
+            1 => vec![Selector::new("acct", "*").expect("a selector")],
+            2 => queues.iter().map(Selector::from).collect(),
+            _ => vec![Selector::from(queue)],
+        };
+        Self {
+            selectors,
+            group: None,
+            visibility: seconds(rng.u64(5..20)),
+            heartbeat: seconds([2, 5, 10][rng.usize(0..3)]),
+            sticky: rng.u32(0..3) == 0,
+            handling: 300,
+        }
     }
 }
 
@@ -299,20 +349,7 @@ fn listeners(rng: &mut fastrand::Rng, queues: &[QueueAddress], sparse: bool) -> 
     };
     let mut one = |number: usize| {
         let queue = &queues[number % queues.len()];
-        let selectors = match rng.u32(0..5) {
-            0 => vec![Selector::new("acct", "q*").expect("a selector")],
-            1 => vec![Selector::new("acct", "*").expect("a selector")],
-            2 => queues.iter().map(Selector::from).collect(),
-            _ => vec![Selector::from(queue)],
-        };
-        ListenerPlan {
-            selectors,
-            group: None,
-            visibility: seconds(rng.u64(5..20)),
-            heartbeat: seconds([2, 5, 10][rng.usize(0..3)]),
-            sticky: rng.u32(0..3) == 0,
-            handling: 300,
-        }
+        ListenerPlan::new(rng, queue, queues)
     };
     (0..count).map(&mut one).collect()
 }

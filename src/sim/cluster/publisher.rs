@@ -13,7 +13,7 @@ use crate::{
         oracle::later,
         queue::{Announced, MessageId},
     },
-    types::Notification,
+    types::{Notification, cluster::queue_hash},
 };
 
 /// A request for the notification of a message.
@@ -107,8 +107,8 @@ impl World {
         sums.notifications += 1;
         sums.payload_size += message as u64 + 1;
         sums.messages += 1;
-        let due = self.now + later(delay + delay / 25);
-        self.oracle.caused_at.insert(queue, due);
+        let hash = queue_hash(&self.queues.list[queue].address);
+        self.oracle.caused_at.insert(hash, self.now);
         self.after(CONFIRMED_WITHIN * 102 / 100, Event::AnswerDue(relay, life));
         if self.strikes(Trouble::CrashBeforeFrame) {
             return self.crash_at_once(relay);

@@ -2,7 +2,7 @@
 //! drivers in place of tokio, on a clock of its own.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex},
     task::{Wake, Waker},
     time::Duration,
@@ -23,7 +23,10 @@ use crate::{
         link::LinkConfig,
     },
     sim::groups,
-    types::cluster::LifeId,
+    types::{
+        GroupName,
+        cluster::{LifeId, queue_hash},
+    },
 };
 
 /// A relay's place in the cluster: its machine and its clock stay, its runs come and go.
@@ -31,7 +34,10 @@ pub(super) struct Relay {
     pub(super) clock: LocalClock,
     /// Counts its runs; 0 before the first.
     pub(super) life: u64,
-    epoch: u128,
+    pub(super) epoch: u128,
+    /// No other machine runs the life of this one, and no earlier run had it.
+    pub(super) epoch_is_alone: bool,
+    pub(super) started_at: Tick,
     pub(super) run: Option<Run>,
     pub(super) paused_until: Tick,
     /// The next run has the epoch of the last one: it continues a copy of its memory.
@@ -51,8 +57,16 @@ pub(super) struct Run {
     pub(super) epoch: u128,
     pub(super) since: Tick,
     pub(super) streams: BTreeMap<ConnId, Stream>,
+    /// The members that have had a stream here, with their groups.
+    pub(super) groups: BTreeMap<usize, GroupName>,
+    /// Since when the hub has an entry of a queue, by its hash.
+    pub(super) entries: BTreeMap<u64, Tick>,
     pub(super) unanswered: VecDeque<Unanswered>,
     pub(super) own: OwnMessages,
+    /// The relays that have received a message of this run.
+    pub(super) heard_by: BTreeSet<usize>,
+    /// When a timer last fired.
+    pub(super) fired_at: Tick,
     pub(super) link_at: Option<Tick>,
     walk: Option<Walk>,
     fanout_at: Option<Tick>,
@@ -133,6 +147,8 @@ impl Relay {
             clock: LocalClock::new(rng),
             life: 0,
             epoch: 0,
+            epoch_is_alone: true,
+            started_at: Tick::default(),
             run: None,
             paused_until: Tick::default(),
             restore_next: false,
@@ -188,7 +204,11 @@ impl World {
         if !std::mem::take(&mut relay.restore_next) {
             relay.epoch = self.rng.u128(..);
             relay.flapped = false;
+            relay.epoch_is_alone = true;
+        } else {
+            relay.epoch_is_alone = false;
         }
+        relay.started_at = self.now;
         relay.life += 1;
         relay.bell = Arc::default();
         let hub = Arc::new(Hub::new(HubConfig {
@@ -215,8 +235,12 @@ impl World {
             epoch: relay.epoch,
             since: self.now,
             streams: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            entries: BTreeMap::new(),
             unanswered: VecDeque::new(),
             own: OwnMessages::default(),
+            heard_by: BTreeSet::new(),
+            fired_at: Tick::default(),
             link_at: None,
             walk: None,
             fanout_at: None,
@@ -228,6 +252,10 @@ impl World {
         self.within_millis(1_000, Event::Connects(number));
         self.at(self.now + self.forget_every(), Event::Forget(number, life));
         self.link_soon(number);
+        if !self.relays[number].epoch_is_alone {
+            let epoch = self.relays[number].epoch;
+            self.forgive_listeners_with(epoch);
+        }
         self.relay_has_started(number);
     }
 
@@ -246,6 +274,7 @@ impl World {
                 self.within_millis(50, Event::ClientBroken(id));
             }
         }
+        self.excuse_unheard(number);
         self.stop_relay(number);
         self.break_connection(number, Duration::ZERO);
         self.relays[number].paused_until = self.now;
@@ -277,7 +306,11 @@ impl World {
             return;
         }
         run.timers_at = None;
+        let before = run.hub.stats().timed;
         run.hub.fire(now);
+        if run.hub.stats().timed > before {
+            run.fired_at = real;
+        }
         self.arm_timers(number);
     }
 
@@ -314,6 +347,10 @@ impl World {
         let (now, every) = (self.local(number), self.forget_every());
         if let Some(run) = self.relays[number].run_of(life) {
             run.hub.forget(now);
+            let left = run.hub.queues("", usize::MAX, now);
+            let left = left.iter().map(|view| queue_hash(&view.address));
+            let left: BTreeSet<u64> = left.collect();
+            run.entries.retain(|hash, _| left.contains(hash));
             self.at(self.now + every, Event::Forget(number, life));
         }
     }

@@ -87,6 +87,10 @@ impl World {
         self.conns[id].subscription = Some(number);
         if let Some(run) = &mut self.relays[relay].run {
             run.streams.insert(id, stream);
+            if let Some(group) = &options.group {
+                let number = self.conns[id].listener.0;
+                run.groups.insert(number, group.clone());
+            }
         }
         self.totals.count("streams", 1);
         self.log

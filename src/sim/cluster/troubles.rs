@@ -32,10 +32,10 @@ impl World {
     }
 
     pub(super) fn operate(&mut self, work: Work) {
-        if self.listeners.iter().any(|one| one.forgives) {
+        let queue = self.rng.usize(0..self.queues.list.len());
+        if self.is_forgiving(queue) {
             return;
         }
-        let queue = self.rng.usize(0..self.queues.list.len());
         match work {
             Work::Put => self.put(queue, Duration::ZERO),
             Work::PutTwice => {
@@ -45,7 +45,9 @@ impl World {
             Work::Burst => {
                 for _ in 0..self.rng.usize(2..20) {
                     let queue = self.rng.usize(0..self.queues.list.len());
-                    self.put(queue, Duration::ZERO);
+                    if !self.is_forgiving(queue) {
+                        self.put(queue, Duration::ZERO);
+                    }
                 }
             }
             Work::PutDelayed => {
@@ -54,13 +56,20 @@ impl World {
             }
             Work::FreshQueue => {
                 let number = self.queues.list.len();
-                let queue = match number < 40 {
+                let forgives = self.listeners.iter().any(|one| one.forgives);
+                let queue = match number < 40 && !forgives {
                     true => self.queues.add(address(&format!("q{number}")), false),
                     false => queue,
                 };
                 self.put(queue, Duration::ZERO);
             }
         }
+    }
+
+    /// Returns whether a listener of the queue may have tokens of a memory that is gone.
+    fn is_forgiving(&self, queue: usize) -> bool {
+        let mut listeners = self.listeners.iter().enumerate();
+        listeners.any(|(number, one)| one.forgives && self.wants(number, queue))
     }
 
     /// The next trouble, often with a second one at the same time.
@@ -125,12 +134,9 @@ impl World {
                 self.begins(trouble, relay);
                 self.broker.copies_until = self.broker.copies_until.max(until);
             }
-            Trouble::Crash | Trouble::Restore if self.may_crash() => {
-                self.begins(trouble, relay);
-                self.relays[relay].restore_next = trouble == Trouble::Restore;
-                self.relay_crashes(relay);
+            _ if trouble.ends_relay() || trouble.copies_life() => {
+                self.end_relay(trouble, relay);
             }
-            Trouble::ComesAndGoes if self.may_crash() => self.come_and_go(relay),
             Trouble::Pause => self.pause(relay),
             Trouble::StreamBreak | Trouble::SlowReader => self.trouble_stream(trouble),
             Trouble::ListenerCrash => {
@@ -138,8 +144,32 @@ impl World {
                 self.begins(trouble, listener);
                 self.listener_crashes(listener);
             }
-            // These happen at their moment: see `strikes`.
             _ => {}
+        }
+    }
+
+    fn end_relay(&mut self, trouble: Trouble, relay: usize) {
+        // The others happen at their moment: see `strikes`.
+        let now = matches!(
+            trouble,
+            Trouble::Crash
+                | Trouble::Restore
+                | Trouble::ComesAndGoes
+                | Trouble::MetLate
+                | Trouble::DeathInBreak
+                | Trouble::Clone
+        );
+        if !now || !self.may_crash() {
+            return;
+        }
+        self.begins(trouble, relay);
+        match trouble {
+            Trouble::Restore => self.restore(relay),
+            Trouble::ComesAndGoes => self.come_and_go(relay),
+            Trouble::MetLate => self.meet_late(relay),
+            Trouble::DeathInBreak => self.die_in_break(relay),
+            Trouble::Clone => self.clone_relay(relay),
+            _ => self.relay_crashes(relay),
         }
     }
 
@@ -188,6 +218,13 @@ impl World {
         port.back_at = port.back_at.max(until);
         self.at(until, Event::Connects(relay));
         self.cut_off(relay, span);
+        // What happens during a break and about its end finds most.
+        let millis = u64::try_from(span.as_millis()).expect("a short time");
+        self.within_millis(millis, Event::Operate(Work::Put));
+        if self.rng.u32(0..3) == 0 {
+            let about = self.rng.u64(millis.saturating_sub(300)..millis + 300);
+            self.after_millis(about, Event::BreakStreams(relay));
+        }
     }
 
     fn server_restarts(&mut self, span: Duration) {
@@ -233,22 +270,6 @@ impl World {
         }
     }
 
-    /// A relay is away; another one is cut off. Meanwhile the first one starts, gives an OK and
-    /// dies.
-    fn come_and_go(&mut self, relay: usize) {
-        self.begins(Trouble::ComesAndGoes, relay);
-        let other = (relay + 1) % self.relays.len();
-        self.relay_crashes(relay);
-        self.after_millis(8_000, Event::Cut(other, Duration::from_secs(7)));
-        self.after_millis(8_500, Event::RelayStarts(relay));
-        self.after_millis(11_000, Event::Aim(Some(relay)));
-        for at in [11_100, 11_600, 12_200] {
-            self.after_millis(at, Event::Operate(Work::Put));
-        }
-        self.after_millis(12_800, Event::Aim(None));
-        self.after_millis(13_000, Event::RelayCrashes(relay));
-    }
-
     /// A relay misses messages for this long, or nobody receives its own.
     fn cut_off(&mut self, number: usize, span: Duration) {
         let end = self.now + span + INTEREST;
@@ -285,13 +306,15 @@ impl World {
             true => HEARD_FLAPPED,
             false => HEARD_AFTER_DEATH,
         };
-        if self.relays[number].restore_next {
-            for listener in 0..self.listeners.len() {
-                let one = &self.listeners[listener];
-                let knows = one.relay == number || one.ok_from > self.now;
-                let knows = knows || !self.is_well(listener);
-                self.listeners[listener].forgives = knows && one.session.is_some();
-            }
+        let restored = self.relays[number].restore_next;
+        if restored {
+            // A frame that it sent and that was lost may not be missed any more.
+            self.excuse_all();
+            self.forgive_listeners_of(number);
+        } else if self.is_present(number) {
+            self.owe_looks(number);
+        } else {
+            self.owed_looks.retain(|(relay, ..), _| *relay != number);
         }
         for relay in &mut self.relays {
             let heard = relay.cut_until.max(relay.paused_until).max(self.now);
@@ -299,10 +322,17 @@ impl World {
         }
         let longest = match (self.healed, self.relays[number].restore_next) {
             (true, _) => 500,
-            (_, true) => 2_000,
+            (_, true) => 400,
             _ => 12_000,
         };
         self.within_millis(longest, Event::RelayStarts(number));
+    }
+
+    /// Returns whether its peers have heard the relay until now, so that its death is noticed.
+    fn is_present(&self, number: usize) -> bool {
+        let (relay, long) = (&self.relays[number], Duration::from_secs(12));
+        let trouble = relay.whole_from.max(relay.started_at + long);
+        trouble < self.now && relay.epoch_is_alone
     }
 
     /// The troubles stop.

@@ -10,6 +10,7 @@ use super::{
     broker::{Broker, Packet},
     check::BreakWatch,
     clients::{Conn, ConnId, Down, Up},
+    groups::OwedLooks,
     listener::Listener,
     oracle::Oracle,
     plan::{Plan, Trouble, Work},
@@ -47,6 +48,7 @@ pub(super) struct World {
     pub(super) troubles: u64,
     pub(super) last_trouble: Tick,
     pub(super) break_watch: Option<BreakWatch>,
+    pub(super) owed_looks: OwedLooks,
     pub(super) totals: Totals,
     /// Troubles have stopped.
     pub(super) healed: bool,
@@ -81,6 +83,7 @@ pub(super) enum Event {
     RelayCrashes(usize),
     /// A message reaches its sender's server, or a relay by a connection.
     AtServer(Packet),
+    AtOtherServer(Vec<usize>, Packet),
     AtRelay(usize, u64, Packet),
     Connects(usize),
     /// An attempt of a publisher arrives, or is answered.
@@ -102,6 +105,7 @@ pub(super) enum Event {
     /// A step of a trouble that has several.
     Cut(usize, Duration),
     Aim(Option<usize>),
+    BreakStreams(usize),
     BreakSettled(u64),
     Heal,
     Check,
@@ -142,6 +146,7 @@ impl World {
             troubles: 0,
             last_trouble: Tick::default(),
             break_watch: None,
+            owed_looks: OwedLooks::new(),
             totals: Totals::default(),
             healed: false,
             violation: None,
@@ -274,6 +279,7 @@ impl World {
             Event::RelayStarts(relay) => self.relay_starts(relay),
             Event::RelayCrashes(relay) => self.relay_crashes(relay),
             Event::AtServer(packet) => self.at_server(&packet),
+            Event::AtOtherServer(relays, packet) => self.at_other_server(&relays, &packet),
             Event::AtRelay(relay, connection, packet) => {
                 self.at_relay(relay, connection, &packet);
             }
@@ -293,6 +299,7 @@ impl World {
             Event::Trouble => self.trouble(),
             Event::Cut(relay, span) => self.cut(relay, span, Trouble::Break),
             Event::Aim(relay) => self.aimed_at = relay,
+            Event::BreakStreams(relay) => self.break_streams(relay),
             Event::BreakSettled(number) => self.check_break(number),
             Event::Heal => self.heal(),
             Event::Check => self.check(),

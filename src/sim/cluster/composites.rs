@@ -1,0 +1,103 @@
+//! Troubles that need several steps at the right times, and that chance alone rarely makes.
+
+use std::time::Duration;
+
+use super::{
+    plan::{Trouble, Work},
+    world::{Event, World},
+};
+
+impl World {
+    /// A relay is away; another one is cut off. Meanwhile the first one starts, gives an OK and
+    /// dies.
+    pub(super) fn come_and_go(&mut self, relay: usize) {
+        let other = (relay + 1) % self.relays.len();
+        self.relay_crashes(relay);
+        self.after_millis(8_000, Event::Cut(other, Duration::from_secs(7)));
+        self.after_millis(8_500, Event::RelayStarts(relay));
+        self.aim(relay, 11_000, 12_800);
+        self.after_millis(13_000, Event::RelayCrashes(relay));
+    }
+
+    /// A relay starts again, and another one does not receive its first frames.
+    pub(super) fn meet_late(&mut self, relay: usize) {
+        let other = (relay + 1) % self.relays.len();
+        self.relay_crashes(relay);
+        self.after_millis(300, Event::Cut(other, Duration::from_millis(2_200)));
+        self.after_millis(310, Event::RelayStarts(relay));
+        self.aim(relay, 1_400, 2_450);
+    }
+
+    /// A relay's OK during a short break of another one, and its end before that break is over.
+    pub(super) fn die_in_break(&mut self, relay: usize) {
+        let other = (relay + 1) % self.relays.len();
+        let span = self.rng.u64(1_500..2_300);
+        let trouble = match self.rng.bool() {
+            true => Trouble::Break,
+            false => Trouble::BreakDown,
+        };
+        self.cut(other, Duration::from_millis(span), trouble);
+        self.aim(relay, 200, span - 200);
+        let last = self.rng.u64(10..180);
+        self.after_millis(span - last, Event::RelayCrashes(relay));
+    }
+
+    /// A relay is restored. Notifications follow before its frames have their old numbers again.
+    pub(super) fn restore(&mut self, relay: usize) {
+        if self.relays[relay].run.is_none() {
+            return;
+        }
+        self.relays[relay].restore_next = true;
+        self.relay_crashes(relay);
+        self.aim(relay, 300, 4_000);
+    }
+
+    /// A copy of a relay's machine starts in the place of another relay that is away.
+    pub(super) fn clone_relay(&mut self, relay: usize) {
+        let other = (relay + 1) % self.relays.len();
+        if self.relays[relay].run.is_none() {
+            return;
+        }
+        self.relay_crashes(other);
+        self.relays[other].epoch = self.relays[relay].epoch;
+        self.relays[relay].epoch_is_alone = false;
+        self.relays[other].restore_next = true;
+        self.forgive_listeners_of(relay);
+    }
+
+    /// Publishers prefer this relay for a while, and there is work for them.
+    fn aim(&mut self, relay: usize, from: u64, to: u64) {
+        self.after_millis(from, Event::Aim(Some(relay)));
+        for _ in 0..3 {
+            let at = self.rng.u64(from..to);
+            self.after_millis(at + 1, Event::Operate(Work::Put));
+        }
+        self.after_millis(to, Event::Aim(None));
+    }
+
+    /// Listeners whose tokens may be of a memory that is gone.
+    pub(super) fn forgive_listeners_of(&mut self, relay: usize) {
+        for number in 0..self.listeners.len() {
+            let one = &self.listeners[number];
+            let knows = one.relay == relay || one.ok_from > self.now || !self.is_well(number);
+            self.listeners[number].forgives |= knows && one.session.is_some();
+        }
+    }
+
+    /// A restored relay starts: the tokens of its life may be of a memory that is gone.
+    pub(super) fn forgive_listeners_with(&mut self, epoch: u128) {
+        for listener in &mut self.listeners {
+            listener.forgives |= listener.session.is_some() && listener.welcomed_by == epoch;
+        }
+    }
+
+    /// The streams of a relay break about when its own connection is back.
+    pub(super) fn break_streams(&mut self, relay: usize) {
+        for number in 0..self.listeners.len() {
+            let conn = self.listeners[number].conn;
+            if let Some(id) = conn.filter(|id| self.conns[*id].relay == relay) {
+                self.reset_conn(id);
+            }
+        }
+    }
+}
