@@ -37,7 +37,7 @@ impl FlagHints {
             }
             Entry::Occupied(mut place) => {
                 let known = place.get_mut();
-                known.newest_set = hint.newest_set.or(known.newest_set.take());
+                known.newest_set = hint.newest_set.or_else(|| known.newest_set.take());
                 known.set_now = hint.set_now;
             }
         }

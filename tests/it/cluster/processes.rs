@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use reveille::{Client, Notification, PublisherOptions, Subscription, WakeReason, WakeStream};
+use reveille::{Client, Notification, PublisherOptions, Subscription, WakeReason};
 
 use crate::{
     binary::Binary,

@@ -7,8 +7,9 @@ use std::mem::size_of;
 
 use super::{
     super::{
-        coordinator::Coordinator, cursor::Cursor, group::Group, mailbox::Mailbox, members::Member,
-        queue_entry::QueueEntry, subscribers::Subscriber, subscription::Subscription as Stream,
+        announced::Announced, coordinator::Coordinator, cursor::Cursor, group::Group,
+        mailbox::Mailbox, members::Member, queue_entry::QueueEntry, subscribers::Subscriber,
+        subscription::Subscription as Stream,
     },
     *,
 };
@@ -56,6 +57,12 @@ fn a_queue_and_a_cursor_cost_what_is_documented() {
     assert!(of_cursor() <= 430, "{}", of_cursor());
     let stream = size_of::<Stream>() + COUNTS + size_of::<Mailbox>();
     assert!(stream <= 530, "{stream}");
+}
+
+/// What a queue with causes takes more in a cluster.
+#[test]
+fn a_queue_of_a_cluster_costs_what_is_documented() {
+    assert!(size_of::<Announced>() <= 120, "{}", size_of::<Announced>());
 }
 
 /// A node of a B-tree with eleven keys, where a tree begins.
