@@ -32,6 +32,7 @@ mod cursors;
 mod fanout;
 mod group;
 mod idle;
+mod increments;
 mod interest;
 mod mailbox;
 mod map;

@@ -147,8 +147,8 @@ impl ClusterNode {
         self.link.is_degraded(now)
     }
 
-    /// C9: returns whether the relay may serve. One that starts without a broker may after a while;
-    /// one that is cut off later may not, because the others may be connected.
+    /// C9: returns whether the relay may serve. A relay that starts without a broker may after a
+    /// while. A relay that is cut off later may not, because the others may be connected.
     pub(crate) fn is_ready(&self, now: Tick) -> bool {
         self.link.is_ready(now) && !(self.link.was_connected() && self.link.is_degraded(now))
     }

@@ -45,6 +45,8 @@ mod fanout;
 mod group;
 #[path = "idle.rs"]
 mod idle;
+#[path = "increments.rs"]
+mod increments;
 #[path = "interest.rs"]
 mod interest;
 #[path = "mailbox.rs"]

@@ -52,7 +52,7 @@ pub(crate) struct Hub {
     /// Walks that check all patterns under their own names (see `resync`).
     pub(super) pattern_resyncs: AtomicU64,
     /// The queues with causes for the other relays of a cluster.
-    pub(super) increments: Option<IncrementList>,
+    pub(super) increments: Option<IncrementList<QueueEntry>>,
     /// From this time on listeners must poll, in nanoseconds (C9).
     pub(super) degraded_from: AtomicU64,
     pub(super) eviction: Mutex<Eviction>,

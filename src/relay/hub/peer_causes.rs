@@ -1,7 +1,7 @@
 //! Causes that other relays of a cluster have counted (C3), and resyncs (C6).
 //!
 //! A frame's entry is counted like a notification of this relay: it makes an entry, and patterns are
-//! told of it. A resync counts one cause without sums: subscribers get a CATCH_UP, also one that is
+//! told of it. A resync counts one cause without sums: subscribers get a CATCH_UP, also a subscriber
 //! between two streams, because its token falls behind. Both move what the other relays know, so
 //! they are never passed on.
 

@@ -4,7 +4,7 @@
 //! that are made during a walk need none: their first subscriber gets its own CATCH_UP.
 //!
 //! A hash may name a queue that has no entry here. Then all patterns are checked under their own
-//! names. Subscribers that resume by a number meanwhile are covered as well: from the beginning of
+//! names. Subscribers that resume by a number during the walk are covered as well: from the beginning of
 //! that part a subscription checks its patterns when its queues are attached, and at its end the
 //! revision of forgotten changes is raised (see `resume`). The order matters: the revision is raised
 //! before the mark is cleared.

@@ -1,5 +1,5 @@
-//! Groups and checks of a queue in a cluster: what a frame states of them, and what is done about
-//! those of another relay's frame (C10 to C12).
+//! Groups and checks of a queue in a cluster: the statements of this relay's frames about them, and
+//! the effects of another relay's frames (C10 to C12).
 
 use std::{sync::Arc, time::Duration};
 

@@ -104,7 +104,7 @@ impl NatsConnection {
         self.publisher.connects()
     }
 
-    /// Returns what is notified when the client has connected.
+    /// Returns a signal: it is given when the client has connected.
     pub(crate) fn connected(&self) -> Arc<Notify> {
         Arc::clone(&self.publisher.events().connected)
     }
