@@ -97,6 +97,8 @@ pub(super) enum Trouble {
     DeathInBreak,
     /// A copy of a relay's machine runs beside it.
     Clone,
+    /// A relay dies while a group has no members at another one, and some return there later.
+    EmptyGroup,
     Pause,
     /// A stream breaks, or its client does not read.
     StreamBreak,
@@ -125,6 +127,7 @@ impl Trouble {
         Self::MetLate,
         Self::DeathInBreak,
         Self::Clone,
+        Self::EmptyGroup,
         Self::Pause,
         Self::StreamBreak,
         Self::SlowReader,
@@ -152,6 +155,7 @@ impl Trouble {
             Self::MetLate => "MetLate",
             Self::DeathInBreak => "DeathInBreak",
             Self::Clone => "Clone",
+            Self::EmptyGroup => "EmptyGroup",
             Self::Pause => "Pause",
             Self::StreamBreak => "StreamBreak",
             Self::SlowReader => "SlowReader",
@@ -179,6 +183,7 @@ impl Trouble {
                 | Self::ComesAndGoes
                 | Self::MetLate
                 | Self::DeathInBreak
+                | Self::EmptyGroup
         )
     }
 

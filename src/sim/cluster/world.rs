@@ -44,6 +44,8 @@ pub(super) struct World {
     /// Publishers prefer this relay for the moment.
     pub(super) aimed_at: Option<usize>,
     pub(super) last_death: Option<Tick>,
+    /// No work and no new trouble before this time.
+    pub(super) quiet_until: Tick,
     /// Counts the troubles so far.
     pub(super) troubles: u64,
     pub(super) last_trouble: Tick,
@@ -143,6 +145,7 @@ impl World {
             excused: BTreeSet::new(),
             aimed_at: None,
             last_death: None,
+            quiet_until: Tick::default(),
             troubles: 0,
             last_trouble: Tick::default(),
             break_watch: None,
