@@ -8,6 +8,14 @@ use super::{
 };
 
 impl World {
+    /// A break that isolates no relay, with work in it and nothing else for a while.
+    pub(super) fn short_break(&mut self, relay: usize) {
+        let span = Duration::from_millis(self.rng.u64(50..2_300));
+        self.totals.count(Trouble::ShortBreak.name(), 1);
+        self.cut(relay, span, Trouble::Break);
+        self.be_quiet(10_000);
+    }
+
     /// A relay is away; another one is cut off. Meanwhile the first one starts, gives an OK and
     /// dies.
     pub(super) fn come_and_go(&mut self, relay: usize) {

@@ -140,6 +140,7 @@ impl World {
             Trouble::Break | Trouble::BreakUp | Trouble::BreakDown => {
                 self.cut(relay, span, trouble);
             }
+            Trouble::ShortBreak => self.short_break(relay),
             Trouble::ServerRestart => self.server_restarts(span),
             Trouble::Copies => {
                 self.begins(trouble, relay);

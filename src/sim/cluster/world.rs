@@ -46,7 +46,8 @@ pub(super) struct World {
     pub(super) last_death: Option<Tick>,
     /// No work and no new trouble before this time.
     pub(super) quiet_until: Tick,
-    /// Counts the troubles so far.
+    /// Counts the checks, and the troubles so far.
+    pub(super) checks: u64,
     pub(super) troubles: u64,
     pub(super) last_trouble: Tick,
     pub(super) break_watch: Option<BreakWatch>,
@@ -146,6 +147,7 @@ impl World {
             aimed_at: None,
             last_death: None,
             quiet_until: Tick::default(),
+            checks: 0,
             troubles: 0,
             last_trouble: Tick::default(),
             break_watch: None,
