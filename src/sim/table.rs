@@ -4,9 +4,9 @@ mod rows;
 
 use std::fmt::Write as _;
 
-use rows::{COURIER_FAULTS, FAULTS, FLAG_FAULTS, LEASE_FAULTS, MANY_FAULTS};
+use rows::{CLUSTER_FAULTS, COURIER_FAULTS, FAULTS, FLAG_FAULTS, LEASE_FAULTS, MANY_FAULTS};
 
-use super::{FIND_WITHIN, courier, first, flags, leases, many, run};
+use super::{FIND_WITHIN, cluster, courier, first, flags, leases, many, run};
 use crate::base::fault::Fault;
 
 /// A fault, the rule that it breaks, and its description.
@@ -16,12 +16,13 @@ type Row = (Fault, &'static str, &'static str);
 type Run = fn(u64, Fault) -> Option<String>;
 
 /// The simulations, each with the faults that it has to find, in the table's order.
-const TABLES: [(Run, &[Row]); 5] = [
+const TABLES: [(Run, &[Row]); 6] = [
     (|seed, fault| run(seed, fault, false).violation, FAULTS),
     (|seed, fault| flags::run(seed, fault, false), FLAG_FAULTS),
     (|seed, fault| leases::run(seed, fault, false), LEASE_FAULTS),
     (many::run, MANY_FAULTS),
     (courier::run, COURIER_FAULTS),
+    (cluster::run, CLUSTER_FAULTS),
 ];
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reliability.md");

@@ -34,7 +34,7 @@ const EVERY: Duration = Duration::from_millis(200);
 /// 1.1 s old when it begins.
 const SHORT_BREAK: Duration = Duration::from_millis(2_300);
 /// Before and after a break nothing else may happen, for J9.
-const CALM: Duration = Duration::from_secs(10);
+const CALM: Duration = Duration::from_secs(6);
 
 /// A short break that is watched (J9).
 #[derive(Debug)]
@@ -42,6 +42,7 @@ pub(super) struct BreakWatch {
     number: u64,
     relay: usize,
     life: u64,
+    since: Tick,
     resyncs_of_all: u64,
     resynced_queues: u64,
 }
@@ -51,13 +52,17 @@ impl World {
         self.after(EVERY, Event::Check);
         self.check_looks();
         self.check_owed_looks();
-        self.check_clones();
-        self.check_forgotten();
+        self.checks += 1;
         for relay in 0..self.relays.len() {
             self.check_told_degraded(relay);
         }
-        if self.plan.is_exact() {
-            self.check_sums();
+        // The others visit all queues.
+        if self.checks.is_multiple_of(10) {
+            self.check_clones();
+            self.check_forgotten();
+            if self.plan.is_exact() {
+                self.check_sums();
+            }
         }
     }
 
@@ -226,7 +231,7 @@ impl World {
     /// Watches a short break of a connection in a calm time (J9).
     pub(super) fn watch_break(&mut self, relay: usize, span: Duration, trouble: Trouble) {
         let mut relays = self.relays.iter();
-        let whole = relays.all(|relay| relay.whole_from + CALM / 2 < self.now);
+        let whole = relays.all(|relay| relay.whole_from < self.now);
         let calm = whole && (self.last_trouble + CALM < self.now || self.troubles == 0);
         let life = self.relays[relay].life;
         let Some(run) = &self.relays[relay].run else {
@@ -245,6 +250,7 @@ impl World {
             number,
             relay,
             life,
+            since: self.now,
             resyncs_of_all: stats.resyncs_of_all,
             resynced_queues: stats.resynced_queues,
         });
@@ -260,7 +266,9 @@ impl World {
         let (Some(run), true) = (&relay.run, self.troubles == number) else {
             return;
         };
-        if relay.life != watch.life {
+        let mut relays = self.relays.iter();
+        let same = relays.all(|relay| relay.run.is_some() && relay.started_at < watch.since);
+        if relay.life != watch.life || !same {
             return;
         }
         let stats = run.node.stats();

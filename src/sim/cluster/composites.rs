@@ -8,24 +8,43 @@ use super::{
 };
 
 impl World {
+    /// A break that isolates no relay, with work in it and nothing else for a while.
+    pub(super) fn short_break(&mut self, relay: usize) {
+        let span = Duration::from_millis(self.rng.u64(50..2_300));
+        self.totals.count(Trouble::ShortBreak.name(), 1);
+        self.cut(relay, span, Trouble::Break);
+        self.be_quiet(10_000);
+    }
+
     /// A relay is away; another one is cut off. Meanwhile the first one starts, gives an OK and
     /// dies.
     pub(super) fn come_and_go(&mut self, relay: usize) {
         let other = (relay + 1) % self.relays.len();
-        self.relay_crashes(relay);
+        self.keep_down(relay, 8_500);
         self.after_millis(8_000, Event::Cut(other, Duration::from_secs(7)));
-        self.after_millis(8_500, Event::RelayStarts(relay));
         self.aim(relay, 11_000, 12_800);
         self.after_millis(13_000, Event::RelayCrashes(relay));
+        self.be_quiet(40_000);
     }
 
-    /// A relay starts again, and another one does not receive its first frames.
+    /// A relay is away; when it starts, another one does not receive its first frames.
     pub(super) fn meet_late(&mut self, relay: usize) {
         let other = (relay + 1) % self.relays.len();
+        self.keep_down(relay, 8_310);
+        let cut = Event::Cut(other, Duration::from_millis(2_200));
+        self.after_millis(8_300, cut);
+        self.aim(relay, 9_400, 10_450);
+        self.be_quiet(25_000);
+    }
+
+    /// Ends a relay, whose peers then know that it is missing.
+    fn keep_down(&mut self, relay: usize, millis: u64) {
+        self.relays[relay].down_until = self.now + Duration::from_millis(millis);
         self.relay_crashes(relay);
-        self.after_millis(300, Event::Cut(other, Duration::from_millis(2_200)));
-        self.after_millis(310, Event::RelayStarts(relay));
-        self.aim(relay, 1_400, 2_450);
+    }
+
+    fn be_quiet(&mut self, millis: u64) {
+        self.quiet_until = self.now + Duration::from_millis(millis);
     }
 
     /// A relay's OK during a short break of another one, and its end before that break is over.
@@ -40,6 +59,22 @@ impl World {
         self.aim(relay, 200, span - 200);
         let last = self.rng.u64(10..180);
         self.after_millis(span - last, Event::RelayCrashes(relay));
+        self.be_quiet(15_000);
+    }
+
+    /// The members of a group leave a relay, another one dies, and members return.
+    pub(super) fn empty_group(&mut self, relay: usize) {
+        let count = self.relays.len();
+        let dying = (relay + 1) % count;
+        self.break_streams(relay);
+        self.after_millis(2_500, Event::RelayCrashes(dying));
+        for other in (0..count).filter(|other| *other != relay) {
+            for round in 0..3 {
+                let at = 13_000 + 5_000 * round;
+                self.after_millis(at, Event::BreakStreams(other));
+            }
+        }
+        self.be_quiet(45_000);
     }
 
     /// A relay is restored. Notifications follow before its frames have their old numbers again.
@@ -50,6 +85,13 @@ impl World {
         self.relays[relay].restore_next = true;
         self.relay_crashes(relay);
         self.aim(relay, 300, 4_000);
+        if self.rng.bool() {
+            // The first heartbeats do not arrive everywhere.
+            let other = (relay + 1) % self.relays.len();
+            let cut = Event::Cut(other, Duration::from_millis(2_200));
+            self.after_millis(100, cut);
+            self.be_quiet(20_000);
+        }
     }
 
     /// A copy of a relay's machine starts in the place of another relay that is away.

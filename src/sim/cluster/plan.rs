@@ -76,6 +76,8 @@ pub(super) enum Trouble {
     Break,
     BreakUp,
     BreakDown,
+    /// A break that isolates no relay, in a calm time (J9).
+    ShortBreak,
     /// All connections of a server break.
     ServerRestart,
     Parted,
@@ -97,6 +99,8 @@ pub(super) enum Trouble {
     DeathInBreak,
     /// A copy of a relay's machine runs beside it.
     Clone,
+    /// A relay dies while a group has no members at another one, and some return there later.
+    EmptyGroup,
     Pause,
     /// A stream breaks, or its client does not read.
     StreamBreak,
@@ -113,6 +117,7 @@ impl Trouble {
         Self::Break,
         Self::BreakUp,
         Self::BreakDown,
+        Self::ShortBreak,
         Self::ServerRestart,
         Self::Parted,
         Self::Copies,
@@ -125,6 +130,7 @@ impl Trouble {
         Self::MetLate,
         Self::DeathInBreak,
         Self::Clone,
+        Self::EmptyGroup,
         Self::Pause,
         Self::StreamBreak,
         Self::SlowReader,
@@ -140,6 +146,7 @@ impl Trouble {
             Self::Break => "Break",
             Self::BreakUp => "BreakUp",
             Self::BreakDown => "BreakDown",
+            Self::ShortBreak => "ShortBreak",
             Self::ServerRestart => "ServerRestart",
             Self::Parted => "Parted",
             Self::Copies => "Copies",
@@ -152,6 +159,7 @@ impl Trouble {
             Self::MetLate => "MetLate",
             Self::DeathInBreak => "DeathInBreak",
             Self::Clone => "Clone",
+            Self::EmptyGroup => "EmptyGroup",
             Self::Pause => "Pause",
             Self::StreamBreak => "StreamBreak",
             Self::SlowReader => "SlowReader",
@@ -179,7 +187,20 @@ impl Trouble {
                 | Self::ComesAndGoes
                 | Self::MetLate
                 | Self::DeathInBreak
+                | Self::EmptyGroup
         )
+    }
+
+    fn is_rare(self) -> bool {
+        let composite = matches!(
+            self,
+            Self::ComesAndGoes
+                | Self::MetLate
+                | Self::DeathInBreak
+                | Self::EmptyGroup
+                | Self::Crash
+        );
+        composite || self.needs_two_servers()
     }
 
     fn needs_two_servers(self) -> bool {
@@ -203,6 +224,7 @@ impl Trouble {
                     | Self::Break
                     | Self::BreakUp
                     | Self::BreakDown
+                    | Self::ShortBreak
                     | Self::ServerRestart
                     | Self::Parted
             )
@@ -211,7 +233,7 @@ impl Trouble {
 
 impl Plan {
     pub(super) fn of(rng: &mut fastrand::Rng) -> Self {
-        let servers = rng.usize(1..=2);
+        let servers = if rng.u32(0..3) == 0 { 1 } else { 2 };
         let relays = match rng.u32(0..4) {
             0 => 4,
             1 => 2,
@@ -237,8 +259,8 @@ impl Plan {
             queues,
             troubles,
             work_gap: if sparse { 8_000 } else { 600 },
-            trouble_gap: [4_000, 12_000, 25_000][rng.usize(0..3)],
-            active: seconds(rng.u64(40..90)),
+            trouble_gap: [3_000, 8_000, 16_000][rng.usize(0..3)],
+            active: seconds(rng.u64(400..800)),
             heals: rng.u32(0..3) != 0,
             forget_after: match rng.u32(0..3) {
                 0 => seconds(rng.u64(4..10)),
@@ -319,6 +341,13 @@ fn troubles(rng: &mut fastrand::Rng, servers: usize, deaths: bool) -> Vec<Troubl
     });
     let all: Vec<_> = allowed.collect();
     let mut some: Vec<_> = all.iter().copied().filter(|_| rng.bool()).collect();
+    if rng.u32(0..16) == 0 {
+        some.retain(|one| !one.loses());
+    }
+    // They are possible in fewer runs than the others.
+    let rare: Vec<_> = some.iter().copied().filter(|one| one.is_rare()).collect();
+    some.extend(rare.iter().chain(&rare));
+    some.extend(rare.iter().filter(|one| **one == Trouble::MetLate));
     // Few kinds of trouble leave the time that a single one needs.
     if rng.u32(0..3) == 0 {
         rng.shuffle(&mut some);

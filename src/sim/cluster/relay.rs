@@ -40,6 +40,8 @@ pub(super) struct Relay {
     pub(super) started_at: Tick,
     pub(super) run: Option<Run>,
     pub(super) paused_until: Tick,
+    /// It does not start again before this time.
+    pub(super) down_until: Tick,
     /// The next run has the epoch of the last one: it continues a copy of its memory.
     pub(super) restore_next: bool,
     /// All frames so far have woken its subscribers from then on, without further troubles.
@@ -151,6 +153,7 @@ impl Relay {
             started_at: Tick::default(),
             run: None,
             paused_until: Tick::default(),
+            down_until: Tick::default(),
             restore_next: false,
             whole_from: Tick::default(),
             flapped: false,
@@ -200,6 +203,10 @@ impl World {
         let relay = &mut self.relays[number];
         if relay.run.is_some() {
             return;
+        }
+        if relay.down_until > self.now {
+            let until = relay.down_until;
+            return self.at(until, Event::RelayStarts(number));
         }
         if !std::mem::take(&mut relay.restore_next) {
             relay.epoch = self.rng.u128(..);

@@ -27,6 +27,9 @@ impl World {
         }
         let gap = self.plan.work_gap;
         self.within_millis(gap, Event::Work);
+        if self.now < self.quiet_until {
+            return;
+        }
         let work = self.plan.works[self.rng.usize(0..self.plan.works.len())];
         self.operate(work);
     }
@@ -79,10 +82,18 @@ impl World {
         }
         let gap = self.plan.trouble_gap;
         self.within_millis(gap, Event::Trouble);
+        if self.now < self.quiet_until {
+            return;
+        }
         let count = 1 + usize::from(self.rng.u32(0..3) == 0);
         for _ in 0..count {
             let trouble = self.plan.troubles[self.rng.usize(0..self.plan.troubles.len())];
             self.strike(trouble);
+        }
+        // The next event would hide a lost wake-up.
+        if self.rng.bool() {
+            let quiet = [8_000, 16_000, 50_000][self.rng.usize(0..3)];
+            self.quiet_until = self.now + Duration::from_millis(quiet);
         }
         // Events in the middle of a trouble find most.
         if self.rng.bool() {
@@ -129,6 +140,7 @@ impl World {
             Trouble::Break | Trouble::BreakUp | Trouble::BreakDown => {
                 self.cut(relay, span, trouble);
             }
+            Trouble::ShortBreak => self.short_break(relay),
             Trouble::ServerRestart => self.server_restarts(span),
             Trouble::Copies => {
                 self.begins(trouble, relay);
@@ -158,6 +170,7 @@ impl World {
                 | Trouble::MetLate
                 | Trouble::DeathInBreak
                 | Trouble::Clone
+                | Trouble::EmptyGroup
         );
         if !now || !self.may_crash() {
             return;
@@ -169,6 +182,7 @@ impl World {
             Trouble::MetLate => self.meet_late(relay),
             Trouble::DeathInBreak => self.die_in_break(relay),
             Trouble::Clone => self.clone_relay(relay),
+            Trouble::EmptyGroup => self.empty_group(relay),
             _ => self.relay_crashes(relay),
         }
     }

@@ -44,7 +44,10 @@ pub(super) struct World {
     /// Publishers prefer this relay for the moment.
     pub(super) aimed_at: Option<usize>,
     pub(super) last_death: Option<Tick>,
-    /// Counts the troubles so far.
+    /// No work and no new trouble before this time.
+    pub(super) quiet_until: Tick,
+    /// Counts the checks, and the troubles so far.
+    pub(super) checks: u64,
     pub(super) troubles: u64,
     pub(super) last_trouble: Tick,
     pub(super) break_watch: Option<BreakWatch>,
@@ -143,6 +146,8 @@ impl World {
             excused: BTreeSet::new(),
             aimed_at: None,
             last_death: None,
+            quiet_until: Tick::default(),
+            checks: 0,
             troubles: 0,
             last_trouble: Tick::default(),
             break_watch: None,

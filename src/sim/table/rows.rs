@@ -154,3 +154,28 @@ pub(super) const COURIER_FAULTS: &[Row] = rows! {
     UncertaintyNotNoted, "hand-over: age limit", "a connection leaves no note that its messages are uncertain";
     UncertainExpired, "hand-over: age limit", "a message that the next machine may have stored expires";
 };
+
+pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
+    LinkFrameRebuilt, "C2", "a frame that is published again has more entries under the same number";
+    LinkFrameNotRepeated, "C2", "a frame is published once";
+    LinkSecondMachineIgnored, "C2", "an own number with other bytes is ignored";
+    LinkFrameAppliedTwice, "C3", "a frame that was received before is applied again";
+    LinkGapForgotten, "C3", "numbers that a frame skips do not join the gap";
+    LinkNameNotKept, "C3", "an entry of a frame makes a queue entry only where a pattern is here";
+    LinkRecentCutSilently, "C4", "queues leave the list of a heartbeat, and its lower bound stays";
+    LinkNumberBackTrusted, "C5", "a number that goes back is no resync";
+    LinkHeartbeatUnread, "C5", "the numbers of heartbeats are not compared";
+    LinkNewPeerTrusted, "C5", "a new peer begins at its first number";
+    LinkCopyTrusted, "C5", "a copy of a heartbeat counts as a number that goes back";
+    LinkResyncSkipsPatterns, "C6", "a hash without a queue wakes no pattern";
+    LinkResyncPostponesForgetting, "C6", "a resync postpones forgetting";
+    LinkResyncNeedsListener, "C6", "a resync counts no cause where the queue has no listener at present";
+    LinkMissingNoCheck, "C7", "groups check nothing when a peer is missing";
+    LinkMissingSkipsEmpty, "C7", "groups without members do not check";
+    LinkInterruptionIgnored, "C7", "a peer that goes missing after an interruption is no resync";
+    LinkEventsTrusted, "C7", "only the client's events are interruptions";
+    LinkAnswerUnconfirmed, "C8", "a publisher is answered when the frame is published";
+    LinkIsolationUntold, "C9", "`degraded` is not told when an isolation begins";
+    LinkOldReturnTrusted, "C9", "an old own heartbeat ends an isolation";
+    LinkIsolationEndTrusted, "C9", "the end of an isolation is no resync";
+};
