@@ -109,7 +109,7 @@ impl World {
         sums.messages += 1;
         let hash = queue_hash(&self.queues.list[queue].address);
         self.oracle.caused_at.insert(hash, self.now);
-        self.after(CONFIRMED_WITHIN * 102 / 100, Event::AnswerDue(relay, life));
+        self.after(CONFIRMED_WITHIN * 102 / 100, Event::AnswerDue(relay));
         if self.strikes(Trouble::CrashBeforeFrame) {
             return self.crash_at_once(relay);
         }

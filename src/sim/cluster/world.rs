@@ -81,7 +81,7 @@ pub(super) enum Event {
     Forget(usize, u64),
     Link(usize, u64),
     /// A request waits in vain for its confirmation.
-    AnswerDue(usize, u64),
+    AnswerDue(usize),
     RelayStarts(usize),
     RelayCrashes(usize),
     /// A message reaches its sender's server, or a relay by a connection.
@@ -257,7 +257,7 @@ impl World {
             | Event::Fanout(relay, _)
             | Event::Forget(relay, _)
             | Event::Link(relay, _)
-            | Event::AnswerDue(relay, _)
+            | Event::AnswerDue(relay)
             | Event::AtRelay(relay, ..)
             | Event::Connects(relay) => *relay,
             Event::Notify(attempt) => self.attempts[*attempt].relay,
@@ -280,7 +280,7 @@ impl World {
             Event::Fanout(relay, life) => self.fan_out(relay, life),
             Event::Forget(relay, life) => self.forget(relay, life),
             Event::Link(relay, life) => self.link_ticks(relay, life),
-            Event::AnswerDue(relay, _) => self.answer_publishers(relay),
+            Event::AnswerDue(relay) => self.answer_publishers(relay),
             Event::RelayStarts(relay) => self.relay_starts(relay),
             Event::RelayCrashes(relay) => self.relay_crashes(relay),
             Event::AtServer(packet) => self.at_server(&packet),
