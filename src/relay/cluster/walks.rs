@@ -22,7 +22,7 @@ pub(super) struct Walks {
     groups: SpreadWalk,
 }
 
-/// A walk over all queues in even steps.
+/// A walk over all queues in even steps. Patterns follow at its end.
 #[derive(Debug, Default)]
 struct SpreadWalk {
     /// When the next walk begins.
@@ -39,7 +39,7 @@ const BEGINS_AFTER: Duration = Duration::from_secs(1);
 /// A walk over all queues takes about this long.
 const SPREAD: Duration = Duration::from_secs(2);
 /// A walk over all queues has about this many steps, more where a step would be too long.
-const STEPS: u64 = 64;
+const STEPS: u32 = 64;
 
 impl Walks {
     pub(super) fn resync_queues(&mut self, hashes: Vec<u64>) {
@@ -104,18 +104,56 @@ impl SpreadWalk {
                 self.current.insert(ResyncWalk::new(scope()))
             }
         };
-        if !hub.resync_step(walk, self.limit, now) {
+        let more = hub.resync_step(walk, self.limit, now);
+        // Few queues make long pauses. The patterns' steps must not wait for one each.
+        self.next_step = match walk.visits_queues() {
+            true => now + self.pause,
+            false => now + SPREAD / STEPS,
+        };
+        if !more {
             self.current = None;
         }
-        self.next_step = now + self.pause;
     }
 }
 
 /// Returns the queues of a step and the pause after it, so that a walk over so many queues takes
 /// [`SPREAD`].
 fn pace(queues: u64) -> (usize, Duration) {
-    let limit = usize::try_from(queues / STEPS).unwrap_or(usize::MAX) + 1;
+    let limit = usize::try_from(queues / u64::from(STEPS)).unwrap_or(usize::MAX) + 1;
     let limit = limit.min(ResyncWalk::STEP);
     let steps = queues.div_ceil(limit as u64).max(1);
     (limit, SPREAD / u32::try_from(steps).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        relay::hub::HubConfig,
+        types::{Notification, QueueAddress},
+    };
+
+    /// Found by the simulation of a cluster: with one queue in memory, patterns were checked four
+    /// seconds after the beginning of the walk, and those of groups eight.
+    #[test]
+    fn a_walk_over_few_queues_checks_the_patterns_in_time() {
+        let began = Tick::default() + Duration::from_secs(10);
+        for queues in [0, 1, 3, 200] {
+            let hub = Hub::new(HubConfig::default());
+            for number in 0..queues {
+                let queue = QueueAddress::new("acct", &format!("q{number}")).expect("an address");
+                let counted = hub.notify(&"p".into(), &[Notification::new(queue)], began);
+                counted.expect("there is room");
+            }
+            let (mut walks, mut last) = (Walks::default(), began);
+            walks.resync_all(began);
+            while walks.due_at() != Tick::NEVER {
+                last = walks.due_at();
+                walks.step(&hub, last);
+            }
+            let took = last.since(began);
+            let limit = BEGINS_AFTER + SPREAD + SPREAD / 10;
+            assert!(took <= limit, "{queues} queues: {took:?}");
+        }
+    }
 }

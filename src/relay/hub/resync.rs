@@ -200,6 +200,11 @@ impl Hub {
 }
 
 impl ResyncWalk {
+    /// Returns whether the next step visits queues, and no subscriptions.
+    pub(crate) fn visits_queues(&self) -> bool {
+        matches!(self.phase, Phase::Queues { .. })
+    }
+
     fn needs_patterns(&self) -> bool {
         match self.scope {
             ResyncScope::Queues(_) => !self.unknown.is_empty(),

@@ -289,10 +289,11 @@ impl World {
     /// memory: earlier messages are not promised.
     pub(super) fn forgive(&mut self, number: usize, life: u64) {
         let now = self.now;
-        if self.listeners[number].life != life {
+        let listener = &mut self.listeners[number];
+        if listener.life != life || now < listener.forgives_until {
             return;
         }
-        self.listeners[number].forgives = false;
+        listener.forgives = false;
         for (message, note) in &mut self.oracle.open {
             if note.visible_at <= now && note.listeners.remove(&number) {
                 self.excused.insert(*message);

@@ -10,7 +10,7 @@ use super::{
 impl World {
     /// A break that isolates no relay, with work in it and nothing else for a while.
     pub(super) fn short_break(&mut self, relay: usize) {
-        let span = Duration::from_millis(self.rng.u64(50..2_300));
+        let span = Duration::from_millis(self.rng.u64(50..2_300)).max(self.shortest_span());
         self.totals.count(Trouble::ShortBreak.name(), 1);
         self.cut(relay, span, Trouble::Break);
         self.be_quiet(10_000);
@@ -122,14 +122,18 @@ impl World {
         for number in 0..self.listeners.len() {
             let one = &self.listeners[number];
             let knows = one.relay == relay || one.ok_from > self.now || !self.is_well(number);
-            self.listeners[number].forgives |= knows && one.session.is_some();
+            if knows && one.session.is_some() {
+                self.listeners[number].distrusts_tokens();
+            }
         }
     }
 
     /// A restored relay starts: the tokens of its life may be of a memory that is gone.
     pub(super) fn forgive_listeners_with(&mut self, epoch: u128) {
         for listener in &mut self.listeners {
-            listener.forgives |= listener.session.is_some() && listener.welcomed_by == epoch;
+            if listener.session.is_some() && listener.welcomed_by == epoch {
+                listener.distrusts_tokens();
+            }
         }
     }
 

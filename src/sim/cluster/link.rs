@@ -74,6 +74,7 @@ impl World {
     /// The machine takes a message of the broker.
     pub(super) fn link_receives(&mut self, relay: usize, packet: &Packet) {
         let (now, connects) = (self.local(relay), self.broker.ports[relay].connects);
+        let real = self.now;
         let Some(run) = &mut self.relays[relay].run else {
             return;
         };
@@ -88,9 +89,10 @@ impl World {
         if let Err(error) = taken {
             self.violate(|| format!("relay {relay} refuses a message: {error}"));
         }
+        let receiver = (relay, self.relays[relay].life);
         let mut runs = self.relays.iter_mut().filter_map(|one| one.run.as_mut());
         if let Some(sender) = runs.find(|run| run.life_id() == content.life) {
-            sender.heard_by.insert(relay);
+            sender.heard_by.insert(receiver, real);
         }
         self.note_kind("received", relay, content);
         self.take_outputs(relay);

@@ -37,6 +37,8 @@ pub(super) struct Listener {
     opened: bool,
     /// Its relay was restored: its tokens may be of the memory that is gone.
     pub(super) forgives: bool,
+    /// Its tokens are of the present memory from then on.
+    pub(super) forgives_until: Tick,
 }
 
 /// The worker of one queue.
@@ -48,6 +50,13 @@ struct Worker {
 
 /// CATCH_UPs after a change of the relay are spread over this time.
 const SPREAD: Duration = Duration::from_secs(2);
+
+impl Listener {
+    /// Its relay was restored: nothing is promised before its next Welcome.
+    pub(super) fn distrusts_tokens(&mut self) {
+        (self.forgives, self.forgives_until) = (true, Tick::NEVER);
+    }
+}
 
 impl World {
     pub(super) fn listener_starts(&mut self, number: usize) {
@@ -203,8 +212,9 @@ impl World {
         listener.welcomed_by = epoch.unwrap_or_default();
         listener.ok_from = self.now + SPREAD;
         if listener.forgives {
-            let life = listener.life;
-            self.after(SPREAD + SPREAD / 2, Event::Forgive(number, life));
+            let (life, until) = (listener.life, self.now + SPREAD + SPREAD / 2);
+            listener.forgives_until = until;
+            self.at(until, Event::Forgive(number, life));
         }
         let listener = &mut self.listeners[number];
         let busy = listener

@@ -1,6 +1,9 @@
 //! What the model knows of each message: who must look at its queue, and since when.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::world::World;
 use crate::{base::clock::Tick, sim::queue::MessageId, types::GroupName};
@@ -45,6 +48,9 @@ pub(super) struct Sums {
     pub(super) payload_size: u64,
     pub(super) messages: u64,
 }
+
+/// A relay is missing when four own heartbeats have returned since its last message.
+const MISSING: Duration = Duration::from_millis(3_500);
 
 impl World {
     /// A message is put: each listener and each group of the queue must look at it.
@@ -111,8 +117,8 @@ impl World {
         self.excused.extend(lost.map(|(message, _)| message));
     }
 
-    /// Limit 2 of the promise: a relay starts, answers and ends, and another one has heard nothing of
-    /// it because of a break that does not isolate it.
+    /// Limit 2 of the promise: a relay answers and ends, and another one that did not know it, or that
+    /// counted it as missing, has heard nothing because of a break that does not isolate it.
     pub(super) fn excuse_unheard(&mut self, relay: usize) {
         let Some(run) = &self.relays[relay].run else {
             return;
@@ -120,7 +126,9 @@ impl World {
         let unheard = (0..self.relays.len()).any(|other| {
             let (now, run_of_other) = (self.local(other), self.relays[other].run.as_ref());
             let connected = run_of_other.is_some_and(|other| now < other.own.isolated_from());
-            other != relay && connected && !run.heard_by.contains(&other)
+            let heard = run.heard_by.get(&(other, self.relays[other].life));
+            let knows = heard.is_some_and(|at| *at + MISSING > self.now);
+            other != relay && connected && !knows
         });
         if !unheard {
             return;

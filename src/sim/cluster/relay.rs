@@ -65,8 +65,8 @@ pub(super) struct Run {
     pub(super) entries: BTreeMap<u64, Tick>,
     pub(super) unanswered: VecDeque<Unanswered>,
     pub(super) own: OwnMessages,
-    /// The relays that have received a message of this run.
-    pub(super) heard_by: BTreeSet<usize>,
+    /// When each other relay, in a run of it, has received the newest message of this run.
+    pub(super) heard_by: BTreeMap<(usize, u64), Tick>,
     /// When a timer last fired.
     pub(super) fired_at: Tick,
     pub(super) link_at: Option<Tick>,
@@ -246,7 +246,7 @@ impl World {
             entries: BTreeMap::new(),
             unanswered: VecDeque::new(),
             own: OwnMessages::default(),
-            heard_by: BTreeSet::new(),
+            heard_by: BTreeMap::new(),
             fired_at: Tick::default(),
             link_at: None,
             walk: None,

@@ -208,13 +208,17 @@ impl World {
     /// Chooses a duration: short ones are as frequent as long ones.
     fn span(&mut self) -> Duration {
         let longest = [200, 1_500, 3_000, 5_000, 12_000][self.rng.usize(0..5)];
-        let shortest = match self.plan.events_hidden && self.plan.has_deaths() {
-            // A break that no own message falls into, and that the client does not tell, is noticed
-            // by nothing (limit 2 of the promise).
-            true => 1_500,
-            false => 20,
-        };
-        Duration::from_millis(self.rng.u64(shortest..=longest.max(shortest)))
+        let span = Duration::from_millis(self.rng.u64(20..=longest));
+        span.max(self.shortest_span())
+    }
+
+    /// A break that no own message falls into, and that the client does not tell, is noticed by
+    /// nothing (limit 2 of the promise).
+    pub(super) fn shortest_span(&self) -> Duration {
+        match self.plan.events_hidden && self.plan.has_deaths() {
+            true => Duration::from_millis(1_500),
+            false => Duration::ZERO,
+        }
     }
 
     /// Breaks a relay's connection: both ways, or one.
@@ -278,7 +282,7 @@ impl World {
         let relay = self.conns[id].relay;
         let run = self.relays[relay].run.as_mut();
         if let Some(stream) = run.and_then(|run| run.streams.get_mut(&id)) {
-            stream.blocked_until = until;
+            stream.blocked_until = stream.blocked_until.max(until);
             let listener = &mut self.listeners[number];
             listener.ok_from = listener.ok_from.max(until);
         }
