@@ -116,11 +116,11 @@ pub use listener::scaling;
 pub use relay::auth;
 #[cfg(feature = "relay")]
 pub use relay::{
-    AccessFiles, LocalPublisher, LocalSubscription, Node, NodeConfig, Relay, RelayConfig,
-    ServerLimits, ServerTls,
+    AccessFiles, ClusterAck, LocalPublisher, LocalSubscription, Node, NodeConfig, Relay,
+    RelayConfig, ServerLimits, ServerTls,
 };
 #[cfg(all(feature = "nats", feature = "relay"))]
-pub use relay::{ClusterAck, ClusterConfig, NatsConfig, NatsCredentials};
+pub use relay::{ClusterConfig, NatsConfig, NatsCredentials};
 #[cfg(all(feature = "courier", feature = "relay"))]
 pub use relay::{QueueNode, QueueNodeConfig, QueuesConfig};
 #[cfg(all(feature = "console", feature = "sweep"))]

@@ -24,10 +24,9 @@ pub use self::node::{QueueNode, QueueNodeConfig, QueuesConfig};
 pub use self::{
     nats::{NatsConfig, NatsCredentials},
     node::ClusterConfig,
-    runtime::ClusterAck,
 };
 pub use self::{
     node::{Node, NodeConfig},
-    runtime::{LocalPublisher, LocalSubscription, Relay, RelayConfig},
+    runtime::{ClusterAck, LocalPublisher, LocalSubscription, Relay, RelayConfig},
     server::{AccessFiles, ServerLimits, ServerTls},
 };

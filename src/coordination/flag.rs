@@ -14,10 +14,7 @@ pub(crate) mod document;
 mod entry;
 mod event;
 mod expiry;
-#[cfg_attr(
-    not(feature = "nats"),
-    allow(dead_code, reason = "only a relay of a cluster uses it")
-)]
+#[cfg(all(feature = "relay", feature = "nats"))]
 mod hints;
 mod keyed_mutex;
 mod local;
@@ -38,7 +35,7 @@ mod tests;
 use tokio::sync::Notify;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Poll, Waker},
     time::SystemTime,
 };
@@ -46,10 +43,7 @@ use std::{
 use futures_util::TryStreamExt as _;
 
 pub(crate) use self::document::FOLDER;
-#[cfg_attr(
-    not(feature = "nats"),
-    allow(unused_imports, reason = "only a relay of a cluster uses it")
-)]
+#[cfg(all(feature = "relay", feature = "nats"))]
 pub(crate) use self::hints::FlagHints;
 pub(crate) use self::{
     background::{FlagTimers, start},
@@ -130,7 +124,8 @@ struct Inner {
     /// Watched flags may have changed: they are read before the next interval.
     refresh_requested: Notify,
     /// The writes for the other relays; empty where the relay is alone.
-    hints: OnceLock<FlagHints>,
+    #[cfg(all(feature = "relay", feature = "nats"))]
+    hints: std::sync::OnceLock<FlagHints>,
     fault: Fault,
 }
 
@@ -145,7 +140,8 @@ impl Flags {
             reads: KeyedMutex::default(),
             refresh_reads: config.refresh_reads,
             refresh_requested: Notify::new(),
-            hints: OnceLock::new(),
+            #[cfg(all(feature = "relay", feature = "nats"))]
+            hints: std::sync::OnceLock::new(),
             fault: config.fault,
         };
         Self {
@@ -153,9 +149,14 @@ impl Flags {
         }
     }
 
+    /// A relay without other relays tells no other one of its writes.
+    #[cfg(not(all(feature = "relay", feature = "nats")))]
+    #[allow(clippy::unused_self, reason = "as in a cluster")]
+    fn note_written(&self, _name: &FlagName, _state: &FlagState) {}
+
     /// Reads the watched flags soon: another relay may have written one.
     #[cfg_attr(
-        not(feature = "nats"),
+        not(all(feature = "relay", feature = "nats")),
         allow(dead_code, reason = "only a relay of a cluster uses it")
     )]
     pub(crate) fn refresh_soon(&self) {

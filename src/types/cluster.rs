@@ -5,7 +5,9 @@
 
 use std::{fmt, sync::Arc, time::SystemTime};
 
-use super::{FlagName, FlagState, GroupName, QueueAddress};
+#[cfg(feature = "nats")]
+use super::FlagState;
+use super::{FlagName, GroupName, QueueAddress};
 
 /// The limits of a message between relays.
 #[derive(Debug)]
@@ -110,6 +112,19 @@ pub(crate) struct RelayStatus {
     pub(crate) degraded: bool,
 }
 
+impl FlagHint {
+    /// Conflates with a later hint of the same flag: the newest set stays.
+    #[cfg(feature = "nats")]
+    pub(crate) fn merge(&mut self, later: Self) {
+        let generation = |hint: &Self| hint.newest_set.as_ref().map(|set| set.generation);
+        if generation(&later) >= generation(self) {
+            self.newest_set = later.newest_set;
+        }
+        self.set_now = later.set_now;
+    }
+}
+
+#[cfg(feature = "nats")]
 impl FlagSet {
     pub(crate) fn of(state: &FlagState) -> Self {
         Self {

@@ -35,11 +35,7 @@ impl FlagHints {
             Entry::Vacant(place) => {
                 place.insert(hint);
             }
-            Entry::Occupied(mut place) => {
-                let known = place.get_mut();
-                known.newest_set = hint.newest_set.or_else(|| known.newest_set.take());
-                known.set_now = hint.set_now;
-            }
+            Entry::Occupied(mut place) => place.get_mut().merge(hint),
         }
         self.changed.notify_one();
     }
@@ -80,12 +76,13 @@ impl Flags {
     /// The store's error. The next refresh reads these flags again.
     pub(crate) async fn apply_hints(&self, hints: Vec<FlagHint>, wall: SystemTime) -> Result<()> {
         let mut names = Vec::with_capacity(hints.len());
+        // A hint that was late may name an older set than the one known here.
         for hint in hints {
             let watch = self.inner.registry().watched_generation(&hint.name);
             let Some(known) = watch else { continue };
             let write = WriteGuard::begin(&self.inner, &hint.name);
             match hint.newest_set {
-                Some(set) if known != Some(set.generation) => {
+                Some(set) if known.is_none_or(|known| known < set.generation) => {
                     let outcome = WriteOutcome::Unleashed(set.into_state(&hint.name));
                     write.end(outcome).wake_watchers().await;
                 }

@@ -237,18 +237,15 @@ impl WatchRegistry {
     }
 
     /// Starts a local write of the flag and returns its sequence number.
+    pub(super) fn begin_write(&mut self) -> u64 {
+        self.next_sequence()
+    }
+
     /// Returns the generation of the newest set of a watched flag; `None` where no stream watches it.
-    #[cfg_attr(
-        not(feature = "nats"),
-        allow(dead_code, reason = "only a relay of a cluster uses it")
-    )]
+    #[cfg(all(feature = "relay", feature = "nats"))]
     pub(super) fn watched_generation(&self, name: &FlagName) -> Option<Option<u64>> {
         let entry = self.entries.get(name).filter(|entry| entry.is_watched());
         entry.map(FlagEntry::generation)
-    }
-
-    pub(super) fn begin_write(&mut self) -> u64 {
-        self.next_sequence()
     }
 
     /// Ends a successful local write. Returns the state to report and the number of watchers.

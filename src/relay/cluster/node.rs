@@ -1,7 +1,10 @@
 //! The machine of one relay in a cluster. A driver calls it for each message, at its deadline, and
 //! when the hub has increments; after each call it takes the outputs.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 
@@ -16,7 +19,7 @@ use crate::{
         hub::Hub,
         link::{Action, ClusterLink, FrameDraft, LinkConfig, LinkFailure, PeerStats, Resync},
     },
-    types::cluster::FlagHint,
+    types::{FlagName, cluster::FlagHint},
 };
 
 #[cfg(test)]
@@ -32,7 +35,7 @@ pub(crate) struct ClusterNode {
     newest_frame: (u64, u64),
     confirmed_position: u64,
     /// C14: flags for the next frames.
-    flags: VecDeque<FlagHint>,
+    flags: BTreeMap<FlagName, FlagHint>,
     outputs: VecDeque<Output>,
     stats: ClusterStats,
     fault: Fault,
@@ -82,7 +85,7 @@ impl ClusterNode {
             walks: Walks::default(),
             newest_frame: (0, 0),
             confirmed_position: 0,
-            flags: VecDeque::new(),
+            flags: BTreeMap::new(),
             outputs: VecDeque::new(),
             stats: ClusterStats::default(),
             fault,
@@ -115,9 +118,16 @@ impl ClusterNode {
     }
 
     /// C14: tells the other relays of flags that were written through this one.
-    pub(crate) fn add_flags(&mut self, hints: Vec<FlagHint>, now: Tick) {
-        self.flags.extend(hints);
-        self.send_frame(now);
+    /// The caller calls [`ClusterNode::on_tick`] then.
+    pub(crate) fn add_flags(&mut self, hints: Vec<FlagHint>) {
+        for hint in hints {
+            match self.flags.entry(hint.name.clone()) {
+                Entry::Vacant(place) => {
+                    place.insert(hint);
+                }
+                Entry::Occupied(mut place) => place.get_mut().merge(hint),
+            }
+        }
     }
 
     /// Returns when [`ClusterNode::on_tick`] has something to do.
@@ -155,7 +165,7 @@ impl ClusterNode {
 
     /// C15: returns whether all causes so far are confirmed.
     pub(crate) fn is_settled(&self) -> bool {
-        !self.has_content() && !self.link.is_in_flight()
+        !self.has_content() && !self.link.is_in_flight() && !self.hub.has_deferred_work()
     }
 
     /// C15: sends the last heartbeat.
@@ -198,7 +208,7 @@ impl ClusterNode {
         }
         let mut draft = FrameDraft::new();
         while draft.has_room()
-            && let Some(flag) = self.flags.pop_front()
+            && let Some(flag) = self.flags.pop_first().map(|(_, flag)| flag)
         {
             draft.push_flag(flag);
         }
@@ -217,6 +227,9 @@ impl ClusterNode {
             if planted!(self.fault, LinkAnswerUnconfirmed) {
                 self.confirmed_position = position;
             }
+        } else if !self.link.is_in_flight() {
+            // The list held old checks only, and all causes before them are confirmed.
+            self.confirmed_position = position;
         }
         self.act(now);
     }

@@ -326,11 +326,11 @@ impl Coordinator {
     }
 
     /// Each group, with or without members, must check the queue.
-    pub(super) fn request_checks(&mut self) {
+    pub(super) fn request_checks(&mut self, now: Tick) {
         let skips_empty = planted!(self.config.fault, LinkMissingSkipsEmpty);
         for group in self.groups.iter_mut().flatten() {
             if group.len() > 0 || !skips_empty {
-                group.request_catch_up();
+                group.request_check_round(now);
             }
         }
         self.needs_reconcile = true;
@@ -403,7 +403,7 @@ impl Coordinator {
     ) -> bool {
         let (mut more, now) = (false, self.now);
         let (fault, mut first) = (self.config.fault, true);
-        let mut due = Tick::NEVER;
+        let (mut due, mut passed_on) = (Tick::NEVER, false);
         self.each_active(|group| {
             if !std::mem::take(&mut first) && planted!(fault, OneGroupIsTold) {
                 return;
@@ -413,8 +413,10 @@ impl Coordinator {
                 more |= group.assign(&head.counters, counted, now, &mut limit, batch);
                 // A parked redelivery goes on.
                 due = due.min(group.due());
+                passed_on |= group.take_passed_on();
             }
         });
+        self.passed_on |= passed_on;
         self.reconcile_at = self.reconcile_at.min(due);
         more
     }

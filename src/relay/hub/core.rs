@@ -222,6 +222,11 @@ impl Hub {
         self.fanout.is_empty()
     }
 
+    /// Returns whether the fan-out has walks to do, or cursors to detach, which may count causes.
+    pub(crate) fn has_deferred_work(&self) -> bool {
+        !self.fanout.is_empty() || !lock(&self.detaching).is_empty()
+    }
+
     /// Returns the waker of the fan-out's task.
     pub(crate) fn fanout_waker(&self) -> &AtomicWaker {
         &self.fanout.waker

@@ -190,6 +190,16 @@ impl Group {
         self.requested = self.requested.max(Some(reason));
     }
 
+    /// A relay that served this group is missing: one member must check, in a new round, because the
+    /// members of an open one may all have been asked.
+    pub(super) fn request_check_round(&mut self, now: Tick) {
+        self.request_catch_up();
+        if self.redelivery.is_open() {
+            let due = now + self.timeout;
+            self.redelivery.restart(self.position.sequence, due);
+        }
+    }
+
     /// The position may be older than the queue's last change.
     pub(super) fn request_catch_up(&mut self) {
         if planted!(self.fault, NewGroupIsCurrent) {
@@ -291,6 +301,9 @@ impl Group {
             true => Tick::NEVER,
             false => now + self.timeout,
         });
+        if parked {
+            self.pass_on_given_up();
+        }
         let check = self.checking || (parked && std::mem::take(&mut self.check_merged));
         if planted!(self.fault, CheckWaitsForReader) {
             return false;

@@ -108,7 +108,9 @@ impl QueueState {
     fn take_increment(&mut self, entry: &QueueEntry, now: Tick) -> FrameEntry {
         let counters = self.counters;
         let checked = self.take_check_to_announce(entry.config.sentinel_interval, now);
-        let coordinator = self.coordinator.as_mut().filter(|_| self.grouped);
+        let has_causes = counters.sequence > self.announced().counters.sequence;
+        let coordinator = self.coordinator.as_mut();
+        let coordinator = coordinator.filter(|_| self.grouped && has_causes);
         let served = coordinator.map(|coordinator| coordinator.take_served_groups(&counters));
         let before = std::mem::replace(&mut self.announced().counters, counters);
         let delta = counters.delta_since(&before);

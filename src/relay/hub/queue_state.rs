@@ -149,18 +149,21 @@ impl QueueState {
     }
 
     /// C7: each group checks the queue once; one without members keeps the request.
-    pub(super) fn request_group_checks(&mut self) {
+    pub(super) fn request_group_checks(&mut self, now: Tick) {
         if let Some(coordinator) = &mut self.coordinator {
-            coordinator.request_checks();
+            coordinator.request_checks(now);
         }
     }
 
     /// Assigns the groups' pending work, up to the limit of one step.
     pub(super) fn assign(&mut self, batch: &mut WakeBatch) -> bool {
         let head = self.head();
-        let coordinator = self.coordinator.as_mut();
-        coordinator
-            .is_some_and(|coordinator| coordinator.assign(&head, SUBSCRIBERS_PER_STEP, batch))
+        let Some(coordinator) = &mut self.coordinator else {
+            return false;
+        };
+        let more = coordinator.assign(&head, SUBSCRIBERS_PER_STEP, batch);
+        self.passed_on |= coordinator.take_passed_on();
+        more
     }
 
     pub(super) fn head(&self) -> QueueHead {

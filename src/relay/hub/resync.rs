@@ -102,12 +102,13 @@ impl Hub {
         for entry in &entries {
             match &walk.scope {
                 ResyncScope::Groups => self.request_group_checks(entry, now, &mut batch),
-                ResyncScope::All => self.resync_queue(entry, now, &mut batch),
+                ResyncScope::All => {
+                    self.resync_queue(entry, now, &mut batch);
+                }
                 ResyncScope::Queues(hashes) => {
                     let hash = queue_hash(entry.address());
-                    if hashes.contains(&hash) {
+                    if hashes.contains(&hash) && self.resync_queue(entry, now, &mut batch) {
                         walk.unknown.remove(&hash);
-                        self.resync_queue(entry, now, &mut batch);
                     }
                 }
             }
@@ -124,10 +125,11 @@ impl Hub {
         Phase::Ended
     }
 
-    /// C6: the subscribers get a CATCH_UP, unless a stronger reason is pending.
-    fn resync_queue(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut UpdateBatch) {
+    /// C6: the subscribers get a CATCH_UP, unless a stronger reason is pending. Returns `false` where
+    /// the entry was forgotten: then its patterns must check.
+    fn resync_queue(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut UpdateBatch) -> bool {
         if entry.lock().is_dead() {
-            return;
+            return false;
         }
         self.update(Arc::clone(entry), now, batch, |state| {
             let unheard = state.listeners() == 0;
@@ -140,6 +142,7 @@ impl Hub {
             }
             true
         });
+        true
     }
 
     /// C7: each group checks the queue, also one without members: its next member does.
@@ -151,7 +154,7 @@ impl Hub {
             }
         }
         self.update_and_reconcile(Arc::clone(entry), now, batch, |state| {
-            state.request_group_checks();
+            state.request_group_checks(now);
             false
         });
     }

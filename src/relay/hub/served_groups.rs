@@ -24,8 +24,7 @@ impl Coordinator {
     pub(super) fn take_served_groups(&mut self, head: &Counters) -> Vec<GroupName> {
         let mut served = Vec::new();
         for group in self.groups_mut() {
-            let is_served = group.take_served(head);
-            if is_served && served.len() < ClusterLimits::GROUPS {
+            if group.take_served(head, served.len() < ClusterLimits::GROUPS) {
                 served.push(group.name.clone());
             }
         }

@@ -38,6 +38,8 @@ struct Driver {
 
 /// How long the end of a relay waits for the confirmation of its last causes.
 const SETTLED_WITHIN: Duration = Duration::from_secs(2);
+/// The delay of a further try after a failure of the store.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// One line a minute tells an operator as much as one for each message.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
@@ -105,11 +107,13 @@ impl Driver {
             }
             Ok(())
         };
-        // Otherwise the other relays check their queues when they miss this one.
-        let _: std::result::Result<Result<()>, _> =
+        let settled: std::result::Result<Result<()>, _> =
             tokio::time::timeout(SETTLED_WITHIN, settled).await;
-        self.runner.leave();
-        self.take_outputs()?;
+        // Otherwise the other relays check their queues when they miss this one.
+        if matches!(settled, Ok(Ok(()))) {
+            self.runner.leave();
+            self.take_outputs()?;
+        }
         self.connection.close().await;
         Ok(())
     }
@@ -132,7 +136,10 @@ impl Driver {
                     return Err(ended());
                 }
             },
-            hints = flags.hints().take() => self.runner.add_flags(hints),
+            hints = flags.hints().take() => {
+                self.runner.add_flags(hints);
+                self.runner.on_tick(self.connection.connects());
+            }
             () = connected.notified() => self.runner.on_tick(self.connection.connects()),
             () = self.runner.due() => self.runner.on_tick(self.connection.connects()),
         }
@@ -172,7 +179,9 @@ async fn read_flags(flags: Flags, heard: Arc<FlagHints>) {
     loop {
         let hints = heard.take().await;
         if let Err(error) = flags.apply_hints(hints, wall()).await {
-            tracing::warn!(%error, "flags of another relay could not be read; the refresh reads them");
+            tracing::warn!(%error, "flags of another relay could not be read; they are read again");
+            tokio::time::sleep(READ_AGAIN_AFTER).await;
+            flags.refresh_soon();
         }
     }
 }

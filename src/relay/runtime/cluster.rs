@@ -169,7 +169,7 @@ impl ClusterRunner {
 
     /// Tells the other relays of flags that were written through this one.
     pub(crate) fn add_flags(&mut self, hints: Vec<FlagHint>) {
-        self.run(|node, now, _| node.add_flags(hints, now));
+        self.run(|node, _, _| node.add_flags(hints));
     }
 
     pub(crate) fn next_output(&mut self) -> Option<Output> {

@@ -61,6 +61,9 @@ pub(crate) struct NotifyResponses {
     turn: ReusableBoxFuture<'static, ()>,
     /// The publisher had no request in flight at the last poll.
     idle: bool,
+    /// No further request is read: the stream ends when all answers are sent, with this failure.
+    stopping: bool,
+    failure: Option<Status>,
     /// The relay drains, or the connection is at its maximum age.
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
 }
@@ -108,6 +111,8 @@ impl proto::relay_server::Relay for RelayService {
             requests: NotifyRequests::of(request),
             delayed: None,
             unconfirmed: None,
+            stopping: false,
+            failure: None,
             turn: ReusableBoxFuture::new(tokio::task::yield_now()),
             idle: true,
             ending: Box::pin(end.cancelled_owned()),
@@ -226,8 +231,8 @@ impl NotifyResponses {
         Poll::Ready(self.delayed.take().map(Ok))
     }
 
-    /// There is no request. A publisher's stream has no Goodbye: it ends with OK when all requests
-    /// are answered.
+    /// There is no request, or no further one is read. A publisher's stream has no Goodbye: it ends
+    /// with OK when all requests are answered.
     fn wait(
         &mut self,
         cx: &mut Context<'_>,
@@ -239,8 +244,9 @@ impl NotifyResponses {
         if self.poll_revoked(cx).is_ready() {
             return Poll::Ready(None);
         }
-        match self.unconfirmed.as_ref().is_none_or(Unconfirmed::is_empty) {
-            true => self.ending.as_mut().poll(cx).map(|()| None),
+        self.stopping = self.stopping || self.ending.as_mut().poll(cx).is_ready();
+        match self.unconfirmed.as_ref().is_none_or(Unconfirmed::is_empty) && self.stopping {
+            true => Poll::Ready(self.failure.take().map(Err)),
             false => Poll::Pending,
         }
     }
@@ -267,7 +273,7 @@ impl Stream for NotifyResponses {
         if let Poll::Ready(Some(response)) = self.poll_unconfirmed(cx) {
             return Poll::Ready(Some(Ok(response)));
         }
-        while self.unconfirmed.as_ref().is_none_or(|all| !all.is_full()) {
+        while !self.stopping && self.unconfirmed.as_ref().is_none_or(|all| !all.is_full()) {
             std::task::ready!(poll_budget(cx));
             self.unchecked += 1;
             if self.unchecked >= CHECKED_EVERY && self.poll_revoked(cx).is_ready() {
@@ -276,7 +282,13 @@ impl Stream for NotifyResponses {
             match Pin::new(&mut self.requests).poll_next(cx) {
                 Poll::Ready(Some(Ok(request))) => {
                     let response = self.response(request);
-                    if let Some(confirmation) = self.relay.confirmation() {
+                    // A refused request has counted nothing, and keeps its place only.
+                    let confirmation = match response.error {
+                        None => self.relay.confirmation(),
+                        Some(_) => None,
+                    };
+                    let in_order = self.unconfirmed.as_ref().is_some_and(|all| !all.is_empty());
+                    if confirmation.is_some() || in_order {
                         let clock = self.relay.clock();
                         let make = || Unconfirmed::new(clock);
                         let unconfirmed = self.unconfirmed.get_or_insert_with(make);
@@ -285,10 +297,9 @@ impl Stream for NotifyResponses {
                     }
                     return self.answer(response, cx);
                 }
-                Poll::Ready(Some(Err(status))) => return Poll::Ready(Some(Err(status))),
-                Poll::Ready(None) => {
-                    let response = std::task::ready!(self.poll_unconfirmed(cx));
-                    return Poll::Ready(response.map(Ok));
+                Poll::Ready(ended) => {
+                    self.stopping = true;
+                    self.failure = ended.and_then(Result::err);
                 }
                 Poll::Pending => break,
             }

@@ -28,7 +28,8 @@ pub(super) struct Unconfirmed {
 
 struct Waiting {
     answer: proto::NotifyResponse,
-    confirmation: Confirmation,
+    /// `None`: it waits for the answers before it only.
+    confirmation: Option<Confirmation>,
     until: Tick,
 }
 
@@ -45,7 +46,11 @@ impl Unconfirmed {
         }
     }
 
-    pub(super) fn push(&mut self, answer: proto::NotifyResponse, confirmation: Confirmation) {
+    pub(super) fn push(
+        &mut self,
+        answer: proto::NotifyResponse,
+        confirmation: Option<Confirmation>,
+    ) {
         let until = self.timer.now() + CONFIRMED_WITHIN;
         self.answers.push_back(Waiting {
             answer,
@@ -72,12 +77,15 @@ impl Unconfirmed {
             let Some(front) = self.answers.front() else {
                 return Poll::Ready(None);
             };
+            let Some(confirmation) = &front.confirmation else {
+                return Poll::Ready(self.answers.pop_front().map(|front| front.answer));
+            };
             if !self.waits {
                 // Registered before the state is read.
-                self.change.set(front.confirmation.changed());
+                self.change.set(confirmation.changed());
                 self.waits = true;
             }
-            let result = match front.confirmation.check() {
+            let result = match confirmation.check() {
                 Some(result) => result,
                 None if self.change.poll(cx).is_ready() => {
                     self.waits = false;

@@ -2,17 +2,19 @@
 //! other relays (C11).
 
 use super::{super::counters::Counters, Group};
-use crate::base::fault::planted;
+use crate::base::{clock::Tick, fault::planted};
 
 impl Group {
     /// Returns whether members that were idle took all causes since the last call, in whole, and
     /// their claim is not given up. Then the groups of this name on other relays need not check.
-    pub(in super::super) fn take_served(&mut self, head: &Counters) -> bool {
+    /// A frame that has no room for the group does not state it.
+    pub(in super::super) fn take_served(&mut self, head: &Counters, has_room: bool) -> bool {
         let unserved = std::mem::take(&mut self.unserved);
         let assigned = self.position.sequence >= head.sequence && self.unassigned == 0;
         let served = assigned && self.len() > 0 && !self.redelivery.is_given_up();
         let served = served && (!unserved || planted!(self.fault, LinkServedInPart));
-        self.announced_as_served |= served && self.redelivery.is_open();
+        let served = served && has_room;
+        self.announced_as_served |= served && self.is_unfinished();
         served
     }
 
@@ -54,10 +56,15 @@ impl Group {
         (self.passed_on, self.unserved) = (true, true);
     }
 
-    /// A report has covered the open claim.
+    /// A report may have covered the open claim. A member that is busy may still hang (R14).
     pub(super) fn note_covered(&mut self) {
-        if !self.redelivery.is_open() {
+        if !self.is_unfinished() {
             self.announced_as_served = false;
         }
+    }
+
+    /// Returns whether a claim is open, or a member holds a BUSY lease.
+    fn is_unfinished(&self) -> bool {
+        self.redelivery.is_open() || self.members.next_lease_end() != Tick::NEVER
     }
 }
