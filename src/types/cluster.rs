@@ -5,9 +5,7 @@
 
 use std::{fmt, sync::Arc, time::SystemTime};
 
-#[cfg(feature = "nats")]
-use super::FlagState;
-use super::{FlagName, GroupName, QueueAddress};
+use super::{FlagName, FlagState, GroupName, QueueAddress};
 
 /// The limits of a message between relays.
 #[derive(Debug)]
@@ -114,7 +112,6 @@ pub(crate) struct RelayStatus {
 
 impl FlagHint {
     /// Conflates with a later hint of the same flag: the newest set stays.
-    #[cfg(feature = "nats")]
     pub(crate) fn merge(&mut self, later: Self) {
         let generation = |hint: &Self| hint.newest_set.as_ref().map(|set| set.generation);
         if generation(&later) >= generation(self) {
@@ -124,7 +121,10 @@ impl FlagHint {
     }
 }
 
-#[cfg(feature = "nats")]
+#[cfg_attr(
+    not(feature = "nats"),
+    allow(dead_code, reason = "only a relay of a cluster uses it")
+)]
 impl FlagSet {
     pub(crate) fn of(state: &FlagState) -> Self {
         Self {
