@@ -1,7 +1,7 @@
 //! The cluster's part of the simulation: two to four relays over a model broker.
 //!
 //! Each relay is a production hub with the production machine of a cluster and production streams,
-//! on a clock of its own that runs up to a hundredth too fast or too slow. Listeners run the
+//! on a separate clock that runs up to a hundredth too fast or too slow. Listeners run the
 //! production session; publishers put a message, notify any relay and repeat until they get an OK.
 //! The broker loses, delays and copies messages, servers restart and are parted, and relays crash,
 //! pause and are restored. docs/reliability.md has the invariants J1 to J10.

@@ -28,7 +28,7 @@ use crate::{
 
 /// The groups and the sentinel of one queue.
 pub(super) struct Coordinator {
-    config: Arc<CoordinatorConfig>,
+    pub(super) config: Arc<CoordinatorConfig>,
     /// Groups by slot; a slot never moves.
     groups: Vec<Option<Group>>,
     names: BTreeMap<GroupName, u32>,
@@ -323,17 +323,6 @@ impl Coordinator {
 
     pub(super) fn take_assignment(&mut self, member_id: MemberId) -> Option<Assignment> {
         self.group(member_id)?.take(member_id.slot)
-    }
-
-    /// Each group, with or without members, must check the queue.
-    pub(super) fn request_checks(&mut self, now: Tick) {
-        let skips_empty = planted!(self.config.fault, LinkMissingSkipsEmpty);
-        for group in self.groups.iter_mut().flatten() {
-            if group.len() > 0 || !skips_empty {
-                group.request_check_round(now);
-            }
-        }
-        self.needs_reconcile = true;
     }
 
     /// Runs the due work, and forgets groups whose retention ended. Returns whether a listener

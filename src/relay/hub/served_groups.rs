@@ -10,7 +10,7 @@ use super::{
     queue_entry::{QueueEntry, QueueState},
 };
 use crate::{
-    base::clock::Tick,
+    base::{clock::Tick, fault::planted},
     types::{GroupName, cluster::ClusterLimits},
 };
 
@@ -20,6 +20,17 @@ const CHECK_VALID_FOR: Duration = Duration::from_secs(1);
 const CHECKS_PER_INTERVAL: u32 = 4;
 
 impl Coordinator {
+    /// C7: each group, with or without members, must check the queue.
+    pub(super) fn request_checks(&mut self, now: Tick) {
+        let skips_empty = planted!(self.config.fault, LinkMissingSkipsEmpty);
+        for group in self.groups_mut() {
+            if group.len() > 0 || !skips_empty {
+                group.request_check_round(now);
+            }
+        }
+        self.needs_reconcile = true;
+    }
+
     /// Returns the groups whose idle members took all causes since the last call.
     pub(super) fn take_served_groups(&mut self, head: &Counters) -> Vec<GroupName> {
         let mut served = Vec::new();

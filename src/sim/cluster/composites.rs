@@ -16,7 +16,7 @@ impl World {
         self.be_quiet(10_000);
     }
 
-    /// A relay is away; another one is cut off. Meanwhile the first one starts, gives an OK and
+    /// A relay is away; another one is cut off. In that time the first one starts, gives an OK and
     /// dies.
     pub(super) fn come_and_go(&mut self, relay: usize) {
         let other = (relay + 1) % self.relays.len();

@@ -12,7 +12,7 @@ use crate::{base::clock::Tick, sim::queue::MessageId, types::GroupName};
 #[derive(Debug, Default)]
 pub(super) struct Oracle {
     pub(super) open: BTreeMap<MessageId, Note>,
-    /// What was notified of each queue, in all relays together.
+    /// The notifications of each queue, in all relays together.
     pub(super) notified: BTreeMap<usize, Sums>,
     /// When a cause of the queue with this hash was last counted anywhere.
     pub(super) caused_at: BTreeMap<u64, Tick>,
@@ -117,7 +117,7 @@ impl World {
         self.excused.extend(lost.map(|(message, _)| message));
     }
 
-    /// Limit 2 of the promise: a relay answers and ends, and another one that did not know it, or that
+    /// Limit 2 of the promise: a relay answers and ends, and another relay that did not know it, or that
     /// counted it as missing, has heard nothing because of a break that does not isolate it.
     pub(super) fn excuse_unheard(&mut self, relay: usize) {
         let Some(run) = &self.relays[relay].run else {

@@ -171,7 +171,7 @@ impl World {
     }
 
     pub(super) fn notify_again(&mut self, message: MessageId, delay: Duration) {
-        // What is left of the delay.
+        // The rest of the delay.
         let visible_at = self.queues.messages[message].visible_at;
         let left = delay.min(visible_at.since(self.now));
         self.notify(message, left);

@@ -1,5 +1,5 @@
 //! One relay of the simulated cluster: the hub, the cluster's machine and the streams, with model
-//! drivers in place of tokio, on a clock of its own.
+//! drivers in place of tokio, on a separate clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -82,7 +82,7 @@ pub(super) struct LocalClock {
     per_million: i64,
 }
 
-/// What was woken at a relay.
+/// The streams and tasks that were woken at a relay.
 #[derive(Debug, Default)]
 struct Bell {
     rung: Mutex<Vec<Ring>>,
@@ -362,7 +362,7 @@ impl World {
         }
     }
 
-    /// Schedules what was woken at the relays.
+    /// Schedules the streams and tasks that were woken at the relays.
     pub(super) fn relay_wakers(&mut self) {
         for number in 0..self.relays.len() {
             loop {

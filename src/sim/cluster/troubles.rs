@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// A relay misses messages for this long, or nobody receives its own.
+    /// A relay misses messages for this long, or no relay receives its own.
     fn cut_off(&mut self, number: usize, span: Duration) {
         let end = self.now + span + INTEREST;
         let deaths = self.last_death.is_some_and(|at| at + MISSING > self.now);
