@@ -48,8 +48,13 @@ pub(crate) fn start(flags: &Flags, timers: &FlagTimers, scope: &Scope) {
     let expiry = RetryState::new(StoreTask::Expiry, RETRY_BACKOFF.1, Arc::clone(&outage));
     scope.spawn(expire(flags.clone(), timers.clone(), expiry));
     scope.spawn(tell_acks(flags.clone()));
-    // A store that has recovered is read within one interval.
-    let retry = RetryState::new(StoreTask::Refresh, timers.refresh, outage);
+    // A store that has recovered is read within one interval. Without one, requested refreshes are
+    // repeated with the longest wait.
+    let longest = match timers.refresh.is_zero() {
+        true => RETRY_BACKOFF.1,
+        false => timers.refresh,
+    };
+    let retry = RetryState::new(StoreTask::Refresh, longest, outage);
     scope.spawn(refresh(flags.clone(), timers.clone(), retry));
 }
 
