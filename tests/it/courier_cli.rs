@@ -341,7 +341,10 @@ async fn a_host_with_a_relay_is_woken_and_wakes_its_listeners() {
     let relay = Binary::serve().await;
     let rome = Machine::hosted(&[]).await;
     let berlin = Machine::hosted(&["--relay", &relay.url()]).await;
-    assert!(berlin.log().contains(&relay.url()), "{}", berlin.log());
+    until("the relay is logged", async || {
+        berlin.log().contains(&relay.url())
+    })
+    .await;
     berlin.create("orders").await;
     let queue = berlin.queue("orders");
     let handled = berlin.home.path().join("handled");

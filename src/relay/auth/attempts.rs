@@ -62,7 +62,8 @@ impl Attempts {
         let refused_until = table.addresses.get(&network(peer));
         match refused_until.and_then(|failures| failures.refused_until) {
             Some(until) if now < until => Err(Denial::TooManyFailures {
-                retry_after: until.since(now),
+                // The address may have been refused after this call read the time.
+                retry_after: until.since(now).min(REFUSAL),
             }),
             _ => Ok(()),
         }
@@ -186,6 +187,15 @@ mod tests {
         // The count starts anew.
         fail(&attempts, "10.0.0.1", 9, at(119));
         assert_eq!(attempts.check(ip("10.0.0.1"), at(119)), Ok(()));
+    }
+
+    #[test]
+    fn a_call_that_read_the_time_before_the_refusal_waits_no_longer_than_it() {
+        let attempts = Attempts::default();
+        fail(&attempts, "10.0.0.1", 10, at(2));
+        let refused = attempts.check(ip("10.0.0.1"), at(1));
+        let retry_after = REFUSAL;
+        assert_eq!(refused, Err(Denial::TooManyFailures { retry_after }));
     }
 
     #[test]

@@ -67,29 +67,34 @@ impl RelayStatus {
     }
 }
 
+const RELAY: Part = Part {
+    name: "relay",
+    required: true,
+};
+const CAPACITY: Part = Part {
+    name: "capacity",
+    required: true,
+};
+/// Only flags need the store; wake-ups do not.
+const STORE: Part = Part {
+    name: "store",
+    required: false,
+};
+const CLUSTER: Part = Part {
+    name: "cluster",
+    required: true,
+};
+const PARTS: &[Part] = &[RELAY, CAPACITY, STORE];
+const CLUSTER_PARTS: &[Part] = &[RELAY, CLUSTER, CAPACITY, STORE];
+
 #[async_trait]
 impl StatusSource for RelayStatus {
     fn parts(&self) -> &'static [Part] {
-        &[
-            Part {
-                name: "relay",
-                required: true,
-            },
-            // Always given where the relay is alone.
-            Part {
-                name: "cluster",
-                required: true,
-            },
-            Part {
-                name: "capacity",
-                required: true,
-            },
-            // Only flags need the store; wake-ups do not.
-            Part {
-                name: "store",
-                required: false,
-            },
-        ]
+        if self.relay.cluster_state().is_some() {
+            CLUSTER_PARTS
+        } else {
+            PARTS
+        }
     }
 
     async fn failures(&self, part: &str) -> Vec<String> {
