@@ -36,8 +36,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if env::var_os("CARGO_FEATURE_RELAY").is_some() {
         // Apart from the other files: reflection shows the protocol of the clients only.
         let link = protox::compile(["reveille/link/v1/link.proto"], ["proto"])?;
+        // Also apart on the disk: the clients' messages that it imports are those of above.
+        let link_out = out.join("link");
+        fs::create_dir_all(&link_out)?;
         tonic_prost_build::configure()
             .bytes(".")
+            .out_dir(link_out)
+            .build_client(false)
+            .build_server(false)
+            .extern_path(".reveille.v1", "crate::wire::proto")
             .compile_fds(link)?;
     }
     Ok(())

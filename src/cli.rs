@@ -47,6 +47,7 @@ mod queue;
 mod queue_settings;
 mod queues;
 mod ready;
+mod relays;
 mod serve;
 mod settings;
 mod signals;
@@ -101,6 +102,7 @@ enum Verb {
     Auth(auth::Args),
     Listeners(listeners::Args),
     Queues(queues::Args),
+    Relays(relays::Args),
     Health(health::Args),
     Ready(ready::Args),
     Demo(demo::DemoArgs),
@@ -174,6 +176,7 @@ impl Verb {
             Self::Auth(args) => args.run(settings).await,
             Self::Listeners(args) => args.run(settings).await,
             Self::Queues(args) => args.run(settings).await,
+            Self::Relays(args) => args.run(settings).await,
             Self::Health(args) => args.run(settings).await,
             Self::Ready(args) => args.run(settings).await,
             Self::Demo(args) => demo::run(args).await.map(|()| Exit::OK),

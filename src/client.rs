@@ -25,7 +25,7 @@ mod stream;
 mod subscription;
 mod tls;
 
-pub use admin::{ListenerInfo, QueueInfo};
+pub use admin::{ListenerInfo, QueueInfo, RelayInfo, RelayState};
 #[cfg(feature = "courier")]
 pub(crate) use channel::RelayChannel;
 pub use config::{ClientConfig, PublisherOptions};
@@ -35,6 +35,7 @@ pub(crate) use connector::Connector;
 pub use credential::Credential;
 pub use flag_watch::FlagWatcher;
 pub use flags::{FlagWatcherInfo, Flags, Unleashed};
+pub use pages::Listed;
 pub use publisher::Publisher;
 pub use subscription::Subscription;
 pub use tls::{ClientIdentity, ClientTls};

@@ -13,6 +13,8 @@ mod codec;
 mod flags;
 mod notify;
 mod oneof;
+#[cfg(feature = "relay")]
+mod peer_calls;
 mod relay;
 mod status;
 mod time;
@@ -49,12 +51,16 @@ pub(crate) const DUPLICATE_LISTENER: &str = "reveille-duplicate-listener";
     allow(unused_imports, reason = "serving a cluster is not built yet")
 )]
 pub(crate) use cluster::{
-    cluster_message_from_wire, cluster_message_to_wire, flag_hint_len, frame_entry_len,
+    cluster_message_from_wire, cluster_message_to_wire, flag_hint_len, frame_entry_len, link,
 };
 pub(crate) use codec::Codec;
 pub(crate) use flags::flag_to_wire;
 pub(crate) use flags::{flag_event, flag_from_wire};
 pub(crate) use notify::NotifyRequest;
+#[cfg(feature = "relay")]
+pub(crate) use peer_calls::{
+    peer_failure, peer_reply_from_wire, peer_request_from_wire, peer_status,
+};
 pub(crate) use relay::{accepted_from_wire, report_to_wire, subscribe_event, subscribe_to_wire};
 pub(crate) use relay::{
     goodbye_to_wire, report_from_wire, selector_to_wire, subscribe_event_to_wire,

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use clap::Subcommand;
-use reveille::{Client, FlagEvent, FlagName, FlagState, ListenerId};
+use reveille::{Client, FlagEvent, FlagName, FlagState, Listed, ListenerId};
 use serde::Serialize;
 
 use super::{
@@ -133,7 +133,8 @@ impl Args {
                 store: None,
                 target,
             } => {
-                let call = async |client: &Client| client.flags().list(&prefix).await;
+                let call =
+                    async |client: &Client| client.flags().list(&prefix).await.map(Listed::from);
                 let row = |state| FlagRow::from(&state);
                 target.list(settings, call, row).await
             }

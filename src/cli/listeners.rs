@@ -21,7 +21,7 @@ Example:
   reveille listeners
   reveille listeners -o json
 
-Nodes that wait for a flag have a row each. In JSON, fields that do not apply to them are null.")]
+A relay of a cluster lists the listeners of all relays. Nodes that wait for a flag have a row each. In JSON, fields that do not apply to them are null.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
@@ -36,10 +36,15 @@ enum ListenerRow {
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let call = async |client: &Client| {
-            let listeners = client.listeners().await?.into_iter();
-            let watchers = watchers::connected(client, None).await?.unwrap_or_default();
-            let watchers = watchers.into_iter().map(ListenerRow::Flag);
-            Ok(listeners.map(ListenerRow::Queues).chain(watchers).collect())
+            let mut all = client.listeners().await?.map(ListenerRow::Queues);
+            if let Some(watchers) = watchers::connected(client, None).await? {
+                let watchers = watchers.map(ListenerRow::Flag);
+                all.entries.extend(watchers.entries);
+                all.unanswered.extend(watchers.unanswered);
+                all.unanswered.sort_unstable();
+                all.unanswered.dedup();
+            }
+            Ok(all)
         };
         self.target.list(settings, call, |row| row).await
     }

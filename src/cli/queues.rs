@@ -18,7 +18,7 @@ Example:
   reveille queues
   reveille queues -o jsonl
 
-DEPTH is the last depth that a listener reported, and the age of that report.")]
+A relay of a cluster adds up the listeners and timers of all relays. DEPTH is the last depth that a listener reported, and the age of that report.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reveille::{Client, ClientConfig, Credential, Error, ErrorKind, duration};
+use reveille::{Client, ClientConfig, Credential, Error, ErrorKind, Listed, duration};
 use tokio::time::Instant;
 
 use super::{
@@ -105,12 +105,17 @@ impl TargetArgs {
     pub(super) async fn list<T, R: Row>(
         &self,
         settings: &Settings,
-        call: impl AsyncFnOnce(&Client) -> reveille::Result<Vec<T>>,
+        call: impl AsyncFnOnce(&Client) -> reveille::Result<Listed<T>>,
         row: impl Fn(T) -> R,
     ) -> anyhow::Result<Exit> {
         let target = self.resolve(settings);
         let client = target.client()?;
         let listed = target.within(call(&client)).await?;
+        for relay in &listed.unanswered {
+            output::note(format_args!(
+                "relay {relay} does not answer: what only it has is not listed"
+            ));
+        }
         let rows: Vec<_> = listed.into_iter().map(row).collect();
         target.format.list(&rows)?;
         Ok(Exit::OK)

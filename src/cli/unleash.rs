@@ -226,7 +226,7 @@ impl Args {
         let flags = client.flags();
         let listing = flags.watchers(Some(&self.flag), true);
         let watchers = tokio::time::timeout(MISSING_TIMEOUT, listing).await.ok()?;
-        watchers.ok().map(Missing::of)
+        watchers.ok().map(|all| Missing::of(all.entries))
     }
 }
 

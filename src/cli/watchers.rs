@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use reveille::{Client, ErrorKind, FlagName, FlagWatcherInfo, duration::Span};
+use reveille::{Client, ErrorKind, FlagName, FlagWatcherInfo, Listed, duration::Span};
 use serde::Serialize;
 
 use super::output::millis;
@@ -43,7 +43,7 @@ pub(super) struct Missing {
 pub(super) async fn connected(
     client: &Client,
     flag: Option<&FlagName>,
-) -> reveille::Result<Option<Vec<FlagWatcherInfo>>> {
+) -> reveille::Result<Option<Listed<FlagWatcherInfo>>> {
     match client.flags().watchers(flag, false).await {
         Ok(watchers) => Ok(Some(watchers)),
         // A relay of a version before this call.

@@ -4,7 +4,11 @@
 
 use std::time::Duration;
 
-use super::{Client, connection::AdminClient, pages::all_pages};
+use super::{
+    Client,
+    connection::AdminClient,
+    pages::{ListPage, Listed, all_pages},
+};
 use crate::{
     error::Result,
     wire::{proto, span_from_wire},
@@ -68,12 +72,51 @@ pub struct QueueInfo {
     pub depth_age: Option<Duration>,
 }
 
+/// One run of a relay in a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RelayInfo {
+    /// Its name.
+    pub relay_id: String,
+    /// The run, 32 hexadecimal digits.
+    pub epoch: String,
+    /// Its version.
+    pub version: String,
+    /// Whether it is present.
+    pub state: RelayState,
+    /// Number of open streams of listeners.
+    pub streams: u64,
+    /// Number of queues that it knows.
+    pub queues: u64,
+    /// Its listeners poll, because it is or was cut off from the other relays.
+    pub degraded: bool,
+    /// Time since its last message; `None` for the relay that answers.
+    pub silent_for: Option<Duration>,
+    /// How often its missed messages made listeners of the answering relay check queues.
+    pub resyncs: u64,
+}
+
+/// Whether a relay of a cluster is present, as the answering relay knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RelayState {
+    /// The relay that answers.
+    Answering,
+    /// Its heartbeats arrive.
+    Present,
+    /// Silent for several seconds: it has died or is cut off.
+    Missing,
+    /// It has left in order.
+    Left,
+    /// A state that a later version added.
+    Unknown,
+}
+
 impl Client {
-    /// Lists the listeners with an open stream; reads all pages.
+    /// Lists the listeners with an open stream, of all relays of the cluster; reads all pages.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached.
-    pub async fn listeners(&self) -> Result<Vec<ListenerInfo>> {
+    pub async fn listeners(&self) -> Result<Listed<ListenerInfo>> {
         let fetch = async |page_token| {
             let request = proto::ListListenersRequest {
                 page_size: 0,
@@ -82,17 +125,20 @@ impl Client {
             let call =
                 async |channel, request| AdminClient::new(channel).list_listeners(request).await;
             let page = self.call(request, call).await?;
-            Ok((page.listeners, page.next_page_token))
+            Ok(ListPage {
+                entries: page.listeners,
+                next: page.next_page_token,
+                unanswered: page.unanswered_relays,
+            })
         };
-        let listed = all_pages(fetch).await?;
-        Ok(listed.into_iter().map(ListenerInfo::from_wire).collect())
+        Ok(all_pages(fetch).await?.map(ListenerInfo::from_wire))
     }
 
-    /// Lists the queues that the relay knows; reads all pages.
+    /// Lists the queues that the relay or another one of its cluster knows; reads all pages.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached.
-    pub async fn queues(&self) -> Result<Vec<QueueInfo>> {
+    pub async fn queues(&self) -> Result<Listed<QueueInfo>> {
         let fetch = async |page_token| {
             let request = proto::ListQueuesRequest {
                 page_size: 0,
@@ -101,10 +147,26 @@ impl Client {
             let call =
                 async |channel, request| AdminClient::new(channel).list_queues(request).await;
             let page = self.call(request, call).await?;
-            Ok((page.queues, page.next_page_token))
+            Ok(ListPage {
+                entries: page.queues,
+                next: page.next_page_token,
+                unanswered: page.unanswered_relays,
+            })
         };
-        let listed = all_pages(fetch).await?;
-        Ok(listed.into_iter().map(QueueInfo::from_wire).collect())
+        Ok(all_pages(fetch).await?.map(QueueInfo::from_wire))
+    }
+
+    /// Lists the relays of the cluster, as the relay that answers knows them. It comes first; a relay
+    /// without a cluster is the only one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached;
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) from a relay older than this call.
+    pub async fn relays(&self) -> Result<Vec<RelayInfo>> {
+        let request = proto::ListRelaysRequest {};
+        let call = async |channel, request| AdminClient::new(channel).list_relays(request).await;
+        let listed = self.call(request, call).await?.relays.into_iter();
+        Ok(listed.map(RelayInfo::from_wire).collect())
     }
 
     /// Returns whether the relay serves, by the standard gRPC health check.
@@ -143,6 +205,29 @@ impl ListenerInfo {
             total_dequeue_tasks: listener.total_dequeue_tasks,
             group: (!listener.group.is_empty()).then_some(listener.group),
             polling: listener.polling,
+        }
+    }
+}
+
+impl RelayInfo {
+    fn from_wire(relay: proto::RelayInfo) -> Self {
+        let state = match relay.state() {
+            proto::RelayState::Self_ => RelayState::Answering,
+            proto::RelayState::Present => RelayState::Present,
+            proto::RelayState::Missing => RelayState::Missing,
+            proto::RelayState::Left => RelayState::Left,
+            proto::RelayState::Unspecified => RelayState::Unknown,
+        };
+        Self {
+            relay_id: relay.relay_id,
+            epoch: relay.epoch,
+            version: relay.version,
+            state,
+            streams: relay.streams,
+            queues: relay.queues,
+            degraded: relay.degraded,
+            silent_for: relay.silent_for.map(|span| span_from_wire(Some(span))),
+            resyncs: relay.resyncs,
         }
     }
 }

@@ -170,7 +170,7 @@ impl Client {
         }
     }
 
-    pub(super) fn relays(&self) -> &Relays {
+    pub(super) fn relay_list(&self) -> &Relays {
         &self.inner.relays
     }
 

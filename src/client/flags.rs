@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::{
     connection::{Client, FlagsClient},
-    pages::all_pages,
+    pages::{ListPage, Listed, all_pages},
 };
 use crate::{
     error::Result,
@@ -131,7 +131,11 @@ impl Flags {
             };
             let call = async |channel, request| FlagsClient::new(channel).list_flags(request).await;
             let page = self.client.call(request, call).await?;
-            Ok((page.flags, page.next_page_token))
+            Ok(ListPage {
+                entries: page.flags,
+                next: page.next_page_token,
+                unanswered: Vec::new(),
+            })
         };
         let listed = all_pages(fetch).await?;
         listed
@@ -151,7 +155,7 @@ impl Flags {
         &self,
         flag: Option<&FlagName>,
         away: bool,
-    ) -> Result<Vec<FlagWatcherInfo>> {
+    ) -> Result<Listed<FlagWatcherInfo>> {
         let flag = flag.map(FlagName::to_string).unwrap_or_default();
         let fetch = async |page_token| {
             let request = proto::ListFlagWatchersRequest {
@@ -164,10 +168,13 @@ impl Flags {
                 FlagsClient::new(channel).list_flag_watchers(request).await
             };
             let page = self.client.call(request, call).await?;
-            Ok((page.watchers, page.next_page_token))
+            Ok(ListPage {
+                entries: page.watchers,
+                next: page.next_page_token,
+                unanswered: page.unanswered_relays,
+            })
         };
-        let listed = all_pages(fetch).await?;
-        Ok(listed.into_iter().map(FlagWatcherInfo::from_wire).collect())
+        Ok(all_pages(fetch).await?.map(FlagWatcherInfo::from_wire))
     }
 
     /// Returns one flag as a [`GlobalFlag`], for a

@@ -54,7 +54,7 @@ impl<T> ResponseStream<T> {
         self.connection
             .take_if(|connection| connection.is_retired());
         let connection = &mut self.connection;
-        let connection = connection.get_or_insert_with(|| client.relays().stream_connection());
+        let connection = connection.get_or_insert_with(|| client.relay_list().stream_connection());
         self.stream = Phase::Opening(Box::pin(call(connection.channel())));
     }
 
@@ -75,13 +75,13 @@ impl<T> ResponseStream<T> {
     pub(super) fn leave_relay(&mut self, client: &Client) {
         self.close();
         if let Some(connection) = self.connection.take() {
-            client.relays().leave(&connection);
+            client.relay_list().leave(&connection);
         }
     }
 
     /// Returns a connection for calls to the stream's relay.
     pub(super) fn call_connection(&self, client: &Client) -> Lease {
-        let relays = client.relays();
+        let relays = client.relay_list();
         match &self.connection {
             Some(connection) => relays.call_connection_to(connection.relay()),
             None => relays.call_connection(),

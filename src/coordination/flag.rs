@@ -21,6 +21,8 @@ mod local;
 mod presence;
 mod refresh;
 mod registry;
+#[cfg(all(feature = "relay", feature = "nats"))]
+mod remote_acks;
 mod set_flags;
 mod store_flag;
 mod store_flags;
@@ -44,7 +46,7 @@ use futures_util::TryStreamExt as _;
 
 pub(crate) use self::document::FOLDER;
 #[cfg(all(feature = "relay", feature = "nats"))]
-pub(crate) use self::hints::FlagHints;
+pub(crate) use self::{acks::AckKey, hints::FlagHints};
 pub(crate) use self::{
     background::{FlagTimers, start},
     event::Event,

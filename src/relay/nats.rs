@@ -17,6 +17,7 @@
 //! The client's library runs two tasks for a connection. They end when the connection is closed
 //! while a server is reached; otherwise they wait without any work.
 
+mod calls;
 mod config;
 mod connection;
 mod driver;
@@ -24,6 +25,7 @@ mod events;
 mod fault;
 mod greeting;
 mod login;
+mod observed_flags;
 mod options;
 mod publisher;
 mod self_test;

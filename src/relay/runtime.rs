@@ -6,6 +6,7 @@
 mod cluster;
 mod local;
 mod message_stream;
+mod peer_calls;
 mod refusals;
 mod tasks;
 
@@ -26,6 +27,7 @@ use self::cluster::ClusterHandle;
 pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, Confirmation};
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
+pub(crate) use self::peer_calls::{PeerCall, PeerService};
 pub(crate) use self::refusals::{Refusals, Refused};
 use crate::{
     base::{

@@ -16,6 +16,7 @@ mod budget;
 mod callers;
 mod calls;
 mod certificate;
+mod cluster_lists;
 mod connection;
 #[cfg(feature = "courier")]
 mod courier;
@@ -27,6 +28,10 @@ mod io;
 mod limits;
 mod memory;
 mod memory_reader;
+mod own_lists;
+mod pages;
+#[cfg(feature = "nats")]
+mod peers;
 pub(crate) mod preface;
 mod relay;
 mod requester;
@@ -49,6 +54,8 @@ pub(crate) use activity::DEFAULT_IDLE_TIMEOUT;
 pub(crate) use health::Health;
 pub(crate) use incidents::Incident;
 pub use limits::ServerLimits;
+#[cfg(feature = "nats")]
+pub(crate) use peers::RelayPeers;
 pub(crate) use services::Services;
 #[cfg(feature = "courier")]
 pub(crate) use services::queue_routes;

@@ -32,8 +32,8 @@ use crate::{
     clippy::allow_attributes_without_reason,
     reason = "generated code"
 )]
-mod link {
-    tonic::include_proto!("reveille.link.v1");
+pub(crate) mod link {
+    include!(concat!(env!("OUT_DIR"), "/link/reveille.link.v1.rs"));
 }
 
 /// Reads and checks a message of another relay.

@@ -55,7 +55,7 @@ async fn back_off(inner: &PublisherInner) {
 async fn open(inner: &PublisherInner) -> Result<(Streaming<proto::NotifyResponse>, Lease)> {
     // Capacity for all requests in flight: with a full channel the task would poll repeatedly.
     let (requests, outbound) = mpsc::channel(inner.pipeline);
-    let connection = inner.client.relays().call_connection();
+    let connection = inner.client.relay_list().call_connection();
     let mut relay = RelayClient::new(connection.channel());
     let call = relay.notify_stream(ReceiverStream::new(outbound));
     let answers = {
@@ -78,7 +78,7 @@ async fn open(inner: &PublisherInner) -> Result<(Streaming<proto::NotifyResponse
 /// Moves on to another relay if this one sends the publisher away.
 fn leave_after(inner: &PublisherInner, connection: &Lease, error: &Error) {
     if leaves_relay(Some(error)) {
-        inner.client.relays().leave(connection);
+        inner.client.relay_list().leave(connection);
     }
 }
 

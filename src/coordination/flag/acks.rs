@@ -3,12 +3,8 @@
 //! A refused acknowledgement is not counted, so a count is never higher than the number of
 //! listeners that acknowledged: `unleash --expect` may report "unmet", never a false "met".
 
-use std::{
-    collections::hash_map::RandomState,
-    hash::{BuildHasher, Hash},
-};
-
 use crate::{
+    base::fnv::fnv1a,
     error::{Error, ErrorKind, Result},
     types::{FlagName, ListenerId},
 };
@@ -21,14 +17,31 @@ pub(super) struct AckBudget {
     per_flag: usize,
     /// Limit of all flags together.
     total: usize,
-    /// Random, so that a client cannot choose listener ids that collide.
-    hasher: RandomState,
 }
 
 /// A listener id, hashed: 8 bytes instead of up to 128. Two ids among 100,000 collide with a
-/// probability of 3e-10, and the count is then too low by one.
+/// probability of 3e-10, and the count is then too low by one. A client that chooses an id which
+/// collides gains nothing: it may acknowledge under any id.
+///
+/// The hash is the same on all relays of a cluster, which count a listener once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct AckKey(u64);
+pub(crate) struct AckKey(pub(crate) u64);
+
+/// The acknowledgements that this relay knows of one generation of a flag.
+#[cfg(all(feature = "relay", feature = "nats"))]
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct KnownAcks {
+    pub(crate) acknowledged: u32,
+    /// Streams that watch the flag here, without the observers.
+    pub(crate) watchers: u32,
+    pub(crate) keys: Vec<AckKey>,
+}
+
+impl AckKey {
+    pub(super) fn of(listener: &ListenerId) -> Self {
+        Self(fnv1a(listener.as_str().bytes()))
+    }
+}
 
 impl AckBudget {
     pub(super) fn new(per_flag: usize, total: usize) -> Self {
@@ -36,14 +49,7 @@ impl AckBudget {
             used: 0,
             per_flag,
             total,
-            hasher: RandomState::new(),
         }
-    }
-
-    pub(super) fn key(&self, listener: &ListenerId) -> AckKey {
-        let mut hasher = self.hasher.build_hasher();
-        listener.hash(&mut hasher);
-        AckKey(std::hash::Hasher::finish(&hasher))
     }
 
     /// Returns whether a flag may remember one more. It may use at most as much room as it leaves

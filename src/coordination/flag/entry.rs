@@ -48,6 +48,8 @@ pub(super) struct FlagEntry {
     watchers: BTreeMap<u64, Watcher>,
     /// The watchers that receive counts of acknowledgements.
     observers: BTreeSet<u64>,
+    /// The number of watchers at other relays of the cluster, as far as this one has observers.
+    remote_watchers: u32,
     /// The listeners that acknowledged the newest set.
     pub(super) acked: BTreeSet<AckKey>,
     /// The newest counts that observers may take. Older counts are conflated.
@@ -102,6 +104,7 @@ impl FlagEntry {
             version: None,
             watchers: BTreeMap::new(),
             observers: BTreeSet::new(),
+            remote_watchers: 0,
             acked: BTreeSet::new(),
             published_acks: None,
             idle_key: None,
@@ -134,6 +137,12 @@ impl FlagEntry {
     /// Returns the number of watchers without the observers.
     pub(super) fn watching(&self) -> u32 {
         u32::try_from(self.watchers.len() - self.observers.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Sets the number of watchers at other relays. Returns whether it has changed.
+    #[cfg(all(feature = "relay", feature = "nats"))]
+    pub(super) fn set_remote_watchers(&mut self, watchers: u32) -> bool {
+        std::mem::replace(&mut self.remote_watchers, watchers) != watchers
     }
 
     pub(super) fn is_watched(&self) -> bool {
@@ -310,7 +319,7 @@ impl FlagEntry {
         let acks = self.generation().map(|generation| Acks {
             generation,
             acknowledged: u32::try_from(self.acked.len()).unwrap_or(u32::MAX),
-            watchers: self.watching(),
+            watchers: self.watching().saturating_add(self.remote_watchers),
         });
         self.published_acks = acks;
         for id in &self.observers {

@@ -7,6 +7,8 @@
 //! registry knows no other time.
 
 mod acknowledge;
+#[cfg(all(feature = "relay", feature = "nats"))]
+mod remote_acks;
 mod watchers;
 
 use std::{

@@ -59,6 +59,11 @@ impl Wakers {
         self.0.extend(waker);
     }
 
+    #[cfg(all(feature = "relay", feature = "nats"))]
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

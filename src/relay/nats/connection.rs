@@ -89,7 +89,6 @@ impl NatsConnection {
     }
 
     /// Returns a handle that publishes.
-    #[cfg(test)]
     pub(crate) fn publisher(&self) -> NatsPublisher {
         self.publisher.clone()
     }

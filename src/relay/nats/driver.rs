@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{NatsConnection, NatsMessage};
+use super::{NatsConnection, NatsMessage, calls::PeerCalls, observed_flags::add_acknowledgements};
 use crate::{
     base::{
         clock::{Clock, wall},
@@ -13,7 +13,11 @@ use crate::{
     },
     coordination::flag::{FlagHints, Flags},
     error::{Error, ErrorKind, Result},
-    relay::{cluster::Output, link::LinkFailure, runtime::ClusterRunner},
+    relay::{
+        cluster::Output,
+        link::LinkFailure,
+        runtime::{ClusterRunner, PeerService, Relay},
+    },
 };
 
 /// The task of a relay in a cluster. Drop ends it at once.
@@ -27,6 +31,7 @@ pub(crate) struct ClusterDriver {
 
 struct Driver {
     connection: NatsConnection,
+    calls: PeerCalls,
     runner: ClusterRunner,
     flags: Flags,
     /// C14: flags that were written through other relays.
@@ -45,12 +50,22 @@ const LOG_EVERY: Duration = Duration::from_secs(60);
 
 impl ClusterDriver {
     /// Starts the task. The machine has not sent anything yet.
-    pub(crate) fn start(connection: NatsConnection, runner: ClusterRunner, flags: Flags) -> Self {
+    pub(crate) fn start(
+        connection: NatsConnection,
+        relay: &Relay,
+        runner: ClusterRunner,
+        flags: Flags,
+        service: Arc<dyn PeerService>,
+    ) -> Self {
         let [leaving, left, failed] = std::array::from_fn(|_| CancellationToken::new());
         let heard = Arc::<FlagHints>::default();
         let reader = read_flags(flags.clone(), Arc::clone(&heard));
+        let calls = relay.take_peer_calls().expect("the task is started once");
+        let calls = PeerCalls::new(connection.publisher(), calls, service);
+        let acknowledgements = add_acknowledgements(relay.clone(), flags.clone());
         let driver = Driver {
             connection,
+            calls,
             runner,
             flags,
             heard: Arc::clone(&heard),
@@ -60,6 +75,7 @@ impl ClusterDriver {
         };
         let scope = Scope::new();
         scope.spawn(reader);
+        scope.spawn(acknowledgements);
         // Without this task the relay is cut off, so its end is a failure of the relay.
         let (end, failure) = (left.clone().drop_guard(), failed.clone());
         scope.spawn(async move {
@@ -130,7 +146,13 @@ impl Driver {
                         self.note_bad_message(&error);
                     }
                 }
-                Some(_) => {}
+                Some(NatsMessage::Ask { reply_to, request }) => {
+                    self.calls.answer(reply_to, request);
+                }
+                Some(NatsMessage::Reply { number, reply }) => {
+                    self.calls.complete(number, Some(reply));
+                }
+                Some(NatsMessage::NoSuchLife { number }) => self.calls.complete(number, None),
                 None => {
                     tracing::error!("the client of NATS has ended");
                     return Err(ended());
@@ -140,6 +162,7 @@ impl Driver {
                 self.runner.add_flags(hints);
                 self.runner.on_tick(self.connection.connects());
             }
+            call = self.calls.next() => self.calls.send(call),
             () = connected.notified() => self.runner.on_tick(self.connection.connects()),
             () = self.runner.due() => self.runner.on_tick(self.connection.connects()),
         }

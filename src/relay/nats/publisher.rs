@@ -53,20 +53,12 @@ impl NatsPublisher {
     }
 
     /// Sends a request to a life. Its reply has this life's `number`.
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "requests between relays are not built yet")
-    )]
     pub(crate) fn ask(&self, life: LifeId, number: u64, request: Bytes) -> bool {
         let reply = self.0.subjects.own_reply(number);
         self.send(self.0.subjects.ask(life), Some(reply), request)
     }
 
     /// Replies to a request of another life.
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "requests between relays are not built yet")
-    )]
     pub(crate) fn reply(&self, to: ReplyTo, reply: Bytes) -> bool {
         self.send(self.0.subjects.reply(to), None, reply)
     }

@@ -66,28 +66,16 @@ impl Subjects {
     }
 
     /// Returns the subject of requests to a life.
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "requests between relays are not built yet")
-    )]
     pub(super) fn ask(&self, life: LifeId) -> Subject {
         format!("{}{life}.{ASK}", self.to).into()
     }
 
     /// Returns the subject of the reply to a request.
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "requests between relays are not built yet")
-    )]
     pub(super) fn reply(&self, to: ReplyTo) -> Subject {
         format!("{}{}.{}", self.to, to.life, to.number).into()
     }
 
     /// Returns the subject of the reply to an own request.
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "requests between relays are not built yet")
-    )]
     pub(super) fn own_reply(&self, number: u64) -> Subject {
         let life = self.life;
         self.reply(ReplyTo { life, number })

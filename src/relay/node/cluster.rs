@@ -1,6 +1,6 @@
 //! The settings of a relay in a cluster, and the rules that they share with other settings.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     coordination::flag::Flags,
@@ -8,6 +8,7 @@ use crate::{
     relay::{
         nats::{ClusterDriver, NatsConfig, NatsConnection},
         runtime::{ClusterAck, Relay},
+        server::RelayPeers,
     },
     types::cluster::LifeId,
 };
@@ -63,10 +64,16 @@ impl ClusterConfig {
         let life = LifeId::from_epoch(relay.epoch())
             .ok_or_else(|| Error::new(ErrorKind::Internal, "the epoch names no life"))?;
         let connection = NatsConnection::connect(&self.nats, life).await?;
+        let peers = RelayPeers {
+            relay: relay.clone(),
+            flags: flags.clone(),
+        };
         Ok(Some(ClusterDriver::start(
             connection,
+            relay,
             runner,
             flags.clone(),
+            Arc::new(peers),
         )))
     }
 }

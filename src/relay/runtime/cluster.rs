@@ -11,9 +11,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
-use super::{Relay, RelayInner};
+use super::{
+    Relay, RelayInner,
+    peer_calls::{PeerCall, WAITING_CALLS},
+};
 use crate::{
     base::{clock::Tick, fault::Fault, sync::lock},
     error::{Error, ErrorKind, Result},
@@ -42,6 +45,10 @@ pub(super) struct ClusterHandle {
     ack: ClusterAck,
     state: watch::Sender<ClusterState>,
     node: Mutex<ClusterNode>,
+    /// C13: requests to other relays.
+    pub(super) calls: mpsc::Sender<PeerCall>,
+    /// Their other end, until the task of the broker takes it.
+    pub(super) taken_calls: Mutex<Option<mpsc::Receiver<PeerCall>>>,
 }
 
 /// What publishers, streams and readiness wait for.
@@ -75,10 +82,13 @@ pub(crate) const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 
 impl ClusterHandle {
     pub(super) fn new(ack: ClusterAck, node: ClusterNode) -> Self {
+        let (calls, taken_calls) = mpsc::channel(WAITING_CALLS);
         Self {
             ack,
             state: watch::Sender::new(ClusterState::default()),
             node: Mutex::new(node),
+            calls,
+            taken_calls: Mutex::new(Some(taken_calls)),
         }
     }
 
@@ -146,9 +156,15 @@ impl Relay {
 
     /// Returns the other relays and the totals, or `None` where the relay is alone.
     pub(crate) fn cluster_stats(&self) -> Option<(ClusterStats, Vec<PeerStats>)> {
-        let cluster = self.shared.cluster.as_ref()?;
+        self.shared.cluster_stats()
+    }
+}
+
+impl RelayInner {
+    pub(super) fn cluster_stats(&self) -> Option<(ClusterStats, Vec<PeerStats>)> {
+        let cluster = self.cluster.as_ref()?;
         let node = lock(&cluster.node);
-        let peers = node.peers(self.shared.clock.now()).collect();
+        let peers = node.peers(self.clock.now()).collect();
         Some((node.stats(), peers))
     }
 }

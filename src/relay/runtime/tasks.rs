@@ -134,6 +134,9 @@ async fn log_queues_without_listeners(shared: Arc<RelayInner>) {
                 tokio::task::yield_now().await;
             }
             left = left.saturating_sub(search.work());
+            if shared.has_listener_elsewhere(queue).await {
+                continue;
+            }
             match search.found() {
                 None => tracing::info!(%queue, "notified without a listener"),
                 Some(nearest) => tracing::warn!(

@@ -71,6 +71,7 @@ impl Call {
             path,
             "/reveille.v1.Admin/ListListeners"
                 | "/reveille.v1.Admin/ListQueues"
+                | "/reveille.v1.Admin/ListRelays"
                 | "/reveille.v1.Flags/ListFlags"
                 | "/reveille.v1.Flags/ListFlagWatchers"
         );
@@ -113,9 +114,9 @@ impl Call {
             | "/reveille.v1.Admin/ListQueues"
             | "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
             | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Right::Known,
-            "/reveille.v1.Admin/WatchStats" | "/reveille.v1.Admin/Drain" => {
-                Right::Relay(Action::Admin)
-            }
+            "/reveille.v1.Admin/ListRelays"
+            | "/reveille.v1.Admin/WatchStats"
+            | "/reveille.v1.Admin/Drain" => Right::Relay(Action::Admin),
             "/reveille.v1.Courier/HandOver" => Right::Relay(Action::HandOver),
             _ => return None,
         })

@@ -31,11 +31,12 @@ use crate::{
     error::{Error, ErrorKind, Result},
     relay::{
         auth::{Action, Target},
-        runtime::poll_stream,
+        runtime::{Relay, poll_stream},
     },
     types::{FlagName, FlagState, LeashOptions, ListenerId, StreamLifecycle, UnleashOptions},
     wire::{
         DUPLICATE_LISTENER, WatchFlagResponseEvent, checked_span, flag_to_wire, goodbye_to_wire,
+        link::{AcknowledgementsRequest, peer_reply::Answer, peer_request::Call},
         proto,
     },
 };
@@ -43,6 +44,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct FlagsService {
     flags: Flags,
+    /// For what other relays of the cluster know.
+    relay: Relay,
     clock: Clock,
     /// Maximum age of a watch's stream.
     max_age: Duration,
@@ -66,12 +69,15 @@ pub(crate) struct WatchResponses {
     timer: Timer,
 }
 
+/// An `unleash` waits no longer than this for the numbers of watchers at other relays.
+const ELSEWHERE_WITHIN: Duration = Duration::from_millis(300);
 /// Minimum interval between log lines about duplicate listener ids.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 impl FlagsService {
     pub(super) fn new(
         flags: Flags,
+        relay: Relay,
         max_age: Duration,
         draining: CancellationToken,
         answers: LargeAnswers,
@@ -79,6 +85,7 @@ impl FlagsService {
     ) -> Self {
         Self {
             flags,
+            relay,
             clock: Clock::new(),
             max_age,
             draining,
@@ -160,6 +167,8 @@ impl FlagsService {
             written.inspect_err(|error| requester.record_failure("unleash", &flag, error))?;
         // No time limit after the store's answer: notifying very many watchers may take longer.
         let (state, watchers) = written.wake_watchers().await;
+        let others = self.watchers_elsewhere(&state).await;
+        let watchers = watchers.saturating_add(others);
         let ttl = options.ttl.filter(|ttl| !ttl.is_zero());
         let ttl = ttl.map(tracing::field::debug);
         // The stored state, including kept values.
@@ -171,6 +180,22 @@ impl FlagsService {
             flag: Some(flag_to_wire(&state)),
             watchers,
         })
+    }
+
+    /// C14: counts the watchers at other relays. One that does not answer in time is left out.
+    async fn watchers_elsewhere(&self, state: &FlagState) -> u32 {
+        let call = Call::Acknowledgements(AcknowledgementsRequest {
+            flag: state.name.to_string(),
+            generation: state.generation,
+            after: None,
+            max_keys: 0,
+        });
+        let others = self.relay.ask_all(call, ELSEWHERE_WITHIN).await;
+        let watchers = others.answers.iter().map(|(_, answer)| match answer {
+            Answer::Acknowledgements(known) => known.watchers,
+            _ => 0,
+        });
+        watchers.fold(0, u32::saturating_add)
     }
 
     async fn clear(

@@ -3,6 +3,7 @@
 use std::{
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures_core::Stream;
@@ -26,9 +27,11 @@ use crate::{
         hub::StreamMessage,
         runtime::{MessageStream, Relay},
     },
-    types::SubscribeEvent,
+    types::{Report, SubscribeEvent},
     wire::{
-        NotifyRequest, SubscribeResponseEvent, proto, report_from_wire, subscribe_event_to_wire,
+        NotifyRequest, SubscribeResponseEvent,
+        link::{peer_reply::Answer, peer_request::Call},
+        peer_status, proto, report_from_wire, report_to_wire, subscribe_event_to_wire,
         subscribe_from_wire, to_status,
     },
 };
@@ -39,6 +42,9 @@ pub(super) struct RelayService {
     draining: CancellationToken,
     access: Access,
 }
+
+/// A report waits no longer than this for the relay of its stream.
+const FORWARDED_WITHIN: Duration = Duration::from_secs(2);
 
 /// A subscriber's stream on the wire.
 pub(crate) struct SubscribeResponses {
@@ -165,6 +171,9 @@ impl proto::relay_server::Relay for RelayService {
         let target = Target::Queue(&report.queue);
         let allowed = requester.check(Action::Report, target);
         allowed.map_err(to_status)?;
+        if let Some(relay_id) = self.relay.other_owner(&subscription_id) {
+            return self.forward(relay_id, &subscription_id, &report).await;
+        }
         self.relay
             .report(&subscription_id, &report)
             .map_err(to_refusal)?;
@@ -172,6 +181,30 @@ impl proto::relay_server::Relay for RelayService {
             self.relay.confirm().await.map_err(to_status)?;
         }
         Ok(Response::new(proto::ReportResponse {}))
+    }
+}
+
+impl RelayService {
+    /// C13: passes a report on to the relay that has the stream.
+    async fn forward(
+        &self,
+        relay_id: &str,
+        subscription_id: &str,
+        report: &Report,
+    ) -> Result<Response<proto::ReportResponse>, Status> {
+        let call = Call::Report(report_to_wire(subscription_id, report));
+        let answer = match self.relay.newest_life(relay_id) {
+            Some(life) => self.relay.ask(life, call, FORWARDED_WITHIN).await,
+            None => None,
+        };
+        match answer {
+            Some(Answer::Done(_)) => Ok(Response::new(proto::ReportResponse {})),
+            Some(Answer::Failure(failure)) => Err(peer_status(failure)),
+            _ => {
+                let message = "subscription_id: it belongs to another relay, which does not answer";
+                Err(Status::unavailable(message))
+            }
+        }
     }
 }
 

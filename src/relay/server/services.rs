@@ -86,6 +86,7 @@ impl Services {
             queues.map(|host| courier_service(host, draining.clone(), access.clone()));
         let flags_service = FlagsService::new(
             flags,
+            relay.clone(),
             stream_max_age,
             draining,
             LargeAnswers::new(),

@@ -68,7 +68,7 @@ async fn every_listener_is_listed_once_on_pages_of_bounded_size() {
     // The relay admits a stream in steps of 1,024 queues, and its first wake-up may come between two.
     let mut listed = Vec::new();
     until("all queues are admitted", async || {
-        listed = client.listeners().await.expect("all pages");
+        listed = client.listeners().await.expect("all pages").entries;
         listed.iter().all(|listener| listener.queues == 1200)
     })
     .await;

@@ -5,7 +5,7 @@
 
 use std::task::{Poll, Waker};
 
-use super::{FlagEntry, Wakers, WatchRegistry};
+use super::{super::acks::AckKey, FlagEntry, Wakers, WatchRegistry};
 use crate::{
     error::Result,
     types::{FlagName, ListenerId},
@@ -22,8 +22,17 @@ impl WatchRegistry {
         generation: u64,
         listener: &ListenerId,
     ) -> Result<Wakers> {
+        self.add_ack(name, generation, AckKey::of(listener))
+    }
+
+    /// Counts an acknowledgement by its key.
+    pub(super) fn add_ack(
+        &mut self,
+        name: &FlagName,
+        generation: u64,
+        key: AckKey,
+    ) -> Result<Wakers> {
         let mut wakers = Wakers::default();
-        let key = self.acks.key(listener);
         let new = |entry: &&FlagEntry| entry.is_new_ack(generation, key);
         let Some(entry) = self.entries.get(name).filter(new) else {
             return Ok(wakers);

@@ -1,7 +1,10 @@
 //! Watchers: registration and removal, and the list that operators are shown.
 
 use super::{
-    super::presence::{WatcherView, WatchersQuery},
+    super::{
+        acks::AckKey,
+        presence::{WatcherView, WatchersQuery},
+    },
     FlagEntry, Wakers, WatchRegistry,
 };
 use crate::{
@@ -91,7 +94,7 @@ impl WatchRegistry {
     ) -> Vec<WatcherView> {
         let mut page = self.presence.page(query, now);
         for view in &mut page {
-            let key = self.acks.key(&view.listener);
+            let key = AckKey::of(&view.listener);
             let entry = self.entries.get(&view.flag);
             view.acknowledged = entry.is_some_and(|entry| entry.acked.contains(&key));
         }

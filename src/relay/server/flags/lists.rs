@@ -2,18 +2,21 @@
 
 use super::FlagsService;
 use crate::{
-    base::{
-        clock::wall,
-        task::{Work, spend_and_yield},
-    },
-    coordination::flag::{WatcherView, WatchersQuery},
+    base::clock::wall,
+    coordination::flag::WatchersQuery,
     error::{Error, ErrorKind, Result},
     relay::{
         auth::{Action, Target},
-        server::{admin::page_size, requester::Requester, store_calls::in_time},
+        server::{
+            admin::page_size,
+            cluster_lists::all_watchers,
+            pages::{Entry, Page, PageLimits, Unanswered},
+            requester::Requester,
+            store_calls::in_time,
+        },
     },
     types::{FlagName, ListenerId},
-    wire::{flag_to_wire, proto, span_to_wire},
+    wire::{flag_to_wire, proto},
 };
 
 /// Maximum flags of a page: 1 MiB with the longest texts.
@@ -99,35 +102,42 @@ impl FlagsService {
         if !requester.may_some(Action::Watch) {
             return Ok(proto::ListFlagWatchersResponse::default());
         }
-        let mut watchers = Vec::new();
+        let mut page = Page::new(PageLimits::of_client(count));
+        let mut unanswered = Unanswered::default();
         // The token names the last watcher of the page, which the caller may see.
-        let mut last = None;
-        loop {
-            let page = self.flags.list_watchers(&query);
-            let is_last = page.len() < count;
-            for view in &page {
-                if !requester.allows(Action::Watch, Target::Flag(&view.flag)) {
+        let (mut last, mut is_full) = (None, false);
+        while !is_full {
+            let (part, silent) = all_watchers(&self.relay, &self.flags, &query).await;
+            unanswered.add(silent);
+            let end = part.entries.last().map(Entry::key);
+            query.after = end.and_then(|(flag, listener)| names(&flag, &listener));
+            for entry in part.entries {
+                if !may_see(requester, &entry) {
                     continue;
                 }
-                watchers.push(watcher_to_wire(view));
-                last = Some(format!("{}/{}", view.flag, view.listener));
-                if watchers.len() == count {
+                let token = format!("{}/{}", entry.flag, entry.listener_id);
+                if !page.push(entry) {
+                    is_full = true;
                     break;
                 }
+                last = Some(token);
             }
-            if is_last || watchers.len() == count {
-                let next = last.filter(|_| watchers.len() == count);
-                return Ok(proto::ListFlagWatchersResponse {
-                    watchers,
-                    next_page_token: next.unwrap_or_default(),
-                });
+            if !part.more || query.after.is_none() {
+                break;
             }
-            spend_and_yield(Work::Names(page.len())).await;
-            query.after = page
-                .last()
-                .map(|view| (view.flag.clone(), view.listener.clone()));
         }
+        Ok(proto::ListFlagWatchersResponse {
+            watchers: page.into_entries(),
+            next_page_token: last.filter(|_| is_full).unwrap_or_default(),
+            unanswered_relays: unanswered.into_ids(),
+        })
     }
+}
+
+/// Returns whether the caller may see a watcher.
+fn may_see(requester: &Requester, entry: &proto::FlagWatcher) -> bool {
+    let flag = FlagName::new(&entry.flag);
+    flag.is_ok_and(|flag| requester.allows(Action::Watch, Target::Flag(&flag)))
 }
 
 /// Parses a page token, which names the last entry of the previous page: `FLAG/LISTENER`.
@@ -135,20 +145,14 @@ pub(crate) fn watcher_token(token: &str) -> Result<Option<(FlagName, ListenerId)
     if token.is_empty() {
         return Ok(None);
     }
-    let names = token.split_once('/');
-    let names = names.and_then(|(flag, listener)| {
-        Some((FlagName::new(flag).ok()?, ListenerId::new(listener).ok()?))
-    });
-    let bad = || Error::invalid("page_token", "must come from the previous page");
-    names.ok_or_else(bad).map(Some)
+    let (flag, listener) = token.split_once('/').ok_or_else(bad_token)?;
+    names(flag, listener).ok_or_else(bad_token).map(Some)
 }
 
-fn watcher_to_wire(view: &WatcherView) -> proto::FlagWatcher {
-    proto::FlagWatcher {
-        flag: view.flag.to_string(),
-        listener_id: view.listener.to_string(),
-        streams: view.streams,
-        since: Some(span_to_wire(view.since)),
-        acknowledged: view.acknowledged,
-    }
+fn names(flag: &str, listener: &str) -> Option<(FlagName, ListenerId)> {
+    Some((FlagName::new(flag).ok()?, ListenerId::new(listener).ok()?))
+}
+
+fn bad_token() -> Error {
+    Error::invalid("page_token", "must come from the previous page")
 }

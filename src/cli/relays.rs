@@ -1,0 +1,88 @@
+//! `relays`: the relays of a cluster.
+
+use reveille::{Client, Listed, RelayInfo, RelayState, duration::Span};
+use serde::{Serialize, Serializer};
+use serde_json::json;
+
+use super::{
+    exit::Exit,
+    output::{Row, millis},
+    settings::Settings,
+    target::TargetArgs,
+};
+
+/// List the relays of the cluster and their state
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille relays
+  reveille relays -o json
+
+The first row is the relay that answers; the others are as it knows them. A relay without a cluster is
+the only row. RESYNCS is how often missed messages of a relay made listeners of the answering one check
+queues.")]
+pub(super) struct Args {
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+#[derive(Debug)]
+struct RelayRow(RelayInfo);
+
+impl Args {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        let call = async |client: &Client| client.relays().await.map(Listed::from);
+        self.target.list(settings, call, RelayRow).await
+    }
+}
+
+impl RelayRow {
+    fn state(&self) -> &'static str {
+        match self.0.state {
+            RelayState::Answering => "answering",
+            RelayState::Present => "present",
+            RelayState::Missing => "missing",
+            RelayState::Left => "left",
+            _ => "unknown",
+        }
+    }
+}
+
+impl Serialize for RelayRow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let relay = &self.0;
+        serializer.collect_map([
+            ("relay_id", json!(relay.relay_id)),
+            ("epoch", json!(relay.epoch)),
+            ("version", json!(relay.version)),
+            ("state", json!(self.state())),
+            ("streams", json!(relay.streams)),
+            ("queues", json!(relay.queues)),
+            ("degraded", json!(relay.degraded)),
+            ("silent_for_ms", json!(relay.silent_for.map(millis))),
+            ("resyncs", json!(relay.resyncs)),
+        ])
+    }
+}
+
+impl Row for RelayRow {
+    const HEADERS: &'static [&'static str] = &[
+        "RELAY", "EPOCH", "VERSION", "STATE", "STREAMS", "QUEUES", "DEGRADED", "SILENT", "RESYNCS",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let relay = &self.0;
+        let silent = relay.silent_for.map(|span| Span(span).to_string());
+        vec![
+            relay.relay_id.clone(),
+            relay.epoch.chars().take(8).collect(),
+            relay.version.clone(),
+            self.state().to_owned(),
+            relay.streams.to_string(),
+            relay.queues.to_string(),
+            if relay.degraded { "yes" } else { "no" }.to_owned(),
+            silent.unwrap_or_else(|| "-".to_owned()),
+            relay.resyncs.to_string(),
+        ]
+    }
+}

@@ -1,0 +1,93 @@
+//! C13: the requests of this relay to others, and of others to this one.
+
+use std::{collections::HashMap, sync::Arc};
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use super::{publisher::NatsPublisher, subjects::ReplyTo};
+use crate::{
+    base::task::Scope,
+    relay::runtime::{PeerCall, PeerService},
+};
+
+/// The requests that wait for a reply, and those that are being answered.
+pub(super) struct PeerCalls {
+    publisher: NatsPublisher,
+    calls: mpsc::Receiver<PeerCall>,
+    /// By number. A caller that waits no longer has closed its sender.
+    waiting: HashMap<u64, oneshot::Sender<Bytes>>,
+    number: u64,
+    service: Arc<dyn PeerService>,
+    answering: Arc<Semaphore>,
+    scope: Scope,
+}
+
+/// Requests of other relays that are answered at one time. A further one is dropped: its sender
+/// waits for a second or two only.
+const ANSWERING: usize = 64;
+/// Closed senders are removed when there are this many.
+const SWEPT_AT: usize = 64;
+
+impl PeerCalls {
+    pub(super) fn new(
+        publisher: NatsPublisher,
+        calls: mpsc::Receiver<PeerCall>,
+        service: Arc<dyn PeerService>,
+    ) -> Self {
+        Self {
+            publisher,
+            calls,
+            waiting: HashMap::new(),
+            number: 0,
+            service,
+            answering: Arc::new(Semaphore::new(ANSWERING)),
+            scope: Scope::new(),
+        }
+    }
+
+    /// Waits for the next request of this relay.
+    ///
+    /// # Cancel safety
+    /// A dropped wait takes no request.
+    pub(super) async fn next(&mut self) -> PeerCall {
+        match self.calls.recv().await {
+            Some(call) => call,
+            // The relay has ended.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Sends a request. If the broker is away, its caller learns at once that no reply comes.
+    pub(super) fn send(&mut self, call: PeerCall) {
+        if self.waiting.len() >= SWEPT_AT {
+            self.waiting.retain(|_, reply| !reply.is_closed());
+        }
+        self.number += 1;
+        if self.publisher.ask(call.life, self.number, call.request) {
+            self.waiting.insert(self.number, call.reply);
+        }
+    }
+
+    /// Completes a request; `None` if its life is gone.
+    pub(super) fn complete(&mut self, number: u64, reply: Option<Bytes>) {
+        if let (Some(waiting), Some(reply)) = (self.waiting.remove(&number), reply) {
+            // The caller may have gone.
+            let _ = waiting.send(reply);
+        }
+    }
+
+    /// Answers a request of another relay in a task.
+    pub(super) fn answer(&self, reply_to: ReplyTo, request: Bytes) {
+        let Ok(permit) = Arc::clone(&self.answering).try_acquire_owned() else {
+            return;
+        };
+        let (service, publisher) = (Arc::clone(&self.service), self.publisher.clone());
+        self.scope.spawn(async move {
+            if let Some(reply) = service.answer(request).await {
+                publisher.reply(reply_to, reply);
+            }
+            drop(permit);
+        });
+    }
+}

@@ -1,0 +1,189 @@
+//! Requests to other relays of the cluster, and waits for their replies (C13).
+//!
+//! Knows no broker: the task that has the broker's client takes the calls and completes them.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use prost::Message as _;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Relay, RelayInner};
+use crate::{
+    base::sync::lock,
+    relay::link::PeerStats,
+    types::{
+        QueueAddress,
+        cluster::{LifeId, RelayStatus},
+    },
+    wire::{
+        link::{PeerRequest, peer_reply::Answer, peer_request::Call},
+        peer_reply_from_wire, proto,
+    },
+};
+
+/// A request for another life. The task that takes it drops `reply` if no reply can come.
+#[derive(Debug)]
+pub(crate) struct PeerCall {
+    pub(crate) life: LifeId,
+    pub(crate) request: Bytes,
+    pub(crate) reply: oneshot::Sender<Bytes>,
+}
+
+/// Answers the requests of other relays.
+#[async_trait]
+pub(crate) trait PeerService: Send + Sync {
+    /// Returns the reply to a request; `None` if it breaks a rule, which was logged.
+    async fn answer(&self, request: Bytes) -> Option<Bytes>;
+}
+
+/// The replies of all relays to one request.
+#[derive(Debug, Default)]
+pub(crate) struct PeerAnswers {
+    pub(crate) answers: Vec<(PeerStats, Answer)>,
+    /// The ids of the relays that did not reply.
+    pub(crate) unanswered: Vec<String>,
+}
+
+/// Calls that the task has not taken yet. A further one counts as not answered.
+pub(super) const WAITING_CALLS: usize = 256;
+
+impl Relay {
+    /// Sends a request to a life, and returns its answer; `None` if none comes in this time.
+    ///
+    /// # Cancel safety
+    /// A dropped call forgets the reply; the request may have been carried out.
+    pub(crate) async fn ask(&self, life: LifeId, call: Call, within: Duration) -> Option<Answer> {
+        let calls = &self.shared.cluster.as_ref()?.calls;
+        let request = PeerRequest { call: Some(call) };
+        ask(calls, life, request.encode_to_vec().into(), within).await
+    }
+
+    /// Sends a request to all other relays of the cluster. A relay alone has none.
+    ///
+    /// # Cancel safety
+    /// As [`Relay::ask`].
+    pub(crate) async fn ask_all(&self, call: Call, within: Duration) -> PeerAnswers {
+        self.shared.ask_all(call, within).await
+    }
+
+    /// Returns what this relay states about itself.
+    pub(crate) fn own_status(&self) -> RelayStatus {
+        let hub = self.shared.hub.stats();
+        RelayStatus {
+            relay_id: Arc::clone(&self.shared.stream_config.relay_id),
+            version: Arc::clone(&self.shared.stream_config.version),
+            streams: hub.subscriptions,
+            queues: hub.queues,
+            degraded: self.cluster_state().is_some_and(|state| state.degraded),
+        }
+    }
+
+    /// Returns the id of the relay that a subscription id names, where it is another one of this
+    /// cluster.
+    pub(crate) fn other_owner<'s>(&self, subscription_id: &'s str) -> Option<&'s str> {
+        self.shared.cluster.as_ref()?;
+        let (relay, _) = subscription_id.rsplit_once('/')?;
+        (relay != self.relay_id()).then_some(relay)
+    }
+
+    /// Returns the newest life of a relay in this cluster.
+    pub(crate) fn newest_life(&self, relay_id: &str) -> Option<LifeId> {
+        let (_, peers) = self.cluster_stats()?;
+        let lives = peers
+            .iter()
+            .filter(|peer| *peer.status.relay_id == *relay_id && !peer.missing && !peer.left);
+        lives
+            .min_by_key(|peer| peer.silent_for)
+            .map(|peer| peer.life)
+    }
+
+    /// Takes the calls of this relay, once.
+    pub(crate) fn take_peer_calls(&self) -> Option<mpsc::Receiver<PeerCall>> {
+        lock(&self.shared.cluster.as_ref()?.taken_calls).take()
+    }
+}
+
+impl RelayInner {
+    /// Sends a request to all other relays of the cluster.
+    pub(super) async fn ask_all(&self, call: Call, within: Duration) -> PeerAnswers {
+        let (asked, unanswered) = self.asked_peers();
+        let mut all = PeerAnswers {
+            answers: Vec::new(),
+            unanswered,
+        };
+        let Some(cluster) = self.cluster.as_ref().filter(|_| !asked.is_empty()) else {
+            return all;
+        };
+        let request = PeerRequest { call: Some(call) };
+        let request = Bytes::from(request.encode_to_vec());
+        let ask_one = |peer: &PeerStats| ask(&cluster.calls, peer.life, request.clone(), within);
+        let answers = join_all(asked.iter().map(ask_one)).await;
+        for (peer, answer) in asked.into_iter().zip(answers) {
+            match answer {
+                Some(answer) => all.answers.push((peer, answer)),
+                None => all.unanswered.push(peer.status.relay_id.to_string()),
+            }
+        }
+        all.unanswered.sort_unstable();
+        all.unanswered.dedup();
+        all
+    }
+
+    /// Returns whether a listener of another relay subscribes to the queue.
+    pub(super) async fn has_listener_elsewhere(&self, queue: &QueueAddress) -> bool {
+        let call = Call::Queues(proto::ListQueuesRequest {
+            page_size: 1,
+            page_token: queue.to_string(),
+        });
+        let others = self.ask_all(call, Duration::from_secs(1)).await;
+        others.answers.iter().any(|(_, answer)| {
+            let Answer::Queues(page) = answer else {
+                return false;
+            };
+            let is = |listed: &proto::Queue| {
+                let names = (&*listed.storage_account, &*listed.queue_name);
+                listed.listeners > 0 && names == (queue.storage_account(), queue.queue_name())
+            };
+            page.queues.iter().any(is)
+        })
+    }
+
+    /// Returns the peers that are asked, and the ids of the relays of which no life is present.
+    fn asked_peers(&self) -> (Vec<PeerStats>, Vec<String>) {
+        let Some((_, peers)) = self.cluster_stats() else {
+            return Default::default();
+        };
+        let (missing, present): (Vec<_>, Vec<_>) = peers
+            .into_iter()
+            .filter(|peer| !peer.left)
+            .partition(|peer| peer.missing);
+        let is_back = |id: &str| {
+            let is = |peer: &PeerStats| *peer.status.relay_id == *id;
+            *self.stream_config.relay_id == *id || present.iter().any(is)
+        };
+        let ids = missing.iter().map(|peer| peer.status.relay_id.to_string());
+        let unanswered = ids.filter(|id| !is_back(id)).collect();
+        (present, unanswered)
+    }
+}
+
+async fn ask(
+    calls: &mpsc::Sender<PeerCall>,
+    life: LifeId,
+    request: Bytes,
+    within: Duration,
+) -> Option<Answer> {
+    let (reply, answered) = oneshot::channel();
+    let call = PeerCall {
+        life,
+        request,
+        reply,
+    };
+    calls.try_send(call).ok()?;
+    let bytes = tokio::time::timeout(within, answered).await.ok()?.ok()?;
+    // A reply that breaks a rule is none.
+    peer_reply_from_wire(&bytes).ok()?
+}

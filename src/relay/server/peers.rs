@@ -1,0 +1,146 @@
+//! Answers the requests of other relays of the cluster (C13).
+//!
+//! The broker admits relays only, and the asking relay has checked its caller. A request's values are
+//! checked like a client's.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use prost::Message as _;
+use tonic::Status;
+
+use super::{
+    admin::page_size,
+    cluster_lists::stream_id,
+    flags::lists::watcher_token,
+    limits::to_refusal,
+    own_lists::{own_listeners, own_queues, own_watchers},
+    pages::{PageLimits, Part},
+};
+use crate::{
+    coordination::flag::{AckKey, Flags, WatchersQuery},
+    error::{Error, Result},
+    relay::runtime::{PeerService, Relay},
+    types::FlagName,
+    wire::{
+        link::{
+            AcknowledgementsRequest, AcknowledgementsResponse, Done, PeerReply, peer_reply::Answer,
+            peer_request::Call,
+        },
+        peer_failure, peer_request_from_wire, proto, report_from_wire,
+    },
+};
+
+/// What a relay answers to others.
+#[derive(Debug)]
+pub(crate) struct RelayPeers {
+    pub(crate) relay: Relay,
+    pub(crate) flags: Flags,
+}
+
+/// Keys of one reply: 56 KiB.
+const MAX_KEYS: usize = 7_000;
+
+#[async_trait]
+impl PeerService for RelayPeers {
+    async fn answer(&self, request: Bytes) -> Option<Bytes> {
+        let answer = match peer_request_from_wire(&request) {
+            Ok(Some(call)) => Some(self.call(call).await.unwrap_or_else(failed)),
+            // A later version's request.
+            Ok(None) => None,
+            Err(error) => {
+                tracing::debug!(%error, "a request of another relay is dropped");
+                return None;
+            }
+        };
+        Some(PeerReply { answer }.encode_to_vec().into())
+    }
+}
+
+impl RelayPeers {
+    async fn call(&self, call: Call) -> Result<Answer, Status> {
+        match call {
+            Call::Report(report) => self.report(report).await,
+            Call::Queues(request) => self.queues(&request).await.map_err(to_refusal),
+            Call::Listeners(request) => self.listeners(&request).await.map_err(to_refusal),
+            Call::FlagWatchers(request) => self.watchers(&request).await.map_err(to_refusal),
+            Call::Acknowledgements(request) => self.acks(&request).map_err(to_refusal),
+            Call::Timers(_) => Err(Status::unimplemented("timers are not taken over")),
+        }
+    }
+
+    /// Takes a report of one of this relay's streams that reached another relay.
+    async fn report(&self, report: proto::ReportRequest) -> Result<Answer, Status> {
+        let (subscription_id, report) = report_from_wire(report).map_err(to_refusal)?;
+        let taken = self.relay.report(&subscription_id, &report);
+        taken.map_err(to_refusal)?;
+        if report.counts_a_cause() {
+            self.relay.confirm().await.map_err(to_refusal)?;
+        }
+        Ok(Answer::Done(Done {}))
+    }
+
+    async fn queues(&self, request: &proto::ListQueuesRequest) -> Result<Answer> {
+        let limits = PageLimits::of_relay(page_size(request.page_size)?);
+        let part = own_queues(&self.relay, &request.page_token, limits).await;
+        Ok(Answer::Queues(proto::ListQueuesResponse {
+            next_page_token: next(&part),
+            queues: part.entries,
+            unanswered_relays: Vec::new(),
+        }))
+    }
+
+    async fn listeners(&self, request: &proto::ListListenersRequest) -> Result<Answer> {
+        let limits = PageLimits::of_relay(page_size(request.page_size)?);
+        let part = own_listeners(&self.relay, stream_id(&request.page_token), limits).await;
+        Ok(Answer::Listeners(proto::ListListenersResponse {
+            next_page_token: next(&part),
+            listeners: part.entries,
+            unanswered_relays: Vec::new(),
+        }))
+    }
+
+    async fn watchers(&self, request: &proto::ListFlagWatchersRequest) -> Result<Answer> {
+        let count = page_size(request.page_size)?;
+        let flag = Some(request.flag.as_str()).filter(|flag| !flag.is_empty());
+        let query = WatchersQuery {
+            flag: flag.map(FlagName::new).transpose()?,
+            away: request.away,
+            after: watcher_token(&request.page_token)?,
+            count,
+        };
+        let part = own_watchers(&self.flags, &query, PageLimits::of_relay(count)).await;
+        Ok(Answer::FlagWatchers(proto::ListFlagWatchersResponse {
+            next_page_token: next(&part),
+            watchers: part.entries,
+            unanswered_relays: Vec::new(),
+        }))
+    }
+
+    fn acks(&self, request: &AcknowledgementsRequest) -> Result<Answer> {
+        let flag = FlagName::new(&request.flag)?;
+        let max = usize::try_from(request.max_keys).map_err(|_| too_many())?;
+        let after = request.after.map(AckKey);
+        let known = self
+            .flags
+            .acks_of(&flag, request.generation, after, max.min(MAX_KEYS));
+        Ok(Answer::Acknowledgements(AcknowledgementsResponse {
+            acknowledged: known.acknowledged,
+            watchers: known.watchers,
+            keys: known.keys.iter().map(|key| key.0).collect(),
+        }))
+    }
+}
+
+/// States only whether there is more: the asking relay knows the last entry.
+fn next<T>(part: &Part<T>) -> String {
+    if part.more { "more" } else { "" }.to_owned()
+}
+
+fn too_many() -> Error {
+    Error::invalid("max_keys", "is too large")
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "for `unwrap_or_else`")]
+fn failed(status: Status) -> Answer {
+    Answer::Failure(peer_failure(&status))
+}

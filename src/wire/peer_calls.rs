@@ -1,0 +1,67 @@
+//! Reads and checks the requests and replies between two relays (`link.proto`).
+//!
+//! A message that breaks a rule is an error that names field and rule. The contents of a request are
+//! checked by the code that answers it, like a client's.
+
+use prost::Message as _;
+use tonic::{Code, Status};
+
+use super::link::{Failure, PeerReply, PeerRequest, peer_reply::Answer, peer_request::Call};
+use crate::{
+    error::{Error, Result},
+    types::cluster::ClusterLimits,
+};
+
+/// Reads a request; `None` for a kind that a later version added.
+///
+/// # Errors
+/// `Invalid`, with field and rule.
+pub(crate) fn peer_request_from_wire(bytes: &[u8]) -> Result<Option<Call>> {
+    check_len("request", bytes)?;
+    let request = PeerRequest::decode(bytes);
+    let request = request.map_err(|error| malformed("request").with_source(error))?;
+    Ok(request.call)
+}
+
+/// Reads a reply; `None` for a kind that this version does not know.
+///
+/// # Errors
+/// `Invalid`, with field and rule.
+pub(crate) fn peer_reply_from_wire(bytes: &[u8]) -> Result<Option<Answer>> {
+    check_len("reply", bytes)?;
+    let reply = PeerReply::decode(bytes);
+    let reply = reply.map_err(|error| malformed("reply").with_source(error))?;
+    Ok(reply.answer)
+}
+
+/// Converts the status of a refused or failed request.
+pub(crate) fn peer_failure(status: &Status) -> Failure {
+    Failure {
+        code: status.code().into(),
+        message: status.message().to_owned(),
+        details: bytes::Bytes::copy_from_slice(status.details()),
+    }
+}
+
+/// Converts the failure of a request at another relay.
+pub(crate) fn peer_status(failure: Failure) -> Status {
+    Status::with_details(
+        Code::from_i32(failure.code),
+        failure.message,
+        failure.details,
+    )
+}
+
+fn check_len(field: &str, bytes: &[u8]) -> Result<()> {
+    match bytes.len() <= ClusterLimits::MESSAGE_BYTES {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            field,
+            format_args!("must have at most {} bytes", ClusterLimits::MESSAGE_BYTES),
+        )),
+    }
+}
+
+fn malformed(field: &str) -> Error {
+    Error::invalid(field, "is malformed")
+}
