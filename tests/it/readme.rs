@@ -28,6 +28,16 @@ pub(crate) fn blocks(page: &str, languages: &[&str]) -> Vec<(String, String)> {
     found
 }
 
+/// Replaces the fixed ports of the cluster's snippet, which other tests may use at the same time.
+fn with_free_ports(snippet: &str) -> String {
+    let ports = ["4222", "7701", "7702", "7703"];
+    ports.into_iter().fold(snippet.to_owned(), |snippet, port| {
+        let free = free_address();
+        let (_, free) = free.rsplit_once(':').expect("a port");
+        snippet.replace(port, free)
+    })
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn its_shell_and_python_snippets_run() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -44,7 +54,7 @@ async fn its_shell_and_python_snippets_run() {
             fs::write(directory.path().join(&name), body).expect("written");
             script.push_str(&format!("PYTHONPATH=. python3 {name}\n"));
         } else {
-            script.push_str(body);
+            script.push_str(&with_free_ports(body));
             script.push('\n');
         }
     }
@@ -75,6 +85,8 @@ async fn its_shell_and_python_snippets_run() {
         "second order",
         "bill with token 1",
         "read acct/orders until",
+        "sent first letter",
+        "sent second letter",
     ] {
         assert!(stdout.contains(expected), "no {expected:?} in\n{stdout}");
     }
