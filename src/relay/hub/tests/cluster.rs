@@ -375,6 +375,27 @@ fn a_degraded_relay_says_so_in_its_first_message_and_at_once() {
     );
 }
 
+#[test]
+fn a_stream_with_a_wake_to_send_is_told_first_that_the_relay_is_degraded() {
+    let hub = clustered();
+    let (_, waker) = Alarm::new();
+    let mut stream = feed_at(&hub, &options(&["a"]), START);
+    sent(&mut stream, START, &waker);
+    notify(&hub, "a");
+    hub.set_degraded_from(START);
+    let (events, _) = sent(&mut stream, after(SECOND), &waker);
+    assert!(
+        matches!(
+            events[..],
+            [
+                SubscribeEvent::Heartbeat { degraded: true, .. },
+                SubscribeEvent::Wake(_)
+            ]
+        ),
+        "{events:?}"
+    );
+}
+
 /// A member that has checked, reported and is idle.
 fn idle_member(hub: &Arc<Hub>, id: &str) -> Arc<Subscription> {
     let options = SubscribeOptions {
