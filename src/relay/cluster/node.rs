@@ -72,6 +72,8 @@ pub(crate) struct ClusterStats {
     pub(crate) missing: u64,
     /// Times that this relay began to be degraded.
     pub(crate) degraded: u64,
+    /// Messages that broke a rule and were dropped.
+    pub(crate) refused: u64,
 }
 
 impl ClusterNode {
@@ -99,6 +101,7 @@ impl ClusterNode {
     /// `Invalid` where the message breaks a rule; then nothing was changed.
     pub(crate) fn on_message(&mut self, bytes: &Bytes, connects: u64, now: Tick) -> Result<()> {
         let taken = self.link.on_message(bytes, connects, now);
+        self.stats.refused += u64::from(taken.is_err());
         self.act(now);
         self.send_frame(now);
         taken
