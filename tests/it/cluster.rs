@@ -1,8 +1,11 @@
 //! Relays in a cluster over a real NATS server: nodes of this process, with clients of their own.
 
 mod forged;
+mod frozen;
 mod lists;
+mod parted;
 mod processes;
+mod witness;
 
 use std::time::Duration;
 
