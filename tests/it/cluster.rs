@@ -5,6 +5,7 @@ mod frozen;
 mod lists;
 mod parted;
 mod processes;
+mod settings;
 mod witness;
 
 use std::time::Duration;

@@ -17,7 +17,9 @@ use crate::{
     error::Result,
     relay::{
         hub::Hub,
-        link::{Action, ClusterLink, FrameDraft, LinkConfig, LinkFailure, PeerStats, Resync},
+        link::{
+            Action, ClusterLink, FrameDraft, LinkConfig, LinkFailure, PeerNotice, PeerStats, Resync,
+        },
     },
     types::{FlagName, cluster::FlagHint},
 };
@@ -50,6 +52,8 @@ pub(crate) enum Output {
     Flags(Vec<FlagHint>),
     /// C5, C9: flags may have been written through another relay: read all that are watched.
     ReadFlags,
+    /// An operator should know this of another relay.
+    Notice(PeerNotice),
     /// The relay must end.
     End(LinkFailure),
 }
@@ -92,6 +96,11 @@ impl ClusterNode {
             stats: ClusterStats::default(),
             fault,
         }
+    }
+
+    /// Sets the hash by which relays compare their stores.
+    pub(crate) fn set_store(&mut self, store: u64) {
+        self.link.set_store(store);
     }
 
     /// Takes a message of the broker. `connects` is the client's count of connects, read before the
@@ -283,6 +292,7 @@ impl ClusterNode {
                 self.hub.set_degraded_from(self.link.degraded_from());
                 self.hub.wake_all();
             }
+            Action::Notice(notice) => self.outputs.push_back(Output::Notice(notice)),
             Action::End(failure) => self.outputs.push_back(Output::End(failure)),
         }
     }
