@@ -5,7 +5,9 @@ mod frozen;
 mod lists;
 mod parted;
 mod processes;
+mod secured;
 mod settings;
+mod stock;
 mod witness;
 
 use std::time::Duration;
