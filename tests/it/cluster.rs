@@ -3,6 +3,7 @@
 mod forged;
 mod frozen;
 mod lists;
+mod older;
 mod parted;
 mod processes;
 mod secured;
