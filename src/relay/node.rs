@@ -191,7 +191,7 @@ impl Node {
         start_timers(&flags, &timers, &scope);
         #[cfg(feature = "nats")]
         let cluster = match &config.cluster {
-            Some(cluster) => Box::pin(cluster.start(&relay, &flags)).await?,
+            Some(cluster) => Box::pin(cluster.start(&relay, &flags, &store.to_string())).await?,
             None => None,
         };
         #[cfg(feature = "courier")]

@@ -11,22 +11,23 @@ use crate::{
 };
 
 /// Three relays on one store, and a client of all of them.
-struct Fleet {
+pub(super) struct Fleet {
     _home: tempfile::TempDir,
-    broker: NatsServer,
-    relays: Vec<Binary>,
+    pub(super) broker: NatsServer,
+    pub(super) relays: Vec<Binary>,
     client: Client,
 }
 
 impl Fleet {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let store = format!("sqlite:{}", home.path().join("flags.db").display());
         let broker = NatsServer::start();
         let url = broker.url();
         let mut relays = Vec::new();
-        for _ in 0..3 {
-            let arguments = ["--store", &store, "--cluster", &url];
+        for number in 0..3 {
+            let id = format!("relay-{number}");
+            let arguments = ["--store", &store, "--cluster", &url, "--relay-id", &id];
             relays.push(Binary::serve_with(&arguments, &[]).await);
         }
         let urls: Vec<String> = relays.iter().map(Binary::url).collect();
@@ -39,7 +40,7 @@ impl Fleet {
     }
 
     /// Opens a subscription of the queue at each relay.
-    async fn subscribe(&self, name: &str) -> Vec<Subscription> {
+    pub(super) async fn subscribe(&self, name: &str) -> Vec<Subscription> {
         let mut streams = Vec::new();
         for (number, relay) in self.relays.iter().enumerate() {
             let client = Client::new(&relay.url()).expect("a URL");
@@ -53,7 +54,7 @@ impl Fleet {
 }
 
 /// Notifies once, and repeats until a relay has confirmed it.
-async fn notify(client: &Client, name: &str) {
+pub(super) async fn notify(client: &Client, name: &str) {
     let publisher = client.publisher_with(PublisherOptions {
         name: "tests".to_owned(),
         ..PublisherOptions::default()
@@ -63,7 +64,7 @@ async fn notify(client: &Client, name: &str) {
 }
 
 /// Waits until each subscriber was told of one of these notifications, or was asked to check.
-async fn each_is_told(streams: &mut [Subscription]) {
+pub(super) async fn each_is_told(streams: &mut [Subscription]) {
     for wakes in streams {
         let work = woken(wakes).await;
         assert!(
@@ -74,7 +75,7 @@ async fn each_is_told(streams: &mut [Subscription]) {
 }
 
 /// Takes the wake-ups that still arrive within a while.
-async fn quiet(streams: &mut [Subscription]) {
+pub(super) async fn quiet(streams: &mut [Subscription]) {
     for wakes in streams {
         while tokio::time::timeout(Duration::from_millis(300), wakes.next())
             .await
