@@ -175,9 +175,12 @@ async fn malformed_messages_are_counted_and_logged_once_and_change_nothing() {
             figure(admin, REFUSED).await == count
         })
         .await;
-        let log = relay.log();
-        let lines = log.matches("a message of the cluster is dropped").count();
-        assert_eq!(lines, 1, "{log}");
+        let lines = || {
+            let log = relay.log();
+            log.matches("a message of the cluster is dropped").count()
+        };
+        until("a line is written", async || lines() > 0).await;
+        assert_eq!(lines(), 1, "{}", relay.log());
         assert_eq!(get(admin, "/readyz").await.0, 200);
     }
     for wakes in &mut streams {
