@@ -106,12 +106,30 @@ impl Binary {
 
     /// Sends SIGTERM to the relay, as a supervisor does, and waits until it has ended.
     pub(crate) async fn terminate(&mut self) -> std::process::ExitStatus {
-        let id = self.child.id().expect("it runs").to_string();
-        let sent = Command::new("kill").args(["-TERM", &id]).status().await;
-        assert!(sent.expect("kill runs").success(), "no process {id}");
+        self.send_terminate().await;
+        self.ended().await
+    }
+
+    /// Waits until the relay has ended.
+    pub(crate) async fn ended(&mut self) -> std::process::ExitStatus {
         within("the relay's end", self.child.wait())
             .await
             .expect("its status")
+    }
+
+    /// Sends SIGTERM to the relay.
+    pub(crate) async fn send_terminate(&self) {
+        let id = self.child.id().expect("it runs").to_string();
+        let sent = Command::new("kill").args(["-TERM", &id]).status().await;
+        assert!(sent.expect("kill runs").success(), "no process {id}");
+    }
+
+    /// Ends the relay as a supervisor does, and starts it again on the same ports and file.
+    pub(crate) async fn restart(&mut self) {
+        assert!(self.terminate().await.success(), "{}", self.log());
+        let (address, admin) = (&self.address, &self.admin);
+        self.child = start(&self.home, address, admin, &self.arguments, &self.variables);
+        self.ready().await;
     }
 
     /// Sends SIGHUP to the relay.

@@ -11,15 +11,20 @@ use crate::{
 };
 
 /// Three relays on one store, and a client of all of them.
-struct Fleet {
+pub(super) struct Fleet {
     _home: tempfile::TempDir,
     broker: NatsServer,
-    relays: Vec<Binary>,
-    client: Client,
+    pub(super) relays: Vec<Binary>,
+    pub(super) client: Client,
 }
 
 impl Fleet {
     async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts the relays with further arguments.
+    pub(super) async fn start_with(further: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let store = format!("sqlite:{}", home.path().join("flags.db").display());
         let broker = NatsServer::start();
@@ -27,7 +32,7 @@ impl Fleet {
         let mut relays = Vec::new();
         for _ in 0..3 {
             let arguments = ["--store", &store, "--cluster", &url];
-            relays.push(Binary::serve_with(&arguments, &[]).await);
+            relays.push(Binary::serve_with(&[&arguments, further].concat(), &[]).await);
         }
         let urls: Vec<String> = relays.iter().map(Binary::url).collect();
         Self {
@@ -38,8 +43,14 @@ impl Fleet {
         }
     }
 
+    /// Returns the URLs of all relays, with commas between them.
+    pub(super) fn urls(&self) -> String {
+        let urls: Vec<String> = self.relays.iter().map(Binary::url).collect();
+        urls.join(",")
+    }
+
     /// Opens a subscription of the queue at each relay.
-    async fn subscribe(&self, name: &str) -> Vec<Subscription> {
+    pub(super) async fn subscribe(&self, name: &str) -> Vec<Subscription> {
         let mut streams = Vec::new();
         for (number, relay) in self.relays.iter().enumerate() {
             let client = Client::new(&relay.url()).expect("a URL");
@@ -53,7 +64,7 @@ impl Fleet {
 }
 
 /// Notifies once, and repeats until a relay has confirmed it.
-async fn notify(client: &Client, name: &str) {
+pub(super) async fn notify(client: &Client, name: &str) {
     let publisher = client.publisher_with(PublisherOptions {
         name: "tests".to_owned(),
         ..PublisherOptions::default()
