@@ -39,7 +39,7 @@ mod recent_queues;
 mod tests;
 
 pub(crate) use self::{
-    action::{Action, LinkFailure, Resync},
+    action::{Action, LinkFailure, PeerNotice, PeerNoticeKind, Resync},
     cluster_link::ClusterLink,
     config::LinkConfig,
     frame_draft::FrameDraft,

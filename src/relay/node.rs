@@ -191,7 +191,7 @@ impl Node {
         start_timers(&flags, &timers, &scope);
         #[cfg(feature = "nats")]
         let cluster = match &config.cluster {
-            Some(cluster) => Box::pin(cluster.start(&relay, &flags)).await?,
+            Some(cluster) => Box::pin(cluster.start(&relay, &flags, &store.to_string())).await?,
             None => None,
         };
         #[cfg(feature = "courier")]
@@ -372,6 +372,7 @@ impl Node {
         // C15: timers are handed over here.
         #[cfg(feature = "nats")]
         if let Some(cluster) = self.cluster {
+            cluster::hand_over_timers(&self.relay).await;
             cluster.leave().await;
         }
         self.relay.shutdown().await;

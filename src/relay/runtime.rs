@@ -5,6 +5,7 @@
 
 mod cluster;
 mod drain;
+mod hand_over;
 mod local;
 mod message_stream;
 mod peer_calls;

@@ -3,7 +3,11 @@
 //! `wire` checks and converts them; `relay::link` decides when they are sent and what a received
 //! one means. The limits are those of docs/cluster.md.
 
-use std::{fmt, sync::Arc, time::SystemTime};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use super::{FlagName, FlagState, GroupName, QueueAddress};
 
@@ -58,6 +62,14 @@ pub(crate) struct FrameEntry {
     pub(crate) checked: bool,
 }
 
+/// A timed wake-up that a relay hands over to another one before it ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HandedTimer {
+    pub(crate) due_in: Duration,
+    /// What it counts when it is due.
+    pub(crate) increment: FrameEntry,
+}
+
 /// A flag was written through the sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FlagHint {
@@ -88,6 +100,8 @@ pub(crate) struct RelayHeartbeat {
     pub(crate) complete_above: u64,
     pub(crate) queues: Vec<RecentQueue>,
     pub(crate) leaving: bool,
+    /// [`store_hash`] of the sender's store; 0 if it is unknown.
+    pub(crate) store: u64,
     pub(crate) status: RelayStatus,
 }
 
@@ -168,6 +182,15 @@ impl ClusterLimits {
 pub(crate) fn queue_hash(queue: &QueueAddress) -> u64 {
     let text: &str = std::borrow::Borrow::borrow(queue);
     crate::base::fnv::fnv1a(text.bytes())
+}
+
+/// Returns the hash by which relays compare their stores. The text has no secrets.
+#[cfg_attr(
+    not(feature = "nats"),
+    allow(dead_code, reason = "only a relay of a cluster uses it")
+)]
+pub(crate) fn store_hash(store: &str) -> u64 {
+    crate::base::fnv::fnv1a(store.bytes())
 }
 
 impl LifeId {

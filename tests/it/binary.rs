@@ -106,7 +106,7 @@ impl Binary {
 
     /// Sends SIGTERM to the relay, as a supervisor does, and waits until it has ended.
     pub(crate) async fn terminate(&mut self) -> std::process::ExitStatus {
-        self.send_terminate().await;
+        self.signal("TERM").await;
         self.ended().await
     }
 
@@ -119,9 +119,7 @@ impl Binary {
 
     /// Sends SIGTERM to the relay.
     pub(crate) async fn send_terminate(&self) {
-        let id = self.child.id().expect("it runs").to_string();
-        let sent = Command::new("kill").args(["-TERM", &id]).status().await;
-        assert!(sent.expect("kill runs").success(), "no process {id}");
+        self.signal("TERM").await;
     }
 
     /// Ends the relay as a supervisor does, and starts it again on the same ports and file.
@@ -134,8 +132,21 @@ impl Binary {
 
     /// Sends SIGHUP to the relay.
     pub(crate) async fn hang_up(&self) {
+        self.signal("HUP").await;
+    }
+
+    /// Stops its execution, with all connections open, until [`Binary::resume`].
+    pub(crate) async fn freeze(&self) {
+        self.signal("STOP").await;
+    }
+
+    pub(crate) async fn resume(&self) {
+        self.signal("CONT").await;
+    }
+
+    async fn signal(&self, name: &str) {
         let id = self.child.id().expect("it runs").to_string();
-        let sent = Command::new("kill").args(["-HUP", &id]).status().await;
+        let sent = Command::new("kill").args(["-s", name, &id]).status().await;
         assert!(sent.expect("kill runs").success(), "no process {id}");
     }
 

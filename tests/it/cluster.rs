@@ -1,8 +1,17 @@
 //! Relays in a cluster over a real NATS server: nodes of this process, with clients of their own.
 
 mod drain;
+mod forged;
+mod frozen;
 mod lists;
+mod older;
+mod parted;
 mod processes;
+mod secured;
+mod settings;
+mod stock;
+mod timers;
+mod witness;
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The broker of a cluster: NATS servers that fit the settings of `serve --cluster`, and others.
 
 mod refusals;
-mod routes;
+pub(crate) mod routes;
 mod secure;
 
 use std::time::Duration;

@@ -17,7 +17,9 @@ use crate::{
     error::Result,
     relay::{
         hub::Hub,
-        link::{Action, ClusterLink, FrameDraft, LinkConfig, LinkFailure, PeerStats, Resync},
+        link::{
+            Action, ClusterLink, FrameDraft, LinkConfig, LinkFailure, PeerNotice, PeerStats, Resync,
+        },
     },
     types::{FlagName, cluster::FlagHint},
 };
@@ -50,6 +52,8 @@ pub(crate) enum Output {
     Flags(Vec<FlagHint>),
     /// C5, C9: flags may have been written through another relay: read all that are watched.
     ReadFlags,
+    /// An operator should know this of another relay.
+    Notice(PeerNotice),
     /// The relay must end.
     End(LinkFailure),
 }
@@ -72,6 +76,8 @@ pub(crate) struct ClusterStats {
     pub(crate) missing: u64,
     /// Times that this relay began to be degraded.
     pub(crate) degraded: u64,
+    /// Messages that broke a rule and were dropped.
+    pub(crate) refused: u64,
 }
 
 impl ClusterNode {
@@ -92,6 +98,11 @@ impl ClusterNode {
         }
     }
 
+    /// Sets the hash by which relays compare their stores.
+    pub(crate) fn set_store(&mut self, store: u64) {
+        self.link.set_store(store);
+    }
+
     /// Takes a message of the broker. `connects` is the client's count of connects, read before the
     /// message was taken from it.
     ///
@@ -99,6 +110,7 @@ impl ClusterNode {
     /// `Invalid` where the message breaks a rule; then nothing was changed.
     pub(crate) fn on_message(&mut self, bytes: &Bytes, connects: u64, now: Tick) -> Result<()> {
         let taken = self.link.on_message(bytes, connects, now);
+        self.stats.refused += u64::from(taken.is_err());
         self.act(now);
         self.send_frame(now);
         taken
@@ -280,6 +292,7 @@ impl ClusterNode {
                 self.hub.set_degraded_from(self.link.degraded_from());
                 self.hub.wake_all();
             }
+            Action::Notice(notice) => self.outputs.push_back(Output::Notice(notice)),
             Action::End(failure) => self.outputs.push_back(Output::End(failure)),
         }
     }

@@ -1,5 +1,7 @@
 //! What the link asks its driver to do.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::types::cluster::{Frame, LifeId};
@@ -25,8 +27,27 @@ pub(crate) enum Action {
     Confirmed(u64),
     /// The state `degraded` has changed: tell all streams.
     Degraded(bool),
+    /// An operator should know this of a peer.
+    Notice(PeerNotice),
     /// The relay must end.
     End(LinkFailure),
+}
+
+/// Settings of a peer that do not fit this relay's. Both serve on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PeerNotice {
+    pub(crate) kind: PeerNoticeKind,
+    pub(crate) life: LifeId,
+    pub(crate) relay_id: Arc<str>,
+}
+
+/// What does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PeerNoticeKind {
+    /// Two lives of one id run at the same time.
+    SameRelayId,
+    /// The stores have different names.
+    OtherStore,
 }
 
 /// The queues whose subscribers are woken.

@@ -41,6 +41,8 @@ pub(crate) struct ClusterLink {
     repeated: u64,
     /// Open streams and known queues, for the list of relays.
     load: (u64, u64),
+    /// The hash of this relay's store; 0 if it is unknown.
+    pub(super) store: u64,
     pub(super) phase: Phase,
     pub(super) actions: VecDeque<Action>,
 }
@@ -75,6 +77,7 @@ impl ClusterLink {
             isolation: Isolation::new(),
             repeated: 0,
             load: (0, 0),
+            store: 0,
             phase: Phase::Open,
             actions: VecDeque::new(),
             config,
@@ -174,6 +177,11 @@ impl ClusterLink {
     /// Sets the numbers of open streams and known queues, for the list of relays.
     pub(crate) fn set_load(&mut self, streams: u64, queues: u64) {
         self.load = (streams, queues);
+    }
+
+    /// Sets the hash of the store, before the first heartbeat.
+    pub(crate) fn set_store(&mut self, store: u64) {
+        self.store = store;
     }
 
     /// C9: returns whether listeners must poll, for each Welcome and Heartbeat. Exact at any time,
@@ -298,6 +306,7 @@ impl ClusterLink {
             complete_above: self.recent.complete_above(),
             queues: self.recent.list(),
             leaving,
+            store: self.store,
             status: RelayStatus {
                 relay_id: Arc::clone(&self.config.relay_id),
                 version: Arc::clone(&self.config.version),

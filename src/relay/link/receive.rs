@@ -1,9 +1,11 @@
 //! The link's messages: this relay's own, which have returned, and those of its peers.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::{
-    action::{Action, LinkFailure, Resync},
+    action::{Action, LinkFailure, PeerNotice, Resync},
     cluster_link::{ClusterLink, Phase},
     heartbeat_sender::{Return, fingerprint},
     peer::{Peer, Silence},
@@ -129,13 +131,21 @@ impl ClusterLink {
     ) {
         let (returns, fault) = (self.heartbeats.returns(), self.config.fault);
         let settled = self.interruptions.settled;
+        let (relay_id, store) = (Arc::clone(&self.config.relay_id), self.store);
         let peer = self.peer(life, heartbeat.frame, now);
         if peer.is_copy(fingerprint) && !planted!(fault, LinkCopyTrusted) {
             return;
         }
         peer.heard(returns, now, fault);
-        if let Some(resync) = peer.on_heartbeat(heartbeat, settled, fault) {
-            self.actions.push_back(Action::Resync(resync));
+        let resync = peer.on_heartbeat(heartbeat, settled, fault);
+        let notices = peer.notices(heartbeat, (&relay_id, store));
+        self.actions.extend(resync.map(Action::Resync));
+        for kind in notices {
+            self.actions.push_back(Action::Notice(PeerNotice {
+                kind,
+                life,
+                relay_id: Arc::clone(&heartbeat.status.relay_id),
+            }));
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     relay::{
         cluster::Output,
-        link::LinkFailure,
+        link::{LinkFailure, PeerNotice, PeerNoticeKind},
         runtime::{ClusterRunner, PeerService, Relay},
     },
 };
@@ -38,6 +38,7 @@ struct Driver {
     heard: Arc<FlagHints>,
     clock: Clock,
     bad_messages: LimitedCounts<1>,
+    notices: LimitedCounts<2>,
     leaving: CancellationToken,
 }
 
@@ -71,6 +72,7 @@ impl ClusterDriver {
             heard: Arc::clone(&heard),
             clock: Clock::new(),
             bad_messages: LimitedCounts::new(LOG_EVERY),
+            notices: LimitedCounts::new(LOG_EVERY),
             leaving: leaving.clone(),
         };
         let scope = Scope::new();
@@ -177,6 +179,7 @@ impl Driver {
                 }
                 Output::Flags(hints) => hints.into_iter().for_each(|hint| self.heard.add(hint)),
                 Output::ReadFlags => self.flags.refresh_soon(),
+                Output::Notice(notice) => self.note(&notice),
                 Output::End(LinkFailure::SecondMachine) => {
                     tracing::error!(
                         "another machine runs this life of the relay: it is a copy of this one; \
@@ -187,6 +190,25 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    fn note(&self, notice: &PeerNotice) {
+        let (kind, text) = match notice.kind {
+            PeerNoticeKind::SameRelayId => (
+                0,
+                "another relay of the cluster has the id of this one: give each its own relay_id, \
+                 or requests for one of them reach the other",
+            ),
+            PeerNoticeKind::OtherStore => (
+                1,
+                "another relay of the cluster uses another store: a flag that is set through one \
+                 is not known to the other",
+            ),
+        };
+        if let Some(suppressed) = self.notices.note(kind, self.clock.now()) {
+            let (relay_id, life) = (&notice.relay_id, notice.life);
+            tracing::warn!(%relay_id, %life, suppressed, "{text}");
+        }
     }
 
     fn note_bad_message(&self, error: &Error) {

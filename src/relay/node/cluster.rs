@@ -10,7 +10,7 @@ use crate::{
         runtime::{ClusterAck, Relay},
         server::RelayPeers,
     },
-    types::cluster::LifeId,
+    types::cluster::{LifeId, store_hash},
 };
 
 /// Makes a relay a member of a cluster of relays.
@@ -20,6 +20,23 @@ pub struct ClusterConfig {
     pub nats: NatsConfig,
     /// When a publisher has its answer.
     pub ack: ClusterAck,
+}
+
+/// C15: hands the timers of a relay that ends over to the others.
+pub(super) async fn hand_over_timers(relay: &Relay) {
+    let handed = relay.hand_over_timers().await;
+    if handed.taken > 0 {
+        tracing::info!(
+            timers = handed.taken,
+            "other relays have taken over delayed wake-ups"
+        );
+    }
+    if handed.lost > 0 {
+        tracing::warn!(
+            timers = handed.lost,
+            "no other relay has taken over these delayed wake-ups: the sentinel checks their queues"
+        );
+    }
 }
 
 impl ClusterConfig {
@@ -57,12 +74,14 @@ impl ClusterConfig {
         &self,
         relay: &Relay,
         flags: &Flags,
+        store: &str,
     ) -> Result<Option<ClusterDriver>> {
-        let Some(runner) = relay.cluster_runner() else {
+        let Some(mut runner) = relay.cluster_runner() else {
             return Ok(None);
         };
         let life = LifeId::from_epoch(relay.epoch())
             .ok_or_else(|| Error::new(ErrorKind::Internal, "the epoch names no life"))?;
+        runner.set_store(store_hash(&absolute(store)));
         let connection = NatsConnection::connect(&self.nats, life).await?;
         let peers = RelayPeers {
             relay: relay.clone(),
@@ -76,4 +95,14 @@ impl ClusterConfig {
             Arc::new(peers),
         )))
     }
+}
+
+/// Returns the store's name, where a file has one name for all directories of work.
+fn absolute(store: &str) -> String {
+    let file = store.strip_prefix("sqlite:");
+    let found = file.and_then(|path| std::fs::canonicalize(path).ok());
+    found.map_or_else(
+        || store.to_owned(),
+        |path| format!("sqlite:{}", path.display()),
+    )
 }

@@ -87,5 +87,10 @@ fn counters(stats: &ClusterStats) -> Vec<(&'static str, &'static str, u64)> {
             "Times that the relay was cut off from the others",
             stats.degraded,
         ),
+        (
+            "cluster_messages_refused",
+            "Messages between relays that broke a rule and were dropped",
+            stats.refused,
+        ),
     ]
 }

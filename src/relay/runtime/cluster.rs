@@ -178,6 +178,11 @@ impl ClusterRunner {
         self.run(|node, now, _| node.on_message(bytes, connects, now))
     }
 
+    /// Sets the hash by which relays compare their stores.
+    pub(crate) fn set_store(&mut self, store: u64) {
+        self.run(|node, _, _| node.set_store(store));
+    }
+
     /// Does the due work; also called when the client has connected.
     pub(crate) fn on_tick(&mut self, connects: u64) {
         self.run(|node, now, rng| node.on_tick(connects, now, rng));

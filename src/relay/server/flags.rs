@@ -176,7 +176,7 @@ impl FlagsService {
         })
     }
 
-    /// C14: counts the watchers at other relays. One that does not answer in time is left out.
+    /// C14: counts the watchers at other relays. A relay that does not answer in time is left out.
     async fn watchers_elsewhere(&self, state: &FlagState) -> u32 {
         let call = Call::Acknowledgements(AcknowledgementsRequest {
             flag: state.name.to_string(),

@@ -141,7 +141,7 @@ impl World {
                 Output::End(failure) => {
                     self.violate(|| format!("C2: relay {relay} ends: {failure:?}"));
                 }
-                Output::Flags(_) | Output::ReadFlags => {}
+                Output::Flags(_) | Output::ReadFlags | Output::Notice(_) => {}
             }
         }
         self.answer_publishers(relay);

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reveille::{Client, WakeReason, WakeStream, testing::TestRelay};
+use reveille::{Client, WakeReason, testing::TestRelay};
 use tonic::{
     Code, Request, Status, client::Grpc, codegen::http::uri::PathAndQuery, transport::Channel,
     transport::Endpoint,

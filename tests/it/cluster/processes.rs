@@ -13,13 +13,13 @@ use crate::{
 /// Three relays on one store, and a client of all of them.
 pub(super) struct Fleet {
     _home: tempfile::TempDir,
-    broker: NatsServer,
+    pub(super) broker: NatsServer,
     pub(super) relays: Vec<Binary>,
     pub(super) client: Client,
 }
 
 impl Fleet {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
@@ -30,8 +30,9 @@ impl Fleet {
         let broker = NatsServer::start();
         let url = broker.url();
         let mut relays = Vec::new();
-        for _ in 0..3 {
-            let arguments = ["--store", &store, "--cluster", &url];
+        for number in 0..3 {
+            let id = format!("relay-{number}");
+            let arguments = ["--store", &store, "--cluster", &url, "--relay-id", &id];
             relays.push(Binary::serve_with(&[&arguments, further].concat(), &[]).await);
         }
         let urls: Vec<String> = relays.iter().map(Binary::url).collect();
@@ -74,7 +75,7 @@ pub(super) async fn notify(client: &Client, name: &str) {
 }
 
 /// Waits until each subscriber was told of one of these notifications, or was asked to check.
-async fn each_is_told(streams: &mut [Subscription]) {
+pub(super) async fn each_is_told(streams: &mut [Subscription]) {
     for wakes in streams {
         let work = woken(wakes).await;
         assert!(
@@ -85,7 +86,7 @@ async fn each_is_told(streams: &mut [Subscription]) {
 }
 
 /// Takes the wake-ups that still arrive within a while.
-async fn quiet(streams: &mut [Subscription]) {
+pub(super) async fn quiet(streams: &mut [Subscription]) {
     for wakes in streams {
         while tokio::time::timeout(Duration::from_millis(300), wakes.next())
             .await

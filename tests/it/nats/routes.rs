@@ -38,7 +38,7 @@ impl RoutedServers {
 }
 
 /// Returns whether a message that a client of one server publishes reaches one of the other.
-async fn passes(from: &Client, to: &Client) -> bool {
+pub(crate) async fn passes(from: &Client, to: &Client) -> bool {
     let mut arriving = to.subscribe("probe").await.expect("subscribed");
     to.flush().await.expect("written");
     // A subscription takes effect at the other server a moment later.

@@ -550,7 +550,7 @@ impl World {
                 own.confirmed_at = own.confirmed_at.max(made_at);
             }
             Action::End(_) => self.crash(node),
-            Action::CheckGroups(_) | Action::Degraded(_) => {}
+            Action::CheckGroups(_) | Action::Degraded(_) | Action::Notice(_) => {}
         }
     }
 }

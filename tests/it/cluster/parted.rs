@@ -1,0 +1,81 @@
+//! Two routed brokers with a relay at each, while their route is cut and joined again.
+
+use std::time::{Duration, Instant};
+
+use reveille::{Client, WakeReason};
+
+use super::witness::{SLACK, Witness, all_are_told, names, publish};
+use crate::{
+    binary::Binary,
+    nats::routes::{RoutedServers, passes},
+    support::{figure, until, within},
+};
+
+/// Returns how many other relays a relay sees.
+async fn others(relay: &Binary) -> u64 {
+    figure(relay.admin(), "reveille_cluster_relays").await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn relays_of_parted_brokers_serve_their_sides_and_tell_all_when_these_are_joined() {
+    let servers = RoutedServers::start().await;
+    let home = tempfile::tempdir().expect("a directory");
+    let store = format!("sqlite:{}", home.path().join("flags.db").display());
+    let mut relays = Vec::new();
+    let mut brokers = Vec::new();
+    for server in [&servers.first, &servers.second] {
+        let arguments = ["--store", &store, "--cluster", &server.url()];
+        relays.push(Binary::serve_with(&arguments, &[]).await);
+        let connected = within("a connection", async_nats::connect(server.url())).await;
+        brokers.push(connected.expect("connected"));
+    }
+    for relay in &relays {
+        until("each sees the other", async || others(relay).await == 1).await;
+    }
+    let sides = [names("first", 20), names("second", 20)];
+    let queues = sides.concat();
+    let mut witnesses = Vec::new();
+    for (number, relay) in relays.iter().enumerate() {
+        let id = format!("worker-{number}");
+        witnesses.push(Witness::of(&relay.url(), &id, &queues).await);
+    }
+
+    servers.route.cut();
+    for relay in &relays {
+        until("each misses the other", async || others(relay).await == 0).await;
+    }
+    let mut notified = Vec::new();
+    for (side, relay) in relays.iter().enumerate() {
+        let began = Instant::now();
+        let client = Client::new(&relay.url()).expect("a URL");
+        let all = publish(client, sides[side].clone(), Duration::ZERO).await;
+        all_are_told(&witnesses[side], &all, began, Duration::from_millis(150)).await;
+        for one in &all {
+            let told = witnesses[side].told(&one.queue, one.began).await;
+            assert_eq!(told.reason, WakeReason::Notified, "{}", one.queue);
+            let across = witnesses[1 - side].was_told(&one.queue, began);
+            assert!(!across, "{} was told across the cut", one.queue);
+        }
+        notified.push(all);
+    }
+
+    servers.route.mend();
+    let (first, second) = (&brokers[0], &brokers[1]);
+    until("joined", async || passes(first, second).await).await;
+    let joined = Instant::now();
+    for (side, all) in notified.iter().enumerate() {
+        let bound = Duration::from_millis(4500);
+        all_are_told(&witnesses[1 - side], all, joined, bound).await;
+    }
+    for relay in &relays {
+        until("each sees the other", async || others(relay).await == 1).await;
+    }
+    // Afterwards one side tells the other without a check.
+    let again = Instant::now();
+    let client = Client::new(&relays[0].url()).expect("a URL");
+    let name = &sides[0][..1];
+    tokio::time::sleep(SLACK).await;
+    publish(client, name.to_vec(), Duration::ZERO).await;
+    let told = witnesses[1].told(&name[0], again + SLACK).await;
+    assert_eq!(told.reason, WakeReason::Notified);
+}
