@@ -97,8 +97,8 @@ async fn it_has_who_from_where_what_and_why() {
     run("other", &["drain"], 4).await;
     run("owner", &["drain"], 0).await;
     assert!(relay.ended().await.success());
-    for (principal, allowed) in [("other", false), ("owner", true)] {
-        let fields = [("action", "drain"), ("principal", principal)];
+    for (action, principal, allowed) in [("admin", "other", false), ("drain", "owner", true)] {
+        let fields = [("action", action), ("principal", principal)];
         let line = line(&audit, &fields).await;
         assert_eq!(line["allowed"], allowed, "{line}");
     }
