@@ -11,7 +11,7 @@
 //! | `lease run/show` | one lease holder at a time |
 //! | `sweep`, `blob ttl` | removes blobs whose time to live has ended |
 //! | `token new/list/revoke`, `auth check/can` | credentials of callers, and the rules for them |
-//! | `listeners`, `queues`, `health`, `ready` | for operators of a relay |
+//! | `listeners`, `queues`, `relays`, `health`, `ready`, `drain` | for operators of a relay |
 //! | `demo` | a demonstration on one machine |
 //! | `completions`, `proto` | files for shells, and for clients in other languages |
 //!
@@ -25,6 +25,7 @@ mod completions;
 mod credential;
 mod demo;
 mod direct_store;
+mod drain;
 mod exit;
 mod flag;
 mod foreign_server;
@@ -105,6 +106,7 @@ enum Verb {
     Relays(relays::Args),
     Health(health::Args),
     Ready(ready::Args),
+    Drain(drain::Args),
     Demo(demo::DemoArgs),
     Completions(completions::Args),
     Proto(proto::Args),
@@ -179,6 +181,7 @@ impl Verb {
             Self::Relays(args) => args.run(settings).await,
             Self::Health(args) => args.run(settings).await,
             Self::Ready(args) => args.run(settings).await,
+            Self::Drain(args) => args.run(settings).await,
             Self::Demo(args) => demo::run(args).await.map(|()| Exit::OK),
             Self::Completions(args) => args.run(),
             Self::Proto(args) => args.run(),

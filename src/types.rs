@@ -33,6 +33,6 @@ pub use report::{Report, ReportState};
 pub use session::{
     ConnectionState, Goodbye, GoodbyeReason, LinkState, SubscribeEvent, SubscribeOptions, Welcome,
 };
-pub(crate) use stream_lifecycle::{StreamAction, StreamLifecycle};
+pub(crate) use stream_lifecycle::{Drain, StreamAction, StreamLifecycle};
 pub use traits::{FlagWatch, GlobalFlag, Notifier, ReportFuture, WakeStream};
 pub use work::{WakeReason, WorkDetected};

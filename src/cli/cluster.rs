@@ -1,6 +1,6 @@
 //! The settings of a relay in a cluster of relays.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use reveille::{ClusterAck, ClusterConfig, NatsConfig, NatsCredentials};
 use serde::{Deserialize, Deserializer};
@@ -119,6 +119,15 @@ pub(super) enum Ack {
 
 /// Characters of the host name in a relay's id: below the limit of an id for any host name.
 const HOST_LETTERS: usize = 100;
+
+/// Clients move one after another; below the 30 s after which Kubernetes kills, with the grace.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Returns the span over which streams end at shutdown. The clients of a single relay have no other
+/// one to move to, so it does not delay its end.
+pub(super) fn drain_span(stated: Option<Duration>, is_member: bool) -> Duration {
+    stated.unwrap_or(if is_member { DRAIN } else { Duration::ZERO })
+}
 
 impl ClusterArgs {
     /// Merges the arguments with the configuration file; `None` is a single relay.

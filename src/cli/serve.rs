@@ -58,7 +58,8 @@ one store; `memory:` is refused. The login must be permitted to publish and subs
 reveille1.NAME.>, and no other login should be. The files are read once, at the start. A broker that \
 cannot be reached is tried again without end. docs/cluster.md describes the cluster.
 
-SIGTERM or Ctrl-C ends the relay gracefully, within --grace. A second signal ends it at once.
+SIGTERM, Ctrl-C or `reveille drain` ends the relay gracefully, within --drain and --grace together. A \
+further signal ends it at once.
 
 The log never blocks the relay: lines that stderr does not take are dropped and counted. \
 RUST_LOG sets the log level, as in RUST_LOG=reveille=debug.")]
@@ -88,6 +89,10 @@ pub(super) struct Args {
     /// How long streams may take to end at shutdown [default: 10s]
     #[arg(long, env = "REVEILLE_GRACE", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     grace: Option<Duration>,
+    /// At shutdown streams end one after another within this time, so that their clients move to
+    /// other relays spread over it; 0 is at once [default: 10s in a cluster, else 0]
+    #[arg(long, env = "REVEILLE_DRAIN", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
+    drain: Option<Duration>,
     /// Forget a queue that had no listener and no notification for this long [default: 1h]
     #[arg(long, env = "REVEILLE_FORGET_AFTER", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     forget_after: Option<Duration>,
@@ -233,6 +238,7 @@ impl Args {
         let mut hangups = signals::Hangups::listen(reloads)?;
         let open_files = signals::raise_open_files();
         let mut config = resolved.node;
+        let drain = config.relay.drain;
         config.store = match resolved.store {
             Some(url) => url,
             None => default_store()?,
@@ -242,13 +248,14 @@ impl Args {
 
         let signal = loop {
             tokio::select! {
-                signal = interrupts.next() => break signal,
+                signal = interrupts.next() => break Some(signal),
+                () = node.drain_requested() => break None,
                 () = hangups.next() => reloaded(node.reload_access().await),
                 failure = node.failed() => return Err(failure.into()),
             }
         };
-        let grace = duration::Span(resolved.grace);
-        tracing::info!(%grace, "shutting down; a second signal ends it at once");
+        let (drain, grace) = (duration::Span(drain), duration::Span(resolved.grace));
+        tracing::info!(%drain, %grace, "shutting down; a further signal ends it at once");
         tokio::select! {
             () = node.shutdown(resolved.grace) => {
                 tracing::info!("stopped");
@@ -318,6 +325,7 @@ impl Args {
                             true => cluster::relay_id(),
                             false => relay.relay_id,
                         }),
+                    drain: cluster::drain_span(self.drain.or(file.drain), cluster.is_some()),
                     forget_after: setting!(relay.forget_after),
                     sentinel_interval: self
                         .sentinel

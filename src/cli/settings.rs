@@ -56,6 +56,8 @@ pub(super) struct ServeSettings {
     #[serde(deserialize_with = "span")]
     pub(super) grace: Option<Duration>,
     #[serde(deserialize_with = "span")]
+    pub(super) drain: Option<Duration>,
+    #[serde(deserialize_with = "span")]
     pub(super) forget_after: Option<Duration>,
     #[serde(deserialize_with = "span")]
     pub(super) sentinel: Option<Duration>,

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    wire::{proto, span_from_wire},
+    wire::{proto, span_from_wire, span_to_wire},
 };
 
 /// One stream of a listener, as the relay knows it.
@@ -167,6 +167,22 @@ impl Client {
         let call = async |channel, request| AdminClient::new(channel).list_relays(request).await;
         let listed = self.call(request, call).await?.relays.into_iter();
         Ok(listed.map(RelayInfo::from_wire).collect())
+    }
+
+    /// Asks the relay to end in order. It answers when the drain has begun: its streams end within
+    /// `span` (`None`, or zero: the relay's setting), and then its process ends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached;
+    /// [`ErrorKind::Denied`](crate::ErrorKind::Denied) if the caller may not administer it;
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) from a relay older than this call.
+    pub async fn drain(&self, span: Option<Duration>) -> Result<()> {
+        let request = proto::DrainRequest {
+            grace: span.map(span_to_wire),
+        };
+        let call = async |channel, request| AdminClient::new(channel).drain(request).await;
+        self.call(request, call).await?;
+        Ok(())
     }
 
     /// Returns whether the relay serves, by the standard gRPC health check.

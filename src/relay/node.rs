@@ -347,18 +347,29 @@ impl Node {
         std::future::pending().await
     }
 
-    /// Ends gracefully: refuses new streams, sends Goodbye on every stream, and closes the
-    /// remaining connections after `grace`.
+    /// Waits until a caller has asked for the end of this relay (`Admin.Drain`). The drain has begun
+    /// then; [`Node::shutdown`] completes it.
+    pub async fn drain_requested(&self) {
+        self.relay.drain_began().cancelled().await;
+    }
+
+    /// Ends gracefully: refuses new streams, and sends Goodbye on every stream within
+    /// [`RelayConfig::drain`]. Then it refuses notifications, and closes the remaining connections
+    /// after `grace`.
     pub async fn shutdown(self, grace: Duration) {
         self.access.record_own("drain", "the relay shuts down");
         self.health.end();
         self.relay.drain();
+        self.relay.all_streams_told(|| self.flags.watchers()).await;
+        self.relay.refuse_notifications();
+        // All streams end, so that groups pass their work on (C11) and busy listeners have timers.
         self.server.shutdown(grace).await;
         self.scope.shutdown().await;
         #[cfg(feature = "courier")]
         if let Some(queues) = self.queues {
             queues.shutdown().await;
         }
+        // C15: timers are handed over here.
         #[cfg(feature = "nats")]
         if let Some(cluster) = self.cluster {
             cluster::hand_over_timers(&self.relay).await;

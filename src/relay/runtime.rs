@@ -4,6 +4,7 @@
 //! Knows neither gRPC nor stores.
 
 mod cluster;
+mod drain;
 mod hand_over;
 mod local;
 mod message_stream;
@@ -16,16 +17,14 @@ mod tests;
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
 pub use self::cluster::ClusterAck;
 use self::cluster::ClusterHandle;
 pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, Confirmation};
+use self::drain::DrainState;
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::peer_calls::{PeerCall, PeerService};
@@ -81,6 +80,9 @@ pub struct RelayConfig {
     /// A stream ends by itself at this age, give or take a tenth, so that streams spread over
     /// relays again after one was away.
     pub stream_max_age: Duration,
+    /// When the relay drains, its streams end one after another within this span, so that clients
+    /// move to other relays spread over it. Zero: at once.
+    pub drain: Duration,
 }
 
 /// A shorter time would be over before a report can arrive.
@@ -114,7 +116,7 @@ struct RelayInner {
     hub: Arc<Hub>,
     clock: Clock,
     stream_config: StreamConfig,
-    draining: AtomicBool,
+    drain: DrainState,
     counters: RelayMetrics,
     /// `None` where the relay is alone.
     cluster: Option<ClusterHandle>,
@@ -162,6 +164,7 @@ impl Default for RelayConfig {
             busy_lease: Duration::from_secs(30),
             group_keep: Duration::from_secs(600),
             stream_max_age: Duration::from_secs(30 * 60),
+            drain: Duration::ZERO,
         }
     }
 }
@@ -227,7 +230,7 @@ impl Relay {
             hub,
             clock,
             stream_config,
-            draining: AtomicBool::new(false),
+            drain: DrainState::new(config.drain),
             counters: RelayMetrics::default(),
         });
         let scope = Scope::new();
@@ -267,15 +270,9 @@ impl Relay {
         LocalSubscription::new(self, &options)
     }
 
-    /// Ends all streams with a Goodbye; new ones are refused.
-    pub fn drain(&self) {
-        self.shared.draining.store(true, Ordering::Release);
-        self.shared.hub.wake_all();
-    }
-
     /// Ends all streams, and waits until the relay's own tasks have ended.
     pub async fn shutdown(&self) {
-        self.drain();
+        self.drain_over(Some(Duration::ZERO));
         self.scope.shutdown().await;
     }
 
@@ -321,12 +318,7 @@ impl Relay {
         config: &StreamConfig,
         sink: S,
     ) -> Result<MessageStream<S>> {
-        if self.shared.draining.load(Ordering::Acquire) {
-            return Err(
-                Error::new(ErrorKind::Unavailable, "the relay is shutting down")
-                    .with_retry_after(Duration::from_secs(1)),
-            );
-        }
+        self.check_accepts_streams()?;
         let (hub, now) = (&self.shared.hub, self.shared.clock.now());
         let mut rng = fastrand::Rng::new();
         let id = SubscriptionId(random()?);
@@ -416,10 +408,6 @@ impl Relay {
     /// Takes on no new queue, cursor and timer while the process is short of memory.
     pub(crate) fn set_short_of_memory(&self, is_short: bool) {
         self.shared.hub.set_short_of_memory(is_short);
-    }
-
-    pub(crate) fn is_draining(&self) -> bool {
-        self.shared.draining.load(Ordering::Acquire)
     }
 }
 

@@ -399,7 +399,7 @@ impl World {
         stream.alarm.0.store(false, Ordering::Relaxed);
         let waker = Waker::from(Arc::clone(&stream.alarm));
         let (before, mut sink) = (work::done(), WakeBuilder::new(self.fault));
-        let next = stream.feed.next_into(now, false, &waker, &mut sink);
+        let next = stream.feed.next_into(now, None, &waker, &mut sink);
         stream.poll_at = match &next {
             StreamAction::Wait(at) => *at,
             _ => now,

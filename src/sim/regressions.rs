@@ -71,7 +71,7 @@ impl Stream {
         let waker = Waker::from(Arc::clone(&self.woken));
         let mut wakes = Vec::new();
         loop {
-            match self.feed.next(now, false, &waker) {
+            match self.feed.next(now, None, &waker) {
                 StreamAction::Send(SubscribeEvent::Wake(work)) => wakes.extend(work),
                 StreamAction::Send(_) => {}
                 StreamAction::Wait(until) => return (wakes, until),

@@ -3,6 +3,7 @@
 //! A restart is a new hub with a new epoch. Streams are polled when their waker was woken or at
 //! their own deadline, and never while their client does not read. Walks go step by step.
 
+use crate::types::Drain;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -308,7 +309,8 @@ impl World {
 
     /// Polls a stream for its next message.
     pub(super) fn feed(&mut self, id: ConnId) {
-        let (now, draining) = (self.now, self.relay.draining);
+        let now = self.now;
+        let drain = self.relay.draining.then(|| Drain::at_once(now));
         let Some(stream) = self.relay.streams.get_mut(&id) else {
             return;
         };
@@ -329,9 +331,7 @@ impl World {
         }
         let stream = self.relay.streams.get_mut(&id).expect("it was there");
         let mut sink = WakeBuilder::new(self.relay.fault);
-        let next = stream
-            .feed
-            .next_into(now, draining, &stream.waker, &mut sink);
+        let next = stream.feed.next_into(now, drain, &stream.waker, &mut sink);
         match next {
             StreamAction::Wait(at) => self.poll_stream(id, at),
             StreamAction::End => self.stream_ends(id),

@@ -117,6 +117,19 @@ impl Binary {
             .expect("its status")
     }
 
+    /// Sends SIGTERM to the relay.
+    pub(crate) async fn send_terminate(&self) {
+        self.signal("TERM").await;
+    }
+
+    /// Ends the relay as a supervisor does, and starts it again on the same ports and file.
+    pub(crate) async fn restart(&mut self) {
+        assert!(self.terminate().await.success(), "{}", self.log());
+        let (address, admin) = (&self.address, &self.admin);
+        self.child = start(&self.home, address, admin, &self.arguments, &self.variables);
+        self.ready().await;
+    }
+
     /// Sends SIGHUP to the relay.
     pub(crate) async fn hang_up(&self) {
         self.signal("HUP").await;

@@ -1,5 +1,6 @@
 //! Relays in a cluster over a real NATS server: nodes of this process, with clients of their own.
 
+mod drain;
 mod forged;
 mod frozen;
 mod lists;

@@ -9,7 +9,7 @@ use std::task::Waker;
 use super::{Event, WatchGuard};
 use crate::{
     base::clock::Tick,
-    types::{StreamAction, StreamLifecycle},
+    types::{Drain, StreamAction, StreamLifecycle},
 };
 
 /// The messages of one stream. Its driver also awaits [`WatchGuard::sync`].
@@ -30,8 +30,13 @@ impl WatchStream {
         &self.watch
     }
 
-    /// Returns the next action. `draining` means that the relay shuts down.
-    pub(crate) fn next(&mut self, now: Tick, draining: bool, waker: &Waker) -> StreamAction<Event> {
+    /// Returns the next action. `drain` means that the relay shuts down.
+    pub(crate) fn next(
+        &mut self,
+        now: Tick,
+        drain: Option<Drain>,
+        waker: &Waker,
+    ) -> StreamAction<Event> {
         if self.lifecycle.ended {
             return StreamAction::End;
         }
@@ -41,7 +46,7 @@ impl WatchStream {
             self.lifecycle.sent_at = now;
             return StreamAction::Send(event);
         }
-        if let Some(goodbye) = self.lifecycle.goodbye(now, draining) {
+        if let Some(goodbye) = self.lifecycle.goodbye(now, drain) {
             self.watch.mark_away();
             return StreamAction::Send(Event::Goodbye(goodbye));
         }

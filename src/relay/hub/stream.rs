@@ -16,7 +16,9 @@ use super::wake_builder::WakeBuilder;
 use super::{core::Hub, cursors::Filled, subscription::Subscription, wake_builder::WakeSink};
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{StreamAction, StreamLifecycle, SubscribeEvent, SubscribeOptions, Token, Welcome},
+    types::{
+        Drain, StreamAction, StreamLifecycle, SubscribeEvent, SubscribeOptions, Token, Welcome,
+    },
 };
 
 /// Settings that all streams of a relay share.
@@ -110,15 +112,15 @@ impl SubscriberStream {
         }
     }
 
-    /// Returns what to send next, a Wake in the sink; `draining` while the relay shuts down.
+    /// Returns what to send next, a Wake in the sink; `drain` while the relay shuts down.
     pub(crate) fn next_into(
         &mut self,
         now: Tick,
-        draining: bool,
+        drain: Option<Drain>,
         waker: &Waker,
         sink: &mut impl WakeSink,
     ) -> StreamAction<StreamMessage<Filled>> {
-        let next = self.next_action(now, draining, waker, sink);
+        let next = self.next_action(now, drain, waker, sink);
         match next {
             // At the next call its transport has taken the last message; with `Wait`, all of them.
             StreamAction::Wait(_) if !self.hub.end_send(&self.subscription, now) => {
@@ -135,12 +137,12 @@ impl SubscriberStream {
     pub(crate) fn next(
         &mut self,
         now: Tick,
-        draining: bool,
+        drain: Option<Drain>,
         waker: &Waker,
     ) -> StreamAction<SubscribeEvent> {
         loop {
             let mut sink = WakeBuilder::new(self.subscription.fault);
-            return match self.next_into(now, draining, waker, &mut sink) {
+            return match self.next_into(now, drain, waker, &mut sink) {
                 StreamAction::Send(message) => StreamAction::Send(message.into_event(sink)),
                 StreamAction::Yield => continue,
                 StreamAction::Wait(at) => StreamAction::Wait(at),
@@ -152,7 +154,7 @@ impl SubscriberStream {
     fn next_action(
         &mut self,
         now: Tick,
-        draining: bool,
+        drain: Option<Drain>,
         waker: &Waker,
         sink: &mut impl WakeSink,
     ) -> StreamAction<StreamMessage<Filled>> {
@@ -165,7 +167,7 @@ impl SubscriberStream {
             welcome.degraded = self.degraded;
             return event(SubscribeEvent::Welcome(*welcome));
         }
-        if let Some(goodbye) = self.lifecycle.goodbye(now, draining) {
+        if let Some(goodbye) = self.lifecycle.goodbye(now, drain) {
             return event(SubscribeEvent::Goodbye(goodbye));
         }
         // C9: told also to a stream that always has a Wake to send. The listener polls from now on, so

@@ -264,7 +264,7 @@ fn feed_at(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> SubscriberS
 fn sent(feed: &mut SubscriberStream, mut now: Tick, waker: &Waker) -> (Vec<SubscribeEvent>, Tick) {
     let mut events = Vec::new();
     loop {
-        match feed.next(now, false, waker) {
+        match feed.next(now, None, waker) {
             StreamAction::Send(event) => events.push(event),
             StreamAction::Wait(until)
                 if !events.is_empty() && until == now + Duration::from_millis(1) =>

@@ -86,14 +86,14 @@ impl<S: WakeSink + Default + Unpin> Stream for MessageStream<S> {
         let this = &mut *self;
         std::task::ready!(poll_budget(cx));
         let _entered = this.span.enter();
-        let (stream, draining, sink) = (&mut this.stream, &this.shared.draining, &mut this.sink);
+        let (stream, state, sink) = (&mut this.stream, &this.shared.drain, &mut this.sink);
         let message = std::task::ready!(poll_stream(&mut this.timer, cx, |now, waker| {
-            let drains = draining.load(Ordering::Acquire);
-            match stream.next_into(now, drains, waker, sink) {
+            let drain = state.get();
+            match stream.next_into(now, drain, waker, sink) {
                 // Read again after the waker is registered: a drain that began before did not wake
                 // this task.
-                StreamAction::Wait(_) if !drains && draining.load(Ordering::Acquire) => {
-                    stream.next_into(now, true, waker, sink)
+                StreamAction::Wait(_) if drain.is_none() && state.get().is_some() => {
+                    stream.next_into(now, state.get(), waker, sink)
                 }
                 action => action,
             }

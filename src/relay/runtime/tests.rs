@@ -3,7 +3,7 @@
 mod fan_out;
 
 use std::{
-    sync::atomic::AtomicU64,
+    sync::atomic::{AtomicU64, Ordering},
     task::{Context, Poll, Wake, Waker},
     time::Duration,
 };

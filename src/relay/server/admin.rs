@@ -1,4 +1,4 @@
-//! The `Admin` service: lists of listeners and queues.
+//! The `Admin` service: lists of listeners and queues, and the drain.
 //!
 //! A page of a list is bounded in bytes, and concurrent answers in number.
 
@@ -20,7 +20,7 @@ use crate::{
         runtime::Relay,
     },
     types::{Limits, QueueAddress, Selector},
-    wire::{proto, to_status},
+    wire::{checked_span, proto, to_status},
 };
 
 #[derive(Debug)]
@@ -188,11 +188,15 @@ impl proto::admin_server::Admin for AdminService {
 
     async fn drain(
         &self,
-        _: Request<proto::DrainRequest>,
+        request: Request<proto::DrainRequest>,
     ) -> Result<Response<proto::DrainResponse>, Status> {
-        Err(Status::unimplemented(
-            "Drain is not part of this version; send the relay a SIGTERM",
-        ))
+        let requester = self.access.requester(request.extensions())?;
+        let span = checked_span("grace", request.into_inner().grace).map_err(to_status)?;
+        // Before it begins: the end of the relay must not be without a trace.
+        requester.record("drain", Target::Relay, "");
+        tracing::info!(?span, "a caller drains the relay");
+        self.relay.drain_over(span.filter(|span| !span.is_zero()));
+        Ok(Response::new(proto::DrainResponse {}))
     }
 }
 

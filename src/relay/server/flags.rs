@@ -11,7 +11,7 @@ use std::{
 use futures_core::{Stream, future::BoxFuture};
 use prost::Message as _;
 use prost_types::Timestamp;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Request, Response, Status, async_trait, metadata::MetadataValue};
 
 use super::{
@@ -19,6 +19,7 @@ use super::{
     answers::LargeAnswers,
     limits::to_refusal,
     requester::{Needs, Requester, StreamGuard},
+    service::ConnectionEnd,
     store_calls::{StoreCalls, in_time},
 };
 use crate::{
@@ -28,7 +29,7 @@ use crate::{
         task::{Work, poll_budget, spend},
     },
     coordination::flag::{Event, Flags, WatchStream},
-    error::{Error, ErrorKind, Result},
+    error::Result,
     relay::{
         auth::{Action, Target},
         runtime::{Relay, poll_stream},
@@ -49,7 +50,6 @@ pub(super) struct FlagsService {
     clock: Clock,
     /// Maximum age of a watch's stream.
     max_age: Duration,
-    draining: CancellationToken,
     answers: LargeAnswers,
     calls: StoreCalls,
     access: Access,
@@ -64,8 +64,9 @@ pub(crate) struct WatchResponses {
     guard: Option<Box<StreamGuard>>,
     /// Reads the store until the current state is known; `None` afterwards.
     settling: Option<BoxFuture<'static, Result<()>>>,
-    draining: Pin<Box<WaitForCancellationFutureOwned>>,
-    is_draining: bool,
+    relay: Relay,
+    /// `None` once the drain has begun.
+    drain_begins: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     timer: Timer,
 }
 
@@ -79,16 +80,15 @@ impl FlagsService {
         flags: Flags,
         relay: Relay,
         max_age: Duration,
-        draining: CancellationToken,
         answers: LargeAnswers,
         access: Access,
     ) -> Self {
         Self {
             flags,
+            // The times of a drain are of the relay's clock.
+            clock: relay.clock(),
             relay,
-            clock: Clock::new(),
             max_age,
-            draining,
             answers,
             calls: StoreCalls::new(),
             access,
@@ -105,12 +105,6 @@ impl FlagsService {
         requester.check(Action::Watch, Target::Flag(&flag))?;
         let listener = ListenerId::new(&request.listener_id)?;
         let heartbeat = checked_span("heartbeat", request.heartbeat)?.unwrap_or_default();
-        if self.draining.is_cancelled() {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                "the relay is shutting down",
-            ));
-        }
         tracing::debug!(%flag, %listener, "a flag is watched");
         let watch = self
             .flags
@@ -126,8 +120,8 @@ impl FlagsService {
             stream: Some(WatchStream::new(watch, lifecycle)),
             guard: requester.guard(|| Needs::Flag(flag)),
             settling: Some(settling),
-            draining: Box::pin(self.draining.clone().cancelled_owned()),
-            is_draining: false,
+            drain_begins: Some(Box::pin(self.relay.drain_began().cancelled_owned())),
+            relay: self.relay.clone(),
             timer: Timer::new(self.clock),
         };
         Ok((responses, duplicate))
@@ -310,6 +304,9 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::WatchFlagRequest>,
     ) -> Result<Response<WatchResponses>, Status> {
         let requester = self.access.requester(request.extensions())?;
+        let accepts = self.relay.check_accepts_streams();
+        let accepts = accepts.inspect_err(|_| ConnectionEnd::end_soon(request.extensions()));
+        accepts.map_err(to_refusal)?;
         let (responses, duplicate) = self
             .watch(request.get_ref(), &requester)
             .map_err(to_refusal)?;
@@ -367,13 +364,17 @@ impl Stream for WatchResponses {
                 return Poll::Ready(Some(Err(to_refusal(error))));
             }
         }
-        this.is_draining = this.is_draining || this.draining.as_mut().poll(cx).is_ready();
+        if let Some(begins) = &mut this.drain_begins
+            && begins.as_mut().poll(cx).is_ready()
+        {
+            this.drain_begins = None;
+        }
         let Some(stream) = &mut this.stream else {
             return Poll::Ready(None);
         };
-        let draining = this.is_draining;
+        let drain = this.relay.drain_state();
         let event = std::task::ready!(poll_stream(&mut this.timer, cx, |now, waker| {
-            stream.next(now, draining, waker)
+            stream.next(now, drain, waker)
         }));
         Poll::Ready(event.map(|event| {
             spend(Work::Message(0));

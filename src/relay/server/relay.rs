@@ -130,6 +130,9 @@ impl proto::relay_server::Relay for RelayService {
         request: Request<proto::SubscribeRequest>,
     ) -> Result<Response<SubscribeResponses>, Status> {
         let requester = self.access.requester(request.extensions())?;
+        let accepts = self.relay.check_accepts_streams();
+        let accepts = accepts.inspect_err(|_| ConnectionEnd::end_soon(request.extensions()));
+        accepts.map_err(to_refusal)?;
         let request = request.into_inner();
         // Decoding, checking and registering thousands of names takes one turn of the task each.
         spend_and_yield(Work::Names(
@@ -346,6 +349,7 @@ fn notify(
     requester: &Requester,
     request: NotifyRequest,
 ) -> Result<proto::NotifyResponse> {
+    relay.check_accepts_notifications()?;
     let (publisher, notifications) = request.into_parts()?;
     for notification in &notifications {
         requester.check(Action::Notify, Target::Queue(&notification.queue))?;

@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, service::Routes};
@@ -66,7 +66,17 @@ pub(super) enum Answer {
 /// Cancelled when the connection of a request takes no more streams. An extension of the requests of
 /// streams: those without an age end then.
 #[derive(Debug, Clone)]
-pub(super) struct ConnectionEnd(pub(super) CancellationToken);
+pub(super) struct ConnectionEnd(pub(super) CancellationToken, Arc<Activity>);
+
+impl ConnectionEnd {
+    /// The relay drains and refuses this stream. The connection takes no more: behind a balancer the
+    /// client's next one leads to another relay.
+    pub(super) fn end_soon(extensions: &Extensions) {
+        if let Some(Self(_, activity)) = extensions.get() {
+            activity.end_soon();
+        }
+    }
+}
 
 /// Prefix of the content type of every gRPC request.
 const GRPC: &[u8] = b"application/grpc";
@@ -177,7 +187,10 @@ impl Service<Request<Incoming>> for ConnectionService {
             request.extensions_mut().insert(requester);
         }
         if call.kind != CallKind::Unary {
-            let ending = ConnectionEnd(self.activity.ending_soon().clone());
+            let ending = ConnectionEnd(
+                self.activity.ending_soon().clone(),
+                Arc::clone(&self.activity),
+            );
             request.extensions_mut().insert(ending);
         }
         if call.is_list {

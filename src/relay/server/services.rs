@@ -88,7 +88,6 @@ impl Services {
             flags,
             relay.clone(),
             stream_max_age,
-            draining,
             LargeAnswers::new(),
             access.clone(),
         );

@@ -146,7 +146,7 @@ impl World {
             return self.poll_stream(relay, id, until);
         }
         let mut sink = WakeBuilder::new(self.fault);
-        let next = stream.feed.next_into(now, false, &stream.waker, &mut sink);
+        let next = stream.feed.next_into(now, None, &stream.waker, &mut sink);
         match next {
             StreamAction::Wait(at) => self.poll_stream(relay, id, clock.real(at)),
             StreamAction::End => self.stream_ends(id),

@@ -94,9 +94,16 @@ async fn it_has_who_from_where_what_and_why() {
     ] {
         line(&audit, &[("action", "token"), ("target", id), ("why", why)]).await;
     }
-    relay.terminate().await;
-    let drained = line(&audit, &[("action", "drain")]).await;
-    assert_eq!(drained["allowed"], true, "{drained}");
+    run("other", &["drain"], 4).await;
+    run("owner", &["drain"], 0).await;
+    assert!(relay.ended().await.success());
+    for (action, principal, allowed) in [("admin", "other", false), ("drain", "owner", true)] {
+        let fields = [("action", action), ("principal", principal)];
+        let line = line(&audit, &fields).await;
+        assert_eq!(line["allowed"], allowed, "{line}");
+    }
+    let why = "the relay shuts down";
+    line(&audit, &[("action", "drain"), ("why", why)]).await;
 }
 
 /// What is refused before it happens is not recorded as done.

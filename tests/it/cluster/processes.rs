@@ -15,11 +15,16 @@ pub(super) struct Fleet {
     _home: tempfile::TempDir,
     pub(super) broker: NatsServer,
     pub(super) relays: Vec<Binary>,
-    client: Client,
+    pub(super) client: Client,
 }
 
 impl Fleet {
     pub(super) async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts the relays with further arguments.
+    pub(super) async fn start_with(further: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let store = format!("sqlite:{}", home.path().join("flags.db").display());
         let broker = NatsServer::start();
@@ -28,7 +33,7 @@ impl Fleet {
         for number in 0..3 {
             let id = format!("relay-{number}");
             let arguments = ["--store", &store, "--cluster", &url, "--relay-id", &id];
-            relays.push(Binary::serve_with(&arguments, &[]).await);
+            relays.push(Binary::serve_with(&[&arguments, further].concat(), &[]).await);
         }
         let urls: Vec<String> = relays.iter().map(Binary::url).collect();
         Self {
@@ -37,6 +42,12 @@ impl Fleet {
             client: Client::new(&urls.join(",")).expect("URLs"),
             relays,
         }
+    }
+
+    /// Returns the URLs of all relays, with commas between them.
+    pub(super) fn urls(&self) -> String {
+        let urls: Vec<String> = self.relays.iter().map(Binary::url).collect();
+        urls.join(",")
     }
 
     /// Opens a subscription of the queue at each relay.

@@ -1,5 +1,6 @@
 //! The watchers of a flag, as operators see them.
 
+use crate::types::Drain;
 use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{
@@ -70,7 +71,7 @@ async fn a_second_stream_under_one_listener_id_is_a_duplicate_unless_the_first_i
     let mut rng = fastrand::Rng::with_seed(1);
     let lifecycle = StreamLifecycle::new(second, 3600 * second, start, &mut rng);
     let mut feed = WatchStream::new(first, lifecycle);
-    let goodbye = feed.next(start, true, Waker::noop());
+    let goodbye = feed.next(start, Some(Drain::at_once(start)), Waker::noop());
     assert!(matches!(goodbye, StreamAction::Send(_)), "{goodbye:?}");
     let again = flags.watch(&go, listener("node-1"), false);
     assert!(!again.is_duplicate(), "the first stream has sent Goodbye");

@@ -1,5 +1,6 @@
 //! The events of watchers, on a store that answers at once.
 
+use crate::types::Drain;
 use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{
@@ -82,7 +83,7 @@ async fn a_stream_sends_heartbeats_only_into_silence_and_ends_with_goodbye() {
     let watch = flags.watch(&name("go"), listener("w"), false);
     let mut feed = WatchStream::new(watch, lifecycle);
     let tick = |seconds: u32| Tick::default() + second * seconds;
-    let next = |feed: &mut WatchStream, seconds| feed.next(tick(seconds), false, Waker::noop());
+    let next = |feed: &mut WatchStream, seconds| feed.next(tick(seconds), None, Waker::noop());
     // A heartbeat would mean that no event is pending.
     assert!(matches!(next(&mut feed, 6), StreamAction::Wait(at) if at > tick(60)));
     feed.watch().sync(at(0)).await.expect("sync");
@@ -93,7 +94,7 @@ async fn a_stream_sends_heartbeats_only_into_silence_and_ends_with_goodbye() {
     assert!(matches!(next(&mut feed, 16), StreamAction::Send(Event::State(s)) if s.set));
     assert_eq!(next(&mut feed, 16), StreamAction::Wait(tick(21)));
     flags.leash(&name("go")).await.expect("leash");
-    let mut drain = || feed.next(tick(17), true, Waker::noop());
+    let mut drain = || feed.next(tick(17), Some(Drain::at_once(tick(17))), Waker::noop());
     assert!(
         matches!(drain(), StreamAction::Send(Event::State(s)) if !s.set),
         "pending events come first"

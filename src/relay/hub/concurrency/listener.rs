@@ -1,6 +1,7 @@
 //! Parts of the models: events with a bit each, listeners that add up the bits of their wake-ups,
 //! and the runner of the fan-out.
 
+use crate::types::Drain;
 use std::{
     sync::Arc,
     task::{Wake, Waker},
@@ -144,7 +145,7 @@ impl Listener {
     /// Takes the due entries where it was woken; a stream is polled for no other reason.
     pub(super) fn listen(&mut self) {
         while self.alarm.heard() {
-            while let StreamAction::Send(event) = self.feed.next(NOW, false, &self.waker) {
+            while let StreamAction::Send(event) = self.feed.next(NOW, None, &self.waker) {
                 if let SubscribeEvent::Wake(work) = event {
                     work.into_iter().for_each(|entry| self.tell(entry));
                 }
@@ -154,7 +155,9 @@ impl Listener {
 
     /// Takes all messages up to the Goodbye of a relay that drains.
     pub(super) fn goodbye(&mut self) {
-        while let StreamAction::Send(event) = self.feed.next(NOW, true, &self.waker) {
+        while let StreamAction::Send(event) =
+            self.feed.next(NOW, Some(Drain::at_once(NOW)), &self.waker)
+        {
             if let SubscribeEvent::Wake(work) = event {
                 work.into_iter().for_each(|entry| self.tell(entry));
             }
@@ -188,7 +191,7 @@ impl Listener {
     pub(super) fn beat(&mut self, now: Tick) {
         loop {
             let mut sink = WakeBuilder::default();
-            match self.feed.next_into(now, false, &self.waker, &mut sink) {
+            match self.feed.next_into(now, None, &self.waker, &mut sink) {
                 StreamAction::Send(message) => match message.into_event(sink) {
                     SubscribeEvent::Wake(work) => {
                         work.into_iter().for_each(|entry| self.tell(entry));

@@ -3,6 +3,7 @@
 //! A worker that reads does so until its queue is empty, as the README's listener does, and sends
 //! nothing else. It takes all messages of its stream before it handles any of them.
 
+use crate::types::Drain;
 use std::{
     sync::{Arc, Mutex, MutexGuard},
     task::{Wake, Waker},
@@ -228,7 +229,8 @@ impl Worker {
 
     fn take(&mut self, draining: bool) -> Vec<WorkDetected> {
         let mut taken = Vec::new();
-        while let StreamAction::Send(event) = self.feed.next(self.now, draining, &self.waker) {
+        let drain = draining.then(|| Drain::at_once(self.now));
+        while let StreamAction::Send(event) = self.feed.next(self.now, drain, &self.waker) {
             if let SubscribeEvent::Wake(work) = event {
                 taken.extend(work);
             }

@@ -35,7 +35,7 @@ impl Stream {
     /// Runs one step only.
     fn step(&mut self, now: Tick) -> StreamAction<StreamMessage<Filled>> {
         let mut sink = WakeBuilder::default();
-        self.feed.next_into(now, false, &self.waker, &mut sink)
+        self.feed.next_into(now, None, &self.waker, &mut sink)
     }
 }
 

@@ -248,7 +248,7 @@ fn of_many_catch_ups_that_were_spread_none_is_forgotten() {
     let (mut told, mut now) = (Vec::new(), at);
     while told.len() <= names.len() {
         let mut sink = WakeBuilder::default();
-        match feed.next_into(now, false, &waker, &mut sink) {
+        match feed.next_into(now, None, &waker, &mut sink) {
             StreamAction::Send(StreamMessage::Wake(_)) => told.extend(entries(&sink.work)),
             StreamAction::Yield => {}
             StreamAction::Wait(until) if until < at + SECOND => now = until,

@@ -1,6 +1,7 @@
 //! A polled stream.
 
 use super::*;
+use crate::types::Drain;
 
 /// A stream that has sent its first messages, and its waker.
 pub(super) struct Polled {
@@ -51,8 +52,8 @@ impl Polled {
     }
 
     /// Takes the next action of a stream that drains or not.
-    pub(super) fn next(&mut self, now: Tick, drains: bool) -> StreamAction<SubscribeEvent> {
-        self.stream.next(now, drains, &self.waker)
+    pub(super) fn next(&mut self, now: Tick, drain: Option<Drain>) -> StreamAction<SubscribeEvent> {
+        self.stream.next(now, drain, &self.waker)
     }
 
     /// Takes the next action with the entries of a wake.
@@ -61,7 +62,7 @@ impl Polled {
         now: Tick,
     ) -> (StreamAction<StreamMessage<Filled>>, Vec<Entry>) {
         let mut sink = WakeBuilder::default();
-        let action = self.stream.next_into(now, false, &self.waker, &mut sink);
+        let action = self.stream.next_into(now, None, &self.waker, &mut sink);
         (action, entries(&sink.work))
     }
 }

@@ -2,6 +2,7 @@
 //! then read), heartbeats (R6: a heartbeat proves that nothing is pending).
 
 use super::{streams::Polled, *};
+use crate::types::Drain;
 use WakeReason::{CatchUp, Notified};
 
 /// Two subscribers of `slow`: with `inline: 1` it is left to a fan-out that never runs. Another
@@ -83,11 +84,14 @@ fn the_first_message_is_the_welcome_and_the_last_the_goodbye() {
     let (events, _) = stream.sent(START);
     assert!(matches!(events[0], SubscribeEvent::Welcome(_)));
     assert_eq!(woken(&events), [entry("orders", CatchUp, 0)]);
-    let last = stream.next(START, true);
+    let last = stream.next(START, Some(Drain::at_once(START)));
     let StreamAction::Send(SubscribeEvent::Goodbye(_)) = last else {
         panic!("{last:?}");
     };
-    assert_eq!(stream.next(START, true), StreamAction::End);
+    assert_eq!(
+        stream.next(START, Some(Drain::at_once(START))),
+        StreamAction::End
+    );
 }
 
 #[test]
@@ -99,7 +103,7 @@ fn a_stream_ends_by_itself_at_its_age_and_the_next_gets_its_wake_ups() {
     };
     stream.notify("orders", 1);
     let end = after(2 * HOUR);
-    let last = stream.next(end, false);
+    let last = stream.next(end, None);
     let StreamAction::Send(SubscribeEvent::Goodbye(goodbye)) = last else {
         panic!("{last:?}");
     };

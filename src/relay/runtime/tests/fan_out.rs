@@ -1,6 +1,6 @@
 //! The fan-out's task: its work before it yields.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::relay::hub::Subscription;

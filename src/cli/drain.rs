@@ -1,0 +1,65 @@
+//! `drain`: ends a relay in order.
+
+use std::time::Duration;
+
+use reveille::{Client, duration};
+use serde::Serialize;
+
+use super::{
+    exit::{Exit, Usage},
+    output::Row,
+    settings::Settings,
+    target::TargetArgs,
+};
+
+/// End a relay in order, as SIGTERM does
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille drain --relay http://relay-1:7600
+  reveille drain --relay http://relay-1:7600 --span 30s
+
+The answer comes when the drain has begun: the relay is not ready and refuses new streams. Its streams \
+end one after another within the span, and then its process ends with 0. Drain one relay of a cluster \
+at a time. The caller needs the action `admin`.")]
+pub(super) struct Args {
+    /// Time over which the relay's streams end [default: the relay's --drain]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
+    span: Option<Duration>,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+#[derive(Debug, Serialize)]
+struct DrainRow {
+    relay: String,
+    draining: bool,
+}
+
+impl Args {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        let target = self.target.resolve(settings);
+        if target.relay.contains(',') {
+            // Any of them would end.
+            let rule = "--relay: lists several relays; state the one to drain";
+            return Err(Usage(rule.to_owned()).into());
+        }
+        let client: Client = target.client()?;
+        target.within(client.drain(self.span)).await?;
+        let row = DrainRow {
+            relay: target.relay.clone(),
+            draining: true,
+        };
+        target.format.one(&row)?;
+        Ok(Exit::OK)
+    }
+}
+
+impl Row for DrainRow {
+    const HEADERS: &'static [&'static str] = &["RELAY", "DRAINING"];
+
+    fn cells(&self) -> Vec<String> {
+        let draining = if self.draining { "yes" } else { "no" };
+        vec![self.relay.clone(), draining.to_owned()]
+    }
+}
