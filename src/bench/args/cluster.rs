@@ -151,6 +151,9 @@ pub(crate) struct ClusterKillsArgs {
     /// Number of notifications a second, from a publisher at each relay.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(3..=100_000))]
     pub(crate) rate: u64,
+    /// Added to the longest permitted delays, for a busy machine.
+    #[arg(long, default_value = "500ms", value_parser = duration::parse)]
+    pub(crate) slack: Duration,
     /// The seed of the kills' order and times [default: a random one, which is printed].
     #[arg(long)]
     pub(crate) seed: Option<u64>,

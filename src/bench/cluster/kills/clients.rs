@@ -37,14 +37,14 @@ pub(super) struct Clients {
 /// which its queue is notified again.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Longest time from the end of a relay's fault until a subscriber is told: 3 s until it has a stream,
-/// 2 s over which the checks are spread, and room for a busy machine.
-const BOUND: u64 = 6_000_000_000;
+/// and 2 s over which the checks are spread.
+const BOUND: u64 = 5_000_000_000;
 /// The same for a client with one address, whose third attempt may come 4 s after the second.
-const SINGLE_BOUND: u64 = 8_000_000_000;
+const SINGLE_BOUND: u64 = 7_000_000_000;
 
 impl SharedLedger {
     /// Creates the ledger of two subscribers for each relay, in the order of [`targets`].
-    pub(super) fn new(queues: usize, relays: &[String]) -> Self {
+    pub(super) fn new(queues: usize, relays: &[String], slack: Duration) -> Self {
         let subscriber = |(name, target): (String, String)| Subscriber {
             relay_bound: if target.contains(',') {
                 BOUND
@@ -54,7 +54,12 @@ impl SharedLedger {
             name,
         };
         let subscribers = targets(relays).into_iter().map(subscriber).collect();
-        Self(Arc::new(Mutex::new(Ledger::new(queues, subscribers))))
+        let slack = u64::try_from(slack.as_nanos()).unwrap_or(u64::MAX);
+        Self(Arc::new(Mutex::new(Ledger::new(
+            queues,
+            subscribers,
+            slack,
+        ))))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {

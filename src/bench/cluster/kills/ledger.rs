@@ -16,6 +16,8 @@ pub(super) struct Ledger {
     /// The newest notification of each queue.
     slots: Vec<Option<Slot>>,
     subscribers: Vec<Subscriber>,
+    /// Added to each bound, for a busy machine.
+    slack: u64,
     events: Vec<Event>,
     faults: Vec<FaultSpan>,
     pub(super) totals: Totals,
@@ -31,7 +33,7 @@ pub(super) struct Subscriber {
     pub(super) relay_bound: u64,
 }
 
-/// What was killed.
+/// The kind of a killed process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     Relay,
@@ -87,11 +89,10 @@ struct FaultSpan {
 }
 
 const SECOND: u64 = 1_000_000_000;
-/// Without a fault: a second for a heartbeat that shows a missed frame, and room for a busy machine.
-const QUIET_BOUND: u64 = 3 * SECOND / 2;
-/// After the broker is back: 2 s until a relay has connected, 4.5 s for a resync of all, and room for a
-/// busy machine.
-const BROKER_BOUND: u64 = 7 * SECOND;
+/// Without a fault: the time of a heartbeat that shows a missed frame.
+const QUIET_BOUND: u64 = 12 * SECOND / 10;
+/// After the broker is back: 2 s until a relay has connected, and 4.5 s for a resync of all.
+const BROKER_BOUND: u64 = 65 * SECOND / 10;
 /// A relay answers at most this long after its count.
 const ANSWER: u64 = 11 * SECOND / 10;
 /// Events this long before and after a failure are part of its time line.
@@ -100,10 +101,11 @@ const AROUND: u64 = 15 * SECOND;
 const MAX_FAILURES: usize = 20;
 
 impl Ledger {
-    pub(super) fn new(queues: usize, subscribers: Vec<Subscriber>) -> Self {
+    pub(super) fn new(queues: usize, subscribers: Vec<Subscriber>, slack: u64) -> Self {
         Self {
             slots: std::iter::repeat_with(|| None).take(queues).collect(),
             subscribers,
+            slack,
             events: Vec::new(),
             faults: Vec::new(),
             totals: Totals::new(),
@@ -235,16 +237,17 @@ impl Ledger {
     /// Returns the time until which a subscriber must be told of a notification with this time of
     /// acknowledgement, and the fault that decides.
     fn limit(&self, acknowledged: u64, subscriber: &Subscriber) -> (u64, Option<Fault>) {
-        let mut limit = (acknowledged + QUIET_BOUND, None);
+        let mut limit = (acknowledged + QUIET_BOUND + self.slack, None);
         // A fault that begins after the limit had no part in the delay.
-        let began = |span: &&FaultSpan| span.began <= acknowledged + QUIET_BOUND;
+        let quiet = limit.0;
+        let had_part = |span: &&FaultSpan| span.began <= quiet;
         // Those before the last two are over.
-        for span in self.faults.iter().filter(began).rev().take(2) {
+        for span in self.faults.iter().filter(had_part).rev().take(2) {
             let bound = match span.fault {
                 Fault::Relay => subscriber.relay_bound,
                 Fault::Broker => BROKER_BOUND,
             };
-            let end = span.ended.saturating_add(bound);
+            let end = span.ended.saturating_add(bound + self.slack);
             if end > limit.0 {
                 limit = (end, Some(span.fault));
             }

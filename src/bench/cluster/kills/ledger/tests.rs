@@ -8,7 +8,7 @@ fn sent() -> Ledger {
         name: "subscriber-1".to_owned(),
         relay_bound: 5 * SECOND,
     };
-    let mut ledger = Ledger::new(2, vec![subscriber]);
+    let mut ledger = Ledger::new(2, vec![subscriber], SECOND / 2);
     ledger.sent(0, 0, 10 * SECOND);
     ledger
 }
