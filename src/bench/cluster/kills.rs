@@ -36,6 +36,8 @@ use super::{
 const PERIOD: u64 = 20;
 /// After the last kill each notification is told within this time, and the slack.
 const LONGEST_BOUND: Duration = Duration::from_secs(7);
+/// Notifications that were acknowledged within this time may be on their way to subscribers.
+const MOMENT: Duration = Duration::from_millis(1_200);
 /// Load without a fault before the first kill.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -66,7 +68,8 @@ pub(super) async fn once(
         progress.step(&format!("kill {} of {}", number + 1, faults.len()));
         kill(*fault, &mut processes, &ledger, &mut rng).await?;
         clients.check()?;
-        if ledger.lock().totals.lost > 0 {
+        // The next kill could wake a subscriber that this one has left untold.
+        if !all_told(&ledger, args.slack).await {
             break;
         }
     }
@@ -131,6 +134,22 @@ async fn kill(
     processes.found_each_other().await?;
     sleep(Duration::from_millis(pause)).await;
     Ok(())
+}
+
+/// Waits until the subscribers are told of all notifications, but for those of the last moment. Returns
+/// false if that takes longer than each bound.
+async fn all_told(ledger: &SharedLedger, slack: Duration) -> bool {
+    let began = Instant::now();
+    loop {
+        let before = SystemTime::now() - MOMENT;
+        if ledger.lock().is_told(nanos(before)) {
+            return true;
+        }
+        if began.elapsed() > LONGEST_BOUND + slack {
+            return false;
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
 }
 
 fn figures(args: &ClusterKillsArgs, totals: &Totals) -> Figures {

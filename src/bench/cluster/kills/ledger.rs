@@ -197,6 +197,15 @@ impl Ledger {
         }
     }
 
+    /// Returns whether all subscribers are told of the notifications that were acknowledged before a
+    /// time.
+    pub(super) fn is_told(&self, before: u64) -> bool {
+        self.slots.iter().flatten().all(|slot| {
+            slot.acknowledged.is_none_or(|at| at >= before)
+                || slot.told.iter().all(|told| told.at.is_some())
+        })
+    }
+
     /// Returns whether all notifications are answered and told.
     pub(super) fn is_settled(&self) -> bool {
         self.slots.iter().flatten().all(|slot| {

@@ -23,7 +23,8 @@ fn counts(mut ledger: Ledger) -> (u64, u64, u64) {
 fn an_acknowledged_notification_that_reaches_no_subscriber_is_lost() {
     let mut ledger = sent();
     ledger.acknowledged(0, 11 * SECOND);
-    assert!(!ledger.is_settled());
+    assert!(!ledger.is_settled() && !ledger.is_told(12 * SECOND));
+    assert!(ledger.is_told(11 * SECOND));
     // A wake-up of another queue, and a wake-up of before.
     ledger.notified(0, 1, 12 * SECOND, 12 * SECOND);
     ledger.fault_begins(Fault::Relay, "relay-2", 11 * SECOND);
