@@ -157,7 +157,8 @@ pub(super) async fn found_each_other(relays: &[Broker]) -> Result<()> {
         loop {
             let metrics = Metrics::read(relay.admin()?).await?;
             let value = |name| metrics.value(name).context("no metrics of a cluster");
-            if value("reveille_cluster_relays")? == others
+            // The former life of a relay that was killed counts until it is missing.
+            if value("reveille_cluster_relays")? >= others
                 && value("reveille_cluster_degraded")? == 0
             {
                 break;

@@ -36,8 +36,6 @@ use super::{
 const PERIOD: u64 = 20;
 /// After the last kill each notification is told within this time, and the slack.
 const LONGEST_BOUND: Duration = Duration::from_secs(7);
-/// Notifications that were acknowledged within this time may be on their way to subscribers.
-const MOMENT: Duration = Duration::from_millis(1_200);
 /// Load without a fault before the first kill.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -125,31 +123,27 @@ async fn kill(
         Fault::Broker => processes.kill_broker(down).await?,
     }
     ledger.lock().fault_ends(&name, now());
-    // The relays that lost the broker connect again within 2 s, and send a heartbeat within a second.
-    // Until then a further fault may be one of the limits.
+    // A relay that lost the broker connects again within 2 s, and each relay sends a heartbeat within 1.1
+    // s. Until then a further fault may be one of the limits.
     let pause = match fault {
-        Fault::Relay => rng.u64(100..1_000),
-        Fault::Broker => rng.u64(4_000..5_000),
+        Fault::Relay => rng.u64(1_500..2_500),
+        Fault::Broker => rng.u64(3_500..4_500),
     };
-    processes.found_each_other().await?;
     sleep(Duration::from_millis(pause)).await;
-    Ok(())
+    processes.found_each_other().await
 }
 
-/// Waits until the subscribers are told of all notifications, but for those of the last moment. Returns
-/// false if that takes longer than each bound.
+/// Waits until the subscribers are told of all notifications that are acknowledged. Returns false if
+/// that takes longer than each bound.
 async fn all_told(ledger: &SharedLedger, slack: Duration) -> bool {
-    let began = Instant::now();
-    loop {
-        let before = SystemTime::now() - MOMENT;
-        if ledger.lock().is_told(nanos(before)) {
-            return true;
-        }
+    let (began, before) = (Instant::now(), nanos(SystemTime::now()));
+    while !ledger.lock().is_told(before) {
         if began.elapsed() > LONGEST_BOUND + slack {
             return false;
         }
         sleep(Duration::from_millis(50)).await;
     }
+    true
 }
 
 fn figures(args: &ClusterKillsArgs, totals: &Totals) -> Figures {

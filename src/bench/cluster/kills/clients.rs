@@ -7,8 +7,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use reveille::{
-    Client, ConnectionState, ListenerId, Notification, Publisher, PublisherOptions, QueueAddress,
-    Selector, SubscribeOptions, Subscription, WakeReason,
+    Client, ClientConfig, ConnectionState, ListenerId, Notification, Publisher, PublisherOptions,
+    QueueAddress, Selector, SubscribeOptions, Subscription, WakeReason,
 };
 use tokio::{
     task::JoinSet,
@@ -16,10 +16,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    super::super::wall_nanos::nanos,
-    ledger::{Ledger, Subscriber},
-};
+use super::{super::super::wall_nanos::nanos, ledger::Ledger};
 
 /// The ledger that all clients share.
 #[derive(Debug, Clone)]
@@ -36,24 +33,14 @@ pub(super) struct Clients {
 /// A notification that is not acknowledged by then is not judged. It is shorter than the time after
 /// which its queue is notified again.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Longest time from the end of a relay's fault until a subscriber is told: 3 s until it has a stream,
-/// and 2 s over which the checks are spread.
-const BOUND: u64 = 5_000_000_000;
-/// The same for a client with one address, whose third attempt may come 4 s after the second.
-const SINGLE_BOUND: u64 = 7_000_000_000;
+/// Longest wait of a client before it connects again. The default is 10 s, and so is the age at which a
+/// stream counts as stable: then a client whose relay is killed again and again would wait long.
+const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 impl SharedLedger {
     /// Creates the ledger of two subscribers for each relay, in the order of [`targets`].
     pub(super) fn new(queues: usize, relays: &[String], slack: Duration) -> Self {
-        let subscriber = |(name, target): (String, String)| Subscriber {
-            relay_bound: if target.contains(',') {
-                BOUND
-            } else {
-                SINGLE_BOUND
-            },
-            name,
-        };
-        let subscribers = targets(relays).into_iter().map(subscriber).collect();
+        let subscribers = targets(relays).into_iter().map(|(name, _)| name).collect();
         let slack = u64::try_from(slack.as_nanos()).unwrap_or(u64::MAX);
         Self(Arc::new(Mutex::new(Ledger::new(
             queues,
@@ -77,6 +64,14 @@ fn targets(relays: &[String]) -> Vec<(String, String)> {
     fixed.chain(moving).collect()
 }
 
+fn client(relays: &str) -> Result<Client> {
+    let config = ClientConfig {
+        reconnect_max: SHORT_WAIT,
+        ..ClientConfig::default()
+    };
+    Ok(Client::with_config(relays, config)?)
+}
+
 impl Clients {
     /// Starts the subscribers, waits until they have streams, and starts the publishers.
     pub(super) async fn start(ledger: &SharedLedger, relays: &[String], rate: u64) -> Result<Self> {
@@ -88,7 +83,8 @@ impl Clients {
         for (number, (name, target)) in targets(relays).into_iter().enumerate() {
             let id = ListenerId::new(&format!("bench-{number}"))?;
             let queues: Selector = "bench/k*".parse()?;
-            let stream = Client::new(&target)?.subscribe(SubscribeOptions::new(id, [queues]))?;
+            let client = client(&target)?;
+            let stream = client.subscribe(SubscribeOptions::new(id, [queues]))?;
             let mut link = stream.link();
             let ledger = ledger.clone();
             clients
@@ -97,7 +93,7 @@ impl Clients {
             link.wait_for(|link| link.welcomes > 0).await?;
         }
         for (number, relay) in relays.iter().enumerate() {
-            let publisher = Client::new(relay)?.publisher_with(PublisherOptions {
+            let publisher = client(relay)?.publisher_with(PublisherOptions {
                 name: format!("publisher-{}", number + 1),
                 conflate: false,
                 batch: 1,

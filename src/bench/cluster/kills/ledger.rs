@@ -15,7 +15,8 @@ use hdrhistogram::Histogram;
 pub(super) struct Ledger {
     /// The newest notification of each queue.
     slots: Vec<Option<Slot>>,
-    subscribers: Vec<Subscriber>,
+    /// Their names.
+    subscribers: Vec<String>,
     /// Added to each bound, for a busy machine.
     slack: u64,
     events: Vec<Event>,
@@ -23,14 +24,6 @@ pub(super) struct Ledger {
     pub(super) totals: Totals,
     /// The time lines of the first failures.
     pub(super) failures: Vec<String>,
-}
-
-/// A subscriber, by its number.
-#[derive(Debug, Clone)]
-pub(super) struct Subscriber {
-    pub(super) name: String,
-    /// Longest time in nanoseconds from the end of a relay's fault until it is told.
-    pub(super) relay_bound: u64,
 }
 
 /// The kind of a killed process.
@@ -91,6 +84,9 @@ struct FaultSpan {
 const SECOND: u64 = 1_000_000_000;
 /// Without a fault: the time of a heartbeat that shows a missed frame.
 const QUIET_BOUND: u64 = 12 * SECOND / 10;
+/// After a relay serves again: 3 s until its clients have streams, and 2 s over which their checks are
+/// spread.
+const RELAY_BOUND: u64 = 5 * SECOND;
 /// After the broker is back: 2 s until a relay has connected, and 4.5 s for a resync of all.
 const BROKER_BOUND: u64 = 65 * SECOND / 10;
 /// A relay answers at most this long after its count.
@@ -101,7 +97,7 @@ const AROUND: u64 = 15 * SECOND;
 const MAX_FAILURES: usize = 20;
 
 impl Ledger {
-    pub(super) fn new(queues: usize, subscribers: Vec<Subscriber>, slack: u64) -> Self {
+    pub(super) fn new(queues: usize, subscribers: Vec<String>, slack: u64) -> Self {
         Self {
             slots: std::iter::repeat_with(|| None).take(queues).collect(),
             subscribers,
@@ -227,8 +223,8 @@ impl Ledger {
         let Some(acknowledged) = slot.acknowledged else {
             return;
         };
+        let (limit, fault) = self.limit(acknowledged);
         for (number, told) in slot.told.iter().enumerate() {
-            let (limit, fault) = self.limit(acknowledged, &self.subscribers[number]);
             let Some(at) = told.at else {
                 self.totals.lost += 1;
                 self.fail("LOST", queue, &slot, number);
@@ -243,9 +239,9 @@ impl Ledger {
         }
     }
 
-    /// Returns the time until which a subscriber must be told of a notification with this time of
+    /// Returns the time until which subscribers must be told of a notification with this time of
     /// acknowledgement, and the fault that decides.
-    fn limit(&self, acknowledged: u64, subscriber: &Subscriber) -> (u64, Option<Fault>) {
+    fn limit(&self, acknowledged: u64) -> (u64, Option<Fault>) {
         let mut limit = (acknowledged + QUIET_BOUND + self.slack, None);
         // A fault that begins after the limit had no part in the delay.
         let quiet = limit.0;
@@ -253,7 +249,7 @@ impl Ledger {
         // Those before the last two are over.
         for span in self.faults.iter().filter(had_part).rev().take(2) {
             let bound = match span.fault {
-                Fault::Relay => subscriber.relay_bound,
+                Fault::Relay => RELAY_BOUND,
                 Fault::Broker => BROKER_BOUND,
             };
             let end = span.ended.saturating_add(bound + self.slack);
@@ -272,7 +268,7 @@ impl Ledger {
             return;
         };
         let told = &slot.told[subscriber];
-        let name = &self.subscribers[subscriber].name;
+        let name = &self.subscribers[subscriber];
         let mut lines = vec![
             (
                 slot.sent,

@@ -77,7 +77,7 @@ impl<'a> Processes<'a> {
         self.start_broker().await
     }
 
-    /// Waits until each relay has found the others, and no former life of a relay is left.
+    /// Waits until each relay has found the others.
     pub(super) async fn found_each_other(&self) -> Result<()> {
         found_each_other(&self.relays).await
     }

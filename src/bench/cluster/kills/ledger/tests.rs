@@ -4,11 +4,7 @@ use super::*;
 
 /// A ledger of two queues and one subscriber. Queue 0 was notified at 10 s.
 fn sent() -> Ledger {
-    let subscriber = Subscriber {
-        name: "subscriber-1".to_owned(),
-        relay_bound: 5 * SECOND,
-    };
-    let mut ledger = Ledger::new(2, vec![subscriber], SECOND / 2);
+    let mut ledger = Ledger::new(2, vec!["subscriber-1".to_owned()], SECOND / 2);
     ledger.sent(0, 0, 10 * SECOND);
     ledger
 }
