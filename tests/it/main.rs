@@ -18,6 +18,7 @@ mod cluster;
 mod connections;
 mod courier_cli;
 mod demo;
+mod deploy;
 mod examples;
 mod features;
 mod flags;

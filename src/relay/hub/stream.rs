@@ -168,12 +168,22 @@ impl SubscriberStream {
         if let Some(goodbye) = self.lifecycle.goodbye(now, draining) {
             return event(SubscribeEvent::Goodbye(goodbye));
         }
+        // C9: told also to a stream that always has a Wake to send. The listener polls from now on, so
+        // this heartbeat need not prove that nothing is pending (R6).
+        if !self.degraded && self.hub.is_degraded(now) {
+            self.degraded = true;
+            let resume = Token::default();
+            return event(SubscribeEvent::Heartbeat {
+                degraded: true,
+                resume,
+            });
+        }
         self.subscription.register(waker);
         if now < self.throttled_until {
             return StreamAction::Wait(self.throttle_end());
         }
         let attached = self.hub.attach_some(&self.subscription, now);
-        // C9: a change of `degraded` is told at once, by a heartbeat.
+        // C9: the end of `degraded` is told at once as well.
         let degraded = self.hub.is_degraded(now);
         let silent = now >= self.lifecycle.heartbeat_at() || degraded != self.degraded;
         let compared = self.compare_cursors(now, silent);

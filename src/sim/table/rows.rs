@@ -178,4 +178,5 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkIsolationUntold, "C9", "`degraded` is not told when an isolation begins";
     LinkOldReturnTrusted, "C9", "an old own heartbeat ends an isolation";
     LinkIsolationEndTrusted, "C9", "the end of an isolation is no resync";
+    LinkServedDropped, "C11", "work of the last member that leaves is not passed on";
 };

@@ -77,7 +77,8 @@ impl Group {
                     false if given < self.len() => left,
                     false => 0,
                 };
-                if counted.is_some() {
+                // A member that got them may have left: another one serves them if it is idle.
+                if counted.is_some() || !all_idle {
                     self.note_served(needed, given_capacity, all_idle);
                 }
                 self.owed_up_to = self.owed_up_to.max(head.sequence);
@@ -155,7 +156,11 @@ impl Group {
     fn assign_to(&mut self, slot: u32, assignment: Assignment) {
         self.used = true;
         self.mark_tried(slot);
-        if assignment.reason == WakeReason::Sentinel {
+        // The messages of these were not counted here: the depth in the report counts them.
+        if matches!(
+            assignment.reason,
+            WakeReason::Sentinel | WakeReason::CatchUp
+        ) {
             self.checker = Some(slot);
         }
         self.members.postpone(slot);

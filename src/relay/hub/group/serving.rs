@@ -13,7 +13,8 @@ impl Group {
         let assigned = self.position.sequence >= head.sequence && self.unassigned == 0;
         let served = assigned && self.len() > 0 && !self.redelivery.is_given_up();
         let served = served && (!unserved || planted!(self.fault, LinkServedInPart));
-        let served = served && has_room;
+        // A member that got them and has left is not replaced by an idle one.
+        let served = served && has_room && self.requested.is_none();
         self.announced_as_served |= served && self.is_unfinished();
         served
     }

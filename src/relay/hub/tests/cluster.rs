@@ -297,6 +297,25 @@ fn one_member_of_each_group_checks_after_a_resync() {
 }
 
 #[test]
+fn the_depth_that_a_check_after_a_resync_finds_wakes_further_members() {
+    let hub = clustered();
+    let members = ["m1", "m2", "m3"].map(|id| idle_member(&hub, id));
+    resync(&hub, &["a"]);
+    let work = members
+        .each_ref()
+        .map(|member| take_sent(&hub, member, START));
+    let checker = work.iter().position(|work| !work.is_empty());
+    let checker = checker.expect("one checks");
+    let found = Report {
+        current_queue_depth: 3,
+        ..report("a", ReportState::Busy, work[checker][0].sequence, number())
+    };
+    say(&hub, &members[checker], &found, START);
+    let woken = members.iter().filter(|member| !told(member).is_empty());
+    assert_eq!(woken.count(), 2);
+}
+
+#[test]
 fn a_missing_relay_makes_each_group_check_once_also_one_without_members() {
     for (fault, expected) in [(Fault::None, 1), (Fault::LinkMissingSkipsEmpty, 0)] {
         let hub = clustered_with(fault);
@@ -351,6 +370,27 @@ fn a_degraded_relay_says_so_in_its_first_message_and_at_once() {
         matches!(
             events[..],
             [SubscribeEvent::Heartbeat { degraded: true, .. }]
+        ),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn a_stream_with_a_wake_to_send_is_told_first_that_the_relay_is_degraded() {
+    let hub = clustered();
+    let (_, waker) = Alarm::new();
+    let mut stream = feed_at(&hub, &options(&["a"]), START);
+    sent(&mut stream, START, &waker);
+    notify(&hub, "a");
+    hub.set_degraded_from(START);
+    let (events, _) = sent(&mut stream, after(SECOND), &waker);
+    assert!(
+        matches!(
+            events[..],
+            [
+                SubscribeEvent::Heartbeat { degraded: true, .. },
+                SubscribeEvent::Wake(_)
+            ]
         ),
         "{events:?}"
     );
@@ -443,6 +483,22 @@ fn a_group_without_members_is_not_announced_as_served() {
     hub.unsubscribe(&member, START);
     notify(&hub, "a");
     assert_eq!(served(&hub), [""; 0]);
+}
+
+#[test]
+fn causes_whose_idle_member_has_left_are_not_announced_as_served() {
+    let hub = clustered();
+    let [first, second] = ["m1", "m2"].map(|id| idle_member(&hub, id));
+    notify(&hub, "a");
+    let other = match take_sent(&hub, &first, START).is_empty() {
+        true => &first,
+        false => &second,
+    };
+    take_sent(&hub, &second, START);
+    increments(&hub);
+    notify(&hub, "a");
+    hub.unsubscribe(other, START);
+    assert_eq!(served(&hub), [""; 0], "the member that is left is busy");
 }
 
 #[test]

