@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -154,20 +154,23 @@ pub(super) async fn found_each_other(relays: &[Broker]) -> Result<()> {
     let others = relays.len() as u64 - 1;
     let began = Instant::now();
     for relay in relays {
-        loop {
-            let metrics = Metrics::read(relay.admin()?).await?;
-            let value = |name| metrics.value(name).context("no metrics of a cluster");
-            // The former life of a relay that was killed counts until it is missing.
-            if value("reveille_cluster_relays")? >= others
-                && value("reveille_cluster_degraded")? == 0
-            {
-                break;
-            }
-            if began.elapsed() > START_TIMEOUT {
-                bail!("the relay at {} does not find the others", relay.target);
-            }
+        // On a busy machine a single read may fail.
+        while !has_found(relay, others).await.unwrap_or_default() {
+            ensure!(
+                began.elapsed() < START_TIMEOUT,
+                "the relay at {} does not find the others",
+                relay.target
+            );
             sleep(Duration::from_millis(20)).await;
         }
     }
     Ok(())
+}
+
+async fn has_found(relay: &Broker, others: u64) -> Result<bool> {
+    let metrics = Metrics::read(relay.admin()?).await?;
+    let value = |name| metrics.value(name).context("no metrics of a cluster");
+    // The former life of a relay that was killed counts until it is missing.
+    let found = value("reveille_cluster_relays")? >= others;
+    Ok(found && value("reveille_cluster_degraded")? == 0)
 }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use hdrhistogram::Histogram;
 use reveille::{Notification, Publisher, PublisherOptions, QueueAddress};
 use tokio::{
@@ -22,8 +23,8 @@ use super::{
         args::ClusterNotifyArgs,
         progress::Progress,
         report::{Figures, Unit},
-        sender::{PIPELINE, Sender},
-        single_queue::queue,
+        sender::Sender,
+        single_queue::{SINGLE, queue},
     },
     deployment::{Deployment, Options},
     traffic::{self, Traffic},
@@ -34,8 +35,6 @@ type SharedHistogram = Arc<Mutex<Histogram<u64>>>;
 
 /// Notifications before those that are measured.
 const WARM_UP: u64 = 100;
-/// The publisher's requests in flight at a fixed rate: as many answers as a relay lets wait.
-const IN_FLIGHT: usize = 256;
 
 /// Runs the benchmark once on one side.
 pub(super) async fn once(
@@ -51,19 +50,27 @@ pub(super) async fn once(
     };
     let deployment = Deployment::start(server, &options).await?;
     let subscribers: Vec<_> = deployment.servers.iter().map(|relay| (relay, 1)).collect();
-    let limits = (1, 2 * PIPELINE as u64);
-    let mut traffic = Traffic::start(&deployment, &subscribers, &queue()?, limits, false).await?;
+    let mut traffic = Traffic::start(&deployment, &subscribers, &queue()?, SINGLE, false).await?;
     one_by_one(&mut traffic, WARM_UP).await?;
+    let publisher = deployment
+        .first()
+        .client()?
+        .publisher_with(PublisherOptions {
+            conflate: false,
+            batch: 1,
+            pipeline: args.in_flight.into(),
+            ..PublisherOptions::default()
+        });
     let before = deployment.usage();
-    let mut figures = Figures::default();
+    let mut figures = Figures::of_counts(&[("in flight", args.in_flight.into())]);
     progress.step(&format!("{} notifications, one by one", args.notifications));
     let took = one_by_one(&mut traffic, args.notifications).await?;
     quantiles(&mut figures, "one by one", &took);
     progress.step(&format!("{} notifications, streamed", args.streamed));
-    let rate = streamed(&mut traffic, args.streamed).await?;
+    let rate = streamed(&mut traffic, &publisher, args).await?;
     figures.add("streamed", Unit::PerSecond, rate);
     progress.step(&format!("{} notifications a second", args.rate));
-    at_a_rate(&mut figures, args, &deployment).await?;
+    at_a_rate(&mut figures, args, &deployment, &publisher).await?;
     traffic::usage(&mut figures, &deployment, &before);
     traffic.stop().await;
     deployment.stop().await;
@@ -87,11 +94,21 @@ async fn one_by_one(traffic: &mut Traffic, count: u64) -> Result<Histogram<u64>>
 }
 
 /// Publishes as fast as the notifications are acknowledged; returns their number in a second.
-async fn streamed(traffic: &mut Traffic, count: u64) -> Result<f64> {
+async fn streamed(
+    traffic: &mut Traffic,
+    publisher: &Publisher,
+    args: &ClusterNotifyArgs,
+) -> Result<f64> {
+    let (count, queue) = (args.streamed, queue()?);
     let mut wall = Duration::ZERO;
-    let publish = async |sender: &mut Sender| {
+    let publish = async |_: &mut Sender| {
         let (began, sent) = (SystemTime::now(), Instant::now());
-        sender.requests(count).await?;
+        // Twice as many callers as requests in flight, so that a next request always waits.
+        stream::iter(0..count)
+            .map(|_| publisher.notify(Notification::new(queue.clone())))
+            .buffer_unordered(2 * usize::from(args.in_flight))
+            .try_for_each(async |_| Ok(()))
+            .await?;
         wall = sent.elapsed();
         Ok(began)
     };
@@ -104,18 +121,10 @@ async fn at_a_rate(
     figures: &mut Figures,
     args: &ClusterNotifyArgs,
     deployment: &Deployment,
+    publisher: &Publisher,
 ) -> Result<()> {
     let address = |queue| QueueAddress::new("bench", &format!("r{queue:04}"));
     let queues: Vec<_> = (0..args.queues).map(address).collect::<Result<_, _>>()?;
-    let publisher = deployment
-        .first()
-        .client()?
-        .publisher_with(PublisherOptions {
-            conflate: false,
-            batch: 1,
-            pipeline: IN_FLIGHT,
-            ..PublisherOptions::default()
-        });
     let warm_up = Notification::new(queues[0].clone());
     publisher.notify(warm_up).await?;
     let sent = "reveille_cluster_frames_sent_total";
