@@ -59,7 +59,8 @@ pub(crate) use flags::{flag_event, flag_from_wire};
 pub(crate) use notify::NotifyRequest;
 #[cfg(feature = "relay")]
 pub(crate) use peer_calls::{
-    peer_failure, peer_reply_from_wire, peer_request_from_wire, peer_status,
+    peer_failure, peer_reply_from_wire, peer_request_from_wire, peer_status, timer_to_wire,
+    timers_from_wire,
 };
 pub(crate) use relay::{accepted_from_wire, report_to_wire, subscribe_event, subscribe_to_wire};
 pub(crate) use relay::{

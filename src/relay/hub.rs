@@ -31,6 +31,7 @@ mod cursor_pool;
 mod cursors;
 mod fanout;
 mod group;
+mod handed_timers;
 mod idle;
 mod increments;
 mod interest;

@@ -361,6 +361,7 @@ impl Node {
         }
         #[cfg(feature = "nats")]
         if let Some(cluster) = self.cluster {
+            cluster::hand_over_timers(&self.relay).await;
             cluster.leave().await;
         }
         self.relay.shutdown().await;

@@ -4,6 +4,7 @@
 //! Knows neither gRPC nor stores.
 
 mod cluster;
+mod hand_over;
 mod local;
 mod message_stream;
 mod peer_calls;

@@ -3,7 +3,11 @@
 //! `wire` checks and converts them; `relay::link` decides when they are sent and what a received
 //! one means. The limits are those of docs/cluster.md.
 
-use std::{fmt, sync::Arc, time::SystemTime};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use super::{FlagName, FlagState, GroupName, QueueAddress};
 
@@ -56,6 +60,14 @@ pub(crate) struct FrameEntry {
     pub(crate) served_groups: Vec<GroupName>,
     /// A listener of the sender has checked the queue for the sentinel.
     pub(crate) checked: bool,
+}
+
+/// A timed wake-up that a relay hands over to another one before it ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HandedTimer {
+    pub(crate) due_in: Duration,
+    /// What it counts when it is due.
+    pub(crate) increment: FrameEntry,
 }
 
 /// A flag was written through the sender.

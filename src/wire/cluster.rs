@@ -122,7 +122,7 @@ fn read_frame(frame: link::Frame) -> Result<Frame> {
     })
 }
 
-fn read_entry(entry: link::FrameEntry) -> Result<FrameEntry> {
+pub(super) fn read_entry(entry: link::FrameEntry) -> Result<FrameEntry> {
     if entry.causes > ClusterLimits::CAUSES {
         return Err(Error::invalid("causes", "must be at most 2^32"));
     }
@@ -214,7 +214,7 @@ fn read_heartbeat(heartbeat: link::Heartbeat) -> Result<RelayHeartbeat> {
     })
 }
 
-fn write_entry(entry: &FrameEntry) -> link::FrameEntry {
+pub(super) fn write_entry(entry: &FrameEntry) -> link::FrameEntry {
     link::FrameEntry {
         storage_account: entry.queue.storage_account().to_owned(),
         queue_name: entry.queue.queue_name().to_owned(),

@@ -6,10 +6,20 @@
 use prost::Message as _;
 use tonic::{Code, Status};
 
-use super::link::{Failure, PeerReply, PeerRequest, peer_reply::Answer, peer_request::Call};
+use super::{
+    cluster::{read_entry, write_entry},
+    link::{
+        Failure, PeerReply, PeerRequest, Timer, TimersRequest, peer_reply::Answer,
+        peer_request::Call,
+    },
+    time::{checked_span, span_to_wire},
+};
 use crate::{
     error::{Error, Result},
-    types::cluster::ClusterLimits,
+    types::{
+        Limits,
+        cluster::{ClusterLimits, HandedTimer},
+    },
 };
 
 /// Reads a request; `None` for a kind that a later version added.
@@ -32,6 +42,33 @@ pub(crate) fn peer_reply_from_wire(bytes: &[u8]) -> Result<Option<Answer>> {
     let reply = PeerReply::decode(bytes);
     let reply = reply.map_err(|error| malformed("reply").with_source(error))?;
     Ok(reply.answer)
+}
+
+/// Reads the timers of a relay that leaves.
+///
+/// # Errors
+/// `Invalid`, with field and rule.
+pub(crate) fn timers_from_wire(request: TimersRequest) -> Result<Vec<HandedTimer>> {
+    let read = |timer: Timer| {
+        let due_in = checked_span("due_in", timer.due_in)?.unwrap_or_default();
+        if due_in > Limits::DELAY {
+            return Err(Error::invalid("due_in", "must be at most 14 days"));
+        }
+        let increment = timer.increment.unwrap_or_default();
+        Ok(HandedTimer {
+            due_in,
+            increment: read_entry(increment)?,
+        })
+    };
+    request.timers.into_iter().map(read).collect()
+}
+
+/// Converts a timer of a relay that leaves.
+pub(crate) fn timer_to_wire(timer: &HandedTimer) -> Timer {
+    Timer {
+        due_in: Some(span_to_wire(timer.due_in)),
+        increment: Some(write_entry(&timer.increment)),
+    }
 }
 
 /// Converts the status of a refused or failed request.

@@ -2,6 +2,7 @@
 
 mod lists;
 mod processes;
+mod timers;
 
 use std::time::Duration;
 

@@ -5,7 +5,12 @@
 //! more than 64 timers merges the timer that this makes least late for its delay. Some hundred
 //! delays between a second and 14 days then wait a quarter longer at most.
 
-use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    borrow::Borrow,
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     counters::{Counters, LastEvent},
@@ -57,6 +62,10 @@ pub(super) struct TimerOrder<E> {
 impl QueueTimers {
     pub(super) fn len(&self) -> usize {
         self.due.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Timer> {
+        self.due.iter()
     }
 
     #[cfg(test)]
@@ -244,6 +253,11 @@ impl<E> TimerOrder<E> {
         let order = lock(&self.next);
         let ((at, _), entry) = order.first_key_value()?;
         (*at <= now).then(|| Arc::clone(entry))
+    }
+
+    /// Returns all entries, by their next timer.
+    pub(super) fn entries(&self) -> VecDeque<Arc<E>> {
+        lock(&self.next).values().map(Arc::clone).collect()
     }
 
     /// Returns how many entries have timers.

@@ -22,6 +22,23 @@ pub struct ClusterConfig {
     pub ack: ClusterAck,
 }
 
+/// C15: hands the timers of a relay that ends over to the others.
+pub(super) async fn hand_over_timers(relay: &Relay) {
+    let handed = relay.hand_over_timers().await;
+    if handed.taken > 0 {
+        tracing::info!(
+            timers = handed.taken,
+            "other relays have taken over delayed wake-ups"
+        );
+    }
+    if handed.lost > 0 {
+        tracing::warn!(
+            timers = handed.lost,
+            "no other relay has taken over these delayed wake-ups: the sentinel checks their queues"
+        );
+    }
+}
+
 impl ClusterConfig {
     /// Checks all rules that need neither a file nor the broker. Warns of settings that a cluster
     /// works with, but not well.

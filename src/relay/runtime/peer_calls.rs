@@ -100,6 +100,13 @@ impl Relay {
             .map(|peer| peer.life)
     }
 
+    /// Returns the lives that are present, the one with the most streams first.
+    pub(super) fn present_lives(&self) -> Vec<LifeId> {
+        let (mut present, _) = self.shared.asked_peers();
+        present.sort_by_key(|peer| std::cmp::Reverse(peer.status.streams));
+        present.iter().map(|peer| peer.life).collect()
+    }
+
     /// Takes the calls of this relay, once.
     pub(crate) fn take_peer_calls(&self) -> Option<mpsc::Receiver<PeerCall>> {
         lock(&self.shared.cluster.as_ref()?.taken_calls).take()

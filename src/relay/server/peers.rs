@@ -23,10 +23,10 @@ use crate::{
     types::FlagName,
     wire::{
         link::{
-            AcknowledgementsRequest, AcknowledgementsResponse, Done, PeerReply, peer_reply::Answer,
-            peer_request::Call,
+            AcknowledgementsRequest, AcknowledgementsResponse, Done, PeerReply, TimersRequest,
+            peer_reply::Answer, peer_request::Call,
         },
-        peer_failure, peer_request_from_wire, proto, report_from_wire,
+        peer_failure, peer_request_from_wire, proto, report_from_wire, timers_from_wire,
     },
 };
 
@@ -64,7 +64,7 @@ impl RelayPeers {
             Call::Listeners(request) => self.listeners(&request).await.map_err(to_refusal),
             Call::FlagWatchers(request) => self.watchers(&request).await.map_err(to_refusal),
             Call::Acknowledgements(request) => self.acks(&request).map_err(to_refusal),
-            Call::Timers(_) => Err(Status::unimplemented("timers are not taken over")),
+            Call::Timers(request) => self.timers(request).map_err(to_refusal),
         }
     }
 
@@ -114,6 +114,11 @@ impl RelayPeers {
             watchers: part.entries,
             unanswered_relays: Vec::new(),
         }))
+    }
+
+    fn timers(&self, request: TimersRequest) -> Result<Answer> {
+        self.relay.take_over_timers(&timers_from_wire(request)?)?;
+        Ok(Answer::Done(Done {}))
     }
 
     fn acks(&self, request: &AcknowledgementsRequest) -> Result<Answer> {

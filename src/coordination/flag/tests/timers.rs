@@ -30,12 +30,16 @@ struct World {
 
 /// A wall clock that advances with tokio's clock.
 fn setup() -> World {
+    setup_with(Duration::from_secs(10))
+}
+
+fn setup_with(refresh: Duration) -> World {
     let began = Instant::now();
     let wall: WallClock = Arc::new(move || at(0) + began.elapsed());
     let store = SteppedStore::at_once();
     let flags = Flags::new(Arc::new(store.clone()), FlagsConfig::default());
     let timers = FlagTimers {
-        refresh: Duration::from_secs(10),
+        refresh,
         wall: Arc::clone(&wall),
     };
     let scope = Scope::new();
@@ -106,6 +110,25 @@ async fn another_writers_change_is_found_within_a_refresh_interval() {
     let began = Instant::now();
     assert!(next(&mut watch).await.set);
     assert!(began.elapsed() <= Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_interval_a_requested_refresh_that_fails_is_repeated_at_growing_pauses() {
+    let world = setup_with(Duration::ZERO);
+    let mut watch = world.watch();
+    assert!(!next(&mut watch).await.set);
+    let elsewhere = Flags::new(Arc::new(world.store.clone()), FlagsConfig::default());
+    unleash(&elsewhere, "go", &forever(), 0).await;
+    world.store.fail(Failing::Everything);
+    world.store.take_calls();
+    world.flags.refresh_soon();
+    sleep(Duration::from_secs(300)).await;
+    let (reads, _) = world.store.take_calls();
+    assert!((5..60).contains(&reads), "{reads} reads in 5 minutes");
+    world.store.fail(Failing::Nothing);
+    let began = Instant::now();
+    assert!(next(&mut watch).await.set);
+    assert!(began.elapsed() <= Duration::from_secs(31));
 }
 
 #[tokio::test(start_paused = true)]

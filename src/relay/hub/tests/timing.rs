@@ -266,3 +266,44 @@ fn many_timers_that_are_due_fire_in_slices() {
     assert_eq!(hub.stats().timed, 2_000);
     assert!(slices >= 3, "{slices}");
 }
+
+#[test]
+fn timers_are_handed_over_with_what_they_count_or_refused_as_a_whole() {
+    let (from, to) = (hub(), hub());
+    let later = Notification {
+        delay: 2 * SECOND,
+        payload_size: 7,
+        messages: 3,
+        ..notification("a")
+    };
+    notify_all(&from, &[later.clone(), later], START).expect("room");
+    let listener = settled(&from, &["b"]);
+    let visible = Report {
+        visible_in: Some(3 * SECOND),
+        ..report("b", ReportState::Drained, 0, number())
+    };
+    say(&from, &listener, &visible, START);
+    let mut pending = from.pending_timers();
+    let mut handed = Vec::new();
+    while let Some(timers) = pending.next_queue(after(SECOND)) {
+        handed.extend(timers);
+    }
+    let wakes = settled(&to, &["a", "b"]);
+    to.take_over_timers(&handed, START).expect("room");
+    to.fire(after(SECOND - SECOND / 16));
+    assert_eq!(told(&wakes), [], "not before the time");
+    to.fire(after(SECOND + SECOND / 4));
+    assert_eq!(told(&wakes), [entry("a", WakeReason::Timed, 2)]);
+    to.fire(after(3 * SECOND));
+    assert_eq!(told(&wakes), [entry("b", WakeReason::Timed, 0)]);
+    let small = hub_with(HubConfig {
+        max_timers: 1,
+        ..HubConfig::default()
+    });
+    let refused = small.take_over_timers(&handed, START);
+    assert_eq!(
+        refused.expect_err("no room").kind(),
+        crate::error::ErrorKind::Exhausted
+    );
+    assert_eq!(small.stats().timers, 0);
+}
