@@ -1,6 +1,7 @@
 //! The arguments of `reveille-bench`.
 
 mod child;
+mod cluster;
 mod courier;
 mod no_peers;
 mod server;
@@ -14,7 +15,12 @@ use crate::cli::output::Format;
 
 pub(super) use self::{
     child::{
-        ParkedArgs, QueueHostArgs, RelayArgs, SubscribersArgs, SubscriptionsArgs, WildcardArgs,
+        NatsArgs, ParkedArgs, QueueHostArgs, RelayArgs, SubscribersArgs, SubscriptionsArgs,
+        WildcardArgs,
+    },
+    cluster::{
+        ClusterArgs, ClusterBurstArgs, ClusterGroupArgs, ClusterIdleArgs, ClusterKillsArgs,
+        ClusterNotifyArgs, ClusterPart, ClusterWakeArgs,
     },
     courier::CourierArgs,
     no_peers::{
@@ -55,6 +61,8 @@ pub(super) enum Benchmark {
     Single(Single),
     /// Durable sends, and the hand-over of messages between two machines.
     Courier(CourierArgs),
+    /// Three relays in a cluster, next to one relay and to nats-server.
+    Cluster(ClusterArgs),
 }
 
 /// The benchmarks of a relay or of a peer.
@@ -106,7 +114,7 @@ pub(super) enum Helper {
     QueueHost(QueueHostArgs),
     /// A nats-server for one run.
     #[command(hide = true)]
-    Nats,
+    Nats(NatsArgs),
     /// A redis-server for one run.
     #[command(hide = true)]
     Redis,
@@ -324,9 +332,11 @@ mod tests {
     fn every_benchmark_has_an_example_and_reads_no_environment() {
         let command = Cli::command();
         command.clone().debug_assert();
-        let shown = command.get_subcommands().filter(|verb| !verb.is_hide_set());
-        let verbs: Vec<_> = shown.chain([&command]).collect();
-        assert_eq!(verbs.len(), 16);
+        let is_shown = |verb: &&clap::Command| !verb.is_hide_set();
+        let benchmarks: Vec<_> = command.get_subcommands().filter(is_shown).collect();
+        let parts = benchmarks.iter().flat_map(|verb| verb.get_subcommands());
+        let verbs: Vec<_> = parts.chain([&command]).chain(benchmarks.clone()).collect();
+        assert_eq!(verbs.len(), 23);
         for verb in verbs {
             let help = verb.clone().render_long_help().to_string();
             assert!(help.contains("Example:\n  reveille-bench "), "{help}");

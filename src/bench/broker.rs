@@ -1,9 +1,17 @@
 //! The server of one run: a relay, a nats-server or a redis-server, in a separate process.
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
-use reveille::{AccessFiles, Client, ClientConfig, Node, NodeConfig, RelayConfig, ServerTls};
+use reveille::{
+    AccessFiles, Client, ClientConfig, ClusterConfig, NatsConfig, Node, NodeConfig, RelayConfig,
+    ServerTls,
+};
 
 use super::{
     Server,
@@ -68,7 +76,14 @@ impl Broker {
             Server::Nats | Server::RawNats => Self::spawn(server, "nats", &[]).await,
             Server::Redis => Self::spawn(server, "redis", &[]).await,
             Server::Rabbitmq => bail!("rabbitmq-server relays no notifications"),
+            Server::Cluster | Server::FarCluster => bail!("a cluster is several servers"),
         }
+    }
+
+    /// Starts a nats-server with this program, on this port; 0 is any free one.
+    pub(super) async fn nats(program: &Path, port: u16) -> Result<Self> {
+        let program = format!("--program={}", program.display());
+        Self::spawn(Server::Nats, "nats", &[program, format!("--port={port}")]).await
     }
 
     /// Starts a plain relay with these arguments of [`RelayArgs`].
@@ -102,6 +117,11 @@ impl Broker {
         })
     }
 
+    /// Returns the host and port of the admin port of a relay that the bench started.
+    pub(super) fn admin(&self) -> Result<&str> {
+        self.admin.as_deref().context("the admin port is on")
+    }
+
     /// Returns the server's usage so far.
     pub(super) fn usage(&self) -> Usage {
         Usage::of(self.pid)
@@ -115,7 +135,14 @@ impl Broker {
         }
     }
 
-    /// Ends the server, unless it is the relay of `--relay`.
+    /// Kills a relay that the bench started with SIGKILL, and waits until it has ended.
+    pub(super) async fn kill(self) {
+        if let Some(process) = self.process {
+            process.kill().await;
+        }
+    }
+
+    /// Ends the server, unless it is the relay of `--relay`. A peer is killed with SIGKILL.
     pub(super) async fn stop(self) {
         if let Some(process) = self.process {
             process.stop().await;
@@ -135,14 +162,24 @@ pub(super) async fn serve_relay(args: &RelayArgs) -> Result<()> {
     Ok(())
 }
 
-/// Returns the configuration of a relay on free ports.
+/// Returns the configuration of a relay, whose admin port is any free one.
 pub(super) fn node_config(args: &RelayArgs) -> NodeConfig {
     let mut relay = RelayConfig::default();
     relay.sentinel_interval = args.sentinel.unwrap_or(relay.sentinel_interval);
     if let Some(max) = args.max_queues {
         (relay.max_queues, relay.max_cursors_per_stream) = (max, max);
     }
-    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+    if let Some(id) = &args.relay_id {
+        relay.relay_id.clone_from(id);
+    }
+    let on_port = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    let cluster = args.cluster.clone().map(|url| ClusterConfig {
+        nats: NatsConfig {
+            servers: vec![url],
+            ..NatsConfig::default()
+        },
+        ..ClusterConfig::default()
+    });
     let tls = args.tls_cert.clone().zip(args.tls_key.clone());
     let tls = tls.map(|(certificate, key)| ServerTls {
         certificate,
@@ -156,8 +193,9 @@ pub(super) fn node_config(args: &RelayArgs) -> NodeConfig {
     NodeConfig {
         tls,
         access,
-        listen: any_port,
-        admin_listen: Some(any_port),
+        cluster,
+        listen: on_port(args.port),
+        admin_listen: Some(on_port(0)),
         store: args.store.clone(),
         relay,
         measure_polls: args.measure_polls,
@@ -177,6 +215,8 @@ pub(super) fn check_installed(server: Server) -> Result<()> {
         Server::Nats | Server::RawNats => find("nats-server"),
         Server::Redis => find("redis-server"),
         Server::Rabbitmq => find("rabbitmq-server"),
+        // `cluster` finds its nats-server before.
+        Server::Cluster | Server::FarCluster => Ok(()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `reveille-bench BENCHMARK`: measures the cost and latency of a relay (also with very many queues
-//! and subscriptions), of queues, listeners, ids, sweeping, of store and forward, and the release of a
-//! parked fleet.
+//! and subscriptions), of a cluster of relays, of queues, listeners, ids, sweeping, of store and
+//! forward, and the release of a parked fleet.
 //!
 //! The relay, its subscribers and the publisher are three processes, so that processor time is
 //! measured for each. With `--peer` the same benchmark runs on a nats-server or a redis-server as
@@ -12,6 +12,7 @@ mod args;
 mod broker;
 mod budget;
 mod child;
+mod cluster;
 mod courier;
 mod delivery_counter;
 mod directory;
@@ -59,6 +60,7 @@ mod cli {
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
+use clap::ArgMatches;
 
 use self::{
     args::{Benchmark, Cli, Helper, Relayed, Runs, Server, Servers, Single, Verb},
@@ -70,9 +72,19 @@ use self::{
 
 fn main() -> ExitCode {
     program::main(|cli: Cli, matches| {
-        let name = matches.subcommand_name().unwrap_or_default().to_owned();
+        let name = full_name(matches);
         Ok(program::until_interrupted(run(cli, name)))
     })
+}
+
+/// Returns the name of the benchmark, with its part if it has parts.
+fn full_name(matches: &ArgMatches) -> String {
+    let Some((name, below)) = matches.subcommand() else {
+        return String::new();
+    };
+    let part = full_name(below);
+    let names = [name, &part];
+    names[..if part.is_empty() { 1 } else { 2 }].join(" ")
 }
 
 async fn run(cli: Cli, name: String) -> Result<Exit> {
@@ -94,13 +106,17 @@ impl Benchmark {
             Self::Relayed(benchmark) => benchmark.servers(),
             Self::Single(_) => (None, Servers::default().all()),
             Self::Courier(args) => (None, args.servers()),
+            Self::Cluster(args) => (None, args.servers()),
         };
         ensure!(
             relay.is_none() || servers.len() == 1,
             "--peer measures servers of this machine: omit --relay"
         );
-        for server in &servers {
-            broker::check_installed(*server)?;
+        match self {
+            Self::Cluster(args) => drop(args.nats_server()?),
+            _ => servers
+                .iter()
+                .try_for_each(|server| broker::check_installed(*server))?,
         }
         let progress = Progress::new(name, runs as usize * servers.len());
         let mut report = Report::new(name);
@@ -131,6 +147,7 @@ impl Benchmark {
             }
             Self::Single(benchmark) => benchmark.once(progress).await,
             Self::Courier(args) => courier::once(args, server, progress).await,
+            Self::Cluster(args) => cluster::once(args, server, progress).await,
         }
     }
 }
@@ -181,7 +198,7 @@ impl Helper {
         match self {
             Self::Relay(args) => broker::serve_relay(args).await,
             Self::QueueHost(args) => courier::queue_manager::serve(args).await,
-            Self::Nats => peers::serve_nats().await,
+            Self::Nats(args) => peers::serve_nats(args).await,
             Self::Redis => peers::serve_redis().await,
             Self::Subscribers(args) => subscribers::run(args).await,
             Self::Parked(args) => unleash::run(args).await,

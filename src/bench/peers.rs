@@ -11,7 +11,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::child;
+use super::{args::NatsArgs, child};
 
 /// By default a nats-server disconnects a subscriber that is 10 s or 64 MB behind, which loses
 /// messages. In a burst all subscribers are that far behind.
@@ -34,10 +34,14 @@ const REDIS_ARGS: [&str; 10] = [
 const ATTEMPTS: usize = 5;
 
 /// Runs a nats-server.
-pub(super) async fn serve_nats() -> Result<()> {
+pub(super) async fn serve_nats(args: &NatsArgs) -> Result<()> {
     child::raise_limits();
-    let mut server = Command::new("nats-server")
-        .args(["--addr", "127.0.0.1", "--port", "-1"])
+    let port = match args.port {
+        0 => "-1".to_owned(),
+        port => port.to_string(),
+    };
+    let mut server = Command::new(&args.program)
+        .args(["--addr", "127.0.0.1", "--port", &port])
         .args(["--config", "/dev/stdin"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

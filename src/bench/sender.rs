@@ -80,7 +80,9 @@ impl Sender {
             Server::Redis => {
                 Self::Raw(RawSender::open(Protocol::Redis, broker, queues, batch).await?)
             }
-            Server::Rabbitmq => bail!("rabbitmq-server relays no notifications"),
+            Server::Rabbitmq | Server::Cluster | Server::FarCluster => {
+                bail!("{} takes no clients", broker.server)
+            }
         })
     }
 

@@ -29,7 +29,7 @@ struct Run<'a> {
 }
 
 /// Batch and pending limit of a publisher of single notifications.
-const SINGLE: (u16, u64) = (1, 16);
+pub(super) const SINGLE: (u16, u64) = (1, 16);
 
 /// Measures many notifications at once, to subscribers on a connection each.
 pub(super) async fn burst(
@@ -201,7 +201,8 @@ fn common(subscribers: u64, notifications: u64, wakeups: u64) -> Figures {
     ])
 }
 
-fn latencies(figures: &mut Figures, latencies: &Latencies) {
+/// Adds the quantiles of the latencies.
+pub(super) fn latencies(figures: &mut Figures, latencies: &Latencies) {
     for (name, nanos) in [
         ("p50", latencies.p50),
         ("p99", latencies.p99),

@@ -33,6 +33,15 @@ impl Usage {
         }
     }
 
+    /// Returns the sum of both processes; a value that one of them does not have is `None`.
+    pub(super) fn plus(self, other: Self) -> Self {
+        let rss = self.rss_kib.zip(other.rss_kib);
+        Self {
+            cpu: self.cpu.zip(other.cpu).map(|(one, two)| one + two),
+            rss_kib: rss.map(|(one, two)| one + two),
+        }
+    }
+
     /// Returns the processor time used since `before`, in seconds.
     pub(super) fn seconds_since(&self, before: &Self) -> Option<f64> {
         Some(self.cpu?.saturating_sub(before.cpu?).as_secs_f64())

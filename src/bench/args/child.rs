@@ -29,9 +29,29 @@ pub(crate) struct QueueHostArgs {
     pub(crate) path: PathBuf,
 }
 
+/// The arguments of the nats-server's process.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct NatsArgs {
+    /// The server's program.
+    #[arg(long, default_value = "nats-server")]
+    pub(crate) program: PathBuf,
+    /// The port; 0 is any free one.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) port: u16,
+}
+
 /// The arguments of the relay's process.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RelayArgs {
+    /// The port of gRPC; 0 is any free one.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) port: u16,
+    /// The relay's name.
+    #[arg(long)]
+    pub(crate) relay_id: Option<String>,
+    /// The nats-server of the relay's cluster.
+    #[arg(long)]
+    pub(crate) cluster: Option<String>,
     #[arg(long, default_value = "memory:")]
     pub(crate) store: String,
     #[arg(long, value_parser = duration::parse)]

@@ -20,6 +20,10 @@ pub(crate) enum Server {
     Redis,
     /// rabbitmq-server, in `courier` only.
     Rabbitmq,
+    /// Several relays and their nats-server, in `cluster` only.
+    Cluster,
+    /// The same with a nats-server behind a slow link.
+    FarCluster,
 }
 
 /// How a relay and its clients are protected.
@@ -108,7 +112,7 @@ impl ValueEnum for Server {
                 "redis",
                 "redis-server, found on the PATH, with PUBLISH and SUBSCRIBE and with minimal clients",
             ),
-            Self::Rabbitmq => return None,
+            Self::Rabbitmq | Self::Cluster | Self::FarCluster => return None,
         };
         Some(PossibleValue::new(name).help(help))
     }
@@ -116,9 +120,14 @@ impl ValueEnum for Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.to_possible_value() {
-            Some(value) => f.write_str(value.get_name()),
-            None => f.write_str("rabbitmq"),
+        match self {
+            Self::Rabbitmq => f.write_str("rabbitmq"),
+            Self::Cluster => f.write_str("cluster"),
+            Self::FarCluster => f.write_str("far-cluster"),
+            _ => {
+                let value = self.to_possible_value();
+                f.write_str(value.as_ref().map_or("", |value| value.get_name()))
+            }
         }
     }
 }
