@@ -84,7 +84,7 @@ impl Relay {
 
     /// Waits until the span of the drain is over, or no stream is left; `watchers` counts those that
     /// are not of subscribers. Returns at once if no drain has begun.
-    pub(crate) async fn all_streams_told(&self, watchers: impl Fn() -> u64) {
+    pub(crate) async fn all_streams_told(&self, watchers: impl Fn() -> u64 + Send + Sync) {
         let Some(drain) = self.drain_state() else {
             return;
         };
