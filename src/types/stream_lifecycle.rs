@@ -19,9 +19,8 @@ pub(crate) struct StreamLifecycle {
     /// The time of the last message.
     pub(crate) sent_at: Tick,
     pub(crate) ends_at: Tick,
+    /// At random within [`RECONNECT_SPREAD`]; also this stream's part of the span of a drain.
     reconnect_after: Duration,
-    /// The part of a drain's span after which this stream ends, from 0 to 1.
-    drain_part: f64,
     pub(crate) ended: bool,
 }
 
@@ -62,7 +61,6 @@ impl StreamLifecycle {
             sent_at: now,
             ends_at: now + about(max_age, rng),
             reconnect_after: jitter(RECONNECT_SPREAD, rng),
-            drain_part: rng.f64(),
             ended: false,
         }
     }
@@ -76,8 +74,9 @@ impl StreamLifecycle {
     /// drain may bring `ends_at` forward.
     pub(crate) fn goodbye(&mut self, now: Tick, drain: Option<Drain>) -> Option<Goodbye> {
         if let Some(drain) = drain {
-            let part = drain.span.mul_f64(self.drain_part);
-            self.ends_at = self.ends_at.min(drain.began + part);
+            let part = self.reconnect_after.div_duration_f64(RECONNECT_SPREAD);
+            let ends_at = drain.began + drain.span.mul_f64(part);
+            self.ends_at = self.ends_at.min(ends_at);
         }
         if now < self.ends_at {
             return None;
