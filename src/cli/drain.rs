@@ -17,15 +17,15 @@ use super::{
 #[command(after_help = "\
 Example:
   reveille drain --relay http://relay-1:7600
-  reveille drain --relay http://relay-1:7600 --span 30s
+  reveille drain --relay http://relay-1:7600 --within 30s
 
 The answer comes when the drain has begun: the relay is not ready and refuses new streams. Its streams \
-end one after another within the span, and then its process ends with 0. Drain one relay of a cluster \
+end one after another within this time, and then its process ends with 0. Drain one relay of a cluster \
 at a time. The caller needs the action `admin`.")]
 pub(super) struct Args {
     /// Time over which the relay's streams end [default: the relay's --drain]
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
-    span: Option<Duration>,
+    within: Option<Duration>,
     #[command(flatten)]
     target: TargetArgs,
 }
@@ -45,7 +45,7 @@ impl Args {
             return Err(Usage(rule.to_owned()).into());
         }
         let client: Client = target.client()?;
-        target.within(client.drain(self.span)).await?;
+        target.within(client.drain(self.within)).await?;
         let row = DrainRow {
             relay: target.relay.clone(),
             draining: true,

@@ -18,9 +18,9 @@ Example:
   reveille relays
   reveille relays -o json
 
-The first row is the relay that answers; the others are as it knows them. A relay without a cluster is
-the only row. RESYNCS is how often missed messages of a relay made listeners of the answering one check
-queues.")]
+The first row is the relay that answers; the others are as it knows them. A relay without a cluster \
+is the only row. RESYNCS is how often missed messages of a relay made listeners of the answering one \
+check queues.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,

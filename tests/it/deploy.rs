@@ -38,8 +38,11 @@ async fn the_manifests_name_settings_of_serve() {
     let command = command.split("environment:").next().expect("its end");
     let flags = words(command, "--", |c| c.is_ascii_lowercase() || c == '-');
     assert!(flags.len() > 8, "{flags:?}");
-    let variables = read("deploy/kubernetes/relays.yaml");
-    let variables = words(&variables, "REVEILLE_", |c| {
+    let manifest = read("deploy/kubernetes/relays.yaml");
+    let variables = manifest
+        .split("\n---\n")
+        .find(|part| part.contains("kind: ConfigMap"));
+    let variables = words(variables.expect("the variables"), "REVEILLE_", |c| {
         c.is_ascii_uppercase() || c == '_'
     });
     assert!(variables.len() > 8, "{variables:?}");

@@ -40,7 +40,7 @@ WatchFlagRequest: 1 flag string, 2 listener_id string, 3 heartbeat Duration, 4 a
 WatchFlagResponse: 1 flag Flag?, 2 heartbeat Heartbeat?, 3 goodbye Goodbye?, 4 acks Acks?
 Acks: 1 generation uint64, 2 acknowledged uint32, 3 watchers uint32
 ListFlagWatchersRequest: 1 flag string, 2 away bool, 3 page_size uint32, 4 page_token string
-ListFlagWatchersResponse: 1 watchers FlagWatcher*, 2 next_page_token string
+ListFlagWatchersResponse: 1 watchers FlagWatcher*, 2 next_page_token string, 3 unanswered_relays string*
 FlagWatcher: 1 flag string, 2 listener_id string, 3 streams uint32, 4 since Duration, 5 acknowledged bool
 AckFlagRequest: 1 flag string, 2 generation uint64, 3 listener_id string
 AckFlagResponse:
@@ -61,6 +61,7 @@ const ENUMS: &str = "
 WakeReason: 0 WAKE_REASON_UNSPECIFIED, 1 WAKE_REASON_NOTIFIED, 2 WAKE_REASON_CATCH_UP, 3 WAKE_REASON_SENTINEL, 4 WAKE_REASON_TIMED, 5 WAKE_REASON_REASSIGNED
 ReportState: 0 REPORT_STATE_UNSPECIFIED, 1 REPORT_STATE_BUSY, 2 REPORT_STATE_DRAINED
 Goodbye.Reason: 0 UNSPECIFIED, 1 DRAINING, 2 ROTATION, 3 REPLACED, 4 REVOKED
+RelayState: 0 RELAY_STATE_UNSPECIFIED, 1 RELAY_STATE_SELF, 2 RELAY_STATE_PRESENT, 3 RELAY_STATE_MISSING, 4 RELAY_STATE_LEFT
 ";
 
 /// Service and method; `<` and `>` stream requests and answers.
@@ -68,7 +69,7 @@ const METHODS: &str = "
 Relay: Notify, NotifyStream <>, Subscribe >, Report
 Flags: Unleash, Leash, GetFlag, ListFlags, WatchFlag >, ListFlagWatchers, AckFlag
 Courier: HandOver <>
-Admin: ListListeners, ListQueues, WatchStats >, Drain
+Admin: ListListeners, ListQueues, ListRelays, WatchStats >, Drain
 ";
 
 fn descriptors() -> FileDescriptorSet {

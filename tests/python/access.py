@@ -46,8 +46,8 @@ CALLS = {
     "/reveille.v1.Flags/ListFlagWatchers": (FILTERED, [flags_pb2.ListFlagWatchersRequest()]),
     "/reveille.v1.Admin/ListListeners": (FILTERED, [admin_pb2.ListListenersRequest()]),
     "/reveille.v1.Admin/ListQueues": (FILTERED, [admin_pb2.ListQueuesRequest()]),
+    "/reveille.v1.Admin/ListRelays": (DENIED, [admin_pb2.ListRelaysRequest()]),
     "/reveille.v1.Admin/WatchStats": (DENIED, [admin_pb2.WatchStatsRequest()]),
-    "/reveille.v1.Admin/Drain": (DENIED, [admin_pb2.DrainRequest()]),
     "/reveille.v1.Courier/HandOver": (
         DENIED,
         [courier_pb2.HandOverRequest(frame=1, hello=courier_pb2.HandOverHello(version=1, sender=b"s" * 16, name="n", authority="a:1"))],
@@ -56,6 +56,8 @@ CALLS = {
     "/grpc.health.v1.Health/Watch": (ANYONE, [b""]),
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": (FILTERED, [b"\x3a\x00"]),
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": (FILTERED, [b"\x3a\x00"]),
+    # The last one: the owner's call ends the relay's streams.
+    "/reveille.v1.Admin/Drain": (DENIED, [admin_pb2.DrainRequest()]),
 }
 
 

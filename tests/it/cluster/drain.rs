@@ -187,7 +187,7 @@ async fn the_verb_drain_ends_a_relay_and_its_listeners_move() {
     let relay = &fleet.relays[0];
     let several = relay.run(&["drain", "--relay", &fleet.urls()]).await;
     assert_eq!(several.status.code(), Some(2), "{}", stderr(&several));
-    let drained = relay.run(&["drain", "--span", "1s", "-o", "json"]).await;
+    let drained = relay.run(&["drain", "--within", "1s", "-o", "json"]).await;
     assert!(drained.status.success(), "{}", stderr(&drained));
     let row: serde_json::Value = serde_json::from_slice(&drained.stdout).expect("JSON");
     assert_eq!(row["draining"], true, "{row}");

@@ -70,13 +70,14 @@ async fn every_verb_speaks_tls() {
     let poison = format!("sqlite:{file}?queue=jobs-poison");
     let place = home.path().display().to_string();
     let url = relay.url();
-    let rows: [(&str, &[&str]); 15] = [
+    let rows: [(&str, &[&str]); 17] = [
         ("ready", &[]),
         ("health", &[]),
         ("notify", &["acct/orders"]),
         ("subscribe", &["acct/orders", "--count", "1"]),
         ("queues", &[]),
         ("listeners", &[]),
+        ("relays", &[]),
         ("queue put", &[&jobs, "hello", "--create", "--notify"]),
         ("queue put", &[&poison, "hello", "--create", "--notify"]),
         ("queue move", &[&poison, &jobs, "--notify"]),
@@ -89,6 +90,7 @@ async fn every_verb_speaks_tls() {
         ("flag get", &["go-live"]),
         ("flag list", &[]),
         ("leash", &["go-live"]),
+        ("drain", &[]),
     ];
     for (verb, arguments) in rows {
         let typed: Vec<_> = verb.split(' ').chain(arguments.iter().copied()).collect();
