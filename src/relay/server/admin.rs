@@ -2,7 +2,7 @@
 //!
 //! A page of a list is bounded in bytes, and concurrent answers in number.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use tonic::{Request, Response, Status, async_trait};
 
@@ -10,7 +10,7 @@ use super::{
     access::Access,
     answers::LargeAnswers,
     cluster_lists::{all_listeners, all_queues, relays, stream_id},
-    pages::{Entry, Page, PageLimits, Unanswered},
+    pages::{Entry, Page, PageLimits},
     requester::Requester,
 };
 use crate::{
@@ -58,12 +58,12 @@ impl AdminService {
             token => Some(stream_id(token).ok_or_else(bad_token)?),
         };
         let mut page = Page::new(PageLimits::of_client(count));
-        let mut unanswered = Unanswered::default();
+        let mut unanswered = BTreeSet::new();
         // As for queues: the token names a listener that the caller may see.
         let (mut last, mut is_full) = (None, false);
         while may_see_any(requester) && !is_full {
-            let (part, silent) = all_listeners(&self.relay, after, count).await;
-            unanswered.add(silent);
+            let (part, silent) = all_listeners(&self.relay, after, count + 1).await;
+            unanswered.extend(silent);
             after = part
                 .entries
                 .last()
@@ -84,7 +84,7 @@ impl AdminService {
         Ok(proto::ListListenersResponse {
             listeners: page.into_entries(),
             next_page_token: last.filter(|_| is_full).unwrap_or_default(),
-            unanswered_relays: unanswered.into_ids(),
+            unanswered_relays: unanswered.into_iter().collect(),
         })
     }
 
@@ -101,18 +101,19 @@ impl AdminService {
                 after(&last.to_string())
             }
         };
+        // One more than the page has shows whether there is a next one.
         let batch = match sees_all_queues(requester) {
-            true => count,
-            false => QUEUES.max(count),
+            true => count + 1,
+            false => QUEUES.max(count + 1),
         };
         let mut page = Page::new(PageLimits::of_client(count));
-        let mut unanswered = Unanswered::default();
+        let mut unanswered = BTreeSet::new();
         // The token of the next page is the last queue of this one: never a queue that the caller
         // may not see.
         let (mut last, mut is_full) = (None, false);
         while let Some(start) = requester.seek_queue(&from).filter(|_| !is_full) {
             let (part, silent) = all_queues(&self.relay, &start, batch).await;
-            unanswered.add(silent);
+            unanswered.extend(silent);
             let Some(end) = part.entries.last().map(Entry::key) else {
                 break;
             };
@@ -133,7 +134,7 @@ impl AdminService {
         Ok(proto::ListQueuesResponse {
             queues: page.into_entries(),
             next_page_token: last.filter(|_| is_full).unwrap_or_default(),
-            unanswered_relays: unanswered.into_ids(),
+            unanswered_relays: unanswered.into_iter().collect(),
         })
     }
 }

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     coordination::flag::{Flags, WatchersQuery},
     relay::{hub::SubscriptionId, link::PeerStats, runtime::Relay},
+    types::Limits,
     wire::{
         link::{peer_reply::Answer, peer_request::Call},
         proto, span_to_wire,
@@ -153,6 +154,7 @@ async fn merged<T: super::pages::Entry>(
     (Part::merge(parts), unanswered)
 }
 
+/// Returns the size of a page that another relay accepts.
 fn size(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
+    u32::try_from(count.min(Limits::PAGE_MAX)).unwrap_or(u32::MAX)
 }

@@ -1,7 +1,7 @@
 //! The pages of a list: entries up to a number and a size, of this relay and merged with those of
 //! the others (C13).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use prost::Message;
 
@@ -214,20 +214,6 @@ fn greatest(
 ) -> Option<prost_types::Duration> {
     let all = [one, two].into_iter().flatten();
     all.max_by_key(|span| (span.seconds, span.nanos))
-}
-
-/// The ids of relays that did not answer a list's requests.
-#[derive(Debug, Default)]
-pub(super) struct Unanswered(BTreeSet<String>);
-
-impl Unanswered {
-    pub(super) fn add(&mut self, ids: Vec<String>) {
-        self.0.extend(ids);
-    }
-
-    pub(super) fn into_ids(self) -> Vec<String> {
-        self.0.into_iter().collect()
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 mod drain;
 mod groups;
+mod increments;
 mod overflow;
 mod reports;
 mod sentinel;

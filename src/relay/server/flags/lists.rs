@@ -1,5 +1,7 @@
 //! The lists of flags and of their watchers, without what the caller may not see.
 
+use std::collections::BTreeSet;
+
 use super::FlagsService;
 use crate::{
     base::clock::wall,
@@ -10,7 +12,7 @@ use crate::{
         server::{
             admin::page_size,
             cluster_lists::all_watchers,
-            pages::{Entry, Page, PageLimits, Unanswered},
+            pages::{Entry, Page, PageLimits},
             requester::Requester,
             store_calls::in_time,
         },
@@ -97,18 +99,19 @@ impl FlagsService {
             flag,
             away: request.away,
             after: watcher_token(&request.page_token)?,
-            count,
+            // One more than the page has shows whether there is a next one.
+            count: count + 1,
         };
         if !requester.may_some(Action::Watch) {
             return Ok(proto::ListFlagWatchersResponse::default());
         }
         let mut page = Page::new(PageLimits::of_client(count));
-        let mut unanswered = Unanswered::default();
+        let mut unanswered = BTreeSet::new();
         // The token names the last watcher of the page, which the caller may see.
         let (mut last, mut is_full) = (None, false);
         while !is_full {
             let (part, silent) = all_watchers(&self.relay, &self.flags, &query).await;
-            unanswered.add(silent);
+            unanswered.extend(silent);
             let end = part.entries.last().map(Entry::key);
             query.after = end.and_then(|(flag, listener)| names(&flag, &listener));
             for entry in part.entries {
@@ -129,7 +132,7 @@ impl FlagsService {
         Ok(proto::ListFlagWatchersResponse {
             watchers: page.into_entries(),
             next_page_token: last.filter(|_| is_full).unwrap_or_default(),
-            unanswered_relays: unanswered.into_ids(),
+            unanswered_relays: unanswered.into_iter().collect(),
         })
     }
 }
