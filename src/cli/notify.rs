@@ -112,7 +112,7 @@ impl Args {
             others => format!(" and {}", output::count(others, "other queue")),
         };
         output::note(format_args!(
-            "hint: no listener yet for {queue}{others}; `reveille listeners --relay {relay}` lists \
+            "hint: no listener at this relay yet for {queue}{others}; `reveille listeners --relay {relay}` lists \
              all listeners, `reveille subscribe {queue} --relay {relay}` starts one"
         ));
     }

@@ -254,15 +254,20 @@ impl Args {
                 failure = node.failed() => return Err(failure.into()),
             }
         };
-        let (drain, grace) = (duration::Span(drain), duration::Span(resolved.grace));
-        tracing::info!(%drain, %grace, "shutting down; a further signal ends it at once");
+        // A caller's drain has been logged with its time.
+        let drain = signal
+            .is_some()
+            .then(|| tracing::field::display(duration::Span(drain)));
+        let grace = duration::Span(resolved.grace);
+        tracing::info!(drain, %grace, "shutting down; a further signal ends it at once");
         tokio::select! {
             () = node.shutdown(resolved.grace) => {
                 tracing::info!("stopped");
                 Ok(Exit::OK)
             }
             again = interrupts.next() => {
-                tracing::warn!(first = ?signal, "ended at once");
+                let first = signal.as_ref().map(tracing::field::debug);
+                tracing::warn!(first, "ended at once");
                 Ok(again.exit())
             }
         }
