@@ -254,20 +254,24 @@ impl Args {
                 failure = node.failed() => return Err(failure.into()),
             }
         };
-        // A caller's drain has been logged with its time.
-        let drain = signal
-            .is_some()
-            .then(|| tracing::field::display(duration::Span(drain)));
-        let grace = duration::Span(resolved.grace);
-        tracing::info!(drain, %grace, "shutting down; a further signal ends it at once");
+        let relay = node.relay().clone();
+        let shutdown = node.shutdown(resolved.grace);
+        tokio::pin!(shutdown);
+        let signal = match signal {
+            Some(signal) => signal,
+            None => tokio::select! {
+                () = &mut shutdown => return Ok(stopped()),
+                signal = interrupts.next() => signal,
+            },
+        };
+        // A caller's drain may have a later end than a supervisor waits for.
+        relay.drain();
+        let (drain, grace) = (duration::Span(drain), duration::Span(resolved.grace));
+        tracing::info!(?signal, %drain, %grace, "shutting down; a further signal ends it at once");
         tokio::select! {
-            () = node.shutdown(resolved.grace) => {
-                tracing::info!("stopped");
-                Ok(Exit::OK)
-            }
+            () = &mut shutdown => Ok(stopped()),
             again = interrupts.next() => {
-                let first = signal.as_ref().map(tracing::field::debug);
-                tracing::warn!(first, "ended at once");
+                tracing::warn!(first = ?signal, "ended at once");
                 Ok(again.exit())
             }
         }
@@ -378,6 +382,11 @@ fn not_started(error: reveille::Error) -> anyhow::Error {
         ErrorKind::Denied if is_of_cluster => error,
         _ => Failed(output::one_line(&error)).into(),
     }
+}
+
+fn stopped() -> Exit {
+    tracing::info!("stopped");
+    Exit::OK
 }
 
 /// Logs what a SIGHUP has changed.

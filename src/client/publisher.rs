@@ -298,17 +298,21 @@ impl PublisherInner {
         state.deliver_results();
     }
 
-    fn answered(&self, response: &proto::NotifyResponse) {
+    /// Returns the error of a relay that cannot serve the publisher now.
+    fn answered(&self, response: &proto::NotifyResponse) -> Option<Error> {
         let answer = match &response.error {
             Some(error) => Err(from_answer(error)),
             None => Ok(accepted_from_wire(&response.accepted)),
         };
+        let unavailable = |error: &&Error| error.kind() == ErrorKind::Unavailable;
+        let failure = answer.as_ref().err().filter(unavailable).cloned();
         let now = self.clock.now();
         let mut state = self.lock();
         let PublisherState { session, rng, .. } = &mut *state;
         session.answered(answer, now, rng);
         state.log_dropped(now);
         state.deliver_results();
+        failure
     }
 
     async fn sleep_until(&self, at: Tick) {

@@ -43,14 +43,14 @@ const MOST: usize = 100;
 const MAX_KEEPALIVE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Relays {
-    /// Reads a list of URLs with commas between them. A client begins at any of them, so that the
-    /// clients of a fleet spread.
+    /// Reads a list of URLs with commas between them. Each client tries them in a random order of its
+    /// own, so that the clients of a fleet spread: also those that one relay sends away.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a malformed URL or the same one twice,
     /// or a file of [`ClientConfig::tls`] that does not fit.
     pub(super) fn new(urls: &str, config: &ClientConfig) -> Result<Self> {
-        let urls: Vec<_> = urls.split(',').map(str::trim).collect();
+        let mut urls: Vec<_> = urls.split(',').map(str::trim).collect();
         if urls.len() > MOST {
             let rule = format_args!("may list {MOST} URLs, not {}", urls.len());
             return Err(Error::invalid("relay", rule));
@@ -60,11 +60,14 @@ impl Relays {
             let rule = format_args!("lists {twice:?} twice");
             return Err(Error::invalid("relay", rule));
         }
+        fastrand::shuffle(&mut urls);
         let all = urls.iter().enumerate();
         let all = all.map(|(number, url)| RelayAddress::new(number, url, config));
         let all = all.collect::<Result<Box<[_]>>>()?;
-        let present = AtomicUsize::new(fastrand::usize(..all.len()));
-        Ok(Self { all, present })
+        Ok(Self {
+            all,
+            present: AtomicUsize::new(0),
+        })
     }
 
     /// Returns the URL of the relay in use.
@@ -172,16 +175,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_begin_at_different_relays() {
-        let begun: HashSet<_> = (0..100)
-            .map(|_| {
-                relays("http://a:1,http://b:2")
-                    .expect("valid")
-                    .url()
-                    .to_owned()
-            })
-            .collect();
-        assert_eq!(begun.len(), 2);
+    async fn clients_of_one_relay_go_to_different_ones() {
+        let mut ways = HashSet::new();
+        for _ in 0..200 {
+            let relays = relays("http://a:1,http://b:2,http://c:3").expect("valid");
+            let begun = relays.url().to_owned();
+            relays.leave(&relays.call_connection());
+            ways.insert((begun, relays.url().to_owned()));
+        }
+        assert_eq!(ways.len(), 6, "each of the two others, from each");
     }
 
     #[tokio::test]

@@ -350,7 +350,7 @@ impl Node {
     /// Waits until a caller has asked for the end of this relay (`Admin.Drain`). The drain has begun
     /// then; [`Node::shutdown`] completes it.
     pub async fn drain_requested(&self) {
-        self.relay.drain_began().cancelled().await;
+        self.relay.drain_began().await;
     }
 
     /// Ends gracefully: refuses new streams, and sends Goodbye on every stream within
@@ -359,7 +359,10 @@ impl Node {
     pub async fn shutdown(self, grace: Duration) {
         self.access.record_own("drain", "the relay shuts down");
         self.health.end();
-        self.relay.drain();
+        // A drain that a caller has begun keeps its span.
+        if !self.relay.is_draining() {
+            self.relay.drain();
+        }
         self.relay.all_streams_told(|| self.flags.watchers()).await;
         self.relay.refuse_notifications();
         // All streams end, so that groups pass their work on (C11) and busy listeners have timers.

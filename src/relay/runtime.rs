@@ -23,11 +23,11 @@ use std::{
 
 pub use self::cluster::ClusterAck;
 use self::cluster::ClusterHandle;
-pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, Confirmation};
+pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, Confirmations};
 use self::drain::DrainState;
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
-pub(crate) use self::peer_calls::{PeerCall, PeerService};
+pub(crate) use self::peer_calls::{PeerCall, PeerService, SilentRelays};
 pub(crate) use self::refusals::{Refusals, Refused};
 use crate::{
     base::{

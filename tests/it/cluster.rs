@@ -3,6 +3,7 @@
 mod drain;
 mod forged;
 mod frozen;
+mod isolated;
 mod lists;
 mod older;
 mod parted;

@@ -14,6 +14,23 @@ use crate::{
     wire::{from_status, proto},
 };
 
+/// Why a stream has ended.
+enum StreamEnd {
+    /// The relay ended it in order.
+    Ended,
+    /// It broke, or the relay cannot confirm notifications.
+    Failed(Error),
+}
+
+impl StreamEnd {
+    fn error(&self) -> Error {
+        match self {
+            Self::Ended => Error::new(ErrorKind::Unavailable, "the relay ended the stream"),
+            Self::Failed(error) => error.clone(),
+        }
+    }
+}
+
 /// The publisher's task: keeps a stream open while there is work.
 pub(super) async fn run(inner: Arc<PublisherInner>) {
     loop {
@@ -24,9 +41,11 @@ pub(super) async fn run(inner: Arc<PublisherInner>) {
         }
         let error = match open(&inner).await {
             Ok((answers, connection)) => {
-                let error = serve(&inner, answers, &connection).await;
-                // A limit of the rate is the publisher's own.
-                if error.kind() != ErrorKind::Exhausted {
+                let end = serve(&inner, answers, &connection).await;
+                let error = end.error();
+                // A limit of the rate is the publisher's own, and a relay whose connection is at its
+                // maximum age serves the next one.
+                if !matches!(end, StreamEnd::Ended) && error.kind() != ErrorKind::Exhausted {
                     leave_after(&inner, &connection, &error);
                 }
                 error
@@ -82,20 +101,22 @@ fn leave_after(inner: &PublisherInner, connection: &Lease, error: &Error) {
     }
 }
 
-/// Receives answers, and sends the requests that no caller sends, until the stream breaks. Returns
-/// the error.
+/// Receives answers, and sends the requests that no caller sends, until the stream ends. A relay that
+/// is cut off from its cluster answers each request with UNAVAILABLE; if there are others, that ends
+/// the stream.
 async fn serve(
     inner: &PublisherInner,
     mut answers: Streaming<proto::NotifyResponse>,
     connection: &Lease,
-) -> Error {
+) -> StreamEnd {
     let sleep = tokio::time::sleep_until(inner.clock.instant(Tick::NEVER));
     tokio::pin!(sleep);
     loop {
         let outcome = inner.pump();
         if outcome.overdue {
             connection.retire();
-            return Error::new(ErrorKind::Unavailable, "no answer in time");
+            let error = Error::new(ErrorKind::Unavailable, "no answer in time");
+            return StreamEnd::Failed(error);
         }
         let next_pump = inner.clock.instant(outcome.next_pump);
         if sleep.deadline() != next_pump {
@@ -103,9 +124,15 @@ async fn serve(
         }
         tokio::select! {
             answer = answers.message() => match answer {
-                Ok(Some(answer)) => inner.answered(&answer),
-                Ok(None) => return Error::new(ErrorKind::Unavailable, "the relay ended the stream"),
-                Err(status) => return from_status(status),
+                Ok(Some(answer)) => {
+                    let failure = inner.answered(&answer);
+                    let others = inner.client.relay_list().others();
+                    if let Some(error) = failure.filter(|_| others > 0) {
+                        return StreamEnd::Failed(error);
+                    }
+                }
+                Ok(None) => return StreamEnd::Ended,
+                Err(status) => return StreamEnd::Failed(from_status(status)),
             },
             () = inner.task_signal.notified() => {}
             () = &mut sleep => {}

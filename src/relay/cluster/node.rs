@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -36,6 +37,9 @@ pub(crate) struct ClusterNode {
     /// The number of the newest frame, and the position in the hub's list behind it.
     newest_frame: (u64, u64),
     confirmed_position: u64,
+    frame_sent_at: Tick,
+    /// The time that the newest confirmed frame took, until the driver takes it.
+    confirmed_after: Option<Duration>,
     /// C14: flags for the next frames.
     flags: BTreeMap<FlagName, FlagHint>,
     outputs: VecDeque<Output>,
@@ -78,6 +82,8 @@ pub(crate) struct ClusterStats {
     pub(crate) degraded: u64,
     /// Messages that broke a rule and were dropped.
     pub(crate) refused: u64,
+    /// Times that a queue's work was passed on to the other relays (C11).
+    pub(crate) passed_on: u64,
 }
 
 impl ClusterNode {
@@ -91,6 +97,8 @@ impl ClusterNode {
             walks: Walks::default(),
             newest_frame: (0, 0),
             confirmed_position: 0,
+            frame_sent_at: now,
+            confirmed_after: None,
             flags: BTreeMap::new(),
             outputs: VecDeque::new(),
             stats: ClusterStats::default(),
@@ -101,6 +109,11 @@ impl ClusterNode {
     /// Sets the hash by which relays compare their stores.
     pub(crate) fn set_store(&mut self, store: u64) {
         self.link.set_store(store);
+    }
+
+    /// Counts a message that broke a rule and that this machine did not get.
+    pub(crate) fn count_refused(&mut self) {
+        self.stats.refused += 1;
     }
 
     /// Takes a message of the broker. `connects` is the client's count of connects, read before the
@@ -160,6 +173,11 @@ impl ClusterNode {
         self.confirmed_position
     }
 
+    /// Returns how long a frame took until it was confirmed, once for each frame.
+    pub(crate) fn take_confirmed_after(&mut self) -> Option<Duration> {
+        self.confirmed_after.take()
+    }
+
     /// C8: returns whether a publisher cannot be answered now.
     pub(crate) fn is_isolated(&self, now: Tick) -> bool {
         self.link.is_isolated(now)
@@ -193,6 +211,7 @@ impl ClusterNode {
     pub(crate) fn stats(&self) -> ClusterStats {
         ClusterStats {
             repeated: self.link.repeated(),
+            passed_on: self.hub.passed_on(),
             ..self.stats
         }
     }
@@ -234,6 +253,7 @@ impl ClusterNode {
         let position = self.hub.announced_position();
         if let Some(number) = self.link.send_frame(draft, now) {
             self.newest_frame = (number, position);
+            self.frame_sent_at = now;
             self.stats.frames_sent += 1;
             self.stats.entries_sent += entries;
             if planted!(self.fault, LinkAnswerUnconfirmed) {
@@ -285,6 +305,7 @@ impl ClusterNode {
                     && newest == number
                 {
                     self.confirmed_position = position;
+                    self.confirmed_after = Some(now.since(self.frame_sent_at));
                 }
             }
             Action::Degraded(degraded) => {

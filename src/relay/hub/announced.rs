@@ -7,7 +7,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use super::{
     counters::Counters,
-    sync::{AtomicWaker, Mutex, lock},
+    sync::{AtomicU64, AtomicWaker, Mutex, lock},
 };
 use crate::base::clock::Tick;
 
@@ -31,6 +31,8 @@ pub(super) struct IncrementList<E> {
     list: Mutex<List<E>>,
     /// Woken when a queue was appended.
     pub(super) waker: AtomicWaker,
+    /// C11: the times that a queue's work was passed on to the other relays.
+    pub(super) passed_on: AtomicU64,
 }
 
 struct List<E> {
@@ -47,6 +49,7 @@ impl<E> IncrementList<E> {
                 appended: 0,
             }),
             waker: AtomicWaker::new(),
+            passed_on: AtomicU64::new(0),
         }
     }
 

@@ -69,7 +69,7 @@ pub(crate) struct Hub {
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
     pub(super) fanout: Arc<Fanout>,
     /// Cursors that closed subscriptions left, to be detached.
-    pub(super) detaching: Mutex<VecDeque<Detaching>>,
+    pub(super) detaching: Mutex<DetachingList>,
     pub(super) timers: TimerOrder<QueueEntry>,
     pub(super) probes: PatternChecks,
     pub(super) metrics: HubMetrics,
@@ -120,6 +120,14 @@ pub(super) struct Detaching {
     pub(super) closed_at: Tick,
 }
 
+/// The closed subscriptions with cursors to be detached.
+#[derive(Default)]
+pub(super) struct DetachingList {
+    waiting: VecDeque<Detaching>,
+    /// Those that a task has taken, or closes at present.
+    pub(super) at_work: usize,
+}
+
 /// Where the search for idle queues continues.
 #[derive(Default)]
 pub(super) struct Eviction {
@@ -132,6 +140,25 @@ pub(super) struct Eviction {
 /// queue with more holders does not give way to new ones; it is forgotten in time. Cursors are
 /// limited, so there are few such queues.
 pub(super) const HOLDERS: usize = 4096;
+
+impl DetachingList {
+    pub(super) fn take(&mut self) -> Option<Detaching> {
+        let taken = self.waiting.pop_front();
+        self.at_work += usize::from(taken.is_some());
+        taken
+    }
+
+    /// Ends the work on one; `rest` is what is left of it. Returns whether any waits.
+    pub(super) fn put_back(&mut self, rest: Option<Detaching>) -> bool {
+        self.at_work -= 1;
+        self.waiting.extend(rest);
+        !self.waiting.is_empty()
+    }
+
+    fn has_work(&self) -> bool {
+        self.at_work > 0 || !self.waiting.is_empty()
+    }
+}
 
 impl Hub {
     pub(crate) fn new(config: HubConfig) -> Self {
@@ -224,7 +251,7 @@ impl Hub {
 
     /// Returns whether the fan-out has walks to do, or cursors to detach, which may count causes.
     pub(crate) fn has_deferred_work(&self) -> bool {
-        !self.fanout.is_empty() || !lock(&self.detaching).is_empty()
+        !self.fanout.is_empty() || lock(&self.detaching).has_work()
     }
 
     /// Returns the waker of the fan-out's task.

@@ -44,7 +44,11 @@ impl Hub {
     pub(crate) fn take_over_timers(&self, timers: &[HandedTimer], now: Tick) -> Result<()> {
         let limit = self.config.max_timers as u64;
         let set = self.timers_set.load(Ordering::Relaxed);
-        if self.is_short_of_memory() || set + timers.len() as u64 > limit {
+        if self.is_short_of_memory() {
+            let message = "timers: the relay is short of memory";
+            return Err(Error::new(ErrorKind::Exhausted, message));
+        }
+        if set + timers.len() as u64 > limit {
             let message = format!("timers: the limit of {limit} delayed wake-ups is reached");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }

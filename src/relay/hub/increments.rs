@@ -11,7 +11,7 @@ use super::{
     core::Hub,
     counters::Counters,
     queue_entry::{QueueEntry, QueueState},
-    sync::AtomicWaker,
+    sync::{AtomicWaker, Ordering},
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -30,6 +30,12 @@ impl Hub {
     pub(crate) fn announced_position(&self) -> u64 {
         let increments = self.increments.as_ref();
         increments.map_or(0, IncrementList::taken)
+    }
+
+    /// C11: returns how often the work of a queue was passed on to the other relays.
+    pub(crate) fn passed_on(&self) -> u64 {
+        let increments = self.increments.as_ref();
+        increments.map_or(0, |increments| increments.passed_on.load(Ordering::Relaxed))
     }
 
     /// Returns whether a queue has increments.

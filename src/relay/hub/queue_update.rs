@@ -132,8 +132,9 @@ impl Hub {
                     let mut more =
                         (reconcile || state.grouped) && state.reconcile(now, &mut batch.wakes);
                     let mut listed = false;
-                    if self.increments.is_some() {
+                    if let Some(increments) = &self.increments {
                         if state.count_passed_on(now) {
+                            increments.passed_on.fetch_add(1, Ordering::Relaxed);
                             (counted, batch.wakes.accepted_at) = (true, now);
                             state.changed_at = self.revision.load(Ordering::Relaxed);
                             more |= state.grouped && state.reconcile(now, &mut batch.wakes);

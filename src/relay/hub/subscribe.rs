@@ -239,6 +239,7 @@ impl Hub {
     /// Ends a subscription. R8: where its listener counts as busy, the queue gets a timer for when
     /// the listener's messages are visible again.
     pub(crate) fn unsubscribe(&self, subscription: &Arc<Subscription>, now: Tick) {
+        lock(&self.detaching).at_work += 1;
         lock(&self.subscriptions).remove(&subscription.id);
         *lock(&subscription.attaching) = None;
         if subscription.has_pattern() {
@@ -258,26 +259,20 @@ impl Hub {
         self.cursors_left(subscription, reserved as u64);
         // A closed subscription is not inserted again.
         self.fanout.overflow.remove(subscription);
-        for _ in 0..FIRST {
-            if self.detach_next(&mut detaching, now) {
-                return;
-            }
+        let done = (0..FIRST).any(|_| self.detach_next(&mut detaching, now));
+        lock(&self.detaching).put_back((!done).then_some(detaching));
+        if !done {
+            self.fanout.waker.wake();
         }
-        lock(&self.detaching).push_back(detaching);
-        self.fanout.waker.wake();
     }
 
     /// Detaches some cursors of closed subscriptions; returns whether there are more.
     pub(crate) fn detach_some(&self, now: Tick) -> bool {
-        let Some(mut detaching) = lock(&self.detaching).pop_front() else {
+        let Some(mut detaching) = lock(&self.detaching).take() else {
             return false;
         };
         let done = self.detach_next(&mut detaching, now);
-        let mut left = lock(&self.detaching);
-        if !done {
-            left.push_back(detaching);
-        }
-        !left.is_empty()
+        lock(&self.detaching).put_back((!done).then_some(detaching))
     }
 
     /// Detaches the next cursors; returns whether all are detached.

@@ -3,12 +3,14 @@
 use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
+use prost::Message as _;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::{publisher::NatsPublisher, subjects::ReplyTo};
 use crate::{
     base::task::Scope,
     relay::runtime::{PeerCall, PeerService},
+    wire::link::{PeerReply, peer_reply::Answer, peer_request::Call},
 };
 
 /// The requests that wait for a reply, and those that are being answered.
@@ -23,8 +25,7 @@ pub(super) struct PeerCalls {
     scope: Scope,
 }
 
-/// Requests of other relays that are answered at one time. A further one is dropped: its sender
-/// waits for a second or two only.
+/// Requests of other relays that are answered at one time.
 const ANSWERING: usize = 64;
 /// Closed senders are removed when there are this many.
 const SWEPT_AT: usize = 64;
@@ -77,17 +78,22 @@ impl PeerCalls {
         }
     }
 
-    /// Answers a request of another relay in a task.
-    pub(super) fn answer(&self, reply_to: ReplyTo, request: Bytes) {
-        let Ok(permit) = Arc::clone(&self.answering).try_acquire_owned() else {
+    /// Answers a request of another relay in a task. One of a later version, and one too many, is
+    /// answered without a result, so that its sender does not wait.
+    pub(super) fn answer(&self, reply_to: ReplyTo, call: Option<Call>) {
+        let permit = Arc::clone(&self.answering).try_acquire_owned().ok();
+        let Some((call, permit)) = call.zip(permit) else {
+            self.publisher.reply(reply_to, encoded(None));
             return;
         };
         let (service, publisher) = (Arc::clone(&self.service), self.publisher.clone());
         self.scope.spawn(async move {
-            if let Some(reply) = service.answer(request).await {
-                publisher.reply(reply_to, reply);
-            }
+            publisher.reply(reply_to, encoded(Some(service.answer(call).await)));
             drop(permit);
         });
     }
+}
+
+fn encoded(answer: Option<Answer>) -> Bytes {
+    PeerReply { answer }.encode_to_vec().into()
 }

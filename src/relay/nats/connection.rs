@@ -168,7 +168,7 @@ impl Start<'_> {
             Ok(Err(_)) => {
                 let reason = fault::reason(self.config, &self.options, &self.servers);
                 match timeout(START_LIMIT, reason).await {
-                    Ok(reason) => reason?,
+                    Ok(reason) => reason?.unwrap_or_else(|| "the first attempt failed".to_owned()),
                     Err(_) => "no answer within 5 s".to_owned(),
                 }
             }
@@ -199,7 +199,9 @@ async fn log_failures(
     loop {
         events.failed.notified().await;
         let reason = match fault::reason(&config, &options, &servers).await {
-            Ok(reason) => reason,
+            // The client connects at its next attempt.
+            Ok(None) => continue,
+            Ok(Some(reason)) => reason,
             Err(fault) => fault.to_string(),
         };
         tracing::warn!(%reason, "NATS cannot be reached; the relay tries again");

@@ -18,6 +18,7 @@ use crate::{
         link::{LinkFailure, PeerNotice, PeerNoticeKind},
         runtime::{ClusterRunner, PeerService, Relay},
     },
+    wire::peer_request_from_wire,
 };
 
 /// The task of a relay in a cluster. Drop ends it at once.
@@ -149,7 +150,13 @@ impl Driver {
                     }
                 }
                 Some(NatsMessage::Ask { reply_to, request }) => {
-                    self.calls.answer(reply_to, request);
+                    match peer_request_from_wire(&request) {
+                        Ok(call) => self.calls.answer(reply_to, call),
+                        Err(error) => {
+                            self.runner.count_refused();
+                            self.note_bad_message(&error);
+                        }
+                    }
                 }
                 Some(NatsMessage::Reply { number, reply }) => {
                     self.calls.complete(number, Some(reply));

@@ -16,7 +16,8 @@ use crate::{
     error::{Error, ErrorKind, Result},
 };
 
-/// Tries each server alone, and returns the reason why the first one is away.
+/// Tries each server alone, and returns the reason why the first one is away; `None` if one can be
+/// reached now.
 ///
 /// # Errors
 /// `Invalid` or `Denied` if the configuration does not fit one of the servers; it names the setting
@@ -25,19 +26,19 @@ pub(super) async fn reason(
     config: &NatsConfig,
     options: &ConnectOptions,
     servers: &[ServerAddr],
-) -> Result<String> {
+) -> Result<Option<String>> {
     // These attempts are no events of the relay's connection.
     let options = options.clone().event_callback(|_| std::future::ready(()));
     let mut away = None;
     for server in servers {
         // A connection that is made ends with this line.
         let Err(error) = options.clone().connect(server.clone()).await else {
-            return Ok(format!("{} can be reached again", shown(server)));
+            return Ok(None);
         };
         let reason = reason_of(config, server, &error).await?;
         away.get_or_insert(reason);
     }
-    Ok(away.unwrap_or_default())
+    Ok(away)
 }
 
 async fn reason_of(

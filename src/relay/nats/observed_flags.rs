@@ -6,7 +6,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
     coordination::flag::{AckKey, Flags},
-    relay::runtime::Relay,
+    relay::runtime::{Relay, SilentRelays},
     types::{FlagName, cluster::LifeId},
     wire::link::{AcknowledgementsRequest, peer_reply::Answer, peer_request::Call},
 };
@@ -46,9 +46,10 @@ async fn add_of(
     counted: &mut Counted,
 ) {
     let call = request(name, generation, None, 0);
-    let all = relay.ask_all(call, WITHIN).await;
+    let mut silent = SilentRelays::default();
+    let all = relay.ask_all(call, WITHIN, &mut silent).await;
     let mut watchers = 0_u32;
-    for (peer, answer) in all.answers {
+    for (peer, answer) in all {
         let Answer::Acknowledgements(numbers) = answer else {
             continue;
         };

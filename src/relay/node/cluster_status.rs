@@ -7,9 +7,12 @@ use crate::{
 
 /// Returns why the relay must not get clients: it starts, or it is cut off from the others.
 pub(super) fn failures(relay: &Relay) -> Vec<String> {
-    let unready = relay.cluster_state().is_some_and(|state| !state.ready);
-    let reason = "cut off from the other relays of the cluster: no message returns from NATS";
-    unready.then(|| reason.to_owned()).into_iter().collect()
+    let state = relay.cluster_state().filter(|state| !state.ready);
+    let reason = state.map(|state| match state.isolated {
+        true => "cut off from the other relays of the cluster: no message returns from NATS",
+        false => "the link to the other relays of the cluster has not held for long enough yet",
+    });
+    reason.map(str::to_owned).into_iter().collect()
 }
 
 /// Adds the figures of the cluster; a relay without one has none.
@@ -19,6 +22,13 @@ pub(super) fn add_metrics(relay: &Relay, metrics: &mut Metrics) {
         return;
     };
     metrics.counters.extend(counters(&stats));
+    if let Some(confirmations) = relay.cluster_confirmations() {
+        metrics.histograms.push((
+            "cluster_confirmation_seconds",
+            "Time from the first publication of a frame until the broker has returned it",
+            confirmations,
+        ));
+    }
     let present = relays
         .iter()
         .filter(|peer| !peer.missing && !peer.left)
@@ -91,6 +101,11 @@ fn counters(stats: &ClusterStats) -> Vec<(&'static str, &'static str, u64)> {
             "cluster_messages_refused",
             "Messages between relays that broke a rule and were dropped",
             stats.refused,
+        ),
+        (
+            "cluster_passed_on",
+            "Times that the work of a queue was passed on, because no member here took it",
+            stats.passed_on,
         ),
     ]
 }

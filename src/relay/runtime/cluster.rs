@@ -18,7 +18,12 @@ use super::{
     peer_calls::{PeerCall, WAITING_CALLS},
 };
 use crate::{
-    base::{clock::Tick, fault::Fault, sync::lock},
+    base::{
+        clock::Tick,
+        fault::Fault,
+        histogram::{Histogram, HistogramSnapshot},
+        sync::lock,
+    },
     error::{Error, ErrorKind, Result},
     relay::{
         cluster::{ClusterNode, ClusterStats, Output},
@@ -45,6 +50,8 @@ pub(super) struct ClusterHandle {
     ack: ClusterAck,
     state: watch::Sender<ClusterState>,
     node: Mutex<ClusterNode>,
+    /// The times that frames took until they were confirmed.
+    confirmations: Histogram,
     /// C13: requests to other relays.
     pub(super) calls: mpsc::Sender<PeerCall>,
     /// Their other end, until the task of the broker takes it.
@@ -70,10 +77,9 @@ pub(crate) struct ClusterRunner {
     rng: fastrand::Rng,
 }
 
-/// Waits until the causes that were counted before are confirmed.
+/// Shows which causes are confirmed.
 #[derive(Debug)]
-pub(crate) struct Confirmation {
-    pub(crate) position: u64,
+pub(crate) struct Confirmations {
     state: watch::Receiver<ClusterState>,
 }
 
@@ -87,6 +93,8 @@ impl ClusterHandle {
             ack,
             state: watch::Sender::new(ClusterState::default()),
             node: Mutex::new(node),
+            // A broker on the same machine takes a tenth of a millisecond.
+            confirmations: Histogram::new(Duration::from_micros(50), Duration::from_secs(60)),
             calls,
             taken_calls: Mutex::new(Some(taken_calls)),
         }
@@ -126,14 +134,16 @@ impl Relay {
         })
     }
 
-    /// Returns a wait for the confirmation of all causes that this relay has counted so far, or
-    /// `None` where publishers do not wait.
-    pub(crate) fn confirmation(&self) -> Option<Confirmation> {
+    /// Returns the confirmations of causes, or `None` where publishers do not wait for them.
+    pub(crate) fn confirmations(&self) -> Option<Confirmations> {
         let cluster = self.shared.cluster.as_ref()?;
-        (cluster.ack == ClusterAck::Broker).then(|| Confirmation {
-            position: self.shared.hub.increments_position(),
-            state: cluster.state.subscribe(),
-        })
+        let state = (cluster.ack == ClusterAck::Broker).then(|| cluster.state.subscribe())?;
+        Some(Confirmations { state })
+    }
+
+    /// Returns the position in the hub's list behind all causes that this relay has counted so far.
+    pub(crate) fn counted_position(&self) -> u64 {
+        self.shared.hub.increments_position()
     }
 
     /// Waits until the causes that this relay has counted so far are confirmed.
@@ -141,8 +151,8 @@ impl Relay {
     /// # Errors
     /// `Unavailable` where they are not, within a second.
     pub(crate) async fn confirm(&self) -> Result<()> {
-        match self.confirmation() {
-            Some(confirmation) => confirmation.wait().await,
+        match self.confirmations() {
+            Some(confirmations) => confirmations.wait(self.counted_position()).await,
             None => Ok(()),
         }
     }
@@ -152,6 +162,13 @@ impl Relay {
         let cluster = self.shared.cluster.as_ref()?;
         let state = *cluster.state.borrow();
         Some(state)
+    }
+
+    /// Returns the times that frames took until they were confirmed, or `None` where the relay is
+    /// alone.
+    pub(crate) fn cluster_confirmations(&self) -> Option<HistogramSnapshot> {
+        let cluster = self.shared.cluster.as_ref()?;
+        Some(cluster.confirmations.snapshot())
     }
 
     /// Returns the other relays and the totals, or `None` where the relay is alone.
@@ -176,6 +193,11 @@ impl ClusterRunner {
     /// `Invalid` where the message breaks a rule; then nothing was changed.
     pub(crate) fn on_message(&mut self, bytes: &Bytes, connects: u64) -> Result<()> {
         self.run(|node, now, _| node.on_message(bytes, connects, now))
+    }
+
+    /// Counts a request of another relay that breaks a rule.
+    pub(crate) fn count_refused(&mut self) {
+        self.run(|node, _, _| node.count_refused());
     }
 
     /// Sets the hash by which relays compare their stores.
@@ -233,6 +255,9 @@ impl ClusterRunner {
         let mut node = lock(&cluster.node);
         let now = shared.clock.now();
         let result = call(&mut node, now, &mut self.rng);
+        if let Some(after) = node.take_confirmed_after() {
+            cluster.confirmations.observe(after);
+        }
         cluster.update(&node, now);
         result
     }
@@ -243,15 +268,15 @@ impl ClusterRunner {
     }
 }
 
-impl Confirmation {
-    /// Returns whether the causes are confirmed.
+impl Confirmations {
+    /// Returns whether the causes up to a position are confirmed.
     ///
     /// # Errors
     /// `Unavailable` while this relay is isolated.
-    pub(crate) fn check(&self) -> Option<Result<()>> {
+    pub(crate) fn check(&self, position: u64) -> Option<Result<()>> {
         let state = *self.state.borrow();
         match () {
-            () if state.confirmed >= self.position => Some(Ok(())),
+            () if state.confirmed >= position => Some(Ok(())),
             () if state.isolated => Some(Err(Self::isolated())),
             () => None,
         }
@@ -267,8 +292,7 @@ impl Confirmation {
         }
     }
 
-    async fn wait(mut self) -> Result<()> {
-        let position = self.position;
+    async fn wait(mut self, position: u64) -> Result<()> {
         let settled = self
             .state
             .wait_for(|state| state.confirmed >= position || state.isolated);

@@ -1,32 +1,38 @@
 //! C15: the orderly end of a relay. From its begin on, new streams are refused, and the open ones end
 //! within its span; then notifications are refused.
 //!
-//! A drain begins once. A later request for one changes nothing.
+//! A drain begins once. A later request may bring its end forward, and never puts it off.
 
 use std::{
     sync::{
-        OnceLock,
-        atomic::{AtomicBool, Ordering},
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
 
 use super::Relay;
 use crate::{
+    base::{
+        clock::{Tick, nanos},
+        sync::lock,
+    },
     error::{Error, ErrorKind, Result},
     types::Drain,
 };
 
 /// The state of a relay's drain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct DrainState {
     /// The span without a stated one.
     default_span: Duration,
-    /// Read by each stream at each poll.
-    drain: OnceLock<Drain>,
-    began: CancellationToken,
+    drain: Mutex<Option<Drain>>,
+    /// Copies in nanoseconds, which each stream reads at each poll; [`Tick::NEVER`] before the begin.
+    began: AtomicU64,
+    span: AtomicU64,
+    changes: watch::Sender<()>,
     refuses_notifications: AtomicBool,
 }
 
@@ -39,33 +45,57 @@ impl DrainState {
     pub(super) fn new(default_span: Duration) -> Self {
         Self {
             default_span,
-            ..Self::default()
+            drain: Mutex::default(),
+            began: AtomicU64::new(Tick::NEVER.as_nanos()),
+            span: AtomicU64::default(),
+            changes: watch::Sender::default(),
+            refuses_notifications: AtomicBool::default(),
         }
     }
 
     /// Returns the drain, once it has begun.
     pub(super) fn get(&self) -> Option<Drain> {
-        self.drain.get().copied()
+        let began = Tick::from_nanos(self.began.load(Ordering::Acquire));
+        (began != Tick::NEVER).then(|| Drain {
+            began,
+            span: Duration::from_nanos(self.span.load(Ordering::Acquire)),
+        })
+    }
+
+    /// Begins the drain, or brings its end forward. Returns whether something has changed.
+    fn set(&self, span: Option<Duration>, now: Tick) -> bool {
+        let span = span.unwrap_or(self.default_span);
+        let mut drain = lock(&self.drain);
+        let changed = match *drain {
+            None => Drain { began: now, span },
+            Some(known) if now + span < known.began + known.span => Drain {
+                began: known.began,
+                span: (now + span).since(known.began),
+            },
+            Some(_) => return false,
+        };
+        *drain = Some(changed);
+        self.span.store(nanos(changed.span), Ordering::Release);
+        self.began
+            .store(changed.began.as_nanos(), Ordering::Release);
+        true
     }
 }
 
 impl Relay {
     /// Ends all streams with a Goodbye, within [`RelayConfig::drain`](super::RelayConfig::drain);
-    /// new ones are refused.
+    /// new ones are refused. Brings the end of a drain forward that has begun with a longer span.
     pub fn drain(&self) {
         self.drain_over(None);
     }
 
-    /// Does the same within this span; `None` is the setting.
+    /// Does the same within this span from now on; `None` is the setting.
     pub(crate) fn drain_over(&self, span: Option<Duration>) {
         let state = &self.shared.drain;
-        let drain = Drain {
-            began: self.shared.clock.now(),
-            span: span.unwrap_or(state.default_span),
-        };
-        let _ = state.drain.set(drain);
-        state.began.cancel();
-        self.shared.hub.wake_all();
+        if state.set(span, self.shared.clock.now()) {
+            state.changes.send_replace(());
+            self.shared.hub.wake_all();
+        }
     }
 
     /// Returns the drain, once it has begun.
@@ -77,25 +107,35 @@ impl Relay {
         self.drain_state().is_some()
     }
 
-    /// Returns a token that is cancelled when a drain begins.
-    pub(crate) fn drain_began(&self) -> CancellationToken {
-        self.shared.drain.began.clone()
+    /// Waits until a drain begins, or until its end is brought forward; changes before this call are
+    /// not seen.
+    pub(crate) fn drain_changes(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut changes = self.shared.drain.changes.subscribe();
+        async move {
+            // The sender lives as long as the relay.
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// Waits until a drain has begun.
+    pub(crate) async fn drain_began(&self) {
+        let changes = self.drain_changes();
+        if !self.is_draining() {
+            changes.await;
+        }
     }
 
     /// Waits until the span of the drain is over, or no stream is left; `watchers` counts those that
     /// are not of subscribers. Returns at once if no drain has begun.
     pub(crate) async fn all_streams_told(&self, watchers: impl Fn() -> u64 + Send + Sync) {
-        let Some(drain) = self.drain_state() else {
-            return;
-        };
-        let end = self.shared.clock.instant(drain.began + drain.span);
-        let none_left = async {
-            while self.shared.hub.stats().subscriptions > 0 || watchers() > 0 {
-                tokio::time::sleep(CHECK_INTERVAL).await;
+        while let Some(drain) = self.drain_state() {
+            let is_over = self.shared.clock.now() >= drain.began + drain.span;
+            let none_left = self.shared.hub.stats().subscriptions == 0 && watchers() == 0;
+            if is_over || none_left {
+                return;
             }
-        };
-        // An error means that streams are left: each of them has its Goodbye now.
-        let _ = tokio::time::timeout_at(end, none_left).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
     }
 
     /// Refuses the notifications of clients from now on.

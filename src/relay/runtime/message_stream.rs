@@ -90,9 +90,9 @@ impl<S: WakeSink + Default + Unpin> Stream for MessageStream<S> {
         let message = std::task::ready!(poll_stream(&mut this.timer, cx, |now, waker| {
             let drain = state.get();
             match stream.next_into(now, drain, waker, sink) {
-                // Read again after the waker is registered: a drain that began before did not wake
-                // this task.
-                StreamAction::Wait(_) if drain.is_none() && state.get().is_some() => {
+                // Read again after the waker is registered: a change before it did not wake this
+                // task.
+                StreamAction::Wait(_) if state.get() != drain => {
                     stream.next_into(now, state.get(), waker, sink)
                 }
                 action => action,

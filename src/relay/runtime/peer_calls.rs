@@ -2,7 +2,7 @@
 //!
 //! Knows no broker: the task that has the broker's client takes the calls and completes them.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -35,19 +35,19 @@ pub(crate) struct PeerCall {
 /// Answers the requests of other relays.
 #[async_trait]
 pub(crate) trait PeerService: Send + Sync {
-    /// Returns the reply to a request; `None` if it breaks a rule, which was logged.
-    async fn answer(&self, request: Bytes) -> Option<Bytes>;
+    /// Returns the answer to a request.
+    async fn answer(&self, call: Call) -> Answer;
 }
 
-/// The replies of all relays to one request.
+/// The relays that have not replied to one of several requests. They are not asked again, so that
+/// their silence costs the caller one wait.
 #[derive(Debug, Default)]
-pub(crate) struct PeerAnswers {
-    pub(crate) answers: Vec<(PeerStats, Answer)>,
-    /// The ids of the relays that did not reply.
-    pub(crate) unanswered: Vec<String>,
+pub(crate) struct SilentRelays {
+    pub(crate) ids: BTreeSet<String>,
+    lives: BTreeSet<LifeId>,
 }
 
-/// Calls that the task has not taken yet. A further one counts as not answered.
+/// Calls that the task has not taken yet. A further one waits for a place.
 pub(super) const WAITING_CALLS: usize = 256;
 
 impl Relay {
@@ -61,12 +61,18 @@ impl Relay {
         ask(calls, life, request.encode_to_vec().into(), within).await
     }
 
-    /// Sends a request to all other relays of the cluster. A relay alone has none.
+    /// Sends a request to all other relays of the cluster but the silent ones, and adds those that do
+    /// not answer to these. A relay alone has no others.
     ///
     /// # Cancel safety
     /// As [`Relay::ask`].
-    pub(crate) async fn ask_all(&self, call: Call, within: Duration) -> PeerAnswers {
-        self.shared.ask_all(call, within).await
+    pub(crate) async fn ask_all(
+        &self,
+        call: Call,
+        within: Duration,
+        silent: &mut SilentRelays,
+    ) -> Vec<(PeerStats, Answer)> {
+        self.shared.ask_all(call, within, silent).await
     }
 
     /// Returns what this relay states about itself.
@@ -114,28 +120,33 @@ impl Relay {
 }
 
 impl RelayInner {
-    /// Sends a request to all other relays of the cluster.
-    pub(super) async fn ask_all(&self, call: Call, within: Duration) -> PeerAnswers {
-        let (asked, unanswered) = self.asked_peers();
-        let mut all = PeerAnswers {
-            answers: Vec::new(),
-            unanswered,
-        };
+    /// Sends a request to all other relays of the cluster but the silent ones.
+    pub(super) async fn ask_all(
+        &self,
+        call: Call,
+        within: Duration,
+        silent: &mut SilentRelays,
+    ) -> Vec<(PeerStats, Answer)> {
+        let (mut asked, missing) = self.asked_peers();
+        silent.ids.extend(missing);
+        asked.retain(|peer| !silent.lives.contains(&peer.life));
         let Some(cluster) = self.cluster.as_ref().filter(|_| !asked.is_empty()) else {
-            return all;
+            return Vec::new();
         };
         let request = PeerRequest { call: Some(call) };
         let request = Bytes::from(request.encode_to_vec());
         let ask_one = |peer: &PeerStats| ask(&cluster.calls, peer.life, request.clone(), within);
         let answers = join_all(asked.iter().map(ask_one)).await;
+        let mut all = Vec::new();
         for (peer, answer) in asked.into_iter().zip(answers) {
             match answer {
-                Some(answer) => all.answers.push((peer, answer)),
-                None => all.unanswered.push(peer.status.relay_id.to_string()),
+                Some(answer) => all.push((peer, answer)),
+                None => {
+                    silent.ids.insert(peer.status.relay_id.to_string());
+                    silent.lives.insert(peer.life);
+                }
             }
         }
-        all.unanswered.sort_unstable();
-        all.unanswered.dedup();
         all
     }
 
@@ -145,8 +156,9 @@ impl RelayInner {
             page_size: 1,
             page_token: queue.to_string(),
         });
-        let others = self.ask_all(call, Duration::from_secs(1)).await;
-        others.answers.iter().any(|(_, answer)| {
+        let mut silent = SilentRelays::default();
+        let others = self.ask_all(call, Duration::from_secs(1), &mut silent);
+        others.await.iter().any(|(_, answer)| {
             let Answer::Queues(page) = answer else {
                 return false;
             };
@@ -189,8 +201,11 @@ async fn ask(
         request,
         reply,
     };
-    calls.try_send(call).ok()?;
-    let bytes = tokio::time::timeout(within, answered).await.ok()?.ok()?;
+    let sent = async {
+        calls.send(call).await.ok()?;
+        answered.await.ok()
+    };
+    let bytes = tokio::time::timeout(within, sent).await.ok()??;
     // A reply that breaks a rule is none.
     peer_reply_from_wire(&bytes).ok()?
 }

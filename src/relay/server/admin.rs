@@ -2,7 +2,7 @@
 //!
 //! A page of a list is bounded in bytes, and concurrent answers in number.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use tonic::{Request, Response, Status, async_trait};
 
@@ -17,7 +17,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     relay::{
         auth::{Action, Target},
-        runtime::Relay,
+        runtime::{Relay, SilentRelays},
     },
     types::{Limits, QueueAddress, Selector},
     wire::{checked_span, proto, to_status},
@@ -58,12 +58,11 @@ impl AdminService {
             token => Some(stream_id(token).ok_or_else(bad_token)?),
         };
         let mut page = Page::new(PageLimits::of_client(count));
-        let mut unanswered = BTreeSet::new();
+        let mut silent = SilentRelays::default();
         // As for queues: the token names a listener that the caller may see.
         let (mut last, mut is_full) = (None, false);
         while may_see_any(requester) && !is_full {
-            let (part, silent) = all_listeners(&self.relay, after, count + 1).await;
-            unanswered.extend(silent);
+            let part = all_listeners(&self.relay, after, count + 1, &mut silent).await;
             after = part
                 .entries
                 .last()
@@ -84,7 +83,7 @@ impl AdminService {
         Ok(proto::ListListenersResponse {
             listeners: page.into_entries(),
             next_page_token: last.filter(|_| is_full).unwrap_or_default(),
-            unanswered_relays: unanswered.into_iter().collect(),
+            unanswered_relays: silent.ids.into_iter().collect(),
         })
     }
 
@@ -107,13 +106,12 @@ impl AdminService {
             false => QUEUES.max(count + 1),
         };
         let mut page = Page::new(PageLimits::of_client(count));
-        let mut unanswered = BTreeSet::new();
+        let mut silent = SilentRelays::default();
         // The token of the next page is the last queue of this one: never a queue that the caller
         // may not see.
         let (mut last, mut is_full) = (None, false);
         while let Some(start) = requester.seek_queue(&from).filter(|_| !is_full) {
-            let (part, silent) = all_queues(&self.relay, &start, batch).await;
-            unanswered.extend(silent);
+            let part = all_queues(&self.relay, &start, batch, &mut silent).await;
             let Some(end) = part.entries.last().map(Entry::key) else {
                 break;
             };
@@ -134,7 +132,7 @@ impl AdminService {
         Ok(proto::ListQueuesResponse {
             queues: page.into_entries(),
             next_page_token: last.filter(|_| is_full).unwrap_or_default(),
-            unanswered_relays: unanswered.into_iter().collect(),
+            unanswered_relays: silent.ids.into_iter().collect(),
         })
     }
 }
@@ -161,7 +159,7 @@ impl proto::admin_server::Admin for AdminService {
         let requester = self.access.requester(request.extensions())?;
         if request.get_ref().page_size == 1 && sees_all_queues(&requester) {
             // A small answer without a search.
-            let page = self.queues(request.get_ref(), &requester).await;
+            let page = in_time(self.queues(request.get_ref(), &requester)).await;
             return page.map(Response::new).map_err(to_status);
         }
         let permit = self.answers.permit(request.extensions()).await?;
@@ -196,7 +194,7 @@ impl proto::admin_server::Admin for AdminService {
         // Before it begins: the end of the relay must not be without a trace.
         requester.record("drain", Target::Relay, "");
         tracing::info!(?span, "a caller drains the relay");
-        self.relay.drain_over(span.filter(|span| !span.is_zero()));
+        self.relay.drain_over(span);
         Ok(Response::new(proto::DrainResponse {}))
     }
 }

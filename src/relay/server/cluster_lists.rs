@@ -8,7 +8,11 @@ use super::{
 };
 use crate::{
     coordination::flag::{Flags, WatchersQuery},
-    relay::{hub::SubscriptionId, link::PeerStats, runtime::Relay},
+    relay::{
+        hub::SubscriptionId,
+        link::PeerStats,
+        runtime::{Relay, SilentRelays},
+    },
     types::Limits,
     wire::{
         link::{peer_reply::Answer, peer_request::Call},
@@ -19,19 +23,20 @@ use crate::{
 /// A list waits no longer than this for the other relays.
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// Returns the first queues whose addresses are not before `from`, and the ids of the relays that
-/// did not answer.
+/// Returns the first queues whose addresses are not before `from`. The relays that do not answer are
+/// added to the silent ones.
 pub(super) async fn all_queues(
     relay: &Relay,
     from: &str,
     count: usize,
-) -> (Part<proto::Queue>, Vec<String>) {
+    silent: &mut SilentRelays,
+) -> Part<proto::Queue> {
     let own = own_queues(relay, from, PageLimits::of_client(count)).await;
     let call = Call::Queues(proto::ListQueuesRequest {
         page_size: size(count),
         page_token: from.to_owned(),
     });
-    merged(relay, call, own, |answer| match answer {
+    merged(relay, call, own, silent, |answer| match answer {
         Answer::Queues(page) => Some((page.queues, page.next_page_token)),
         _ => None,
     })
@@ -43,13 +48,14 @@ pub(super) async fn all_listeners(
     relay: &Relay,
     after: Option<SubscriptionId>,
     count: usize,
-) -> (Part<proto::Listener>, Vec<String>) {
+    silent: &mut SilentRelays,
+) -> Part<proto::Listener> {
     let own = own_listeners(relay, after, PageLimits::of_client(count)).await;
     let call = Call::Listeners(proto::ListListenersRequest {
         page_size: size(count),
         page_token: after.map(stream_token).unwrap_or_default(),
     });
-    merged(relay, call, own, |answer| match answer {
+    merged(relay, call, own, silent, |answer| match answer {
         Answer::Listeners(page) => Some((page.listeners, page.next_page_token)),
         _ => None,
     })
@@ -61,7 +67,8 @@ pub(super) async fn all_watchers(
     relay: &Relay,
     flags: &Flags,
     query: &WatchersQuery,
-) -> (Part<proto::FlagWatcher>, Vec<String>) {
+    silent: &mut SilentRelays,
+) -> Part<proto::FlagWatcher> {
     let own = own_watchers(flags, query, PageLimits::of_client(query.count)).await;
     let token = |(flag, listener): &(_, _)| format!("{flag}/{listener}");
     let call = Call::FlagWatchers(proto::ListFlagWatchersRequest {
@@ -74,7 +81,7 @@ pub(super) async fn all_watchers(
         page_size: size(query.count),
         page_token: query.after.as_ref().map(token).unwrap_or_default(),
     });
-    merged(relay, call, own, |answer| match answer {
+    merged(relay, call, own, silent, |answer| match answer {
         Answer::FlagWatchers(page) => Some((page.watchers, page.next_page_token)),
         _ => None,
     })
@@ -137,21 +144,21 @@ async fn merged<T: super::pages::Entry>(
     relay: &Relay,
     call: Call,
     own: Part<T>,
+    silent: &mut SilentRelays,
     read: impl Fn(Answer) -> Option<(Vec<T>, String)>,
-) -> (Part<T>, Vec<String>) {
-    let others = relay.ask_all(call, WITHIN).await;
-    let mut unanswered = others.unanswered;
+) -> Part<T> {
+    let others = relay.ask_all(call, WITHIN, silent).await;
     let mut parts = vec![own];
-    for (peer, answer) in others.answers {
+    for (peer, answer) in others {
         match read(answer) {
             Some((entries, next)) => parts.push(Part {
                 more: !next.is_empty() && !entries.is_empty(),
                 entries,
             }),
-            None => unanswered.push(peer.status.relay_id.to_string()),
+            None => _ = silent.ids.insert(peer.status.relay_id.to_string()),
         }
     }
-    (Part::merge(parts), unanswered)
+    Part::merge(parts)
 }
 
 /// Returns the size of a page that another relay accepts.

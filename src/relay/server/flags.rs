@@ -11,7 +11,6 @@ use std::{
 use futures_core::{Stream, future::BoxFuture};
 use prost::Message as _;
 use prost_types::Timestamp;
-use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Request, Response, Status, async_trait, metadata::MetadataValue};
 
 use super::{
@@ -32,7 +31,7 @@ use crate::{
     error::Result,
     relay::{
         auth::{Action, Target},
-        runtime::{Relay, poll_stream},
+        runtime::{Relay, SilentRelays, poll_stream},
     },
     types::{FlagName, FlagState, LeashOptions, ListenerId, StreamLifecycle, UnleashOptions},
     wire::{
@@ -65,8 +64,8 @@ pub(crate) struct WatchResponses {
     /// Reads the store until the current state is known; `None` afterwards.
     settling: Option<BoxFuture<'static, Result<()>>>,
     relay: Relay,
-    /// `None` once the drain has begun.
-    drain_begins: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// The next change of the relay's drain.
+    drain_changes: BoxFuture<'static, ()>,
     timer: Timer,
 }
 
@@ -120,7 +119,7 @@ impl FlagsService {
             stream: Some(WatchStream::new(watch, lifecycle)),
             guard: requester.guard(|| Needs::Flag(flag)),
             settling: Some(settling),
-            drain_begins: Some(Box::pin(self.relay.drain_began().cancelled_owned())),
+            drain_changes: Box::pin(self.relay.drain_changes()),
             relay: self.relay.clone(),
             timer: Timer::new(self.clock),
         };
@@ -184,8 +183,10 @@ impl FlagsService {
             after: None,
             max_keys: 0,
         });
-        let others = self.relay.ask_all(call, ELSEWHERE_WITHIN).await;
-        let watchers = others.answers.iter().map(|(_, answer)| match answer {
+        let mut silent = SilentRelays::default();
+        let others = self.relay.ask_all(call, ELSEWHERE_WITHIN, &mut silent);
+        let others = others.await;
+        let watchers = others.iter().map(|(_, answer)| match answer {
             Answer::Acknowledgements(known) => known.watchers,
             _ => 0,
         });
@@ -364,10 +365,8 @@ impl Stream for WatchResponses {
                 return Poll::Ready(Some(Err(to_refusal(error))));
             }
         }
-        if let Some(begins) = &mut this.drain_begins
-            && begins.as_mut().poll(cx).is_ready()
-        {
-            this.drain_begins = None;
+        while this.drain_changes.as_mut().poll(cx).is_ready() {
+            this.drain_changes = Box::pin(this.relay.drain_changes());
         }
         let Some(stream) = &mut this.stream else {
             return Poll::Ready(None);

@@ -4,8 +4,6 @@
 //! checked like a client's.
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use prost::Message as _;
 use tonic::Status;
 
 use super::{
@@ -23,10 +21,10 @@ use crate::{
     types::FlagName,
     wire::{
         link::{
-            AcknowledgementsRequest, AcknowledgementsResponse, Done, PeerReply, TimersRequest,
+            AcknowledgementsRequest, AcknowledgementsResponse, Done, TimersRequest,
             peer_reply::Answer, peer_request::Call,
         },
-        peer_failure, peer_request_from_wire, proto, report_from_wire, timers_from_wire,
+        peer_failure, proto, report_from_wire, timers_from_wire,
     },
 };
 
@@ -42,17 +40,8 @@ const MAX_KEYS: usize = 7_000;
 
 #[async_trait]
 impl PeerService for RelayPeers {
-    async fn answer(&self, request: Bytes) -> Option<Bytes> {
-        let answer = match peer_request_from_wire(&request) {
-            Ok(Some(call)) => Some(self.call(call).await.unwrap_or_else(failed)),
-            // A later version's request.
-            Ok(None) => None,
-            Err(error) => {
-                tracing::debug!(%error, "a request of another relay is dropped");
-                return None;
-            }
-        };
-        Some(PeerReply { answer }.encode_to_vec().into())
+    async fn answer(&self, call: Call) -> Answer {
+        self.call(call).await.unwrap_or_else(failed)
     }
 }
 

@@ -62,7 +62,7 @@ pub(crate) struct NotifyResponses {
     requests: NotifyRequests,
     /// A response that is delayed so that the wake-ups are sent first.
     delayed: Option<proto::NotifyResponse>,
-    /// Made with the first answer that waits for its confirmation.
+    /// `None` where no answer waits for a confirmation.
     unconfirmed: Option<Unconfirmed>,
     turn: ReusableBoxFuture<'static, ()>,
     /// The publisher had no request in flight at the last poll.
@@ -110,13 +110,15 @@ impl proto::relay_server::Relay for RelayService {
         let requester = self.access.requester(request.extensions())?;
         let end = request.extensions().get::<ConnectionEnd>();
         let end = end.map_or_else(|| self.draining.clone(), |end| end.0.clone());
+        let confirmations = self.relay.confirmations();
+        let unconfirmed = |confirmations| Unconfirmed::new(self.relay.clock(), confirmations);
         Ok(Response::new(NotifyResponses {
             relay: self.relay.clone(),
             guard: requester.guard(|| Needs::Some(Action::Notify)),
             unchecked: 0,
             requests: NotifyRequests::of(request),
             delayed: None,
-            unconfirmed: None,
+            unconfirmed: confirmations.map(unconfirmed),
             stopping: false,
             failure: None,
             turn: ReusableBoxFuture::new(tokio::task::yield_now()),
@@ -268,7 +270,7 @@ impl NotifyResponses {
     }
 
     /// There is no request, or no further one is read. A publisher's stream has no Goodbye: it ends
-    /// with OK when all requests are answered.
+    /// when all requests are answered, with UNAVAILABLE where the relay drains, else with OK.
     fn wait(
         &mut self,
         cx: &mut Context<'_>,
@@ -280,7 +282,12 @@ impl NotifyResponses {
         if self.poll_revoked(cx).is_ready() {
             return Poll::Ready(None);
         }
-        self.stopping = self.stopping || self.ending.as_mut().poll(cx).is_ready();
+        if !self.stopping && self.ending.as_mut().poll(cx).is_ready() {
+            self.stopping = true;
+            if self.relay.is_draining() {
+                self.failure = Some(Status::unavailable("the relay is shutting down"));
+            }
+        }
         match self.unconfirmed.as_ref().is_none_or(Unconfirmed::is_empty) && self.stopping {
             true => Poll::Ready(self.failure.take().map(Err)),
             false => Poll::Pending,
@@ -318,17 +325,11 @@ impl Stream for NotifyResponses {
             match Pin::new(&mut self.requests).poll_next(cx) {
                 Poll::Ready(Some(Ok(request))) => {
                     let response = self.response(request);
-                    // A refused request has counted nothing, and keeps its place only.
-                    let confirmation = match response.error {
-                        None => self.relay.confirmation(),
-                        Some(_) => None,
-                    };
-                    let in_order = self.unconfirmed.as_ref().is_some_and(|all| !all.is_empty());
-                    if confirmation.is_some() || in_order {
-                        let clock = self.relay.clock();
-                        let make = || Unconfirmed::new(clock);
-                        let unconfirmed = self.unconfirmed.get_or_insert_with(make);
-                        unconfirmed.push(response, confirmation);
+                    let position = self.relay.counted_position();
+                    if let Some(unconfirmed) = &mut self.unconfirmed {
+                        // A refused request has counted nothing, and keeps its place only.
+                        let counted = response.error.is_none();
+                        unconfirmed.push(response, counted.then_some(position));
                         continue;
                     }
                     return self.answer(response, cx);

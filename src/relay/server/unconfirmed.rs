@@ -1,7 +1,8 @@
 //! The answers of a publisher's stream that wait until their causes are confirmed in the cluster
 //! (C8). A relay without a cluster has none.
 //!
-//! Answers keep the order of their requests. At most [`MOST`] wait; then no further request is read.
+//! Answers keep the order of their requests. At most [`MOST_ANSWERS`] wait, with at most
+//! [`MOST_NOTIFICATIONS`]; then no further request is read.
 
 use std::{
     collections::VecDeque,
@@ -13,13 +14,16 @@ use tokio_util::sync::ReusableBoxFuture;
 use crate::{
     base::clock::{Clock, Tick, Timer},
     error::Error,
-    relay::runtime::{CONFIRMED_WITHIN, Confirmation},
+    relay::runtime::{CONFIRMED_WITHIN, Confirmations},
     wire::{proto, to_answer},
 };
 
 /// The waiting answers of one stream.
 pub(super) struct Unconfirmed {
     answers: VecDeque<Waiting>,
+    /// The notifications of these answers.
+    notifications: usize,
+    confirmations: Confirmations,
     timer: Timer,
     change: ReusableBoxFuture<'static, ()>,
     /// `change` waits for the state that was read last.
@@ -28,39 +32,42 @@ pub(super) struct Unconfirmed {
 
 struct Waiting {
     answer: proto::NotifyResponse,
-    /// `None`: it waits for the answers before it only.
-    confirmation: Option<Confirmation>,
+    /// Its causes are before this position in the hub's list. `None`: it has counted nothing, and
+    /// waits for the answers before it only.
+    position: Option<u64>,
     until: Tick,
 }
 
-/// Answers that wait at one time. A confirmation takes about a round trip to the broker.
-pub(super) const MOST: usize = 256;
+/// Answers that wait at one time. A confirmation takes about a round trip to the broker, and after
+/// a burst a millisecond more.
+const MOST_ANSWERS: usize = 2_048;
+/// Their notifications: they bound the memory of large requests.
+const MOST_NOTIFICATIONS: usize = 16_384;
 
 impl Unconfirmed {
-    pub(super) fn new(clock: Clock) -> Self {
+    pub(super) fn new(clock: Clock, confirmations: Confirmations) -> Self {
         Self {
             answers: VecDeque::new(),
+            notifications: 0,
+            confirmations,
             timer: Timer::new(clock),
             change: ReusableBoxFuture::new(std::future::pending()),
             waits: false,
         }
     }
 
-    pub(super) fn push(
-        &mut self,
-        answer: proto::NotifyResponse,
-        confirmation: Option<Confirmation>,
-    ) {
+    pub(super) fn push(&mut self, answer: proto::NotifyResponse, position: Option<u64>) {
         let until = self.timer.now() + CONFIRMED_WITHIN;
+        self.notifications += answer.accepted.len();
         self.answers.push_back(Waiting {
             answer,
-            confirmation,
+            position,
             until,
         });
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.answers.len() >= MOST
+        self.answers.len() >= MOST_ANSWERS || self.notifications >= MOST_NOTIFICATIONS
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -77,15 +84,15 @@ impl Unconfirmed {
             let Some(front) = self.answers.front() else {
                 return Poll::Ready(None);
             };
-            let Some(confirmation) = &front.confirmation else {
-                return Poll::Ready(self.answers.pop_front().map(|front| front.answer));
+            let Some(position) = front.position else {
+                return Poll::Ready(self.pop());
             };
             if !self.waits {
                 // Registered before the state is read.
-                self.change.set(confirmation.changed());
+                self.change.set(self.confirmations.changed());
                 self.waits = true;
             }
-            let result = match confirmation.check() {
+            let result = match self.confirmations.check(position) {
                 Some(result) => result,
                 None if self.change.poll(cx).is_ready() => {
                     self.waits = false;
@@ -97,15 +104,21 @@ impl Unconfirmed {
                     if self.timer.now() < until {
                         continue;
                     }
-                    Err(Confirmation::late())
+                    Err(Confirmations::late())
                 }
             };
-            let answer = self.answers.pop_front().map(|front| front.answer);
+            let answer = self.pop();
             return Poll::Ready(match result {
                 Ok(()) => answer,
                 Err(error) => Some(refusal(&error)),
             });
         }
+    }
+
+    fn pop(&mut self) -> Option<proto::NotifyResponse> {
+        let front = self.answers.pop_front()?;
+        self.notifications -= front.answer.accepted.len();
+        Some(front.answer)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use reveille::Client;
+use reveille::{Client, WakeReason};
 use tonic::{Request, Streaming, client::Grpc, codegen::http::uri::PathAndQuery};
 use tonic_prost::ProstCodec;
 
@@ -113,6 +113,35 @@ async fn what_is_confirmed_while_a_relay_is_stopped_is_told_there_when_it_goes_o
     all_are_told(&witnesses[0], &all, resumed, CUT_OFF).await;
     let after = figure(admin, isolations).await;
     assert_eq!(after - before, 1, "it was degraded when it went on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_stopped_relay_missed_while_its_connection_was_cut_is_told_there_when_it_goes_on() {
+    let (fleet, wire) = Fleet::start_with_a_wire().await;
+    let queues = names("cut", QUEUES);
+    let witnesses = witnesses(&fleet, &queues).await;
+    let urls = [fleet.relays[1].url(), fleet.relays[2].url()].join(",");
+    let client = Client::new(&urls).expect("URLs");
+    fleet.relays[0].freeze().await;
+    // From here on no message waits for it in a socket.
+    wire.cut();
+    let publishing = tokio::spawn(publish(client, queues, PAUSE));
+    tokio::time::sleep(STOPPED).await;
+    wire.mend();
+    let resumed = Instant::now();
+    fleet.relays[0].resume().await;
+    let all = publishing.await.expect("no panic");
+    for other in &witnesses[1..] {
+        all_are_told(other, &all, all[0].began, HEARD).await;
+    }
+    // Its client waits for at most 2 s before it connects again.
+    let bound = CUT_OFF + Duration::from_secs(2);
+    all_are_told(&witnesses[0], &all, resumed, bound).await;
+    let missed = all.iter().filter(|one| one.confirmed < resumed);
+    for one in missed {
+        let told = witnesses[0].told(&one.queue, one.began).await;
+        assert_eq!(told.reason, WakeReason::CatchUp, "{one:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

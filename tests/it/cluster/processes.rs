@@ -7,7 +7,7 @@ use reveille::{Client, Notification, PublisherOptions, Subscription, WakeReason}
 
 use crate::{
     binary::Binary,
-    support::{listening, nats::NatsServer, queue, within, woken},
+    support::{Wire, listening, nats::NatsServer, queue, within, woken},
 };
 
 /// Three relays on one store, and a client of all of them.
@@ -25,14 +25,28 @@ impl Fleet {
 
     /// Starts the relays with further arguments.
     pub(super) async fn start_with(further: &[&str]) -> Self {
-        let home = tempfile::tempdir().expect("a directory");
-        let store = format!("sqlite:{}", home.path().join("flags.db").display());
         let broker = NatsServer::start();
         let url = broker.url();
+        Self::on(broker, [&url, &url, &url], further).await
+    }
+
+    /// Starts the relays; the first one reaches the broker by a wire.
+    pub(super) async fn start_with_a_wire() -> (Self, Wire) {
+        let broker = NatsServer::start();
+        let wire = Wire::to(([127, 0, 0, 1], broker.port()).into()).await;
+        let (by_wire, url) = (format!("nats://{}", wire.address()), broker.url());
+        let fleet = Self::on(broker, [&by_wire, &url, &url], &[]).await;
+        (fleet, wire)
+    }
+
+    /// Starts a relay for each URL of the broker.
+    async fn on(broker: NatsServer, urls: [&str; 3], further: &[&str]) -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let store = format!("sqlite:{}", home.path().join("flags.db").display());
         let mut relays = Vec::new();
-        for number in 0..3 {
+        for (number, url) in urls.into_iter().enumerate() {
             let id = format!("relay-{number}");
-            let arguments = ["--store", &store, "--cluster", &url, "--relay-id", &id];
+            let arguments = ["--store", &store, "--cluster", url, "--relay-id", &id];
             relays.push(Binary::serve_with(&[&arguments, further].concat(), &[]).await);
         }
         let urls: Vec<String> = relays.iter().map(Binary::url).collect();

@@ -1,7 +1,5 @@
 //! The lists of flags and of their watchers, without what the caller may not see.
 
-use std::collections::BTreeSet;
-
 use super::FlagsService;
 use crate::{
     base::clock::wall,
@@ -9,6 +7,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     relay::{
         auth::{Action, Target},
+        runtime::SilentRelays,
         server::{
             admin::page_size,
             cluster_lists::all_watchers,
@@ -106,12 +105,11 @@ impl FlagsService {
             return Ok(proto::ListFlagWatchersResponse::default());
         }
         let mut page = Page::new(PageLimits::of_client(count));
-        let mut unanswered = BTreeSet::new();
+        let mut silent = SilentRelays::default();
         // The token names the last watcher of the page, which the caller may see.
         let (mut last, mut is_full) = (None, false);
         while !is_full {
-            let (part, silent) = all_watchers(&self.relay, &self.flags, &query).await;
-            unanswered.extend(silent);
+            let part = all_watchers(&self.relay, &self.flags, &query, &mut silent).await;
             let end = part.entries.last().map(Entry::key);
             query.after = end.and_then(|(flag, listener)| names(&flag, &listener));
             for entry in part.entries {
@@ -132,7 +130,7 @@ impl FlagsService {
         Ok(proto::ListFlagWatchersResponse {
             watchers: page.into_entries(),
             next_page_token: last.filter(|_| is_full).unwrap_or_default(),
-            unanswered_relays: unanswered.into_iter().collect(),
+            unanswered_relays: silent.ids.into_iter().collect(),
         })
     }
 }

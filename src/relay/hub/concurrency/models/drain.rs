@@ -7,13 +7,15 @@
 use super::{
     super::{
         checks::{finds, holds_in},
-        listener::{Listener, NOW, queue},
+        listener::{Listener, NOW, hub, notify, queue},
         mailbox::SubscriptionId,
         worker::{Manner, Worker},
         world::{CLAIM, World, plain},
     },
-    join, resume_after,
+    AT_ONCE, join, resume_after,
 };
+use shuttle::thread;
+
 use crate::{
     base::fault::Fault,
     types::{Report, ReportState},
@@ -87,4 +89,27 @@ fn a_goodbye_loses_nothing() {
 #[test]
 fn a_snapshot_before_the_registration_is_found_after_a_goodbye() {
     finds(goodbye_and_resume, Fault::SnapshotBeforeRegister);
+}
+
+/// A busy listener's stream ends while the relay waits for the timers that it hands over.
+fn close_and_hand_over(fault: Fault) -> Result<(), String> {
+    let hub = hub(64, fault);
+    notify(&hub, "q", &[0], AT_ONCE);
+    let mut busy = Listener::settled(&hub, "a/q", 1);
+    busy.rounds(1);
+    let ending = thread::spawn(move || busy.close(NOW));
+    while hub.stats().subscriptions > 0 || hub.has_deferred_work() {
+        thread::yield_now();
+    }
+    let timer = hub.next_timer();
+    join(ending);
+    match timer {
+        Some(_) => Ok(()),
+        None => Err("the timer of the busy listener was set too late".to_owned()),
+    }
+}
+
+#[test]
+fn a_relay_hands_no_timers_over_before_ended_streams_have_set_theirs() {
+    holds_in(SCHEDULES, close_and_hand_over);
 }

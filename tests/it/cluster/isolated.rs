@@ -1,0 +1,37 @@
+//! One relay loses its link to the broker, while clients that know all relays publish.
+
+use reveille::{Client, Notification, Publisher, PublisherOptions};
+
+use super::processes::Fleet;
+use crate::support::{figure, queue, within};
+
+/// Each begins at any relay, so that it is sure that one begins at each.
+const PUBLISHERS: usize = 24;
+
+async fn notify(publisher: &Publisher, number: usize) {
+    let name = format!("acct/orders-{number}");
+    let notified = publisher.notify(Notification::new(queue(&name)));
+    within("a confirmation", notified).await.expect("confirmed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publisher_of_several_relays_leaves_one_that_cannot_confirm() {
+    let (fleet, wire) = Fleet::start_with_a_wire().await;
+    let mut publishers = Vec::new();
+    for number in 0..PUBLISHERS {
+        let client = Client::new(&fleet.urls()).expect("URLs");
+        let publisher = client.publisher_with(PublisherOptions {
+            name: "tests".to_owned(),
+            ..PublisherOptions::default()
+        });
+        notify(&publisher, number).await;
+        publishers.push(publisher);
+    }
+    let admin = fleet.relays[0].admin();
+    let streams = figure(admin, "reveille_notifications_total").await;
+    assert!(streams > 0, "no publisher began at the first relay");
+    wire.cut();
+    for (number, publisher) in publishers.iter().enumerate() {
+        notify(publisher, number).await;
+    }
+}
