@@ -344,6 +344,10 @@ pub(crate) enum Fault {
     LinkServedDropped,
     /// C8: a publisher is answered when the frame is published.
     LinkAnswerUnconfirmed,
+    /// C15: a relay leaves before its last causes are confirmed.
+    LinkLeavesEarly,
+    /// C15: a relay leaves without the hand-over of its timers.
+    LinkTimersNotHandedOver,
 }
 
 impl Fault {

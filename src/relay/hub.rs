@@ -76,6 +76,7 @@ pub(crate) use self::{
     counters::Epoch,
     cursor_pool::CursorPool,
     cursors::Filled,
+    handed_timers::PendingTimers,
     mailbox::SubscriptionId,
     mailbox::WakeBatch,
     no_subscribers::NearestName,

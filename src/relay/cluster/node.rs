@@ -2,6 +2,7 @@
 //! when the hub has increments; after each call it takes the outputs.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, VecDeque, btree_map::Entry},
     sync::Arc,
     time::Duration,
@@ -22,11 +23,11 @@ use crate::{
             Action, ClusterLink, FrameDraft, LinkConfig, LinkFailure, PeerNotice, PeerStats, Resync,
         },
     },
-    types::{FlagName, cluster::FlagHint},
+    types::{
+        FlagName,
+        cluster::{FlagHint, LifeId},
+    },
 };
-
-#[cfg(test)]
-use crate::types::cluster::LifeId;
 
 /// One relay of a cluster.
 #[derive(Debug)]
@@ -43,6 +44,7 @@ pub(crate) struct ClusterNode {
     /// C14: flags for the next frames.
     flags: BTreeMap<FlagName, FlagHint>,
     outputs: VecDeque<Output>,
+    leaving: Leaving,
     stats: ClusterStats,
     fault: Fault,
 }
@@ -60,7 +62,23 @@ pub(crate) enum Output {
     Notice(PeerNotice),
     /// The relay must end.
     End(LinkFailure),
+    /// C15: the relay has left, and may end. No further output follows. Where its causes were not
+    /// confirmed in time, the other relays are not `told`: they check their groups when they miss
+    /// this relay.
+    Left { told: bool },
 }
+
+/// C15: whether the relay leaves the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    No,
+    /// It waits until its causes are confirmed, until this time at most.
+    Until(Tick),
+    Left,
+}
+
+/// How long the end of a relay waits for the confirmation of its last causes.
+const SETTLED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Totals since the start.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +119,7 @@ impl ClusterNode {
             confirmed_after: None,
             flags: BTreeMap::new(),
             outputs: VecDeque::new(),
+            leaving: Leaving::No,
             stats: ClusterStats::default(),
             fault,
         }
@@ -126,6 +145,7 @@ impl ClusterNode {
         self.stats.refused += u64::from(taken.is_err());
         self.act(now);
         self.send_frame(now);
+        self.leave_if_settled(now);
         taken
     }
 
@@ -140,6 +160,7 @@ impl ClusterNode {
             self.walks.step(&self.hub, now);
         }
         self.send_frame(now);
+        self.leave_if_settled(now);
     }
 
     /// C14: tells the other relays of flags that were written through this one.
@@ -161,7 +182,12 @@ impl ClusterNode {
             true => self.link.frame_due_at().unwrap_or(Tick::NEVER),
             false => Tick::NEVER,
         };
-        self.link.deadline().min(self.walks.due_at()).min(frame)
+        let leaving = match self.leaving {
+            Leaving::Until(at) => at,
+            Leaving::No | Leaving::Left => Tick::NEVER,
+        };
+        let work = self.link.deadline().min(self.walks.due_at()).min(frame);
+        work.min(leaving)
     }
 
     pub(crate) fn next_output(&mut self) -> Option<Output> {
@@ -193,15 +219,26 @@ impl ClusterNode {
         self.link.is_ready(now) && !(self.link.was_connected() && self.link.is_degraded(now))
     }
 
-    /// C15: returns whether all causes so far are confirmed.
+    /// Returns whether all causes so far are confirmed.
     pub(crate) fn is_settled(&self) -> bool {
         !self.has_content() && !self.link.is_in_flight() && !self.hub.has_deferred_work()
     }
 
-    /// C15: sends the last heartbeat.
-    pub(crate) fn leave(&mut self, now: Tick) {
-        self.link.leave(now);
-        self.act(now);
+    /// C15: leaves the cluster as soon as all causes so far are confirmed.
+    pub(crate) fn begin_leaving(&mut self, now: Tick) {
+        if self.leaving == Leaving::No {
+            self.leaving = Leaving::Until(now + SETTLED_WITHIN);
+            self.leave_if_settled(now);
+        }
+    }
+
+    /// C15: returns the lives that can take over timers. The one with the fewest streams is the
+    /// last.
+    pub(crate) fn present_lives(&self, now: Tick) -> Vec<LifeId> {
+        let present = self.peers(now).filter(|peer| !peer.missing && !peer.left);
+        let mut present: Vec<_> = present.collect();
+        present.sort_by_key(|peer| Reverse(peer.status.streams));
+        present.iter().map(|peer| peer.life).collect()
     }
 
     pub(crate) fn peers(&self, now: Tick) -> impl Iterator<Item = PeerStats> {
@@ -264,6 +301,23 @@ impl ClusterNode {
             self.confirmed_position = position;
         }
         self.act(now);
+    }
+
+    /// C15: tells the other relays that this one leaves, after its last frame is confirmed.
+    fn leave_if_settled(&mut self, now: Tick) {
+        let Leaving::Until(at) = self.leaving else {
+            return;
+        };
+        let told = self.is_settled() || planted!(self.fault, LinkLeavesEarly);
+        if !told && now < at {
+            return;
+        }
+        if told {
+            self.link.leave(now);
+            self.act(now);
+        }
+        self.leaving = Leaving::Left;
+        self.outputs.push_back(Output::Left { told });
     }
 
     /// Takes over the link's actions.

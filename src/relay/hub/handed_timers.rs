@@ -17,7 +17,7 @@ use super::{
     timers::Timer,
 };
 use crate::{
-    base::clock::Tick,
+    base::{clock::Tick, fault::planted},
     error::{Error, ErrorKind, Result},
     types::{
         Limits,
@@ -34,6 +34,9 @@ const MOST_DELAY: Duration = Limits::DELAY;
 impl Hub {
     /// Returns the pending timers, queue by queue.
     pub(crate) fn pending_timers(&self) -> PendingTimers {
+        if planted!(self.config.fault, LinkTimersNotHandedOver) {
+            return PendingTimers(VecDeque::new());
+        }
         PendingTimers(self.timers.entries())
     }
 

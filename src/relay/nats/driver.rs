@@ -41,10 +41,9 @@ struct Driver {
     bad_messages: LimitedCounts<1>,
     notices: LimitedCounts<2>,
     leaving: CancellationToken,
+    has_left: bool,
 }
 
-/// How long the end of a relay waits for the confirmation of its last causes.
-const SETTLED_WITHIN: Duration = Duration::from_secs(2);
 /// The delay of a further try after a failure of the store.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// One line a minute tells an operator as much as one for each message.
@@ -75,6 +74,7 @@ impl ClusterDriver {
             bad_messages: LimitedCounts::new(LOG_EVERY),
             notices: LimitedCounts::new(LOG_EVERY),
             leaving: leaving.clone(),
+            has_left: false,
         };
         let scope = Scope::new();
         scope.spawn(reader);
@@ -120,18 +120,10 @@ impl Driver {
                 ended = self.step() => ended?,
             }
         }
-        let settled = async {
-            while !self.runner.is_settled() {
-                self.step().await?;
-            }
-            Ok(())
-        };
-        let settled: std::result::Result<Result<()>, _> =
-            tokio::time::timeout(SETTLED_WITHIN, settled).await;
-        // Otherwise the other relays check their queues when they miss this one.
-        if matches!(settled, Ok(Ok(()))) {
-            self.runner.leave();
-            self.take_outputs()?;
+        self.runner.begin_leaving();
+        self.take_outputs()?;
+        while !self.has_left {
+            self.step().await?;
         }
         self.connection.close().await;
         Ok(())
@@ -187,6 +179,15 @@ impl Driver {
                 Output::Flags(hints) => hints.into_iter().for_each(|hint| self.heard.add(hint)),
                 Output::ReadFlags => self.flags.refresh_soon(),
                 Output::Notice(notice) => self.note(&notice),
+                Output::Left { told } => {
+                    if !told {
+                        tracing::warn!(
+                            "the last wake-ups were not confirmed: the other relays check their \
+                             queues when they miss this one"
+                        );
+                    }
+                    self.has_left = true;
+                }
                 Output::End(LinkFailure::SecondMachine) => {
                     tracing::error!(
                         "another machine runs this life of the relay: it is a copy of this one; \

@@ -178,6 +178,14 @@ impl Relay {
 }
 
 impl RelayInner {
+    /// Returns the lives that can take over the timers of this relay.
+    pub(super) fn present_lives(&self) -> Vec<LifeId> {
+        let cluster = self.cluster.as_ref();
+        cluster.map_or_else(Vec::new, |cluster| {
+            lock(&cluster.node).present_lives(self.clock.now())
+        })
+    }
+
     pub(super) fn cluster_stats(&self) -> Option<(ClusterStats, Vec<PeerStats>)> {
         let cluster = self.cluster.as_ref()?;
         let node = lock(&cluster.node);
@@ -219,14 +227,9 @@ impl ClusterRunner {
         lock(&self.cluster().node).next_output()
     }
 
-    /// Returns whether all causes so far are confirmed (C15).
-    pub(crate) fn is_settled(&self) -> bool {
-        lock(&self.cluster().node).is_settled()
-    }
-
-    /// Sends the last heartbeat (C15).
-    pub(crate) fn leave(&mut self) {
-        self.run(|node, now, _| node.leave(now));
+    /// C15: leaves when all causes so far are confirmed; the last output is [`Output::Left`].
+    pub(crate) fn begin_leaving(&mut self) {
+        self.run(|node, now, _| node.begin_leaving(now));
     }
 
     /// Waits until [`ClusterRunner::on_tick`] has something to do. Cancel safe.

@@ -108,9 +108,7 @@ impl Relay {
 
     /// Returns the lives that are present, the one with the most streams first.
     pub(super) fn present_lives(&self) -> Vec<LifeId> {
-        let (mut present, _) = self.shared.asked_peers();
-        present.sort_by_key(|peer| std::cmp::Reverse(peer.status.streams));
-        present.iter().map(|peer| peer.life).collect()
+        self.shared.present_lives()
     }
 
     /// Takes the calls of this relay, once.

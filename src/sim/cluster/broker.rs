@@ -105,6 +105,13 @@ impl Broker {
     }
 }
 
+impl Port {
+    /// Returns when the newest message of the relay is at its server.
+    pub(super) fn written_at(&self) -> Tick {
+        self.up_at
+    }
+}
+
 impl Content {
     pub(super) fn read(bytes: &Bytes) -> Self {
         let message = cluster_message_from_wire(bytes).expect("a message of a relay");
@@ -125,6 +132,20 @@ impl Content {
 }
 
 impl World {
+    /// Returns how long a request takes from one relay to another one; `None` where it is lost.
+    pub(super) fn request_way(&mut self, from: usize, to: usize) -> Option<Duration> {
+        let unlucky = self.rng.bool();
+        let (sender, receiver) = (&self.broker.ports[from], &self.broker.ports[to]);
+        let drops = self.now < sender.drops_up_until || self.now < receiver.drops_down_until;
+        let cut = sender.cut_up || receiver.cut_down;
+        let away = !sender.connected || !receiver.connected;
+        let unknown = self.now < receiver.interest_from;
+        let apart = sender.server != receiver.server;
+        let lost = cut || away || (drops && unlucky);
+        let lost_between = apart && (unknown || self.is_lost_between());
+        (!lost && !lost_between).then(|| self.way(from) + self.way(to))
+    }
+
     /// A relay's client publishes a message, or drops it while it has no connection.
     pub(super) fn publish(&mut self, relay: usize, bytes: Bytes, content: Rc<Content>) {
         let now = self.now;

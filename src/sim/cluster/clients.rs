@@ -4,7 +4,10 @@
 
 use std::time::Duration;
 
-use super::world::{Event, World};
+use super::{
+    hidden::Hidden,
+    world::{Event, World},
+};
 use crate::{
     base::clock::Tick,
     error::Error,
@@ -27,6 +30,7 @@ pub(super) struct Conn {
     pub(super) reset: bool,
     pub(super) client_gone: bool,
     pub(super) relay_gone: bool,
+    pub(super) hidden: Hidden,
     up_at: Tick,
     down_at: Tick,
 }
@@ -57,6 +61,7 @@ impl World {
             reset: false,
             client_gone: false,
             relay_gone: false,
+            hidden: Hidden::default(),
             up_at: self.now,
             down_at: self.now,
         });

@@ -43,7 +43,7 @@ impl World {
         self.relay_crashes(relay);
     }
 
-    fn be_quiet(&mut self, millis: u64) {
+    pub(super) fn be_quiet(&mut self, millis: u64) {
         self.quiet_until = self.now + Duration::from_millis(millis);
     }
 

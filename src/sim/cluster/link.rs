@@ -141,6 +141,7 @@ impl World {
                 Output::End(failure) => {
                     self.violate(|| format!("C2: relay {relay} ends: {failure:?}"));
                 }
+                Output::Left { told } => self.leaves(relay, told),
                 Output::Flags(_) | Output::ReadFlags | Output::Notice(_) => {}
             }
         }

@@ -98,10 +98,11 @@ impl World {
             return;
         }
         let held = std::mem::take(&mut listener.workers);
-        for (message, _) in held.values().filter_map(|worker| worker.holding) {
-            self.excused.insert(message);
-        }
+        let held: Vec<_> = held.values().filter_map(|worker| worker.holding).collect();
+        self.excused
+            .extend(held.iter().map(|(message, _)| *message));
         if let Some(conn) = self.listeners[number].conn.take() {
+            self.conns[conn].hidden.held_by_dead(held);
             self.drop_conn(conn);
         }
         self.log.note(self.now, "listener dies", &[number as u64]);

@@ -101,6 +101,8 @@ pub(super) enum Trouble {
     Clone,
     /// A relay dies while a group has no members at another one, and some return there later.
     EmptyGroup,
+    /// A relay ends in good order (C15).
+    Drain,
     Pause,
     /// A stream breaks, or its client does not read.
     StreamBreak,
@@ -131,6 +133,7 @@ impl Trouble {
         Self::DeathInBreak,
         Self::Clone,
         Self::EmptyGroup,
+        Self::Drain,
         Self::Pause,
         Self::StreamBreak,
         Self::SlowReader,
@@ -160,6 +163,7 @@ impl Trouble {
             Self::DeathInBreak => "DeathInBreak",
             Self::Clone => "Clone",
             Self::EmptyGroup => "EmptyGroup",
+            Self::Drain => "Drain",
             Self::Pause => "Pause",
             Self::StreamBreak => "StreamBreak",
             Self::SlowReader => "SlowReader",
@@ -188,6 +192,7 @@ impl Trouble {
                 | Self::MetLate
                 | Self::DeathInBreak
                 | Self::EmptyGroup
+                | Self::Drain
         )
     }
 
@@ -198,6 +203,7 @@ impl Trouble {
                 | Self::MetLate
                 | Self::DeathInBreak
                 | Self::EmptyGroup
+                | Self::Drain
                 | Self::Crash
         );
         composite || self.needs_two_servers()
@@ -260,7 +266,7 @@ impl Plan {
             troubles,
             work_gap: if sparse { 8_000 } else { 600 },
             trouble_gap: [3_000, 8_000, 16_000][rng.usize(0..3)],
-            active: seconds(rng.u64(400..800)),
+            active: seconds(rng.u64(500..900)),
             heals: rng.u32(0..3) != 0,
             forget_after: match rng.u32(0..3) {
                 0 => seconds(rng.u64(4..10)),
@@ -302,7 +308,9 @@ impl Plan {
         let lost = self.troubles.iter().any(|one| one.loses());
         let copied = self.troubles.iter().any(|one| one.copies_life());
         // A sender that goes to the other server overtakes its earlier messages.
-        !copied && !(lost && (copies || self.servers == 2))
+        // A timer may fire at both relays while it is handed over.
+        let handed_over = self.may(Trouble::Drain);
+        !copied && !handed_over && !(lost && (copies || self.servers == 2))
     }
 }
 
@@ -346,8 +354,11 @@ fn troubles(rng: &mut fastrand::Rng, servers: usize, deaths: bool) -> Vec<Troubl
     }
     // They are possible in fewer runs than the others.
     let rare: Vec<_> = some.iter().copied().filter(|one| one.is_rare()).collect();
-    some.extend(rare.iter().chain(&rare));
-    some.extend(rare.iter().filter(|one| **one == Trouble::MetLate));
+    some.extend(rare.iter().chain(&rare).chain(&rare));
+    some.extend(
+        rare.iter()
+            .filter(|one| matches!(one, Trouble::MetLate | Trouble::Drain)),
+    );
     // Few kinds of trouble leave the time that a single one needs.
     if rng.u32(0..3) == 0 {
         rng.shuffle(&mut some);

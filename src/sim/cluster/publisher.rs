@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
+    drain::Draining,
     oracle::Promise,
     plan::Trouble,
     world::{Event, World},
@@ -79,6 +80,10 @@ impl World {
         let Some(run) = &mut self.relays[relay].run else {
             return self.send_answer(number, false);
         };
+        let draining = run.draining.as_ref();
+        if draining.is_some_and(Draining::refuses_notifications) {
+            return self.send_answer(number, false);
+        }
         let notification = Notification {
             payload_size: message as u64 + 1,
             messages: 1,

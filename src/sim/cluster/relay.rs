@@ -10,6 +10,7 @@ use std::{
 
 use super::{
     clients::ConnId,
+    drain::Draining,
     link::OwnMessages,
     publisher::Unanswered,
     streams::Stream,
@@ -70,6 +71,7 @@ pub(super) struct Run {
     /// When a timer last fired.
     pub(super) fired_at: Tick,
     pub(super) link_at: Option<Tick>,
+    pub(super) draining: Option<Draining>,
     walk: Option<Walk>,
     fanout_at: Option<Tick>,
     timers_at: Option<Tick>,
@@ -249,6 +251,7 @@ impl World {
             heard_by: BTreeMap::new(),
             fired_at: Tick::default(),
             link_at: None,
+            draining: None,
             walk: None,
             fanout_at: None,
             timers_at: None,
@@ -273,6 +276,14 @@ impl World {
         }
         let life = self.relays[number].life;
         self.log.note(self.now, "crashes", &[number as u64, life]);
+        self.ends(number);
+        self.forget_delayed_of(number, life);
+        self.relay_has_died(number);
+    }
+
+    /// The relay's process ends, with all connections.
+    pub(super) fn ends(&mut self, number: usize) {
+        let life = self.relays[number].life;
         for id in 0..self.conns.len() {
             let conn = &mut self.conns[id];
             if conn.relay == number && conn.life == Some(life) && !conn.relay_gone {
@@ -285,8 +296,6 @@ impl World {
         self.stop_relay(number);
         self.break_connection(number, Duration::ZERO);
         self.relays[number].paused_until = self.now;
-        self.forget_delayed_of(number, life);
-        self.relay_has_died(number);
     }
 
     /// Takes a run down, so that nothing of it stays in memory.

@@ -62,6 +62,7 @@ impl World {
         {
             stream.feed.close(now);
             self.log.note(self.now, "stream ends", &[id as u64]);
+            self.busy_ends(id);
         }
         self.send_down(id, Down::Closed(None));
     }
@@ -72,6 +73,13 @@ impl World {
         let Some(run) = &self.relays[relay].run else {
             return;
         };
+        if run.draining.is_some() {
+            let refused = Error::new(ErrorKind::Unavailable, "the relay is shutting down");
+            let refused = refused.with_retry_after(Duration::from_secs(1));
+            self.conns[id].relay_gone = true;
+            self.totals.count("streams refused", 1);
+            return self.send_down(id, Down::Closed(Some(refused)));
+        }
         let (hub, epoch) = (Arc::clone(&run.hub), run.epoch);
         let config = self.stream_config(relay, epoch);
         let subscription = hub.subscribe(SubscriptionId(number), options, now, &mut self.rng);
@@ -105,9 +113,12 @@ impl World {
         let Some(number) = self.conns[id].subscription else {
             return;
         };
-        if let Some(run) = &self.relays[relay].run {
-            // The stream may have ended since.
-            _ = run.hub.report(SubscriptionId(number), report, now);
+        let Some(run) = &self.relays[relay].run else {
+            return;
+        };
+        // The stream may have ended since.
+        if run.hub.report(SubscriptionId(number), report, now).is_ok() {
+            self.reported(id, report);
         }
         self.link_soon(relay);
     }
@@ -146,7 +157,8 @@ impl World {
             return self.poll_stream(relay, id, until);
         }
         let mut sink = WakeBuilder::new(self.fault);
-        let next = stream.feed.next_into(now, None, &stream.waker, &mut sink);
+        let drain = run.draining.as_ref().map(|draining| draining.drain);
+        let next = stream.feed.next_into(now, drain, &stream.waker, &mut sink);
         match next {
             StreamAction::Wait(at) => self.poll_stream(relay, id, clock.real(at)),
             StreamAction::End => self.stream_ends(id),

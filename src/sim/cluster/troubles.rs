@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    fn begins(&mut self, trouble: Trouble, relay: usize) {
+    pub(super) fn begins(&mut self, trouble: Trouble, relay: usize) {
         self.troubles += 1;
         self.last_trouble = self.now;
         self.totals.count(trouble.name(), 1);
@@ -146,6 +146,7 @@ impl World {
                 self.begins(trouble, relay);
                 self.broker.copies_until = self.broker.copies_until.max(until);
             }
+            Trouble::Drain => self.drain_soon(relay),
             _ if trouble.ends_relay() || trouble.copies_life() => {
                 self.end_relay(trouble, relay);
             }
@@ -339,10 +340,32 @@ impl World {
         } else {
             self.owed_looks.retain(|(relay, ..), _| *relay != number);
         }
+        self.put_off(bound);
+        self.restarts(number);
+    }
+
+    /// A relay that has left is not missed, but where messages are lost it may be.
+    pub(super) fn relay_has_left_calmly(&mut self, number: usize, calm: bool) {
+        self.last_death = Some(self.now);
+        self.owed_looks.retain(|(relay, ..), _| *relay != number);
+        if !calm {
+            self.put_off(match self.relays[number].flapped {
+                true => HEARD_FLAPPED,
+                false => HEARD_AFTER_DEATH,
+            });
+        }
+        self.restarts(number);
+    }
+
+    /// The end of a relay puts the promise off at all others.
+    fn put_off(&mut self, bound: Duration) {
         for relay in &mut self.relays {
             let heard = relay.cut_until.max(relay.paused_until).max(self.now);
             relay.whole_from = relay.whole_from.max(heard + bound);
         }
+    }
+
+    fn restarts(&mut self, number: usize) {
         let longest = match (self.healed, self.relays[number].restore_next) {
             (true, _) => 500,
             (_, true) => 400,

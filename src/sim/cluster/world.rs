@@ -10,6 +10,7 @@ use super::{
     broker::{Broker, Packet},
     check::BreakWatch,
     clients::{Conn, ConnId, Down, Up},
+    drain::{Departure, TimersCall, TimersResult},
     groups::OwedLooks,
     listener::Listener,
     oracle::Oracle,
@@ -84,6 +85,14 @@ pub(super) enum Event {
     AnswerDue(usize),
     RelayStarts(usize),
     RelayCrashes(usize),
+    /// C15: a drain begins, and goes on; requests to hand timers over, and their results.
+    Drain(usize),
+    DrainStep(usize, u64),
+    TimersCall(usize, Box<TimersCall>),
+    TimersResult(Box<TimersResult>),
+    TimersLate(usize, u64, u64),
+    Departs(Departure),
+    LeftSettled(Departure),
     /// A message reaches its sender's server, or a relay by a connection.
     AtServer(Packet),
     AtOtherServer(Vec<usize>, Packet),
@@ -100,6 +109,7 @@ pub(super) enum Event {
     Handled(usize, u64, usize),
     Poll(usize, u64),
     ListenerStarts(usize),
+    ListenerDies(usize, u64),
     /// A listener's tokens are of its relay's present memory again.
     Forgive(usize, u64),
     Work,
@@ -259,8 +269,14 @@ impl World {
             | Event::Link(relay, _)
             | Event::AnswerDue(relay)
             | Event::AtRelay(relay, ..)
+            | Event::Drain(relay)
+            | Event::DrainStep(relay, _)
+            | Event::TimersCall(relay, _)
+            | Event::TimersLate(relay, ..)
             | Event::Connects(relay) => *relay,
             Event::Notify(attempt) => self.attempts[*attempt].relay,
+            Event::TimersResult(result) => result.relay(),
+            Event::Departs(departure) => departure.relay,
             _ => return None,
         };
         Some(self.relays[relay].paused_until)
@@ -283,6 +299,13 @@ impl World {
             Event::AnswerDue(relay) => self.answer_publishers(relay),
             Event::RelayStarts(relay) => self.relay_starts(relay),
             Event::RelayCrashes(relay) => self.relay_crashes(relay),
+            Event::Drain(relay) => self.drain_begins(relay),
+            Event::DrainStep(relay, life) => self.drain_step(relay, life),
+            Event::TimersCall(relay, call) => self.timers_asked(relay, *call),
+            Event::TimersResult(result) => self.timers_answered(&result),
+            Event::TimersLate(relay, life, number) => self.timers_late(relay, life, number),
+            Event::Departs(departure) => self.departs(departure),
+            Event::LeftSettled(departure) => self.check_left(departure),
             Event::AtServer(packet) => self.at_server(&packet),
             Event::AtOtherServer(relays, packet) => self.at_other_server(&relays, &packet),
             Event::AtRelay(relay, connection, packet) => {
@@ -298,6 +321,11 @@ impl World {
             Event::Handled(listener, life, queue) => self.handled(listener, life, queue),
             Event::Poll(listener, life) => self.poll(listener, life),
             Event::ListenerStarts(listener) => self.listener_starts(listener),
+            Event::ListenerDies(listener, life) => {
+                if self.listeners[listener].life == life {
+                    self.listener_crashes(listener);
+                }
+            }
             Event::Forgive(listener, life) => self.forgive(listener, life),
             Event::Work => self.work(),
             Event::Operate(work) => self.operate(work),

@@ -179,4 +179,6 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkOldReturnTrusted, "C9", "an old own heartbeat ends an isolation";
     LinkIsolationEndTrusted, "C9", "the end of an isolation is no resync";
     LinkServedDropped, "C11", "work of the last member that leaves is not passed on";
+    LinkLeavesEarly, "C15", "a relay leaves before its last causes are confirmed";
+    LinkTimersNotHandedOver, "C15", "a relay leaves without the hand-over of its timers";
 };
