@@ -58,8 +58,9 @@ one store; `memory:` is refused. The login must be permitted to publish and subs
 reveille1.NAME.>, and no other login should be. The files are read once, at the start. A broker that \
 cannot be reached is tried again without end. docs/cluster.md describes the cluster.
 
-SIGTERM, Ctrl-C or `reveille drain` ends the relay gracefully, within --drain and --grace together. A \
-further signal ends it at once.
+SIGTERM, Ctrl-C or `reveille drain` ends the relay gracefully, within --drain and --grace together. In \
+a cluster the hand-over of timers and the last messages may take 25 s more. A further signal ends it at \
+once.
 
 The log never blocks the relay: lines that stderr does not take are dropped and counted. \
 RUST_LOG sets the log level, as in RUST_LOG=reveille=debug.")]

@@ -111,14 +111,19 @@ impl TargetArgs {
         let target = self.resolve(settings);
         let client = target.client()?;
         let listed = target.within(call(&client)).await?;
-        for relay in &listed.unanswered {
-            output::note(format_args!(
-                "relay {relay} does not answer: what only it has is not listed"
-            ));
-        }
+        note_unanswered(&listed.unanswered);
         let rows: Vec<_> = listed.into_iter().map(row).collect();
         target.format.list(&rows)?;
         Ok(Exit::OK)
+    }
+}
+
+/// Names the relays of the cluster that a list lacks.
+pub(super) fn note_unanswered(relays: &[String]) {
+    for relay in relays {
+        output::note(format_args!(
+            "relay {relay} does not answer: what only it has is not listed"
+        ));
     }
 }
 

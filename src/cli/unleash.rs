@@ -19,7 +19,7 @@ use super::{
     flag::FlagRow,
     output::{self, Row},
     settings::Settings,
-    target::{Target, TargetArgs},
+    target::{Target, TargetArgs, note_unanswered},
     usage,
     watchers::{self, Missing},
 };
@@ -225,8 +225,12 @@ impl Args {
     async fn missing(&self, client: &Client) -> Option<Vec<Missing>> {
         let flags = client.flags();
         let listing = flags.watchers(Some(&self.flag), true);
-        let watchers = tokio::time::timeout(MISSING_TIMEOUT, listing).await.ok()?;
-        watchers.ok().map(|all| Missing::of(all.entries))
+        let watchers = tokio::time::timeout(MISSING_TIMEOUT, listing)
+            .await
+            .ok()?
+            .ok()?;
+        note_unanswered(&watchers.unanswered);
+        Some(Missing::of(watchers.entries))
     }
 }
 

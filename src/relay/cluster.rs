@@ -13,6 +13,6 @@ mod node;
 mod walks;
 
 pub(crate) use self::{
-    hand_over::{HandedOver, TimerHandOver},
+    hand_over::{HandedOver, TimerHandOver, TimersReply},
     node::{ClusterNode, ClusterStats, Output},
 };

@@ -1,7 +1,10 @@
 //! C15: the timers of a relay that ends go to the other relays, in requests of bounded size.
 //!
-//! The driver sends each request and states its result. A life that refuses a request, or does not
-//! reply, gets no further one.
+//! The driver sends each request and states its result. A message may be lost, so a request without
+//! a reply is repeated, at another life where there is one: a timer that two lives have taken is one
+//! wake-up too many. A request that a life refuses goes to the next one.
+
+use std::time::Duration;
 
 use prost::Message as _;
 
@@ -18,11 +21,27 @@ use crate::{
 /// A hand-over that is under way.
 pub(crate) struct TimerHandOver {
     pending: PendingTimers,
-    /// The last one gets the requests.
     lives: Vec<LifeId>,
-    /// The request that no life has taken yet.
+    /// The life that gets the next request.
+    next: usize,
+    /// The request that no life has taken yet, and how many have refused it.
     request: Option<TimersRequest>,
+    refusals: usize,
+    /// Without a reply until then, the rest is lost.
+    reply_until: Tick,
+    ends_at: Tick,
     handed: HandedOver,
+}
+
+/// The result of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TimersReply {
+    /// The life has set the timers.
+    Taken,
+    /// It ends as well, or has no room.
+    Refused,
+    /// None came in time.
+    Missing,
 }
 
 /// The timers of a relay that ended.
@@ -33,16 +52,25 @@ pub(crate) struct HandedOver {
     pub(crate) lost: u64,
 }
 
-/// Encoded bytes of a request before the timers of the last queue: these have at most 28 KiB.
-const FILLED: usize = 28 * 1024;
+/// Encoded bytes of a request before the timers of the last queue: these have at most 37 KiB, four
+/// texts of 128 bytes and the numbers for each of 64.
+const FILLED: usize = 24 * 1024;
+/// Without any reply for this long, the relay is cut off.
+const REPLY_WITHIN: Duration = Duration::from_secs(5);
+/// A million timers take some seconds.
+const ALL_WITHIN: Duration = Duration::from_secs(20);
 
 impl TimerHandOver {
-    /// Begins the hand-over of all pending timers to one of these lives.
-    pub(crate) fn new(hub: &Hub, lives: Vec<LifeId>) -> Self {
+    /// Begins the hand-over of all pending timers to these lives, the last one first.
+    pub(crate) fn new(hub: &Hub, lives: Vec<LifeId>, now: Tick) -> Self {
         Self {
             pending: hub.pending_timers(),
+            next: lives.len().saturating_sub(1),
             lives,
             request: None,
+            refusals: 0,
+            reply_until: now + REPLY_WITHIN,
+            ends_at: now + ALL_WITHIN,
             handed: HandedOver::default(),
         }
     }
@@ -52,21 +80,32 @@ impl TimerHandOver {
     pub(crate) fn next_request(&mut self, now: Tick) -> Option<(LifeId, TimersRequest)> {
         loop {
             let request = self.request.take().or_else(|| self.next_timers(now))?;
-            if let Some(life) = self.lives.last() {
+            let in_time = now < self.reply_until.min(self.ends_at);
+            if self.refusals < self.lives.len() && in_time {
                 self.request = Some(request.clone());
-                return Some((*life, request));
+                return Some((self.lives[self.next], request));
             }
+            self.refusals = 0;
             self.handed.lost += request.timers.len() as u64;
         }
     }
 
-    /// States whether the life has acknowledged the newest request.
-    pub(crate) fn acknowledged(&mut self, acknowledged: bool) {
-        if !acknowledged {
-            self.lives.pop();
-        } else if let Some(request) = self.request.take() {
-            self.handed.taken += request.timers.len() as u64;
+    /// States the result of the newest request.
+    pub(crate) fn replied(&mut self, reply: TimersReply, now: Tick) {
+        if reply != TimersReply::Missing {
+            self.reply_until = now + REPLY_WITHIN;
         }
+        if reply == TimersReply::Taken {
+            let taken = self
+                .request
+                .take()
+                .map_or(0, |request| request.timers.len());
+            self.handed.taken += taken as u64;
+            self.refusals = 0;
+            return;
+        }
+        self.refusals += usize::from(reply == TimersReply::Refused);
+        self.next = self.next.checked_sub(1).unwrap_or(self.lives.len() - 1);
     }
 
     pub(crate) fn handed_over(&self) -> HandedOver {
@@ -86,5 +125,147 @@ impl TimerHandOver {
             }));
         }
         (!request.timers.is_empty()).then_some(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::{TimersReply as Reply, *};
+    use crate::{
+        relay::hub::HubConfig,
+        types::{Limits, Notification, QueueAddress, cluster::ClusterLimits},
+        wire::link::{PeerRequest, peer_request::Call},
+    };
+
+    const NOW: Tick = Tick::from_nanos(1_000_000_000);
+
+    fn notify(hub: &Hub, account: &str, queue: &str, publisher: &str, delay: Duration) {
+        let queue = QueueAddress::new(account, queue).expect("an address");
+        let delayed = Notification {
+            delay,
+            payload_size: u64::MAX,
+            messages: u64::MAX,
+            published_at: Some(SystemTime::now()),
+            traceparent: "t".repeat(Limits::TRACEPARENT).into(),
+            ..Notification::new(queue)
+        };
+        hub.notify(&publisher.into(), &[delayed], NOW)
+            .expect("there is room");
+    }
+
+    fn hub_with_timers(queues: u64) -> Hub {
+        let hub = Hub::new(HubConfig::default());
+        for number in 0..queues {
+            let delay = Duration::from_secs(10);
+            notify(&hub, "acct", &format!("q{number}"), "p", delay);
+        }
+        hub
+    }
+
+    /// Hands the timers of 2,000 queues over; returns the lives that were asked.
+    fn run(lives: &[u128], reply: impl Fn(u128, usize) -> Reply) -> (Vec<u128>, HandedOver) {
+        let lives = lives.iter().map(|life| LifeId(*life)).collect();
+        let mut hand_over = TimerHandOver::new(&hub_with_timers(2_000), lives, NOW);
+        let (mut now, mut asked) = (NOW, Vec::new());
+        while let Some((life, _)) = hand_over.next_request(now) {
+            let reply = reply(life.0, asked.len());
+            asked.push(life.0);
+            let waited = match reply {
+                Reply::Missing => Duration::from_secs(1),
+                _ => Duration::from_millis(1),
+            };
+            now += waited;
+            hand_over.replied(reply, now);
+        }
+        (asked, hand_over.handed_over())
+    }
+
+    const ALL: HandedOver = HandedOver {
+        taken: 2_000,
+        lost: 0,
+    };
+
+    #[test]
+    fn a_request_without_a_reply_is_repeated() {
+        let (asked, handed) = run(&[1], |_, number| match number {
+            0 | 2 => Reply::Missing,
+            _ => Reply::Taken,
+        });
+        assert_eq!(handed, ALL);
+        assert!(asked.len() > 4, "{asked:?}");
+    }
+
+    #[test]
+    fn a_request_that_a_life_refuses_goes_to_another_one_and_later_ones_to_both() {
+        let (asked, handed) = run(&[1, 2], |_, number| match number {
+            0 => Reply::Refused,
+            _ => Reply::Taken,
+        });
+        assert_eq!((handed, &asked[..2]), (ALL, &[2, 1][..]));
+        let (asked, handed) = run(&[1, 2], |life, _| match life {
+            2 => Reply::Refused,
+            _ => Reply::Taken,
+        });
+        assert_eq!(handed, ALL);
+        assert!(asked.contains(&1), "{asked:?}");
+    }
+
+    #[test]
+    fn a_request_that_all_lives_refuse_is_lost_and_the_next_one_is_offered() {
+        let (_, handed) = run(&[1, 2], |_, number| match number {
+            0 | 1 => Reply::Refused,
+            _ => Reply::Taken,
+        });
+        assert!(handed.lost > 0 && handed.taken > handed.lost, "{handed:?}");
+        assert_eq!(handed.lost + handed.taken, 2_000);
+    }
+
+    #[test]
+    fn without_any_reply_the_timers_are_lost_after_five_seconds() {
+        let (asked, handed) = run(&[1, 2], |_, _| Reply::Missing);
+        assert_eq!((asked, handed.lost), (vec![2, 1, 2, 1, 2], 2_000));
+        let (asked, handed) = run(&[], |_, _| Reply::Taken);
+        assert_eq!((asked, handed.lost), (Vec::new(), 2_000));
+    }
+
+    /// A queue with as many timers as it may have, behind this many queues that are due sooner.
+    fn hub_with_longest_names(before: usize) -> Hub {
+        let hub = Hub::new(HubConfig::default());
+        let longest = "x".repeat(Limits::NAME);
+        for number in 0..before {
+            let name = format!("{number:02}{}", &longest[2..]);
+            notify(&hub, &longest, &name, &longest, Duration::from_secs(5));
+        }
+        // So far apart that no two are one timer.
+        let mut delay = Duration::from_secs(10);
+        for _ in 0..64 {
+            notify(&hub, &longest, &longest, &longest, delay);
+            delay = delay.mul_f64(1.15);
+        }
+        hub
+    }
+
+    #[test]
+    fn the_largest_request_fits_a_message() {
+        let mut largest = 0;
+        for before in 30..70 {
+            let hub = hub_with_longest_names(before);
+            let mut hand_over = TimerHandOver::new(&hub, vec![LifeId(1)], NOW);
+            let mut timers = 0;
+            while let Some((_, request)) = hand_over.next_request(NOW) {
+                timers += request.timers.len();
+                let call = Some(Call::Timers(request));
+                largest = largest.max(PeerRequest { call }.encoded_len());
+                hand_over.replied(Reply::Taken, NOW);
+            }
+            assert_eq!(timers, before + 64);
+        }
+        let limit = ClusterLimits::MESSAGE_BYTES;
+        assert!(
+            (limit * 7 / 8..=limit).contains(&largest),
+            "{largest} bytes"
+        );
     }
 }

@@ -5,26 +5,40 @@ use std::time::Duration;
 use super::Relay;
 use crate::{
     error::{Error, ErrorKind, Result},
-    relay::cluster::{HandedOver, TimerHandOver},
+    relay::cluster::{HandedOver, TimerHandOver, TimersReply},
     types::cluster::HandedTimer,
     wire::link::{peer_reply::Answer, peer_request::Call},
 };
 
-/// A relay that does not answer within this time is not asked again.
+/// The wait for the reply to a request.
 const WITHIN: Duration = Duration::from_secs(1);
+/// The pause after a request without a reply, which may come at once without the broker.
+const PAUSE: Duration = Duration::from_millis(50);
 
 impl Relay {
-    /// Hands all timers over, and returns when they are acknowledged or no other relay is left.
+    /// Hands all timers over, and returns when they are acknowledged, or no other relay takes them:
+    /// after 5 s without a reply, or 20 s in all.
     ///
     /// # Cancel safety
     /// The timers of a dropped call that were acknowledged are at the other relays.
     pub(crate) async fn hand_over_timers(&self) -> HandedOver {
         self.settle().await;
         let clock = &self.shared.clock;
-        let mut hand_over = TimerHandOver::new(&self.shared.hub, self.present_lives());
+        let lives = self.present_lives();
+        let mut hand_over = TimerHandOver::new(&self.shared.hub, lives, clock.now());
         while let Some((life, request)) = hand_over.next_request(clock.now()) {
-            let answer = self.ask(life, Call::Timers(request), WITHIN).await;
-            hand_over.acknowledged(matches!(answer, Some(Answer::Done(_))));
+            let reply = match self.ask(life, Call::Timers(request), WITHIN).await {
+                Some(Answer::Done(_)) => TimersReply::Taken,
+                Some(answer) => {
+                    tracing::debug!(%life, ?answer, "timers are refused");
+                    TimersReply::Refused
+                }
+                None => {
+                    tokio::time::sleep(PAUSE).await;
+                    TimersReply::Missing
+                }
+            };
+            hand_over.replied(reply, clock.now());
         }
         hand_over.handed_over()
     }

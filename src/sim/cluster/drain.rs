@@ -14,7 +14,7 @@ use super::{
 use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind, Result},
-    relay::cluster::TimerHandOver,
+    relay::cluster::{TimerHandOver, TimersReply},
     sim::oracle::later,
     types::{
         Drain,
@@ -185,7 +185,7 @@ impl World {
             Step::Detaching(at) if !run.hub.has_deferred_work() || now >= at => {
                 draining.step = Step::HandOver;
                 let lives = run.node.present_lives(now);
-                draining.hand_over = Some(TimerHandOver::new(&run.hub, lives));
+                draining.hand_over = Some(TimerHandOver::new(&run.hub, lives, now));
                 return self.hand_over(relay);
             }
             Step::Streams | Step::Closing(_) | Step::Detaching(_) => {}
@@ -287,13 +287,17 @@ impl World {
         if let Some(by) = result.taken_by {
             self.handed_over(relay, life, by, &result.call.request);
         }
-        self.acknowledged(relay, result.taken_by.is_some());
+        let reply = match result.taken_by {
+            Some(_) => TimersReply::Taken,
+            None => TimersReply::Refused,
+        };
+        self.replied(relay, reply);
     }
 
     /// A request has no reply.
     pub(super) fn timers_late(&mut self, relay: usize, life: u64, number: u64) {
         if self.awaits(relay, life, number) {
-            self.acknowledged(relay, false);
+            self.replied(relay, TimersReply::Missing);
         }
     }
 
@@ -304,12 +308,13 @@ impl World {
         draining.is_some_and(|one| one.step == Step::HandOver && one.requests == number)
     }
 
-    fn acknowledged(&mut self, relay: usize, taken: bool) {
+    fn replied(&mut self, relay: usize, reply: TimersReply) {
+        let now = self.local(relay);
         let run = self.relays[relay].run.as_mut();
         if let Some(draining) = run.and_then(|run| run.draining.as_mut())
             && let Some(hand_over) = &mut draining.hand_over
         {
-            hand_over.acknowledged(taken);
+            hand_over.replied(reply, now);
             // A further answer to this request changes nothing.
             draining.requests += 1;
         }
