@@ -344,6 +344,18 @@ pub(crate) enum Fault {
     LinkServedDropped,
     /// C8: a publisher is answered when the frame is published.
     LinkAnswerUnconfirmed,
+    /// C14: the flags in another relay's frame are not read.
+    LinkHintDropped,
+    /// C14: a set that another relay announces is not told, only the present state.
+    LinkHintSetUntold,
+    /// C14: a resync reads no watched flags.
+    LinkResyncReadsNoFlags,
+    /// C14: the acknowledgements of another relay are read once in a generation.
+    FlagAcksReadOnce,
+    /// C14: a set through another relay is told to watchers that came after it.
+    FlagOldSetTold,
+    /// C14: an acknowledgement of a generation that the relay does not know is dropped.
+    FlagAckUnread,
 }
 
 impl Fault {

@@ -9,6 +9,10 @@
 //! the hub returned after its causes were counted (C8).
 
 mod node;
+#[cfg(feature = "nats")]
+mod remote_acks;
 mod walks;
 
 pub(crate) use self::node::{ClusterNode, ClusterStats, Output};
+#[cfg(feature = "nats")]
+pub(crate) use self::remote_acks::{AckQuery, AskAcks, RemoteAcks};

@@ -10,6 +10,7 @@ mod broker;
 mod check;
 mod clients;
 mod composites;
+mod flags;
 mod groups;
 mod link;
 mod listener;

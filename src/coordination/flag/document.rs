@@ -64,7 +64,7 @@ pub(crate) enum EndRule {
 }
 
 /// The largest expected difference between the clocks of the store, the relay and this machine.
-const ALLOWANCE: Duration = Duration::from_secs(5);
+pub(super) const ALLOWANCE: Duration = Duration::from_secs(5);
 
 impl Version {
     pub(crate) fn new(etag: ETag, last_modified: SystemTime) -> Self {

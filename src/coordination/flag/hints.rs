@@ -6,15 +6,15 @@
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    sync::Mutex,
-    time::SystemTime,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
 };
 
 use tokio::sync::Notify;
 
 use super::{Flags, registry::WriteOutcome, writes::WriteGuard};
 use crate::{
-    base::sync::lock,
+    base::{fault::planted, sync::lock},
     error::Result,
     types::{
         FlagName, FlagState,
@@ -28,6 +28,9 @@ pub(crate) struct FlagHints {
     waiting: Mutex<BTreeMap<FlagName, FlagHint>>,
     changed: Notify,
 }
+
+/// The delay of a further try after a failure of the store.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl FlagHints {
     pub(crate) fn add(&self, hint: FlagHint) {
@@ -81,9 +84,10 @@ impl Flags {
             let watch = self.inner.registry().watched_generation(&hint.name);
             let Some(known) = watch else { continue };
             let write = WriteGuard::begin(&self.inner, &hint.name);
-            match hint.newest_set {
+            let told = !planted!(self.inner.fault, LinkHintSetUntold);
+            match hint.newest_set.filter(|_| told) {
                 Some(set) if known.is_none_or(|known| known < set.generation) => {
-                    let outcome = WriteOutcome::Unleashed(set.into_state(&hint.name));
+                    let outcome = WriteOutcome::Heard(set.into_state(&hint.name));
                     write.end(outcome).wake_watchers().await;
                 }
                 // Dropped, it counts as a write with an unknown outcome: earlier reads do not count.
@@ -92,5 +96,23 @@ impl Flags {
             names.push(hint.name);
         }
         self.read_each(&names, wall).await
+    }
+}
+
+/// Tells this relay's watchers of flags that were written through other relays. The store may be
+/// slow, and the task of the cluster must not wait for it.
+pub(crate) async fn read_heard<S: Future<Output = ()>>(
+    flags: Flags,
+    heard: Arc<FlagHints>,
+    wall: impl Fn() -> SystemTime,
+    sleep: impl Fn(Duration) -> S,
+) {
+    loop {
+        let hints = heard.take().await;
+        if let Err(error) = flags.apply_hints(hints, wall()).await {
+            tracing::warn!(%error, "flags of another relay could not be read; they are read again");
+            sleep(READ_AGAIN_AFTER).await;
+            flags.refresh_soon();
+        }
     }
 }

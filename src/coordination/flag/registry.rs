@@ -89,6 +89,8 @@ pub(super) struct ReadStart {
 pub(super) enum WriteOutcome {
     /// The write set the flag under a new generation.
     Unleashed(FlagState),
+    /// Another relay set the flag under a new generation.
+    Heard(FlagState),
     /// The flag was already set. The write changed its expiry, author or reason.
     Kept(FlagState),
     /// The flag was found set, and nothing was written.
@@ -101,7 +103,10 @@ impl WriteOutcome {
     /// Returns the state of a flag that is set now.
     pub(super) fn state(&self) -> Option<&FlagState> {
         match self {
-            Self::Unleashed(state) | Self::Kept(state) | Self::Found(state) => Some(state),
+            Self::Unleashed(state)
+            | Self::Heard(state)
+            | Self::Kept(state)
+            | Self::Found(state) => Some(state),
             Self::Unset => None,
         }
     }
@@ -260,6 +265,10 @@ impl WatchRegistry {
         let mut wakers = Wakers::default();
         let (state, source) = match written {
             WriteOutcome::Unleashed(state) => (Some(state), StateOrigin::Unleash(began)),
+            WriteOutcome::Heard(state) => {
+                let source = StateOrigin::Heard(began, state.set_at);
+                (Some(state), source)
+            }
             WriteOutcome::Kept(state) => (Some(state), StateOrigin::Write(began)),
             WriteOutcome::Found(state) => (Some(state), StateOrigin::Read(began)),
             WriteOutcome::Unset => (None, StateOrigin::Write(began)),
@@ -298,6 +307,19 @@ impl WatchRegistry {
             self.forget_if_unused(&name);
         }
         wakers
+    }
+
+    /// Notes the wall clock after a watcher's registration.
+    pub(super) fn set_registered_at(&mut self, name: &FlagName, id: u64, wall: SystemTime) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.set_registered_at(id, wall);
+        }
+    }
+
+    /// Returns whether this relay knows the generation as the flag's newest one.
+    pub(super) fn knows_generation(&self, name: &FlagName, generation: u64) -> bool {
+        let entry = self.entries.get(name);
+        entry.is_some_and(|entry| entry.generation() == Some(generation))
     }
 
     pub(super) fn is_synced(&self, name: &FlagName, id: u64) -> bool {

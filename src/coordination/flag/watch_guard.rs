@@ -99,6 +99,7 @@ impl WatchGuard {
 
 async fn sync(flags: &Flags, name: &FlagName, id: u64, wall: SystemTime) -> Result<()> {
     let inner = &flags.inner;
+    inner.registry().set_registered_at(name, id, wall);
     let is_synced = || inner.registry().is_synced(name, id);
     if is_synced() {
         return Ok(());

@@ -10,6 +10,7 @@ use super::{
     broker::{Broker, Packet},
     check::BreakWatch,
     clients::{Conn, ConnId, Down, Up},
+    flags::{FlagEvent, FlagWorld},
     groups::OwedLooks,
     listener::Listener,
     oracle::Oracle,
@@ -52,6 +53,7 @@ pub(super) struct World {
     pub(super) last_trouble: Tick,
     pub(super) break_watch: Option<BreakWatch>,
     pub(super) owed_looks: OwedLooks,
+    pub(super) flags: FlagWorld,
     pub(super) totals: Totals,
     /// Troubles have stopped.
     pub(super) healed: bool,
@@ -112,6 +114,7 @@ pub(super) enum Event {
     BreakSettled(u64),
     Heal,
     Check,
+    Flag(FlagEvent),
 }
 
 #[derive(Debug)]
@@ -152,6 +155,7 @@ impl World {
             last_trouble: Tick::default(),
             break_watch: None,
             owed_looks: OwedLooks::new(),
+            flags: FlagWorld::new(seed, plan.relays),
             totals: Totals::default(),
             healed: false,
             violation: None,
@@ -181,6 +185,7 @@ impl World {
         self.after(first, Event::Trouble);
         self.after(self.plan.active, Event::Heal);
         self.at(self.now, Event::Check);
+        self.start_flags();
     }
 
     /// Runs to the end, or to the first violation.
@@ -203,6 +208,7 @@ impl World {
             self.now = next.at;
             self.handle(next.event);
             self.relay_wakers();
+            self.flag_wakers();
         }
         if self.violation.is_none() && self.plan.heals {
             self.now = end;
@@ -261,6 +267,7 @@ impl World {
             | Event::AtRelay(relay, ..)
             | Event::Connects(relay) => *relay,
             Event::Notify(attempt) => self.attempts[*attempt].relay,
+            Event::Flag(event) => event.relay()?,
             _ => return None,
         };
         Some(self.relays[relay].paused_until)
@@ -308,6 +315,7 @@ impl World {
             Event::BreakSettled(number) => self.check_break(number),
             Event::Heal => self.heal(),
             Event::Check => self.check(),
+            Event::Flag(event) => self.flag_event(event),
         }
     }
 }
