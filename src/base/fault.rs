@@ -356,6 +356,8 @@ pub(crate) enum Fault {
     FlagOldSetTold,
     /// C14: an acknowledgement of a generation that the relay does not know is dropped.
     FlagAckUnread,
+    /// C14: the outcome of a write counts although another relay's write was heard during it.
+    FlagWriteUnordered,
 }
 
 impl Fault {

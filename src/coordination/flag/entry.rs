@@ -22,6 +22,8 @@ use crate::{
     base::fault::{Fault, planted},
     types::{FlagName, FlagState},
 };
+#[cfg(all(feature = "relay", feature = "nats"))]
+use crate::types::cluster::FlagSet;
 
 /// The state of one flag.
 #[derive(Debug)]
@@ -92,6 +94,13 @@ pub(super) enum StateOrigin {
     Write(u64),
     /// A read of the store.
     Read(u64),
+}
+
+impl StateOrigin {
+    /// Returns whether it is a write that set the flag under a new generation.
+    pub(super) fn is_new_set(self) -> bool {
+        matches!(self, Self::Unleash(_) | Self::Heard(..))
+    }
 }
 
 impl FlagEntry {
@@ -169,6 +178,21 @@ impl FlagEntry {
     /// Nor does it if this entry was created since, because the entry does not know earlier writes.
     pub(super) fn accepts_read(&self, began: u64) -> bool {
         self.created < began && self.updated < began
+    }
+
+    /// Returns whether a write ended or a read counted since this sequence number.
+    pub(super) fn is_updated_since(&self, began: u64) -> bool {
+        self.updated > began
+    }
+
+    /// Returns whether the newest set that is known here is older than one through another relay.
+    #[cfg(all(feature = "relay", feature = "nats"))]
+    pub(super) fn is_before(&self, set: &FlagSet) -> bool {
+        let newest = self.newest_set.as_deref();
+        newest.is_none_or(|known| {
+            let order = FlagState::set_order(known.generation, known.set_at);
+            known.generation != set.generation && order < set.order()
+        })
     }
 
     /// Notes the end of a local write, or of a read that counts.
@@ -254,7 +278,7 @@ impl FlagEntry {
         if self.generation() != Some(state.generation) {
             self.acked.clear();
         }
-        if matches!(source, StateOrigin::Unleash(_) | StateOrigin::Heard(..)) {
+        if source.is_new_set() {
             self.unleashed_change = self.change;
         }
         self.newest_set = Some(state);

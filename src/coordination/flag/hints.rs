@@ -58,7 +58,10 @@ impl FlagHints {
 impl Flags {
     /// Returns the hints of writes from now on; the caller takes them from time to time.
     pub(crate) fn hints(&self) -> &FlagHints {
-        self.inner.hints.get_or_init(FlagHints::default)
+        self.inner.hints.get_or_init(|| {
+            self.inner.registry().set_shared();
+            FlagHints::default()
+        })
     }
 
     /// Notes a write for the other relays, where there are any.
@@ -81,12 +84,13 @@ impl Flags {
         let mut names = Vec::with_capacity(hints.len());
         // A hint that was late may name an older set than the one known here.
         for hint in hints {
-            let watch = self.inner.registry().watched_generation(&hint.name);
-            let Some(known) = watch else { continue };
+            let heard = (&hint.name, hint.newest_set.as_ref());
+            let heard = self.inner.registry().hear(heard.0, heard.1);
+            let Some(is_newer) = heard else { continue };
             let write = WriteGuard::begin(&self.inner, &hint.name);
             let told = !planted!(self.inner.fault, LinkHintSetUntold);
             match hint.newest_set.filter(|_| told) {
-                Some(set) if known.is_none_or(|known| known < set.generation) => {
+                Some(set) if is_newer => {
                     let outcome = WriteOutcome::Heard(set.into_state(&hint.name));
                     write.end(outcome).wake_watchers().await;
                 }

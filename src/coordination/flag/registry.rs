@@ -36,6 +36,8 @@ use crate::{
     error::Result,
     types::{FlagName, FlagState},
 };
+#[cfg(all(feature = "relay", feature = "nats"))]
+use crate::types::cluster::FlagSet;
 
 /// The flags that a refresh reads.
 #[derive(Debug)]
@@ -75,6 +77,8 @@ pub(super) struct WatchRegistry {
     /// Whether the store has a conditional delete (R22: an expired flag is removed only as it was
     /// read).
     can_remove_expired: bool,
+    /// Whether other relays announce their writes of the store.
+    shared: bool,
     fault: Fault,
 }
 
@@ -133,6 +137,7 @@ impl WatchRegistry {
             ack_task: None,
             expiry_task: None,
             can_remove_expired,
+            shared: false,
             fault: config.fault,
         }
     }
@@ -248,11 +253,29 @@ impl WatchRegistry {
         self.next_sequence()
     }
 
-    /// Returns the generation of the newest set of a watched flag; `None` where no stream watches it.
+    /// Takes the generation of a set through another relay, so that the next one here is greater.
+    /// Returns whether the flag is watched, and the set is newer than the one known here.
     #[cfg(all(feature = "relay", feature = "nats"))]
-    pub(super) fn watched_generation(&self, name: &FlagName) -> Option<Option<u64>> {
-        let entry = self.entries.get(name).filter(|entry| entry.is_watched());
-        entry.map(FlagEntry::generation)
+    pub(super) fn hear(&mut self, name: &FlagName, set: Option<&FlagSet>) -> Option<bool> {
+        if let Some(set) = set {
+            self.note_number(set.generation);
+        }
+        let entry = self.entries.get(name).filter(|entry| entry.is_watched())?;
+        Some(set.is_some_and(|set| entry.is_before(set)))
+    }
+
+    /// Notes that other relays write the same store, and announce it.
+    #[cfg(all(feature = "relay", feature = "nats"))]
+    pub(super) fn set_shared(&mut self) {
+        self.shared = true;
+    }
+
+    /// Returns whether a read counted, or another relay's write was heard, since a write of this
+    /// relay began: the order of the two in the store is unknown.
+    pub(super) fn is_unordered(&self, name: &FlagName, began: u64) -> bool {
+        let shared = self.shared && !planted!(self.fault, FlagWriteUnordered);
+        let entry = self.entries.get(name).filter(|_| shared);
+        entry.is_some_and(|entry| entry.is_updated_since(began))
     }
 
     /// Ends a successful local write. Returns the state to report and the number of watchers.
@@ -279,9 +302,14 @@ impl WatchRegistry {
             return (state, 0, wakers);
         }
         let now = self.next_sequence();
+        let unordered = self.is_unordered(name, began) && !source.is_new_set();
         let entry = self.entry(name);
         entry.mark_updated(now);
         let watching = entry.watching();
+        if unordered {
+            // The state may be older than the one known here. The caller has the flag read again.
+            return (state, watching, wakers);
+        }
         self.apply(name, state.clone(), state.expires_at, source, &mut wakers);
         self.forget_if_unused(name);
         (state, watching, wakers)
@@ -415,9 +443,12 @@ impl WatchRegistry {
     /// Takes a generation that another writer gave out. A hash, or a number beyond the clock's
     /// reach, is no counter: two relays would continue from the same value.
     fn note_generation(&mut self, state: Option<&FlagState>) {
-        let known = state.map_or(0, |state| state.generation);
-        if known < HASHES {
-            self.last_generation = self.last_generation.max(known);
+        self.note_number(state.map_or(0, |state| state.generation));
+    }
+
+    fn note_number(&mut self, generation: u64) {
+        if generation < HASHES {
+            self.last_generation = self.last_generation.max(generation);
         }
     }
 

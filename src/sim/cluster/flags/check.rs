@@ -67,9 +67,12 @@ const CLOCKS: Duration = Duration::from_secs(9);
 const ANNOUNCED: Duration = Duration::from_secs(15);
 
 impl FlagOracle {
-    /// Returns whether a watcher may be told a set that was cleared before it came.
-    fn may_tell(&self, position: usize, opened: Tick) -> bool {
-        opened <= self.changed_at[position - 1] + CLOCKS
+    /// Returns whether a watcher may be told a set that was cleared before it came, or after a newer
+    /// one: the clocks do not tell which was first.
+    fn may_tell(&self, position: usize, opened: Tick, newest: usize) -> bool {
+        let changed = |position: usize| position.checked_sub(1).map(|index| self.changed_at[index]);
+        let end = changed(position).unwrap_or_default() + CLOCKS;
+        opened <= end && changed(newest).is_none_or(|newest| newest <= end)
     }
 
     /// Notes a write that begins.
@@ -179,14 +182,17 @@ impl World {
         if first && !state.set {
             return;
         }
-        let what = match (1..=history.len()).rfind(|position| is(position)) {
+        let sets = 1..=if state.set { history.len() } else { 0 };
+        let what = match { sets }.rfind(|position| is(position)) {
             // A set that was cleared before the watcher came, if the clocks do not tell that.
-            Some(old) if old > client.newest_set && self.flags.oracle.may_tell(old, opened) => {
-                client.newest_set = old;
-                stream.newest_set = old;
+            // Or an earlier one of another relay, in the same case.
+            Some(old) if self.flags.oracle.may_tell(old, opened, client.newest_set) => {
+                client.newest_set = client.newest_set.max(old);
+                stream.newest_set = stream.newest_set.max(old);
                 return;
             }
             Some(_) => "an older state than before",
+            None if !state.set => "an older state than before",
             None => "a state that the store never had",
         };
         self.violate(|| format!("J11: watcher {number} is told {what}: {state:?}"));
