@@ -354,6 +354,8 @@ pub(crate) enum Fault {
     FlagAcksReadOnce,
     /// C14: a set through another relay is told to watchers that came after it.
     FlagOldSetTold,
+    /// C14: generations that are hashes are ordered as numbers.
+    FlagHashOrdered,
     /// C14: an acknowledgement of a generation that the relay does not know is dropped.
     FlagAckUnread,
     /// C14: the outcome of a write counts although another relay's write was heard during it.

@@ -18,12 +18,12 @@ use super::{
     event::{Acks, Event, SharedState},
     wakers::Wakers,
 };
+#[cfg(all(feature = "relay", feature = "nats"))]
+use crate::types::cluster::FlagSet;
 use crate::{
     base::fault::{Fault, planted},
     types::{FlagName, FlagState},
 };
-#[cfg(all(feature = "relay", feature = "nats"))]
-use crate::types::cluster::FlagSet;
 
 /// The state of one flag.
 #[derive(Debug)]
@@ -190,6 +190,9 @@ impl FlagEntry {
     pub(super) fn is_before(&self, set: &FlagSet) -> bool {
         let newest = self.newest_set.as_deref();
         newest.is_none_or(|known| {
+            if planted!(self.fault, FlagHashOrdered) {
+                return known.generation < set.generation;
+            }
             let order = FlagState::set_order(known.generation, known.set_at);
             known.generation != set.generation && order < set.order()
         })

@@ -28,6 +28,8 @@ use super::{
     set_flags::SetFlags,
     wakers::Wakers,
 };
+#[cfg(all(feature = "relay", feature = "nats"))]
+use crate::types::cluster::FlagSet;
 use crate::{
     base::{
         clock::micros,
@@ -36,8 +38,6 @@ use crate::{
     error::Result,
     types::{FlagName, FlagState},
 };
-#[cfg(all(feature = "relay", feature = "nats"))]
-use crate::types::cluster::FlagSet;
 
 /// The flags that a refresh reads.
 #[derive(Debug)]

@@ -179,4 +179,12 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkOldReturnTrusted, "C9", "an old own heartbeat ends an isolation";
     LinkIsolationEndTrusted, "C9", "the end of an isolation is no resync";
     LinkServedDropped, "C11", "work of the last member that leaves is not passed on";
+    LinkHintDropped, "C14", "the flags in another relay's frame are not read";
+    LinkHintSetUntold, "C14", "a set that another relay announces is not told, only the present state";
+    LinkResyncReadsNoFlags, "C14", "a resync reads no watched flags";
+    FlagOldSetTold, "C14", "a set through another relay is told to watchers that came after it";
+    FlagHashOrdered, "C14", "generations that are hashes are ordered as numbers";
+    FlagWriteUnordered, "C14", "the outcome of a write counts although another relay's write was heard during it";
+    FlagAcksReadOnce, "C14", "the acknowledgements of another relay are read once in a generation";
+    FlagAckUnread, "C14", "an acknowledgement of a generation that the relay does not know is dropped";
 };

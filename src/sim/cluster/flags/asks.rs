@@ -144,7 +144,10 @@ impl World {
 
     fn send_to_life(&mut self, query: Query) {
         let is = |relay: &crate::sim::cluster::relay::Relay| {
-            relay.run.as_ref().is_some_and(|run| run.life_id() == query.life)
+            relay
+                .run
+                .as_ref()
+                .is_some_and(|run| run.life_id() == query.life)
         };
         let to = self.relays.iter().position(is);
         if let Some(to) = to.filter(|_| self.leaves(query.from)) {

@@ -125,7 +125,11 @@ impl World {
         // An unleash of a flag that is set is no new set.
         let position = self.flags.store.first_held(generation);
         let oracle = &mut self.flags.oracle;
-        if oracle.newest.by.is_some_and(|by| by.number == written.writer.number) {
+        if oracle
+            .newest
+            .by
+            .is_some_and(|by| by.number == written.writer.number)
+        {
             oracle.newest.answered = Some(now);
             oracle.newest.due = now + SOON + reads;
         }
@@ -182,18 +186,16 @@ impl World {
         if first && !state.set {
             return;
         }
-        let sets = 1..=if state.set { history.len() } else { 0 };
-        let what = match { sets }.rfind(|position| is(position)) {
-            // A set that was cleared before the watcher came, if the clocks do not tell that.
-            // Or an earlier one of another relay, in the same case.
-            Some(old) if self.flags.oracle.may_tell(old, opened, client.newest_set) => {
-                client.newest_set = client.newest_set.max(old);
-                stream.newest_set = stream.newest_set.max(old);
-                return;
-            }
-            Some(_) => "an older state than before",
-            None if !state.set => "an older state than before",
-            None => "a state that the store never had",
+        let old = (1..=history.len()).rfind(is).filter(|_| state.set);
+        let may_tell = |old| self.flags.oracle.may_tell(old, opened, client.newest_set);
+        if let Some(old) = old.filter(|old| may_tell(*old)) {
+            client.newest_set = client.newest_set.max(old);
+            stream.newest_set = stream.newest_set.max(old);
+            return;
+        }
+        let what = match old.is_some() || !state.set {
+            true => "an older state than before",
+            false => "a state that the store never had",
         };
         self.violate(|| format!("J11: watcher {number} is told {what}: {state:?}"));
     }
@@ -272,7 +274,12 @@ impl World {
     fn check_sets(&mut self) {
         let wait = SOON + self.flag_reads();
         let due = |set: &Set| set.answered + wait < self.now;
-        let sets: Vec<_> = self.flags.oracle.sets.extract_if(.., |set| due(set)).collect();
+        let sets: Vec<_> = self
+            .flags
+            .oracle
+            .sets
+            .extract_if(.., |set| due(set))
+            .collect();
         for set in sets {
             let missed = self.flags.clients.iter().position(|client| {
                 let Some((relay, opened)) = self.flag_watches_since(client) else {
@@ -300,7 +307,10 @@ impl World {
         let whole = self.relays.iter().map(|relay| relay.whole_from).max();
         let alone = self.relays.iter().all(|relay| relay.epoch_is_alone);
         let oracle = &self.flags.oracle;
-        let since = oracle.acked_at.max(oracle.newest.due).max(whole.unwrap_or_default());
+        let since = oracle
+            .acked_at
+            .max(oracle.newest.due)
+            .max(whole.unwrap_or_default());
         if !alone || since > self.now {
             return;
         }
@@ -328,11 +338,20 @@ impl World {
             return;
         }
         self.check_flags();
-        let away = self.flags.clients.iter().position(|client| self.flag_watches_since(client).is_none());
+        let away = self
+            .flags
+            .clients
+            .iter()
+            .position(|client| self.flag_watches_since(client).is_none());
         if let Some(number) = away {
             self.violate(|| format!("J11: client {number} has no stream"));
         }
-        let watching = self.flags.clients.iter().filter(|client| !client.observer).count();
+        let watching = self
+            .flags
+            .clients
+            .iter()
+            .filter(|client| !client.observer)
+            .count();
         let counts = |client: &&Client| client.observer && client.count.is_some();
         let wrong = self.flags.clients.iter().filter(counts).find_map(|client| {
             let (_, _, watchers) = client.count?;

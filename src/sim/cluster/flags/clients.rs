@@ -1,19 +1,20 @@
 //! The clients of the flag: watchers, which acknowledge it, and observers, which count.
 
 use std::{
-    future::{Future as _, poll_fn},
-    sync::Arc,
+    future::poll_fn,
+    sync::{Arc, Mutex},
     task::Poll,
     time::Duration,
 };
 
 use super::{
     FlagEvent,
-    relay::{Acked, Outbox, Wall},
+    relay::{Acked, Outbox},
 };
 use crate::{
     base::{clock::Tick, sync::lock},
     coordination::flag::{Event as WatchEvent, WatchGuard},
+    error::Result,
     sim::cluster::world::World,
     types::{FlagState, ListenerId},
 };
@@ -118,7 +119,8 @@ impl World {
             .watch_within_limit(&self.flags.name, client.id.clone(), client.observer)
             .expect("there is room");
         let outbox = Arc::clone(&self.flags.outbox);
-        let work = watch(guard, place.wall.clone(), number, outbox);
+        let settling = guard.sync_future(place.wall.now());
+        let work = watch(guard, settling, number, outbox);
         stream.task = Some(self.flags.tasks.spawn(relay, work));
         let noted = [relay as u64, number as u64];
         self.log.note(self.now, "flag is watched", &noted);
@@ -148,7 +150,11 @@ impl World {
         stream.ended = true;
         let client = stream.client;
         self.flag_closes(number);
-        if self.flags.clients[client].stream.take_if(|own| *own == number).is_some() {
+        if self.flags.clients[client]
+            .stream
+            .take_if(|own| *own == number)
+            .is_some()
+        {
             self.flag_after(1_000, FlagEvent::Connect(client));
         }
     }
@@ -285,8 +291,13 @@ impl World {
 }
 
 /// A watcher at its relay: reads the store until the state is known, and sends events.
-async fn watch(guard: WatchGuard, wall: Wall, stream: usize, outbox: Arc<std::sync::Mutex<Outbox>>) {
-    let mut settling = Some(Box::pin(guard.sync_future(wall.now())));
+async fn watch(
+    guard: WatchGuard,
+    settling: impl Future<Output = Result<()>>,
+    stream: usize,
+    outbox: Arc<Mutex<Outbox>>,
+) {
+    let mut settling = Some(Box::pin(settling));
     loop {
         let next = poll_fn(|context| {
             if let Some(sync) = &mut settling

@@ -114,7 +114,12 @@ impl World {
             move || walls.now(),
             move |span| sleep.sleep(span),
         );
-        let refresh = refresh(flags.clone(), wall.clone(), Arc::clone(&bell), self.flags.plan.refresh);
+        let refresh = refresh(
+            flags.clone(),
+            wall.clone(),
+            Arc::clone(&bell),
+            self.flags.plan.refresh,
+        );
         let others = PeerAsks {
             relay,
             outbox: Arc::clone(&outbox),
@@ -169,7 +174,11 @@ impl World {
         self.totals.count("flag writes", 1);
         self.log
             .note(self.now, "flag is written", &[relay as u64, u64::from(set)]);
-        let (flags, wall, name) = (place.flags.clone(), place.wall.clone(), self.flags.name.clone());
+        let (flags, wall, name) = (
+            place.flags.clone(),
+            place.wall.clone(),
+            self.flags.name.clone(),
+        );
         let (outbox, began) = (Arc::clone(&self.flags.outbox), self.now);
         let options = UnleashOptions {
             set_by: self.flags.rng.u32(..).to_string(),

@@ -62,7 +62,10 @@ impl Wake for TaskWaker {
 
 impl Bell {
     /// Waits in virtual time.
-    pub(super) fn sleep(self: &Arc<Self>, span: Duration) -> impl Future<Output = ()> + Send + use<> {
+    pub(super) fn sleep(
+        self: &Arc<Self>,
+        span: Duration,
+    ) -> impl Future<Output = ()> + Send + use<> {
         let (bell, over) = (Arc::clone(self), Arc::new(AtomicBool::new(false)));
         let mut begun = false;
         std::future::poll_fn(move |context| {
@@ -127,7 +130,12 @@ impl Tasks {
         };
         task.waker.woken.store(false, Ordering::Relaxed);
         let waker = Waker::from(Arc::clone(&task.waker));
-        if task.work.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+        if task
+            .work
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_ready()
+        {
             self.tasks.remove(&id);
         }
     }
