@@ -273,6 +273,11 @@ impl Flags {
         Ok(())
     }
 
+    /// Returns whether a generation is the flag's newest one that is known here.
+    pub(crate) fn knows_generation(&self, name: &FlagName, generation: u64) -> bool {
+        self.inner.registry().knows_generation(name, generation)
+    }
+
     /// Counts that a listener has seen a generation. Reads the flag first if this relay does not
     /// know that generation: the listener may have moved here, with its relay's end.
     ///
@@ -288,8 +293,7 @@ impl Flags {
         listener: &ListenerId,
         wall: SystemTime,
     ) -> Result<()> {
-        let known = self.inner.registry().knows_generation(name, generation);
-        if known || planted!(self.inner.fault, FlagAckUnread) {
+        if self.knows_generation(name, generation) || planted!(self.inner.fault, FlagAckUnread) {
             return self.ack(name, generation, listener);
         }
         // It keeps the flag known until the acknowledgement is counted.

@@ -84,8 +84,8 @@ impl Flags {
         let mut names = Vec::with_capacity(hints.len());
         // A hint that was late may name an older set than the one known here.
         for hint in hints {
-            let heard = (&hint.name, hint.newest_set.as_ref());
-            let heard = self.inner.registry().hear(heard.0, heard.1);
+            let set = hint.newest_set.as_ref();
+            let heard = self.inner.registry().hear(&hint.name, set);
             let Some(is_newer) = heard else { continue };
             let write = WriteGuard::begin(&self.inner, &hint.name);
             let told = !planted!(self.inner.fault, LinkHintSetUntold);

@@ -7,6 +7,7 @@
 //! registry knows no other time.
 
 mod acknowledge;
+mod other_relays;
 #[cfg(all(feature = "relay", feature = "nats"))]
 mod remote_acks;
 mod watchers;
@@ -28,8 +29,6 @@ use super::{
     set_flags::SetFlags,
     wakers::Wakers,
 };
-#[cfg(all(feature = "relay", feature = "nats"))]
-use crate::types::cluster::FlagSet;
 use crate::{
     base::{
         clock::micros,
@@ -251,31 +250,6 @@ impl WatchRegistry {
     /// Starts a local write of the flag and returns its sequence number.
     pub(super) fn begin_write(&mut self) -> u64 {
         self.next_sequence()
-    }
-
-    /// Takes the generation of a set through another relay, so that the next one here is greater.
-    /// Returns whether the flag is watched, and the set is newer than the one known here.
-    #[cfg(all(feature = "relay", feature = "nats"))]
-    pub(super) fn hear(&mut self, name: &FlagName, set: Option<&FlagSet>) -> Option<bool> {
-        if let Some(set) = set {
-            self.note_number(set.generation);
-        }
-        let entry = self.entries.get(name).filter(|entry| entry.is_watched())?;
-        Some(set.is_some_and(|set| entry.is_before(set)))
-    }
-
-    /// Notes that other relays write the same store, and announce it.
-    #[cfg(all(feature = "relay", feature = "nats"))]
-    pub(super) fn set_shared(&mut self) {
-        self.shared = true;
-    }
-
-    /// Returns whether a read counted, or another relay's write was heard, since a write of this
-    /// relay began: the order of the two in the store is unknown.
-    pub(super) fn is_unordered(&self, name: &FlagName, began: u64) -> bool {
-        let shared = self.shared && !planted!(self.fault, FlagWriteUnordered);
-        let entry = self.entries.get(name).filter(|_| shared);
-        entry.is_some_and(|entry| entry.is_updated_since(began))
     }
 
     /// Ends a successful local write. Returns the state to report and the number of watchers.

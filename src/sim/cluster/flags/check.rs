@@ -197,7 +197,7 @@ impl World {
             true => "an older state than before",
             false => "a state that the store never had",
         };
-        self.violate(|| format!("J11: watcher {number} is told {what}: {state:?}"));
+        self.violate(|| format!("J11: watcher {number} is told {what}: {{{state:?}}}"));
     }
 
     /// An observer is told a number: no more than all listeners that have acknowledged.
@@ -265,7 +265,9 @@ impl World {
         if let Some(number) = late {
             let told = self.flags.clients[number].told.clone();
             self.violate(|| {
-                format!("J11: watcher {number} does not know the flag: {told:?}, not {present:?}")
+                format!(
+                    "J11: watcher {number} does not know the flag: {{{told:?}, not {present:?}}}"
+                )
             });
         }
     }
@@ -293,7 +295,7 @@ impl World {
             });
             self.totals.count("flag sets", 1);
             if let Some(number) = missed {
-                self.violate(|| format!("J11: watcher {number} is not told of a set: {set:?}"));
+                self.violate(|| format!("J11: watcher {number} is not told of a set: {{{set:?}}}"));
             }
         }
     }
@@ -328,7 +330,7 @@ impl World {
         let late = self.flags.clients.iter().position(behind);
         if let Some(number) = late {
             let count = self.flags.clients[number].count;
-            self.violate(|| format!("J11: observer {number} counts {count:?} of {all}"));
+            self.violate(|| format!("J11: observer {number} does not count {all}: {{{count:?}}}"));
         }
     }
 

@@ -232,6 +232,10 @@ impl World {
         }
         let releases = self.flags.plan.releases && self.flags.rng.u32(0..3) == 0;
         self.flags.clients[number].released |= releases;
+        // Its relay drains: the acknowledgement may reach another one.
+        if self.flags.rng.u32(0..8) == 0 {
+            self.flag_moves(number);
+        }
     }
 
     /// A client sends an acknowledgement to the relay of its newest stream.
