@@ -348,6 +348,22 @@ pub(crate) enum Fault {
     LinkLeavesEarly,
     /// C15: a relay leaves without the hand-over of its timers.
     LinkTimersNotHandedOver,
+    /// C14: the flags in another relay's frame are not read.
+    LinkHintDropped,
+    /// C14: a set that another relay announces is not told, only the present state.
+    LinkHintSetUntold,
+    /// C14: a resync reads no watched flags.
+    LinkResyncReadsNoFlags,
+    /// C14: the acknowledgements of another relay are read once in a generation.
+    FlagAcksReadOnce,
+    /// C14: a set through another relay is told to watchers that came after it.
+    FlagOldSetTold,
+    /// C14: generations that are hashes are ordered as numbers.
+    FlagHashOrdered,
+    /// C14: an acknowledgement of a generation that the relay does not know is dropped.
+    FlagAckUnread,
+    /// C14: the outcome of a write counts although another relay's write was heard during it.
+    FlagWriteUnordered,
 }
 
 impl Fault {

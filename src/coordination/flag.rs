@@ -46,7 +46,10 @@ use futures_util::TryStreamExt as _;
 
 pub(crate) use self::document::FOLDER;
 #[cfg(all(feature = "relay", feature = "nats"))]
-pub(crate) use self::{acks::AckKey, hints::FlagHints};
+pub(crate) use self::{
+    acks::{AckKey, KnownAcks},
+    hints::{FlagHints, read_heard},
+};
 pub(crate) use self::{
     background::{FlagTimers, start},
     event::Event,
@@ -63,7 +66,11 @@ use self::{
 };
 pub use self::{store_flag::StoreFlag, store_flags::StoreFlags};
 use crate::{
-    base::{clock::Clock, fault::Fault, sync::lock},
+    base::{
+        clock::Clock,
+        fault::{Fault, planted},
+        sync::lock,
+    },
     error::{Error, ErrorKind, Result},
     store::{BlobStore, PageOptions},
     types::{FlagName, FlagState, Limits, ListenerId},
@@ -264,6 +271,35 @@ impl Flags {
         let wakers = self.inner.registry().ack(name, generation, listener)?;
         wakers.wake();
         Ok(())
+    }
+
+    /// Returns whether a generation is the flag's newest one that is known here.
+    pub(crate) fn knows_generation(&self, name: &FlagName, generation: u64) -> bool {
+        self.inner.registry().knows_generation(name, generation)
+    }
+
+    /// Counts that a listener has seen a generation. Reads the flag first if this relay does not
+    /// know that generation: the listener may have moved here, with its relay's end.
+    ///
+    /// # Errors
+    /// As [`Flags::ack`]; `Unavailable` if the flag cannot be read. It is not counted then.
+    ///
+    /// # Cancel safety
+    /// Safe: it may be called again.
+    pub(crate) async fn ack_any(
+        &self,
+        name: &FlagName,
+        generation: u64,
+        listener: &ListenerId,
+        wall: SystemTime,
+    ) -> Result<()> {
+        if self.knows_generation(name, generation) || planted!(self.inner.fault, FlagAckUnread) {
+            return self.ack(name, generation, listener);
+        }
+        // It keeps the flag known until the acknowledgement is counted.
+        let watch = self.watch_within_limit(name, listener.clone(), true)?;
+        watch.sync(wall).await?;
+        watch.ack(generation)
     }
 
     /// Ready when observers must receive new counts of acknowledgements.

@@ -11,6 +11,7 @@ mod check;
 mod clients;
 mod composites;
 mod drain;
+mod flags;
 mod groups;
 mod hidden;
 mod link;

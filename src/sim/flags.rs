@@ -8,7 +8,7 @@
 //! waker was woken. A few operations, then silence: at the end each watcher must know the store's
 //! content.
 
-mod store;
+pub(super) mod store;
 
 use std::{
     pin::Pin,

@@ -127,8 +127,8 @@ pub(crate) struct RelayStatus {
 impl FlagHint {
     /// Conflates with a later hint of the same flag: the newest set stays.
     pub(crate) fn merge(&mut self, later: Self) {
-        let generation = |hint: &Self| hint.newest_set.as_ref().map(|set| set.generation);
-        if generation(&later) >= generation(self) {
+        let order = |hint: &Self| hint.newest_set.as_ref().map(FlagSet::order);
+        if order(&later) >= order(self) {
             self.newest_set = later.newest_set;
         }
         self.set_now = later.set_now;
@@ -140,6 +140,10 @@ impl FlagHint {
     allow(dead_code, reason = "only a relay of a cluster uses it")
 )]
 impl FlagSet {
+    pub(crate) fn order(&self) -> u64 {
+        FlagState::set_order(self.generation, self.set_at)
+    }
+
     pub(crate) fn of(state: &FlagState) -> Self {
         Self {
             generation: state.generation,

@@ -17,9 +17,7 @@ use crate::{
 /// The folder of the flags' blobs.
 pub(crate) const FOLDER: &str = "flags/";
 
-/// Generations from here on are hashes. A count of microseconds since 1970 reaches it in 146,000
-/// years.
-pub(crate) const HASHES: u64 = 1 << 62;
+pub(crate) const HASHES: u64 = FlagState::HASHES;
 
 /// The content of a flag's blob that reveille writes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -64,7 +62,7 @@ pub(crate) enum EndRule {
 }
 
 /// The largest expected difference between the clocks of the store, the relay and this machine.
-const ALLOWANCE: Duration = Duration::from_secs(5);
+pub(super) const ALLOWANCE: Duration = Duration::from_secs(5);
 
 impl Version {
     pub(crate) fn new(etag: ETag, last_modified: SystemTime) -> Self {

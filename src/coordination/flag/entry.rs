@@ -14,10 +14,12 @@ use std::{
 
 use super::{
     acks::AckKey,
-    document::Version,
+    document::{ALLOWANCE, Version},
     event::{Acks, Event, SharedState},
     wakers::Wakers,
 };
+#[cfg(all(feature = "relay", feature = "nats"))]
+use crate::types::cluster::FlagSet;
 use crate::{
     base::fault::{Fault, planted},
     types::{FlagName, FlagState},
@@ -64,6 +66,8 @@ pub(super) struct FlagEntry {
 struct Watcher {
     /// The registry's sequence number at the registration.
     registered: u64,
+    /// The relay's wall clock after the registration, when the first read began.
+    registered_at: Option<SystemTime>,
     /// Whether a read that counts has supplied the present state (R20: only a fresh read settles a
     /// watcher).
     synced: bool,
@@ -83,10 +87,20 @@ struct Watcher {
 pub(super) enum StateOrigin {
     /// A local write that set the flag under a new generation.
     Unleash(u64),
+    /// A set through another relay, which may have been cleared long ago, with its time on that
+    /// relay's clock.
+    Heard(u64, Option<SystemTime>),
     /// Another successful local write.
     Write(u64),
     /// A read of the store.
     Read(u64),
+}
+
+impl StateOrigin {
+    /// Returns whether it is a write that set the flag under a new generation.
+    pub(super) fn is_new_set(self) -> bool {
+        matches!(self, Self::Unleash(_) | Self::Heard(..))
+    }
 }
 
 impl FlagEntry {
@@ -115,6 +129,7 @@ impl FlagEntry {
     pub(super) fn register(&mut self, id: u64, acks: bool) {
         let watcher = Watcher {
             registered: id,
+            registered_at: None,
             synced: false,
             is_new: true,
             delivered: self.change,
@@ -165,6 +180,24 @@ impl FlagEntry {
         self.created < began && self.updated < began
     }
 
+    /// Returns whether a write ended or a read counted since this sequence number.
+    pub(super) fn is_updated_since(&self, began: u64) -> bool {
+        self.updated > began
+    }
+
+    /// Returns whether the newest set that is known here is older than one through another relay.
+    #[cfg(all(feature = "relay", feature = "nats"))]
+    pub(super) fn is_before(&self, set: &FlagSet) -> bool {
+        let newest = self.newest_set.as_deref();
+        newest.is_none_or(|known| {
+            if planted!(self.fault, FlagHashOrdered) {
+                return known.generation < set.generation;
+            }
+            let order = FlagState::set_order(known.generation, known.set_at);
+            known.generation != set.generation && order < set.order()
+        })
+    }
+
     /// Notes the end of a local write, or of a read that counts.
     pub(super) fn mark_updated(&mut self, now: u64) {
         self.updated = now;
@@ -206,11 +239,18 @@ impl FlagEntry {
             self.present = Some(SharedState::new(state));
             self.note_set(source);
         }
-        let (StateOrigin::Unleash(began) | StateOrigin::Write(began) | StateOrigin::Read(began)) =
-            source;
+        let (StateOrigin::Unleash(began)
+        | StateOrigin::Heard(began, _)
+        | StateOrigin::Write(began)
+        | StateOrigin::Read(began)) = source;
         wakers.reserve(if same { 0 } else { self.watchers.len() });
         let ignores_reads = planted!(self.fault, FlagReadBeforeRegister);
         for watcher in self.watchers.values_mut() {
+            if watcher.came_after(source) && !planted!(self.fault, FlagOldSetTold) {
+                // Its own read has seen the set, or found it cleared.
+                watcher.delivered = self.change;
+                continue;
+            }
             let syncs = watcher.registered < began && !watcher.synced && !ignores_reads;
             watcher.synced |= syncs;
             if watcher.registered > began
@@ -221,7 +261,7 @@ impl FlagEntry {
                 // for itself.
                 watcher.delivered = self.change;
             }
-            let write = matches!(source, StateOrigin::Unleash(_) | StateOrigin::Write(_));
+            let write = !matches!(source, StateOrigin::Read(_));
             if write && same && watcher.is_new && watcher.registered < began {
                 // An older read has seen this write before it ended, and does not count for this
                 // watcher. R21: a set is never conflated away, so the write is sent.
@@ -241,11 +281,18 @@ impl FlagEntry {
         if self.generation() != Some(state.generation) {
             self.acked.clear();
         }
-        if matches!(source, StateOrigin::Unleash(_)) {
+        if source.is_new_set() {
             self.unleashed_change = self.change;
         }
         self.newest_set = Some(state);
         self.newest_set_change = self.change;
+    }
+
+    /// Notes the relay's wall clock after a watcher's registration.
+    pub(super) fn set_registered_at(&mut self, id: u64, wall: SystemTime) {
+        if let Some(watcher) = self.watchers.get_mut(&id) {
+            watcher.registered_at.get_or_insert(wall);
+        }
     }
 
     /// Returns whether the present state is known for this watcher, received or pending.
@@ -346,6 +393,16 @@ impl FlagEntry {
 }
 
 impl Watcher {
+    /// Returns whether it registered after a set through another relay, also if the clocks differ
+    /// by the allowance.
+    fn came_after(&self, source: StateOrigin) -> bool {
+        let StateOrigin::Heard(_, Some(set_at)) = source else {
+            return false;
+        };
+        let registered = self.registered_at;
+        registered.is_some_and(|at| at > set_at + ALLOWANCE)
+    }
+
     fn mark_delivered(&mut self, number: u64) {
         self.delivered = number;
         self.is_new = false;

@@ -6,15 +6,15 @@
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    sync::Mutex,
-    time::SystemTime,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
 };
 
 use tokio::sync::Notify;
 
 use super::{Flags, registry::WriteOutcome, writes::WriteGuard};
 use crate::{
-    base::sync::lock,
+    base::{fault::planted, sync::lock},
     error::Result,
     types::{
         FlagName, FlagState,
@@ -28,6 +28,9 @@ pub(crate) struct FlagHints {
     waiting: Mutex<BTreeMap<FlagName, FlagHint>>,
     changed: Notify,
 }
+
+/// The delay of a further try after a failure of the store.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl FlagHints {
     pub(crate) fn add(&self, hint: FlagHint) {
@@ -55,7 +58,10 @@ impl FlagHints {
 impl Flags {
     /// Returns the hints of writes from now on; the caller takes them from time to time.
     pub(crate) fn hints(&self) -> &FlagHints {
-        self.inner.hints.get_or_init(FlagHints::default)
+        self.inner.hints.get_or_init(|| {
+            self.inner.registry().set_shared();
+            FlagHints::default()
+        })
     }
 
     /// Notes a write for the other relays, where there are any.
@@ -78,12 +84,14 @@ impl Flags {
         let mut names = Vec::with_capacity(hints.len());
         // A hint that was late may name an older set than the one known here.
         for hint in hints {
-            let watch = self.inner.registry().watched_generation(&hint.name);
-            let Some(known) = watch else { continue };
+            let set = hint.newest_set.as_ref();
+            let heard = self.inner.registry().hear(&hint.name, set);
+            let Some(is_newer) = heard else { continue };
             let write = WriteGuard::begin(&self.inner, &hint.name);
-            match hint.newest_set {
-                Some(set) if known.is_none_or(|known| known < set.generation) => {
-                    let outcome = WriteOutcome::Unleashed(set.into_state(&hint.name));
+            let told = !planted!(self.inner.fault, LinkHintSetUntold);
+            match hint.newest_set.filter(|_| told) {
+                Some(set) if is_newer => {
+                    let outcome = WriteOutcome::Heard(set.into_state(&hint.name));
                     write.end(outcome).wake_watchers().await;
                 }
                 // Dropped, it counts as a write with an unknown outcome: earlier reads do not count.
@@ -92,5 +100,23 @@ impl Flags {
             names.push(hint.name);
         }
         self.read_each(&names, wall).await
+    }
+}
+
+/// Tells this relay's watchers of flags that were written through other relays. The store may be
+/// slow, and the task of the cluster must not wait for it.
+pub(crate) async fn read_heard<S: Future<Output = ()>>(
+    flags: Flags,
+    heard: Arc<FlagHints>,
+    wall: impl Fn() -> SystemTime,
+    sleep: impl Fn(Duration) -> S,
+) {
+    loop {
+        let hints = heard.take().await;
+        if let Err(error) = flags.apply_hints(hints, wall()).await {
+            tracing::warn!(%error, "flags of another relay could not be read; they are read again");
+            sleep(READ_AGAIN_AFTER).await;
+            flags.refresh_soon();
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! registry knows no other time.
 
 mod acknowledge;
+mod other_relays;
 #[cfg(all(feature = "relay", feature = "nats"))]
 mod remote_acks;
 mod watchers;
@@ -75,6 +76,8 @@ pub(super) struct WatchRegistry {
     /// Whether the store has a conditional delete (R22: an expired flag is removed only as it was
     /// read).
     can_remove_expired: bool,
+    /// Whether other relays announce their writes of the store.
+    shared: bool,
     fault: Fault,
 }
 
@@ -89,6 +92,8 @@ pub(super) struct ReadStart {
 pub(super) enum WriteOutcome {
     /// The write set the flag under a new generation.
     Unleashed(FlagState),
+    /// Another relay set the flag under a new generation.
+    Heard(FlagState),
     /// The flag was already set. The write changed its expiry, author or reason.
     Kept(FlagState),
     /// The flag was found set, and nothing was written.
@@ -101,7 +106,10 @@ impl WriteOutcome {
     /// Returns the state of a flag that is set now.
     pub(super) fn state(&self) -> Option<&FlagState> {
         match self {
-            Self::Unleashed(state) | Self::Kept(state) | Self::Found(state) => Some(state),
+            Self::Unleashed(state)
+            | Self::Heard(state)
+            | Self::Kept(state)
+            | Self::Found(state) => Some(state),
             Self::Unset => None,
         }
     }
@@ -128,6 +136,7 @@ impl WatchRegistry {
             ack_task: None,
             expiry_task: None,
             can_remove_expired,
+            shared: false,
             fault: config.fault,
         }
     }
@@ -243,13 +252,6 @@ impl WatchRegistry {
         self.next_sequence()
     }
 
-    /// Returns the generation of the newest set of a watched flag; `None` where no stream watches it.
-    #[cfg(all(feature = "relay", feature = "nats"))]
-    pub(super) fn watched_generation(&self, name: &FlagName) -> Option<Option<u64>> {
-        let entry = self.entries.get(name).filter(|entry| entry.is_watched());
-        entry.map(FlagEntry::generation)
-    }
-
     /// Ends a successful local write. Returns the state to report and the number of watchers.
     pub(super) fn finish_write(
         &mut self,
@@ -260,6 +262,10 @@ impl WatchRegistry {
         let mut wakers = Wakers::default();
         let (state, source) = match written {
             WriteOutcome::Unleashed(state) => (Some(state), StateOrigin::Unleash(began)),
+            WriteOutcome::Heard(state) => {
+                let source = StateOrigin::Heard(began, state.set_at);
+                (Some(state), source)
+            }
             WriteOutcome::Kept(state) => (Some(state), StateOrigin::Write(began)),
             WriteOutcome::Found(state) => (Some(state), StateOrigin::Read(began)),
             WriteOutcome::Unset => (None, StateOrigin::Write(began)),
@@ -270,9 +276,14 @@ impl WatchRegistry {
             return (state, 0, wakers);
         }
         let now = self.next_sequence();
+        let unordered = self.is_unordered(name, began) && !source.is_new_set();
         let entry = self.entry(name);
         entry.mark_updated(now);
         let watching = entry.watching();
+        if unordered {
+            // The state may be older than the one known here. The caller has the flag read again.
+            return (state, watching, wakers);
+        }
         self.apply(name, state.clone(), state.expires_at, source, &mut wakers);
         self.forget_if_unused(name);
         (state, watching, wakers)
@@ -298,6 +309,19 @@ impl WatchRegistry {
             self.forget_if_unused(&name);
         }
         wakers
+    }
+
+    /// Notes the wall clock after a watcher's registration.
+    pub(super) fn set_registered_at(&mut self, name: &FlagName, id: u64, wall: SystemTime) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.set_registered_at(id, wall);
+        }
+    }
+
+    /// Returns whether this relay knows the generation as the flag's newest one.
+    pub(super) fn knows_generation(&self, name: &FlagName, generation: u64) -> bool {
+        let entry = self.entries.get(name);
+        entry.is_some_and(|entry| entry.generation() == Some(generation))
     }
 
     pub(super) fn is_synced(&self, name: &FlagName, id: u64) -> bool {
@@ -393,9 +417,12 @@ impl WatchRegistry {
     /// Takes a generation that another writer gave out. A hash, or a number beyond the clock's
     /// reach, is no counter: two relays would continue from the same value.
     fn note_generation(&mut self, state: Option<&FlagState>) {
-        let known = state.map_or(0, |state| state.generation);
-        if known < HASHES {
-            self.last_generation = self.last_generation.max(known);
+        self.note_number(state.map_or(0, |state| state.generation));
+    }
+
+    fn note_number(&mut self, generation: u64) {
+        if generation < HASHES {
+            self.last_generation = self.last_generation.max(generation);
         }
     }
 

@@ -3,6 +3,8 @@
 mod acknowledgements;
 mod basics;
 mod ends;
+#[cfg(all(feature = "relay", feature = "nats"))]
+mod hints;
 mod kept;
 mod limits;
 mod races;

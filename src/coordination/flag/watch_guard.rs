@@ -65,7 +65,7 @@ impl WatchGuard {
     /// # Cancel safety
     /// Safe.
     pub(crate) async fn sync(&self, wall: SystemTime) -> Result<()> {
-        sync(&self.flags, &self.name, self.id, wall).await
+        self.sync_future(wall).await
     }
 
     /// Like [`WatchGuard::sync`], for a driver that holds this watch elsewhere.
@@ -74,6 +74,8 @@ impl WatchGuard {
         wall: SystemTime,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
         let (flags, name, id) = (self.flags.clone(), self.name.clone(), self.id);
+        // Now, and not at the first poll: a hint may come before it.
+        flags.inner.registry().set_registered_at(&name, id, wall);
         async move { sync(&flags, &name, id, wall).await }
     }
 

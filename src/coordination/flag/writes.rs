@@ -218,11 +218,13 @@ impl<'a> WriteGuard<'a> {
     /// Reports the outcome to the registry, which returns the watchers to wake.
     pub(super) fn end(mut self, written: WriteOutcome) -> PendingWakes<(FlagState, u32)> {
         self.ended = true;
-        let ended = self
-            .inner
-            .registry()
-            .finish_write(self.name, self.began, written);
-        let (state, watching, wakers) = ended;
+        let mut registry = self.inner.registry();
+        let unordered = registry.is_unordered(self.name, self.began);
+        let (state, watching, wakers) = registry.finish_write(self.name, self.began, written);
+        drop(registry);
+        if unordered {
+            self.inner.refresh_requested.notify_one();
+        }
         let outcome = (state, watching);
         PendingWakes { outcome, wakers }
     }

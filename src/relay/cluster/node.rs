@@ -328,6 +328,12 @@ impl ClusterNode {
         self.hub.set_degraded_from(self.link.degraded_from());
     }
 
+    fn read_flags(&mut self) {
+        if !planted!(self.fault, LinkResyncReadsNoFlags) {
+            self.outputs.push_back(Output::ReadFlags);
+        }
+    }
+
     fn act_on(&mut self, action: Action, now: Tick) {
         match action {
             Action::Publish(bytes) => self.outputs.push_back(Output::Publish(bytes)),
@@ -335,7 +341,7 @@ impl ClusterNode {
                 self.stats.frames_received += 1;
                 self.stats.entries_received += frame.entries.len() as u64;
                 self.hub.count_peer_increments(&frame.entries, in_full, now);
-                if !frame.flags.is_empty() {
+                if !frame.flags.is_empty() && !planted!(self.fault, LinkHintDropped) {
                     self.outputs.push_back(Output::Flags(frame.flags));
                 }
             }
@@ -343,12 +349,12 @@ impl ClusterNode {
                 self.stats.resyncs += 1;
                 self.stats.resynced_queues += hashes.len() as u64;
                 self.walks.resync_queues(hashes);
-                self.outputs.push_back(Output::ReadFlags);
+                self.read_flags();
             }
             Action::Resync(Resync::All) => {
                 self.stats.resyncs_of_all += 1;
                 self.walks.resync_all(now);
-                self.outputs.push_back(Output::ReadFlags);
+                self.read_flags();
             }
             Action::CheckGroups(_) => {
                 self.stats.missing += 1;

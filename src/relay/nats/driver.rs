@@ -11,7 +11,7 @@ use crate::{
         log_limiter::LimitedCounts,
         task::Scope,
     },
-    coordination::flag::{FlagHints, Flags},
+    coordination::flag::{FlagHints, Flags, read_heard},
     error::{Error, ErrorKind, Result},
     relay::{
         cluster::Output,
@@ -44,8 +44,6 @@ struct Driver {
     has_left: bool,
 }
 
-/// The delay of a further try after a failure of the store.
-const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// One line a minute tells an operator as much as one for each message.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
@@ -60,7 +58,7 @@ impl ClusterDriver {
     ) -> Self {
         let [leaving, left, failed] = std::array::from_fn(|_| CancellationToken::new());
         let heard = Arc::<FlagHints>::default();
-        let reader = read_flags(flags.clone(), Arc::clone(&heard));
+        let reader = read_heard(flags.clone(), Arc::clone(&heard), wall, tokio::time::sleep);
         let calls = relay.take_peer_calls().expect("the task is started once");
         let calls = PeerCalls::new(connection.publisher(), calls, service);
         let acknowledgements = add_acknowledgements(relay.clone(), flags.clone());
@@ -222,19 +220,6 @@ impl Driver {
     fn note_bad_message(&self, error: &Error) {
         if let Some(suppressed) = self.bad_messages.note(0, self.clock.now()) {
             tracing::warn!(%error, suppressed, "a message of the cluster is dropped");
-        }
-    }
-}
-
-/// Tells this relay's watchers of flags that were written through other relays. The store may be
-/// slow, and the task of the cluster must not wait for it.
-async fn read_flags(flags: Flags, heard: Arc<FlagHints>) {
-    loop {
-        let hints = heard.take().await;
-        if let Err(error) = flags.apply_hints(hints, wall()).await {
-            tracing::warn!(%error, "flags of another relay could not be read; they are read again");
-            tokio::time::sleep(READ_AGAIN_AFTER).await;
-            flags.refresh_soon();
         }
     }
 }

@@ -1,13 +1,18 @@
-//! C14: while acknowledgements are counted here, those that other relays have are added.
+//! C14: the acknowledgements that other relays have, by requests to their lives.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
-    coordination::flag::{AckKey, Flags},
-    relay::runtime::{Relay, SilentRelays},
-    types::{FlagName, cluster::LifeId},
+    base::fault::Fault,
+    coordination::flag::{AckKey, Flags, KnownAcks},
+    relay::{
+        cluster::{AckQuery, AskAcks, RemoteAcks},
+        runtime::{Relay, SilentRelays},
+    },
+    types::cluster::LifeId,
     wire::link::{AcknowledgementsRequest, peer_reply::Answer, peer_request::Call},
 };
 
@@ -17,85 +22,50 @@ const WITHIN: Duration = Duration::from_secs(1);
 /// Keys of one reply: 56 KiB.
 const PAGE: u32 = 7_000;
 
-/// The acknowledgements that a relay had at the last request, of one flag and generation.
-type Counted = HashMap<(LifeId, FlagName), (u64, u32)>;
-
 /// Adds the acknowledgements and the watchers of the other relays to the flags whose
 /// acknowledgements are counted here.
 pub(super) async fn add_acknowledgements(relay: Relay, flags: Flags) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut counted = Counted::new();
+    let mut acks = RemoteAcks::new(PAGE, Fault::NONE);
     loop {
         ticks.tick().await;
-        let observed = flags.observed();
-        counted
-            .retain(|(_, name), (generation, _)| observed.contains(&(name.clone(), *generation)));
-        for (name, generation) in observed {
-            add_of(&relay, &flags, &name, generation, &mut counted).await;
-        }
+        acks.add_to(&flags, &relay).await;
     }
 }
 
-/// Adds the acknowledgements of one flag.
-async fn add_of(
-    relay: &Relay,
-    flags: &Flags,
-    name: &FlagName,
-    generation: u64,
-    counted: &mut Counted,
-) {
-    let call = request(name, generation, None, 0);
-    let mut silent = SilentRelays::default();
-    let all = relay.ask_all(call, WITHIN, &mut silent).await;
-    let mut watchers = 0_u32;
-    for (peer, answer) in all {
-        let Answer::Acknowledgements(numbers) = answer else {
-            continue;
-        };
-        watchers = watchers.saturating_add(numbers.watchers);
-        let known = (generation, numbers.acknowledged);
-        let key = (peer.life, name.clone());
-        if numbers.acknowledged == 0 || counted.get(&key) == Some(&known) {
-            continue;
-        }
-        if add_pages(relay, flags, name, generation, peer.life).await {
-            counted.insert(key, known);
-        }
+#[async_trait]
+impl AskAcks for Relay {
+    async fn ask_all(&self, query: AckQuery) -> Vec<(LifeId, KnownAcks)> {
+        let mut silent = SilentRelays::default();
+        let answers = Self::ask_all(self, call(&query), WITHIN, &mut silent).await;
+        answers
+            .into_iter()
+            .filter_map(|(peer, answer)| Some((peer.life, known(answer)?)))
+            .collect()
     }
-    flags.set_remote_watchers(name, watchers);
-}
 
-/// Adds all acknowledgements of one relay. Returns whether all pages were read.
-async fn add_pages(
-    relay: &Relay,
-    flags: &Flags,
-    name: &FlagName,
-    generation: u64,
-    life: LifeId,
-) -> bool {
-    let mut after = None;
-    loop {
-        let call = request(name, generation, after, PAGE);
-        let Some(Answer::Acknowledgements(page)) = relay.ask(life, call, WITHIN).await else {
-            return false;
-        };
-        let keys: Vec<AckKey> = page.keys.iter().copied().map(AckKey).collect();
-        flags.add_acks(name, generation, &keys);
-        match page.keys.last() {
-            Some(last) if Some(*last) > after && page.keys.len() >= PAGE as usize => {
-                after = Some(*last);
-            }
-            _ => return true,
-        }
+    async fn ask(&self, life: LifeId, query: AckQuery) -> Option<KnownAcks> {
+        known(Self::ask(self, life, call(&query), WITHIN).await?)
     }
 }
 
-fn request(name: &FlagName, generation: u64, after: Option<u64>, max_keys: u32) -> Call {
+fn call(query: &AckQuery) -> Call {
     Call::Acknowledgements(AcknowledgementsRequest {
-        flag: name.to_string(),
-        generation,
-        after,
-        max_keys,
+        flag: query.name.to_string(),
+        generation: query.generation,
+        after: query.after.map(|key| key.0),
+        max_keys: query.max_keys,
+    })
+}
+
+fn known(answer: Answer) -> Option<KnownAcks> {
+    let Answer::Acknowledgements(known) = answer else {
+        return None;
+    };
+    Some(KnownAcks {
+        acknowledged: known.acknowledged,
+        watchers: known.watchers,
+        keys: known.keys.into_iter().map(AckKey).collect(),
     })
 }

@@ -232,11 +232,22 @@ impl FlagsService {
         })
     }
 
-    fn ack(&self, request: &proto::AckFlagRequest, requester: &Requester) -> Result<()> {
+    async fn ack(
+        &self,
+        request: &Request<proto::AckFlagRequest>,
+        requester: &Requester,
+    ) -> Result<()> {
+        let (extensions, request) = (request.extensions(), request.get_ref());
         let listener = ListenerId::new(&request.listener_id)?;
         let flag = FlagName::new(&request.flag)?;
         requester.check(Action::Watch, Target::Flag(&flag))?;
-        self.flags.ack(&flag, request.generation, &listener)
+        let generation = request.generation;
+        if self.flags.knows_generation(&flag, generation) {
+            // Also while the store is slow.
+            return self.flags.ack(&flag, generation, &listener);
+        }
+        let ack = self.flags.ack_any(&flag, generation, &listener, wall());
+        self.calls.run(extensions, ack).await
     }
 }
 
@@ -337,8 +348,7 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::AckFlagRequest>,
     ) -> Result<Response<proto::AckFlagResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        self.ack(request.get_ref(), &requester)
-            .map_err(to_refusal)?;
+        self.ack(&request, &requester).await.map_err(to_refusal)?;
         Ok(Response::new(proto::AckFlagResponse {}))
     }
 }

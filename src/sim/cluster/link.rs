@@ -142,7 +142,9 @@ impl World {
                     self.violate(|| format!("C2: relay {relay} ends: {failure:?}"));
                 }
                 Output::Left { told } => self.leaves(relay, told),
-                Output::Flags(_) | Output::ReadFlags | Output::Notice(_) => {}
+                Output::Flags(hints) => self.hear_flags(relay, hints),
+                Output::ReadFlags => self.read_flags(relay),
+                Output::Notice(_) => {}
             }
         }
         self.answer_publishers(relay);

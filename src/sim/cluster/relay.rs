@@ -267,6 +267,7 @@ impl World {
             self.forgive_listeners_with(epoch);
         }
         self.relay_has_started(number);
+        self.start_flags_of(number);
     }
 
     /// The relay's process dies.
@@ -305,6 +306,7 @@ impl World {
             return;
         };
         self.count_stats(&run);
+        self.stop_flags_of(number);
         for stream in run.streams.values_mut() {
             stream.feed.close(now);
         }

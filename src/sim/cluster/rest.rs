@@ -8,6 +8,7 @@ impl World {
         for relay in 0..self.relays.len() {
             self.check_rest(relay);
         }
+        self.check_flags_at_rest();
         if self.plan.is_lossless() {
             self.check_equal_sums();
         }

@@ -388,6 +388,7 @@ impl World {
             return;
         }
         self.log.note(self.now, "heals", &[]);
+        self.heal_flags();
         for relay in 0..self.relays.len() {
             if self.relays[relay].run.is_none() {
                 self.within_millis(500, Event::RelayStarts(relay));

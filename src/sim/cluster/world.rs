@@ -11,6 +11,7 @@ use super::{
     check::BreakWatch,
     clients::{Conn, ConnId, Down, Up},
     drain::{Departure, TimersCall, TimersResult},
+    flags::{FlagEvent, FlagWorld},
     groups::OwedLooks,
     listener::Listener,
     oracle::Oracle,
@@ -53,6 +54,7 @@ pub(super) struct World {
     pub(super) last_trouble: Tick,
     pub(super) break_watch: Option<BreakWatch>,
     pub(super) owed_looks: OwedLooks,
+    pub(super) flags: FlagWorld,
     pub(super) totals: Totals,
     /// Troubles have stopped.
     pub(super) healed: bool,
@@ -122,6 +124,7 @@ pub(super) enum Event {
     BreakSettled(u64),
     Heal,
     Check,
+    Flag(FlagEvent),
 }
 
 #[derive(Debug)]
@@ -162,6 +165,7 @@ impl World {
             last_trouble: Tick::default(),
             break_watch: None,
             owed_looks: OwedLooks::new(),
+            flags: FlagWorld::new(seed, plan.relays),
             totals: Totals::default(),
             healed: false,
             violation: None,
@@ -191,6 +195,7 @@ impl World {
         self.after(first, Event::Trouble);
         self.after(self.plan.active, Event::Heal);
         self.at(self.now, Event::Check);
+        self.start_flags();
     }
 
     /// Runs to the end, or to the first violation.
@@ -213,6 +218,7 @@ impl World {
             self.now = next.at;
             self.handle(next.event);
             self.relay_wakers();
+            self.flag_wakers();
         }
         if self.violation.is_none() && self.plan.heals {
             self.now = end;
@@ -277,6 +283,7 @@ impl World {
             Event::Notify(attempt) => self.attempts[*attempt].relay,
             Event::TimersResult(result) => result.relay(),
             Event::Departs(departure) => departure.relay,
+            Event::Flag(event) => event.relay()?,
             _ => return None,
         };
         Some(self.relays[relay].paused_until)
@@ -336,6 +343,7 @@ impl World {
             Event::BreakSettled(number) => self.check_break(number),
             Event::Heal => self.heal(),
             Event::Check => self.check(),
+            Event::Flag(event) => self.flag_event(event),
         }
     }
 }

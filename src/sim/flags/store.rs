@@ -26,7 +26,7 @@ use crate::{
 
 /// The store of one run; clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct ShakyStore {
+pub(in crate::sim) struct ShakyStore {
     memory: MemoryStore,
     flag: FlagName,
     /// Reads the memory as a flag, without pauses and failures.
@@ -48,7 +48,7 @@ struct Shared {
 }
 
 impl ShakyStore {
-    pub(super) fn new(flag: &FlagName, mut rng: fastrand::Rng) -> Self {
+    pub(in crate::sim) fn new(flag: &FlagName, mut rng: fastrand::Rng) -> Self {
         // An arbitrary day: only differences matter.
         let wall = Arc::new(AtomicU64::new(1_700_000_000_000_000));
         let clock = Arc::clone(&wall);
@@ -70,41 +70,50 @@ impl ShakyStore {
         }
     }
 
-    pub(super) fn wall(&self) -> SystemTime {
+    pub(in crate::sim) fn wall(&self) -> SystemTime {
         time(&self.wall)
     }
 
-    pub(super) fn advance(&self, span: Duration) {
+    pub(in crate::sim) fn advance(&self, span: Duration) {
         let micros = u64::try_from(span.as_micros()).expect("a short span");
         self.wall.fetch_add(micros, Ordering::Relaxed);
     }
 
-    pub(super) fn stop_failing(&self) {
+    pub(in crate::sim) fn stop_failing(&self) {
         lock(&self.shared).failing = 0;
     }
 
     /// Sets whether the next step is an expiry's.
-    pub(super) fn set_expiring(&self, expiring: bool) {
+    pub(in crate::sim) fn set_expiring(&self, expiring: bool) {
         lock(&self.shared).expiring = expiring;
     }
 
-    pub(super) fn violation(&self) -> Option<String> {
+    pub(in crate::sim) fn violation(&self) -> Option<String> {
         lock(&self.shared).violation.clone()
     }
 
     /// Returns the flag as every reader must see it now.
-    pub(super) fn present(&self) -> Option<FlagState> {
+    pub(in crate::sim) fn present(&self) -> Option<FlagState> {
         self.peek(self.wall())
     }
 
     /// Returns whether the store held exactly this state at some time.
-    pub(super) fn ever_held(&self, state: &FlagState) -> bool {
+    pub(in crate::sim) fn ever_held(&self, state: &FlagState) -> bool {
         let shared = lock(&self.shared);
         shared.history.iter().flatten().any(|held| held == state)
     }
 
+    /// Returns the flag after each write, oldest first.
+    pub(in crate::sim) fn history(&self) -> Vec<Option<FlagState>> {
+        lock(&self.shared).history.clone()
+    }
+
+    pub(in crate::sim) fn writes(&self) -> usize {
+        lock(&self.shared).history.len()
+    }
+
     /// Returns when a generation was first in the store, on the count of its writes.
-    pub(super) fn first_held(&self, generation: u64) -> Option<usize> {
+    pub(in crate::sim) fn first_held(&self, generation: u64) -> Option<usize> {
         let shared = lock(&self.shared);
         let mut history = shared.history.iter();
         history.position(|held| {
@@ -114,7 +123,7 @@ impl ShakyStore {
     }
 
     /// Sets or clears the flag by hand, without reveille.
-    pub(super) fn meddle(&self, set: bool) {
+    pub(in crate::sim) fn meddle(&self, set: bool) {
         let blob = BlobName::new(&format!("flags/{}", self.flag)).expect("a name");
         let before = self.held();
         if set {

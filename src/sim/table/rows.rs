@@ -181,4 +181,12 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkServedDropped, "C11", "work of the last member that leaves is not passed on";
     LinkLeavesEarly, "C15", "a relay leaves before its last causes are confirmed";
     LinkTimersNotHandedOver, "C15", "a relay leaves without the hand-over of its timers";
+    LinkHintDropped, "C14", "the flags in another relay's frame are not read";
+    LinkHintSetUntold, "C14", "a set that another relay announces is not told, only the present state";
+    LinkResyncReadsNoFlags, "C14", "a resync reads no watched flags";
+    FlagOldSetTold, "C14", "a set through another relay is told to watchers that came after it";
+    FlagHashOrdered, "C14", "generations that are hashes are ordered as numbers";
+    FlagWriteUnordered, "C14", "the outcome of a write counts although another relay's write was heard during it";
+    FlagAcksReadOnce, "C14", "the acknowledgements of another relay are read once in a generation";
+    FlagAckUnread, "C14", "an acknowledgement of a generation that the relay does not know is dropped";
 };

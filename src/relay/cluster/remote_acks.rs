@@ -1,0 +1,128 @@
+//! C14: while acknowledgements of a flag are counted here, those that other relays have are added.
+//!
+//! Knows neither the broker nor the time: the driver begins a round twice a second, and its
+//! [`AskAcks`] sends the queries.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+
+use crate::{
+    base::fault::{Fault, planted},
+    coordination::flag::{AckKey, Flags, KnownAcks},
+    types::{FlagName, cluster::LifeId},
+};
+
+/// A query for the acknowledgements that another relay has of one generation of a flag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AckQuery {
+    pub(crate) name: FlagName,
+    pub(crate) generation: u64,
+    /// Keys after this one, at most `max_keys`; 0 asks for the numbers only.
+    pub(crate) after: Option<AckKey>,
+    pub(crate) max_keys: u32,
+}
+
+/// Sends queries to the other relays. A relay that does not answer in time is left out.
+#[async_trait]
+pub(crate) trait AskAcks: Send + Sync {
+    async fn ask_all(&self, query: AckQuery) -> Vec<(LifeId, KnownAcks)>;
+    async fn ask(&self, life: LifeId, query: AckQuery) -> Option<KnownAcks>;
+}
+
+/// What is known of the acknowledgements at the other relays.
+#[derive(Debug)]
+pub(crate) struct RemoteAcks {
+    /// The generation of a flag of which all keys of a relay were read, and their number.
+    read: HashMap<(LifeId, FlagName), (u64, u32)>,
+    page: u32,
+    fault: Fault,
+}
+
+impl RemoteAcks {
+    /// Reads at most `page` keys by one query.
+    pub(crate) fn new(page: u32, fault: Fault) -> Self {
+        Self {
+            read: HashMap::new(),
+            page,
+            fault,
+        }
+    }
+
+    /// Adds the acknowledgements and the watchers of the other relays to the flags whose
+    /// acknowledgements are counted here.
+    ///
+    /// # Cancel safety
+    /// Safe: the next round reads again what was not read in full.
+    pub(crate) async fn add_to(&mut self, flags: &Flags, others: &dyn AskAcks) {
+        let observed = flags.observed();
+        self.read
+            .retain(|(_, name), (generation, _)| observed.contains(&(name.clone(), *generation)));
+        for (name, generation) in observed {
+            self.add_flag(flags, others, &name, generation).await;
+        }
+    }
+
+    async fn add_flag(
+        &mut self,
+        flags: &Flags,
+        others: &dyn AskAcks,
+        name: &FlagName,
+        generation: u64,
+    ) {
+        let numbers = AckQuery {
+            name: name.clone(),
+            generation,
+            after: None,
+            max_keys: 0,
+        };
+        let mut watchers = 0_u32;
+        for (life, known) in others.ask_all(numbers).await {
+            watchers = watchers.saturating_add(known.watchers);
+            let (key, number) = ((life, name.clone()), (generation, known.acknowledged));
+            if known.acknowledged == 0 || !self.is_new(&key, number) {
+                continue;
+            }
+            if self.add_pages(flags, others, &key, generation).await {
+                self.read.insert(key, number);
+            }
+        }
+        flags.set_remote_watchers(name, watchers);
+    }
+
+    fn is_new(&self, key: &(LifeId, FlagName), number: (u64, u32)) -> bool {
+        match self.read.get(key) {
+            Some(read) if planted!(self.fault, FlagAcksReadOnce) => read.0 != number.0,
+            read => read != Some(&number),
+        }
+    }
+
+    /// Adds all acknowledgements of one relay. Returns whether all pages were read.
+    async fn add_pages(
+        &self,
+        flags: &Flags,
+        others: &dyn AskAcks,
+        (life, name): &(LifeId, FlagName),
+        generation: u64,
+    ) -> bool {
+        let mut after = None;
+        loop {
+            let query = AckQuery {
+                name: name.clone(),
+                generation,
+                after,
+                max_keys: self.page,
+            };
+            let Some(page) = others.ask(*life, query).await else {
+                return false;
+            };
+            flags.add_acks(name, generation, &page.keys);
+            match page.keys.last() {
+                Some(last) if Some(*last) > after && page.keys.len() >= self.page as usize => {
+                    after = Some(*last);
+                }
+                _ => return true,
+            }
+        }
+    }
+}
