@@ -17,6 +17,8 @@ pub(super) struct Plan {
     pub(super) listeners: Vec<ListenerPlan>,
     pub(super) queues: Vec<QueueAddress>,
     pub(super) works: Vec<Work>,
+    /// Handlers fail, and release their messages.
+    pub(super) fails: bool,
     pub(super) troubles: Vec<Trouble>,
     /// The longest waits between two operations and two troubles, in milliseconds.
     pub(super) work_gap: u64,
@@ -262,6 +264,7 @@ impl Plan {
             servers,
             listeners,
             works: works(rng, sparse),
+            fails: rng.u32(0..3) == 0,
             queues,
             troubles,
             work_gap: if sparse { 8_000 } else { 600 },
