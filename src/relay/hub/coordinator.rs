@@ -399,7 +399,7 @@ impl Coordinator {
             }
             let counted = head.wake_reason(group.position());
             if group.has_work_to_assign(counted.is_some()) {
-                more |= group.assign(&head.counters, counted, now, &mut limit, batch);
+                more |= group.assign(head, counted, now, &mut limit, batch);
                 // A parked redelivery goes on.
                 due = due.min(group.due());
                 passed_on |= group.take_passed_on();
