@@ -18,6 +18,7 @@ mod listener;
 mod oracle;
 mod plan;
 mod publisher;
+mod quiet;
 mod relay;
 mod rest;
 mod streams;

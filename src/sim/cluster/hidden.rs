@@ -1,13 +1,16 @@
 //! Messages that become visible later, and for which a relay has a timer: a busy listener has died
 //! (R8), or a listener has released a message and reported when it is visible (R10).
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{clients::ConnId, oracle::Promise, world::World};
 use crate::{
     base::clock::Tick,
     sim::{oracle::later, queue::MessageId},
-    types::{QueueAddress, Report, ReportState},
+    types::{QueueAddress, Report, ReportState, WorkDetected},
 };
 
 /// R8: the timer of a busy listener that has ended is this much later than its messages.
@@ -18,6 +21,8 @@ const BUSY_MARGIN: Duration = Duration::from_secs(2);
 pub(super) struct Hidden {
     /// The queues that the listener has reported as busy.
     busy: BTreeSet<QueueAddress>,
+    /// The newest sequence that was sent for each queue, and that no report has covered.
+    woken: BTreeMap<QueueAddress, u64>,
     /// Messages and receipts of a listener that has died.
     held: Vec<(MessageId, u64)>,
 }
@@ -33,6 +38,31 @@ pub(super) struct Released {
 }
 
 impl Hidden {
+    /// The stream sends wake-ups.
+    pub(super) fn woken(&mut self, work: &[WorkDetected]) {
+        let queues = work
+            .iter()
+            .filter_map(|one| Some((one.queue.as_address()?, one.sequence)));
+        self.woken.extend(queues);
+    }
+
+    /// R8: returns whether the relay counts the listener as idle on the queue.
+    pub(super) fn is_idle(&self, queue: &QueueAddress) -> bool {
+        !self.busy.contains(queue) && !self.woken.contains_key(queue)
+    }
+
+    fn reported(&mut self, report: &Report) {
+        let newest = self.woken.get(&report.queue).copied();
+        match report.state {
+            ReportState::Busy => _ = self.busy.insert(report.queue.clone()),
+            ReportState::Drained if newest <= Some(report.sequence) => {
+                self.woken.remove(&report.queue);
+                self.busy.remove(&report.queue);
+            }
+            _ => {}
+        }
+    }
+
     /// The listener dies with these messages.
     pub(super) fn held_by_dead(&mut self, held: Vec<(MessageId, u64)>) {
         self.held = held;
@@ -42,11 +72,9 @@ impl Hidden {
 impl World {
     /// A relay has taken a report.
     pub(super) fn reported(&mut self, id: ConnId, report: &Report) {
-        let busy = &mut self.conns[id].hidden.busy;
-        match report.state {
-            ReportState::Busy => _ = busy.insert(report.queue.clone()),
-            ReportState::Drained => _ = busy.remove(&report.queue),
-            _ => {}
+        self.conns[id].hidden.reported(report);
+        if report.state != ReportState::Unspecified {
+            self.quiet_reported(&report.queue);
         }
         if let Some(visible_in) = report.visible_in {
             self.visible_reported(id, &report.queue, visible_in);

@@ -316,6 +316,7 @@ impl World {
         }
         let by = (number, life);
         self.looked(number, queue);
+        self.quiet_looked(queue);
         let got = self.queues.get(queue, by, now, now + visibility);
         let worker = self.listeners[number].workers.entry(queue).or_default();
         worker.holding = got;

@@ -30,6 +30,8 @@ pub(super) struct Plan {
     pub(super) inline: usize,
     pub(super) max_age: Duration,
     pub(super) sentinel: Duration,
+    /// No troubles: the numbers of wake-ups and checks are exact (J6, J7).
+    pub(super) quiet: bool,
     pub(super) group_keep: Duration,
     /// The client of the broker does not tell of its connects.
     pub(super) events_hidden: bool,
@@ -281,6 +283,7 @@ impl Plan {
                 _ => seconds(3_600),
             },
             sentinel: Duration::ZERO,
+            quiet: false,
             group_keep: seconds(600),
             events_hidden: rng.u32(0..4) == 0,
             jitter: match rng.u32(0..3) {

@@ -22,7 +22,7 @@ const INTEREST: Duration = Duration::from_millis(500);
 impl World {
     /// The next operation, and after a gap the one after it.
     pub(super) fn work(&mut self) {
-        if self.healed {
+        if self.healed || self.plan.works.is_empty() {
             return;
         }
         let gap = self.plan.work_gap;

@@ -16,6 +16,7 @@ use super::{
     oracle::Oracle,
     plan::{Plan, Trouble, Work},
     publisher::Attempt,
+    quiet::Quiet,
     relay::Relay,
     totals::Totals,
 };
@@ -53,6 +54,7 @@ pub(super) struct World {
     pub(super) last_trouble: Tick,
     pub(super) break_watch: Option<BreakWatch>,
     pub(super) owed_looks: OwedLooks,
+    pub(super) quiet: Quiet,
     pub(super) totals: Totals,
     /// Troubles have stopped.
     pub(super) healed: bool,
@@ -115,6 +117,10 @@ pub(super) enum Event {
     Work,
     Operate(Work),
     Trouble,
+    /// The next message of a quiet run, one at a relay, and the end of the count of its wake-ups.
+    QuietPut,
+    QuietPutAt(usize, usize),
+    QuietCounted(MessageId),
     /// A step of a trouble that has several.
     Cut(usize, Duration),
     Aim(Option<usize>),
@@ -141,7 +147,10 @@ pub(super) const SILENCE: Duration = Duration::from_secs(110);
 impl World {
     pub(super) fn new(seed: u64, fault: Fault, print: bool) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x636c_7573_7465_7200);
-        let plan = Plan::of(&mut rng);
+        let mut plan = Plan::of(&mut rng);
+        if rng.u32(0..8) == 0 {
+            plan = plan.into_quiet(&mut rng);
+        }
         let relays = (0..plan.relays).map(|_| Relay::new(&mut rng)).collect();
         let mut world = Self {
             now: Tick::default(),
@@ -162,6 +171,7 @@ impl World {
             last_trouble: Tick::default(),
             break_watch: None,
             owed_looks: OwedLooks::new(),
+            quiet: Quiet::default(),
             totals: Totals::default(),
             healed: false,
             violation: None,
@@ -186,6 +196,7 @@ impl World {
         for listener in 0..self.listeners.len() {
             self.within_millis(START, Event::ListenerStarts(listener));
         }
+        self.quiet_starts();
         self.after(WORK, Event::Work);
         let first = WORK + Duration::from_millis(self.rng.u64(0..5_000));
         self.after(first, Event::Trouble);
@@ -330,6 +341,9 @@ impl World {
             Event::Work => self.work(),
             Event::Operate(work) => self.operate(work),
             Event::Trouble => self.trouble(),
+            Event::QuietPut => self.quiet_put(),
+            Event::QuietPutAt(queue, relay) => self.quiet_put_at(queue, relay),
+            Event::QuietCounted(message) => self.check_counted(message),
             Event::Cut(relay, span) => self.cut(relay, span, Trouble::Break),
             Event::Aim(relay) => self.aimed_at = relay,
             Event::BreakStreams(relay) => self.break_streams(relay),
