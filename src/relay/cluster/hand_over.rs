@@ -88,3 +88,65 @@ impl TimerHandOver {
         (!request.timers.is_empty()).then_some(request)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        relay::hub::HubConfig,
+        types::{Notification, QueueAddress},
+    };
+
+    const NOW: Tick = Tick::from_nanos(1_000_000_000);
+
+    fn hub_with_timers(queues: u64) -> Hub {
+        let hub = Hub::new(HubConfig::default());
+        for number in 0..queues {
+            let queue = QueueAddress::new("acct", &format!("q{number}")).expect("an address");
+            let delayed = Notification {
+                delay: Duration::from_secs(10),
+                ..Notification::new(queue)
+            };
+            hub.notify(&"p".into(), &[delayed], NOW)
+                .expect("there is room");
+        }
+        hub
+    }
+
+    #[test]
+    fn a_life_that_refuses_timers_gets_no_further_request() {
+        let (refuses, takes) = (LifeId(1), LifeId(2));
+        let hub = hub_with_timers(2_000);
+        let mut hand_over = TimerHandOver::new(&hub, vec![takes, refuses]);
+        let mut asked = Vec::new();
+        while let Some((life, _)) = hand_over.next_request(NOW) {
+            asked.push(life);
+            hand_over.acknowledged(life == takes);
+        }
+        assert!(asked.len() > 2, "{asked:?}");
+        assert_eq!(asked[0], refuses);
+        assert!(asked[1..].iter().all(|life| *life == takes), "{asked:?}");
+        let expected = HandedOver {
+            taken: 2_000,
+            lost: 0,
+        };
+        assert_eq!(hand_over.handed_over(), expected);
+    }
+
+    #[test]
+    fn timers_that_no_life_takes_are_counted_as_lost() {
+        let hub = hub_with_timers(2_000);
+        let mut hand_over = TimerHandOver::new(&hub, vec![LifeId(1)]);
+        let (life, _) = hand_over.next_request(NOW).expect("there are timers");
+        assert_eq!(life, LifeId(1));
+        hand_over.acknowledged(false);
+        assert!(hand_over.next_request(NOW).is_none());
+        let expected = HandedOver {
+            taken: 0,
+            lost: 2_000,
+        };
+        assert_eq!(hand_over.handed_over(), expected);
+    }
+}

@@ -213,6 +213,10 @@ impl Trouble {
         composite || self.needs_two_servers()
     }
 
+    fn is_rarest(self) -> bool {
+        matches!(self, Self::ComesAndGoes | Self::MetLate | Self::Drain)
+    }
+
     fn needs_two_servers(self) -> bool {
         matches!(self, Self::DropBetween | Self::Parted | Self::Copies)
     }
@@ -271,7 +275,7 @@ impl Plan {
             troubles,
             work_gap: if sparse { 8_000 } else { 600 },
             trouble_gap: [3_000, 8_000, 16_000][rng.usize(0..3)],
-            active: seconds(rng.u64(500..900)),
+            active: seconds(rng.u64(550..950)),
             heals: rng.u32(0..3) != 0,
             forget_after: match rng.u32(0..3) {
                 0 => seconds(rng.u64(4..10)),
@@ -361,10 +365,7 @@ fn troubles(rng: &mut fastrand::Rng, servers: usize, deaths: bool) -> Vec<Troubl
     // They are possible in fewer runs than the others.
     let rare: Vec<_> = some.iter().copied().filter(|one| one.is_rare()).collect();
     some.extend(rare.iter().chain(&rare).chain(&rare));
-    some.extend(
-        rare.iter()
-            .filter(|one| matches!(one, Trouble::MetLate | Trouble::Drain)),
-    );
+    some.extend(rare.iter().filter(|one| one.is_rarest()));
     // Few kinds of trouble leave the time that a single one needs.
     if rng.u32(0..3) == 0 {
         rng.shuffle(&mut some);

@@ -10,8 +10,9 @@ use super::{
     broker::{Broker, Packet},
     check::BreakWatch,
     clients::{Conn, ConnId, Down, Up},
-    drain::{Departure, TimersCall, TimersResult},
+    departure::Departure,
     groups::OwedLooks,
+    hand_over::{TimersCall, TimersResult},
     listener::Listener,
     oracle::Oracle,
     plan::{Plan, Trouble, Work},
@@ -88,7 +89,8 @@ pub(super) enum Event {
     RelayStarts(usize),
     RelayCrashes(usize),
     /// C15: a drain begins, and goes on; requests to hand timers over, and their results.
-    Drain(usize),
+    Drain(usize, Duration),
+    PutFor(usize, Duration),
     DrainStep(usize, u64),
     TimersCall(usize, Box<TimersCall>),
     TimersResult(Box<TimersResult>),
@@ -280,7 +282,7 @@ impl World {
             | Event::Link(relay, _)
             | Event::AnswerDue(relay)
             | Event::AtRelay(relay, ..)
-            | Event::Drain(relay)
+            | Event::Drain(relay, _)
             | Event::DrainStep(relay, _)
             | Event::TimersCall(relay, _)
             | Event::TimersLate(relay, ..)
@@ -310,7 +312,8 @@ impl World {
             Event::AnswerDue(relay) => self.answer_publishers(relay),
             Event::RelayStarts(relay) => self.relay_starts(relay),
             Event::RelayCrashes(relay) => self.relay_crashes(relay),
-            Event::Drain(relay) => self.drain_begins(relay),
+            Event::Drain(relay, span) => self.drain_begins(relay, span),
+            Event::PutFor(relay, delay) => self.put_for(relay, delay),
             Event::DrainStep(relay, life) => self.drain_step(relay, life),
             Event::TimersCall(relay, call) => self.timers_asked(relay, *call),
             Event::TimersResult(result) => self.timers_answered(&result),
