@@ -72,8 +72,9 @@ pub(super) struct MemberId {
 impl Coordinator {
     pub(super) fn new(config: &Arc<CoordinatorConfig>, number: u64, now: Tick) -> Self {
         let seed = config.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let sentinel =
-            (!config.sentinel_interval.is_zero()).then(|| QueueCheck::new(config, seed, now));
+        let missing = config.cluster && planted!(config.fault, LinkSentinelMissing);
+        let has_sentinel = !config.sentinel_interval.is_zero() && !missing;
+        let sentinel = has_sentinel.then(|| QueueCheck::new(config, seed, now));
         Self {
             config: Arc::clone(config),
             groups: Vec::new(),
@@ -261,7 +262,9 @@ impl Coordinator {
     }
 
     pub(super) fn checked_by_peer(&mut self, now: Tick) {
-        if let Some(sentinel) = &mut self.sentinel {
+        if let Some(sentinel) = &mut self.sentinel
+            && !planted!(self.config.fault, LinkCheckIgnored)
+        {
             sentinel.checked_by_peer(now);
         }
     }
@@ -399,7 +402,7 @@ impl Coordinator {
             }
             let counted = head.wake_reason(group.position());
             if group.has_work_to_assign(counted.is_some()) {
-                more |= group.assign(&head.counters, counted, now, &mut limit, batch);
+                more |= group.assign(head, counted, now, &mut limit, batch);
                 // A parked redelivery goes on.
                 due = due.min(group.due());
                 passed_on |= group.take_passed_on();

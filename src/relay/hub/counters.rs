@@ -191,6 +191,8 @@ pub(super) struct QueueHead {
     pub(super) counters: Counters,
     pub(super) notified: u64,
     pub(super) timed: u64,
+    /// Own causes wait for a frame to the other relays of a cluster.
+    pub(super) has_increments: bool,
 }
 
 impl QueueHead {

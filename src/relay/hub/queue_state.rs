@@ -167,13 +167,13 @@ impl QueueState {
     }
 
     pub(super) fn head(&self) -> QueueHead {
+        let known = self.announced.as_ref();
         QueueHead {
             counters: self.counters,
             notified: self.notified,
-            timed: self
-                .announced
-                .as_ref()
-                .map_or(u64::MAX, |known| known.timed),
+            timed: known.map_or(u64::MAX, |known| known.timed),
+            has_increments: known
+                .is_none_or(|known| known.counters.sequence < self.counters.sequence),
         }
     }
 

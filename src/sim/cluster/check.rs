@@ -53,6 +53,7 @@ impl World {
         self.check_looks();
         self.check_owed_looks();
         self.check_flags();
+        self.check_silent();
         self.checks += 1;
         for relay in 0..self.relays.len() {
             self.check_told_degraded(relay);

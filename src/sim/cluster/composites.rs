@@ -146,4 +146,51 @@ impl World {
             }
         }
     }
+
+    /// A relay drains. Before it there is work that the relay has to hand over, or that is due when
+    /// the relay is about to leave.
+    pub(super) fn drain_soon(&mut self, relay: usize) {
+        if self.rng.u32(0..3) == 0 {
+            return self.drain_in_break(relay);
+        }
+        let span = [0, 1_000, 3_000, 10_000][self.rng.usize(0..4)];
+        let at = self.rng.u64(100..1_500);
+        for _ in 0..self.rng.usize(0..4) {
+            let put = self.rng.u64(1..at);
+            let due = match self.rng.bool() {
+                true => at + span + self.rng.u64(0..1_500),
+                false => put + self.rng.u64(200..15_000),
+            };
+            let delay = Duration::from_millis(due - put);
+            self.after_millis(put, Event::PutFor(relay, delay));
+        }
+        self.after_millis(at, Event::Drain(relay, Duration::from_millis(span)));
+        if self.rng.bool() {
+            self.be_quiet(18_000 + span);
+        }
+    }
+
+    /// A relay drains while nothing that it sends arrives, and its timers fire: it must not leave
+    /// before these causes are confirmed.
+    fn drain_in_break(&mut self, relay: usize) {
+        let begins = 300;
+        for _ in 0..2 {
+            let put = self.rng.u64(100..200);
+            let delay = begins - put + self.rng.u64(0..20);
+            self.after_millis(put, Event::PutFor(relay, Duration::from_millis(delay)));
+        }
+        let span = Duration::from_millis(self.rng.u64(400..1_800));
+        let span = span.max(self.shortest_span());
+        self.after_millis(begins - 5, Event::Cut(relay, span));
+        self.after_millis(begins, Event::Drain(relay, Duration::ZERO));
+        self.be_quiet(18_000);
+    }
+
+    /// Puts a message, and notifies this relay of it.
+    pub(super) fn put_for(&mut self, relay: usize, delay: Duration) {
+        let queue = self.rng.usize(0..self.queues.list.len());
+        if !self.is_forgiving(queue) {
+            self.put_at(queue, relay, delay);
+        }
+    }
 }

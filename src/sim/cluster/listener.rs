@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     clients::{ConnId, Down, Up},
+    hidden::Released,
     world::{Event, World},
 };
 use crate::{
@@ -30,6 +31,8 @@ pub(super) struct Listener {
     /// From then on its relay's wake-ups reach it at once.
     pub(super) ok_from: Tick,
     workers: BTreeMap<usize, Worker>,
+    /// Messages that are visible later, or of which no relay knows.
+    pub(super) released: Vec<Released>,
     /// The newest sequence of each queue, and the relay's run.
     seen: BTreeMap<usize, (u128, u64)>,
     tick_at: Option<Tick>,
@@ -226,6 +229,7 @@ impl World {
         for queue in busy.collect::<Vec<_>>() {
             self.report(number, queue, ReportState::Busy);
         }
+        self.report_released(number);
     }
 
     /// The application takes the next wake-up.
@@ -312,6 +316,7 @@ impl World {
         }
         let by = (number, life);
         self.looked(number, queue);
+        self.quiet_looked(queue);
         let got = self.queues.get(queue, by, now, now + visibility);
         let worker = self.listeners[number].workers.entry(queue).or_default();
         worker.holding = got;
@@ -339,24 +344,32 @@ impl World {
         }
         let worker = listener.workers.entry(queue).or_default();
         if let Some((message, receipt)) = worker.holding.take() {
-            self.queues.delete(message, receipt);
+            match self.plan.fails && self.rng.u32(0..4) == 0 {
+                true => self.releases(number, (message, receipt)),
+                false => _ = self.queues.delete(message, receipt),
+            }
         }
         self.within_millis(2, Event::Get(number, life, queue));
     }
 
     fn report(&mut self, number: usize, queue: usize, state: ReportState) {
         let listener = &mut self.listeners[number];
-        let (Some(session), Some(conn)) = (&mut listener.session, listener.conn) else {
-            return;
-        };
         let seen = listener.seen.get(&queue);
         let seen = seen.filter(|(epoch, _)| *epoch == listener.welcomed_by);
-        let mut report = Report {
+        let report = Report {
             state,
             sequence: seen.map_or(0, |(_, sequence)| *sequence),
             ..Report::new(self.queues.list[queue].address.clone())
         };
-        // After the next Welcome it reports again.
+        self.send_report(number, report);
+    }
+
+    /// Sends a report. Without a stream it is lost: after the next Welcome all valid ones follow.
+    pub(super) fn send_report(&mut self, number: usize, mut report: Report) {
+        let listener = &mut self.listeners[number];
+        let (Some(session), Some(conn)) = (&mut listener.session, listener.conn) else {
+            return;
+        };
         if session.report(&mut report).is_ok() {
             self.send_up(conn, Up::Report(Box::new(report)));
         }

@@ -17,6 +17,8 @@ pub(super) struct Plan {
     pub(super) listeners: Vec<ListenerPlan>,
     pub(super) queues: Vec<QueueAddress>,
     pub(super) works: Vec<Work>,
+    /// Handlers fail, and release their messages.
+    pub(super) fails: bool,
     pub(super) troubles: Vec<Trouble>,
     /// The longest waits between two operations and two troubles, in milliseconds.
     pub(super) work_gap: u64,
@@ -28,6 +30,8 @@ pub(super) struct Plan {
     pub(super) inline: usize,
     pub(super) max_age: Duration,
     pub(super) sentinel: Duration,
+    /// No troubles: the numbers of wake-ups and checks are exact (J6, J7).
+    pub(super) quiet: bool,
     pub(super) group_keep: Duration,
     /// The client of the broker does not tell of its connects.
     pub(super) events_hidden: bool,
@@ -209,6 +213,10 @@ impl Trouble {
         composite || self.needs_two_servers()
     }
 
+    fn is_rarest(self) -> bool {
+        matches!(self, Self::ComesAndGoes | Self::MetLate | Self::Drain)
+    }
+
     fn needs_two_servers(self) -> bool {
         matches!(self, Self::DropBetween | Self::Parted | Self::Copies)
     }
@@ -262,11 +270,12 @@ impl Plan {
             servers,
             listeners,
             works: works(rng, sparse),
+            fails: rng.u32(0..3) == 0,
             queues,
             troubles,
             work_gap: if sparse { 8_000 } else { 600 },
             trouble_gap: [3_000, 8_000, 16_000][rng.usize(0..3)],
-            active: seconds(rng.u64(500..900)),
+            active: seconds(rng.u64(550..950)),
             heals: rng.u32(0..3) != 0,
             forget_after: match rng.u32(0..3) {
                 0 => seconds(rng.u64(4..10)),
@@ -278,6 +287,7 @@ impl Plan {
                 _ => seconds(3_600),
             },
             sentinel: Duration::ZERO,
+            quiet: false,
             group_keep: seconds(600),
             events_hidden: rng.u32(0..4) == 0,
             jitter: match rng.u32(0..3) {
@@ -355,10 +365,7 @@ fn troubles(rng: &mut fastrand::Rng, servers: usize, deaths: bool) -> Vec<Troubl
     // They are possible in fewer runs than the others.
     let rare: Vec<_> = some.iter().copied().filter(|one| one.is_rare()).collect();
     some.extend(rare.iter().chain(&rare).chain(&rare));
-    some.extend(
-        rare.iter()
-            .filter(|one| matches!(one, Trouble::MetLate | Trouble::Drain)),
-    );
+    some.extend(rare.iter().filter(|one| one.is_rarest()));
     // Few kinds of trouble leave the time that a single one needs.
     if rng.u32(0..3) == 0 {
         rng.shuffle(&mut some);

@@ -45,13 +45,26 @@ const ANSWER: Duration = Duration::from_secs(3);
 impl World {
     /// Puts a message into a queue, and notifies a relay of it.
     pub(super) fn put(&mut self, queue: usize, delay: Duration) {
+        let message = self.put_without_notification(queue, delay);
+        self.expect_looks(message);
+        self.notify(message, delay);
+    }
+
+    /// Puts a message, and notifies this relay of it.
+    pub(super) fn put_at(&mut self, queue: usize, relay: usize, delay: Duration) -> MessageId {
+        let message = self.put_without_notification(queue, delay);
+        self.expect_looks(message);
+        self.notify_at(message, delay, relay);
+        message
+    }
+
+    pub(super) fn put_without_notification(&mut self, queue: usize, delay: Duration) -> MessageId {
         let (now, visible_at) = (self.now, self.now + delay);
         let by = Announced::Unannounced;
         let message = self.queues.put(queue, now, visible_at, by);
         self.totals.count("messages", 1);
         self.log.note(now, "puts", &[queue as u64, message as u64]);
-        self.expect_looks(message);
-        self.notify(message, delay);
+        message
     }
 
     fn notify(&mut self, message: MessageId, delay: Duration) {
@@ -59,6 +72,10 @@ impl World {
             Some(relay) => relay,
             None => self.rng.usize(0..self.relays.len()),
         };
+        self.notify_at(message, delay, relay);
+    }
+
+    fn notify_at(&mut self, message: MessageId, delay: Duration, relay: usize) {
         let attempt = self.attempts.len();
         self.attempts.push(Attempt {
             message,
@@ -108,6 +125,7 @@ impl World {
         });
         self.log
             .note(self.now, "counts", &[relay as u64, message as u64]);
+        self.quiet_counted(relay, message);
         let sums = self.oracle.notified.entry(queue).or_default();
         sums.notifications += 1;
         sums.payload_size += message as u64 + 1;

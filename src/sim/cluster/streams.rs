@@ -185,6 +185,8 @@ impl World {
                 self.totals.count("wakes", work.len() as u64);
                 let with = |reason| work.iter().filter(|one| one.reason == reason).count() as u64;
                 self.totals.count("catch-ups", with(WakeReason::CatchUp));
+                self.conns[id].hidden.woken(work);
+                self.quiet_wakes(relay, id, work);
                 let patterns = work.iter().filter(|one| one.queue.is_pattern()).count();
                 self.totals.count("patterns checked", patterns as u64);
                 return;

@@ -11,6 +11,7 @@ pub(super) struct Totals {
 /// The names that must occur often in a plain run.
 const NEEDED: &[&str] = &[
     "answered",
+    "checks",
     "catch-ups",
     "confirmed",
     "degraded streams",
@@ -30,6 +31,9 @@ const NEEDED: &[&str] = &[
     "messages",
     "patterns checked",
     "refused",
+    "silent puts",
+    "taken by all",
+    "taken by one",
     "resyncs",
     "resyncs of all",
     "missing",

@@ -22,7 +22,7 @@ const INTEREST: Duration = Duration::from_millis(500);
 impl World {
     /// The next operation, and after a gap the one after it.
     pub(super) fn work(&mut self) {
-        if self.healed {
+        if self.healed || self.plan.works.is_empty() {
             return;
         }
         let gap = self.plan.work_gap;
@@ -70,7 +70,7 @@ impl World {
     }
 
     /// Returns whether a listener of the queue may have tokens of a memory that is gone.
-    fn is_forgiving(&self, queue: usize) -> bool {
+    pub(super) fn is_forgiving(&self, queue: usize) -> bool {
         let mut listeners = self.listeners.iter().enumerate();
         listeners.any(|(number, one)| one.forgives && self.wants(number, queue))
     }
@@ -290,7 +290,7 @@ impl World {
     }
 
     /// A relay misses messages for this long, or no relay receives its own.
-    fn cut_off(&mut self, number: usize, span: Duration) {
+    pub(super) fn cut_off(&mut self, number: usize, span: Duration) {
         let end = self.now + span + INTEREST;
         let deaths = self.last_death.is_some_and(|at| at + MISSING > self.now);
         let flapped = self.relays.iter().any(|relay| relay.flapped);

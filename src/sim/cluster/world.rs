@@ -10,13 +10,15 @@ use super::{
     broker::{Broker, Packet},
     check::BreakWatch,
     clients::{Conn, ConnId, Down, Up},
-    drain::{Departure, TimersCall, TimersResult},
+    departure::Departure,
     flags::{FlagEvent, FlagWorld},
     groups::OwedLooks,
+    hand_over::{TimersCall, TimersResult},
     listener::Listener,
     oracle::Oracle,
     plan::{Plan, Trouble, Work},
     publisher::Attempt,
+    quiet::Quiet,
     relay::Relay,
     totals::Totals,
 };
@@ -55,6 +57,7 @@ pub(super) struct World {
     pub(super) break_watch: Option<BreakWatch>,
     pub(super) owed_looks: OwedLooks,
     pub(super) flags: FlagWorld,
+    pub(super) quiet: Quiet,
     pub(super) totals: Totals,
     /// Troubles have stopped.
     pub(super) healed: bool,
@@ -88,7 +91,8 @@ pub(super) enum Event {
     RelayStarts(usize),
     RelayCrashes(usize),
     /// C15: a drain begins, and goes on; requests to hand timers over, and their results.
-    Drain(usize),
+    Drain(usize, Duration),
+    PutFor(usize, Duration),
     DrainStep(usize, u64),
     TimersCall(usize, Box<TimersCall>),
     TimersResult(Box<TimersResult>),
@@ -117,6 +121,10 @@ pub(super) enum Event {
     Work,
     Operate(Work),
     Trouble,
+    /// The next message of a quiet run, one at a relay, and the end of the count of its wake-ups.
+    QuietPut,
+    QuietPutAt(usize, usize),
+    QuietCounted(MessageId),
     /// A step of a trouble that has several.
     Cut(usize, Duration),
     Aim(Option<usize>),
@@ -144,7 +152,10 @@ pub(super) const SILENCE: Duration = Duration::from_secs(110);
 impl World {
     pub(super) fn new(seed: u64, fault: Fault, print: bool) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x636c_7573_7465_7200);
-        let plan = Plan::of(&mut rng);
+        let mut plan = Plan::of(&mut rng);
+        if rng.u32(0..8) == 0 {
+            plan = plan.into_quiet(&mut rng);
+        }
         let relays = (0..plan.relays).map(|_| Relay::new(&mut rng)).collect();
         let mut world = Self {
             now: Tick::default(),
@@ -166,6 +177,7 @@ impl World {
             break_watch: None,
             owed_looks: OwedLooks::new(),
             flags: FlagWorld::new(seed, plan.relays),
+            quiet: Quiet::default(),
             totals: Totals::default(),
             healed: false,
             violation: None,
@@ -190,6 +202,7 @@ impl World {
         for listener in 0..self.listeners.len() {
             self.within_millis(START, Event::ListenerStarts(listener));
         }
+        self.quiet_starts();
         self.after(WORK, Event::Work);
         let first = WORK + Duration::from_millis(self.rng.u64(0..5_000));
         self.after(first, Event::Trouble);
@@ -275,7 +288,7 @@ impl World {
             | Event::Link(relay, _)
             | Event::AnswerDue(relay)
             | Event::AtRelay(relay, ..)
-            | Event::Drain(relay)
+            | Event::Drain(relay, _)
             | Event::DrainStep(relay, _)
             | Event::TimersCall(relay, _)
             | Event::TimersLate(relay, ..)
@@ -306,7 +319,8 @@ impl World {
             Event::AnswerDue(relay) => self.answer_publishers(relay),
             Event::RelayStarts(relay) => self.relay_starts(relay),
             Event::RelayCrashes(relay) => self.relay_crashes(relay),
-            Event::Drain(relay) => self.drain_begins(relay),
+            Event::Drain(relay, span) => self.drain_begins(relay, span),
+            Event::PutFor(relay, delay) => self.put_for(relay, delay),
             Event::DrainStep(relay, life) => self.drain_step(relay, life),
             Event::TimersCall(relay, call) => self.timers_asked(relay, *call),
             Event::TimersResult(result) => self.timers_answered(&result),
@@ -337,6 +351,9 @@ impl World {
             Event::Work => self.work(),
             Event::Operate(work) => self.operate(work),
             Event::Trouble => self.trouble(),
+            Event::QuietPut => self.quiet_put(),
+            Event::QuietPutAt(queue, relay) => self.quiet_put_at(queue, relay),
+            Event::QuietCounted(message) => self.check_counted(message),
             Event::Cut(relay, span) => self.cut(relay, span, Trouble::Break),
             Event::Aim(relay) => self.aimed_at = relay,
             Event::BreakStreams(relay) => self.break_streams(relay),

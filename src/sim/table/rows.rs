@@ -178,7 +178,10 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkIsolationUntold, "C9", "`degraded` is not told when an isolation begins";
     LinkOldReturnTrusted, "C9", "an old own heartbeat ends an isolation";
     LinkIsolationEndTrusted, "C9", "the end of an isolation is no resync";
+    LinkServedInPart, "C10", "a group is announced as served though idle members did not take all of the causes";
     LinkServedDropped, "C11", "work of the last member that leaves is not passed on";
+    LinkSentinelMissing, "C12", "a relay of a cluster has no sentinel";
+    LinkCheckIgnored, "C12", "a check by a listener of another relay does not restart the interval";
     LinkLeavesEarly, "C15", "a relay leaves before its last causes are confirmed";
     LinkTimersNotHandedOver, "C15", "a relay leaves without the hand-over of its timers";
     LinkHintDropped, "C14", "the flags in another relay's frame are not read";

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        counters::{Counters, Delta},
+        counters::{Counters, Delta, QueueHead},
         mailbox::WakeBatch,
         members::{Assignment, Candidates},
     },
@@ -24,12 +24,13 @@ impl Group {
     /// the group's position.
     pub(in super::super) fn assign(
         &mut self,
-        head: &Counters,
+        head: &QueueHead,
         counted: Option<WakeReason>,
         now: Tick,
         limit: &mut usize,
         batch: &mut WakeBatch,
     ) -> bool {
+        let (head, has_increments) = (&head.counters, head.has_increments);
         let unassigned = (self.unassigned > 0).then_some(WakeReason::Reassigned);
         let Some(reason) = counted.max(self.requested).or(unassigned) else {
             return false;
@@ -78,7 +79,8 @@ impl Group {
                     false => 0,
                 };
                 // A member that got them may have left: another one serves them if it is idle.
-                if counted.is_some() || !all_idle {
+                // Causes of other relays are not announced again.
+                if has_increments && (counted.is_some() || !all_idle) {
                     self.note_served(needed, given_capacity, all_idle);
                 }
                 self.owed_up_to = self.owed_up_to.max(head.sequence);

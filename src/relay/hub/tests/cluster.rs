@@ -467,6 +467,22 @@ fn a_group_is_announced_as_served_where_idle_members_took_all_causes() {
     drop(members);
 }
 
+/// Found by the simulation of a cluster: the next own cause woke a member on each relay.
+#[test]
+fn a_cause_of_a_peer_that_a_busy_member_took_leaves_the_next_own_one_served() {
+    let hub = clustered();
+    let member = idle_member(&hub, "m1");
+    notify(&hub, "a");
+    assert_eq!(served(&hub), ["workers"]);
+    take_sent(&hub, &member, START);
+    busy(&hub, &member, 1);
+    hub.count_peer_increments(&[from_peer("a", 1, 1)], false, START);
+    take_sent(&hub, &member, START);
+    drained(&hub, &member, 2);
+    notify(&hub, "a");
+    assert_eq!(served(&hub), ["workers"]);
+}
+
 #[test]
 fn a_burst_above_the_idle_members_is_given_in_full() {
     let hub = clustered();
