@@ -247,8 +247,10 @@ impl FlagEntry {
         let ignores_reads = planted!(self.fault, FlagReadBeforeRegister);
         for watcher in self.watchers.values_mut() {
             if watcher.came_after(source) && !planted!(self.fault, FlagOldSetTold) {
-                // Its own read has seen the set, or found it cleared.
+                // Its own read has seen the set, or found it cleared. A first state that it has not
+                // received yet comes with the read that follows the announcement.
                 watcher.delivered = self.change;
+                watcher.synced &= !watcher.is_new;
                 continue;
             }
             let syncs = watcher.registered < began && !watcher.synced && !ignores_reads;

@@ -3,7 +3,9 @@
 use std::{sync::Arc, time::SystemTime};
 
 use super::{
-    super::{AckKey, Flags, FlagsConfig, document::blob_name},
+    super::{
+        AckKey, Flags, FlagsConfig, document::blob_name, registry::WriteOutcome, writes::WriteGuard,
+    },
     at, forever, listener, name, setup,
     stepped::SteppedStore,
     take_states, unleash, watch,
@@ -61,6 +63,24 @@ async fn a_watcher_that_came_after_a_set_and_its_end_is_not_released_by_a_late_h
     pass_on(&there, &here, at(60)).await;
     assert!(!sets(&take_states(&late)).contains(&true));
     assert_eq!(sets(&take_states(&early)), [true, false]);
+}
+
+#[tokio::test]
+async fn a_late_hint_is_no_first_state_of_a_watcher_that_came_after_it() {
+    let (store, here) = setup();
+    let there = other(&store);
+    let over = unleash(&there, "go", &forever(), 10).await;
+    there.leash(&name("go")).await.expect("leash");
+    let late = here.watch(&name("go"), listener("late"), false);
+    late.sync(at(30)).await.expect("sync");
+    // The hint counts before its read of the store ends.
+    let go = name("go");
+    let heard = WriteGuard::begin(&here.inner, &go);
+    let told = heard.end(WriteOutcome::Heard(over)).wake_watchers();
+    told.await;
+    assert_eq!(take_states(&late), []);
+    pass_on(&there, &here, at(60)).await;
+    assert_eq!(sets(&take_states(&late)), [false]);
 }
 
 #[tokio::test]
