@@ -217,7 +217,7 @@ impl World {
             FlagEvent::AckArrives(relay, client, generation, attempt) => {
                 self.flag_acked(relay, client, generation, attempt);
             }
-            FlagEvent::Ask(relay, query) => self.answer_query(relay, query),
+            FlagEvent::Ask(relay, query) => self.answer_query(relay, &query),
             FlagEvent::Reply(_, reply) => self.take_reply(reply),
             FlagEvent::AskEnds(number) => self.flags.asks.end(number),
         }

@@ -157,7 +157,7 @@ impl World {
     }
 
     /// A query reaches a relay.
-    pub(super) fn answer_query(&mut self, relay: usize, query: Query) {
+    pub(super) fn answer_query(&mut self, relay: usize, query: &Query) {
         if !self.arrives(query.from, relay) {
             return;
         }
