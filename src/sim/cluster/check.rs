@@ -52,11 +52,13 @@ impl World {
         self.after(EVERY, Event::Check);
         self.check_looks();
         self.check_owed_looks();
-        self.check_flags();
         self.check_silent();
         self.checks += 1;
         for relay in 0..self.relays.len() {
             self.check_told_degraded(relay);
+        }
+        if self.checks.is_multiple_of(5) {
+            self.check_flags();
         }
         // The others visit all queues.
         if self.checks.is_multiple_of(10) {

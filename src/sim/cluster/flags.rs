@@ -130,10 +130,10 @@ impl FlagPlan {
         let skews = (0..relays).map(|_| skew()).collect();
         Self {
             skews,
-            enabled: rng.u32(0..3) == 0,
+            enabled: rng.u32(0..4) == 0,
             watchers: rng.usize(1..=4),
-            observers: rng.usize(0..=2),
-            foreign: rng.u32(0..3) == 0,
+            observers: rng.usize(0..=1),
+            foreign: rng.bool(),
             failing: rng.u32(0..4) == 0,
             releases: rng.bool(),
             refresh: match rng.bool() {

@@ -103,9 +103,22 @@ impl ShakyStore {
         shared.history.iter().flatten().any(|held| held == state)
     }
 
-    /// Returns the flag after each write, oldest first.
-    pub(in crate::sim) fn history(&self) -> Vec<Option<FlagState>> {
-        lock(&self.shared).history.clone()
+    /// Searches the writes for the state, `None` in them for "not set": the first one from a number
+    /// on, and the newest one.
+    pub(in crate::sim) fn find(
+        &self,
+        state: &FlagState,
+        from: usize,
+    ) -> (Option<usize>, Option<usize>) {
+        let shared = lock(&self.shared);
+        let history = &shared.history;
+        let is = |held: &Option<FlagState>| match held {
+            Some(held) => held == state,
+            None => !state.set,
+        };
+        let first = history.iter().skip(from).position(is);
+        let newest = history.iter().rposition(is);
+        (first.map(|index| from + index), newest)
     }
 
     pub(in crate::sim) fn writes(&self) -> usize {

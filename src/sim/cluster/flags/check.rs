@@ -161,21 +161,18 @@ impl World {
 
     /// A watcher is told a state.
     pub(super) fn check_flag_told(&mut self, stream: usize, state: &FlagState) {
-        let history = self.flags.store.history();
         let stream = &mut self.flags.streams[stream];
         let number = stream.client;
         let client = &mut self.flags.clients[number];
         let first = !std::mem::replace(&mut stream.told, true);
         let opened = stream.opened.map_or(self.now, |(at, _)| at);
-        // Position 0 is the empty store.
-        let is = |position: &usize| match position.checked_sub(1) {
-            None => !state.set,
-            Some(index) => match &history[index] {
-                Some(held) => held == state,
-                None => !state.set,
-            },
+        // Position 0 is the empty store, and the others follow the writes.
+        let (found, newest) = self.flags.store.find(state, client.position.max(1) - 1);
+        let found = match client.position == 0 && !state.set {
+            true => Some(0),
+            false => found.map(|index| index + 1),
         };
-        if let Some(found) = (client.position..=history.len()).find(is) {
+        if let Some(found) = found {
             client.position = found;
             if state.set {
                 (client.newest_set, stream.newest_set) = (found, found);
@@ -186,7 +183,7 @@ impl World {
         if first && !state.set {
             return;
         }
-        let old = (1..=history.len()).rfind(is).filter(|_| state.set);
+        let old = newest.map(|index| index + 1).filter(|_| state.set);
         let may_tell = |old| self.flags.oracle.may_tell(old, opened, client.newest_set);
         if let Some(old) = old.filter(|old| may_tell(*old)) {
             client.newest_set = client.newest_set.max(old);

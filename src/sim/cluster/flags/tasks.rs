@@ -144,6 +144,9 @@ impl Tasks {
 impl World {
     /// Schedules the tasks that were woken.
     pub(in crate::sim::cluster) fn flag_wakers(&mut self) {
+        if !self.flags.plan.enabled {
+            return;
+        }
         let tasks = &mut self.flags.tasks;
         let alarms = std::mem::take(&mut *tasks.bell.alarms.lock().expect("one thread"));
         let rung = std::mem::take(&mut *tasks.bell.rung.lock().expect("one thread"));
