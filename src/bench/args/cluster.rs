@@ -61,9 +61,9 @@ pub(crate) struct ClusterNotifyArgs {
     /// Number of notifications on the stream, sent as fast as they are acknowledged.
     #[arg(long, default_value_t = 200_000, value_parser = positive())]
     pub(crate) streamed: u64,
-    /// Number of requests in flight on the stream, each with one notification. A relay lets as many
-    /// answers wait as the default says.
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    /// Number of requests in flight on the stream, each with one notification. A relay of a cluster
+    /// lets 2,048 answers wait.
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) in_flight: u16,
     /// Number of notifications a second that are sent without waiting for acknowledgements.
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
