@@ -7,6 +7,8 @@
 //! argument. The registry's lock is the only lock. It is a leaf and is never held across an
 //! `.await`.
 
+#[cfg(all(feature = "relay", feature = "nats"))]
+mod ack_queries;
 mod acks;
 mod background;
 mod blobs;
@@ -47,6 +49,7 @@ use futures_util::TryStreamExt as _;
 pub(crate) use self::document::FOLDER;
 #[cfg(all(feature = "relay", feature = "nats"))]
 pub(crate) use self::{
+    ack_queries::{AckQuery, AskAcks, RemoteAcks},
     acks::{AckKey, KnownAcks},
     hints::{FlagHints, read_heard},
 };

@@ -10,12 +10,8 @@
 
 mod hand_over;
 mod node;
-#[cfg(feature = "nats")]
-mod remote_acks;
 mod walks;
 
-#[cfg(feature = "nats")]
-pub(crate) use self::remote_acks::{AckQuery, AskAcks, RemoteAcks};
 pub(crate) use self::{
     hand_over::{HandedOver, TimerHandOver, TimersReply},
     node::{ClusterNode, ClusterStats, Output},

@@ -7,11 +7,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
     base::fault::Fault,
-    coordination::flag::{AckKey, Flags, KnownAcks},
-    relay::{
-        cluster::{AckQuery, AskAcks, RemoteAcks},
-        runtime::{Relay, SilentRelays},
-    },
+    coordination::flag::{AckKey, AckQuery, AskAcks, Flags, KnownAcks, RemoteAcks},
+    relay::runtime::{Relay, SilentRelays},
     types::cluster::LifeId,
     wire::link::{AcknowledgementsRequest, peer_reply::Answer, peer_request::Call},
 };

@@ -12,8 +12,7 @@ use tokio::sync::oneshot;
 use super::{FlagEvent, relay::Outbox};
 use crate::{
     base::sync::lock,
-    coordination::flag::KnownAcks,
-    relay::cluster::{AckQuery, AskAcks},
+    coordination::flag::{AckQuery, AskAcks, KnownAcks},
     sim::cluster::world::World,
     types::cluster::LifeId,
 };

@@ -16,8 +16,9 @@ use super::{
 };
 use crate::{
     base::{clock::Tick, sync::lock},
-    coordination::flag::{Event as WatchEvent, FlagHints, Flags, FlagsConfig, read_heard},
-    relay::cluster::RemoteAcks,
+    coordination::flag::{
+        Event as WatchEvent, FlagHints, Flags, FlagsConfig, RemoteAcks, read_heard,
+    },
     sim::{
         cluster::world::{Event, World},
         flags::store::ShakyStore,

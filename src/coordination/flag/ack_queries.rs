@@ -7,9 +7,9 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 
+use super::{AckKey, Flags, KnownAcks};
 use crate::{
     base::fault::{Fault, planted},
-    coordination::flag::{AckKey, Flags, KnownAcks},
     types::{FlagName, cluster::LifeId},
 };
 
