@@ -43,8 +43,8 @@ const MOST: usize = 100;
 const MAX_KEEPALIVE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Relays {
-    /// Reads a list of URLs with commas between them. Each client tries them in a random order of its
-    /// own, so that the clients of a fleet spread: also those that one relay sends away.
+    /// Reads a list of URLs with commas between them. Each client tries them in another random order,
+    /// so that the clients of a fleet spread: also those that one relay sends away.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a malformed URL or the same one twice,

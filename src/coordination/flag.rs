@@ -276,7 +276,7 @@ impl Flags {
         Ok(())
     }
 
-    /// Returns whether a generation is the flag's newest one that is known here.
+    /// Returns whether this relay knows a generation as the flag's newest one.
     pub(crate) fn knows_generation(&self, name: &FlagName, generation: u64) -> bool {
         self.inner.registry().knows_generation(name, generation)
     }

@@ -30,7 +30,7 @@ pub(crate) trait AskAcks: Send + Sync {
     async fn ask(&self, life: LifeId, query: AckQuery) -> Option<KnownAcks>;
 }
 
-/// What is known of the acknowledgements at the other relays.
+/// The acknowledgements at the other relays that were read.
 #[derive(Debug)]
 pub(crate) struct RemoteAcks {
     /// The generation of a flag of which all keys of a relay were read, and their number.
@@ -53,7 +53,7 @@ impl RemoteAcks {
     /// acknowledgements are counted here.
     ///
     /// # Cancel safety
-    /// Safe: the next round reads again what was not read in full.
+    /// Safe: the next round reads incomplete ones again.
     pub(crate) async fn add_to(&mut self, flags: &Flags, others: &dyn AskAcks) {
         let observed = flags.observed();
         self.read

@@ -148,7 +148,7 @@ impl DetachingList {
         taken
     }
 
-    /// Ends the work on one; `rest` is what is left of it. Returns whether any waits.
+    /// Ends the work on one; `rest` has its remaining cursors. Returns whether any waits.
     pub(super) fn put_back(&mut self, rest: Option<Detaching>) -> bool {
         self.at_work -= 1;
         self.waiting.extend(rest);

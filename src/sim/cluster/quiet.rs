@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// One message, or a second one while the first is handled; now and then one that its publisher
+    /// One message, or a second one while the first is handled; now and then its publisher
     /// does not notify.
     pub(super) fn quiet_put(&mut self) {
         if self.healed {
