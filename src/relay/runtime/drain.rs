@@ -4,10 +4,7 @@
 //! A drain begins once. A later request may bring its end forward, and never puts it off.
 
 use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -15,10 +12,7 @@ use tokio::sync::watch;
 
 use super::Relay;
 use crate::{
-    base::{
-        clock::{Tick, nanos},
-        sync::lock,
-    },
+    base::clock::{Tick, nanos},
     error::{Error, ErrorKind, Result},
     types::Drain,
 };
@@ -28,11 +22,11 @@ use crate::{
 pub(super) struct DrainState {
     /// The span without a stated one.
     default_span: Duration,
-    drain: Mutex<Option<Drain>>,
-    /// Copies in nanoseconds, which each stream reads at each poll; [`Tick::NEVER`] before the begin.
+    drain: watch::Sender<Option<Drain>>,
+    /// Copies in nanoseconds, which each stream reads at each poll without a lock;
+    /// [`Tick::NEVER`] before the begin.
     began: AtomicU64,
     span: AtomicU64,
-    changes: watch::Sender<()>,
     refuses_notifications: AtomicBool,
 }
 
@@ -45,10 +39,9 @@ impl DrainState {
     pub(super) fn new(default_span: Duration) -> Self {
         Self {
             default_span,
-            drain: Mutex::default(),
+            drain: watch::Sender::default(),
             began: AtomicU64::new(Tick::NEVER.as_nanos()),
             span: AtomicU64::default(),
-            changes: watch::Sender::default(),
             refuses_notifications: AtomicBool::default(),
         }
     }
@@ -64,21 +57,18 @@ impl DrainState {
 
     /// Begins the drain, or brings its end forward. Returns whether something has changed.
     fn set(&self, span: Option<Duration>, now: Tick) -> bool {
-        let span = span.unwrap_or(self.default_span);
-        let mut drain = lock(&self.drain);
-        let changed = match *drain {
-            None => Drain { began: now, span },
-            Some(known) if now + span < known.began + known.span => Drain {
-                began: known.began,
-                span: (now + span).since(known.began),
-            },
-            Some(_) => return false,
-        };
-        *drain = Some(changed);
-        self.span.store(nanos(changed.span), Ordering::Release);
-        self.began
-            .store(changed.began.as_nanos(), Ordering::Release);
-        true
+        let end = now + span.unwrap_or(self.default_span);
+        self.drain.send_if_modified(|drain| {
+            if drain.is_some_and(|known| known.began + known.span <= end) {
+                return false;
+            }
+            let began = drain.map_or(now, |known| known.began);
+            let span = end.since(began);
+            *drain = Some(Drain { began, span });
+            self.span.store(nanos(span), Ordering::Release);
+            self.began.store(began.as_nanos(), Ordering::Release);
+            true
+        })
     }
 }
 
@@ -91,9 +81,7 @@ impl Relay {
 
     /// Does the same within this span from now on; `None` is the setting.
     pub(crate) fn drain_over(&self, span: Option<Duration>) {
-        let state = &self.shared.drain;
-        if state.set(span, self.shared.clock.now()) {
-            state.changes.send_replace(());
+        if self.shared.drain.set(span, self.shared.clock.now()) {
             self.shared.hub.wake_all();
         }
     }
@@ -110,19 +98,18 @@ impl Relay {
     /// Waits until a drain begins, or until its end is brought forward; changes before this call are
     /// not seen.
     pub(crate) fn drain_changes(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut changes = self.shared.drain.changes.subscribe();
+        let mut drain = self.shared.drain.drain.subscribe();
         async move {
             // The sender lives as long as the relay.
-            let _ = changes.changed().await;
+            let _ = drain.changed().await;
         }
     }
 
     /// Waits until a drain has begun.
     pub(crate) async fn drain_began(&self) {
-        let changes = self.drain_changes();
-        if !self.is_draining() {
-            changes.await;
-        }
+        let mut drain = self.shared.drain.drain.subscribe();
+        // The sender lives as long as the relay.
+        let _ = drain.wait_for(Option::is_some).await;
     }
 
     /// Waits until the span of the drain is over, or no stream is left; `watchers` counts those that

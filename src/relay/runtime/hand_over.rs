@@ -24,7 +24,7 @@ impl Relay {
     pub(crate) async fn hand_over_timers(&self) -> HandedOver {
         self.settle().await;
         let clock = &self.shared.clock;
-        let lives = self.present_lives();
+        let lives = self.shared.present_lives();
         let mut hand_over = TimerHandOver::new(&self.shared.hub, lives, clock.now());
         while let Some((life, request)) = hand_over.next_request(clock.now()) {
             let reply = match self.ask(life, Call::Timers(request), WITHIN).await {

@@ -106,11 +106,6 @@ impl Relay {
             .map(|peer| peer.life)
     }
 
-    /// Returns the lives that are present, the one with the most streams first.
-    pub(super) fn present_lives(&self) -> Vec<LifeId> {
-        self.shared.present_lives()
-    }
-
     /// Takes the calls of this relay, once.
     pub(crate) fn take_peer_calls(&self) -> Option<mpsc::Receiver<PeerCall>> {
         lock(&self.shared.cluster.as_ref()?.taken_calls).take()

@@ -28,8 +28,8 @@ async fn a_publisher_of_several_relays_leaves_one_that_cannot_confirm() {
         publishers.push(publisher);
     }
     let admin = fleet.relays[0].admin();
-    let streams = figure(admin, "reveille_notifications_total").await;
-    assert!(streams > 0, "no publisher began at the first relay");
+    let connections = figure(admin, "reveille_connections").await;
+    assert!(connections > 0, "no publisher began at the first relay");
     wire.cut();
     for (number, publisher) in publishers.iter().enumerate() {
         notify(publisher, number).await;

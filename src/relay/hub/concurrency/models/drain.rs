@@ -4,6 +4,8 @@
 //! Must not be lost: a wake-up that the next stream resumes. Must not be left behind: an entry in
 //! the overflow, or a cursor in the hub's count.
 
+use shuttle::thread;
+
 use super::{
     super::{
         checks::{finds, holds_in},
@@ -14,8 +16,6 @@ use super::{
     },
     AT_ONCE, join, resume_after,
 };
-use shuttle::thread;
-
 use crate::{
     base::fault::Fault,
     types::{Report, ReportState},
