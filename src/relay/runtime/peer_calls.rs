@@ -143,15 +143,19 @@ impl RelayInner {
         all
     }
 
-    /// Returns whether a listener of another relay subscribes to the queue.
-    pub(super) async fn has_listener_elsewhere(&self, queue: &QueueAddress) -> bool {
+    /// Returns whether a listener of another relay subscribes to the queue, or may do so because its
+    /// relay is silent.
+    pub(super) async fn may_have_listener_elsewhere(
+        &self,
+        queue: &QueueAddress,
+        silent: &mut SilentRelays,
+    ) -> bool {
         let call = Call::Queues(proto::ListQueuesRequest {
             page_size: 1,
             page_token: queue.to_string(),
         });
-        let mut silent = SilentRelays::default();
-        let others = self.ask_all(call, Duration::from_secs(1), &mut silent);
-        others.await.iter().any(|(_, answer)| {
+        let others = self.ask_all(call, Duration::from_secs(1), silent).await;
+        let subscribes = others.iter().any(|(_, answer)| {
             let Answer::Queues(page) = answer else {
                 return false;
             };
@@ -160,7 +164,8 @@ impl RelayInner {
                 listed.listeners > 0 && names == (queue.storage_account(), queue.queue_name())
             };
             page.queues.iter().any(is)
-        })
+        });
+        subscribes || !silent.lives.is_empty()
     }
 
     /// Returns the peers that are asked, and the ids of the relays of which no life is present.

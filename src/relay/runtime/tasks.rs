@@ -3,7 +3,7 @@
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
-use super::RelayInner;
+use super::{RelayInner, SilentRelays};
 use tokio::time::MissedTickBehavior;
 
 use crate::{
@@ -127,14 +127,14 @@ async fn log_queues_without_listeners(shared: Arc<RelayInner>) {
     loop {
         ticks.tick().await;
         let (named, others) = shared.hub.take_queues_without_listeners();
-        let mut left = NearestName::WORK;
+        let (mut left, mut silent) = (NearestName::WORK, SilentRelays::default());
         for (queue, others) in named.iter().zip((1..=named.len()).rev()) {
             let mut search = NearestName::new(queue, left / others);
             while shared.hub.search_nearest(&mut search) {
                 tokio::task::yield_now().await;
             }
             left = left.saturating_sub(search.work());
-            if shared.has_listener_elsewhere(queue).await {
+            if shared.may_have_listener_elsewhere(queue, &mut silent).await {
                 continue;
             }
             match search.found() {

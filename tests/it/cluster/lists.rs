@@ -242,7 +242,7 @@ async fn a_name_is_logged_as_without_listeners_only_if_no_relay_has_one() {
     let one = Binary::serve_with(&arguments, &[]).await;
     let two = Binary::serve_with(&arguments, &[]).await;
     let client = Client::new(&two.url()).expect("a URL");
-    let options = listening("worker", &["acct/orders"]);
+    let options = listening("worker", &["acct/orders", "acct/late"]);
     let mut wakes = client.subscribe(options).expect("options");
     woken(&mut wakes).await;
     for name in ["acct/orders", "acct/nobody"] {
@@ -254,6 +254,13 @@ async fn a_name_is_logged_as_without_listeners_only_if_no_relay_has_one() {
     })
     .await;
     assert!(!one.log().contains("acct/orders"), "{}", one.log());
+    // A relay that does not answer, and is not missing yet, may have a listener.
+    two.freeze().await;
+    let notified = one.run(&["notify", "acct/late"]).await;
+    assert!(notified.status.success(), "{}", stderr(&notified));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!one.log().contains("acct/late"), "{}", one.log());
+    two.resume().await;
     // A heartbeat later.
     until("the stream is listed", async || {
         let relays = one.run(&["relays", "-o", "json"]).await;
