@@ -314,6 +314,8 @@ pub(crate) enum Fault {
     LinkCopyTrusted,
     /// Cluster, C7: groups check nothing when a peer is missing.
     LinkMissingNoCheck,
+    /// Cluster, C7: a peer is missing after four own heartbeats, however fast they were.
+    LinkMissingEarly,
     /// Cluster, C7: a peer that goes missing after an interruption is no resync.
     LinkInterruptionIgnored,
     /// Cluster, C7: only the client's events are interruptions.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     action::{PeerNoticeKind, Resync},
-    config::{FORGET_AFTER, MAX_PATIENCE, PATIENCE},
+    config::{FORGET_AFTER, MAX_PATIENCE, MISSING_AFTER, PATIENCE},
 };
 use crate::{
     base::{
@@ -205,7 +205,12 @@ impl Peer {
     }
 
     /// C7: judges the silence of the peer after an own heartbeat has returned.
-    pub(super) fn judge(&mut self, returns: u64, interruptions: u64, fault: Fault) -> Silence {
+    pub(super) fn judge(
+        &mut self,
+        (returns, interruptions): (u64, u64),
+        now: Tick,
+        fault: Fault,
+    ) -> Silence {
         let silent = returns - self.heard_at_return;
         if silent >= FORGET_AFTER {
             return Silence::Forget;
@@ -213,7 +218,8 @@ impl Peer {
         if self.presence != Presence::Present {
             return Silence::Short;
         }
-        if silent < self.patience {
+        let early = now.since(self.heard_at) < MISSING_AFTER && !planted!(fault, LinkMissingEarly);
+        if silent < self.patience || early {
             if returns - self.back_at_return >= FORGET_AFTER {
                 self.patience = PATIENCE;
             }

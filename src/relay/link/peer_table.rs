@@ -47,12 +47,13 @@ impl PeerTable {
     /// Judges the silence of all peers after an own heartbeat has returned.
     pub(super) fn judge(
         &mut self,
-        (returns, interruptions): (u64, u64),
+        counts: (u64, u64),
+        now: Tick,
         fault: Fault,
     ) -> Vec<(LifeId, Silence)> {
         let mut judged = Vec::new();
         self.peers.retain(|life, peer| {
-            let silence = peer.judge(returns, interruptions, fault);
+            let silence = peer.judge(counts, now, fault);
             if matches!(silence, Silence::Missing | Silence::MissingWithGap) {
                 judged.push((*life, silence));
             }

@@ -81,14 +81,14 @@ impl ClusterLink {
             self.interruptions.count += 1;
         }
         self.interruptions.settled = self.interruptions.settled.max(interruptions);
-        self.judge_peers();
+        self.judge_peers(now);
         Ok(())
     }
 
-    fn judge_peers(&mut self) {
+    fn judge_peers(&mut self, now: Tick) {
         let fault = self.config.fault;
         let counts = (self.heartbeats.returns(), self.interruptions.count);
-        for (life, silence) in self.peers.judge(counts, fault) {
+        for (life, silence) in self.peers.judge(counts, now, fault) {
             match silence {
                 Silence::MissingWithGap => self.actions.push_back(Action::Resync(Resync::All)),
                 _ if planted!(fault, LinkMissingNoCheck) => {}

@@ -18,7 +18,7 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The first attempt of many relays after a broker's restart falls into this span.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 /// The longest delay: below it a server that returns is found while few frames are missed.
-const MAX_DELAY: Duration = Duration::from_secs(2);
+const MAX_DELAY: Duration = Duration::from_millis(500);
 /// Messages of a subscription that wait for the relay. The client drops those above it.
 const SUBSCRIPTION_CAPACITY: usize = 8_192;
 /// Messages that wait for the socket.
@@ -73,9 +73,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_grow_from_fifty_milliseconds_to_two_seconds() {
+    fn delays_grow_from_fifty_milliseconds_to_half_a_second() {
         let ceilings: Vec<_> = (1..=8).map(|n| delay_ceiling(n).as_millis()).collect();
-        assert_eq!(ceilings, [50, 100, 200, 400, 800, 1_600, 2_000, 2_000]);
+        assert_eq!(ceilings, [50, 100, 200, 400, 500, 500, 500, 500]);
         assert_eq!(delay_ceiling(usize::MAX), MAX_DELAY);
     }
 }

@@ -124,6 +124,33 @@ fn an_interruption_that_a_heartbeat_has_followed_costs_nothing() {
 }
 
 #[test]
+fn a_peer_two_of_whose_heartbeats_are_lost_is_not_missing() {
+    let scenario = |fault| {
+        for seed in 0..20 {
+            let mut world = World::new(seed, fault);
+            let (peer, relay) = (world.start(), world.start());
+            world.run(8_000);
+            world.forget_log();
+            let next = u64::try_from(world.heartbeats(peer)).expect("small") + 1;
+            world.drop_if(move |passage| {
+                let lost = [next, next + 1]
+                    .map(Kind::Heartbeat)
+                    .contains(&passage.kind);
+                (passage.from, passage.to) == (peer, Some(relay)) && lost
+            });
+            // A connect is followed by a further heartbeat of the relay.
+            world.run(1_000);
+            world.cut(relay, millis(1));
+            world.run(6_000);
+            ensure!(world.checks(relay) == 0, "seed {seed}: it is missing");
+            ensure!(world.resyncs(relay).is_empty(), "seed {seed}: a resync");
+        }
+        Ok(())
+    };
+    check(scenario, &[Fault::LinkMissingEarly]);
+}
+
+#[test]
 fn own_heartbeats_with_a_gap_are_an_interruption() {
     let scenario = |fault| {
         let mut world = World::settled(2, fault);
