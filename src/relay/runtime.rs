@@ -50,7 +50,8 @@ pub struct RelayConfig {
     /// The relay's name, which distinguishes its subscriptions from those of another relay. The
     /// names' rule.
     pub relay_id: String,
-    /// A queue without subscribers and notifications for this long is forgotten.
+    /// A queue without subscribers and notifications for this long is forgotten; in a cluster at least
+    /// 60 s.
     pub forget_after: Duration,
     /// The most queues in memory; at about 500 bytes each, a million of them is half a gigabyte.
     pub max_queues: usize,
@@ -87,6 +88,9 @@ pub struct RelayConfig {
 
 /// A shorter time would be over before a report can arrive.
 const SHORTEST_CLAIM: Duration = Duration::from_millis(10);
+/// In a cluster a queue must be known until a relay that served its group is found to be missing: after
+/// 32 heartbeats at the latest (C7).
+const SHORTEST_MEMORY: Duration = Duration::from_secs(60);
 
 /// A relay in this process. Cheap to clone; it ends with [`Relay::shutdown`], or with its last
 /// handle.
@@ -192,6 +196,12 @@ impl Relay {
                 let rule = format_args!("must be at least {SHORTEST_CLAIM:?}, not {span:?}");
                 return Err(Error::invalid(field, rule));
             }
+        }
+        if cluster.is_some() && config.forget_after < SHORTEST_MEMORY {
+            let after = config.forget_after;
+            let rule =
+                format_args!("must be at least {SHORTEST_MEMORY:?} in a cluster, not {after:?}");
+            return Err(Error::invalid("forget_after", rule));
         }
         let epoch = Epoch(random()?);
         let hub = Arc::new(Hub::new(HubConfig {

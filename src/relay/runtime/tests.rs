@@ -1,6 +1,7 @@
 //! The relay in process: wake-ups without a network.
 
 mod fan_out;
+mod peer_calls;
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -53,6 +54,20 @@ async fn a_claim_that_is_over_at_once_is_refused() {
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().contains(field), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_relay_of_a_cluster_keeps_queues_for_a_minute() {
+    let forgetting = |seconds| RelayConfig {
+        forget_after: Duration::from_secs(seconds),
+        ..RelayConfig::default()
+    };
+    Relay::start_with(forgetting(60), Some(ClusterAck::Broker)).expect("long enough");
+    Relay::start_with(forgetting(59), None).expect("a relay alone");
+    let refused = Relay::start_with(forgetting(59), Some(ClusterAck::Broker));
+    let error = refused.expect_err("too short");
+    let rule = "forget_after: must be at least 60s in a cluster, not 59s";
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Invalid, rule));
 }
 
 #[tokio::test]

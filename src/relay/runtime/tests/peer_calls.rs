@@ -1,0 +1,77 @@
+//! Requests to other relays, without a broker: a test takes the calls.
+
+use super::*;
+use crate::{
+    relay::cluster::Output,
+    wire::link::{PeerReply, peer_reply::Answer, peer_request::Call},
+};
+
+/// Shorter than any wait that a person would notice, and long enough for a reply of this process.
+const WITHIN: Duration = Duration::from_millis(200);
+
+fn clustered(relay_id: &str) -> Relay {
+    let config = RelayConfig {
+        relay_id: relay_id.to_owned(),
+        ..RelayConfig::default()
+    };
+    Relay::start_with(config, Some(ClusterAck::Local)).expect("started")
+}
+
+/// Returns a relay that has heard the two others.
+fn with_two_others() -> Relay {
+    let relay = clustered("asking");
+    let mut runner = relay.cluster_runner().expect("of a cluster");
+    for id in ["well", "silent"] {
+        let mut other = clustered(id).cluster_runner().expect("of a cluster");
+        other.on_tick(1);
+        while let Some(output) = other.next_output() {
+            if let Output::Publish(bytes) = output {
+                runner.on_message(&bytes, 1).expect("it keeps the rules");
+            }
+        }
+    }
+    relay
+}
+
+fn list() -> Call {
+    Call::Queues(crate::wire::proto::ListQueuesRequest::default())
+}
+
+#[tokio::test]
+async fn a_silent_relay_is_asked_once_for_one_list() {
+    let relay = with_two_others();
+    let (_, peers) = relay.cluster_stats().expect("of a cluster");
+    let well = peers.iter().find(|peer| &*peer.status.relay_id == "well");
+    let well = well.expect("it was heard").life;
+    let mut calls = relay.take_peer_calls().expect("not taken yet");
+    let asked = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let counts = Arc::clone(&asked);
+    tokio::spawn(async move {
+        let mut kept = Vec::new();
+        while let Some(call) = calls.recv().await {
+            counts[usize::from(call.life == well)].fetch_add(1, Ordering::Relaxed);
+            match call.life == well {
+                true => _ = call.reply.send(empty_list()),
+                false => kept.push(call.reply),
+            }
+        }
+    });
+    let mut silent = SilentRelays::default();
+    for _ in 0..3 {
+        let answers = relay.ask_all(list(), WITHIN, &mut silent).await;
+        let ids = answers.iter().map(|(peer, _)| &*peer.status.relay_id);
+        assert_eq!(ids.collect::<Vec<_>>(), ["well"]);
+        assert_eq!(silent.ids.iter().collect::<Vec<_>>(), ["silent"]);
+    }
+    let [silent, well] = [0, 1].map(|one: usize| asked[one].load(Ordering::Relaxed));
+    assert_eq!((silent, well), (1, 3));
+}
+
+fn empty_list() -> bytes::Bytes {
+    use prost::Message as _;
+    let answer = Answer::Queues(crate::wire::proto::ListQueuesResponse::default());
+    let reply = PeerReply {
+        answer: Some(answer),
+    };
+    reply.encode_to_vec().into()
+}
