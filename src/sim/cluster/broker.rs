@@ -11,7 +11,10 @@ use bytes::Bytes;
 use super::world::{Event, World};
 use crate::{
     base::clock::Tick,
-    types::cluster::{ClusterContent, LifeId, queue_hash},
+    types::{
+        GroupName, QueueAddress,
+        cluster::{ClusterContent, LifeId, queue_hash},
+    },
     wire::cluster_message_from_wire,
 };
 
@@ -71,6 +74,8 @@ pub(super) struct Content {
     pub(super) kind: Kind,
     /// The hashes of a frame's queues.
     pub(super) queues: Vec<u64>,
+    /// The groups that a frame states as served, each with its queue.
+    pub(super) served: Vec<(GroupName, QueueAddress)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,18 +120,23 @@ impl Port {
 impl Content {
     pub(super) fn read(bytes: &Bytes) -> Self {
         let message = cluster_message_from_wire(bytes).expect("a message of a relay");
-        let (kind, queues) = match &message.content {
-            ClusterContent::Frame(frame) => {
-                let hashes = frame.entries.iter().map(|entry| queue_hash(&entry.queue));
-                (Kind::Frame(frame.number), hashes.collect())
-            }
-            ClusterContent::Heartbeat(own) => (Kind::Heartbeat(own.number), Vec::new()),
+        let (kind, entries) = match &message.content {
+            ClusterContent::Frame(frame) => (Kind::Frame(frame.number), &frame.entries[..]),
+            ClusterContent::Heartbeat(own) => (Kind::Heartbeat(own.number), &[][..]),
             ClusterContent::Unknown => unreachable!("relays send what they know"),
         };
+        let served = entries.iter().flat_map(|entry| {
+            let groups = entry.served_groups.iter().cloned();
+            groups.map(|group| (group, entry.queue.clone()))
+        });
         Self {
             life: message.life,
             kind,
-            queues,
+            queues: entries
+                .iter()
+                .map(|entry| queue_hash(&entry.queue))
+                .collect(),
+            served: served.collect(),
         }
     }
 }

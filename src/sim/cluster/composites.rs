@@ -8,12 +8,12 @@ use super::{
 };
 
 impl World {
-    /// A break that isolates no relay, with work in it and nothing else for a while.
+    /// A break that isolates no relay, with work in it and nothing else for a while before and after.
     pub(super) fn short_break(&mut self, relay: usize) {
         let span = Duration::from_millis(self.rng.u64(50..2_300)).max(self.shortest_span());
         self.totals.count(Trouble::ShortBreak.name(), 1);
-        self.cut(relay, span, Trouble::Break);
-        self.be_quiet(10_000);
+        self.after_millis(10_000, Event::Cut(relay, span));
+        self.be_quiet(20_000);
     }
 
     /// A relay is away; another one is cut off. In that time the first one starts, gives an OK and

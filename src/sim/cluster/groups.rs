@@ -1,9 +1,15 @@
 //! Groups: some member looks at the queue of each message, and each group on each other relay looks
 //! when a relay has died (C7).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use super::{check::SOON, oracle::Note, plan::ListenerPlan, world::World};
+use super::{
+    broker::Content,
+    check::SOON,
+    oracle::Note,
+    plan::{ListenerPlan, Trouble},
+    world::World,
+};
 use crate::{
     base::clock::Tick,
     sim::{groups::CLAIM, queue::MessageId},
@@ -12,6 +18,9 @@ use crate::{
 
 /// The looks that groups owe after the death of a relay: by relay, group and queue, since when.
 pub(super) type OwedLooks = BTreeMap<(usize, GroupName, usize), Tick>;
+
+/// A member that leaves comes back after this time: its new stream gets a CATCH_UP.
+const AWAY: Duration = Duration::from_secs(30);
 
 /// Chooses some members that share queues, of one group or two, and now and then a listener beside
 /// them.
@@ -106,6 +115,41 @@ impl World {
         if let Some(((relay, group, queue), _)) = late {
             let text = format!("C7: group {group} at relay {relay} does not check queue {queue}");
             self.violate(|| text);
+        }
+    }
+
+    /// The last member of a group leaves its relay after a frame has stated that the group is
+    /// served there, and before its get: the relay passes the work on (C11).
+    pub(super) fn last_member_may_leave(&mut self, relay: usize, content: &Content) {
+        let trouble = Trouble::LastMemberLeaves;
+        if !self.plan.may(trouble) || self.healed || self.now < self.quiet_until {
+            return;
+        }
+        let mut served = content.served.iter();
+        let Some(number) = served.find_map(|(group, queue)| {
+            let queue = self.queues.find(queue)?;
+            self.only_member_at(relay, group, queue)
+        }) else {
+            return;
+        };
+        self.begins(trouble, relay);
+        self.listener_ends(number, AWAY);
+        // The next work on the queue would hide a lost wake-up.
+        self.be_quiet(15_000);
+    }
+
+    /// Returns the member that is the only one of its group at this relay, where another relay has
+    /// one.
+    fn only_member_at(&self, relay: usize, group: &GroupName, queue: usize) -> Option<usize> {
+        let all = self.members(group, queue).into_iter();
+        let well = all.filter(|number| self.is_well(*number));
+        let (here, elsewhere): (Vec<_>, Vec<_>) = well.partition(|number| {
+            let conn = self.listeners[*number].conn;
+            conn.is_some_and(|conn| self.conns[conn].relay == relay)
+        });
+        match here[..] {
+            [number] if !elsewhere.is_empty() => Some(number),
+            _ => None,
         }
     }
 

@@ -126,6 +126,10 @@ impl World {
         }
         if let Some(by) = result.taken_by {
             self.handed_over(relay, life, by, &result.call.request);
+            if self.relays[by.0].run_of(by.1).is_none() {
+                // It has died since its answer.
+                self.forget_delayed_of(by.0, by.1);
+            }
         }
         let reply = match result.taken_by {
             Some(_) => TimersReply::Taken,

@@ -129,7 +129,8 @@ impl World {
                     run.own.sent(content.kind, now);
                     self.note_kind("sends", relay, &content);
                     let frame = matches!(content.kind, Kind::Frame(_));
-                    self.publish(relay, bytes, content);
+                    self.publish(relay, bytes, Rc::clone(&content));
+                    self.last_member_may_leave(relay, &content);
                     if frame && self.strikes(Trouble::CrashBeforeConfirmed) {
                         self.crash_at_once(relay);
                     }

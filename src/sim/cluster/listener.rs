@@ -94,8 +94,14 @@ impl World {
         self.drive(number);
     }
 
-    /// Its process dies, and a new one starts later.
+    /// Its process dies, and a new one starts soon.
     pub(super) fn listener_crashes(&mut self, number: usize) {
+        let away = Duration::from_micros(self.rng.u64(10..=5_000_000));
+        self.listener_ends(number, away);
+    }
+
+    /// Its process ends, and a new one starts after this time.
+    pub(super) fn listener_ends(&mut self, number: usize, away: Duration) {
         let listener = &mut self.listeners[number];
         if listener.session.take().is_none() {
             return;
@@ -109,7 +115,7 @@ impl World {
             self.drop_conn(conn);
         }
         self.log.note(self.now, "listener dies", &[number as u64]);
-        self.within_millis(5_000, Event::ListenerStarts(number));
+        self.after(away, Event::ListenerStarts(number));
     }
 
     /// Runs the session's steps until it waits.

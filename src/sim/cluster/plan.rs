@@ -112,6 +112,8 @@ pub(super) enum Trouble {
     StreamBreak,
     SlowReader,
     ListenerCrash,
+    /// The last member of a group leaves its relay before it takes the work that it serves.
+    LastMemberLeaves,
 }
 
 impl Trouble {
@@ -142,6 +144,7 @@ impl Trouble {
         Self::StreamBreak,
         Self::SlowReader,
         Self::ListenerCrash,
+        Self::LastMemberLeaves,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -172,6 +175,7 @@ impl Trouble {
             Self::StreamBreak => "StreamBreak",
             Self::SlowReader => "SlowReader",
             Self::ListenerCrash => "ListenerCrash",
+            Self::LastMemberLeaves => "LastMemberLeaves",
         }
     }
 
@@ -258,8 +262,13 @@ impl Plan {
             .collect();
         let sparse = rng.u32(0..4) != 0;
         let deaths = rng.bool();
-        let troubles = troubles(rng, servers, deaths);
+        let mut troubles = troubles(rng, servers, deaths);
         let fleet = rng.u32(0..3) == 0;
+        troubles.retain(|one| *one != Trouble::LastMemberLeaves);
+        // It needs a group, and happens at its moment only.
+        if fleet && rng.u32(0..4) != 0 {
+            troubles.push(Trouble::LastMemberLeaves);
+        }
         let listeners = match fleet {
             true => groups::fleet(rng, &queues),
             false => listeners(rng, &queues, sparse),
@@ -278,7 +287,8 @@ impl Plan {
             active: seconds(rng.u64(550..950)),
             heals: rng.u32(0..3) != 0,
             forget_after: match rng.u32(0..3) {
-                0 => seconds(rng.u64(4..10)),
+                // The least that a relay of a cluster takes.
+                0 => seconds(rng.u64(60..80)),
                 _ => seconds(3_600),
             },
             inline: if rng.bool() { 0 } else { 64 },

@@ -50,6 +50,9 @@ pub(super) struct Relay {
     /// Its peers may judge this life later than others.
     pub(super) flapped: bool,
     pub(super) cut_until: Tick,
+    /// It has missed messages since then, with short pauses, until the end of the last cut.
+    pub(super) cuts_since: Tick,
+    pub(super) last_cut_end: Tick,
     bell: Arc<Bell>,
 }
 
@@ -160,6 +163,8 @@ impl Relay {
             whole_from: Tick::default(),
             flapped: false,
             cut_until: Tick::default(),
+            cuts_since: Tick::default(),
+            last_cut_end: Tick::default(),
             bell: Arc::default(),
         }
     }

@@ -12,6 +12,10 @@ use crate::{base::clock::Tick, sim::plan::address};
 /// A relay that was cut off for longer than this may be isolated: its newest own heartbeat was sent
 /// up to a second earlier.
 const MAY_ISOLATE: Duration = Duration::from_millis(2_300);
+/// A peer is missing after four own heartbeats.
+const MAY_BE_MISSING: Duration = Duration::from_millis(3_000);
+/// Between two cuts with this distance each peer is heard.
+const BETWEEN_CUTS: Duration = Duration::from_millis(1_200);
 /// A second isolation within a minute ends later.
 const FLAPS: Duration = Duration::from_secs(80);
 /// A relay is missing after four heartbeats.
@@ -300,7 +304,13 @@ impl World {
             true => Duration::from_millis(1_100),
             false => Duration::ZERO,
         };
-        let isolates = span + late > MAY_ISOLATE;
+        // A peer may be missing after several short cuts, if its heartbeats fall into them.
+        if relay.last_cut_end + BETWEEN_CUTS < self.now {
+            relay.cuts_since = self.now;
+        }
+        relay.last_cut_end = relay.last_cut_end.max(end);
+        let in_all = relay.last_cut_end.since(relay.cuts_since);
+        let isolates = span + late > MAY_ISOLATE || in_all > MAY_BE_MISSING;
         let again = relay.cut_until + FLAPS > self.now && relay.cut_until > Tick::default();
         let bound = match () {
             () if deaths && flapped => HEARD_FLAPPED,
