@@ -28,7 +28,7 @@ impl Args {
         let client = target.client()?;
         let serving = target.within(client.health()).await?;
         let row = HealthRow {
-            relay: target.relay.clone(),
+            relay: client.url().to_owned(),
             serving,
         };
         target.format.one(&row)?;

@@ -90,8 +90,11 @@ pub(super) struct Args {
 /// A subscription and the commands that its wake-ups run.
 struct WakeLoop<'a> {
     target: &'a Target,
+    client: &'a Client,
     subscription: Subscription,
     link: watch::Receiver<LinkState>,
+    /// The URL of the relay of the newest stream.
+    relay: String,
     runner: Option<Runner>,
     /// Reports that could not be sent. R8: they are repeated after the next Welcome, because a
     /// woken listener counts as busy until it reports DRAINED.
@@ -108,7 +111,9 @@ impl Args {
         let subscription = client.subscribe(options)?;
         let mut wake_loop = WakeLoop {
             target: &target,
+            client: &client,
             link: subscription.link(),
+            relay: String::new(),
             subscription,
             runner: self.program().map(Runner::new),
             unsent: Vec::new(),
@@ -117,7 +122,7 @@ impl Args {
         let mut interrupts = Interrupts::listen()?;
         let timeout = tokio::time::sleep(target.timeout.unwrap_or(Duration::MAX));
         let exit = tokio::select! {
-            outcome = wake_loop.run(&client) => return outcome,
+            outcome = wake_loop.run() => return outcome,
             () = timeout => {
                 output::note(target.timed_out_waiting());
                 Exit::TIMED_OUT
@@ -158,8 +163,8 @@ impl Args {
 
 impl WakeLoop<'_> {
     /// Handles wake-ups until the count is reached.
-    async fn run(&mut self, client: &Client) -> anyhow::Result<Exit> {
-        let warning = target::warn_if_unreachable(client);
+    async fn run(&mut self) -> anyhow::Result<Exit> {
+        let warning = target::warn_if_unreachable(self.client);
         tokio::pin!(warning);
         let mut waits_to_warn = true;
         while !self.is_done() {
@@ -236,12 +241,12 @@ impl WakeLoop<'_> {
 
     async fn on_link_change(&mut self) {
         let state = self.link.borrow_and_update().connection;
-        let relay = &self.target.relay;
         match state {
             ConnectionState::Connected => {
+                self.client.url().clone_into(&mut self.relay);
                 let epoch = self.subscription.welcome().map(|welcome| &*welcome.epoch);
                 let epoch = epoch.unwrap_or("unknown");
-                output::note(format_args!("connected to {relay}, epoch {epoch}"));
+                output::note(format_args!("connected to {}, epoch {epoch}", self.relay));
                 let mut reports = std::mem::take(&mut self.unsent);
                 let running = self.runner.as_ref().and_then(Runner::running);
                 reports.extend(running.and_then(|work| report(work, ReportState::Busy)));
@@ -250,7 +255,10 @@ impl WakeLoop<'_> {
                 }
             }
             ConnectionState::Reconnecting => {
-                output::note(format_args!("disconnected from {relay}; reconnecting"));
+                output::note(format_args!(
+                    "disconnected from {}; reconnecting",
+                    self.relay
+                ));
             }
             ConnectionState::Closed => {}
         }

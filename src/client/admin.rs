@@ -124,7 +124,7 @@ impl Client {
             };
             let call =
                 async |channel, request| AdminClient::new(channel).list_listeners(request).await;
-            let page = self.call(request, call).await?;
+            let page = self.read(request, call).await?;
             Ok(ListPage {
                 entries: page.listeners,
                 next: page.next_page_token,
@@ -146,7 +146,7 @@ impl Client {
             };
             let call =
                 async |channel, request| AdminClient::new(channel).list_queues(request).await;
-            let page = self.call(request, call).await?;
+            let page = self.read(request, call).await?;
             Ok(ListPage {
                 entries: page.queues,
                 next: page.next_page_token,
@@ -165,7 +165,7 @@ impl Client {
     pub async fn relays(&self) -> Result<Vec<RelayInfo>> {
         let request = proto::ListRelaysRequest {};
         let call = async |channel, request| AdminClient::new(channel).list_relays(request).await;
-        let listed = self.call(request, call).await?.relays.into_iter();
+        let listed = self.read(request, call).await?.relays.into_iter();
         Ok(listed.map(RelayInfo::from_wire).collect())
     }
 
@@ -196,7 +196,7 @@ impl Client {
         };
         let request = HealthCheckRequest::default();
         let call = async |channel, request| HealthClient::new(channel).check(request).await;
-        let response = self.call(request, call).await?;
+        let response = self.read(request, call).await?;
         Ok(response.status() == ServingStatus::Serving)
     }
 }

@@ -149,7 +149,7 @@ impl Client {
             ..Default::default()
         };
         let call = async |channel, request| AdminClient::new(channel).list_queues(request).await;
-        self.call(request, call).await.map(|_| ())
+        self.read(request, call).await.map(|_| ())
     }
 
     pub(super) fn clock(&self) -> Clock {
@@ -181,19 +181,42 @@ impl Client {
         request: R,
         call: impl AsyncFn(RelayChannel, R) -> Result<tonic::Response<T>, tonic::Status>,
     ) -> Result<T> {
-        let mut others = self.inner.relays.others();
-        loop {
+        self.call_each(request, call, false).await
+    }
+
+    /// Runs a call that changes nothing, within the request time-out. It goes to each other relay
+    /// until one answers; each gets an equal part of the time that is left.
+    pub(crate) async fn read<R: Clone, T>(
+        &self,
+        request: R,
+        call: impl AsyncFn(RelayChannel, R) -> Result<tonic::Response<T>, tonic::Status>,
+    ) -> Result<T> {
+        self.call_each(request, call, true).await
+    }
+
+    async fn call_each<R: Clone, T>(
+        &self,
+        request: R,
+        call: impl AsyncFn(RelayChannel, R) -> Result<tonic::Response<T>, tonic::Status>,
+        repeats: bool,
+    ) -> Result<T> {
+        let (clock, timeout) = (&self.inner.clock, self.inner.config.request_timeout);
+        let end = clock.now() + timeout;
+        let others = u32::try_from(self.inner.relays.others()).expect("a list is short");
+        for left in (0..=others).rev() {
+            let within = match repeats {
+                true => end.since(clock.now()) / (left + 1),
+                false => timeout,
+            };
             let connection = self.inner.relays.call_connection();
             let answer = call(connection.channel(), request.clone());
-            let failure = match self.answered(&connection, answer).await {
+            match self.answered(&connection, within, answer).await {
                 Ok(answer) => return Ok(answer),
-                Err(failure) => failure,
-            };
-            if others == 0 || !failure.is_unsent {
-                return Err(failure.error);
+                Err(failure) if left > 0 && failure.may_be_repeated(repeats) => {}
+                Err(failure) => return Err(failure.error),
             }
-            others -= 1;
         }
+        unreachable!("the last relay returns")
     }
 
     /// Runs one call on this connection within the request time-out. Without an answer it retires
@@ -203,39 +226,40 @@ impl Client {
         connection: &Lease,
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T> {
-        let answered = self.answered(connection, call).await;
+        let within = self.inner.config.request_timeout;
+        let answered = self.answered(connection, within, call).await;
         answered.map_err(|failure| failure.error)
     }
 
     async fn answered<T>(
         &self,
         connection: &Lease,
+        within: Duration,
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T, CallFailure> {
         let relays = &self.inner.relays;
-        let (error, is_unsent) =
-            match tokio::time::timeout(self.inner.config.request_timeout, call).await {
-                Ok(Ok(response)) => return Ok(response.into_inner()),
-                Ok(Err(status)) => {
-                    let is_unsent = is_unsent(&status);
-                    (
-                        with_relay_url(from_status(status), relays.url_of(connection)),
-                        is_unsent,
-                    )
-                }
-                Err(_) => {
-                    connection.retire();
-                    (
-                        unreachable(relays.url_of(connection), "no answer in time"),
-                        false,
-                    )
-                }
-            };
+        let url = relays.url_of(connection);
+        let (error, is_unsent) = match tokio::time::timeout(within, call).await {
+            Ok(Ok(response)) => return Ok(response.into_inner()),
+            Ok(Err(status)) => {
+                let is_unsent = is_unsent(&status);
+                (with_relay_url(from_status(status), url), is_unsent)
+            }
+            Err(_) => {
+                connection.retire();
+                (unreachable(url, "no answer in time"), false)
+            }
+        };
         // A call over a limit is repeated later; other calls go on.
-        if error.kind() != ErrorKind::Exhausted && leaves_relay(Some(&error)) {
+        let has_left = error.kind() != ErrorKind::Exhausted && leaves_relay(Some(&error));
+        if has_left {
             relays.leave(connection);
         }
-        Err(CallFailure { error, is_unsent })
+        Err(CallFailure {
+            error,
+            is_unsent,
+            has_left,
+        })
     }
 }
 
@@ -244,6 +268,16 @@ struct CallFailure {
     error: Error,
     /// The relay could not be reached.
     is_unsent: bool,
+    /// The next call goes to another relay, if there is one.
+    has_left: bool,
+}
+
+impl CallFailure {
+    /// Returns whether another relay may be asked: for a call that changes something, only if this
+    /// one has not got it.
+    fn may_be_repeated(&self, changes_nothing: bool) -> bool {
+        self.is_unsent || (changes_nothing && self.has_left)
+    }
 }
 
 /// Returns whether no connection could be made.

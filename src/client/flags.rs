@@ -115,7 +115,7 @@ impl Flags {
             flag: flag.to_string(),
         };
         let call = async |channel, request| FlagsClient::new(channel).get_flag(request).await;
-        flag_from_wire(self.client.call(request, call).await?.flag)
+        flag_from_wire(self.client.read(request, call).await?.flag)
     }
 
     /// Lists the set flags whose names begin with `prefix`, by name; reads all pages.
@@ -130,7 +130,7 @@ impl Flags {
                 page_token,
             };
             let call = async |channel, request| FlagsClient::new(channel).list_flags(request).await;
-            let page = self.client.call(request, call).await?;
+            let page = self.client.read(request, call).await?;
             Ok(ListPage {
                 entries: page.flags,
                 next: page.next_page_token,
@@ -167,7 +167,7 @@ impl Flags {
             let call = async |channel, request| {
                 FlagsClient::new(channel).list_flag_watchers(request).await
             };
-            let page = self.client.call(request, call).await?;
+            let page = self.client.read(request, call).await?;
             Ok(ListPage {
                 entries: page.watchers,
                 next: page.next_page_token,

@@ -183,3 +183,21 @@ async fn what_is_notified_around_a_broker_that_is_stopped_is_told_at_all_relays(
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_is_read_from_another_relay_where_one_is_stopped() {
+    let fleet = Fleet::start().await;
+    let stopped = fleet.relays[0].url();
+    let client = loop {
+        // Each client begins at a random relay of its list.
+        let client = Client::new(&fleet.urls()).expect("URLs");
+        if client.url() == stopped {
+            break client;
+        }
+    };
+    within("a list", client.queues()).await.expect("listed");
+    fleet.relays[0].freeze().await;
+    let listed = within("a list", client.queues()).await.expect("listed");
+    assert_eq!(listed.unanswered, ["relay-0"]);
+    assert_ne!(client.url(), stopped);
+}
