@@ -20,7 +20,7 @@ pub(super) use self::{
     },
     cluster::{
         ClusterArgs, ClusterBurstArgs, ClusterGroupArgs, ClusterIdleArgs, ClusterKillsArgs,
-        ClusterNotifyArgs, ClusterPart, ClusterWakeArgs,
+        ClusterNotifyArgs, ClusterPart, ClusterRestartsArgs, ClusterSentinelArgs, ClusterWakeArgs,
     },
     courier::CourierArgs,
     no_peers::{

@@ -76,7 +76,9 @@ impl Broker {
             Server::Nats | Server::RawNats => Self::spawn(server, "nats", &[]).await,
             Server::Redis => Self::spawn(server, "redis", &[]).await,
             Server::Rabbitmq => bail!("rabbitmq-server relays no notifications"),
-            Server::Cluster | Server::FarCluster => bail!("a cluster is several servers"),
+            Server::Cluster | Server::FarCluster | Server::ClusterOfOne => {
+                bail!("a cluster is several servers")
+            }
         }
     }
 
@@ -142,6 +144,13 @@ impl Broker {
         }
     }
 
+    /// Ends a relay that the bench started, and waits until it has ended, at most for this time.
+    pub(super) async fn drain(self, within: Duration) {
+        if let Some(process) = self.process {
+            process.end_within(within).await;
+        }
+    }
+
     /// Ends the server, unless it is the relay of `--relay`. A peer is killed with SIGKILL.
     pub(super) async fn stop(self) {
         if let Some(process) = self.process {
@@ -158,7 +167,8 @@ pub(super) async fn serve_relay(args: &RelayArgs) -> Result<()> {
     let admin = node.admin_address().context("the admin port is on")?;
     println!("{} {} {admin}", node.url(), std::process::id());
     child::parent_closed().await;
-    node.shutdown(Duration::ZERO).await;
+    // As long again for requests that have begun.
+    node.shutdown(args.drain).await;
     Ok(())
 }
 
@@ -166,6 +176,7 @@ pub(super) async fn serve_relay(args: &RelayArgs) -> Result<()> {
 pub(super) fn node_config(args: &RelayArgs) -> NodeConfig {
     let mut relay = RelayConfig::default();
     relay.sentinel_interval = args.sentinel.unwrap_or(relay.sentinel_interval);
+    relay.drain = args.drain;
     if let Some(max) = args.max_queues {
         (relay.max_queues, relay.max_cursors_per_stream) = (max, max);
     }
@@ -216,7 +227,7 @@ pub(super) fn check_installed(server: Server) -> Result<()> {
         Server::Redis => find("redis-server"),
         Server::Rabbitmq => find("rabbitmq-server"),
         // `cluster` finds its nats-server before.
-        Server::Cluster | Server::FarCluster => Ok(()),
+        Server::Cluster | Server::FarCluster | Server::ClusterOfOne => Ok(()),
     }
 }
 

@@ -10,6 +10,9 @@ mod idle;
 mod kills;
 mod link;
 mod notify;
+mod processes;
+mod restarts;
+mod sentinel;
 mod traffic;
 mod wake;
 
@@ -44,6 +47,8 @@ pub(super) async fn once(
         ClusterPart::Burst(args) => burst::once(args, server, options, progress).await,
         ClusterPart::Idle(args) => idle::once(args, server, options, progress).await,
         ClusterPart::Group(args) => group::once(args, server, options, progress).await,
+        ClusterPart::Sentinel(args) => sentinel::once(args, server, options, progress).await,
+        ClusterPart::Restarts(args) => restarts::once(args, &options, progress).await,
         ClusterPart::Kills(args) => kills::once(args, &options, progress).await,
     }
 }

@@ -80,7 +80,7 @@ impl Sender {
             Server::Redis => {
                 Self::Raw(RawSender::open(Protocol::Redis, broker, queues, batch).await?)
             }
-            Server::Rabbitmq | Server::Cluster | Server::FarCluster => {
+            Server::Rabbitmq | Server::Cluster | Server::FarCluster | Server::ClusterOfOne => {
                 bail!("{} takes no clients", broker.server)
             }
         })

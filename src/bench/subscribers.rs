@@ -136,7 +136,7 @@ fn start(args: &SubscribersArgs, counter: &Arc<DeliveryCounter>) -> Result<JoinS
             Server::Nats => drop(tasks.spawn(group().listen())),
             Server::RawNats => drop(tasks.spawn(group().count_frames(Protocol::Nats))),
             Server::Redis => drop(tasks.spawn(group().count_frames(Protocol::Redis))),
-            Server::Rabbitmq | Server::Cluster | Server::FarCluster => {
+            Server::Rabbitmq | Server::Cluster | Server::FarCluster | Server::ClusterOfOne => {
                 bail!("{} takes no clients", args.server)
             }
         }

@@ -95,9 +95,14 @@ impl Subprocess {
     }
 
     /// Ends the child, and waits until it has ended.
-    pub(crate) async fn stop(mut self) {
+    pub(crate) async fn stop(self) {
+        self.end_within(STOP_TIMEOUT).await;
+    }
+
+    /// Ends the child, and waits until it has ended. After this time it is killed.
+    pub(crate) async fn end_within(mut self, limit: Duration) {
         drop(self.stdin);
-        let ended = timeout(STOP_TIMEOUT, self.child.wait()).await;
+        let ended = timeout(limit, self.child.wait()).await;
         if ended.is_err() {
             // A drop would also kill it; this waits for its end as well.
             let _ = self.child.kill().await;

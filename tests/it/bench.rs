@@ -117,3 +117,27 @@ async fn no_wake_up_is_lost_while_a_relay_and_the_broker_are_killed() {
         "{medians}"
     );
 }
+
+#[tokio::test]
+async fn the_sentinel_of_three_relays_asks_for_the_checks_of_one() {
+    let times = ["--listeners", "6", "--sentinel", "2s", "--hold", "10s"];
+    let medians = medians(&[&["cluster", "sentinel"], &times[..]].concat()).await;
+    for side in ["reveille", "cluster"] {
+        let checks = medians[side]["checks"].as_f64();
+        // On a busy machine a check may be late.
+        let near = checks >= Some(3.0) && checks <= Some(7.0);
+        assert!(near, "{side}: {medians}");
+    }
+}
+
+#[tokio::test]
+async fn a_rolling_restart_is_measured_with_its_checks() {
+    let counts = ["--listeners", "9", "--rate", "10", "--drain", "1s"];
+    let medians = medians(&[&["cluster", "restarts"], &counts[..]].concat()).await;
+    let figures = &medians["cluster"];
+    assert_eq!(figures["lost"], 0.0, "{medians}");
+    assert!(figures["due_wake_ups"].as_f64() > Some(0.0), "{medians}");
+    // Each listener goes to another relay at least once.
+    let checks = figures["checks_listener_and_queue"].as_f64();
+    assert!(checks >= Some(1.0), "{medians}");
+}

@@ -56,6 +56,9 @@ pub(crate) struct RelayArgs {
     pub(crate) store: String,
     #[arg(long, value_parser = duration::parse)]
     pub(crate) sentinel: Option<Duration>,
+    /// The span over which the relay ends its streams before it ends.
+    #[arg(long, default_value = "0s", value_parser = duration::parse)]
+    pub(crate) drain: Duration,
     /// Maximum number of queues in memory.
     #[arg(long)]
     pub(crate) max_queues: Option<usize>,

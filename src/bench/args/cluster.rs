@@ -34,6 +34,10 @@ pub(crate) enum ClusterPart {
     Idle(ClusterIdleArgs),
     /// Wake-ups of a group whose members are on all relays.
     Group(ClusterGroupArgs),
+    /// Checks that the sentinel asks for, of one queue with listeners on all relays.
+    Sentinel(ClusterSentinelArgs),
+    /// Restarts the relays in turn, under listeners: wake-ups and checks.
+    Restarts(ClusterRestartsArgs),
     /// Kills relays and the broker under load, and checks that no wake-up is lost.
     Kills(ClusterKillsArgs),
 }
@@ -139,6 +143,42 @@ pub(crate) struct ClusterGroupArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille-bench cluster sentinel --sentinel 10s --hold 60s")]
+pub(crate) struct ClusterSentinelArgs {
+    /// Number of listeners of one queue, spread over the relays.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(3..=3_000))]
+    pub(crate) listeners: u64,
+    /// The relays' --sentinel.
+    #[arg(long, default_value = "10s", value_parser = duration::parse)]
+    pub(crate) sentinel: Duration,
+    /// How long the checks are counted.
+    #[arg(long, default_value = "60s", value_parser = duration::parse)]
+    pub(crate) hold: Duration,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Example:
+  reveille-bench cluster restarts --runs 1 --listeners 3000
+
+Each acknowledged notification must wake each listener of its queue afterwards. Otherwise the bench ends \
+with exit code 1.")]
+pub(crate) struct ClusterRestartsArgs {
+    /// Number of listeners, each on a separate connection.
+    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub(crate) listeners: u32,
+    /// Number of queues. One after the other is notified, until the last restart is over.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(3..=100_000))]
+    pub(crate) queues: u32,
+    /// Number of notifications a second, through any relay.
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) rate: u32,
+    /// The relays' --drain.
+    #[arg(long, default_value = "10s", value_parser = duration::parse)]
+    pub(crate) drain: Duration,
+}
+
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Example:
   reveille-bench cluster kills --runs 1 --relay-kills 100 --broker-kills 50
@@ -167,12 +207,16 @@ impl ClusterArgs {
     /// Returns the servers to measure, the single relay first where it is compared.
     pub(crate) fn servers(&self) -> Vec<Server> {
         match self.part {
-            ClusterPart::Wake(_) | ClusterPart::Burst(_) => {
-                vec![Server::RELAY, Server::Cluster, Server::Nats]
+            ClusterPart::Wake(_) => {
+                let relays = [Server::RELAY, Server::ClusterOfOne, Server::Cluster];
+                relays.into_iter().chain([Server::Nats]).collect()
             }
+            ClusterPart::Burst(_) => vec![Server::RELAY, Server::Cluster, Server::Nats],
             ClusterPart::Notify(_) => vec![Server::RELAY, Server::Cluster, Server::FarCluster],
-            ClusterPart::Idle(_) | ClusterPart::Group(_) => vec![Server::RELAY, Server::Cluster],
-            ClusterPart::Kills(_) => vec![Server::Cluster],
+            ClusterPart::Idle(_) | ClusterPart::Group(_) | ClusterPart::Sentinel(_) => {
+                vec![Server::RELAY, Server::Cluster]
+            }
+            ClusterPart::Restarts(_) | ClusterPart::Kills(_) => vec![Server::Cluster],
         }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) enum Server {
     Cluster,
     /// The same with a nats-server behind a slow link.
     FarCluster,
+    /// One relay and its nats-server, in `cluster` only.
+    ClusterOfOne,
 }
 
 /// How a relay and its clients are protected.
@@ -112,7 +114,7 @@ impl ValueEnum for Server {
                 "redis",
                 "redis-server, found on the PATH, with PUBLISH and SUBSCRIBE and with minimal clients",
             ),
-            Self::Rabbitmq | Self::Cluster | Self::FarCluster => return None,
+            Self::Rabbitmq | Self::Cluster | Self::FarCluster | Self::ClusterOfOne => return None,
         };
         Some(PossibleValue::new(name).help(help))
     }
@@ -124,6 +126,7 @@ impl fmt::Display for Server {
             Self::Rabbitmq => f.write_str("rabbitmq"),
             Self::Cluster => f.write_str("cluster"),
             Self::FarCluster => f.write_str("far-cluster"),
+            Self::ClusterOfOne => f.write_str("cluster-of-one"),
             _ => {
                 let value = self.to_possible_value();
                 f.write_str(value.as_ref().map_or("", |value| value.get_name()))

@@ -72,7 +72,7 @@ impl Deployment {
         match server {
             Server::Nats => servers.push(Broker::nats(&options.nats, 0).await?),
             Server::Relay(_) => servers.push(Broker::relay(&args).await?),
-            Server::Cluster | Server::FarCluster => {
+            Server::Cluster | Server::FarCluster | Server::ClusterOfOne => {
                 let nats = Broker::nats(&options.nats, 0).await?;
                 let mut target = nats.target.clone();
                 let is_far = server == Server::FarCluster;
@@ -86,7 +86,11 @@ impl Deployment {
                 }
                 broker = Some(nats);
                 args.push(format!("--cluster=nats://{target}"));
-                for number in 1..=RELAYS {
+                let relays = match server {
+                    Server::ClusterOfOne => 1,
+                    _ => RELAYS,
+                };
+                for number in 1..=relays {
                     let id = format!("--relay-id=relay-{number}");
                     servers.push(Broker::relay(&[&args[..], &[id]].concat()).await?);
                 }

@@ -37,6 +37,9 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// stream counts as stable: then a client whose relay is killed again and again would wait long.
 const SHORT_WAIT: Duration = Duration::from_secs(1);
 
+/// Queues that are notified in one call before the kills.
+const ANNOUNCED: usize = 1_000;
+
 impl SharedLedger {
     /// Creates the ledger of two subscribers for each relay, in the order of [`targets`].
     pub(super) fn new(queues: usize, relays: &[String], slack: Duration) -> Self {
@@ -92,6 +95,8 @@ impl Clients {
                 .spawn(listen(stream, number, name, ledger));
             link.wait_for(|link| link.welcomes > 0).await?;
         }
+        let queues = ledger.lock().queues();
+        announce(&relays[0], queues).await?;
         for (number, relay) in relays.iter().enumerate() {
             let publisher = client(relay)?.publisher_with(PublisherOptions {
                 name: format!("publisher-{}", number + 1),
@@ -128,6 +133,22 @@ impl Clients {
         }
         Ok(())
     }
+}
+
+/// Notifies each queue once, so that all relays know its name. A missed frame of an unknown queue is a
+/// check of all that a pattern matches.
+async fn announce(relay: &str, queues: usize) -> Result<()> {
+    let publisher = client(relay)?.publisher("announcer");
+    for first in (0..queues).step_by(ANNOUNCED) {
+        let some = first..queues.min(first + ANNOUNCED);
+        let all = some.map(|queue| Ok(Notification::new(address(queue)?)));
+        publisher.notify_all(all.collect::<Result<_>>()?).await?;
+    }
+    Ok(())
+}
+
+fn address(queue: usize) -> Result<QueueAddress> {
+    Ok(QueueAddress::new("bench", &format!("k{queue:06}"))?)
 }
 
 /// One publisher: sends its share of the notifications at the rate of all, each to the next queue.
@@ -167,7 +188,7 @@ async fn notify(
     ledger: SharedLedger,
 ) -> Result<()> {
     let now = nanos(SystemTime::now());
-    let address = QueueAddress::new("bench", &format!("k{queue:06}"))?;
+    let address = address(queue)?;
     ledger.lock().sent(queue, number, now);
     let answer = publisher.notify(Notification {
         published_at: Some(UNIX_EPOCH + Duration::from_nanos(now)),

@@ -43,6 +43,9 @@ pub(super) struct Totals {
     pub(super) late: u64,
     /// Pairs that a CATCH_UP told.
     pub(super) by_catch_up: u64,
+    /// Pairs of a queue and a subscriber with a CATCH_UP after a kill of the broker, where no
+    /// notification of the queue was under way then.
+    pub(super) other_checks: u64,
     pub(super) delays: Histogram<u64>,
     /// The longest delays: without a fault, after a relay's and after the broker's.
     pub(super) quiet: u64,
@@ -87,8 +90,8 @@ const QUIET_BOUND: u64 = 12 * SECOND / 10;
 /// After a relay serves again: 3 s until its clients have streams, and 2 s over which their checks are
 /// spread.
 const RELAY_BOUND: u64 = 5 * SECOND;
-/// After the broker is back: 2 s until a relay has connected, and 4.5 s for a resync of all.
-const BROKER_BOUND: u64 = 65 * SECOND / 10;
+/// After the broker is back: 0.5 s until a relay has connected, and 4.5 s for a resync of all.
+const BROKER_BOUND: u64 = 5 * SECOND;
 /// A relay answers at most this long after its count.
 const ANSWER: u64 = 11 * SECOND / 10;
 /// Events this long before and after a failure are part of its time line.
@@ -163,13 +166,31 @@ impl Ledger {
     /// A subscriber gets a CATCH_UP of one queue, or of all.
     pub(super) fn catch_up(&mut self, subscriber: usize, queue: Option<usize>, now: u64) {
         let queues = queue.map_or(0..self.slots.len(), |queue| queue..queue + 1);
+        let killed = self.broker_killed(now);
         for slot in self.slots.get_mut(queues).unwrap_or_default() {
             let Some(slot) = slot else { continue };
+            let before = slot
+                .acknowledged
+                .is_some_and(|at| Some(at + SECOND) < killed);
+            self.totals.other_checks += u64::from(before);
             match slot.acknowledged {
                 Some(_) => slot.told[subscriber].set(now, true),
                 None => slot.told[subscriber].last_catch_up = now,
             }
         }
+    }
+
+    /// Returns when the broker was killed, where that explains a CATCH_UP at this time and no kill of a
+    /// relay does.
+    fn broker_killed(&self, now: u64) -> Option<u64> {
+        let newest = self.faults.last()?;
+        let relays = self.faults.iter().filter(|span| span.fault == Fault::Relay);
+        let end = relays
+            .map(|span| span.ended.saturating_add(RELAY_BOUND))
+            .max();
+        let by_relay = end > Some(newest.began);
+        let is_over = now > newest.ended.saturating_add(BROKER_BOUND);
+        (newest.fault == Fault::Broker && !by_relay && !is_over).then_some(newest.began)
     }
 
     /// Notes an event for time lines.
@@ -317,6 +338,7 @@ impl Totals {
             lost: 0,
             late: 0,
             by_catch_up: 0,
+            other_checks: 0,
             delays: Histogram::new(3).expect("3 digits are permitted"),
             quiet: 0,
             after_relay: 0,

@@ -77,8 +77,8 @@ fn a_delay_beyond_its_bound_is_late() {
         (None, 13, 1),
         (Some(Fault::Relay), 17, 0),
         (Some(Fault::Relay), 18, 1),
-        (Some(Fault::Broker), 19, 0),
-        (Some(Fault::Broker), 20, 1),
+        (Some(Fault::Broker), 17, 0),
+        (Some(Fault::Broker), 18, 1),
     ] {
         let mut ledger = sent();
         ledger.acknowledged(0, 11 * SECOND);
@@ -102,4 +102,29 @@ fn a_notification_without_an_answer_is_not_judged() {
     ledger.unanswered(0);
     assert!(ledger.is_settled());
     assert_eq!(counts(ledger), (0, 0, 0));
+}
+
+#[test]
+fn a_check_after_a_kill_of_the_broker_counts_where_no_notification_was_under_way() {
+    for (earlier, acknowledged, at, queue, counted) in [
+        // Queue 0 was acknowledged before the kill at 20 s, or about that time; queue 1 never.
+        (None, 18, 23, Some(0), 1),
+        (None, 18, 23, None, 1),
+        (None, 19, 23, Some(0), 0),
+        (None, 18, 23, Some(1), 0),
+        // Too late, and explained by a kill of a relay.
+        (None, 18, 27, Some(0), 0),
+        (Some(16), 18, 23, Some(0), 0),
+    ] {
+        let mut ledger = sent();
+        if let Some(at) = earlier {
+            ledger.fault_begins(Fault::Relay, "relay-1", at * SECOND);
+            ledger.fault_ends("relay-1", at * SECOND);
+        }
+        ledger.acknowledged(0, acknowledged * SECOND);
+        ledger.fault_begins(Fault::Broker, "nats-server", 20 * SECOND);
+        ledger.fault_ends("nats-server", 21 * SECOND);
+        ledger.catch_up(0, queue, at * SECOND);
+        assert_eq!(ledger.totals.other_checks, counted, "{at} {queue:?}");
+    }
 }

@@ -1,10 +1,10 @@
-//! The killed processes: three relays and their nats-server, on ports that stay.
+//! Processes that end and start again: three relays and their nats-server, on ports that stay.
 
-use std::{net::TcpListener, path::Path};
+use std::{net::TcpListener, path::Path, time::Duration};
 
 use anyhow::{Result, bail};
 
-use super::super::{super::broker::Broker, RELAYS, deployment::found_each_other};
+use super::{super::broker::Broker, RELAYS, deployment::found_each_other};
 
 /// The running processes.
 #[derive(Debug)]
@@ -26,13 +26,15 @@ const PORTS: std::ops::Range<u16> = 15_000..30_000;
 const ATTEMPTS: u32 = 100;
 
 impl<'a> Processes<'a> {
-    /// Starts all, and waits until the relays have found each other.
-    pub(super) async fn start(nats: &'a Path, store: &Path) -> Result<Self> {
+    /// Starts all, the relays with these further arguments, and waits until the relays have found each
+    /// other.
+    pub(super) async fn start(nats: &'a Path, store: &Path, further: &[String]) -> Result<Self> {
         let nats_port = free_port()?;
-        let args = vec![
+        let mut args = vec![
             format!("--store=sqlite:{}", store.display()),
             format!("--cluster=nats://127.0.0.1:{nats_port}"),
         ];
+        args.extend_from_slice(further);
         let mut processes = Self {
             nats,
             nats_port,
@@ -63,6 +65,14 @@ impl<'a> Processes<'a> {
     pub(super) async fn kill_relay(&mut self, number: usize, down: impl Future) -> Result<()> {
         self.relays.remove(number).kill().await;
         down.await;
+        let relay = self.start_relay(number).await?;
+        self.relays.insert(number, relay);
+        Ok(())
+    }
+
+    /// Ends a relay in order, and starts it again. It is killed if it does not end in this time.
+    pub(super) async fn restart_relay(&mut self, number: usize, within: Duration) -> Result<()> {
+        self.relays.remove(number).drain(within).await;
         let relay = self.start_relay(number).await?;
         self.relays.insert(number, relay);
         Ok(())
