@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use reveille::{
     AccessFiles, Client, ClientConfig, ClusterConfig, NatsConfig, Node, NodeConfig, RelayConfig,
     ServerTls,
@@ -144,11 +144,17 @@ impl Broker {
         }
     }
 
-    /// Ends a relay that the bench started, and waits until it has ended, at most for this time.
-    pub(super) async fn drain(self, within: Duration) {
-        if let Some(process) = self.process {
-            process.end_within(within).await;
-        }
+    /// Ends a relay that the bench started.
+    ///
+    /// # Errors
+    /// It did not end within this time.
+    pub(super) async fn drain(self, within: Duration) -> Result<()> {
+        let ended = match self.process {
+            Some(process) => process.end_within(within).await,
+            None => true,
+        };
+        ensure!(ended, "the relay at {} has not ended in time", self.target);
+        Ok(())
     }
 
     /// Ends the server, unless it is the relay of `--relay`. A peer is killed with SIGKILL.

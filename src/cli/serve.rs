@@ -94,7 +94,8 @@ pub(super) struct Args {
     /// other relays spread over it; 0 is at once [default: 10s in a cluster, else 0]
     #[arg(long, env = "REVEILLE_DRAIN", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     drain: Option<Duration>,
-    /// Forget a queue that had no listener and no notification for this long [default: 1h]
+    /// Forget a queue that had no listener and no notification for this long; in a cluster
+    /// at least 60s [default: 1h]
     #[arg(long, env = "REVEILLE_FORGET_AFTER", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     forget_after: Option<Duration>,
     /// Ask one listener to check its queue if no listener did for this long; 0 is never

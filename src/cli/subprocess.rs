@@ -99,13 +99,14 @@ impl Subprocess {
         self.end_within(STOP_TIMEOUT).await;
     }
 
-    /// Ends the child, and waits until it has ended. After this time it is killed.
-    pub(crate) async fn end_within(mut self, limit: Duration) {
+    /// Ends the child, and waits until it has ended. Returns false if it is killed after this time.
+    pub(crate) async fn end_within(mut self, limit: Duration) -> bool {
         drop(self.stdin);
         let ended = timeout(limit, self.child.wait()).await;
         if ended.is_err() {
             // A drop would also kill it; this waits for its end as well.
             let _ = self.child.kill().await;
         }
+        ended.is_ok()
     }
 }

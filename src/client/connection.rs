@@ -185,7 +185,8 @@ impl Client {
     }
 
     /// Runs a call that changes nothing, within the request time-out. It goes to each other relay
-    /// until one answers; each gets an equal part of the time that is left.
+    /// until one answers; each gets an equal part of the time that is left, and at least
+    /// [`SHORTEST_READ`].
     pub(crate) async fn read<R: Clone, T>(
         &self,
         request: R,
@@ -200,21 +201,28 @@ impl Client {
         call: impl AsyncFn(RelayChannel, R) -> Result<tonic::Response<T>, tonic::Status>,
         repeats: bool,
     ) -> Result<T> {
-        let (clock, timeout) = (&self.inner.clock, self.inner.config.request_timeout);
+        let (clock, relays) = (&self.inner.clock, &self.inner.relays);
+        let timeout = self.inner.config.request_timeout;
         let end = clock.now() + timeout;
-        let others = u32::try_from(self.inner.relays.others()).expect("a list is short");
-        for left in (0..=others).rev() {
+        let others = relays.others();
+        let mut connection = relays.call_connection();
+        for tried in 0.. {
+            let left = end.since(clock.now());
             let within = match repeats {
-                true => end.since(clock.now()) / (left + 1),
+                true => read_within(left, others.saturating_sub(tried)),
                 false => timeout,
             };
-            let connection = self.inner.relays.call_connection();
             let answer = call(connection.channel(), request.clone());
-            match self.answered(&connection, within, answer).await {
+            let failure = match self.answered(&connection, within, answer).await {
                 Ok(answer) => return Ok(answer),
-                Err(failure) if left > 0 && failure.may_be_repeated(repeats) => {}
-                Err(failure) => return Err(failure.error),
+                Err(failure) => failure,
+            };
+            let is_over = tried == others || (repeats && clock.now() >= end);
+            if is_over || !failure.may_be_repeated(repeats) {
+                return Err(failure.error);
             }
+            // Other calls may have moved the client on as well: this one tries each relay once.
+            connection = relays.call_connection_to(relays.after(&connection));
         }
         unreachable!("the last relay returns")
     }
@@ -261,6 +269,16 @@ impl Client {
             has_left,
         })
     }
+}
+
+/// Time for a relay to answer a call that changes nothing: a relay of a cluster waits for the others for a
+/// second.
+const SHORTEST_READ: Duration = Duration::from_secs(2);
+
+/// Returns the part of the time that one relay gets, where so many others may follow.
+fn read_within(left: Duration, others: usize) -> Duration {
+    let relays = u32::try_from(others).unwrap_or(u32::MAX).saturating_add(1);
+    (left / relays).max(SHORTEST_READ).min(left)
 }
 
 /// Why a call has failed.
@@ -330,4 +348,23 @@ fn tls_hint(why: &str) -> &'static str {
     ];
     let hint = HINTS.iter().find(|(text, _)| why.contains(text));
     hint.map_or("", |(_, hint)| hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_has_two_seconds_or_more_for_each_relay() {
+        let seconds = Duration::from_secs;
+        for (left, others, within) in [
+            (seconds(5), 0, seconds(5)),
+            (seconds(9), 2, seconds(3)),
+            (seconds(5), 4, SHORTEST_READ),
+            (seconds(1), 4, seconds(1)),
+            (seconds(0), 4, seconds(0)),
+        ] {
+            assert_eq!(read_within(left, others), within, "{left:?} {others}");
+        }
+    }
 }

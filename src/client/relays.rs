@@ -100,10 +100,14 @@ impl Relays {
         self.all[relay].calls.lease()
     }
 
+    /// Returns the relay that follows that of this connection.
+    pub(super) fn after(&self, connection: &Lease) -> usize {
+        (connection.relay() + 1) % self.all.len()
+    }
+
     /// Moves on from the relay of this connection, unless another stream or call has done so.
     pub(super) fn leave(&self, connection: &Lease) {
-        let (from, next) = (connection.relay(), connection.relay() + 1);
-        let next = next % self.all.len();
+        let (from, next) = (connection.relay(), self.after(connection));
         let moved = self.present.compare_exchange(from, next, Relaxed, Relaxed);
         if moved.is_ok() && next != from {
             let (from, next) = (&self.all[from].url, &self.all[next].url);

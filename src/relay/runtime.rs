@@ -88,8 +88,8 @@ pub struct RelayConfig {
 
 /// A shorter time would be over before a report can arrive.
 const SHORTEST_CLAIM: Duration = Duration::from_millis(10);
-/// In a cluster a queue must be known until a relay that served its group is found to be missing: after
-/// 32 heartbeats at the latest (C7).
+/// In a cluster a queue must be known until a relay that served its group is found to be missing: that is
+/// 35 s after its end at the latest (C7), and its members may have had the work for a while before.
 const SHORTEST_MEMORY: Duration = Duration::from_secs(60);
 
 /// A relay in this process. Cheap to clone; it ends with [`Relay::shutdown`], or with its last

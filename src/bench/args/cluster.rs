@@ -161,14 +161,14 @@ pub(crate) struct ClusterSentinelArgs {
 Example:
   reveille-bench cluster restarts --runs 1 --listeners 3000
 
-Each acknowledged notification must wake each listener of its queue afterwards. Otherwise the bench ends \
+Each acknowledged notification must wake each listener of its queue within 5 s. Otherwise the bench ends \
 with exit code 1.")]
 pub(crate) struct ClusterRestartsArgs {
     /// Number of listeners, each on a separate connection.
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) listeners: u32,
     /// Number of queues. One after the other is notified, until the last restart is over.
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(3..=100_000))]
+    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(3..=100_000))]
     pub(crate) queues: u32,
     /// Number of notifications a second, through any relay.
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=10_000))]

@@ -152,10 +152,13 @@ fn figures(args: &ClusterKillsArgs, totals: &Totals) -> Figures {
         ("acknowledged", totals.acknowledged),
         ("unanswered", totals.unanswered),
         ("told by catch-up", totals.by_catch_up),
-        ("checks of other queues", totals.other_checks),
         ("lost", totals.lost),
         ("late", totals.late),
     ]);
+    if args.relay_kills == 0 {
+        let checks = totals.other_checks as f64;
+        figures.add("checks of other queues", Unit::Count, checks);
+    }
     for (name, part) in [("delay p50", 0.5), ("delay p99", 0.99)] {
         let micros = totals.delays.value_at_quantile(part) as f64 / 1e3;
         figures.add(name, Unit::Micros, micros);

@@ -70,9 +70,12 @@ impl<'a> Processes<'a> {
         Ok(())
     }
 
-    /// Ends a relay in order, and starts it again. It is killed if it does not end in this time.
+    /// Ends a relay in order, and starts it again.
+    ///
+    /// # Errors
+    /// It did not end within this time.
     pub(super) async fn restart_relay(&mut self, number: usize, within: Duration) -> Result<()> {
-        self.relays.remove(number).drain(within).await;
+        self.relays.remove(number).drain(within).await?;
         let relay = self.start_relay(number).await?;
         self.relays.insert(number, relay);
         Ok(())

@@ -37,6 +37,11 @@ const QUEUES: u32 = 3;
 const OPENING: usize = 100;
 /// After the last restart: reconnections, and checks that are spread over two seconds.
 const SETTLE: Duration = Duration::from_secs(5);
+/// After its acknowledgement each listener is told of a notification within this time: a move to another
+/// relay, and two seconds over which checks are spread.
+const BOUND: Duration = Duration::from_secs(5);
+/// A relay answers at most this long after its count.
+const ANSWER: Duration = Duration::from_millis(1_100);
 /// A relay ends at most this long after its drain: the rest of C15.
 const END: Duration = Duration::from_secs(30);
 
@@ -58,6 +63,7 @@ struct Totals {
     /// Those of them whose queue was notified, and that had no wake-up after that.
     due: u64,
     lost: u64,
+    late: u64,
     /// CATCH_UPs since the first restart: of all pairs, and of the pair with most.
     checks: u64,
     most_checks: u64,
@@ -201,6 +207,18 @@ async fn publish(
     Ok(all)
 }
 
+impl Answered {
+    /// A relay counts a notification at most [`ANSWER`] before it answers, so an earlier check may have
+    /// come before the count.
+    fn is_told_by(&self, (at, reason): &(Instant, WakeReason)) -> bool {
+        let counted = match reason {
+            WakeReason::Notified => self.began,
+            _ => self.began.max(self.acknowledged - ANSWER),
+        };
+        *at >= counted
+    }
+}
+
 impl Totals {
     /// Judges the wake-ups of one listener and queue: those of its notification, and the checks since the
     /// first restart.
@@ -213,10 +231,11 @@ impl Totals {
         self.pairs += 1;
         if let Some(answered) = answered {
             self.due += 1;
-            match wakes.iter().find(|(at, _)| *at >= answered.began) {
+            match wakes.iter().find(|wake| answered.is_told_by(wake)) {
                 Some((at, _)) => {
-                    let late = at.saturating_duration_since(answered.acknowledged);
-                    self.longest = self.longest.max(late);
+                    let delay = at.saturating_duration_since(answered.acknowledged);
+                    self.longest = self.longest.max(delay);
+                    self.late += u64::from(delay > BOUND);
                 }
                 None => self.lost += 1,
             }
@@ -229,15 +248,18 @@ impl Totals {
     }
 
     /// # Errors
-    /// A wake-up is lost.
+    /// A wake-up is lost or late.
     fn figures(
         &self,
         args: &ClusterRestartsArgs,
         notifications: u64,
         span: Duration,
     ) -> Result<Figures> {
-        if self.lost > 0 {
-            let text = format!("{} wake-ups of {} are lost", self.lost, self.due);
+        if self.lost + self.late > 0 {
+            let Self {
+                lost, late, due, ..
+            } = self;
+            let text = format!("of {due} wake-ups {lost} are lost, and {late} are late");
             return Err(Failed(text).into());
         }
         let mut figures = Figures::of_counts(&[
@@ -245,6 +267,7 @@ impl Totals {
             ("notifications", notifications),
             ("due wake-ups", self.due),
             ("lost", self.lost),
+            ("late", self.late),
             ("most checks/listener and queue", self.most_checks),
         ]);
         let mean = self.checks as f64 / self.pairs as f64;

@@ -3,7 +3,7 @@
 //! The listeners are in this process, on a connection each. Each one reports DRAINED at once, so the
 //! relays tell each other of the check.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use reveille::{
     Client, ListenerId, Report, ReportState, SubscribeOptions, Subscription, WakeReason,
     WakeStream as _,
@@ -65,6 +65,7 @@ pub(super) async fn once(
     while let Ok(reason) = timeout_at(end, woken.recv()).await {
         checks += u64::from(reason == Some(WakeReason::Sentinel));
     }
+    ensure!(listeners.try_join_next().is_none(), "a listener has ended");
     let mut figures = Figures::of_counts(&[("listeners", args.listeners), ("checks", checks)]);
     figures.add("sentinel", Unit::Seconds, args.sentinel.as_secs_f64());
     figures.add("wall", Unit::Seconds, args.hold.as_secs_f64());

@@ -33,7 +33,7 @@ pub(super) const RECENT_FOR: Duration = Duration::from_secs(5);
 /// A frame with this many notifications of one queue is followed by a pause, in which the next ones
 /// are conflated.
 pub(super) const BURST: u64 = 16;
-pub(super) const BURST_PAUSE: Duration = Duration::from_millis(1);
+pub(super) const BURST_PAUSE: Duration = Duration::from_micros(400);
 /// A peer is missing after this many own heartbeats without a message of it.
 pub(super) const PATIENCE: u64 = 4;
 /// Nor is it missing before this time: three heartbeats and their jitter, so two may be lost.

@@ -12,13 +12,13 @@ use crate::{base::clock::Tick, sim::plan::address};
 /// A relay that was cut off for longer than this may be isolated: its newest own heartbeat was sent
 /// up to a second earlier.
 const MAY_ISOLATE: Duration = Duration::from_millis(2_300);
-/// A peer is missing after four own heartbeats.
+/// A peer whose messages are lost for this long may be missing.
 const MAY_BE_MISSING: Duration = Duration::from_millis(3_000);
 /// Between two cuts with this distance each peer is heard.
 const BETWEEN_CUTS: Duration = Duration::from_millis(1_200);
 /// A second isolation within a minute ends later.
 const FLAPS: Duration = Duration::from_secs(80);
-/// A relay is missing after four heartbeats.
+/// A relay is missing after four heartbeats, within this time.
 const MISSING: Duration = Duration::from_secs(8);
 /// The other server may not know of the interest for this long.
 const INTEREST: Duration = Duration::from_millis(500);
@@ -310,19 +310,20 @@ impl World {
         }
         relay.last_cut_end = relay.last_cut_end.max(end);
         let in_all = relay.last_cut_end.since(relay.cuts_since);
-        let isolates = span + late > MAY_ISOLATE || in_all > MAY_BE_MISSING;
+        let isolates = span + late > MAY_ISOLATE;
+        let missing = in_all > MAY_BE_MISSING;
         let again = relay.cut_until + FLAPS > self.now && relay.cut_until > Tick::default();
         let bound = match () {
             () if deaths && flapped => HEARD_FLAPPED,
             () if isolates && again => HEARD_TWICE,
             () if deaths => HEARD_AFTER_DEATH,
-            () if isolates => HEARD_ALL,
+            () if isolates || missing => HEARD_ALL,
             () => HEARD,
         };
         if isolates {
             relay.cut_until = relay.cut_until.max(end);
-            relay.flapped = true;
         }
+        relay.flapped |= isolates || missing;
         relay.whole_from = relay.whole_from.max(end + bound);
     }
 

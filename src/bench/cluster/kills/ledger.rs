@@ -43,8 +43,8 @@ pub(super) struct Totals {
     pub(super) late: u64,
     /// Pairs that a CATCH_UP told.
     pub(super) by_catch_up: u64,
-    /// Pairs of a queue and a subscriber with a CATCH_UP after a kill of the broker, where no
-    /// notification of the queue was under way then.
+    /// CATCH_UPs after a kill of the broker, of a queue without a notification under way then: one for
+    /// each subscriber and queue. Kills of relays explain such checks too, so it is of use without these.
     pub(super) other_checks: u64,
     pub(super) delays: Histogram<u64>,
     /// The longest delays: without a fault, after a relay's and after the broker's.
@@ -180,17 +180,12 @@ impl Ledger {
         }
     }
 
-    /// Returns when the broker was killed, where that explains a CATCH_UP at this time and no kill of a
-    /// relay does.
+    /// Returns when the broker was killed, where that explains a CATCH_UP at this time: the earliest kill
+    /// that is not over.
     fn broker_killed(&self, now: u64) -> Option<u64> {
-        let newest = self.faults.last()?;
-        let relays = self.faults.iter().filter(|span| span.fault == Fault::Relay);
-        let end = relays
-            .map(|span| span.ended.saturating_add(RELAY_BOUND))
-            .max();
-        let by_relay = end > Some(newest.began);
-        let is_over = now > newest.ended.saturating_add(BROKER_BOUND);
-        (newest.fault == Fault::Broker && !by_relay && !is_over).then_some(newest.began)
+        let mut faults = self.faults.iter();
+        let kill = faults.find(|span| now <= span.ended.saturating_add(BROKER_BOUND))?;
+        Some(kill.began).filter(|_| kill.fault == Fault::Broker)
     }
 
     /// Notes an event for time lines.

@@ -112,14 +112,15 @@ fn a_check_after_a_kill_of_the_broker_counts_where_no_notification_was_under_way
         (None, 18, 23, None, 1),
         (None, 19, 23, Some(0), 0),
         (None, 18, 23, Some(1), 0),
-        // Too late, and explained by a kill of a relay.
+        // Too late; explained by a kill of a relay, or by an earlier one of the broker.
         (None, 18, 27, Some(0), 0),
-        (Some(16), 18, 23, Some(0), 0),
+        (Some(Fault::Relay), 18, 23, Some(0), 0),
+        (Some(Fault::Broker), 18, 23, Some(0), 0),
     ] {
         let mut ledger = sent();
-        if let Some(at) = earlier {
-            ledger.fault_begins(Fault::Relay, "relay-1", at * SECOND);
-            ledger.fault_ends("relay-1", at * SECOND);
+        if let Some(fault) = earlier {
+            ledger.fault_begins(fault, "earlier", 18 * SECOND);
+            ledger.fault_ends("earlier", 19 * SECOND);
         }
         ledger.acknowledged(0, acknowledged * SECOND);
         ledger.fault_begins(Fault::Broker, "nats-server", 20 * SECOND);
