@@ -336,7 +336,7 @@ mod tests {
         let benchmarks: Vec<_> = command.get_subcommands().filter(is_shown).collect();
         let parts = benchmarks.iter().flat_map(|verb| verb.get_subcommands());
         let verbs: Vec<_> = parts.chain([&command]).chain(benchmarks.clone()).collect();
-        assert_eq!(verbs.len(), 23);
+        assert_eq!(verbs.len(), 25);
         for verb in verbs {
             let help = verb.clone().render_long_help().to_string();
             assert!(help.contains("Example:\n  reveille-bench "), "{help}");
