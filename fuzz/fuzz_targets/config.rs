@@ -4,6 +4,7 @@
 #[path = "../../src/cli"]
 #[allow(dead_code, reason = "the target only parses")]
 mod cli {
+    pub(crate) mod cluster;
     pub(crate) mod exit;
     pub(crate) mod queue_settings;
     pub(crate) mod settings;
