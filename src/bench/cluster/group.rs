@@ -11,8 +11,8 @@ use std::{
 use anyhow::{Context as _, Result};
 use hdrhistogram::Histogram;
 use reveille::{
-    Client, GroupName, ListenerId, Notification, Publisher, QueueAddress, Report, ReportState,
-    SubscribeOptions, Subscription, WakeReason, WakeStream as _, WorkDetected,
+    Client, GroupName, ListenerId, Notification, Publisher, QueueAddress, SubscribeOptions,
+    Subscription, WakeReason, WakeStream as _, WorkDetected,
 };
 use tokio::{
     sync::mpsc,
@@ -130,9 +130,7 @@ impl Members {
                 member += 1;
             }
         }
-        for mut link in links {
-            link.wait_for(|link| link.welcomes > 0).await?;
-        }
+        traffic::welcomed(links).await?;
         let publisher = |server| Ok(Client::new(server)?.publisher("bench"));
         let targets = deployment.servers.iter().map(|server| &*server.target);
         Ok(Self {
@@ -176,13 +174,7 @@ async fn work(
     loop {
         let work = stream.next().await.context("no more wake-ups")??;
         let at = SystemTime::now();
-        let queue = work.queue.as_address().context("not a pattern")?;
-        let report = Report {
-            state: ReportState::Drained,
-            sequence: work.sequence,
-            ..Report::new(queue)
-        };
-        let report = stream.report(report);
+        let report = stream.report(traffic::drained(&work)?);
         woken.send(Woken { member, work, at })?;
         sleep(handling).await;
         report.await?;

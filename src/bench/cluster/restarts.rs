@@ -1,5 +1,5 @@
-//! A rolling restart: each relay in turn ends in order and starts again, under listeners that notify and
-//! listen at any relay.
+//! A rolling restart: each relay in turn ends in order and starts again, under a publisher and listeners
+//! at any relay.
 //!
 //! The clients are in this process. A queue is notified once, so that no later wake-up hides a lost
 //! one. A listener has three queues.
@@ -8,8 +8,8 @@ use std::{collections::HashMap, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use reveille::{
-    Client, ListenerId, Notification, Publisher, QueueAddress, Report, ReportState,
-    SubscribeOptions, Subscription, WakeReason, WakeStream as _,
+    Client, ListenerId, Notification, Publisher, QueueAddress, SubscribeOptions, Subscription,
+    WakeReason, WakeStream as _,
 };
 use tokio::{
     task::JoinSet,
@@ -29,6 +29,7 @@ use super::{
     RELAYS,
     deployment::Options,
     processes::Processes,
+    traffic,
 };
 
 /// The queues of one listener.
@@ -141,9 +142,7 @@ async fn open(
         let stop = stop.clone();
         listeners.spawn(async move { Ok((queues, listen(stream, stop).await?)) });
         if links.len() == OPENING || number + 1 == args.listeners {
-            for mut link in links.drain(..) {
-                link.wait_for(|link| link.welcomes > 0).await?;
-            }
+            traffic::welcomed(links.drain(..)).await?;
         }
     }
     Ok(listeners)
@@ -157,14 +156,9 @@ async fn listen(mut stream: Subscription, stop: CancellationToken) -> Result<Wak
             work = stream.next() => work.context("no more wake-ups")??,
             () = stop.cancelled() => return Ok(wakes),
         };
-        let queue = work.queue.as_address().context("not a pattern")?;
-        let all = wakes.entry(queue.clone()).or_default();
+        let report = traffic::drained(&work)?;
+        let all = wakes.entry(report.queue.clone()).or_default();
         all.push((Instant::now(), work.reason));
-        let report = Report {
-            state: ReportState::Drained,
-            sequence: work.sequence,
-            ..Report::new(queue)
-        };
         // Without a stream it is of no use: the next one begins with a check.
         let _ = stream.report(report).await;
     }

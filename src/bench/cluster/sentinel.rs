@@ -4,10 +4,7 @@
 //! relays tell each other of the check.
 
 use anyhow::{Context as _, Result, ensure};
-use reveille::{
-    Client, ListenerId, Report, ReportState, SubscribeOptions, Subscription, WakeReason,
-    WakeStream as _,
-};
+use reveille::{Client, ListenerId, SubscribeOptions, Subscription, WakeReason, WakeStream as _};
 use tokio::{
     sync::mpsc,
     task::JoinSet,
@@ -52,9 +49,7 @@ pub(super) async fn once(
             listeners.spawn(listen(stream, sender.clone()));
         }
     }
-    for mut link in links {
-        link.wait_for(|link| link.welcomes > 0).await?;
-    }
+    traffic::welcomed(links).await?;
     // The first checks of new streams are over.
     let settled = Instant::now() + args.sentinel;
     while timeout_at(settled, woken.recv()).await.is_ok() {}
@@ -80,11 +75,6 @@ async fn listen(mut stream: Subscription, woken: mpsc::UnboundedSender<WakeReaso
     loop {
         let work = stream.next().await.context("no more wake-ups")??;
         woken.send(work.reason)?;
-        let report = Report {
-            state: ReportState::Drained,
-            sequence: work.sequence,
-            ..Report::new(work.queue.as_address().context("not a pattern")?)
-        };
-        stream.report(report).await?;
+        stream.report(traffic::drained(&work)?).await?;
     }
 }

@@ -2,8 +2,9 @@
 
 use std::time::SystemTime;
 
-use anyhow::Result;
-use reveille::QueueAddress;
+use anyhow::{Context as _, Result};
+use reveille::{LinkState, QueueAddress, Report, ReportState, WorkDetected};
+use tokio::sync::watch;
 
 use super::{
     super::{
@@ -84,4 +85,23 @@ pub(super) fn usage(figures: &mut Figures, deployment: &Deployment, before: &Dep
     let cpu = after.broker.seconds_since(&before.broker);
     figures.add("broker's cpu", Unit::Seconds, cpu);
     figures.add("broker's rss", Unit::Kib, after.broker.kib());
+}
+
+/// Waits until each subscription has a stream.
+pub(super) async fn welcomed(
+    links: impl IntoIterator<Item = watch::Receiver<LinkState>>,
+) -> Result<()> {
+    for mut link in links {
+        link.wait_for(|link| link.welcomes > 0).await?;
+    }
+    Ok(())
+}
+
+/// Returns the report that the queue of a wake-up is empty.
+pub(super) fn drained(work: &WorkDetected) -> Result<Report> {
+    Ok(Report {
+        state: ReportState::Drained,
+        sequence: work.sequence,
+        ..Report::new(work.queue.as_address().context("not a pattern")?)
+    })
 }
