@@ -18,6 +18,7 @@ mod pool;
 mod publisher;
 mod reconnecting_stream;
 mod relays;
+mod resolver;
 #[cfg(feature = "tls")]
 mod secure;
 pub(crate) mod session;

@@ -27,7 +27,7 @@ pub(super) type AdminClient = proto::admin_client::AdminClient<RelayChannel>;
 /// use and reconnects by itself.
 ///
 /// With several relays it begins at any of them and stays there. When that relay cannot be reached, or
-/// shuts down, it goes to the next one at once.
+/// shuts down, it goes to the next one at once. The addresses of one name are several relays as well.
 ///
 /// ```no_run
 /// # async fn example() -> reveille::Result<()> {
@@ -174,8 +174,8 @@ impl Client {
         &self.inner.relays
     }
 
-    /// Runs one call within the request time-out. A request that was not sent, because the relay
-    /// cannot be reached, goes to each other relay.
+    /// Runs one call. A request that was not sent, because the relay cannot be reached, goes to each
+    /// other relay; each gets the request time-out.
     pub(crate) async fn call<R: Clone, T>(
         &self,
         request: R,
@@ -204,12 +204,14 @@ impl Client {
         let (clock, relays) = (&self.inner.clock, &self.inner.relays);
         let timeout = self.inner.config.request_timeout;
         let end = clock.now() + timeout;
-        let others = relays.others();
+        if repeats {
+            let _ = tokio::time::timeout(timeout, relays.resolve()).await;
+        }
         let mut connection = relays.call_connection();
         for tried in 0.. {
             let left = end.since(clock.now());
             let within = match repeats {
-                true => read_within(left, others.saturating_sub(tried)),
+                true => read_within(left, relays.others().saturating_sub(tried)),
                 false => timeout,
             };
             let answer = call(connection.channel(), request.clone());
@@ -217,7 +219,8 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            let is_over = tried == others || (repeats && clock.now() >= end);
+            // The attempt may have resolved a name.
+            let is_over = tried >= relays.others() || (repeats && clock.now() >= end);
             if is_over || !failure.may_be_repeated(repeats) {
                 return Err(failure.error);
             }

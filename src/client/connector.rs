@@ -3,16 +3,18 @@
 //! TLS is not tonic's: that reads the files once, and a program that runs for months must use renewed
 //! certificates.
 
+use hyper_util::client::legacy::connect::HttpConnector;
 use tonic::transport::{Channel, Endpoint};
 
-use super::ClientTls;
 #[cfg(feature = "tls")]
 use super::secure::SecureConnector;
+use super::{ClientTls, resolver::Resolver};
 use crate::error::{Error, Result};
 
 /// How the connections to a server are opened.
 #[derive(Debug, Clone)]
 pub(crate) struct Connector {
+    resolver: Resolver,
     #[cfg(feature = "tls")]
     tls: Option<SecureConnector>,
 }
@@ -48,6 +50,7 @@ impl Connector {
 
     fn plain() -> Self {
         Self {
+            resolver: Resolver::new(),
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -56,6 +59,7 @@ impl Connector {
     #[cfg(feature = "tls")]
     fn secure(tls: &ClientTls) -> Result<Self> {
         Ok(Self {
+            resolver: Resolver::new(),
             tls: Some(SecureConnector::new(tls.clone())?),
         })
     }
@@ -98,13 +102,19 @@ impl Connector {
         false
     }
 
+    /// Returns the addresses of the server's name.
+    pub(super) fn resolver(&self) -> &Resolver {
+        &self.resolver
+    }
+
     /// Returns a channel that connects at its first use, and again after each break.
     pub(crate) fn connect_lazy(&self, endpoint: &Endpoint) -> Channel {
+        let tcp = self.tcp(endpoint);
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            return endpoint.connect_with_connector_lazy(tls.clone());
+            return endpoint.connect_with_connector_lazy(tls.over(tcp));
         }
-        endpoint.connect_lazy()
+        endpoint.connect_with_connector_lazy(tcp)
     }
 
     /// Returns a channel that is connected.
@@ -116,11 +126,21 @@ impl Connector {
         &self,
         endpoint: &Endpoint,
     ) -> std::result::Result<Channel, tonic::transport::Error> {
+        let tcp = self.tcp(endpoint);
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            return endpoint.connect_with_connector(tls.clone()).await;
+            return endpoint.connect_with_connector(tls.over(tcp)).await;
         }
-        endpoint.connect().await
+        endpoint.connect_with_connector(tcp).await
+    }
+
+    /// Each address of a name gets an equal part of the time.
+    fn tcp(&self, endpoint: &Endpoint) -> HttpConnector<Resolver> {
+        let mut tcp = HttpConnector::new_with_resolver(self.resolver.clone());
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(endpoint.get_connect_timeout());
+        tcp
     }
 }
 

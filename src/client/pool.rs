@@ -44,6 +44,8 @@ struct PoolState {
 #[derive(Debug)]
 struct Connection {
     channel: RelayChannel,
+    /// See [`Resolver::turn`](super::resolver::Resolver::turn).
+    turn: usize,
     _scope: Scope,
 }
 
@@ -52,6 +54,7 @@ pub(super) struct Lease {
     pool: Arc<Pool>,
     number: ConnectionNumber,
     channel: RelayChannel,
+    turn: usize,
 }
 
 /// HTTP/2's maximum window; the streams' windows bound the unread bytes. h2 adds up by how much
@@ -106,7 +109,13 @@ impl Pool {
             pool: Arc::clone(self),
             number,
             channel: connection.channel.clone(),
+            turn: connection.turn,
         }
+    }
+
+    /// Retires all connections; see [`Lease::retire`].
+    pub(super) fn retire_all(&self) {
+        self.lock().placement.retire_all();
     }
 
     fn connect(&self) -> Connection {
@@ -114,6 +123,7 @@ impl Pool {
         scope.spawn(parts.clone().run(std::future::pending()));
         let endpoint = self.endpoint.clone().executor(parts);
         Connection {
+            turn: self.connector.resolver().turn(),
             channel: RelayChannel::new(
                 self.connector.connect_lazy(&endpoint),
                 self.credential.clone(),
@@ -135,6 +145,11 @@ impl Lease {
     /// Returns the number of the relay.
     pub(super) fn relay(&self) -> usize {
         self.pool.relay
+    }
+
+    /// Returns which of the relay's addresses came first when the connection was made.
+    pub(super) fn turn(&self) -> usize {
+        self.turn
     }
 
     /// Retires the connection after too long a silence, so that new leases use another one. Its

@@ -298,6 +298,14 @@ impl PublisherInner {
         state.deliver_results();
     }
 
+    /// The client has left the relay, if it knows others.
+    fn left_relay(&self) {
+        let (now, others) = (self.clock.now(), self.client.relay_list().others());
+        let mut state = self.lock();
+        let PublisherState { session, rng, .. } = &mut *state;
+        session.left_relay(others, now, rng);
+    }
+
     /// Returns the error of a relay that cannot serve the publisher now.
     fn answered(&self, response: &proto::NotifyResponse) -> Option<Error> {
         let answer = match &response.error {

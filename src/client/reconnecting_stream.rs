@@ -112,6 +112,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
             }
             std::task::ready!(self.timer.poll(until, now, cx));
             let now = self.timer.now();
+            self.count_relays();
             if self.protocol.reconnect().elapsed(now, &mut self.rng) {
                 self.responses.abandon(&self.client);
                 self.log_outage();
@@ -141,6 +142,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
     fn on_stream_event(&mut self, event: StreamEvent<P::Response>, now: Tick) -> Option<Error> {
         let error = match event {
             StreamEvent::Opened(headers) => {
+                self.count_relays();
                 self.protocol.reconnect().opened(now);
                 self.protocol.opened(&headers);
                 return None;
@@ -156,12 +158,21 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
                     Err(error) => Some(error),
                 }
             }
-            StreamEvent::Broken(status) => status.map(from_status),
+            StreamEvent::Broken(status) => {
+                self.count_relays();
+                status.map(from_status)
+            }
         };
         let refusal = self.protocol.broken(now, error.as_ref(), &mut self.rng);
         self.end_stream();
         self.log_outage();
         refusal
+    }
+
+    /// The attempt may have resolved a name.
+    fn count_relays(&mut self) {
+        let others = self.client.relay_list().others();
+        self.protocol.reconnect().set_others(others);
     }
 
     /// Closes the stream, and moves on to another relay if there is one and this one sent it away.

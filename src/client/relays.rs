@@ -1,7 +1,7 @@
 //! The relays of a client: any of them serves it, and all of its streams begin at the same one.
 //!
 //! A client stays with its relay. A stream or a call that cannot reach it, or that it sends away,
-//! moves the client on to the next one of the list.
+//! moves the client on: to the next address of its name, and after the last one to the next URL.
 
 use std::{
     collections::HashSet,
@@ -18,6 +18,7 @@ use super::{
     ClientConfig,
     connector::Connector,
     pool::{Lease, Pool},
+    resolver::Resolver,
 };
 use crate::error::{Error, Result};
 
@@ -28,10 +29,12 @@ pub(super) struct Relays {
     present: AtomicUsize,
 }
 
-/// One relay and the connections to it.
+/// One relay and the connections to it. Its name may stand for several relays.
 #[derive(Debug)]
 struct RelayAddress {
     url: String,
+    host: String,
+    resolver: Resolver,
     streams: Arc<Pool>,
     calls: Arc<Pool>,
 }
@@ -80,9 +83,17 @@ impl Relays {
         &self.all[connection.relay()].url
     }
 
-    /// Returns the number of other relays.
+    /// Returns the number of other relays. It changes when a name is resolved.
     pub(super) fn others(&self) -> usize {
-        self.all.len() - 1
+        let relays = self.all.iter().map(|relay| relay.resolver.count());
+        relays.sum::<usize>() - 1
+    }
+
+    /// Resolves the name of the relay in use, so that [`Relays::others`] is known before the first
+    /// connection.
+    pub(super) async fn resolve(&self) {
+        let relay = self.present();
+        relay.resolver.resolve_once(&relay.host).await;
     }
 
     /// Leases a connection for a response stream.
@@ -100,17 +111,35 @@ impl Relays {
         self.all[relay].calls.lease()
     }
 
-    /// Returns the relay that follows that of this connection.
+    /// Returns the relay that follows that of this connection: the same one where its name has
+    /// another address.
     pub(super) fn after(&self, connection: &Lease) -> usize {
-        (connection.relay() + 1) % self.all.len()
+        let from = connection.relay();
+        let next_turn = connection.turn().wrapping_add(1);
+        match next_turn % self.all[from].resolver.count() {
+            0 => (from + 1) % self.all.len(),
+            _ => from,
+        }
     }
 
     /// Moves on from the relay of this connection, unless another stream or call has done so.
     pub(super) fn leave(&self, connection: &Lease) {
         let (from, next) = (connection.relay(), self.after(connection));
+        let relay = &self.all[from];
+        if self.present.load(Relaxed) != from {
+            return;
+        }
+        if relay.resolver.count() > 1 {
+            if !relay.resolver.leave(connection.turn()) {
+                return;
+            }
+            relay.streams.retire_all();
+            relay.calls.retire_all();
+            tracing::info!(relay = relay.url, "using another address of this name");
+        }
         let moved = self.present.compare_exchange(from, next, Relaxed, Relaxed);
         if moved.is_ok() && next != from {
-            let (from, next) = (&self.all[from].url, &self.all[next].url);
+            let (from, next) = (&relay.url, &self.all[next].url);
             tracing::info!(from, to = next, "using another relay");
         }
     }
@@ -133,6 +162,8 @@ impl RelayAddress {
         };
         Ok(Self {
             url: url.to_owned(),
+            host: endpoint.uri().host().unwrap_or_default().to_owned(),
+            resolver: connector.resolver().clone(),
             streams: pool(false),
             calls: pool(true),
         })

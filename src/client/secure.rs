@@ -21,15 +21,22 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::codegen::{Service, http::Uri};
 
-use super::ClientTls;
+use super::{ClientTls, resolver::Resolver};
 use crate::{
     base::{sync::lock, task::blocking},
     error::{Error, Result},
 };
 
-/// Connects over TLS. Cheap to clone.
+/// The files of TLS. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct SecureConnector(Arc<Tls>);
+
+/// Connects over TLS.
+#[derive(Debug, Clone)]
+pub(super) struct SecureTcp {
+    tls: Arc<Tls>,
+    tcp: HttpConnector<Resolver>,
+}
 
 struct Tls {
     files: ClientTls,
@@ -60,14 +67,20 @@ impl SecureConnector {
         Ok(Self(Arc::new(Tls { files, current })))
     }
 
-    async fn connect(self, uri: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
+    /// Returns a connector over this one.
+    pub(super) fn over(&self, tcp: HttpConnector<Resolver>) -> SecureTcp {
+        let tls = Arc::clone(&self.0);
+        SecureTcp { tls, tcp }
+    }
+}
+
+impl SecureTcp {
+    async fn connect(mut self, uri: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let name = ServerName::try_from(host.to_owned()).map_err(failed)?;
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        let stream = connector.call(uri).await.map_err(io::Error::other)?;
+        let stream = self.tcp.call(uri).await.map_err(io::Error::other)?;
         let stream = stream.into_inner();
-        let config = blocking(move || self.0.config()).await;
+        let config = blocking(move || self.tls.config()).await;
         let config = config.ok_or_else(|| failed("the runtime ends"))?;
         let connector = TlsConnector::from(config);
         let stream = connector.connect(name, stream).await.map_err(failed)?;
@@ -78,7 +91,7 @@ impl SecureConnector {
     }
 }
 
-impl Service<Uri> for SecureConnector {
+impl Service<Uri> for SecureTcp {
     type Response = TokioIo<TlsStream<TcpStream>>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;

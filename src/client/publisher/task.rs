@@ -39,21 +39,23 @@ pub(super) async fn run(inner: Arc<PublisherInner>) {
             inner.wait_for_signal(outcome.next_pump).await;
             continue;
         }
-        let error = match open(&inner).await {
+        let (error, has_left) = match open(&inner).await {
             Ok((answers, connection)) => {
                 let end = serve(&inner, answers, &connection).await;
                 let error = end.error();
                 // A limit of the rate is the publisher's own, and a relay whose connection is at its
                 // maximum age serves the next one.
-                if !matches!(end, StreamEnd::Ended) && error.kind() != ErrorKind::Exhausted {
-                    leave_after(&inner, &connection, &error);
-                }
-                error
+                let stays = matches!(end, StreamEnd::Ended) || error.kind() == ErrorKind::Exhausted;
+                let has_left = !stays && leave_after(&inner, &connection, &error);
+                (error, has_left)
             }
-            Err(error) => error,
+            Err(failure) => failure,
         };
         tracing::debug!(%error, "notify stream ended");
         inner.broken(&error);
+        if has_left {
+            inner.left_relay();
+        }
         back_off(&inner).await;
     }
 }
@@ -70,8 +72,11 @@ async fn back_off(inner: &PublisherInner) {
     }
 }
 
-/// Opens the stream, and fails callers whose deadline passes until then.
-async fn open(inner: &PublisherInner) -> Result<(Streaming<proto::NotifyResponse>, Lease)> {
+/// Opens the stream, and fails callers whose deadline passes until then. The error comes with
+/// whether the client has left the relay.
+async fn open(
+    inner: &PublisherInner,
+) -> Result<(Streaming<proto::NotifyResponse>, Lease), (Error, bool)> {
     // Capacity for all requests in flight: with a full channel the task would poll repeatedly.
     let (requests, outbound) = mpsc::channel(inner.pipeline);
     let connection = inner.client.relay_list().call_connection();
@@ -84,7 +89,11 @@ async fn open(inner: &PublisherInner) -> Result<(Streaming<proto::NotifyResponse
             let next_pump = inner.pump().next_pump;
             tokio::select! {
                 answers = &mut opening => {
-                    break answers.inspect_err(|error| leave_after(inner, &connection, error))?;
+                    let leave = |error| {
+                        let has_left = leave_after(inner, &connection, &error);
+                        (error, has_left)
+                    };
+                    break answers.map_err(leave)?;
                 }
                 () = inner.wait_for_signal(next_pump) => {}
             }
@@ -94,11 +103,15 @@ async fn open(inner: &PublisherInner) -> Result<(Streaming<proto::NotifyResponse
     Ok((answers, connection))
 }
 
-/// Moves on to another relay if this one sends the publisher away.
-fn leave_after(inner: &PublisherInner, connection: &Lease, error: &Error) {
-    if leaves_relay(Some(error)) {
+/// Moves on to another relay if this one sends the publisher away; returns whether it does. A proxy
+/// may answer that it knows no such service while the relay behind it is away.
+fn leave_after(inner: &PublisherInner, connection: &Lease, error: &Error) -> bool {
+    let is_away = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported);
+    let leaves = is_away || leaves_relay(Some(error));
+    if leaves {
         inner.client.relay_list().leave(connection);
     }
+    leaves
 }
 
 /// Receives answers, and sends the requests that no caller sends, until the stream ends. A relay that

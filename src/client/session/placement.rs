@@ -106,6 +106,13 @@ impl Placement {
         }
     }
 
+    /// Retires all connections: new streams are to go to another relay.
+    pub(crate) fn retire_all(&mut self) {
+        for entry in &mut self.connections {
+            entry.retired = true;
+        }
+    }
+
     /// Returns whether the connection takes no new streams.
     pub(crate) fn is_retired(&self, number: ConnectionNumber) -> bool {
         self.find(number)
@@ -159,6 +166,16 @@ mod tests {
         assert!(!placement.remove(first));
         assert!(placement.remove(first));
         assert!(placement.is_retired(first), "it is gone");
+    }
+
+    #[test]
+    fn where_all_connections_are_retired_the_next_stream_opens_one() {
+        let mut placement = placement(1, true);
+        let known = [placement.add(), placement.add()];
+        placement.retire_all();
+        assert!(known.iter().all(|number| placement.is_retired(*number)));
+        let next = placement.add();
+        assert!(!known.contains(&next) && !placement.is_retired(next));
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub(crate) struct PublisherSession {
     failure: Option<Error>,
     /// A relay has answered a request before.
     ever_answered: bool,
+    /// Relays that were left since a relay has last counted a request.
+    left: usize,
 }
 
 /// Least spread of the requests of publishers that share a limit.
@@ -83,6 +85,7 @@ impl PublisherSession {
             dropped: Dropped::default(),
             failure: None,
             ever_answered: false,
+            left: 0,
         }
     }
 
@@ -192,6 +195,15 @@ impl PublisherSession {
         }
         self.finish_flushes();
         self.purge();
+    }
+
+    /// The client goes to another relay after [`PublisherSession::broken`]. Each of the others may be
+    /// well, so the first request to it waits only for a short random time.
+    pub(crate) fn left_relay(&mut self, others: usize, now: Tick, rng: &mut fastrand::Rng) {
+        if self.left < others {
+            self.left += 1;
+            self.retry_at = now + jitter(self.config.base / 4, rng);
+        }
     }
 
     /// Fails callers whose deadline has passed. Returns whether the connection is dead: the oldest
@@ -412,6 +424,7 @@ impl PublisherSession {
     fn complete(&mut self, body: RequestEntries, accepted: &[Accepted]) {
         self.backoff.reset();
         (self.failure, self.too_soon_until, self.ever_answered) = (None, None, true);
+        self.left = 0;
         if let RequestEntries::Probe(probe) = &body {
             self.set_aside.probe_accepted(probe.len());
         }

@@ -179,6 +179,13 @@ impl Reconnect {
         }
     }
 
+    /// Sets the number of other relays, which changes when a name is resolved.
+    pub(crate) fn set_others(&mut self, others: usize) {
+        let added = others.saturating_sub(self.config.others);
+        self.untried = (self.untried + added).min(others);
+        self.config.others = others;
+    }
+
     /// The stream is open; its first message is still to come.
     pub(crate) fn opened(&mut self, now: Tick) {
         self.phase = Phase::Open {
@@ -240,7 +247,8 @@ impl Reconnect {
         }
         self.note_failure(now, error);
         self.reset_if_stable(now);
-        self.leaves_relay = self.config.others > 0 && leaves_relay(error);
+        let is_away = error.is_some_and(|error| self.is_answer_of_proxy(error.kind()));
+        self.leaves_relay = self.config.others > 0 && (is_away || leaves_relay(error));
         let wait = match self.leaves_relay {
             true => self.wait_before_other_relay(rng),
             false => None,
@@ -266,6 +274,7 @@ impl Reconnect {
     /// does not grow.
     pub(crate) fn request_too_large(&mut self, now: Tick, error: &Error, rng: &mut fastrand::Rng) {
         self.note_failure(now, Some(error));
+        self.leaves_relay = false;
         let wait = requested_wait(Some(error)) + jitter(self.config.base, rng);
         self.phase = Phase::Waiting { until: now + wait };
     }
@@ -371,6 +380,12 @@ impl Reconnect {
             ErrorKind::Invalid => true,
             kind => !self.ever_connected && is_final(kind),
         }
+    }
+
+    /// Returns whether a proxy may answer so while the relay behind it is away: a relay has served
+    /// this stream before.
+    fn is_answer_of_proxy(&self, kind: ErrorKind) -> bool {
+        self.ever_connected && matches!(kind, ErrorKind::NotFound | ErrorKind::Unsupported)
     }
 
     /// Counts an attempt that failed before its first message.

@@ -257,6 +257,23 @@ fn each_other_relay_is_tried_at_once_and_then_the_back_off_grows() {
 }
 
 #[test]
+fn relays_that_a_name_stands_for_are_tried_once_it_is_resolved() {
+    const SOON: Duration = Duration::from_millis(250);
+    let (mut stream, mut rng) = new_stream();
+    stream.set_others(2);
+    for _ in 0..2 {
+        assert!(wait_after_failure(&mut stream, at(0), &mut rng) <= SOON);
+        assert!(stream.leaves_relay());
+        stream.set_others(2);
+    }
+    let later = (0..20).map(|_| wait_after_failure(&mut stream, at(0), &mut rng));
+    assert!(later.max() > Some(SOON), "each is tried once");
+    stream.set_others(0);
+    wait_after_failure(&mut stream, at(0), &mut rng);
+    assert!(!stream.leaves_relay());
+}
+
+#[test]
 fn a_draining_relay_is_left_at_once_and_others_are_not() {
     let goodbye = |reason| Goodbye {
         reason,
@@ -287,7 +304,9 @@ fn a_refusal_of_the_caller_is_no_reason_to_leave_a_relay() {
         (ErrorKind::Exhausted, Some(after), true),
         (ErrorKind::Exhausted, None, false),
         (ErrorKind::Denied, None, false),
-        (ErrorKind::NotFound, None, false),
+        // A relay has served the stream, so a proxy answers for this one.
+        (ErrorKind::NotFound, None, true),
+        (ErrorKind::Unsupported, None, true),
     ] {
         let (mut stream, mut rng) = one_of_three();
         stream.opened(at(0));

@@ -150,6 +150,31 @@ fn retries_wait_and_start_again_after_a_success() {
 }
 
 #[test]
+fn each_other_relay_is_tried_soon_although_one_asked_for_a_long_wait() {
+    let (mut session, mut rng) = (one_at_a_time(), fastrand::Rng::with_seed(1));
+    let draining = || unavailable().with_retry_after(Duration::from_secs(60));
+    session.post(event("acct/a"), at(0)).expect("room");
+    for tried in 0..3 {
+        session.request(session.retry_at()).expect("due");
+        session.broken(&draining(), at(0), &mut rng);
+        assert!(session.retry_at() >= at(60_000), "there is no other relay");
+        session.left_relay(2, at(0), &mut rng);
+        let soon = session.retry_at() <= at(0) + Duration::from_millis(250);
+        assert_eq!(soon, tried < 2, "each of the two others once");
+    }
+    session.request(session.retry_at()).expect("due");
+    accept(&mut session, &[1]);
+    session.post(event("acct/a"), at(90)).expect("room");
+    session.request(session.retry_at()).expect("due");
+    session.broken(&draining(), at(90), &mut rng);
+    session.left_relay(2, at(90), &mut rng);
+    assert!(
+        session.retry_at() <= at(90 + 250),
+        "a relay has counted a request"
+    );
+}
+
+#[test]
 fn only_the_bad_entry_of_a_refused_batch_fails() {
     let mut session = one_at_a_time();
     let good = session
