@@ -59,13 +59,28 @@ impl Notification {
         }
     }
 
-    /// Checks the rules that the types do not enforce: the delay and the lengths of the texts.
+    /// Checks the rules that the types do not enforce: the delay, the time and the lengths of the
+    /// texts. A time is in the years 1 to 9999.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), with field and rule.
     pub fn check(&self) -> Result<()> {
         check_delay("delay", self.delay)?;
+        if self.published_at.is_some_and(|time| !is_in_calendar(time)) {
+            return Err(Error::invalid("published_at", "is no point in time"));
+        }
         check_text("traceparent", &self.traceparent, Limits::TRACEPARENT)
+    }
+}
+
+/// Returns whether a time is in the years 1 to 9999: the range of a Timestamp that all languages
+/// support.
+pub(crate) fn is_in_calendar(time: SystemTime) -> bool {
+    const SINCE_YEAR_1: Duration = Duration::from_secs(62_135_596_800);
+    const YEAR_10000: Duration = Duration::from_secs(253_402_300_800);
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => after < YEAR_10000,
+        Err(before) => before.duration() <= SINCE_YEAR_1,
     }
 }
 

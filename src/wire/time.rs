@@ -4,7 +4,10 @@ use std::time::{Duration, SystemTime};
 
 use prost_types::{Duration as WireSpan, Timestamp};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    types::is_in_calendar,
+};
 
 /// Converts and checks a duration. Absent is `None`.
 pub(crate) fn checked_span(field: &str, span: Option<WireSpan>) -> Result<Option<Duration>> {
@@ -36,12 +39,11 @@ pub(crate) fn span_to_wire(span: Duration) -> WireSpan {
 
 /// Converts and checks a point in time.
 pub(super) fn checked_time(field: &str, time: Option<Timestamp>) -> Result<Option<SystemTime>> {
-    /// The years 1 to 9999: the range of a Timestamp that all languages support.
-    const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
     let read = |time: Timestamp| {
-        let sound = SECONDS.contains(&time.seconds) && (0..1_000_000_000).contains(&time.nanos);
+        let sound = (0..1_000_000_000).contains(&time.nanos);
         let time = sound.then(|| SystemTime::try_from(time).ok()).flatten();
-        time.ok_or_else(|| Error::invalid(field, "is no point in time"))
+        time.filter(|time| is_in_calendar(*time))
+            .ok_or_else(|| Error::invalid(field, "is no point in time"))
     };
     time.map(read).transpose()
 }
@@ -49,10 +51,13 @@ pub(super) fn checked_time(field: &str, time: Option<Timestamp>) -> Result<Optio
 /// Converts a point in time; an invalid one is absent.
 pub(super) fn time_from_wire(time: Option<Timestamp>) -> Option<SystemTime> {
     time.and_then(|time| SystemTime::try_from(time).ok())
+        .filter(|time| is_in_calendar(*time))
 }
 
+/// Converts a point in time; an invalid one is absent.
 pub(super) fn time_to_wire(time: Option<SystemTime>) -> Option<Timestamp> {
-    time.map(Timestamp::from)
+    time.filter(|time| is_in_calendar(*time))
+        .map(Timestamp::from)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod parted;
 mod processes;
 mod secured;
 mod settings;
+mod silent;
 mod stock;
 mod timers;
 mod witness;
@@ -247,4 +248,26 @@ async fn a_flag_that_is_set_through_one_relay_releases_the_watchers_of_all() {
         }
     };
     within("the second set, and its end", released).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listener_in_the_relays_process_is_told_that_the_relay_is_cut_off() {
+    let mut cluster = Cluster::start(1).await;
+    let options = listening("worker", &["acct/orders"]);
+    let mut wakes = cluster.nodes[0]
+        .relay()
+        .subscribe(options)
+        .expect("options");
+    assert_eq!(woken(&mut wakes).await.reason, WakeReason::CatchUp);
+    let link = wakes.link();
+    assert!(link.borrow().is_pushed());
+    let reader = tokio::spawn(async move { while wakes.next().await.is_some() {} });
+    cluster.broker.kill();
+    until("it polls", async || !link.borrow().is_pushed()).await;
+    cluster.broker.restart();
+    until("it trusts the relay again", async || {
+        link.borrow().is_pushed()
+    })
+    .await;
+    reader.abort();
 }

@@ -34,6 +34,8 @@ struct SpreadWalk {
     /// Queues of a step, and the time between two steps.
     limit: usize,
     pause: Duration,
+    /// The time between two steps over subscriptions and their patterns.
+    pattern_pause: Duration,
 }
 
 /// A resync of all begins this much later: what several peers cause within it is one.
@@ -103,7 +105,9 @@ impl SpreadWalk {
             None => {
                 self.requested = None;
                 self.pauses_until = now + SPREAD;
-                (self.limit, self.pause) = pace(hub.stats().queues);
+                let stats = hub.stats();
+                (self.limit, self.pause) = pace(stats.queues);
+                self.pattern_pause = pattern_pause(stats.subscriptions);
                 self.current.insert(ResyncWalk::new(scope()))
             }
         };
@@ -114,7 +118,7 @@ impl SpreadWalk {
         // Few queues make long pauses. The patterns' steps must not wait for one each.
         self.next_step = match walk.visits_queues() {
             true => now + self.pause,
-            false => now + SPREAD / STEPS,
+            false => now + self.pattern_pause,
         };
         if !more {
             self.current = None;
@@ -129,6 +133,14 @@ fn pace(queues: u64) -> (usize, Duration) {
     let limit = limit.min(ResyncWalk::STEP);
     let steps = queues.div_ceil(limit as u64).max(1);
     (limit, SPREAD / u32::try_from(steps).unwrap_or(u32::MAX))
+}
+
+/// Returns the pause after a step over subscriptions, and then over their patterns. So many
+/// subscriptions take a quarter of [`SPREAD`] each way.
+fn pattern_pause(subscriptions: u64) -> Duration {
+    let steps = subscriptions.div_ceil(ResyncWalk::STEP as u64).max(1);
+    let pause = SPREAD / 4 / u32::try_from(steps).unwrap_or(u32::MAX);
+    pause.min(SPREAD / STEPS)
 }
 
 #[cfg(test)]
@@ -186,6 +198,22 @@ mod tests {
             let took = finish(&mut walks, &hub).since(began);
             let limit = BEGINS_AFTER + SPREAD + SPREAD / 10;
             assert!(took <= limit, "{queues} queues: {took:?}");
+        }
+    }
+
+    #[test]
+    fn patterns_of_many_subscriptions_are_checked_within_half_of_the_spread() {
+        for (subscriptions, most) in [
+            (0, SPREAD / STEPS),
+            (1, SPREAD / STEPS),
+            (512, SPREAD / STEPS),
+        ] {
+            assert_eq!(pattern_pause(subscriptions), most);
+        }
+        for subscriptions in [20_000, 100_000, 1_000_000] {
+            let steps = u32::try_from(subscriptions / ResyncWalk::STEP as u64 + 1).expect("few");
+            let took = 2 * steps * pattern_pause(subscriptions);
+            assert!(took <= SPREAD / 2, "{subscriptions}: {took:?}");
         }
     }
 }

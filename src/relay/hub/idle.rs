@@ -76,7 +76,8 @@ impl QueueEntry {
     pub(super) fn idle_since(&self) -> Option<(Tick, usize)> {
         let state = self.lock();
         let named = state.subscribers.iter().next();
-        let named = state.reserved > 0 || named.is_some_and(|one| !one.by_pattern);
+        let needed = state.reserved > 0 || state.is_listed();
+        let named = needed || named.is_some_and(|one| !one.by_pattern);
         let idle = state.phase != EntryPhase::Dead && state.timers.len() == 0 && !named;
         idle.then(|| (state.idle_since(self.config.fault), state.listeners()))
     }
@@ -87,7 +88,7 @@ impl QueueEntry {
         let state = self.lock();
         let idle_since = state.idle_since(self.config.fault);
         let timed = state.has_timers(self.config.fault);
-        let needed = timed || state.reserved > 0;
+        let needed = timed || state.reserved > 0 || state.is_listed();
         if state.phase == EntryPhase::Dead || needed || idle_since > since {
             return IdleState::InUse;
         }
@@ -124,7 +125,7 @@ impl QueueEntry {
             None => state.subscribers.len() > 0 || state.grouped,
             Some(holders) => !holders.still_match(&state),
         };
-        let needed = timed || held || state.reserved > 0;
+        let needed = timed || held || state.reserved > 0 || state.is_listed();
         if state.phase == EntryPhase::Dead
             || needed
             || state.idle_since(self.config.fault) > idle_since

@@ -102,6 +102,19 @@ impl QueueState {
         !std::mem::replace(&mut self.announced().listed, true)
     }
 
+    /// Returns whether a frame must still take increments of the queue. Such an entry is not
+    /// forgotten: the list holds it, so the list would grow beyond the table of queues.
+    pub(super) fn is_listed(&self) -> bool {
+        let announced = self.announced.as_ref();
+        announced.is_some_and(|announced| announced.listed)
+    }
+
+    /// Returns whether the other relays have not been told of all causes.
+    pub(super) fn is_unannounced(&self) -> bool {
+        let announced = self.announced.as_ref();
+        announced.is_some_and(|known| known.counters.sequence < self.counters.sequence)
+    }
+
     pub(super) fn has_check_to_announce(&mut self) -> bool {
         self.announced().checked.is_some()
     }

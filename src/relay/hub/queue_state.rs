@@ -34,8 +34,17 @@ impl QueueState {
         (now, spread): (Tick, Duration),
     ) -> MemberId {
         self.grouped = true;
+        let is_unannounced = self.is_unannounced();
         let coordinator = self.coordinator(entry, now);
-        coordinator.join(name, subscriber, start, (now, spread))
+        let is_new = !coordinator.knows(name);
+        let member_id = coordinator.join(name, subscriber, start, (now, spread));
+        if is_new
+            && is_unannounced
+            && let Some(group) = coordinator.group(member_id)
+        {
+            group.begin_unserved();
+        }
+        member_id
     }
 
     pub(super) fn leave(&mut self, member_id: MemberId, busy: bool, now: Tick) {

@@ -94,14 +94,21 @@ impl LocalSubscription {
         };
         match message {
             Some(StreamMessage::Event(SubscribeEvent::Welcome(welcome))) => {
+                let degraded = welcome.degraded;
                 self.welcome = Some(welcome);
                 self.link.send_modify(|link| {
+                    link.degraded = degraded;
                     link.connection = ConnectionState::Connected;
                     link.welcomes += 1;
                     link.announced = false;
                 });
             }
             Some(StreamMessage::Wake(wake)) => self.pending.extend(wake.work),
+            Some(StreamMessage::Event(SubscribeEvent::Heartbeat { degraded, .. })) => {
+                self.link.send_if_modified(|link| {
+                    std::mem::replace(&mut link.degraded, degraded) != degraded
+                });
+            }
             Some(StreamMessage::Event(_)) => {}
             None => self
                 .link

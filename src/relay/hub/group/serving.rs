@@ -19,6 +19,12 @@ impl Group {
         served
     }
 
+    /// The group is new, and the other relays do not know of causes before it. Nothing of them was
+    /// given to its members here.
+    pub(in super::super) fn begin_unserved(&mut self) {
+        self.unserved = true;
+    }
+
     /// Notes to whom the causes up to `head` were given: members with this capacity in all.
     pub(super) fn note_served(&mut self, needed: u64, capacity: u64, all_idle: bool) {
         self.unserved |= capacity < needed || !all_idle;

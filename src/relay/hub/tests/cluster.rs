@@ -83,6 +83,23 @@ fn a_relay_without_a_cluster_announces_nothing() {
     assert_eq!((hub.increments_position(), increments(&hub)), (0, vec![]));
 }
 
+/// Without a broker no frame takes them, and the list must not outgrow the table of queues.
+#[test]
+fn queues_whose_increments_wait_for_a_frame_do_not_give_way_to_others() {
+    let hub = hub_where(|config| (config.cluster, config.max_queues) = (true, 2));
+    notify(&hub, "a");
+    notify(&hub, "b");
+    let notify_c = |at| {
+        let notifications = [Notification::new(queue("c"))];
+        hub.notify(&"p".into(), &notifications, at)
+    };
+    let refused = notify_c(after(SECOND)).expect_err("no room");
+    assert_eq!(refused.kind(), crate::error::ErrorKind::Exhausted);
+    assert_eq!(increments(&hub), [row("a", 1, 1), row("b", 1, 1)]);
+    notify_c(after(60 * SECOND)).expect("room");
+    assert_eq!(increments(&hub), [row("c", 1, 1)]);
+}
+
 #[test]
 fn a_delayed_notification_is_announced_when_it_is_counted() {
     let hub = clustered();
@@ -515,6 +532,21 @@ fn causes_whose_idle_member_has_left_are_not_announced_as_served() {
     notify(&hub, "a");
     hub.unsubscribe(other, START);
     assert_eq!(served(&hub), [""; 0], "the member that is left is busy");
+}
+
+#[test]
+fn causes_from_before_a_group_are_not_announced_as_served() {
+    let hub = clustered();
+    notify(&hub, "a");
+    let member = idle_member(&hub, "m1");
+    assert_eq!(
+        served(&hub),
+        [""; 0],
+        "its first member checks, and others may help"
+    );
+    notify(&hub, "a");
+    assert_eq!(served(&hub), ["workers"]);
+    drop(member);
 }
 
 #[test]
