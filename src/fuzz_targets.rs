@@ -10,6 +10,7 @@ mod credentials;
 mod files;
 mod frames;
 mod hand_over;
+mod link;
 #[cfg(test)]
 mod mutate;
 mod queues;
@@ -24,7 +25,7 @@ mod wire;
 type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-const TARGETS: [Target; 13] = [
+const TARGETS: [Target; 14] = [
     ("access", access::access),
     ("answers", wire::answers),
     ("blobs", blobs::blobs),
@@ -32,6 +33,7 @@ const TARGETS: [Target; 13] = [
     ("files", files::files),
     ("frames", frames::frames),
     ("hand_over", hand_over::hand_over),
+    ("link", link::link),
     ("notify", wire::notify),
     ("queues", queues::queues),
     ("receiver", receiver::receiver),

@@ -18,7 +18,7 @@ pub(super) struct PeerCalls {
     publisher: NatsPublisher,
     calls: mpsc::Receiver<PeerCall>,
     /// By number. A caller that waits no longer has closed its sender.
-    waiting: HashMap<u64, oneshot::Sender<Bytes>>,
+    waiting: HashMap<u64, oneshot::Sender<Answer>>,
     number: u64,
     service: Arc<dyn PeerService>,
     answering: Arc<Semaphore>,
@@ -70,11 +70,11 @@ impl PeerCalls {
         }
     }
 
-    /// Completes a request; `None` if its life is gone.
-    pub(super) fn complete(&mut self, number: u64, reply: Option<Bytes>) {
-        if let (Some(waiting), Some(reply)) = (self.waiting.remove(&number), reply) {
+    /// Completes a request; `None` if its life is gone, or knows no such request.
+    pub(super) fn complete(&mut self, number: u64, answer: Option<Answer>) {
+        if let (Some(waiting), Some(answer)) = (self.waiting.remove(&number), answer) {
             // The caller may have gone.
-            let _ = waiting.send(reply);
+            let _ = waiting.send(answer);
         }
     }
 

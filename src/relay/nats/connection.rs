@@ -113,17 +113,8 @@ impl NatsConnection {
     /// # Cancel safety
     /// A dropped call takes no message.
     pub(crate) async fn next(&mut self) -> Option<NatsMessage> {
-        loop {
-            let message = self.incoming.next().await?;
-            let events = self.publisher.events();
-            match self.publisher.subjects().read(message) {
-                Some(message) => return Some(message),
-                None => events.note(
-                    Kind::BadSubject,
-                    format_args!("a message of NATS is dropped: its subject is of no known form"),
-                ),
-            }
-        }
+        let message = self.incoming.next().await?;
+        Some(self.publisher.subjects().read(message))
     }
 
     /// Writes the messages that wait, for at most a second, and closes the connection.

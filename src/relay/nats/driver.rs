@@ -18,7 +18,7 @@ use crate::{
         link::{LinkFailure, PeerNotice, PeerNoticeKind},
         runtime::{ClusterRunner, PeerService, Relay},
     },
-    wire::peer_request_from_wire,
+    wire::{peer_reply_from_wire, peer_request_from_wire},
 };
 
 /// The task of a relay in a cluster. Drop ends it at once.
@@ -142,16 +142,18 @@ impl Driver {
                 Some(NatsMessage::Ask { reply_to, request }) => {
                     match peer_request_from_wire(&request) {
                         Ok(call) => self.calls.answer(reply_to, call),
-                        Err(error) => {
-                            self.runner.count_refused();
-                            self.note_bad_message(&error);
-                        }
+                        Err(error) => self.refuse(&error),
                     }
                 }
-                Some(NatsMessage::Reply { number, reply }) => {
-                    self.calls.complete(number, Some(reply));
-                }
+                Some(NatsMessage::Reply { number, reply }) => match peer_reply_from_wire(&reply) {
+                    Ok(answer) => self.calls.complete(number, answer),
+                    // The other relay's own reply may follow.
+                    Err(error) => self.refuse(&error),
+                },
                 Some(NatsMessage::NoSuchLife { number }) => self.calls.complete(number, None),
+                Some(NatsMessage::UnknownSubject) => {
+                    self.refuse(&Error::invalid("subject", "is of no known form"));
+                }
                 None => {
                     tracing::error!("the client of NATS has ended");
                     return Err(ended());
@@ -215,6 +217,12 @@ impl Driver {
             let (relay_id, life) = (&notice.relay_id, notice.life);
             tracing::warn!(%relay_id, %life, suppressed, "{text}");
         }
+    }
+
+    /// Drops a message that is none for the machine.
+    fn refuse(&mut self, error: &Error) {
+        self.runner.count_refused();
+        self.note_bad_message(error);
     }
 
     fn note_bad_message(&self, error: &Error) {

@@ -43,6 +43,8 @@ pub(crate) enum NatsMessage {
         /// The request's number.
         number: u64,
     },
+    /// A message on a subject of no known form.
+    UnknownSubject,
 }
 
 /// The request that a reply answers: its life and number.
@@ -81,11 +83,15 @@ impl Subjects {
         self.reply(ReplyTo { life, number })
     }
 
-    /// Sorts a message by its subject; `None` if the subject is of no kind.
+    /// Sorts a message by its subject.
     ///
     /// A request names the subject of its reply. Only a reply subject of this cluster is accepted:
     /// any other could make this relay publish where its login may and the sender's may not.
-    pub(super) fn read(&self, message: Message) -> Option<NatsMessage> {
+    pub(super) fn read(&self, message: Message) -> NatsMessage {
+        self.known(message).unwrap_or(NatsMessage::UnknownSubject)
+    }
+
+    fn known(&self, message: Message) -> Option<NatsMessage> {
         if message.subject == self.all {
             return Some(NatsMessage::All(message.payload));
         }
@@ -151,7 +157,7 @@ mod tests {
         let other = Subjects::new("prod", OTHER);
         let payload = Bytes::from_static(b"payload");
         let all = subjects.read(message("reveille1.prod.all", None));
-        assert_eq!(all, Some(NatsMessage::All(payload.clone())));
+        assert_eq!(all, NatsMessage::All(payload.clone()));
         let reply = other.own_reply(12);
         let ask = subjects.read(message(&other.ask(OWN), Some(&reply)));
         let reply_to = ReplyTo {
@@ -159,20 +165,20 @@ mod tests {
             number: 12,
         };
         let request = payload.clone();
-        assert_eq!(ask, Some(NatsMessage::Ask { reply_to, request }));
+        assert_eq!(ask, NatsMessage::Ask { reply_to, request });
         assert_eq!(subjects.reply(reply_to), reply);
         let answer = message(&subjects.own_reply(5), None);
         let reply = payload;
         assert_eq!(
             subjects.read(answer.clone()),
-            Some(NatsMessage::Reply { number: 5, reply })
+            NatsMessage::Reply { number: 5, reply }
         );
         let unanswered = Message {
             status: Some(StatusCode::NO_RESPONDERS),
             ..answer
         };
         let gone = NatsMessage::NoSuchLife { number: 5 };
-        assert_eq!(subjects.read(unanswered), Some(gone));
+        assert_eq!(subjects.read(unanswered), gone);
     }
 
     #[test]
@@ -197,7 +203,7 @@ mod tests {
             (ask.to_string(), Some(own("ask"))),
         ] {
             let read = subjects.read(message(&subject, reply.as_deref()));
-            assert_eq!(read, None, "{subject} {reply:?}");
+            assert_eq!(read, NatsMessage::UnknownSubject, "{subject} {reply:?}");
         }
     }
 }

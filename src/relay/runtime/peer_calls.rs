@@ -20,7 +20,7 @@ use crate::{
     },
     wire::{
         link::{PeerRequest, peer_reply::Answer, peer_request::Call},
-        peer_reply_from_wire, proto,
+        proto,
     },
 };
 
@@ -29,7 +29,7 @@ use crate::{
 pub(crate) struct PeerCall {
     pub(crate) life: LifeId,
     pub(crate) request: Bytes,
-    pub(crate) reply: oneshot::Sender<Bytes>,
+    pub(crate) reply: oneshot::Sender<Answer>,
 }
 
 /// Answers the requests of other relays.
@@ -203,7 +203,5 @@ async fn ask(
         calls.send(call).await.ok()?;
         answered.await.ok()
     };
-    let bytes = tokio::time::timeout(within, sent).await.ok()??;
-    // A reply that breaks a rule is none.
-    peer_reply_from_wire(&bytes).ok()?
+    tokio::time::timeout(within, sent).await.ok()?
 }

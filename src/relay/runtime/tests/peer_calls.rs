@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     relay::cluster::Output,
-    wire::link::{PeerReply, peer_reply::Answer, peer_request::Call},
+    wire::link::{peer_reply::Answer, peer_request::Call},
 };
 
 /// Shorter than any wait that a person would notice, and long enough for a reply of this process.
@@ -67,11 +67,6 @@ async fn a_silent_relay_is_asked_once_for_one_list() {
     assert_eq!((silent, well), (1, 3));
 }
 
-fn empty_list() -> bytes::Bytes {
-    use prost::Message as _;
-    let answer = Answer::Queues(crate::wire::proto::ListQueuesResponse::default());
-    let reply = PeerReply {
-        answer: Some(answer),
-    };
-    reply.encode_to_vec().into()
+fn empty_list() -> Answer {
+    Answer::Queues(crate::wire::proto::ListQueuesResponse::default())
 }
