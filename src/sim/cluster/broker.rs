@@ -61,7 +61,7 @@ pub(super) struct Port {
 /// A message on its way.
 #[derive(Debug, Clone)]
 pub(super) struct Packet {
-    from: usize,
+    pub(super) from: usize,
     connection: u64,
     pub(super) bytes: Bytes,
     pub(super) content: Rc<Content>,

@@ -5,6 +5,8 @@
 
 use std::{rc::Rc, time::Duration};
 
+use bytes::Bytes;
+
 use super::{
     broker::{Content, Kind, Packet},
     plan::Trouble,
@@ -14,6 +16,8 @@ use super::{
 use crate::{
     base::clock::Tick,
     relay::cluster::{ClusterStats, Output},
+    types::cluster::ClusterContent,
+    wire::{cluster_message_from_wire, cluster_message_to_wire},
 };
 
 /// A relay's own messages, by its own clock.
@@ -28,6 +32,8 @@ pub(super) struct OwnMessages {
     confirmed: u64,
 }
 
+/// The older relay, where there is one.
+const OLDER: usize = 0;
 /// Isolated after this time without an own message (C9).
 const ISOLATED_AFTER: Duration = Duration::from_millis(3_500);
 
@@ -70,6 +76,18 @@ impl OwnMessages {
     }
 }
 
+/// Returns what passes between an older relay and a newer one: neither knows the fields of the other.
+fn without_newer_fields(bytes: &Bytes) -> Bytes {
+    let mut message = cluster_message_from_wire(bytes).expect("a relay of the model sent it");
+    if let ClusterContent::Frame(frame) = &mut message.content {
+        for entry in &mut frame.entries {
+            entry.served_groups.clear();
+            entry.checked = false;
+        }
+    }
+    cluster_message_to_wire(&message)
+}
+
 impl World {
     /// The machine takes a message of the broker.
     pub(super) fn link_receives(&mut self, relay: usize, packet: &Packet) {
@@ -85,7 +103,15 @@ impl World {
         if content.life == run.life_id() {
             run.own.returned(content.kind);
         }
-        let taken = run.node.on_message(&packet.bytes, connects, now);
+        let crosses = content.life != run.life_id() && [packet.from, relay].contains(&OLDER);
+        let bytes = match self.plan.older && crosses {
+            true => {
+                self.totals.count("messages without newer fields", 1);
+                &without_newer_fields(&packet.bytes)
+            }
+            false => &packet.bytes,
+        };
+        let taken = run.node.on_message(bytes, connects, now);
         if let Err(error) = taken {
             self.violate(|| format!("relay {relay} refuses a message: {error}"));
         }

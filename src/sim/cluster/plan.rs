@@ -39,6 +39,8 @@ pub(super) struct Plan {
     pub(super) jitter: u64,
     /// Each message arrives a second time by the other server, up to this much later.
     pub(super) copies: Option<Duration>,
+    /// The first relay is of the version before groups and checks were announced.
+    pub(super) older: bool,
 }
 
 /// One listener.
@@ -305,6 +307,7 @@ impl Plan {
                 _ => 0,
             },
             copies: copies.then(|| Duration::from_millis(rng.u64(1..800))),
+            older: rng.u32(0..8) == 0,
         }
     }
 

@@ -67,6 +67,7 @@ impl Plan {
         let copies = self.servers == 2 && rng.bool();
         Self {
             quiet: true,
+            older: false,
             listeners: members(rng, &queues),
             queues,
             works: Vec::new(),

@@ -29,6 +29,7 @@ const NEEDED: &[&str] = &[
     "flag writes by hand",
     "frames",
     "messages",
+    "messages without newer fields",
     "patterns checked",
     "refused",
     "silent puts",
