@@ -35,23 +35,40 @@ async fn the_manifests_name_settings_of_serve() {
         .split("command:")
         .nth(1)
         .expect("the relays' command");
-    let command = command.split("environment:").next().expect("its end");
+    let command = command.split("\n  secrets:").next().expect("its end");
     let flags = words(command, "--", |c| c.is_ascii_lowercase() || c == '-');
     assert!(flags.len() > 8, "{flags:?}");
     let manifest = read("deploy/kubernetes/relays.yaml");
     let variables = manifest
         .split("\n---\n")
         .find(|part| part.contains("kind: ConfigMap"));
-    let variables = words(variables.expect("the variables"), "REVEILLE_", |c| {
-        c.is_ascii_uppercase() || c == '_'
-    });
+    let is_part = |c: char| c.is_ascii_uppercase() || c == '_';
+    let variables = words(variables.expect("the variables"), "REVEILLE_", is_part);
     assert!(variables.len() > 8, "{variables:?}");
-    for name in flags.iter().chain(&variables) {
+    let own = words(&compose, "REVEILLE_", is_part);
+    assert!(!own.is_empty(), "the relays' ids");
+    for name in flags.iter().chain(&variables).chain(&own) {
         let known = words(&help, name, |c| {
             c.is_ascii_alphanumeric() || "-_".contains(c)
         });
         assert!(known.contains(name), "`serve` has no {name}");
     }
+}
+
+/// C13: with the default id, which has random digits, lists name a restarted relay twice.
+#[test]
+fn each_relay_of_the_manifests_has_an_id_that_a_restart_keeps() {
+    let compose = read("deploy/compose.yaml");
+    for relay in ["relay-1", "relay-2", "relay-3"] {
+        let service = compose.split(&format!("\n  {relay}:\n")).nth(1);
+        let service = service.expect("the service").split("\n  relay-").next();
+        let id = format!("REVEILLE_RELAY_ID: {relay}\n");
+        assert!(service.expect("its end").contains(&id), "no {id}");
+    }
+    let manifest = read("deploy/kubernetes/relays.yaml");
+    let id = manifest.split("- name: REVEILLE_RELAY_ID\n").nth(1);
+    let mut id = id.expect("the relays' ids").lines().take(2);
+    assert!(id.any(|line| line.contains("fieldPath: metadata.name")));
 }
 
 #[test]

@@ -42,7 +42,12 @@ fn with_free_ports(snippet: &str) -> String {
 async fn its_shell_and_python_snippets_run() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut script = "set -eu\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n".to_owned();
-    let pages = ["README.md", "docs/toolbox.md", "docs/languages.md"];
+    let pages = [
+        "README.md",
+        "docs/toolbox.md",
+        "docs/languages.md",
+        "docs/cluster.md",
+    ];
     let blocks: Vec<_> = pages
         .iter()
         .flat_map(|page| blocks(page, &["sh", "python"]))

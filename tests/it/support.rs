@@ -150,10 +150,20 @@ pub(crate) struct Wire {
 enum Mode {
     /// Forwards all bytes.
     Carries,
-    /// Holds bytes back, with open connections.
-    Stalls,
+    /// Holds the bytes of these directions back, with open connections.
+    Stalls(Way),
     /// Closes all connections, old and new.
     Cut,
+}
+
+/// The directions in which a proxy holds bytes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Both,
+    /// To the target.
+    Up,
+    /// From the target.
+    Down,
 }
 
 impl Wire {
@@ -210,7 +220,12 @@ impl Wire {
     }
 
     pub(crate) fn stall(&self) {
-        self.mode.send_replace(Mode::Stalls);
+        self.stall_way(Way::Both);
+    }
+
+    /// Holds bytes back as a network does that drops packets in one direction or in both.
+    pub(crate) fn stall_way(&self, way: Way) {
+        self.mode.send_replace(Mode::Stalls(way));
     }
 
     /// Stops forwarding on all existing connections without closing them; new ones work.
@@ -260,14 +275,15 @@ async fn carry(near: TcpStream, target: SocketAddr, signals: Signals, number: u6
     let cut = async { mode.wait_for(|mode| *mode == Mode::Cut).await.is_ok() };
     tokio::select! {
         _ = cut => {}
-        _ = one_way(near_in, far_out, up, number) => {}
-        _ = one_way(far_in, near_out, down, number) => {}
+        _ = one_way(near_in, far_out, Way::Up, up, number) => {}
+        _ = one_way(far_in, near_out, Way::Down, down, number) => {}
     }
 }
 
 async fn one_way(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
+    way: Way,
     (mut mode, silenced): Signals,
     number: u64,
 ) -> io::Result<()> {
@@ -278,7 +294,8 @@ async fn one_way(
             return Ok(());
         }
         // Bytes that arrive during a stall are held until it ends.
-        if mode.wait_for(|mode| *mode != Mode::Stalls).await.is_err() {
+        let stalls = [Mode::Stalls(Way::Both), Mode::Stalls(way)];
+        if mode.wait_for(|mode| !stalls.contains(mode)).await.is_err() {
             return Ok(());
         }
         if number < *silenced.borrow() {

@@ -195,6 +195,69 @@ async fn malformed_messages_are_counted_and_logged_once_and_change_nothing() {
     }
 }
 
+/// Returns the life of the first relay.
+async fn life(broker: &Broker) -> Vec<u8> {
+    let mut messages = broker.subscribe(SUBJECT).await.expect("subscribed");
+    loop {
+        let message = within("a heartbeat", messages.next()).await.expect("open");
+        let message = Broadcast::decode(message.payload).expect("a message");
+        let heartbeat = message.heartbeat.unwrap_or_default();
+        if heartbeat.relay_id == "relay-0" {
+            return message.life;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_requests_and_replies_are_counted_and_logged_once_and_change_nothing() {
+    let fleet = Fleet::start().await;
+    let mut streams = fleet.subscribe("acct/orders").await;
+    let broker = broker(&fleet).await;
+    let epoch: [u8; 16] = life(&broker).await.try_into().expect("16 bytes");
+    let to = format!("reveille1.reveille.to.{:032x}", u128::from_le_bytes(epoch));
+    let (ask, reply_to) = (format!("{to}.ask"), format!("{to}.7"));
+    let too_long = vec![0; 64 * 1024 + 1];
+    let garbage = b"garbage, and no message at all".to_vec();
+    let bad = [
+        (ask.clone(), Some(&*reply_to), garbage.clone()),
+        (ask.clone(), Some(&*reply_to), too_long.clone()),
+        // A reply to it would be published on a subject of others.
+        (ask.clone(), Some("orders.delete"), Vec::new()),
+        (ask, None, Vec::new()),
+        (reply_to.clone(), None, garbage),
+        (reply_to.clone(), None, too_long),
+        (format!("{to}.x"), None, Vec::new()),
+    ];
+    let count = bad.len() as u64;
+    for (subject, reply_to, message) in bad {
+        let sent = match reply_to.map(str::to_owned) {
+            Some(reply_to) => broker.publish_with_reply(subject, reply_to, message.into()),
+            None => {
+                broker.publish(subject, message.into()).await.expect("sent");
+                continue;
+            }
+        };
+        sent.await.expect("sent");
+    }
+    broker.flush().await.expect("written");
+    let relay = &fleet.relays[0];
+    until("all are counted", async || {
+        figure(relay.admin(), REFUSED).await == count
+    })
+    .await;
+    let log = relay.log();
+    let lines = log.matches("a message of the cluster is dropped").count();
+    assert_eq!(lines, 1, "{log}");
+    // Lists of all relays need requests and replies.
+    for relay in &fleet.relays {
+        let client = Client::new(&relay.url()).expect("a URL");
+        let listed = within("a list", client.listeners()).await.expect("listed");
+        assert_eq!((listed.len(), listed.unanswered.len()), (3, 0));
+        notify(&client, "acct/orders").await;
+        each_is_told(&mut streams).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forged_numbers_and_sums_end_no_relay_and_hide_no_notification() {
     let fleet = Fleet::start().await;
@@ -260,20 +323,10 @@ async fn a_message_forged_in_the_name_of_a_relay_ends_it_and_the_others_serve() 
     let mut fleet = Fleet::start().await;
     let mut streams = fleet.subscribe("acct/orders").await.split_off(1);
     let broker = broker(&fleet).await;
-    let mut messages = broker.subscribe(SUBJECT).await.expect("subscribed");
-    let life = loop {
-        let message = within("a heartbeat", messages.next()).await.expect("open");
-        let message = Broadcast::decode(message.payload).expect("a message");
-        if message
-            .heartbeat
-            .is_some_and(|heartbeat| heartbeat.relay_id == "relay-0")
-        {
-            break message.life;
-        }
-    };
+    let life = life(&broker).await;
     publish(&broker, vec![frame(&life, 1_000, vec![entry(1, 1)])]).await;
     let status = fleet.relays[0].ended().await;
-    assert!(!status.success(), "{status}");
+    assert_eq!(status.code(), Some(1), "{status}");
     let log = fleet.relays[0].log();
     assert!(log.contains("another machine runs this life"), "{log}");
     settled(&mut streams).await;

@@ -8,7 +8,7 @@ use super::witness::{SLACK, Witness, all_are_told, names, publish};
 use crate::{
     binary::Binary,
     nats::routes::{RoutedServers, passes},
-    support::{figure, until, within},
+    support::{Wire, figure, until, within},
 };
 
 /// Returns how many other relays a relay sees.
@@ -18,6 +18,15 @@ async fn others(relay: &Binary) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn relays_of_parted_brokers_serve_their_sides_and_tell_all_when_these_are_joined() {
+    serve_their_sides_and_tell_all(Wire::cut).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_route_that_carries_nothing_parts_its_sides_as_one_that_is_cut() {
+    serve_their_sides_and_tell_all(Wire::stall).await;
+}
+
+async fn serve_their_sides_and_tell_all(part: fn(&Wire)) {
     let servers = RoutedServers::start().await;
     let home = tempfile::tempdir().expect("a directory");
     let store = format!("sqlite:{}", home.path().join("flags.db").display());
@@ -40,7 +49,7 @@ async fn relays_of_parted_brokers_serve_their_sides_and_tell_all_when_these_are_
         witnesses.push(Witness::of(&relay.url(), &id, &queues).await);
     }
 
-    servers.route.cut();
+    part(&servers.route);
     for relay in &relays {
         until("each misses the other", async || others(relay).await == 0).await;
     }
