@@ -21,10 +21,12 @@ use super::{
     super::{
         Server,
         args::ClusterNotifyArgs,
+        broker::Broker,
         progress::Progress,
         report::{Figures, Unit},
         sender::Sender,
         single_queue::{SINGLE, queue},
+        usage::Usage,
     },
     deployment::{Deployment, Options},
     traffic::{self, Traffic},
@@ -129,6 +131,7 @@ async fn at_a_rate(
     publisher.notify(warm_up).await?;
     let sent = "reveille_cluster_frames_sent_total";
     let frames = deployment.sum(sent).await?;
+    let receivers = Receivers::now(deployment).await?;
     let took = SharedHistogram::new(Mutex::new(Histogram::new(3)?));
     let began = Instant::now();
     let mut waiting = JoinSet::new();
@@ -150,6 +153,7 @@ async fn at_a_rate(
         done??;
     }
     let wall = began.elapsed().as_secs_f64();
+    receivers.add_costs(figures, deployment).await?;
     let frames = deployment.sum(sent).await?.zip(frames);
     let frames = frames.map(|(after, before)| (after - before) as f64 / wall);
     figures.add("offered", Unit::PerSecond, args.rate as f64);
@@ -161,6 +165,43 @@ async fn at_a_rate(
     );
     figures.add("frames", Unit::PerSecond, frames);
     Ok(())
+}
+
+/// What the relays without the publisher have received and used. They count heartbeats in their
+/// processor time.
+struct Receivers {
+    frames: Option<u64>,
+    entries: Option<u64>,
+    usage: Usage,
+}
+
+impl Receivers {
+    async fn now(deployment: &Deployment) -> Result<Self> {
+        let usage = deployment.servers[1..].iter().map(Broker::usage);
+        Ok(Self {
+            frames: deployment
+                .sum("reveille_cluster_frames_received_total")
+                .await?,
+            entries: deployment
+                .sum("reveille_cluster_entries_received_total")
+                .await?,
+            usage: usage.reduce(Usage::plus).unwrap_or_default(),
+        })
+    }
+
+    /// Adds the costs of a frame since then.
+    async fn add_costs(&self, figures: &mut Figures, deployment: &Deployment) -> Result<()> {
+        let after = Self::now(deployment).await?;
+        let since = |after: Option<u64>, before| Some((after? - before?) as f64);
+        let frames = since(after.frames, self.frames).filter(|count| *count > 0.0);
+        let entries = since(after.entries, self.entries);
+        let of_frame = |total: Option<f64>| Some(total? / frames?);
+        figures.add("queues in a frame", Unit::Count, of_frame(entries));
+        let cpu = after.usage.seconds_since(&self.usage);
+        let cpu = of_frame(cpu.map(|seconds| seconds * 1e6));
+        figures.add("receiver's cpu for a frame", Unit::Micros, cpu);
+        Ok(())
+    }
 }
 
 /// Publishes one notification, and records the time until it was acknowledged.
