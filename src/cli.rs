@@ -135,7 +135,8 @@ Exit codes:
   7    the lease was lost, and `lease run` ended CMD
   8    messages are stored, but the relay did not acknowledge the notification (`queue put --notify`,
        `queue send --relay`)
-  130  interrupted (143: terminated; 0: `listen` after it finished its messages)
+  130  interrupted (143: terminated; 0: `serve` and `queue serve` after one signal, and `listen` after
+       it finished its messages)
   `wait -- CMD` and `lease run` return the exit code of CMD (128 + N if signal N ended it).";
 
 /// Runs the program, and returns its exit code.

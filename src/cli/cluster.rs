@@ -11,8 +11,8 @@ use super::exit::Usage;
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct ClusterArgs {
     // No parser: clap's errors would quote a URL, which may hold a password.
-    /// Serve as one of several relays that hear each other over these NATS servers, comma-separated:
-    /// nats://HOST:PORT, or tls://HOST:PORT to require TLS
+    /// Serve as one of several relays that exchange notifications over these NATS servers,
+    /// comma-separated: nats://HOST:PORT, or tls://HOST:PORT to require TLS
     #[arg(
         long,
         env = "REVEILLE_CLUSTER",
@@ -120,7 +120,8 @@ pub(super) enum Ack {
 /// Characters of the host name in a relay's id: below the limit of an id for any host name.
 const HOST_LETTERS: usize = 100;
 
-/// Clients move one after another; below the 30 s after which Kubernetes kills, with the grace.
+/// Clients move one after another. With the grace and the hand-over of timers a relay ends within
+/// 45 s, so the manifests of deploy/ make a supervisor wait for longer than its default.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Returns the span over which streams end at shutdown. The clients of a single relay have no other

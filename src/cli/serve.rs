@@ -34,7 +34,8 @@ cloud's own tools read: AZURE_STORAGE_*, AWS_*, GOOGLE_*.
   reveille serve --listen 10.0.0.5:7600 --insecure --max-connections-per-address 1000
   reveille serve --admin-listen 10.0.0.5:7601 --insecure --admin-host relay.internal
   reveille serve --queues /var/lib/queues --queues-name berlin
-  reveille serve --store az://flags --cluster nats://broker:4222 --cluster-name prod
+  reveille serve --listen 10.0.0.5:7600 --tls-cert relay.pem --tls-key relay.key --relay-id relay-1 \
+    --store az://flags --cluster nats://broker:4222 --cluster-name prod
 
 --max-connections: each connection is an open file. The relay raises its limit on open files as far \
 as the system allows. 128 files stay in reserve. A quarter of the rest, at most 256, is for \
@@ -87,7 +88,7 @@ pub(super) struct Args {
     /// The relay's name [default: relay; in a cluster the host's name and four random digits]
     #[arg(long, env = "REVEILLE_RELAY_ID", value_name = "NAME")]
     relay_id: Option<String>,
-    /// How long streams may take to end at shutdown [default: 10s]
+    /// How long connections may take to end at shutdown, after the streams [default: 10s]
     #[arg(long, env = "REVEILLE_GRACE", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     grace: Option<Duration>,
     /// At shutdown streams end one after another within this time, so that their clients move to
@@ -104,8 +105,8 @@ pub(super) struct Args {
     sentinel: Option<Duration>,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Maximum number of queues in memory, about 500 bytes each; a new queue replaces the longest
-    /// idle one without listeners [default: 1000000]
+    /// Maximum number of queues in memory, about 500 bytes each, 620 in a cluster; a new queue
+    /// replaces the longest idle one without listeners [default: 1000000]
     #[arg(
         long,
         env = "REVEILLE_MAX_QUEUES",
@@ -115,7 +116,7 @@ pub(super) struct Args {
     )]
     max_queues: Option<usize>,
     /// Maximum number of queues that all subscriptions together are attached to, at most 430 bytes
-    /// each [default: 2000000]
+    /// each, 680 in a group [default: 2000000]
     #[arg(
         long,
         env = "REVEILLE_MAX_CURSORS",
@@ -196,7 +197,8 @@ pub(super) struct Args {
         help_heading = "Access"
     )]
     auth: Option<PathBuf>,
-    /// Append denials and changes of flags to this file, one JSON object a line
+    /// Append denials, changes of flags, rules and tokens, and drains to this file, one JSON object a
+    /// line
     #[arg(
         long,
         env = "REVEILLE_AUDIT_LOG",
@@ -222,7 +224,8 @@ struct Resolved {
     log: LogFormat,
 }
 
-/// Long enough for listeners to report; below the 30 s after which Kubernetes kills.
+/// Long enough for listeners to report. A single relay ends before the 30 s after which Kubernetes
+/// kills by default.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The callers of an unreachable store or broker log it. Their clients would also log each attempt.

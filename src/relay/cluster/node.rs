@@ -135,8 +135,8 @@ impl ClusterNode {
         self.stats.refused += 1;
     }
 
-    /// Takes a message of the broker. `connects` is the client's count of connects, read before the
-    /// message was taken from it.
+    /// Takes a message of the broker. `connects` is the client's count of connects, read after the
+    /// message was taken from it: so it counts the connection that brought the message.
     ///
     /// # Errors
     /// `Invalid` where the message breaks a rule; then nothing was changed.

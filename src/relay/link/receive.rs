@@ -19,8 +19,8 @@ use crate::{
 };
 
 impl ClusterLink {
-    /// Takes a message of the broker. `connects` is the client's count of connects, read before the
-    /// message was taken from its channel.
+    /// Takes a message of the broker. `connects` is the client's count of connects, read after the
+    /// message was taken from its channel: so it counts the connection that brought the message.
     ///
     /// # Errors
     /// `Invalid`, if the message breaks a rule. It counts as lost; the caller counts and logs it.

@@ -195,7 +195,7 @@ impl RelayInner {
 }
 
 impl ClusterRunner {
-    /// Takes a message of the broker; `connects` was read before it.
+    /// Takes a message of the broker; `connects` was read after it.
     ///
     /// # Errors
     /// `Invalid` where the message breaks a rule; then nothing was changed.
