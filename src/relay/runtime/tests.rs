@@ -56,6 +56,27 @@ async fn a_claim_that_is_over_at_once_is_refused() {
     }
 }
 
+/// Its frame would be refused by every relay of a cluster, the sender included.
+#[tokio::test]
+async fn a_time_outside_of_the_calendar_is_refused() {
+    let relay = unguarded();
+    let publisher = relay.publisher("tests");
+    let year_10000 = Duration::from_secs(253_402_300_800);
+    let nanosecond = Duration::from_nanos(1);
+    for (since_1970, is_taken) in [(year_10000, false), (year_10000 - nanosecond, true)] {
+        let notification = Notification {
+            published_at: Some(std::time::SystemTime::UNIX_EPOCH + since_1970),
+            ..event("acct/orders")
+        };
+        let notified = publisher.notify(vec![notification]).await;
+        assert_eq!(notified.is_ok(), is_taken, "{notified:?}");
+        if let Err(error) = notified {
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.message().starts_with("published_at"), "{error}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_relay_of_a_cluster_keeps_queues_for_a_minute() {
     let forgetting = |seconds| RelayConfig {
