@@ -205,7 +205,7 @@ impl Client {
         let timeout = self.inner.config.request_timeout;
         let end = clock.now() + timeout;
         if repeats {
-            let _ = tokio::time::timeout(timeout, relays.resolve()).await;
+            self.resolve().await;
         }
         let mut connection = relays.call_connection();
         for tried in 0.. {
@@ -230,6 +230,20 @@ impl Client {
         unreachable!("the last relay returns")
     }
 
+    /// Resolves the name of the relay in use, within the request time-out.
+    pub(super) async fn resolve(&self) {
+        let timeout = self.inner.config.request_timeout;
+        let _ = tokio::time::timeout(timeout, self.inner.relays.resolve()).await;
+    }
+
+    /// Returns the time in which a relay must answer a request that another one takes as well.
+    pub(super) fn answer_timeout(&self) -> Duration {
+        read_within(
+            self.inner.config.request_timeout,
+            self.inner.relays.others(),
+        )
+    }
+
     /// Runs one call on this connection within the request time-out. Without an answer it retires
     /// the connection, which may be dead: the PING would detect that only after half a minute.
     pub(super) async fn call_on<T>(
@@ -238,6 +252,16 @@ impl Client {
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T> {
         let within = self.inner.config.request_timeout;
+        self.call_within(connection, within, call).await
+    }
+
+    /// Does the same within this time.
+    pub(super) async fn call_within<T>(
+        &self,
+        connection: &Lease,
+        within: Duration,
+        call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    ) -> Result<T> {
         let answered = self.answered(connection, within, call).await;
         answered.map_err(|failure| failure.error)
     }
@@ -274,8 +298,8 @@ impl Client {
     }
 }
 
-/// Time for a relay to answer a call that changes nothing: a relay of a cluster waits for the others for a
-/// second.
+/// Time for a relay to answer a call that another one can take: a relay of a cluster waits for the others
+/// for a second.
 const SHORTEST_READ: Duration = Duration::from_secs(2);
 
 /// Returns the part of the time that one relay gets, where so many others may follow.

@@ -79,27 +79,32 @@ async fn open(
 ) -> Result<(Streaming<proto::NotifyResponse>, Lease), (Error, bool)> {
     // Capacity for all requests in flight: with a full channel the task would poll repeatedly.
     let (requests, outbound) = mpsc::channel(inner.pipeline);
-    let connection = inner.client.relay_list().call_connection();
-    let mut relay = RelayClient::new(connection.channel());
-    let call = relay.notify_stream(ReceiverStream::new(outbound));
-    let answers = {
-        let opening = inner.client.call_on(&connection, call);
-        tokio::pin!(opening);
-        loop {
-            let next_pump = inner.pump().next_pump;
-            tokio::select! {
-                answers = &mut opening => {
-                    let leave = |error| {
-                        let has_left = leave_after(inner, &connection, &error);
-                        (error, has_left)
-                    };
-                    break answers.map_err(leave)?;
-                }
-                () = inner.wait_for_signal(next_pump) => {}
-            }
+    let opening = async {
+        // The number of relays must be known: another one may be well.
+        inner.client.resolve().await;
+        let connection = inner.client.relay_list().call_connection();
+        let within = inner.client.answer_timeout();
+        let mut relay = RelayClient::new(connection.channel());
+        let call = relay.notify_stream(ReceiverStream::new(outbound));
+        let answers = inner.client.call_within(&connection, within, call).await;
+        (answers, connection, within)
+    };
+    tokio::pin!(opening);
+    let (answers, connection, within) = loop {
+        let next_pump = inner.pump().next_pump;
+        tokio::select! {
+            opened = &mut opening => break opened,
+            () = inner.wait_for_signal(next_pump) => {}
         }
     };
-    inner.lock().requests = Some(requests);
+    let answers = answers.map_err(|error| {
+        let has_left = leave_after(inner, &connection, &error);
+        (error, has_left)
+    })?;
+    let mut state = inner.lock();
+    state.requests = Some(requests);
+    state.session.set_answer_timeout(within);
+    drop(state);
     Ok((answers, connection))
 }
 

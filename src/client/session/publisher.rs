@@ -206,6 +206,11 @@ impl PublisherSession {
         }
     }
 
+    /// Sets the time in which the relay must answer a request.
+    pub(crate) fn set_answer_timeout(&mut self, timeout: Duration) {
+        self.config.answer_timeout = timeout;
+    }
+
     /// Fails callers whose deadline has passed. Returns whether the connection is dead: the oldest
     /// request has had no answer for too long.
     pub(crate) fn elapsed(&mut self, now: Tick) -> bool {

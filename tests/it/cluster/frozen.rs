@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use reveille::{Client, WakeReason};
+use reveille::{Client, Notification, WakeReason};
 use tonic::{Request, Streaming, client::Grpc, codegen::http::uri::PathAndQuery};
 use tonic_prost::ProstCodec;
 
@@ -11,7 +11,7 @@ use super::{
     processes::Fleet,
     witness::{Witness, all_are_told, names, publish},
 };
-use crate::support::{figure, within};
+use crate::support::{figure, queue, within};
 
 const STOPPED: Duration = Duration::from_secs(10);
 /// A notification of each queue, for a little longer than [`STOPPED`].
@@ -184,17 +184,40 @@ async fn what_is_notified_around_a_broker_that_is_stopped_is_told_at_all_relays(
     }
 }
 
+/// Returns a client of all relays that begins at the first one.
+fn beginning_at_the_first(fleet: &Fleet) -> Client {
+    loop {
+        // Each client begins at a random relay of its list.
+        let client = Client::new(&fleet.urls()).expect("URLs");
+        if client.url() == fleet.relays[0].url() {
+            return client;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_notification_goes_to_another_relay_where_one_is_stopped() {
+    let fleet = Fleet::start().await;
+    let notification = || Notification::new(queue("acct/orders"));
+    let connected = beginning_at_the_first(&fleet).publisher("tests");
+    connected.notify(notification()).await.expect("confirmed");
+    let new = beginning_at_the_first(&fleet).publisher("tests");
+    fleet.relays[0].freeze().await;
+    for publisher in [connected, new] {
+        let began = Instant::now();
+        let notified = within("a confirmation", publisher.notify(notification())).await;
+        notified.expect("confirmed by another relay");
+        // The default time-out of a command is 5 s.
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(4), "{took:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_is_read_from_another_relay_where_one_is_stopped() {
     let fleet = Fleet::start().await;
     let stopped = fleet.relays[0].url();
-    let client = loop {
-        // Each client begins at a random relay of its list.
-        let client = Client::new(&fleet.urls()).expect("URLs");
-        if client.url() == stopped {
-            break client;
-        }
-    };
+    let client = beginning_at_the_first(&fleet);
     within("a list", client.queues()).await.expect("listed");
     fleet.relays[0].freeze().await;
     let listed = within("a list", client.queues()).await.expect("listed");
