@@ -219,6 +219,9 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
+            if failure.leaves {
+                relays.leave(&connection);
+            }
             // The attempt may have resolved a name.
             let is_over = tried >= relays.others() || (repeats && clock.now() >= end);
             if is_over || !failure.may_be_repeated(repeats) {
@@ -230,10 +233,10 @@ impl Client {
         unreachable!("the last relay returns")
     }
 
-    /// Resolves the name of the relay in use, within the request time-out.
+    /// Resolves the name of the relay in use, within its part of the request time-out.
     pub(super) async fn resolve(&self) {
-        let timeout = self.inner.config.request_timeout;
-        let _ = tokio::time::timeout(timeout, self.inner.relays.resolve()).await;
+        let resolved = self.inner.relays.resolve();
+        let _ = tokio::time::timeout(self.answer_timeout(), resolved).await;
     }
 
     /// Returns the time in which a relay must answer a request that another one takes as well.
@@ -244,8 +247,9 @@ impl Client {
         )
     }
 
-    /// Runs one call on this connection within the request time-out. Without an answer it retires
-    /// the connection, which may be dead: the PING would detect that only after half a minute.
+    /// Runs a call about a stream on this connection within the request time-out. Without an answer
+    /// it retires the connection, which may be dead: the PING would detect that only after half a
+    /// minute. The client does not leave the relay for it: that is up to the stream.
     pub(super) async fn call_on<T>(
         &self,
         connection: &Lease,
@@ -286,14 +290,11 @@ impl Client {
             }
         };
         // A call over a limit is repeated later; other calls go on.
-        let has_left = error.kind() != ErrorKind::Exhausted && leaves_relay(Some(&error));
-        if has_left {
-            relays.leave(connection);
-        }
+        let leaves = error.kind() != ErrorKind::Exhausted && leaves_relay(Some(&error));
         Err(CallFailure {
             error,
             is_unsent,
-            has_left,
+            leaves,
         })
     }
 }
@@ -314,14 +315,14 @@ struct CallFailure {
     /// The relay could not be reached.
     is_unsent: bool,
     /// The next call goes to another relay, if there is one.
-    has_left: bool,
+    leaves: bool,
 }
 
 impl CallFailure {
     /// Returns whether another relay may be asked: for a call that changes something, only if this
     /// one has not got it.
     fn may_be_repeated(&self, changes_nothing: bool) -> bool {
-        self.is_unsent || (changes_nothing && self.has_left)
+        self.is_unsent || (changes_nothing && self.leaves)
     }
 }
 

@@ -3,8 +3,17 @@
 //! TLS is not tonic's: that reads the files once, and a program that runs for months must use renewed
 //! certificates.
 
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
 use hyper_util::client::legacy::connect::HttpConnector;
-use tonic::transport::{Channel, Endpoint};
+use tonic::{
+    codegen::{Service, StdError as BoxError, http::Uri},
+    transport::{Channel, Endpoint},
+};
 
 #[cfg(feature = "tls")]
 use super::secure::SecureConnector;
@@ -14,18 +23,21 @@ use crate::error::{Error, Result};
 /// How the connections to a server are opened.
 #[derive(Debug, Clone)]
 pub(crate) struct Connector {
+    /// The limit of an attempt: the name, TCP and TLS.
+    timeout: Duration,
     resolver: Resolver,
     #[cfg(feature = "tls")]
     tls: Option<SecureConnector>,
 }
 
 impl Connector {
-    /// Returns the endpoint of a URL, `http://HOST:PORT` or `https://HOST:PORT`, and its connector.
+    /// Returns the endpoint of a URL, `http://HOST:PORT` or `https://HOST:PORT`, and its connector,
+    /// which limits the time of an attempt.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the URL is malformed, or a file of TLS
     /// does not fit.
-    pub(crate) fn new(url: &str, tls: &ClientTls) -> Result<(Endpoint, Self)> {
+    pub(crate) fn new(url: &str, tls: &ClientTls, timeout: Duration) -> Result<(Endpoint, Self)> {
         let refuse = || {
             let rule = format_args!("must be written http[s]://HOST:PORT, but is {url:?}");
             Error::invalid("relay", rule)
@@ -33,7 +45,7 @@ impl Connector {
         let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| refuse())?;
         let uri = endpoint.uri();
         match (uri.scheme_str(), uri.authority()) {
-            (Some("http"), Some(_)) => Ok((endpoint, Self::plain())),
+            (Some("http"), Some(_)) => Ok((endpoint, Self::plain(timeout))),
             (Some("https"), Some(authority)) => {
                 let named = authority.as_str().to_owned();
                 let address = match authority.port() {
@@ -42,14 +54,15 @@ impl Connector {
                     None => format!("{named}:443"),
                 };
                 let endpoint = secure(&named, &address).ok_or_else(refuse)?;
-                Ok((endpoint, Self::secure(tls)?))
+                Ok((endpoint, Self::secure(tls, timeout)?))
             }
             _ => Err(refuse()),
         }
     }
 
-    fn plain() -> Self {
+    fn plain(timeout: Duration) -> Self {
         Self {
+            timeout,
             resolver: Resolver::new(),
             #[cfg(feature = "tls")]
             tls: None,
@@ -57,15 +70,16 @@ impl Connector {
     }
 
     #[cfg(feature = "tls")]
-    fn secure(tls: &ClientTls) -> Result<Self> {
+    fn secure(tls: &ClientTls, timeout: Duration) -> Result<Self> {
         Ok(Self {
+            timeout,
             resolver: Resolver::new(),
             tls: Some(SecureConnector::new(tls.clone())?),
         })
     }
 
     #[cfg(not(feature = "tls"))]
-    fn secure(_: &ClientTls) -> Result<Self> {
+    fn secure(_: &ClientTls, _: Duration) -> Result<Self> {
         let rule = "asks for TLS, which needs the feature `tls` of reveille";
         Err(Error::invalid("relay", rule))
     }
@@ -109,12 +123,11 @@ impl Connector {
 
     /// Returns a channel that connects at its first use, and again after each break.
     pub(crate) fn connect_lazy(&self, endpoint: &Endpoint) -> Channel {
-        let tcp = self.tcp(endpoint);
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            return endpoint.connect_with_connector_lazy(tls.over(tcp));
+            return endpoint.connect_with_connector_lazy(self.limited(tls.over(self.tcp())));
         }
-        endpoint.connect_with_connector_lazy(tcp)
+        endpoint.connect_with_connector_lazy(self.limited(self.tcp()))
     }
 
     /// Returns a channel that is connected.
@@ -126,21 +139,62 @@ impl Connector {
         &self,
         endpoint: &Endpoint,
     ) -> std::result::Result<Channel, tonic::transport::Error> {
-        let tcp = self.tcp(endpoint);
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            return endpoint.connect_with_connector(tls.over(tcp)).await;
+            let limited = self.limited(tls.over(self.tcp()));
+            return endpoint.connect_with_connector(limited).await;
         }
-        endpoint.connect_with_connector(tcp).await
+        endpoint
+            .connect_with_connector(self.limited(self.tcp()))
+            .await
     }
 
     /// Each address of a name gets an equal part of the time.
-    fn tcp(&self, endpoint: &Endpoint) -> HttpConnector<Resolver> {
+    fn tcp(&self) -> HttpConnector<Resolver> {
         let mut tcp = HttpConnector::new_with_resolver(self.resolver.clone());
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
-        tcp.set_connect_timeout(endpoint.get_connect_timeout());
+        tcp.set_connect_timeout(Some(self.timeout));
         tcp
+    }
+
+    fn limited<C>(&self, connector: C) -> Limited<C> {
+        let timeout = self.timeout;
+        Limited { connector, timeout }
+    }
+}
+
+/// A connector with a limit of time. tonic's own limit is around the error by which a request is known
+/// to be unsent ([`tonic::ConnectError`]), so it would hide that.
+#[derive(Debug, Clone)]
+struct Limited<C> {
+    connector: C,
+    timeout: Duration,
+}
+
+impl<C> Service<Uri> for Limited<C>
+where
+    C: Service<Uri>,
+    C::Future: Send + 'static,
+    C::Response: 'static,
+    C::Error: Into<BoxError> + 'static,
+{
+    type Response = C::Response;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = std::result::Result<C::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<std::result::Result<(), BoxError>> {
+        self.connector.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connecting = tokio::time::timeout(self.timeout, self.connector.call(uri));
+        Box::pin(async move {
+            match connecting.await {
+                Ok(connected) => connected.map_err(Into::into),
+                Err(_) => Err("no connection in time".into()),
+            }
+        })
     }
 }
 

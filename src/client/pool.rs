@@ -115,7 +115,13 @@ impl Pool {
 
     /// Retires all connections; see [`Lease::retire`].
     pub(super) fn retire_all(&self) {
-        self.lock().placement.retire_all();
+        let mut state = self.lock();
+        let closed = state.placement.retire_all();
+        let connections = &mut state.connections;
+        let closed: Vec<_> = closed.iter().map(|one| connections.remove(one)).collect();
+        // Closing a connection drops its task's parts, so it happens outside of the lock.
+        drop(state);
+        drop(closed);
     }
 
     fn connect(&self) -> Connection {

@@ -298,6 +298,16 @@ impl PublisherInner {
         state.deliver_results();
     }
 
+    /// Returns the time in which the relay must answer. It is shorter while another relay may be
+    /// well; where none was, the network may be slow.
+    fn answer_timeout(&self) -> Duration {
+        let others = self.client.relay_list().others();
+        match self.lock().session.has_relay_to_try(others) {
+            true => self.client.answer_timeout(),
+            false => self.client.config().request_timeout,
+        }
+    }
+
     /// The client has left the relay, if it knows others.
     fn left_relay(&self) {
         let (now, others) = (self.clock.now(), self.client.relay_list().others());

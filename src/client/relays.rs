@@ -126,9 +126,6 @@ impl Relays {
     pub(super) fn leave(&self, connection: &Lease) {
         let (from, next) = (connection.relay(), self.after(connection));
         let relay = &self.all[from];
-        if self.present.load(Relaxed) != from {
-            return;
-        }
         if relay.resolver.count() > 1 {
             if !relay.resolver.leave(connection.turn()) {
                 return;
@@ -171,10 +168,8 @@ impl RelayAddress {
 }
 
 fn endpoint(url: &str, config: &ClientConfig) -> Result<(Endpoint, Connector)> {
-    let (endpoint, connector) = Connector::new(url, &config.tls)?;
+    let (endpoint, connector) = Connector::new(url, &config.tls, config.connect_timeout)?;
     let endpoint = endpoint
-        .connect_timeout(config.connect_timeout)
-        .tcp_nodelay(true)
         .http2_keep_alive_interval(config.keepalive.min(MAX_KEEPALIVE))
         .keep_alive_timeout(Duration::from_secs(10))
         .keep_alive_while_idle(true);

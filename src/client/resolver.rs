@@ -24,6 +24,9 @@ use std::{
 use hyper_util::client::legacy::connect::dns::Name;
 use tonic::codegen::Service;
 
+/// Addresses of the first family that one attempt tries: each gets an equal part of its time.
+const MOST_ADDRESSES: usize = 3;
+
 /// Resolves one name. Cheap to clone; the clones share their state.
 #[derive(Debug, Clone)]
 pub(super) struct Resolver(Arc<Addresses>);
@@ -80,8 +83,8 @@ impl Resolver {
         Ok(self.order(found).into_iter())
     }
 
-    /// Puts the addresses of each family into this client's order, the preferred family first. A
-    /// machine with an address of each family is one relay.
+    /// Returns the addresses of this turn: the next relay's, and some that follow. A machine with an
+    /// address of each family is one relay, so the other family is the second choice.
     fn order(&self, found: Vec<SocketAddr>) -> Vec<SocketAddr> {
         let prefers_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
         let families = found
@@ -92,12 +95,26 @@ impl Resolver {
         for family in &mut families {
             family.sort_by_key(|address| (hasher.hash_one((self.0.seed, address)), *address));
             family.dedup();
-            let turn = self.turn().checked_rem(family.len());
-            family.rotate_left(turn.unwrap_or_default());
         }
-        let count = families.iter().map(Vec::len).max();
-        self.0.count.store(count.unwrap_or(1).max(1), Relaxed);
-        families.concat()
+        let count = families
+            .iter()
+            .map(Vec::len)
+            .max()
+            .unwrap_or_default()
+            .max(1);
+        self.0.count.store(count, Relaxed);
+        let at = self.turn() % count;
+        // The relays that have no address of the preferred family.
+        if at >= families[0].len() {
+            families.swap(0, 1);
+        }
+        for family in &mut families {
+            let at = at.checked_rem(family.len()).unwrap_or_default();
+            family.rotate_left(at);
+        }
+        let [first, second] = &families;
+        let most = |family: &[SocketAddr], most| family[..family.len().min(most)].to_vec();
+        [most(first, MOST_ADDRESSES), most(second, 1)].concat()
     }
 }
 

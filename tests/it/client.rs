@@ -1,10 +1,17 @@
 //! The client library over a wire that breaks: what is told, how often, and how soon.
 
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 use reveille::{
-    Client, ClientConfig, ConnectionState, ErrorKind, Notification, PublisherOptions, WakeReason,
-    testing::TestRelay,
+    Client, ClientConfig, ConnectionState, ErrorKind, FlagName, Notification, PublisherOptions,
+    WakeReason, testing::TestRelay,
+};
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream},
+    task::JoinHandle,
 };
 
 use crate::support::{Wire, listening, queue, told, until, within, woken};
@@ -327,6 +334,47 @@ async fn a_call_goes_to_the_relays_that_can_be_reached() {
     let client = Client::new("http://127.0.0.1:9,http://127.0.0.1:1").expect("a client");
     let error = client.queues().await.expect_err("no relay");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+/// A host that is off answers no SYN. The queue of this socket is full, so the system answers none.
+async fn off() -> (TcpListener, Vec<JoinHandle<io::Result<TcpStream>>>) {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+    let listener = socket.listen(1).expect("it listens");
+    let address = listener.local_addr().expect("bound");
+    let connect = |_| tokio::spawn(TcpStream::connect(address));
+    let filling: Vec<_> = (0..8).map(connect).collect();
+    until("the queue is full", async || {
+        let connecting = TcpStream::connect(address);
+        let connected = tokio::time::timeout(Duration::from_millis(200), connecting);
+        connected.await.is_err()
+    })
+    .await;
+    (listener, filling)
+}
+
+#[tokio::test]
+async fn a_change_goes_to_another_relay_where_no_connection_is_made_in_time() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let (off, _filling) = off().await;
+    let off = format!("http://{}", off.local_addr().expect("bound"));
+    let config = ClientConfig {
+        connect_timeout: Duration::from_millis(500),
+        ..ClientConfig::default()
+    };
+    let urls = format!("{off},{}", relay.url());
+    let client = loop {
+        // Each client begins at a random relay of its list.
+        let client = Client::with_config(&urls, config.clone()).expect("a client");
+        if client.url() == off {
+            break client;
+        }
+    };
+    let began = Instant::now();
+    let flag = FlagName::new("go").expect("a name");
+    client.flags().leash(&flag).await.expect("cleared");
+    assert!(began.elapsed() < Duration::from_secs(2));
+    assert_eq!(client.url(), relay.url());
 }
 
 #[tokio::test]

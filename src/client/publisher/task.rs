@@ -83,7 +83,7 @@ async fn open(
         // The number of relays must be known: another one may be well.
         inner.client.resolve().await;
         let connection = inner.client.relay_list().call_connection();
-        let within = inner.client.answer_timeout();
+        let within = inner.answer_timeout();
         let mut relay = RelayClient::new(connection.channel());
         let call = relay.notify_stream(ReceiverStream::new(outbound));
         let answers = inner.client.call_within(&connection, within, call).await;

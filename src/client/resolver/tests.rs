@@ -64,6 +64,28 @@ fn a_machine_with_an_address_of_each_family_is_one_relay() {
     assert_eq!(resolver.count(), 1);
 }
 
+#[test]
+fn a_relay_without_an_address_of_the_preferred_family_has_its_turn() {
+    let resolver = Resolver::new();
+    let found = || vec![v6(1), v4(1), v4(2)];
+    let mut firsts = HashSet::new();
+    for turn in 0..2 {
+        let ordered = resolver.order(found());
+        assert_eq!(resolver.count(), 2);
+        firsts.insert(ordered[0].is_ipv6());
+        assert!(resolver.leave(turn));
+    }
+    assert_eq!(firsts.len(), 2, "one turn begins with each family");
+}
+
+#[test]
+fn an_attempt_tries_few_addresses() {
+    let resolver = Resolver::new();
+    let ordered = resolver.order((1..=9).map(v4).chain((1..=9).map(v6)).collect());
+    assert_eq!(ordered.len(), 4, "three and one of the other family");
+    assert_eq!(resolver.count(), 9);
+}
+
 fn orders() -> QueueAddress {
     "acct/orders".parse().expect("an address")
 }
@@ -116,6 +138,8 @@ async fn with_stream(relays: &[Node]) -> usize {
     found[0]
 }
 
+// Other systems have one loopback address.
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_of_a_name_leaves_an_address_whose_relay_ends() {
     let mut relays = relays(3).await;
@@ -152,6 +176,7 @@ async fn a_client_of_a_name_leaves_an_address_whose_relay_ends() {
     assert_eq!(notified.await.expect("counted").listeners, 1);
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_of_a_name_leaves_an_address_that_does_not_answer() {
     let relays = relays(2).await;
@@ -159,21 +184,22 @@ async fn a_client_of_a_name_leaves_an_address_that_does_not_answer() {
     // A stopped relay: the system takes its connections, and nothing answers.
     let silent = TcpListener::bind(SocketAddr::new(v4(3).ip(), port)).await;
     let _silent = silent.expect("a free address");
-    let mut slow = 0;
-    for _ in 0..12 {
+    let mut seen = HashSet::new();
+    for _ in 0..100 {
         let client = client(3, port);
         let began = Instant::now();
         client.queues().await.expect("listed at another address");
         let took = began.elapsed();
         assert!(took < Duration::from_secs(4), "{took:?}");
-        slow += usize::from(took > Duration::from_secs(1));
         // The client stays at the address that has answered.
-        let began = Instant::now();
+        let again = Instant::now();
         client.queues().await.expect("listed again");
-        assert!(began.elapsed() < Duration::from_secs(1));
+        assert!(again.elapsed() < Duration::from_secs(1));
+        // Clients begin at different addresses.
+        seen.insert(took > Duration::from_secs(1));
+        if seen.len() == 2 {
+            return;
+        }
     }
-    assert!(
-        (1..12).contains(&slow),
-        "clients begin at different addresses: {slow}"
-    );
+    panic!("no client began at the silent address, or all did");
 }

@@ -106,11 +106,16 @@ impl Placement {
         }
     }
 
-    /// Retires all connections: new streams are to go to another relay.
-    pub(crate) fn retire_all(&mut self) {
+    /// Retires all connections: new streams are to go to another relay. Returns those without a
+    /// stream, which the driver must close.
+    pub(crate) fn retire_all(&mut self) -> Vec<ConnectionNumber> {
+        let is_empty = |entry: &mut ConnectionEntry| entry.streams == 0;
+        let closed = self.connections.extract_if(.., is_empty);
+        let closed = closed.map(|entry| entry.number).collect();
         for entry in &mut self.connections {
             entry.retired = true;
         }
+        closed
     }
 
     /// Returns whether the connection takes no new streams.
@@ -172,10 +177,15 @@ mod tests {
     fn where_all_connections_are_retired_the_next_stream_opens_one() {
         let mut placement = placement(1, true);
         let known = [placement.add(), placement.add()];
-        placement.retire_all();
+        placement.remove(known[1]);
+        placement.remove(known[0]);
+        let known = [placement.add(), placement.add()];
+        assert_eq!(placement.retire_all(), []);
         assert!(known.iter().all(|number| placement.is_retired(*number)));
         let next = placement.add();
         assert!(!known.contains(&next) && !placement.is_retired(next));
+        assert!(!placement.remove(next), "it is kept for the next call");
+        assert_eq!(placement.retire_all(), [next], "no lease would close it");
     }
 
     #[test]

@@ -200,10 +200,16 @@ impl PublisherSession {
     /// The client goes to another relay after [`PublisherSession::broken`]. Each of the others may be
     /// well, so the first request to it waits only for a short random time.
     pub(crate) fn left_relay(&mut self, others: usize, now: Tick, rng: &mut fastrand::Rng) {
-        if self.left < others {
+        if self.has_relay_to_try(others) {
             self.left += 1;
             self.retry_at = now + jitter(self.config.base / 4, rng);
         }
+    }
+
+    /// Returns whether one of the other relays was not tried since a relay has last counted a
+    /// request.
+    pub(crate) fn has_relay_to_try(&self, others: usize) -> bool {
+        self.left < others
     }
 
     /// Sets the time in which the relay must answer a request.

@@ -165,14 +165,13 @@ fn endpoint(
         Some(tls) => ("https", tls.clone()),
         None => ("http", ClientTls::default()),
     };
-    let (endpoint, connector) = Connector::new(&format!("{scheme}://{authority}"), &tls)
+    let url = format!("{scheme}://{authority}");
+    let (endpoint, connector) = Connector::new(&url, &tls, config.connect_timeout)
         .map_err(|error| Error::new(error.kind(), format!("`{authority}`")).with_source(error))?;
     if !credential.is_none() && !config.insecure {
         connector.check_credential(&format!("http://{authority}"), &endpoint)?;
     }
     let endpoint = endpoint
-        .connect_timeout(config.connect_timeout)
-        .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
         .keep_alive_while_idle(true);

@@ -112,6 +112,11 @@ impl Hub {
         match excess == 0 || self.evict(eviction, excess, &own(), now) {
             true => Ok(()),
             false if self.is_short_of_memory() => Err(short_of_memory("queue")),
+            // Queues that wait for a frame do not give way; another relay may have room.
+            false if self.is_degraded(now) => {
+                let full = too_many_queues(limit, first);
+                Err(Error::new(ErrorKind::Unavailable, full.message()))
+            }
             false => Err(too_many_queues(limit, first)),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    error::ErrorKind,
     relay::hub::{ResyncScope, ResyncWalk},
     types::cluster::{FrameEntry, queue_hash},
 };
@@ -94,7 +95,14 @@ fn queues_whose_increments_wait_for_a_frame_do_not_give_way_to_others() {
         hub.notify(&"p".into(), &notifications, at)
     };
     let refused = notify_c(after(SECOND)).expect_err("no room");
-    assert_eq!(refused.kind(), crate::error::ErrorKind::Exhausted);
+    assert_eq!(refused.kind(), ErrorKind::Exhausted);
+    hub.set_degraded_from(START);
+    let refused = notify_c(after(2 * SECOND)).expect_err("no room");
+    assert_eq!(
+        refused.kind(),
+        ErrorKind::Unavailable,
+        "go to another relay"
+    );
     assert_eq!(increments(&hub), [row("a", 1, 1), row("b", 1, 1)]);
     notify_c(after(60 * SECOND)).expect("room");
     assert_eq!(increments(&hub), [row("c", 1, 1)]);
