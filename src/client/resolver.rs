@@ -84,7 +84,8 @@ impl Resolver {
     }
 
     /// Returns the addresses of this turn: the next relay's, and some that follow. A machine with an
-    /// address of each family is one relay, so the other family is the second choice.
+    /// address of each family is one relay. So the turns go over the larger family, and the other one
+    /// is the second choice.
     fn order(&self, found: Vec<SocketAddr>) -> Vec<SocketAddr> {
         let prefers_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
         let families = found
@@ -96,18 +97,13 @@ impl Resolver {
             family.sort_by_key(|address| (hasher.hash_one((self.0.seed, address)), *address));
             family.dedup();
         }
-        let count = families
-            .iter()
-            .map(Vec::len)
-            .max()
-            .unwrap_or_default()
-            .max(1);
-        self.0.count.store(count, Relaxed);
-        let at = self.turn() % count;
-        // The relays that have no address of the preferred family.
-        if at >= families[0].len() {
+        // Some relays may have no address of the system's preferred family.
+        if families[1].len() > families[0].len() {
             families.swap(0, 1);
         }
+        let count = families[0].len().max(1);
+        self.0.count.store(count, Relaxed);
+        let at = self.turn() % count;
         for family in &mut families {
             let at = at.checked_rem(family.len()).unwrap_or_default();
             family.rotate_left(at);
