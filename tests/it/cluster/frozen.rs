@@ -9,7 +9,7 @@ use tonic_prost::ProstCodec;
 
 use super::{
     processes::Fleet,
-    witness::{Witness, all_are_told, names, publish},
+    witness::{all_are_told, names, publish},
 };
 use crate::support::{figure, queue, within};
 
@@ -20,14 +20,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The bounds after the end of a fault: for a relay that heard all, and for one that was cut off.
 const HEARD: Duration = Duration::from_millis(1200);
 const CUT_OFF: Duration = Duration::from_millis(4500);
-
-async fn witnesses(fleet: &Fleet, queues: &[String]) -> Vec<Witness> {
-    let mut all = Vec::new();
-    for (number, relay) in fleet.relays.iter().enumerate() {
-        all.push(Witness::of(&relay.url(), &format!("worker-{number}"), queues).await);
-    }
-    all
-}
 
 /// The fields of the client's messages that these tests use.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -95,7 +87,7 @@ async fn next_heartbeat(stream: &mut Streaming<SubscribeResponse>) -> bool {
 async fn what_is_confirmed_while_a_relay_is_stopped_is_told_there_when_it_goes_on() {
     let fleet = Fleet::start().await;
     let queues = names("stopped", QUEUES);
-    let witnesses = witnesses(&fleet, &queues).await;
+    let witnesses = fleet.witnesses(&queues).await;
     let admin = fleet.relays[0].admin();
     let isolations = "reveille_cluster_isolations_total";
     let before = figure(admin, isolations).await;
@@ -119,7 +111,7 @@ async fn what_is_confirmed_while_a_relay_is_stopped_is_told_there_when_it_goes_o
 async fn what_a_stopped_relay_missed_while_its_connection_was_cut_is_told_there_when_it_goes_on() {
     let (fleet, wire) = Fleet::start_with_a_wire().await;
     let queues = names("cut", QUEUES);
-    let witnesses = witnesses(&fleet, &queues).await;
+    let witnesses = fleet.witnesses(&queues).await;
     let urls = [fleet.relays[1].url(), fleet.relays[2].url()].join(",");
     let client = Client::new(&urls).expect("URLs");
     fleet.relays[0].freeze().await;
@@ -165,7 +157,7 @@ async fn a_relay_that_was_stopped_says_degraded_at_once_when_it_goes_on() {
 async fn what_is_notified_around_a_broker_that_is_stopped_is_told_at_all_relays() {
     let fleet = Fleet::start().await;
     let queues = names("broker", QUEUES);
-    let witnesses = witnesses(&fleet, &queues).await;
+    let witnesses = fleet.witnesses(&queues).await;
     let mut publishing = Vec::new();
     for (relay, part) in fleet.relays.iter().zip(queues.chunks(QUEUES / 3 + 1)) {
         let client = Client::new(&relay.url()).expect("a URL");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use reveille::{Client, Notification, PublisherOptions, Subscription, WakeReason};
 
+use super::witness::Witness;
 use crate::{
     binary::Binary,
     support::{Wire, listening, nats::NatsServer, queue, within, woken},
@@ -62,6 +63,15 @@ impl Fleet {
     pub(super) fn urls(&self) -> String {
         let urls: Vec<String> = self.relays.iter().map(Binary::url).collect();
         urls.join(",")
+    }
+
+    /// Subscribes to the queues at each relay, and keeps the times of the wake-ups.
+    pub(super) async fn witnesses(&self, queues: &[String]) -> Vec<Witness> {
+        let mut all = Vec::new();
+        for (number, relay) in self.relays.iter().enumerate() {
+            all.push(Witness::of(&relay.url(), &format!("worker-{number}"), queues).await);
+        }
+        all
     }
 
     /// Opens a subscription of the queue at each relay.

@@ -7,7 +7,7 @@ use reveille::Client;
 
 use super::{
     processes::Fleet,
-    witness::{Confirmed, Witness, all_are_told, names, publish},
+    witness::{Confirmed, all_are_told, names, publish},
 };
 use crate::support::{Way, figure, until, within};
 
@@ -19,14 +19,6 @@ const PAUSE: Duration = Duration::from_millis(250);
 const CUT_OFF: Duration = Duration::from_millis(4500 + 1000);
 /// A connection that answers no ping is found after this time.
 const FOUND: Duration = Duration::from_secs(6);
-
-async fn witnesses(fleet: &Fleet, queues: &[String]) -> Vec<Witness> {
-    let mut all = Vec::new();
-    for (number, relay) in fleet.relays.iter().enumerate() {
-        all.push(Witness::of(&relay.url(), &format!("worker-{number}"), queues).await);
-    }
-    all
-}
 
 /// Notifies a third of the queues at each relay, while `fault` runs.
 async fn notified(
@@ -50,7 +42,7 @@ async fn notified(
 async fn is_isolated_and_told_all(way: Way) {
     let (fleet, wire) = Fleet::start_with_a_wire().await;
     let queues = names("silent", QUEUES);
-    let witnesses = witnesses(&fleet, &queues).await;
+    let witnesses = fleet.witnesses(&queues).await;
     let fault = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         wire.stall_way(way);
@@ -90,7 +82,7 @@ async fn a_relay_that_only_hears_is_isolated_and_the_others_are_told_all_later()
 async fn a_half_open_connection_to_the_broker_is_replaced_and_its_relay_told_all() {
     let (fleet, wire) = Fleet::start_with_a_wire().await;
     let queues = names("half-open", QUEUES);
-    let witnesses = witnesses(&fleet, &queues).await;
+    let witnesses = fleet.witnesses(&queues).await;
     let connections = wire.connections();
     let isolations =
         async || figure(fleet.relays[0].admin(), "reveille_cluster_isolations_total").await;
