@@ -25,7 +25,7 @@
     warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)
 )]
 #![cfg_attr(
-    not(feature = "cli"),
+    not(feature = "full"),
     allow(
         dead_code,
         unused_imports,

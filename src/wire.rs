@@ -15,6 +15,8 @@ mod cluster;
 mod codec;
 mod flags;
 mod notify;
+#[cfg(test)]
+mod numbers;
 mod oneof;
 #[cfg(feature = "relay")]
 mod peer_calls;

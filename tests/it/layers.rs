@@ -72,7 +72,7 @@ const LAYERS: [(&str, &[&str]); 11] = [
 /// May look across: they put parts together for tests.
 const ACROSS: [&str; 2] = ["sim", "testing"];
 /// The binaries: the public API only.
-const BINARY: [&str; 3] = ["main", "cli", "bench"];
+const BINARY: [&str; 1] = ["bench"];
 /// The error is named through the crate's root as often as through its module.
 const OF_ERROR: [&str; 3] = ["Error", "ErrorKind", "Result"];
 /// Base modules that the others of the base stand on.

@@ -32,7 +32,6 @@ mod listen;
 mod listener;
 mod nats;
 mod processes;
-mod protocol;
 mod python;
 mod queues;
 mod readme;

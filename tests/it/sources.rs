@@ -14,7 +14,7 @@ pub(crate) struct Source {
 
 /// Returns the project's root.
 pub(crate) fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
 /// Reads every file below `directory` whose name ends in one of the endings.

@@ -190,11 +190,9 @@ async fn a_recovered_store_is_read_within_an_interval() {
 }
 
 /// Collects log lines.
-#[cfg(feature = "cli")]
 #[derive(Debug, Clone, Default)]
 struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
 
-#[cfg(feature = "cli")]
 impl Log {
     fn count(&self, words: &str) -> usize {
         let bytes = self.0.lock().expect("not poisoned");
@@ -202,7 +200,6 @@ impl Log {
     }
 }
 
-#[cfg(feature = "cli")]
 impl std::io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().expect("not poisoned").extend(bytes);
@@ -214,7 +211,6 @@ impl std::io::Write for Log {
     }
 }
 
-#[cfg(feature = "cli")]
 fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
     let log = Log::default();
     let writer = log.clone();
@@ -223,7 +219,6 @@ fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
     (log, guard)
 }
 
-#[cfg(feature = "cli")]
 #[tokio::test(start_paused = true)]
 async fn an_outage_ends_although_another_writer_cleared_the_flag_during_it() {
     let (log, _guard) = logged();
@@ -248,7 +243,6 @@ async fn an_outage_ends_although_another_writer_cleared_the_flag_during_it() {
     world.scope.shutdown().await;
 }
 
-#[cfg(feature = "cli")]
 #[tokio::test(start_paused = true)]
 async fn the_end_of_an_outage_is_logged_once_and_only_after_an_answer() {
     let (log, _guard) = logged();
