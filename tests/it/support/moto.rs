@@ -39,7 +39,7 @@ pub(crate) fn moto() -> &'static Moto {
 impl Moto {
     fn start() -> Self {
         let mut child = Command::new(python())
-            .args(["-c", include_str!("moto.py")])
+            .args(["-c", include_str!("moto_server.py")])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
