@@ -38,6 +38,8 @@ mod readme;
 mod relay;
 mod resume;
 mod rules;
+#[cfg(unix)]
+mod script;
 mod shared_stores;
 mod sources;
 mod spans;

@@ -26,6 +26,9 @@ pub(in crate::demo) struct MachineArgs {
     /// The pause between two sends, so that messages flow while machines are killed.
     #[arg(long, value_parser = reveille::duration::parse, default_value = "2ms")]
     pause: Duration,
+    /// The time-out of each transaction: the messages of a killed process are back after it.
+    #[arg(long, value_parser = reveille::duration::parse, default_value = "60s")]
+    transaction_timeout: Duration,
 }
 
 /// The queue of each machine.
@@ -55,7 +58,7 @@ pub(in crate::demo) async fn run(args: MachineArgs) -> anyhow::Result<()> {
     let work = async {
         tokio::try_join!(
             send_all(&manager, &destination, sent, &args),
-            receive_all(&manager, wakes),
+            receive_all(&manager, wakes, &args),
         )
     };
     tokio::select! {
@@ -75,7 +78,7 @@ async fn send_all(
     args: &MachineArgs,
 ) -> anyhow::Result<()> {
     for number in ledger.last_sent()? + 1..=u64::from(args.messages) {
-        send(manager, destination, &mut ledger, number).await?;
+        send(manager, destination, &mut ledger, number, args).await?;
         tokio::time::sleep(args.pause).await;
     }
     Ok(())
@@ -88,11 +91,12 @@ async fn send(
     destination: &Destination,
     ledger: &mut Ledger,
     number: u64,
+    args: &MachineArgs,
 ) -> anyhow::Result<()> {
     let insert = "INSERT INTO demo_sent (number) VALUES (?1)";
     let row = [number.cast_signed()];
     if !number.is_multiple_of(2) {
-        let mut transaction = manager.begin();
+        let mut transaction = manager.begin_with(args.transaction_timeout)?;
         transaction.send(destination, body(number)).await?;
         let commit = transaction.commit_with(move |ledger| ledger.execute(insert, row));
         commit.await?;
@@ -117,17 +121,21 @@ fn body(number: u64) -> String {
 
 /// Writes each message of the inbox into the ledger; the message's removal and the ledger's row
 /// commit together.
-async fn receive_all(manager: &QueueManager, mut wakes: impl WakeStream) -> anyhow::Result<()> {
+async fn receive_all(
+    manager: &QueueManager,
+    mut wakes: impl WakeStream,
+    args: &MachineArgs,
+) -> anyhow::Result<()> {
     while let Some(wake) = wakes.next().await {
         wake?;
-        while receive(manager).await? {}
+        while receive(manager, args).await? {}
     }
     Ok(())
 }
 
 /// Receives one message; returns `false` if there is none.
-async fn receive(manager: &QueueManager) -> anyhow::Result<bool> {
-    let mut transaction = manager.begin();
+async fn receive(manager: &QueueManager, args: &MachineArgs) -> anyhow::Result<bool> {
+    let mut transaction = manager.begin_with(args.transaction_timeout)?;
     let Some(message) = transaction.receive(INBOX).await? else {
         return Ok(false);
     };
