@@ -72,6 +72,10 @@ mod wire;
 #[path = "../tests/it/support/azurite.rs"]
 #[allow(dead_code, reason = "only the integration tests use all of it")]
 mod azurite;
+#[cfg(test)]
+#[path = "../tests/it/support/log.rs"]
+#[allow(dead_code, reason = "only some features' tests read a log")]
+mod log;
 #[cfg(all(test, feature = "cloud"))]
 #[path = "../tests/it/support/moto.rs"]
 #[allow(dead_code, reason = "only the integration tests use all of it")]

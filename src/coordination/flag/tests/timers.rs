@@ -189,33 +189,11 @@ async fn a_recovered_store_is_read_within_an_interval() {
     world.scope.shutdown().await;
 }
 
-/// Collects log lines.
-#[derive(Debug, Clone, Default)]
-struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl Log {
-    fn count(&self, words: &str) -> usize {
-        let bytes = self.0.lock().expect("not poisoned");
-        String::from_utf8_lossy(&bytes).matches(words).count()
-    }
-}
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("not poisoned").extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
-    let log = Log::default();
+fn logged() -> (crate::log::Log, tracing::subscriber::DefaultGuard) {
+    let log = crate::log::Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
-    let guard = tracing::subscriber::set_default(subscriber.finish());
+    let guard = crate::log::log_to(subscriber.finish());
     (log, guard)
 }
 
