@@ -38,7 +38,7 @@ mod watch;
 pub(crate) mod proto {
     tonic::include_proto!("reveille.v1");
 
-    pub(crate) use super::{SubscribeResponse, WatchFlagResponse};
+    pub(crate) use crate::wire::{SubscribeResponse, WatchFlagResponse};
 
     /// All of `proto/`, for reflection.
     pub(crate) const DESCRIPTORS: &[u8] =
