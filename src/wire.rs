@@ -4,13 +4,6 @@
 //! presence, ranges and signs. Never logs, never waits.
 
 #[cfg(feature = "relay")]
-#[cfg_attr(
-    not(any(test, feature = "nats")),
-    allow(
-        dead_code,
-        reason = "a relay without the client of a broker serves alone"
-    )
-)]
 mod cluster;
 mod codec;
 mod flags;
@@ -26,6 +19,7 @@ mod watch;
 
 /// The code that `build.rs` generates from `proto/`.
 #[allow(
+    dead_code,
     missing_docs,
     unnameable_types,
     unreachable_pub,
@@ -49,10 +43,6 @@ pub(crate) mod proto {
 pub(crate) const DUPLICATE_LISTENER: &str = "reveille-duplicate-listener";
 
 #[cfg(feature = "relay")]
-#[cfg_attr(
-    not(test),
-    allow(unused_imports, reason = "serving a cluster is not built yet")
-)]
 pub(crate) use cluster::{
     cluster_message_from_wire, cluster_message_to_wire, flag_hint_len, frame_entry_len, link,
 };

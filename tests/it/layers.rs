@@ -54,11 +54,8 @@ fn code(source: &Source) -> String {
     let tests = ["\n#[cfg(test)]\nmod tests", "\n#[cfg(all(test"].map(|mark| text.find(mark));
     let end = tests.into_iter().flatten().min().unwrap_or(text.len());
     let code = |line: &&str| !line.trim_start().starts_with("//");
-    text[..end]
-        .lines()
-        .filter(code)
-        .collect::<Vec<_>>()
-        .join(" ")
+    let lines: Vec<&str> = text[..end].lines().filter(code).collect();
+    lines.join(" ")
 }
 
 /// Reads a tree such as `a::{b, c::d as e}` into paths such as `a/b`; returns the text behind it.
@@ -85,23 +82,18 @@ fn named(path: &str, code: &str) -> Vec<String> {
         }
     }
     for (at, _) in code.match_indices("super::") {
+        let (mut above, mut rest) = (path, &code[at..]);
+        while let Some(next) = rest.strip_prefix("super::") {
+            rest = next;
+            above = above.rsplit_once('/').map_or("", |(above, _)| above);
+        }
         if !code[..at].ends_with("super::") {
-            let mut rest = &code[at..];
-            let mut above = path;
-            while let Some(next) = rest.strip_prefix("super::") {
-                rest = next;
-                above = above.rsplit_once('/').map_or("", |(above, _)| above);
-            }
-            let prefix = if above.is_empty() {
-                String::new()
-            } else {
-                format!("{above}/")
-            };
-            flatten(&prefix, rest, &mut paths);
+            flatten(&format!("{above}/"), rest, &mut paths);
         }
     }
     paths.retain(|path| !path.is_empty() && !path.ends_with('/'));
-    paths.iter().map(|path| module(path)).collect()
+    let of = |path: &String| module(path.trim_start_matches('/'));
+    paths.iter().map(of).collect()
 }
 
 #[test]
