@@ -212,6 +212,14 @@ pub fn environment() -> BTreeMap<String, String> {
 }
 
 /// Opens a store with these variables as its environment.
+#[cfg_attr(
+    not(feature = "cloud"),
+    allow(
+        clippy::unused_async,
+        unused_variables,
+        reason = "only the clouds read it"
+    )
+)]
 pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dyn BlobStore>> {
     #[cfg(not(feature = "cloud"))]
     let _ = variables;

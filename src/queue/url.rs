@@ -1,7 +1,7 @@
 //! Queue URLs: parsing, opening, and the address for notifications.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     sync::{Arc, Mutex},
 };
 
@@ -193,7 +193,8 @@ fn parse_azure(path: &str, query: &str) -> Result<QueueUrl> {
 /// for one file would have different addresses and lose wake-ups.
 #[cfg(feature = "sqlite")]
 fn warn_of_a_second_file(address: &QueueAddress, path: &std::path::Path) {
-    static FILES: Mutex<BTreeMap<QueueAddress, std::path::PathBuf>> = Mutex::new(BTreeMap::new());
+    use std::{collections::BTreeMap, path::PathBuf};
+    static FILES: Mutex<BTreeMap<QueueAddress, PathBuf>> = Mutex::new(BTreeMap::new());
     let Ok(path) = path.canonicalize() else {
         return;
     };

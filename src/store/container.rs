@@ -275,6 +275,7 @@ pub async fn connect(
 ///
 /// # Errors
 /// As [`connect`]; [`ErrorKind::Invalid`] for a URL without a blob.
+#[cfg(feature = "sweep")]
 pub(crate) async fn open_blob(
     url: &str,
     variables: &BTreeMap<String, String>,

@@ -9,7 +9,6 @@ mod attacks;
 #[cfg(feature = "bench")]
 mod bench;
 mod binary;
-mod circles;
 #[cfg(target_os = "linux")]
 mod clear_up;
 mod cli;
@@ -47,4 +46,3 @@ mod support;
 mod sweep;
 mod tls;
 mod tokens;
-mod words;
