@@ -16,7 +16,7 @@ use tokio::{
 
 /// The parent's handle of a child process. Dropping it kills the child.
 #[derive(Debug)]
-pub(super) struct Child {
+pub(crate) struct Child {
     name: &'static str,
     process: tokio::process::Child,
     stdin: ChildStdin,
@@ -24,18 +24,13 @@ pub(super) struct Child {
 }
 
 /// Longest wait for a line of a child, even for the slowest benchmark on a busy machine.
-const LINE_TIMEOUT: Duration = Duration::from_secs(180);
+const LINE_TIMEOUT: Duration = Duration::from_secs(600);
 /// A child that has not ended this long after its standard input closed is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Child {
-    /// Starts `reveille-bench NAME ARGS`.
-    pub(super) fn start(name: &'static str, args: &[String]) -> Result<Self> {
-        Self::start_with(name, args, [])
-    }
-
-    /// As [`Child::start`], with further environment variables.
-    pub(super) fn start_with(
+    /// Starts `reveille-bench NAME ARGS`, with further environment variables.
+    pub(crate) fn start(
         name: &'static str,
         args: &[String],
         variables: impl IntoIterator<Item = (&'static str, OsString)>,
@@ -61,13 +56,13 @@ impl Child {
     }
 
     /// Sends a line.
-    pub(super) async fn send(&mut self, line: &str) -> Result<()> {
+    pub(crate) async fn send(&mut self, line: &str) -> Result<()> {
         let written = self.stdin.write_all(format!("{line}\n").as_bytes()).await;
         written.with_context(|| format!("the {} process has ended", self.name))
     }
 
     /// Waits for the next line.
-    pub(super) async fn line(&mut self) -> Result<String> {
+    pub(crate) async fn line(&mut self) -> Result<String> {
         match timeout(LINE_TIMEOUT, self.lines.next_line()).await {
             Ok(line) => line?.with_context(|| format!("the {} process has ended", self.name)),
             Err(_) => bail!(
@@ -78,7 +73,7 @@ impl Child {
     }
 
     /// Waits for the next line, which must be this one.
-    pub(super) async fn expect(&mut self, expected: &str) -> Result<()> {
+    pub(crate) async fn expect(&mut self, expected: &str) -> Result<()> {
         let line = self.line().await?;
         ensure!(
             line == expected,
@@ -88,33 +83,20 @@ impl Child {
         Ok(())
     }
 
-    /// Kills the child with SIGKILL, and waits until it has ended.
-    pub(super) async fn kill(mut self) {
-        // A child that has ended already is no error.
-        let _ = self.process.kill().await;
-    }
-
     /// Ends the child, and waits until it has ended.
-    pub(super) async fn stop(self) {
-        self.end_within(STOP_TIMEOUT).await;
-    }
-
-    /// Ends the child, and waits until it has ended. Returns false if it is killed after this time.
-    pub(super) async fn end_within(mut self, limit: Duration) -> bool {
+    pub(crate) async fn stop(mut self) {
         drop(self.stdin);
-        let ended = timeout(limit, self.process.wait()).await;
-        if ended.is_err() {
+        if timeout(STOP_TIMEOUT, self.process.wait()).await.is_err() {
             // A drop would also kill it; this waits for its end as well.
             let _ = self.process.kill().await;
         }
-        ended.is_ok()
     }
 }
 
 /// Returns the lines of a child's standard input. The channel closes when the parent closes it.
 ///
 /// A thread reads them, not a task: the runtime would wait for the last read when it ends.
-pub(super) fn commands() -> mpsc::Receiver<String> {
+pub(crate) fn commands() -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel(16);
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
@@ -128,13 +110,13 @@ pub(super) fn commands() -> mpsc::Receiver<String> {
 }
 
 /// Waits until the parent closes the standard input of this child.
-pub(super) async fn parent_closed() {
+pub(crate) async fn parent_closed() {
     let mut commands = commands();
     while commands.recv().await.is_some() {}
 }
 
 /// Raises the soft limit on open files to the hard limit: each connection is an open file.
-pub(super) fn raise_limits() {
+pub(crate) fn raise_limits() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,

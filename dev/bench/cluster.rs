@@ -5,68 +5,51 @@
 
 mod burst;
 mod deployment;
-mod group;
-mod idle;
-mod kills;
-mod link;
 mod notify;
-mod processes;
-mod restarts;
-mod sentinel;
-mod traffic;
 mod wake;
 
-use std::path::PathBuf;
+use anyhow::Result;
+use clap::{Args, Subcommand};
 
-use anyhow::{Context as _, Result, ensure};
+use crate::{Benchmark, report::Figures, server::Server};
 
-use self::deployment::Options;
-use super::{
-    Server,
-    args::{ClusterArgs, ClusterPart},
-    broker,
-    progress::Progress,
-    report::Figures,
-};
-
-/// The number of relays in a cluster.
-const RELAYS: usize = 3;
-/// The nats-server of the tests, below cargo's target directory.
-const TESTS_SERVER: &str = "test-env/venv/bin/nats-server";
-
-/// Runs the chosen part once on one side.
-pub(super) async fn once(
-    args: &ClusterArgs,
-    server: Server,
-    progress: &Progress,
-) -> Result<Figures> {
-    let options = Options::new(args.nats_server()?);
-    match &args.part {
-        ClusterPart::Wake(args) => wake::once(args, server, options, progress).await,
-        ClusterPart::Notify(args) => notify::once(args, server, options, progress).await,
-        ClusterPart::Burst(args) => burst::once(args, server, options, progress).await,
-        ClusterPart::Idle(args) => idle::once(args, server, options, progress).await,
-        ClusterPart::Group(args) => group::once(args, server, options, progress).await,
-        ClusterPart::Sentinel(args) => sentinel::once(args, server, options, progress).await,
-        ClusterPart::Restarts(args) => restarts::once(args, &options, progress).await,
-        ClusterPart::Kills(args) => kills::once(args, &options, progress).await,
-    }
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille-bench cluster wake --runs 5")]
+pub(crate) struct ClusterArgs {
+    #[command(subcommand)]
+    part: ClusterPart,
 }
 
-impl ClusterArgs {
-    /// Returns the path of nats-server.
-    pub(super) fn nats_server(&self) -> Result<PathBuf> {
-        if let Some(path) = &self.nats_server {
-            ensure!(path.is_file(), "--nats-server: no file {}", path.display());
-            return Ok(path.clone());
+/// The parts of the benchmark.
+#[derive(Debug, Clone, Subcommand)]
+enum ClusterPart {
+    /// Latency of one notification at a time, to a subscriber of another relay.
+    Wake(wake::WakeArgs),
+    /// Latency of acknowledgements, and throughput of a stream of notifications.
+    Notify(notify::NotifyArgs),
+    /// Throughput of many notifications at once, to subscribers of all relays.
+    Burst(burst::BurstArgs),
+}
+
+/// The cluster that is measured.
+const CLUSTER: Server = Server::Cluster(3);
+
+impl Benchmark for ClusterArgs {
+    fn servers(&self) -> Vec<Server> {
+        match self.part {
+            ClusterPart::Wake(_) => {
+                vec![Server::RELAY, Server::Cluster(1), CLUSTER, Server::Nats]
+            }
+            ClusterPart::Notify(_) => vec![Server::RELAY, CLUSTER],
+            ClusterPart::Burst(_) => vec![Server::RELAY, CLUSTER, Server::Nats],
         }
-        if let Ok(path) = broker::program("nats-server") {
-            return Ok(path);
+    }
+
+    async fn run(&self, server: Server) -> Result<Figures> {
+        match &self.part {
+            ClusterPart::Wake(args) => wake::once(args, server).await,
+            ClusterPart::Notify(args) => notify::once(args, server).await,
+            ClusterPart::Burst(args) => burst::once(args, server).await,
         }
-        let program = std::env::current_exe().context("the path of this program is unknown")?;
-        let mut below = program.ancestors().map(|path| path.join(TESTS_SERVER));
-        below
-            .find(|path| path.is_file())
-            .context("no nats-server on the PATH: install it, or set --nats-server")
     }
 }

@@ -1,16 +1,14 @@
 //! Store and forward between two machines: durable sends into a local queue, and the hand-over of
 //! messages from machine A to machine B.
 //!
-//! Both machines are on this computer, each with its own processes and directory. The publisher of A
-//! and the consumer of B are in this process, so that one clock measures a latency. A send ends when
-//! the message is on the disk of A. Each message must be handled at B, and none twice.
-
-mod machines;
-pub(super) mod queue_manager;
-mod rabbitmq;
-mod rabbitmq_node;
+//! Both machines are on this computer. Each is a queue file that a process with a relay hosts. The
+//! publisher of A and the consumer of B are in this process, so that one clock measures a latency,
+//! and open the files themselves, as applications do. A send is one transaction, and ends when the
+//! message is on the disk of A. Each message must be handled at B, and none twice.
 
 use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -18,49 +16,109 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
-use hdrhistogram::Histogram;
-use tokio::{sync::mpsc, task::JoinSet, time::timeout};
-
-use self::{
-    machines::{Handled, Machines, Target},
-    queue_manager::QueueFiles,
-    rabbitmq::RabbitMq,
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use reveille::{
+    Client, ListenerId, Node, NodeConfig, QueuesConfig, SubscribeOptions, Subscription,
+    courier::{Destination, QueueManager, QueueManagerConfig},
+    duration,
+    queue::WorkQueue as _,
 };
-use super::{
-    args::{CourierArgs, Server},
-    directory::Directory,
-    progress::Progress,
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    Benchmark,
+    child::{self, Child},
+    latencies::Latencies,
+    positive,
     queue::{HandledSum, fdatasync, numbered_body},
     report::{Figures, Unit},
+    server::Server,
+    step,
     usage::Usage,
 };
 
-/// The servers under test, and the messages that were handled at machine B.
-struct Bench<'a> {
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille-bench courier --runs 5")]
+pub(crate) struct CourierArgs {
+    /// Number of messages that are sent one at a time into a local queue.
+    #[arg(long, default_value_t = 2_000, value_parser = positive())]
+    sends: u64,
+    /// Number of messages that are sent concurrently, into a local queue and then to the other
+    /// machine.
+    #[arg(long, default_value_t = 20_000, value_parser = positive())]
+    messages: u64,
+    /// Number of messages that wait for the other machine when it goes on.
+    #[arg(long, default_value_t = 50_000, value_parser = positive())]
+    backlog: u64,
+    /// Number of concurrent transactions.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    tasks: u16,
+    /// Size of a message in bytes.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(8..=32_768))]
+    size: u16,
+    /// Number of single messages to the other machine whose latency is measured.
+    #[arg(long, default_value_t = 500, value_parser = positive())]
+    singles: u64,
+    /// Pause before each single message.
+    #[arg(long, default_value = "2ms", value_parser = duration::parse)]
+    pause: Duration,
+}
+
+/// The arguments of the process that hosts a queue file.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct QueueHostArgs {
+    #[arg(long)]
+    path: PathBuf,
+}
+
+/// The two machines, and the messages that were handled at B.
+struct Run<'a> {
     args: &'a CourierArgs,
-    machines: Arc<dyn Machines>,
+    hosts: [Host; 2],
+    /// The queue file of A, and of B.
+    a: QueueManager,
+    b: QueueManager,
     handled: mpsc::UnboundedReceiver<Handled>,
     figures: Figures,
 }
 
-/// Time and latencies of a number of sends.
+/// The process that hosts a queue file.
+struct Host {
+    process: Child,
+    url: String,
+    pid: u32,
+}
+
+/// A message that the consumer at B has received.
+#[derive(Debug, Clone, Copy)]
+struct Handled {
+    number: u64,
+    /// The start of the handler.
+    at: Instant,
+}
+
+/// A number of sends.
 struct Sends {
     wall: Duration,
-    latencies: Histogram<u64>,
+    latencies: Latencies,
 }
 
-/// The hand-over of many messages.
-struct Throughput {
-    /// Until the last message was on the disk of A.
-    sent: Duration,
-    /// Until the last message was handled at B.
-    wall: Duration,
-    /// The usage of A, of B, and of this process.
-    before: [Usage; 3],
-    after: [Usage; 3],
-}
-
+/// The queue of A without a consumer, and the queues of B with and without one.
+const LOCAL: &str = "local";
+const IN: &str = "in";
+const STORED: &str = "stored";
+/// Name of the queue file in its machine's directory.
+const FILE: &str = "queues.db";
+/// Number of tasks of the consumer, and the messages of a transaction of one of them.
+const CONSUMERS: usize = 4;
+const BATCH: usize = 32;
 /// Number of messages of each kind that are sent first and are not measured.
 const WARM_UP: u64 = 200;
 /// A message that takes longer than this is lost. It includes the connection of the two machines.
@@ -70,85 +128,133 @@ const POLL: Duration = Duration::from_millis(5);
 /// Wait for a second delivery of the last messages.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// Runs the benchmark once.
-pub(super) async fn once(
-    args: &CourierArgs,
-    server: Server,
-    progress: &Progress,
-) -> Result<Figures> {
-    let directory = Directory::new()?;
-    let sync = fdatasync(directory.path())?;
-    progress.step("starting two machines");
-    let (sender, handled) = mpsc::unbounded_channel();
-    let machines: Arc<dyn Machines> = match server {
-        Server::Relay(_) => Arc::new(QueueFiles::start(directory.path(), sender).await?),
-        Server::Rabbitmq => Arc::new(RabbitMq::start(directory.path(), sender).await?),
-        other => anyhow::bail!("{other} is not measured by this benchmark"),
-    };
-    let mut bench = Bench {
-        args,
-        machines,
-        handled,
-        figures: Figures::of_counts(&[
-            ("messages", args.messages),
-            ("backlog", args.backlog),
-            ("concurrent", args.tasks.into()),
-        ]),
-    };
-    let size = f64::from(args.size);
-    bench.figures.add("body", Unit::Bytes, size);
-    bench.figures.add("fdatasync", Unit::Micros, sync);
-    let measured = bench.measure(progress).await;
-    // Also after a failure: the processes must have ended when their directory is deleted.
-    bench.machines.stop().await;
-    measured?;
-    Ok(bench.figures)
+impl Benchmark for CourierArgs {
+    async fn run(&self, _: Server) -> Result<Figures> {
+        let directory = TempDir::new()?;
+        let sync = fdatasync(directory.path())?;
+        step("starting two machines");
+        let mut run = Run::start(self, directory.path()).await?;
+        run.figures.count("messages", self.messages);
+        run.figures.count("backlog", self.backlog);
+        run.figures.count("concurrent", self.tasks.into());
+        let size = f64::from(self.size);
+        run.figures.add("body", Unit::Bytes, size);
+        run.figures.add("fdatasync", Unit::Micros, sync);
+        let measured = run.measure().await;
+        // Also after a failure: the processes must have ended when their directory is deleted.
+        for host in run.hosts {
+            host.process.stop().await;
+        }
+        measured?;
+        Ok(run.figures)
+    }
 }
 
-impl Bench<'_> {
-    async fn measure(&mut self, progress: &Progress) -> Result<()> {
-        progress.step("warming up");
-        self.send(Target::Local, WARM_UP, self.args.tasks).await?;
-        self.hand_over(WARM_UP).await?;
-        progress.step("local sends, one at a time");
-        let sends = self.send(Target::Local, self.args.sends, 1).await?;
-        self.add_sends("single", self.args.sends, &sends);
-        progress.step("local sends, concurrent");
+impl<'a> Run<'a> {
+    async fn start(args: &'a CourierArgs, directory: &Path) -> Result<Self> {
+        let (at_a, at_b) = (directory.join("a"), directory.join("b"));
+        let hosts = [Host::start(&at_a).await?, Host::start(&at_b).await?];
+        let a = open(&at_a, &hosts[0]).await?;
+        let b = open(&at_b, &hosts[1]).await?;
+        a.queue(LOCAL)?.create().await?;
+        b.queue(STORED)?.create().await?;
+        let queue = b.queue(IN)?;
+        queue.create().await?;
+        let options = SubscribeOptions::new(ListenerId::new("bench")?, [queue.address().clone()]);
+        let wakes = Client::new(&hosts[1].url)?.subscribe(options)?;
+        let (sender, handled) = mpsc::unbounded_channel();
+        let consumer = b.clone();
+        tokio::spawn(async move {
+            // The bench sees the end of the channel.
+            if let Err(error) = consume(&consumer, wakes, sender).await {
+                eprintln!("the consumer has ended: {error:#}");
+            }
+        });
+        Ok(Self {
+            args,
+            hosts,
+            a,
+            b,
+            handled,
+            figures: Figures::default(),
+        })
+    }
+
+    async fn measure(&mut self) -> Result<()> {
         let (messages, tasks) = (self.args.messages, self.args.tasks);
-        let sends = self.send(Target::Local, messages, tasks).await?;
+        step("warming up");
+        self.send(LOCAL, WARM_UP, tasks).await?;
+        self.hand_over(WARM_UP).await?;
+        step("local sends, one at a time");
+        let sends = self.send(LOCAL, self.args.sends, 1).await?;
+        self.add_sends("single", self.args.sends, &sends);
+        step("local sends, concurrent");
+        let sends = self.send(LOCAL, messages, tasks).await?;
         self.add_sends("concurrent", messages, &sends);
-        progress.step("hand-over, concurrent");
-        self.throughput().await?;
-        progress.step("hand-over, one at a time");
+        step("hand-over, concurrent");
+        let before = self.usage();
+        let (sent, wall) = self.hand_over(messages).await?;
+        let after = self.usage();
+        let rate = |span: Duration| messages as f64 / span.as_secs_f64();
+        let figures = &mut self.figures;
+        figures.add("hand-over sent", Unit::PerSecond, rate(sent));
+        figures.add("hand-over handled", Unit::PerSecond, rate(wall));
+        for (at, name) in ["A", "B", "applications"].into_iter().enumerate() {
+            figures.usage(name, &before[at], &after[at]);
+        }
+        step("hand-over, one at a time");
         self.latency().await?;
-        progress.step("hand-over of a backlog");
+        step("hand-over of a backlog");
         self.backlog().await
+    }
+
+    /// Measures single messages from the start of the send to the handler at B.
+    async fn latency(&mut self) -> Result<()> {
+        let (mut latencies, remote) = (Latencies::new(), self.destination(IN)?);
+        for number in 0..self.args.singles {
+            sleep(self.args.pause).await;
+            let began = Instant::now();
+            send(&self.a, &remote, numbered_body(number, self.args.size)).await?;
+            let handled = self.next_handled().await?;
+            let got = handled.number;
+            ensure!(
+                got == number,
+                "message {got} was handled instead of {number}"
+            );
+            latencies.record(handled.at.saturating_duration_since(began));
+        }
+        self.none_twice().await?;
+        self.figures
+            .latencies("send to handler", &latencies.quantiles());
+        Ok(())
     }
 
     /// Sends messages while B is stopped, and measures how fast they arrive at a queue of B without
     /// a consumer. The first tenth is not measured: B notices that it can go on.
     async fn backlog(&mut self) -> Result<()> {
         let messages = self.args.backlog;
-        self.machines.freeze(true).await?;
-        let sent = self.send(Target::Stored, messages, self.args.tasks).await;
-        self.machines.freeze(false).await?;
+        self.hosts[1].signal(Signal::STOP)?;
+        let sent = self.send(STORED, messages, self.args.tasks).await;
+        self.hosts[1].signal(Signal::CONT)?;
         sent?;
-        let stored = timeout(LOSS_TIMEOUT, async {
+        let queue = self.b.queue(STORED)?;
+        let arrived = timeout(LOSS_TIMEOUT, async {
             let mut began = None;
             loop {
-                let (stored, now) = (self.machines.stored().await?, Instant::now());
+                let (stored, now) = (queue.depth().await?, Instant::now());
                 if stored >= messages / 10 {
                     let (first, at) = *began.get_or_insert((stored, now));
                     if stored >= messages {
-                        return anyhow::Ok((stored - first) as f64 / (now - at).as_secs_f64());
+                        let rate = (stored - first) as f64 / (now - at).as_secs_f64();
+                        return anyhow::Ok(Some(rate).filter(|rate| rate.is_finite()));
                     }
                 }
-                tokio::time::sleep(POLL).await;
+                sleep(POLL).await;
             }
         });
-        let rate = stored.await.context("a message was lost")??;
-        tokio::time::sleep(SETTLE).await;
-        let stored = self.machines.stored().await?;
+        let rate = arrived.await.context("a message was lost")??;
+        sleep(SETTLE).await;
+        let stored = queue.depth().await?;
         ensure!(
             stored == messages,
             "{stored} messages of {messages} arrived"
@@ -158,51 +264,17 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures the time until all messages are handled at B.
-    async fn throughput(&mut self) -> Result<()> {
-        let before = self.machines.usage().await;
-        let (sent, wall) = self.hand_over(self.args.messages).await?;
-        let after = self.machines.usage().await;
-        self.add_throughput(&Throughput {
-            sent,
-            wall,
-            before,
-            after,
-        });
-        Ok(())
-    }
-
-    /// Measures single messages from the start of the send to the handler at B.
-    async fn latency(&mut self) -> Result<()> {
-        let mut latencies = Histogram::new(3)?;
-        for number in 0..self.args.singles {
-            tokio::time::sleep(self.args.pause).await;
-            let began = Instant::now();
-            let body = numbered_body(number, self.args.size);
-            self.machines.send(Target::Remote, body).await?;
-            let handled = self.next_handled().await?;
-            ensure!(
-                handled.number == number,
-                "message {} was handled instead of {number}",
-                handled.number
-            );
-            latencies.record(nanos(handled.at.saturating_duration_since(began)))?;
-        }
-        self.none_twice().await?;
-        self.add_latencies("send to handler", &latencies);
-        Ok(())
-    }
-
     /// Sends messages to B until all are handled. Returns the time of the sends and the whole time.
     async fn hand_over(&mut self, messages: u64) -> Result<(Duration, Duration)> {
         let began = Instant::now();
-        let sends = tokio::spawn(sends(
-            Arc::clone(&self.machines),
-            self.args.clone(),
-            Target::Remote,
-            messages,
+        let remote = self.destination(IN)?;
+        let sends = sends(
+            &self.a,
+            &remote,
+            (messages, self.args.size),
             self.args.tasks,
-        ));
+        );
+        let sends = tokio::spawn(sends);
         let sum = HandledSum::default();
         let mut last = began;
         for _ in 0..messages {
@@ -216,9 +288,20 @@ impl Bench<'_> {
         Ok((sends.wall, last.saturating_duration_since(began)))
     }
 
-    async fn send(&self, target: Target, messages: u64, tasks: u16) -> Result<Sends> {
-        let (machines, args) = (Arc::clone(&self.machines), self.args.clone());
-        sends(machines, args, target, messages, tasks).await
+    async fn send(&self, queue: &str, messages: u64, tasks: u16) -> Result<Sends> {
+        let destination = self.destination(queue)?;
+        sends(&self.a, &destination, (messages, self.args.size), tasks).await
+    }
+
+    /// Returns a queue as A names it.
+    fn destination(&self, queue: &str) -> Result<Destination> {
+        let (_, authority) = self.hosts[1].url.split_once("://").context("a URL")?;
+        Ok(match queue {
+            LOCAL => self.a.destination(queue)?,
+            _ => self
+                .a
+                .destination(&format!("reveille://{authority}/{queue}"))?,
+        })
     }
 
     async fn next_handled(&mut self) -> Result<Handled> {
@@ -237,74 +320,146 @@ impl Bench<'_> {
 
     fn add_sends(&mut self, name: &str, messages: u64, sends: &Sends) {
         let rate = messages as f64 / sends.wall.as_secs_f64();
-        self.figures
-            .add(format!("{name} sends"), Unit::PerSecond, rate);
-        self.add_latencies(&format!("{name} send"), &sends.latencies);
-    }
-
-    fn add_latencies(&mut self, name: &str, latencies: &Histogram<u64>) {
-        for (part, quantile) in [("p50", 0.5), ("p99", 0.99)] {
-            let micros = latencies.value_at_quantile(quantile) as f64 / 1e3;
-            self.figures
-                .add(format!("{name} {part}"), Unit::Micros, micros);
-        }
-    }
-
-    /// Adds the figures of the hand-over.
-    fn add_throughput(&mut self, measured: &Throughput) {
-        let messages = self.args.messages as f64;
         let figures = &mut self.figures;
-        let sent = messages / measured.sent.as_secs_f64();
-        figures.add("hand-over sent", Unit::PerSecond, sent);
-        let handled = messages / measured.wall.as_secs_f64();
-        figures.add("hand-over handled", Unit::PerSecond, handled);
-        let processes = ["cpu of A", "cpu of B", "cpu of applications"];
-        for (at, name) in processes.into_iter().enumerate() {
-            let seconds = measured.after[at].seconds_since(&measured.before[at]);
-            figures.add(name, Unit::Seconds, seconds);
-        }
-        for (at, name) in ["memory of A", "memory of B"].into_iter().enumerate() {
-            let kib = measured.after[at].kib();
-            figures.add(name, Unit::Kib, kib);
-        }
+        figures.add(format!("{name} sends"), Unit::PerSecond, rate);
+        figures.latencies(&format!("{name} send"), &sends.latencies.quantiles());
     }
+
+    /// Returns the usage of A, of B, and of this process.
+    fn usage(&self) -> [Usage; 3] {
+        let [a, b] = self.hosts.each_ref().map(|host| Usage::of(Some(host.pid)));
+        [a, b, Usage::own()]
+    }
+}
+
+impl Host {
+    async fn start(directory: &Path) -> Result<Self> {
+        std::fs::create_dir(directory)?;
+        let path = format!("--path={}", directory.join(FILE).display());
+        let mut process = Child::start("queue-host", &[path], [])?;
+        let line = process.line().await?;
+        let Some((url, pid)) = line.split_once(' ') else {
+            bail!("the queue's host printed {line:?}");
+        };
+        Ok(Self {
+            url: url.to_owned(),
+            pid: pid.parse()?,
+            process,
+        })
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        kill_process(pid.context("no process id")?, signal).context("machine B has ended")
+    }
+}
+
+/// The process of a host: prints its URL and process id, and serves until the parent closes the
+/// input.
+pub(crate) async fn serve_host(args: &QueueHostArgs) -> Result<()> {
+    let config = NodeConfig {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        admin_listen: None,
+        queues: Some(QueuesConfig {
+            path: args.path.clone(),
+            ..QueuesConfig::default()
+        }),
+        ..NodeConfig::default()
+    };
+    let node = Node::start(config).await?;
+    println!("{} {}", node.url(), std::process::id());
+    child::parent_closed().await;
+    node.shutdown(Duration::ZERO).await;
+    Ok(())
+}
+
+/// Opens the queue file of a machine as an application.
+async fn open(directory: &Path, host: &Host) -> Result<QueueManager> {
+    let config = QueueManagerConfig::default();
+    let manager = QueueManager::open(directory.join(FILE), config).await?;
+    let publisher = Client::new(&host.url)?.publisher("bench");
+    Ok(manager.with_notifier(Arc::new(publisher)))
+}
+
+/// Sends one message, and waits until it is on the disk.
+async fn send(manager: &QueueManager, to: &Destination, body: Vec<u8>) -> Result<()> {
+    let mut transaction = manager.begin();
+    transaction.send(to, body).await?;
+    transaction.commit().await?;
+    Ok(())
 }
 
 /// Sends messages with the numbers from 0 in this many tasks. A task sends its next message when the
 /// former one is on the disk.
-async fn sends(
-    machines: Arc<dyn Machines>,
-    args: CourierArgs,
-    target: Target,
-    messages: u64,
+fn sends(
+    manager: &QueueManager,
+    to: &Destination,
+    (messages, size): (u64, u16),
     tasks: u16,
-) -> Result<Sends> {
+) -> impl Future<Output = Result<Sends>> + Send + 'static {
     let next = Arc::new(AtomicU64::new(0));
-    let began = Instant::now();
-    let mut running = JoinSet::new();
-    for _ in 0..tasks {
-        let (machines, next, size) = (Arc::clone(&machines), Arc::clone(&next), args.size);
-        running.spawn(async move {
-            let mut latencies = Histogram::<u64>::new(3)?;
+    let task = |_| {
+        let (manager, to, next) = (manager.clone(), to.clone(), Arc::clone(&next));
+        async move {
+            let mut latencies = Latencies::new();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= messages {
                     return anyhow::Ok(latencies);
                 }
                 let began = Instant::now();
-                machines.send(target, numbered_body(number, size)).await?;
-                latencies.record(nanos(began.elapsed()))?;
+                send(&manager, &to, numbered_body(number, size)).await?;
+                latencies.record(began.elapsed());
             }
-        });
+        }
+    };
+    let tasks: Vec<_> = (0..tasks).map(task).collect();
+    async move {
+        let began = Instant::now();
+        let mut running = JoinSet::from_iter(tasks);
+        let mut latencies = Latencies::new();
+        while let Some(ended) = running.join_next().await {
+            latencies.add(&ended??);
+        }
+        let wall = began.elapsed();
+        Ok(Sends { wall, latencies })
     }
-    let mut latencies = Histogram::new(3)?;
-    while let Some(ended) = running.join_next().await {
-        latencies.add(ended??)?;
-    }
-    let wall = began.elapsed();
-    Ok(Sends { wall, latencies })
 }
 
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+/// Receives after each wake-up, until the bench has ended.
+async fn consume(
+    manager: &QueueManager,
+    mut wakes: Subscription,
+    handled: mpsc::UnboundedSender<Handled>,
+) -> Result<()> {
+    while let Some(wake) = wakes.next().await {
+        wake?;
+        let mut tasks = JoinSet::new();
+        for _ in 0..CONSUMERS {
+            tasks.spawn(drain(manager.clone(), handled.clone()));
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended??;
+        }
+    }
+    Ok(())
+}
+
+/// Receives until the queue is empty.
+async fn drain(manager: QueueManager, handled: mpsc::UnboundedSender<Handled>) -> Result<()> {
+    loop {
+        let mut transaction = manager.begin();
+        let messages = transaction.receive_many(IN, BATCH).await?;
+        if messages.is_empty() {
+            return Ok(());
+        }
+        for message in &messages {
+            let at = Instant::now();
+            let number = std::str::from_utf8(&message.body)?.parse();
+            let number = number.context("a message is not from the bench")?;
+            // The bench has ended if the channel is closed.
+            let _ = handled.send(Handled { number, at });
+        }
+        transaction.commit().await?;
+    }
 }

@@ -8,146 +8,106 @@
 use std::time::SystemTime;
 
 use anyhow::Result;
+use clap::Args;
 use reveille::QueueAddress;
 
-use super::{
-    args::EachArgs,
+use crate::{
+    Benchmark, Servers,
     broker::Broker,
-    progress::Progress,
+    positive,
     report::{Figures, Unit},
     sender::{Sender, event_size},
-    single_queue::since,
-    subscriber_process::{Delivered, SubscriberProcess, SubscriberSpec},
-    usage::Usage,
+    server::Server,
+    step,
+    subscriber_process::{SubscriberProcess, SubscriberSpec},
 };
 
-/// The way in which requests are sent.
-#[derive(Debug, Clone, Copy)]
-enum Mode {
-    /// Each request after all subscribers have the one before.
-    LockStep,
-    /// As fast as the server acknowledges them.
-    Pipelined,
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille-bench each --peer nats --peer redis")]
+pub(crate) struct EachArgs {
+    /// Number of queues; each request has one event for each of them.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    queues: u16,
+    /// Number of subscribers to all queues, each on a separate connection.
+    #[arg(long, default_value_t = 100, value_parser = positive())]
+    subscribers: u64,
+    /// Number of events in each of the two modes, rounded up to whole requests.
+    #[arg(long, default_value_t = 100_000, value_parser = positive())]
+    events: u64,
+    #[command(flatten)]
+    servers: Servers,
 }
 
-/// Measurements of one mode.
-#[derive(Debug)]
-struct ModeResult {
-    wall: f64,
-    delivered: Delivered,
-    before: ServerSample,
-    after: ServerSample,
+/// The processes of one run.
+struct Run {
+    broker: Broker,
+    process: SubscriberProcess,
+    sender: Sender,
 }
 
-/// Usage and counters of the server at one moment.
-#[derive(Debug)]
-struct ServerSample {
-    usage: Usage,
-    /// Wakes and entries that the relay has sent; `None` for a peer.
-    sent: Option<(u64, u64)>,
-}
-
-/// Runs the benchmark once, in both modes.
-pub(super) async fn each(args: &EachArgs, broker: &Broker, progress: &Progress) -> Result<Figures> {
-    let queues = queues(args.queues)?;
-    let requests = requests(args.events, args.queues);
-    let subscribers = args.subscribers;
-    progress.step(&format!("connecting {subscribers} subscribers"));
-    let spec = SubscriberSpec::of(&queues, subscribers, false);
-    let mut process = SubscriberProcess::start(broker, &spec).await?;
-    let pending = requests * u64::from(args.queues);
-    let mut sender = Sender::open(broker, &queues, args.queues.into(), pending).await?;
-    let events = u64::from(args.queues);
-    let (lock_step, pipelined) = (Mode::LockStep, Mode::Pipelined);
-    // Opens the publisher's connection.
-    send(lock_step, &mut process, &mut sender, broker, (1, events)).await?;
-
-    let work = (requests, events);
-    progress.step(&format!("{requests} requests in lock step"));
-    let lock_step = send(lock_step, &mut process, &mut sender, broker, work).await?;
-    progress.step(&format!("{requests} requests, pipelined"));
-    let pipelined = send(pipelined, &mut process, &mut sender, broker, work).await?;
-    process.stop().await;
-
-    let deliveries = pending * subscribers;
-    let mut figures = Figures::of_counts(&[
-        ("queues", args.queues.into()),
-        ("subscribers", subscribers),
-        ("requests", requests),
-        ("deliveries", deliveries),
-    ]);
-    for (name, mode) in [("lock step", lock_step), ("pipelined", pipelined)] {
-        mode.add(name, deliveries, &mut figures);
+impl Benchmark for EachArgs {
+    fn servers(&self) -> Vec<Server> {
+        self.servers.all()
     }
-    figures.add("payload", Unit::Bytes, event_size(&queues[0]) as f64);
-    Ok(figures)
+
+    async fn run(&self, server: Server) -> Result<Figures> {
+        let broker = self.servers.start(server).await?;
+        let queues = queues(self.queues)?;
+        let requests = self.events.div_ceil(self.queues.into());
+        let events = requests * u64::from(self.queues);
+        step(format_args!("connecting {} subscribers", self.subscribers));
+        let spec = SubscriberSpec::of(&queues, self.subscribers, false);
+        let mut run = Run {
+            process: SubscriberProcess::start(&broker, &spec).await?,
+            sender: Sender::open(&broker, &queues, self.queues.into(), events).await?,
+            broker,
+        };
+        let mut figures = Figures::default();
+        figures.count("queues", self.queues.into());
+        figures.count("subscribers", self.subscribers);
+        figures.count("requests", requests);
+        let deliveries = events * self.subscribers;
+        figures.count("deliveries", deliveries);
+        // Opens the publisher's connection.
+        run.send(1, 1, self.queues.into()).await?;
+        for (name, steps) in [("lock step", requests), ("pipelined", 1)] {
+            step(format_args!("{requests} requests, {name}"));
+            let before = run.broker.usage();
+            let each = events / steps;
+            let (wall, wakeups) = run.send(steps, requests / steps, each).await?;
+            let after = run.broker.usage();
+            let cpu = after.seconds_since(&before);
+            let per =
+                |seconds: f64| Some(deliveries as f64 / seconds).filter(|rate| rate.is_finite());
+            figures.add(format!("{name} wall"), Unit::Seconds, wall);
+            figures.add(format!("{name} cpu"), Unit::Seconds, cpu);
+            figures.add(format!("{name} deliveries"), Unit::PerSecond, per(wall));
+            let of_cpu = cpu.and_then(per);
+            figures.add(format!("{name} deliveries/cpu"), Unit::PerSecond, of_cpu);
+            figures.count(format!("{name} entries"), wakeups);
+            figures.add(format!("{name} rss"), Unit::Kib, after.kib());
+        }
+        figures.add("payload", Unit::Bytes, event_size(&queues[0]) as f64);
+        run.process.stop().await;
+        run.broker.stop().await;
+        Ok(figures)
+    }
 }
 
-/// Sends the requests. The arguments are the number of requests, and of events in each.
-async fn send(
-    mode: Mode,
-    process: &mut SubscriberProcess,
-    sender: &mut Sender,
-    broker: &Broker,
-    (requests, events): (u64, u64),
-) -> Result<ModeResult> {
-    match mode {
-        Mode::LockStep => process.expect_steps(requests, events).await?,
-        Mode::Pipelined => process.expect(requests * events).await?,
-    }
-    let (before, began) = (ServerSample::of(broker).await?, SystemTime::now());
-    match mode {
-        Mode::LockStep => {
-            for _ in 0..requests {
-                sender.request().await?;
-                process.step().await?;
+impl Run {
+    /// Sends `requests` requests in each of the steps, with this number of events in a step. Returns
+    /// the time in seconds, and the number of wake-ups.
+    async fn send(&mut self, steps: u64, requests: u64, events: u64) -> Result<(f64, u64)> {
+        self.process.expect(steps, events).await?;
+        let began = SystemTime::now();
+        for step in 1..=steps {
+            self.sender.requests(requests).await?;
+            if step < steps {
+                self.process.step().await?;
             }
         }
-        Mode::Pipelined => sender.requests(requests).await?,
-    }
-    let delivered = process.delivered(requests * events).await?;
-    Ok(ModeResult {
-        wall: since(began, &delivered),
-        delivered,
-        before,
-        after: ServerSample::of(broker).await?,
-    })
-}
-
-impl ServerSample {
-    async fn of(broker: &Broker) -> Result<Self> {
-        let usage = broker.usage();
-        let sent = broker.metrics().await?.and_then(|metrics| {
-            let wakes = metrics.value("reveille_wakes_total")?;
-            Some((wakes, metrics.value("reveille_wake_entries_total")?))
-        });
-        Ok(Self { usage, sent })
-    }
-}
-
-impl ModeResult {
-    fn add(&self, name: &str, deliveries: u64, figures: &mut Figures) {
-        let cpu = self.after.usage.seconds_since(&self.before.usage);
-        let sent = self.after.sent.zip(self.before.sent);
-        let wakes = sent.map(|(after, before)| (after.0 - before.0) as f64);
-        let entries = sent.map_or(self.delivered.wakeups, |(after, before)| after.1 - before.1);
-        let deliveries = deliveries as f64;
-        let per = |seconds: f64| {
-            Some(seconds)
-                .filter(|span| *span > 0.0)
-                .map(|span| deliveries / span)
-        };
-        for (figure, unit, value) in [
-            ("wall", Unit::Seconds, Some(self.wall)),
-            ("cpu", Unit::Seconds, cpu),
-            ("deliveries", Unit::PerSecond, per(self.wall)),
-            ("deliveries/cpu", Unit::PerSecond, cpu.and_then(per)),
-            ("wakes", Unit::Count, wakes),
-            ("entries", Unit::Count, Some(entries as f64)),
-            ("rss", Unit::Kib, self.after.usage.kib()),
-        ] {
-            figures.add(format!("{name} {figure}"), unit, value);
-        }
+        let delivered = self.process.delivered(steps * events).await?;
+        Ok((delivered.seconds_since(began), delivered.wakeups))
     }
 }
 
@@ -157,33 +117,4 @@ fn queues(count: u16) -> Result<Vec<QueueAddress>> {
     let process = std::process::id() % 10_000_000;
     let address = |queue| QueueAddress::new("bench", &format!("e{process:07}-{queue:04}"));
     Ok((0..count).map(address).collect::<Result<_, _>>()?)
-}
-
-/// Returns the number of requests for this number of events, with one event of each queue.
-fn requests(events: u64, queues: u16) -> u64 {
-    events.div_ceil(queues.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_are_rounded_up_to_whole_requests() {
-        assert_eq!(requests(100_000, 64), 1_563);
-        assert_eq!(requests(128, 64), 2);
-        assert_eq!(requests(1, 64), 1);
-    }
-
-    #[test]
-    fn the_names_of_the_queues_have_the_same_length() {
-        let queues = queues(1024).expect("names");
-        let length = |queue: &QueueAddress| queue.to_string().len();
-        assert!(
-            queues
-                .iter()
-                .all(|queue| length(queue) == length(&queues[0]))
-        );
-        assert!(queues.windows(2).all(|two| two[0] < two[1]));
-    }
 }

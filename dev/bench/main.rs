@@ -1,59 +1,134 @@
-//! `reveille-bench BENCHMARK`: measures the cost and latency of a relay (also with very many queues
-//! and subscriptions), of a cluster of relays, of queues, listeners, ids, sweeping, of store and
-//! forward, and the release of a parked fleet.
+//! `reveille-bench BENCHMARK`: measures what a user asks before choosing a relay. How fast is a
+//! wake-up, what does an idle subscriber cost, how long is it from a put to the handler?
 //!
 //! The relay, its subscribers and the publisher are three processes, so that processor time is
 //! measured for each. With `--peer` the same benchmark runs on a nats-server or a redis-server as
 //! well, in alternating runs. The report has the figures of each run, then the medians. The bench
-//! uses the library's public API only. The exception is one page of a list, for which it uses the
+//! uses the library's public API only. The exception is the unary `Notify`, for which it uses the
 //! protocol.
 
-mod args;
 mod broker;
-mod budget;
 mod child;
 mod cluster;
 mod courier;
 mod delivery_counter;
-mod directory;
-mod drain;
 mod each;
-mod ids;
-mod listen;
+mod job;
+mod latencies;
 mod metrics;
-mod nats;
 mod notify;
 mod peers;
-mod progress;
 mod queue;
-mod raw;
-mod raw_line;
-mod raw_nats;
-mod raw_redis;
 mod report;
 mod scale;
 mod security;
 mod sender;
+mod server;
 mod single_queue;
 mod subscriber_process;
 mod subscribers;
-mod sweep;
 mod unary;
-mod unleash;
 mod usage;
-mod wall_nanos;
 
-use std::process::ExitCode;
+use std::{fmt::Display, process::ExitCode, sync::Arc};
 
-use anyhow::{Context as _, Result, ensure};
-use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
+use anyhow::{Result, bail};
+use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::{
-    args::{Benchmark, Cli, Helper, Relayed, Runs, Server, Servers, Single, Verb},
     broker::Broker,
-    progress::Progress,
-    report::{Figures, Report},
+    report::{Figures, Format, Report},
+    server::Server,
 };
+
+/// Measures the cost and latency of relays, queues and listeners, and compares relays with
+/// nats-server and Redis.
+#[derive(Debug, Parser)]
+#[command(
+    name = "reveille-bench",
+    version,
+    after_help = "Example:\n  reveille-bench burst --runs 5 --peer nats",
+    max_term_width = 100
+)]
+struct Cli {
+    #[command(flatten)]
+    runs: Runs,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// The number of runs, and the output format.
+#[derive(Debug, Clone, Copy, Args)]
+struct Runs {
+    /// Number of runs; the report adds their medians.
+    #[arg(long, global = true, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// The output format.
+    #[arg(long, short, global = true, value_enum, default_value_t)]
+    output: Format,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Throughput of many notifications at once, each delivered to all subscribers.
+    Burst(single_queue::BurstArgs),
+    /// Latency of one notification at a time to one subscriber.
+    Wake(single_queue::WakeArgs),
+    /// Latency of one notification to a whole fleet, until the last subscriber is awake.
+    WakeAll(single_queue::WakeAllArgs),
+    /// Throughput of notifications of many queues at once, to subscribers of all queues.
+    Each(each::EachArgs),
+    /// Processor time of requests with one notification, unary and on a stream.
+    Notify(notify::NotifyArgs),
+    /// Memory of idle subscribers.
+    Idle(single_queue::IdleArgs),
+    /// Latency from the put of a job to its handler in a listener, pushed and polling.
+    Job(job::JobArgs),
+    /// Throughput of a work queue without a relay: put in batches, then get, handle and delete.
+    Queue(queue::QueueArgs),
+    /// Memory and latency with very many queues, patterns and subscriptions.
+    Scale(scale::ScaleArgs),
+    /// Durable sends, and the hand-over of messages between two machines.
+    Courier(courier::CourierArgs),
+    /// Three relays in a cluster, next to one relay and to nats-server.
+    Cluster(cluster::ClusterArgs),
+    /// A relay for one run.
+    #[command(hide = true)]
+    Relay(broker::RelayArgs),
+    /// The subscribers of one run.
+    #[command(hide = true)]
+    Subscribers(subscribers::SubscribersArgs),
+    /// The host of a queue file, with a relay.
+    #[command(hide = true)]
+    QueueHost(courier::QueueHostArgs),
+    /// The subscriptions of `scale`.
+    #[command(hide = true)]
+    Subscriptions(scale::SubscriptionsArgs),
+}
+
+/// A benchmark with its arguments.
+trait Benchmark: Send + Sync + 'static {
+    /// Returns the servers to measure in turn, the plain relay first.
+    fn servers(&self) -> Vec<Server> {
+        vec![Server::RELAY]
+    }
+
+    /// Runs the benchmark once.
+    fn run(&self, server: Server) -> impl Future<Output = Result<Figures>> + Send;
+}
+
+/// The servers of a benchmark.
+#[derive(Debug, Clone, Default, Args)]
+struct Servers {
+    /// Measure this relay instead of starting one. Its processor time and memory are unknown then.
+    /// For TLS and a token: REVEILLE_CA, REVEILLE_CERT, REVEILLE_KEY, REVEILLE_TOKEN_FILE.
+    #[arg(long, value_name = "URL", conflicts_with = "peer")]
+    relay: Option<String>,
+    /// Run the same benchmark on another server, or on a protected relay, in turn with the plain
+    /// relay; may be repeated.
+    #[arg(long, value_name = "SERVER")]
+    peer: Vec<Server>,
+}
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -64,9 +139,9 @@ async fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     let ended = tokio::select! {
-        ended = run(cli, full_name(&matches)) => ended,
-        // Ends the work in order, so that its temporary files are deleted.
-        signal = tokio::signal::ctrl_c() => signal.context("interrupted"),
+        ended = cli.verb.run(cli.runs, full_name(&matches)) => ended,
+        // Ends the work in order, so that its processes and temporary files go with it.
+        ended = interrupted() => ended,
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -77,133 +152,130 @@ async fn main() -> ExitCode {
     }
 }
 
+async fn interrupted() -> Result<()> {
+    tokio::signal::ctrl_c().await?;
+    bail!("interrupted")
+}
+
 /// Returns the name of the benchmark, with its part if it has parts.
 fn full_name(matches: &ArgMatches) -> String {
     let Some((name, below)) = matches.subcommand() else {
         return String::new();
     };
-    let part = full_name(below);
-    let names = [name, &part];
-    names[..if part.is_empty() { 1 } else { 2 }].join(" ")
+    format!("{name} {}", full_name(below)).trim_end().to_owned()
 }
 
-async fn run(cli: Cli, name: String) -> Result<()> {
-    match cli.verb {
-        Verb::Helper(helper) => helper.run().await?,
-        // On a worker thread of the runtime, as publishers usually are: from another thread, each
-        // notification would first have to wake a worker thread.
-        Verb::Benchmark(benchmark) => {
-            tokio::spawn(async move { benchmark.measure(&name, cli.runs).await }).await??;
+impl Verb {
+    async fn run(self, runs: Runs, name: String) -> Result<()> {
+        match self {
+            Self::Burst(args) => measure(args, runs, name).await,
+            Self::Wake(args) => measure(args, runs, name).await,
+            Self::WakeAll(args) => measure(args, runs, name).await,
+            Self::Each(args) => measure(args, runs, name).await,
+            Self::Notify(args) => measure(args, runs, name).await,
+            Self::Idle(args) => measure(args, runs, name).await,
+            Self::Job(args) => measure(args, runs, name).await,
+            Self::Queue(args) => measure(args, runs, name).await,
+            Self::Scale(args) => measure(args, runs, name).await,
+            Self::Courier(args) => measure(args, runs, name).await,
+            Self::Cluster(args) => measure(args, runs, name).await,
+            Self::Relay(args) => broker::serve_relay(&args).await,
+            Self::Subscribers(args) => subscribers::run(&args).await,
+            Self::QueueHost(args) => courier::serve_host(&args).await,
+            Self::Subscriptions(args) => scale::run_subscriptions(&args).await,
         }
     }
+}
+
+/// Runs the benchmark `--runs` times on each server in turn, and prints the report.
+async fn measure(benchmark: impl Benchmark, runs: Runs, name: String) -> Result<()> {
+    let servers = benchmark.servers();
+    for server in &servers {
+        server.check_installed()?;
+    }
+    let benchmark = Arc::new(benchmark);
+    let mut report = Report::new(&name);
+    for run in 1..=runs.runs {
+        for server in servers.iter().copied() {
+            eprintln!("{name}: run {run} of {}, {server}", runs.runs);
+            // On a worker thread of the runtime, as publishers usually are: from another thread,
+            // each notification would first have to wake a worker thread.
+            let benchmark = Arc::clone(&benchmark);
+            let once = tokio::spawn(async move { benchmark.run(server).await });
+            report.add(server, once.await??);
+        }
+    }
+    report.print(runs.output);
     Ok(())
 }
 
-impl Benchmark {
-    /// Runs the benchmark `--runs` times on each server in turn, and prints the report.
-    async fn measure(&self, name: &str, Runs { runs, output }: Runs) -> Result<()> {
-        let (relay, servers) = match self {
-            Self::Relayed(benchmark) => benchmark.servers(),
-            Self::Single(_) => (None, Servers::default().all()),
-            Self::Courier(args) => (None, args.servers()),
-            Self::Cluster(args) => (None, args.servers()),
-        };
-        ensure!(
-            relay.is_none() || servers.len() == 1,
-            "--peer measures servers of this machine: omit --relay"
-        );
-        match self {
-            Self::Cluster(args) => drop(args.nats_server()?),
-            _ => servers
-                .iter()
-                .try_for_each(|server| broker::check_installed(*server))?,
-        }
-        let progress = Progress::new(name, runs as usize * servers.len());
-        let mut report = Report::new(name);
-        for run in 1..=runs {
-            for server in &servers {
-                progress.begin(&format!("run {run} of {runs}, {server}"));
-                report.add(*server, self.once(*server, relay, &progress).await?);
-                progress.done();
+/// Shows the next step of a run.
+fn step(step: impl Display) {
+    eprintln!("  {step}");
+}
+
+impl Servers {
+    /// Returns the servers to measure, the relay first, each once.
+    fn all(&self) -> Vec<Server> {
+        let mut servers = vec![Server::RELAY];
+        for server in &self.peer {
+            if !servers.contains(server) {
+                servers.push(*server);
             }
         }
-        progress.finish();
-        report.print(output);
-        Ok(())
+        servers
     }
 
-    async fn once(
-        &self,
-        server: Server,
-        relay: Option<&str>,
-        progress: &Progress,
-    ) -> Result<Figures> {
-        match self {
-            Self::Relayed(benchmark) => {
-                let broker = Broker::start(server, relay).await?;
-                let figures = benchmark.once(&broker, progress).await?;
-                broker.stop().await;
-                Ok(figures)
+    /// Starts a server, or uses the relay of `--relay`.
+    async fn start(&self, server: Server) -> Result<Broker> {
+        match &self.relay {
+            Some(relay) => Ok(Broker::given(relay)),
+            None => Broker::start(server).await,
+        }
+    }
+}
+
+fn positive() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_benchmark_has_an_example_and_reads_no_environment() {
+        let command = Cli::command();
+        command.clone().debug_assert();
+        let benchmarks: Vec<_> = command
+            .get_subcommands()
+            .filter(|verb| !verb.is_hide_set())
+            .collect();
+        let parts = benchmarks.iter().flat_map(|verb| verb.get_subcommands());
+        let verbs: Vec<_> = benchmarks.iter().copied().chain(parts).collect();
+        assert_eq!(verbs.len(), 14);
+        for verb in verbs.into_iter().chain([&command]) {
+            let help = verb.clone().render_long_help().to_string();
+            assert!(help.contains("Example:\n  reveille-bench "), "{help}");
+            for argument in verb.get_arguments() {
+                let id = argument.get_id();
+                assert_eq!(argument.get_env(), None, "{} {id}", verb.get_name());
             }
-            Self::Single(benchmark) => benchmark.once(progress).await,
-            Self::Courier(args) => courier::once(args, server, progress).await,
-            Self::Cluster(args) => cluster::once(args, server, progress).await,
         }
     }
-}
 
-impl Relayed {
-    /// Returns the relay of `--relay`, and the servers to measure.
-    fn servers(&self) -> (Option<&str>, Vec<Server>) {
-        let servers = match self {
-            Self::Burst(args) => &args.servers,
-            Self::Wake(args) => &args.servers,
-            Self::WakeAll(args) => &args.servers,
-            Self::Each(args) => &args.servers,
-            Self::Idle(args) => &args.servers,
-            Self::Notify(args) => return (None, args.servers()),
+    #[test]
+    fn peers_may_be_repeated_and_each_server_is_measured_once() {
+        let typed = "reveille-bench each --peer redis --peer jwt --peer redis --peer tls-token";
+        let cli = Cli::try_parse_from(typed.split(' ')).expect("parsed");
+        let Verb::Each(args) = cli.verb else {
+            panic!("not each: {:?}", cli.verb);
         };
-        (servers.relay.as_deref(), servers.all())
-    }
-
-    async fn once(&self, broker: &Broker, progress: &Progress) -> Result<Figures> {
-        match self {
-            Self::Burst(args) => single_queue::burst(args, broker, progress).await,
-            Self::Wake(args) => single_queue::wake(args, broker, progress).await,
-            Self::WakeAll(args) => single_queue::wake_all(args, broker, progress).await,
-            Self::Each(args) => each::each(args, broker, progress).await,
-            Self::Idle(args) => single_queue::idle(args, broker, progress).await,
-            Self::Notify(args) => notify::notify(args, broker, progress).await,
-        }
-    }
-}
-
-impl Single {
-    async fn once(&self, progress: &Progress) -> Result<Figures> {
-        match self {
-            Self::Scale(args) => scale::once(args, progress).await,
-            Self::Queue(args) => queue::once(args, progress).await,
-            Self::Listen(args) => listen::once(args, progress).await,
-            Self::Drain(args) => drain::once(args, progress).await,
-            Self::Budget(args) => budget::once(args, progress).await,
-            Self::Ids(args) => ids::once(args, progress).await,
-            Self::Sweep(args) => sweep::once(args, progress).await,
-            Self::Unleash(args) => unleash::once(args, progress).await,
-        }
-    }
-}
-
-impl Helper {
-    async fn run(&self) -> Result<()> {
-        match self {
-            Self::Relay(args) => broker::serve_relay(args).await,
-            Self::QueueHost(args) => courier::queue_manager::serve(args).await,
-            Self::Nats(args) => peers::serve_nats(args).await,
-            Self::Redis => peers::serve_redis().await,
-            Self::Subscribers(args) => subscribers::run(args).await,
-            Self::Parked(args) => unleash::run(args).await,
-            Self::Subscriptions(args) => scale::subscriptions::run(args).await,
-            Self::Wildcard(args) => scale::wildcard::run(args).await,
-        }
+        let servers = args
+            .servers()
+            .iter()
+            .map(Server::to_string)
+            .collect::<Vec<_>>();
+        assert_eq!(servers, ["reveille", "redis", "jwt", "tls-token"]);
     }
 }

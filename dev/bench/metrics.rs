@@ -10,14 +10,14 @@ use tokio::{
 
 /// The relay's metrics at one moment, as OpenMetrics text.
 #[derive(Debug)]
-pub(super) struct Metrics(String);
+pub(crate) struct Metrics(String);
 
 /// Time-out of a read: a relay that is busy for seconds answers late.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Metrics {
     /// Reads the metrics of the admin port at this address.
-    pub(super) async fn read(admin: &str) -> Result<Self> {
+    pub(crate) async fn read(admin: &str) -> Result<Self> {
         let answer = tokio::time::timeout(TIMEOUT, get(admin)).await;
         let answer = answer.context("the admin port does not answer")??;
         ensure!(
@@ -29,7 +29,7 @@ impl Metrics {
     }
 
     /// Returns the value of a counter or a gauge, by its name in the text.
-    pub(super) fn value(&self, name: &str) -> Option<u64> {
+    pub(crate) fn value(&self, name: &str) -> Option<u64> {
         let mut lines = self.0.lines().filter_map(|line| line.split_once(' '));
         lines.find(|(of, _)| *of == name)?.1.trim().parse().ok()
     }

@@ -7,7 +7,6 @@
 use std::{
     fs::File,
     io::Write as _,
-    ops::Range,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -21,19 +20,50 @@ use futures_util::future::try_join_all;
 use reveille::queue::{self, NewMessage, WorkQueue};
 use tokio::task::JoinSet;
 
-use super::{
-    args::{QueueArgs, QueueTarget},
-    directory::Directory,
-    progress::Progress,
+use clap::Args;
+use tempfile::TempDir;
+
+use crate::{
+    Benchmark, positive,
     report::{Figures, Unit, median},
+    server::Server,
+    step,
     usage::Usage,
 };
 
+/// The queue of a benchmark.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct QueueTarget {
+    /// Measure this queue, which must be empty [default: a SQLite file in the temporary directory,
+    /// whose disk decides the cost of a commit].
+    #[arg(long = "queue", value_name = "QUEUE_URL")]
+    url: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille-bench queue --queue 'sqlite:bench.db?queue=bench'")]
+pub(crate) struct QueueArgs {
+    #[command(flatten)]
+    queue: QueueTarget,
+    /// Number of messages.
+    #[arg(long, default_value_t = 200_000, value_parser = positive())]
+    messages: u64,
+    /// Number of messages of one put, and maximum of one get.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    batch: u16,
+    /// Number of concurrent tasks that put, and later of tasks that get and delete.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    tasks: u16,
+    /// Size of a message in bytes.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=32_768))]
+    size: u16,
+}
+
 /// The queue of a benchmark: the one of `--queue`, or a temporary file.
-pub(super) struct BenchQueue {
-    pub(super) url: String,
+pub(crate) struct BenchQueue {
+    pub(crate) url: String,
     /// The directory of a temporary queue, deleted on drop.
-    _directory: Option<Directory>,
+    _directory: Option<TempDir>,
 }
 
 /// Progress and sums of the tasks.
@@ -45,7 +75,7 @@ struct SharedCounters {
 
 /// The number of handled messages, and the sum of their numbers.
 #[derive(Debug, Default)]
-pub(super) struct HandledSum {
+pub(crate) struct HandledSum {
     handled: AtomicU64,
     sum: AtomicU64,
 }
@@ -55,26 +85,39 @@ const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Number of measured fdatasync calls. One takes from microseconds to tens of milliseconds.
 const SYNCS: usize = 50;
 
-/// Runs the benchmark once.
-pub(super) async fn once(args: &QueueArgs, progress: &Progress) -> Result<Figures> {
-    let target = BenchQueue::of(&args.queue)?;
-    let sync = target.fdatasync()?;
-    let queue = target.open().await?;
-    let before = Usage::own();
-    progress.step(&format!("putting {} messages", args.messages));
-    let put = timed(args, &queue, |queue, args, counters| async move {
-        put_all(&*queue, &args, &counters).await
-    });
-    let (put, _) = put.await?;
-    progress.step("handling them");
-    let handled = timed(args, &queue, |queue, args, counters| async move {
-        handle_all(&*queue, &args, &counters).await
-    });
-    let (handled, counters) = handled.await?;
-    let after = Usage::own();
-    counters.handled.check(args.messages)?;
-    ensure!(queue.depth().await? == 0, "{queue} is not empty afterwards");
-    Ok(figures(args, put, handled, sync, &before, &after))
+impl Benchmark for QueueArgs {
+    async fn run(&self, _: Server) -> Result<Figures> {
+        let target = BenchQueue::of(&self.queue)?;
+        let sync = target.fdatasync()?;
+        let queue = target.open().await?;
+        let before = Usage::own();
+        step(format_args!("putting {} messages", self.messages));
+        let put = timed(self, &queue, |queue, args, counters| async move {
+            put_all(&*queue, &args, &counters).await
+        });
+        let (put, _) = put.await?;
+        step("handling them");
+        let handled = timed(self, &queue, |queue, args, counters| async move {
+            handle_all(&*queue, &args, &counters).await
+        });
+        let (handled, counters) = handled.await?;
+        let cpu = Usage::own().seconds_since(&before);
+        counters.handled.check(self.messages)?;
+        ensure!(queue.depth().await? == 0, "{queue} is not empty afterwards");
+        let mut figures = Figures::default();
+        figures.count("messages", self.messages);
+        figures.count("batch", self.batch.into());
+        figures.count("tasks", self.tasks.into());
+        figures.add("body", Unit::Bytes, f64::from(self.size));
+        for (name, span) in [("put", put), ("handled", handled)] {
+            let seconds = span.as_secs_f64();
+            figures.add(format!("{name} wall"), Unit::Seconds, seconds);
+            figures.add(name, Unit::PerSecond, self.messages as f64 / seconds);
+        }
+        figures.add("cpu", Unit::Seconds, cpu);
+        figures.add("fdatasync", Unit::Micros, sync);
+        Ok(figures)
+    }
 }
 
 /// Runs `--tasks` tasks to their end, and returns the elapsed time.
@@ -104,18 +147,13 @@ async fn put_all(queue: &dyn WorkQueue, args: &QueueArgs, counters: &SharedCount
         if first >= end {
             return Ok(());
         }
-        queue.put(numbered(first..end, args.size)).await?;
+        let message = |number| NewMessage::new(numbered_body(number, args.size));
+        queue.put((first..end).map(message).collect()).await?;
     }
 }
 
-/// Returns messages of this size with their numbers.
-pub(super) fn numbered(numbers: Range<u64>, size: u16) -> Vec<NewMessage> {
-    let message = |number: u64| NewMessage::new(numbered_body(number, size));
-    numbers.map(message).collect()
-}
-
 /// Returns a body of this size with a number.
-pub(super) fn numbered_body(number: u64, size: u16) -> Vec<u8> {
+pub(crate) fn numbered_body(number: u64, size: u16) -> Vec<u8> {
     let size = usize::from(size);
     format!("{number:0size$}").into_bytes()
 }
@@ -140,13 +178,13 @@ async fn handle_all(
 }
 
 impl HandledSum {
-    pub(super) fn add(&self, number: u64) {
+    pub(crate) fn add(&self, number: u64) {
         self.sum.fetch_add(number + 1, Ordering::Relaxed);
         self.handled.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Checks that each message was handled, and none twice.
-    pub(super) fn check(&self, messages: u64) -> Result<()> {
+    pub(crate) fn check(&self, messages: u64) -> Result<()> {
         let handled = self.handled.load(Ordering::Relaxed);
         let sum = self.sum.load(Ordering::Relaxed);
         ensure!(
@@ -157,35 +195,8 @@ impl HandledSum {
     }
 }
 
-fn figures(
-    args: &QueueArgs,
-    put: Duration,
-    handled: Duration,
-    sync: Option<f64>,
-    before: &Usage,
-    after: &Usage,
-) -> Figures {
-    let mut figures = Figures::of_counts(&[
-        ("messages", args.messages),
-        ("batch", args.batch.into()),
-        ("tasks", args.tasks.into()),
-    ]);
-    figures.add("body", Unit::Bytes, f64::from(args.size));
-    for (wall, rate, span) in [
-        ("put wall", "put", put),
-        ("handled wall", "handled", handled),
-    ] {
-        let per_second = args.messages as f64 / span.as_secs_f64();
-        figures.add(wall, Unit::Seconds, span.as_secs_f64());
-        figures.add(rate, Unit::PerSecond, per_second);
-    }
-    figures.add("cpu", Unit::Seconds, after.seconds_since(before));
-    figures.add("fdatasync", Unit::Micros, sync);
-    figures
-}
-
 /// Returns the median time in microseconds to append 4 KiB to a file and sync it to the disk.
-pub(super) fn fdatasync(directory: &Path) -> Result<f64> {
+pub(crate) fn fdatasync(directory: &Path) -> Result<f64> {
     let path = directory.join(format!(".reveille-bench-sync-{}", std::process::id()));
     let measure = || -> std::io::Result<Vec<f64>> {
         let mut file = File::create(&path)?;
@@ -206,14 +217,14 @@ pub(super) fn fdatasync(directory: &Path) -> Result<f64> {
 
 impl BenchQueue {
     /// Returns the queue of `--queue`, or a new one in a temporary directory.
-    pub(super) fn of(target: &QueueTarget) -> Result<Self> {
+    pub(crate) fn of(target: &QueueTarget) -> Result<Self> {
         if let Some(url) = &target.url {
             return Ok(Self {
                 url: url.clone(),
                 _directory: None,
             });
         }
-        let directory = Directory::new()?;
+        let directory = TempDir::new()?;
         Ok(Self {
             url: format!("sqlite:{}/bench.db?queue=bench", directory.path().display()),
             _directory: Some(directory),
@@ -221,7 +232,7 @@ impl BenchQueue {
     }
 
     /// Opens the queue, which must be empty.
-    pub(super) async fn open(&self) -> Result<Arc<dyn WorkQueue>> {
+    pub(crate) async fn open(&self) -> Result<Arc<dyn WorkQueue>> {
         let queue = queue::open(&self.url).await?;
         queue.create().await?;
         let depth = queue.depth().await?;
@@ -234,7 +245,7 @@ impl BenchQueue {
 
     /// Returns the time in microseconds of one fdatasync on the disk of the queue's file; `None`
     /// for a queue without a file.
-    pub(super) fn fdatasync(&self) -> Result<Option<f64>> {
+    pub(crate) fn fdatasync(&self) -> Result<Option<f64>> {
         let directory = self.directory();
         directory.map(|path| fdatasync(&path)).transpose()
     }

@@ -5,11 +5,11 @@ use std::{borrow::Cow, fmt};
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
 
-use super::Server;
+use crate::{latencies::Quantiles, server::Server, usage::Usage};
 
 /// The output format.
 #[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
-pub(super) enum Format {
+pub(crate) enum Format {
     /// For people
     #[default]
     Table,
@@ -19,14 +19,14 @@ pub(super) enum Format {
 
 /// All runs of one benchmark.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(crate) struct Report {
     work: String,
     runs: Vec<(Server, Figures)>,
 }
 
 /// The figures of one run, in the order in which they are printed.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Figures(Vec<Figure>);
+pub(crate) struct Figures(Vec<Figure>);
 
 #[derive(Debug, Clone)]
 struct Figure {
@@ -38,26 +38,17 @@ struct Figure {
 
 /// The unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(crate) enum Unit {
     Count,
     Bytes,
     Kib,
     Seconds,
     Micros,
     PerSecond,
-    Ratio,
 }
 
 impl Figures {
-    pub(super) fn of_counts(counts: &[(&'static str, u64)]) -> Self {
-        let mut figures = Self::default();
-        for (name, count) in counts {
-            figures.add(*name, Unit::Count, *count as f64);
-        }
-        figures
-    }
-
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         name: impl Into<Cow<'static, str>>,
         unit: Unit,
@@ -67,6 +58,30 @@ impl Figures {
         self.0.push(Figure { name, unit, value });
     }
 
+    pub(crate) fn count(&mut self, name: impl Into<Cow<'static, str>>, count: u64) {
+        self.add(name, Unit::Count, count as f64);
+    }
+
+    /// Adds the quantiles of latencies; `name` may be empty.
+    pub(crate) fn latencies(&mut self, name: &str, of: &Quantiles) {
+        for (quantile, micros) in [
+            ("p50", of.p50),
+            ("p99", of.p99),
+            ("p99.9", of.p999),
+            ("max", of.max),
+        ] {
+            let name = format!("{name} {quantile}").trim_start().to_owned();
+            self.add(name, Unit::Micros, micros);
+        }
+    }
+
+    /// Adds a server's processor time since `before`, and its memory; `name` may be empty.
+    pub(crate) fn usage(&mut self, name: &str, before: &Usage, after: &Usage) {
+        let named = |figure: &str| format!("{name} {figure}").trim_start().to_owned();
+        self.add(named("cpu"), Unit::Seconds, after.seconds_since(before));
+        self.add(named("rss"), Unit::Kib, after.kib());
+    }
+
     fn to_json(&self) -> Map<String, Value> {
         let entry = |figure: &Figure| (figure.key(), json!(figure.value));
         self.0.iter().map(entry).collect()
@@ -74,19 +89,19 @@ impl Figures {
 }
 
 impl Report {
-    pub(super) fn new(work: &str) -> Self {
+    pub(crate) fn new(work: &str) -> Self {
         Self {
             work: work.to_owned(),
             runs: Vec::new(),
         }
     }
 
-    pub(super) fn add(&mut self, server: Server, figures: Figures) {
+    pub(crate) fn add(&mut self, server: Server, figures: Figures) {
         self.runs.push((server, figures));
     }
 
     /// Prints the report to stdout.
-    pub(super) fn print(&self, output: Format) {
+    pub(crate) fn print(&self, output: Format) {
         match output {
             Format::Table => println!("{}", self.table()),
             Format::Json => println!("{:#}", self.to_json()),
@@ -203,13 +218,10 @@ impl Report {
 impl Figure {
     /// Returns the name in JSON, with the unit.
     fn key(&self) -> String {
-        let name = self
-            .name
-            .replace("*/*", "all")
-            .replace(['/', ' ', '-'], "_");
+        let name = self.name.replace(['/', ' ', '-'], "_");
         let name = name.replace(['.', ',', '\''], "");
         match self.unit {
-            Unit::Count | Unit::Ratio => name,
+            Unit::Count => name,
             Unit::Bytes => format!("{name}_bytes"),
             Unit::Kib => format!("{name}_kib"),
             Unit::Seconds => format!("{name}_seconds"),
@@ -232,13 +244,12 @@ impl fmt::Display for Figure {
             Unit::Seconds => write!(f, "{value:.3} s"),
             Unit::Micros => write!(f, "{value:.1} us"),
             Unit::PerSecond => write!(f, "{value:.0} /s"),
-            Unit::Ratio => write!(f, "{value:.2}"),
         }
     }
 }
 
 /// Returns the middle of the values, or the mean of the two in the middle.
-pub(super) fn median(values: &mut [f64]) -> Option<f64> {
+pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;
     let upper = *values.get(middle)?;
@@ -266,7 +277,7 @@ fn ratio(ours: &Figure, theirs: &Figure) -> Option<f64> {
 fn varies(unit: Unit) -> bool {
     matches!(
         unit,
-        Unit::Kib | Unit::Seconds | Unit::Micros | Unit::PerSecond | Unit::Ratio
+        Unit::Kib | Unit::Seconds | Unit::Micros | Unit::PerSecond
     )
 }
 
@@ -307,25 +318,6 @@ mod tests {
             "{table}"
         );
         assert!(table.contains("0.25 x"), "{table}");
-    }
-
-    #[test]
-    fn a_single_run_is_its_own_median() {
-        let mut report = Report::new("idle");
-        report.add(Server::RELAY, figures(1.0, None));
-        assert!(!report.table().to_string().contains("median"));
-        report.add(Server::RELAY, figures(3.0, None));
-        let table = report.table().to_string();
-        assert!(table.contains("reveille 2") && table.contains("reveille median"));
-        assert_eq!(report.to_json()["median"]["reveille"]["wall_seconds"], 2.0);
-    }
-
-    #[test]
-    fn without_a_peer_there_is_no_ratio() {
-        let mut report = Report::new("idle");
-        report.add(Server::RELAY, figures(1.0, None));
-        assert_eq!(report.to_json()["ratio"], json!({}));
-        assert!(!report.table().to_string().contains("ratio"));
     }
 
     #[test]

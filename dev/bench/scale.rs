@@ -1,132 +1,233 @@
 //! Very many queues, patterns and subscriptions: measures the memory of each, and the latency of
-//! one queue's notifications while a `*/*` subscriber connects, runs and leaves.
+//! one queue's notifications alone, while a `*/*` subscriber is caught up on every queue, and while
+//! this subscriber is woken.
 //!
-//! The relay, the many subscriptions and the `*/*` subscription are separate processes. This
-//! process has the publishers and the one subscriber whose latencies are measured. All sums must be
-//! exact.
+//! The relay and the subscriptions are separate processes. This process has the publishers and the
+//! one subscriber whose latencies are measured. All sums must be exact.
 
-mod latency_probe;
-mod names;
-mod pages;
-mod phases;
-mod reconnect;
-mod setup;
-pub(super) mod subscriptions;
-pub(super) mod wildcard;
-mod wildcard_phases;
+mod probe;
+mod subscriptions;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use reveille::{Client, ClientConfig, Publisher, PublisherOptions};
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use reveille::{
+    Client, ClientConfig, Notification, Publisher, PublisherOptions, QueueAddress, Selector,
+    duration,
+};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
-use self::phases::Phases;
-use super::{
-    args::ScaleArgs,
-    broker::{Broker, sentinel},
-    progress::Progress,
-    report::{Figures, Unit},
+pub(crate) use self::subscriptions::{SubscriptionsArgs, run as run_subscriptions};
+use self::{
+    probe::Probe,
+    subscriptions::{ALL, CaughtUp, EXACT, PATTERNS, SUMS, Sums},
 };
-use crate::child::Child;
+use crate::{
+    Benchmark,
+    broker::Broker,
+    child::Child,
+    report::{Figures, Unit},
+    server::Server,
+    step,
+    subscriber_process::READY,
+};
 
-/// The first word of a child's progress line.
-const AT: &str = "at";
-/// The command on which a child prints its sums.
-const SUMS: &str = "sums";
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille-bench scale --queues 1000000 --runs 1")]
+pub(crate) struct ScaleArgs {
+    /// Number of queues that the relay has in memory. A tenth of them has an exact subscription, and
+    /// there are a hundredth as many subscriptions to patterns; 100 of them share a connection.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..=9_000_000))]
+    queues: u32,
+    /// Duration of the phases `quiet` and `woken`.
+    #[arg(long, default_value = "5s", value_parser = duration::parse)]
+    hold: Duration,
+    /// Interval of the notifications of the measured queue; timers round it up to the next
+    /// millisecond.
+    #[arg(long, default_value = "2ms", value_parser = duration::parse)]
+    pause: Duration,
+}
+
+/// One run.
+struct Run<'a> {
+    args: &'a ScaleArgs,
+    broker: Broker,
+    publisher: Publisher,
+    subscriptions: Child,
+    figures: Figures,
+}
+
 /// Events of one request, the maximum, and requests in flight.
 const BATCH: usize = 1_024;
 const PIPELINE: usize = 16;
-/// Room for queues beyond `--queues` and a tenth more: the measured queue and the new ones.
-const SPARE: usize = 2_000;
+/// Queues of one request that wakes the `*/*` subscriber, and the pause between two requests.
+const RANDOM: usize = 64;
+const PAUSE: Duration = Duration::from_millis(20);
 /// Time-out of a request: long, because the answer time of a busy relay is measured.
 const TIMEOUT: Duration = Duration::from_secs(600);
 /// A notification that was not delivered within this time is lost.
 const LOSS_TIMEOUT: Duration = Duration::from_secs(120);
-/// How often the sums of a child are read.
+/// How often the sums of the subscriptions are read.
 const SUMS_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Runs the benchmark once.
-pub(super) async fn once(args: &ScaleArgs, progress: &Progress) -> Result<Figures> {
-    let queues = usize::try_from(args.queues)?;
-    let max_queues = queues + queues / 10 + SPARE;
-    let mut relay = vec![
-        format!("--max-queues={max_queues}"),
-        "--measure-polls".to_owned(),
-    ];
-    relay.extend(args.sentinel.map(sentinel));
-    let broker = Broker::relay(&relay).await?;
-    let publisher = publisher(&broker.target)?;
-    let mut figures = Figures::of_counts(&[
-        ("queues", args.queues.into()),
-        ("patterns", args.patterns.into()),
-        ("subscriptions", args.subscriptions.into()),
-    ]);
-    progress.step(&format!("notifying {} queues", args.queues));
-    setup::notify_queues(args, &broker, &publisher, &mut figures).await?;
-    let mut subscriptions =
-        setup::open_subscriptions(args, &broker, progress, &mut figures).await?;
-
-    let mut phases = Phases::start(&broker, args.pause, progress, figures).await?;
-    let hold = args.hold;
-    phases.run("quiet", idle(hold)).await?;
-    wildcard_phases::run(args, &broker, &publisher, &mut subscriptions, &mut phases).await?;
-    let lists = pages::measure(&broker.target, args.queues);
-    let pages = phases.run("pages", lists).await?;
-    let resuming = reconnect::measure(&broker.target, args.queues);
-    let reconnect = phases.run("reconnect", resuming).await?;
-    let mut figures = phases.finish();
-    pages.add(&mut figures);
-    reconnect.add(&mut figures);
-
-    subscriptions.stop().await;
-    let usage = broker.usage();
-    let cpu = usage.cpu.map(|cpu| cpu.as_secs_f64());
-    figures.add("cpu", Unit::Seconds, cpu);
-    figures.add("rss", Unit::Kib, usage.kib());
-    broker.stop().await;
-    Ok(figures)
+impl Benchmark for ScaleArgs {
+    async fn run(&self, _: Server) -> Result<Figures> {
+        // The measured queue, and room for the growth of tables.
+        let max_queues = self.queues + self.queues / 10 + 1_000;
+        let args = [
+            format!("--max-queues={max_queues}"),
+            "--measure-polls".to_owned(),
+        ];
+        let broker = Broker::relay(&args).await?;
+        let target = format!("--target={}", broker.target);
+        let mut run = Run {
+            args: self,
+            publisher: publisher(&broker.target)?,
+            subscriptions: Child::start("subscriptions", &[target], [])?,
+            broker,
+            figures: Figures::default(),
+        };
+        run.figures.count("queues", self.queues.into());
+        run.notify_queues().await?;
+        let (patterns, exact) = (self.queues / 100, self.queues / 10);
+        run.subscribe(PATTERNS, patterns).await?;
+        run.subscribe(EXACT, exact).await?;
+        run.measure(exact).await?;
+        run.subscriptions.stop().await;
+        let metrics = run.broker.metrics().await?.context("a relay has metrics")?;
+        let longest = metrics.value("reveille_longest_poll_microseconds");
+        let longest = longest.map(|micros| micros as f64);
+        run.figures.add("longest poll", Unit::Micros, longest);
+        let rss = run.broker.usage().kib();
+        run.figures.add("rss", Unit::Kib, rss);
+        run.broker.stop().await;
+        Ok(run.figures)
+    }
 }
 
-async fn idle(hold: Duration) -> Result<()> {
-    sleep(hold).await;
-    Ok(())
-}
+impl Run<'_> {
+    /// Notifies each queue once, so that the relay has all of them in memory.
+    async fn notify_queues(&mut self) -> Result<()> {
+        let count = self.args.queues;
+        step(format_args!("notifying {count} queues"));
+        let before = self.broker.usage().kib();
+        let publisher = &self.publisher;
+        let numbers: Vec<u32> = (0..count).collect();
+        let request = async |numbers: &[u32]| {
+            let notification = |number: &u32| Ok(Notification::new(queue(*number)?));
+            let notifications = numbers.iter().map(notification).collect::<Result<_>>()?;
+            publisher.notify_all(notifications).await?;
+            anyhow::Ok(())
+        };
+        stream::iter(numbers.chunks(BATCH))
+            .map(request)
+            .buffer_unordered(PIPELINE)
+            .try_collect::<()>()
+            .await?;
+        self.add_growth("queue", before, count);
+        Ok(())
+    }
 
-/// Waits for a child's answer, and shows its progress.
-async fn answer(child: &mut Child, progress: &Progress, step: &str) -> Result<String> {
-    loop {
-        let line = child.line().await?;
-        match line.split_once(' ') {
-            Some((AT, count)) => progress.tick(&format!("{step}: {count}")),
-            _ => return Ok(line),
+    /// Opens subscriptions of one kind.
+    async fn subscribe(&mut self, kind: &'static str, count: u32) -> Result<()> {
+        step(format_args!("opening {count} subscriptions ({kind})"));
+        let (before, began) = (self.broker.usage().kib(), Instant::now());
+        self.subscriptions.send(&format!("{kind} {count}")).await?;
+        self.subscriptions.expect(READY).await?;
+        let wall = began.elapsed().as_secs_f64();
+        self.figures
+            .count(format!("{kind} subscriptions"), count.into());
+        self.figures
+            .add(format!("{kind} opened"), Unit::Seconds, wall);
+        self.add_growth(kind, before, count);
+        Ok(())
+    }
+
+    /// Adds the growth of the relay's memory for each of `count` items.
+    fn add_growth(&mut self, name: &str, before: Option<f64>, count: u32) {
+        let after = self.broker.usage().kib();
+        let each = after
+            .zip(before)
+            .map(|(after, before)| (after - before) / f64::from(count));
+        self.figures.add(format!("rss/{name}"), Unit::Kib, each);
+    }
+
+    async fn measure(&mut self, exact: u32) -> Result<()> {
+        let ScaleArgs {
+            queues,
+            hold,
+            pause,
+        } = *self.args;
+        let mut probe = Probe::start(&self.broker.target, pause).await?;
+        step("quiet");
+        let quiet = async {
+            sleep(hold).await;
+            Ok(())
+        };
+        let ((), sample) = probe.during(quiet).await?;
+        sample.add("quiet", &mut self.figures);
+
+        step("a subscriber of all queues");
+        let before = self.broker.usage().kib();
+        let order = format!("{ALL} {queues}");
+        let subscribed = ask(&mut self.subscriptions, &order);
+        let (caught, sample): (CaughtUp, _) = probe.during(subscribed).await?;
+        let seconds = caught.seconds;
+        self.figures.add("all caught up", Unit::Seconds, seconds);
+        self.add_growth("queue of all", before, queues);
+        sample.add("catching up", &mut self.figures);
+
+        step("it is woken");
+        let random = notify_random(self.args, &self.publisher, exact);
+        let (sent, sample) = probe.during(random).await?;
+        sample.add("woken", &mut self.figures);
+        self.check_sums(sent).await
+    }
+
+    /// Waits until the subscriptions have got what was sent, and checks that they got no more.
+    async fn check_sums(&mut self, sent: Sums) -> Result<()> {
+        let deadline = Instant::now() + LOSS_TIMEOUT;
+        loop {
+            let got: Sums = ask(&mut self.subscriptions, SUMS).await?;
+            let is_complete = got.exact >= sent.exact && got.all >= sent.all;
+            if is_complete || Instant::now() > deadline {
+                ensure!(
+                    got == sent,
+                    "the sums are wrong: {sent:?} was sent, and {got:?} was delivered"
+                );
+                return Ok(());
+            }
+            sleep(SUMS_INTERVAL).await;
         }
     }
 }
 
-/// Reads a child's sums until they are large enough, for at most [`LOSS_TIMEOUT`].
-async fn read_sums<T: DeserializeOwned>(
-    child: &mut Child,
-    enough: impl Fn(&T) -> bool,
-) -> Result<T> {
-    let deadline = Instant::now() + LOSS_TIMEOUT;
-    loop {
-        child.send(SUMS).await?;
-        let line = child.line().await?;
-        let sums = serde_json::from_str(&line).context(line)?;
-        if enough(&sums) || Instant::now() > deadline {
-            return Ok(sums);
-        }
-        sleep(SUMS_INTERVAL).await;
-    }
+/// Sends an order, and returns the answer.
+async fn ask<T: DeserializeOwned>(child: &mut Child, order: &str) -> Result<T> {
+    child.send(order).await?;
+    let line = child.line().await?;
+    serde_json::from_str(&line).context(line)
 }
 
-/// Returns the growth of the relay's memory for each of `count` items, in KiB; `None` if the system
-/// does not report it.
-fn grown(broker: &Broker, before: Option<u64>, count: u32) -> Option<f64> {
-    let (after, before) = broker.usage().rss_kib.zip(before)?;
-    Some((after as f64 - before as f64) / f64::from(count.max(1)))
+/// Notifies random queues for a while. The first `exact` queues have an exact subscription.
+async fn notify_random(args: &ScaleArgs, publisher: &Publisher, exact: u32) -> Result<Sums> {
+    let ends = Instant::now() + args.hold;
+    let mut sent = Sums::default();
+    while Instant::now() < ends {
+        let mut notifications = Vec::with_capacity(RANDOM);
+        for _ in 0..RANDOM {
+            let number = fastrand::u32(0..args.queues);
+            notifications.push(Notification::new(queue(number)?));
+            sent.all += 1;
+            sent.exact += u64::from(number < exact);
+        }
+        publisher.notify_all(notifications).await?;
+        sleep(PAUSE).await;
+    }
+    Ok(sent)
 }
 
 /// Returns a client with a long time-out, so that it waits for a busy relay instead of retrying.
@@ -149,31 +250,12 @@ fn publisher(target: &str) -> Result<Publisher> {
     }))
 }
 
-#[cfg(test)]
-mod tests {
-    use std::net::SocketAddr;
+/// Returns a queue by its number.
+fn queue(number: u32) -> Result<QueueAddress> {
+    Ok(QueueAddress::new("bench", &format!("q{number:07}"))?)
+}
 
-    use reveille::{Node, NodeConfig, Notification, QueueAddress};
-
-    use super::*;
-
-    /// Starts a relay in this process.
-    pub(super) async fn node() -> Node {
-        let config = NodeConfig {
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            admin_listen: None,
-            ..NodeConfig::default()
-        };
-        Node::start(config).await.expect("started")
-    }
-
-    /// Notifies each queue once.
-    pub(super) async fn notify(node: &Node, queues: &[QueueAddress]) {
-        let publisher = publisher(&node.url()).expect("a URL");
-        for chunk in queues.chunks(BATCH) {
-            let notifications = chunk.iter().cloned().map(Notification::new).collect();
-            let accepted = publisher.notify_all(notifications).await;
-            assert_eq!(accepted.expect("acknowledged").len(), chunk.len());
-        }
-    }
+/// Returns the number of a queue; `None` for other names.
+fn queue_number(queue: &Selector) -> Option<u32> {
+    queue.queue_name().strip_prefix('q')?.parse().ok()
 }

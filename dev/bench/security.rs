@@ -22,17 +22,15 @@ use reveille::{
     auth::{NewToken, Principal, TokenFile},
 };
 use serde_json::json;
+use tempfile::TempDir;
 
-use super::{
-    args::{CredentialKind, Protection},
-    directory::Directory,
-};
+use crate::server::Protection;
 
 /// The protection of one relay: its files, and what its clients need. The files are deleted on
 /// drop. The default is plain text without credentials.
 #[derive(Default)]
-pub(super) struct Security {
-    directory: Option<Directory>,
+pub(crate) struct Security {
+    directory: Option<TempDir>,
     tls: Option<TlsFiles>,
     access: Option<Access>,
 }
@@ -80,27 +78,27 @@ subscribed_queues = 0
 
 impl Security {
     /// Creates the files of this protection.
-    pub(super) fn create(protection: Protection) -> Result<Self> {
+    pub(crate) fn create(protection: Protection) -> Result<Self> {
         if protection == Protection::None {
             return Ok(Self::default());
         }
-        let directory = Directory::new()?;
+        let directory = TempDir::new()?;
         let path = directory.path();
         let tls = protection.has_tls().then(|| TlsFiles::create(path));
-        let access = protection.credential();
-        let access = access.map(|kind| match kind {
-            CredentialKind::Token => Access::with_token(path),
-            CredentialKind::Jwt => Access::with_jwt(path),
-        });
+        let access = match protection {
+            Protection::None | Protection::Tls => None,
+            Protection::Token | Protection::TlsToken => Some(Access::with_token(path)?),
+            Protection::Jwt => Some(Access::with_jwt(path)?),
+        };
         Ok(Self {
             tls: tls.transpose()?,
-            access: access.transpose()?,
+            access,
             directory: Some(directory),
         })
     }
 
     /// Returns the arguments of the relay's process.
-    pub(super) fn relay_args(&self) -> Vec<String> {
+    pub(crate) fn relay_args(&self) -> Vec<String> {
         let mut args = Vec::new();
         let mut add = |name: &str, path: &Path| args.push(format!("--{name}={}", path.display()));
         if let Some(tls) = &self.tls {
@@ -114,17 +112,17 @@ impl Security {
     }
 
     /// Returns the file of the authority that clients trust.
-    pub(super) fn ca(&self) -> Option<&Path> {
+    fn ca(&self) -> Option<&Path> {
         self.tls.as_ref().map(|tls| &*tls.ca)
     }
 
     /// Returns the token or the JWT that clients show.
-    pub(super) fn credential(&self) -> Option<&str> {
+    pub(crate) fn credential(&self) -> Option<&str> {
         self.access.as_ref().map(|access| &*access.credential)
     }
 
     /// Returns the configuration of a client in this process.
-    pub(super) fn client_config(&self) -> ClientConfig {
+    pub(crate) fn client_config(&self) -> ClientConfig {
         ClientConfig {
             tls: ClientTls {
                 ca: self.ca().map(Path::to_owned),
@@ -137,7 +135,7 @@ impl Security {
 
     /// Returns the variables of a process with clients. An empty variable is not set, so that none
     /// is inherited.
-    pub(super) fn environment(&self) -> [(&'static str, OsString); 5] {
+    pub(crate) fn environment(&self) -> [(&'static str, OsString); 5] {
         [
             ("REVEILLE_CA", self.ca().map(Into::into).unwrap_or_default()),
             ("REVEILLE_CERT", OsString::new()),
@@ -231,90 +229,4 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
     let path = directory.join(name);
     std::fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))?;
     Ok(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-    use reveille::{Client, ErrorKind, Node, Notification, PublisherOptions, QueueAddress};
-
-    use super::{
-        super::{
-            args::{Cli, Helper, RelayArgs, Verb},
-            broker::node_config,
-            unary::UnarySender,
-        },
-        *,
-    };
-
-    fn relay_args(security: &Security) -> RelayArgs {
-        let mut typed = vec!["reveille-bench".to_owned(), "relay".to_owned()];
-        typed.extend(security.relay_args());
-        match Cli::try_parse_from(typed).expect("parsed").verb {
-            Verb::Helper(Helper::Relay(args)) => args,
-            other => panic!("not a relay: {other:?}"),
-        }
-    }
-
-    fn queue() -> QueueAddress {
-        "bench/orders".parse().expect("an address")
-    }
-
-    async fn notify(node: &Node, config: ClientConfig) -> reveille::Result<()> {
-        let options = PublisherOptions {
-            deadline: Duration::from_secs(20),
-            ..PublisherOptions::default()
-        };
-        let client = Client::with_config(&node.url(), config)?;
-        let publisher = client.publisher_with(options);
-        publisher.notify(Notification::new(queue())).await.map(drop)
-    }
-
-    #[tokio::test]
-    async fn a_protected_relay_accepts_the_files_and_its_clients() {
-        for protection in Protection::ALL {
-            let security = Security::create(protection).expect("written");
-            let node = Node::start(node_config(&relay_args(&security)));
-            let node = node.await.unwrap_or_else(|e| panic!("{protection:?}: {e}"));
-            let has_tls = node.url().starts_with("https://");
-            assert_eq!(has_tls, protection.has_tls(), "{protection:?}");
-            notify(&node, security.client_config())
-                .await
-                .unwrap_or_else(|e| panic!("{protection:?}: {e}"));
-            let unary = UnarySender::open(&node.url(), &security, &queue()).await;
-            let unary = unary.unwrap_or_else(|e| panic!("{protection:?}: {e}"));
-            unary.requests(20, 8).await.expect("accepted");
-
-            let anonymous = ClientConfig {
-                credential: Credential::default(),
-                ..security.client_config()
-            };
-            let refused = notify(&node, anonymous).await.err();
-            let expected = protection.credential().map(|_| ErrorKind::Denied);
-            assert_eq!(refused.map(|e| e.kind()), expected, "{protection:?}");
-        }
-    }
-
-    #[test]
-    fn the_variables_of_a_client_name_its_protection_and_nothing_inherited() {
-        let plain = Security::default().environment();
-        assert!(plain.iter().all(|(_, value)| value.is_empty()), "{plain:?}");
-        let security = Security::create(Protection::TlsToken).expect("written");
-        let set = security.environment();
-        let set: Vec<_> = set.iter().filter(|(_, value)| !value.is_empty()).collect();
-        let token = security.credential().expect("one");
-        let ca = security.ca().expect("one");
-        assert_eq!(*set[0], ("REVEILLE_CA", ca.into()));
-        assert_eq!(*set[1], ("REVEILLE_TOKEN", token.into()));
-        assert_eq!(set.len(), 2);
-    }
-
-    #[test]
-    fn the_files_are_deleted_with_the_relay() {
-        let security = Security::create(Protection::Jwt).expect("written");
-        let directory = security.directory.as_ref().expect("one").path().to_owned();
-        assert!(directory.join("auth.toml").is_file());
-        drop(security);
-        assert!(!directory.exists());
-    }
 }

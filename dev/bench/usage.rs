@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// A process's processor time and memory; `None` if the system does not report them.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Usage {
+pub(crate) struct Usage {
     /// User and system time of all threads, in steps of 10 ms.
-    pub(super) cpu: Option<Duration>,
+    pub(crate) cpu: Option<Duration>,
     /// The resident set.
-    pub(super) rss_kib: Option<u64>,
+    pub(crate) rss_kib: Option<u64>,
 }
 
 /// The kernel's unit of processor time in `/proc`, `USER_HZ`: 100 a second on every architecture
@@ -17,12 +17,12 @@ const TICK: Duration = Duration::from_millis(10);
 
 impl Usage {
     /// Reads the usage of this process.
-    pub(super) fn own() -> Self {
+    pub(crate) fn own() -> Self {
         Self::of(Some(std::process::id()))
     }
 
     /// Reads the usage of process `pid`.
-    pub(super) fn of(pid: Option<u32>) -> Self {
+    pub(crate) fn of(pid: Option<u32>) -> Self {
         let Some(pid) = pid else {
             return Self::default();
         };
@@ -34,7 +34,7 @@ impl Usage {
     }
 
     /// Returns the sum of both processes; a value that one of them does not have is `None`.
-    pub(super) fn plus(self, other: Self) -> Self {
+    pub(crate) fn plus(self, other: Self) -> Self {
         let rss = self.rss_kib.zip(other.rss_kib);
         Self {
             cpu: self.cpu.zip(other.cpu).map(|(one, two)| one + two),
@@ -43,12 +43,12 @@ impl Usage {
     }
 
     /// Returns the processor time used since `before`, in seconds.
-    pub(super) fn seconds_since(&self, before: &Self) -> Option<f64> {
+    pub(crate) fn seconds_since(&self, before: &Self) -> Option<f64> {
         Some(self.cpu?.saturating_sub(before.cpu?).as_secs_f64())
     }
 
     /// Returns the resident set in KiB.
-    pub(super) fn kib(&self) -> Option<f64> {
+    pub(crate) fn kib(&self) -> Option<f64> {
         self.rss_kib.map(|kib| kib as f64)
     }
 }

@@ -1,30 +1,22 @@
-//! The servers of one run: one relay, nats-server alone, or a cluster with its nats-server.
+//! The processes of one run: one relay, nats-server alone, or a cluster with its nats-server; their
+//! subscribers, and a publisher at the first one.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
+use reveille::QueueAddress;
+use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::{
-    super::{Server, broker::Broker, directory::Directory, metrics::Metrics, usage::Usage},
-    RELAYS,
-    link::Link,
+use crate::{
+    broker::Broker,
+    report::Figures,
+    sender::Sender,
+    server::Server,
+    step,
+    subscriber_process::{SubscriberProcess, SubscriberSpec},
+    usage::Usage,
 };
-
-/// How the servers are started.
-#[derive(Debug, Clone)]
-pub(super) struct Options {
-    /// The program nats-server.
-    pub(super) nats: PathBuf,
-    /// Delay of the link to the nats-server of [`Server::FarCluster`], each way.
-    pub(super) delay: Duration,
-    /// Count the bytes between relays and nats-server.
-    pub(super) counts_bytes: bool,
-    /// The store of the flags; `None` for a new file.
-    pub(super) store: Option<String>,
-    /// Further arguments of the relays.
-    pub(super) relay_args: Vec<String>,
-}
 
 /// The running servers.
 #[derive(Debug)]
@@ -33,94 +25,75 @@ pub(super) struct Deployment {
     pub(super) servers: Vec<Broker>,
     /// The nats-server of a cluster.
     broker: Option<Broker>,
-    link: Option<Link>,
     /// The file of the flags.
-    _directory: Directory,
+    _directory: TempDir,
 }
 
-/// Processor time and memory of the servers of clients, and of the cluster's nats-server.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct DeploymentUsage {
-    pub(super) servers: Usage,
-    pub(super) broker: Usage,
+/// The subscribers' processes, and a publisher.
+pub(super) struct Traffic {
+    pub(super) processes: Vec<SubscriberProcess>,
+    pub(super) sender: Sender,
+}
+
+/// Measurements of one round.
+pub(super) struct Round {
+    /// Time in seconds until the last subscriber had all.
+    pub(super) wall: f64,
+    pub(super) wakeups: u64,
 }
 
 /// Longest wait until the relays have found each other.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-impl Options {
-    pub(super) fn new(nats: PathBuf) -> Self {
-        Self {
-            nats,
-            delay: Duration::ZERO,
-            counts_bytes: false,
-            store: None,
-            relay_args: Vec::new(),
-        }
-    }
-}
-
 impl Deployment {
     /// Starts the servers, and waits until the relays of a cluster have found each other.
-    pub(super) async fn start(server: Server, options: &Options) -> Result<Self> {
-        let directory = Directory::new()?;
-        let file = || format!("sqlite:{}", directory.path().join("flags.db").display());
-        let store = options.store.clone().unwrap_or_else(file);
-        let mut args = options.relay_args.clone();
-        args.push(format!("--store={store}"));
-        let (mut servers, mut broker, mut link) = (Vec::new(), None, None);
-        match server {
-            Server::Nats => servers.push(Broker::nats(&options.nats, 0).await?),
-            Server::Relay(_) => servers.push(Broker::relay(&args).await?),
-            Server::Cluster | Server::FarCluster | Server::ClusterOfOne => {
-                let nats = Broker::nats(&options.nats, 0).await?;
-                let mut target = nats.target.clone();
-                let is_far = server == Server::FarCluster;
-                if is_far || options.counts_bytes {
-                    let delay = if is_far {
-                        options.delay
-                    } else {
-                        Duration::ZERO
-                    };
-                    target = link.insert(Link::start(target, delay).await?).address();
+    pub(super) async fn start(server: Server) -> Result<Self> {
+        step("starting the servers");
+        let directory = TempDir::new()?;
+        let mut deployment = Self {
+            servers: Vec::new(),
+            broker: None,
+            _directory: directory,
+        };
+        let Server::Cluster(relays) = server else {
+            deployment.servers.push(Broker::start(server).await?);
+            return Ok(deployment);
+        };
+        let nats = deployment.broker.insert(Broker::start(Server::Nats).await?);
+        let store = deployment._directory.path().join("flags.db");
+        for number in 1..=relays {
+            let args = [
+                format!("--cluster=nats://{}", nats.target),
+                format!("--store=sqlite:{}", store.display()),
+                format!("--relay-id=relay-{number}"),
+            ];
+            deployment.servers.push(Broker::relay(&args).await?);
+        }
+        deployment.found_each_other().await?;
+        Ok(deployment)
+    }
+
+    /// Waits until each relay sees all others, and is not degraded.
+    async fn found_each_other(&self) -> Result<()> {
+        let (others, began) = (self.servers.len() as u64 - 1, Instant::now());
+        for relay in &self.servers {
+            loop {
+                let metrics = relay.metrics().await?.context("a relay has metrics")?;
+                let value = |name| metrics.value(name).context("no metrics of a cluster");
+                if value("reveille_cluster_relays")? >= others
+                    && value("reveille_cluster_degraded")? == 0
+                {
+                    break;
                 }
-                broker = Some(nats);
-                args.push(format!("--cluster=nats://{target}"));
-                let relays = match server {
-                    Server::ClusterOfOne => 1,
-                    _ => RELAYS,
-                };
-                for number in 1..=relays {
-                    let id = format!("--relay-id=relay-{number}");
-                    servers.push(Broker::relay(&[&args[..], &[id]].concat()).await?);
-                }
-                found_each_other(&servers).await?;
-            }
-            Server::RawNats | Server::Redis | Server::Rabbitmq => {
-                bail!("{server} is no side of this benchmark")
+                let target = &relay.target;
+                ensure!(
+                    began.elapsed() < START_TIMEOUT,
+                    "the relay at {target} does not find the others"
+                );
+                sleep(Duration::from_millis(20)).await;
             }
         }
-        Ok(Self {
-            servers,
-            broker,
-            link,
-            _directory: directory,
-        })
-    }
-
-    /// Returns the server of publishers.
-    pub(super) fn first(&self) -> &Broker {
-        &self.servers[0]
-    }
-
-    /// Returns another server than that of publishers, if there is one.
-    pub(super) fn other(&self) -> &Broker {
-        self.servers.get(1).unwrap_or(&self.servers[0])
-    }
-
-    /// Returns the bytes between relays and nats-server; `None` if they are not counted.
-    pub(super) fn link_bytes(&self) -> Option<u64> {
-        self.link.as_ref().map(Link::bytes)
+        Ok(())
     }
 
     /// Returns the sum of a metric of all relays; `None` if a server has no such metric.
@@ -134,47 +107,68 @@ impl Deployment {
         Ok(sum)
     }
 
-    /// Returns the servers' usage so far.
-    pub(super) fn usage(&self) -> DeploymentUsage {
+    /// Returns the usage so far of the servers of clients, and of the cluster's nats-server.
+    pub(super) fn usage(&self) -> [Usage; 2] {
         let servers = self.servers.iter().map(Broker::usage);
-        DeploymentUsage {
-            servers: servers.reduce(Usage::plus).unwrap_or_default(),
-            broker: self.broker.as_ref().map(Broker::usage).unwrap_or_default(),
-        }
+        let servers = servers.reduce(Usage::plus).unwrap_or_default();
+        [
+            servers,
+            self.broker.as_ref().map(Broker::usage).unwrap_or_default(),
+        ]
     }
 
-    /// Ends all servers.
-    pub(super) async fn stop(self) {
+    /// Adds the usage since `before`, and ends all processes.
+    pub(super) async fn stop(self, traffic: Traffic, figures: &mut Figures, before: &[Usage; 2]) {
+        let after = self.usage();
+        figures.usage("servers'", &before[0], &after[0]);
+        figures.usage("broker's", &before[1], &after[1]);
+        for process in traffic.processes {
+            process.stop().await;
+        }
         for server in self.servers.into_iter().chain(self.broker) {
             server.stop().await;
         }
     }
 }
 
-/// Waits until each relay sees all others, and is not degraded.
-///
-/// It reads the metrics and not `/readyz`, which also reads the store.
-pub(super) async fn found_each_other(relays: &[Broker]) -> Result<()> {
-    let others = relays.len() as u64 - 1;
-    let began = Instant::now();
-    for relay in relays {
-        // On a busy machine a single read may fail.
-        while !has_found(relay, others).await.unwrap_or_default() {
-            ensure!(
-                began.elapsed() < START_TIMEOUT,
-                "the relay at {} does not find the others",
-                relay.target
-            );
-            sleep(Duration::from_millis(20)).await;
+impl Traffic {
+    /// Connects this number of subscribers to each server, then a publisher to the first one.
+    pub(super) async fn start(
+        deployment: &Deployment,
+        subscribers: &[u64],
+        queue: &QueueAddress,
+        (batch, pending): (u16, u64),
+        timed: bool,
+    ) -> Result<Self> {
+        let queues = std::slice::from_ref(queue);
+        let mut processes = Vec::new();
+        for (server, count) in deployment.servers.iter().zip(subscribers) {
+            if *count > 0 {
+                let spec = SubscriberSpec::of(queues, *count, timed);
+                processes.push(SubscriberProcess::start(server, &spec).await?);
+            }
         }
+        let sender = Sender::open(&deployment.servers[0], queues, batch.into(), pending).await?;
+        Ok(Self { processes, sender })
     }
-    Ok(())
-}
 
-async fn has_found(relay: &Broker, others: u64) -> Result<bool> {
-    let metrics = Metrics::read(relay.admin()?).await?;
-    let value = |name| metrics.value(name).context("no metrics of a cluster");
-    // The former life of a relay that was killed counts until it is missing.
-    let found = value("reveille_cluster_relays")? >= others;
-    Ok(found && value("reveille_cluster_degraded")? == 0)
+    /// Makes each subscriber expect `notifications` more, publishes them with `publish`, and waits
+    /// until all subscribers have them.
+    pub(super) async fn round(
+        &mut self,
+        notifications: u64,
+        publish: impl AsyncFnOnce(&mut Sender) -> Result<SystemTime>,
+    ) -> Result<Round> {
+        for process in &mut self.processes {
+            process.expect(1, notifications).await?;
+        }
+        let began = publish(&mut self.sender).await?;
+        let (mut wall, mut wakeups) = (0_f64, 0);
+        for process in &mut self.processes {
+            let delivered = process.delivered(notifications).await?;
+            wall = wall.max(delivered.seconds_since(began));
+            wakeups += delivered.wakeups;
+        }
+        Ok(Round { wall, wakeups })
+    }
 }

@@ -1,93 +1,96 @@
 //! Acknowledged notifications: one at a time, then pipelined on a stream, then at a fixed rate.
 //!
-//! A relay of a cluster acknowledges when the broker has returned its frame. With a far broker one
-//! frame is in flight for two delays, and the notifications of that time share the next frame.
+//! A relay of a cluster acknowledges when the broker has returned its frame.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
+use clap::Args;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use hdrhistogram::Histogram;
-use reveille::{Notification, Publisher, PublisherOptions, QueueAddress};
+use reveille::{Notification, Publisher, PublisherOptions, QueueAddress, duration};
 use tokio::{
     task::JoinSet,
     time::{Instant, MissedTickBehavior},
 };
 
-use super::{
-    super::{
-        Server,
-        args::ClusterNotifyArgs,
-        broker::Broker,
-        progress::Progress,
-        report::{Figures, Unit},
-        sender::Sender,
-        single_queue::{SINGLE, queue},
-        usage::Usage,
-    },
-    deployment::{Deployment, Options},
-    traffic::{self, Traffic},
+use super::deployment::{Deployment, Traffic};
+use crate::{
+    latencies::Latencies,
+    positive,
+    report::{Figures, Unit},
+    sender::Sender,
+    server::Server,
+    single_queue::{SINGLE, queue},
+    step,
 };
 
-/// Latencies in nanoseconds, which many tasks record.
-type SharedHistogram = Arc<Mutex<Histogram<u64>>>;
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille-bench cluster notify --runs 5")]
+pub(super) struct NotifyArgs {
+    /// Number of notifications that are acknowledged one at a time.
+    #[arg(long, default_value_t = 2_000, value_parser = positive())]
+    notifications: u64,
+    /// Number of notifications on the stream, sent as fast as they are acknowledged.
+    #[arg(long, default_value_t = 200_000, value_parser = positive())]
+    streamed: u64,
+    /// Number of requests in flight on the stream, each with one notification. A relay of a cluster
+    /// lets 2,048 answers wait.
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    in_flight: u16,
+    /// Number of notifications a second that are sent without waiting for acknowledgements.
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: u32,
+    /// How long they are sent.
+    #[arg(long, default_value = "5s", value_parser = duration::parse)]
+    hold: Duration,
+    /// Number of queues that they are for, in turn.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    queues: u16,
+}
 
 /// Notifications before those that are measured.
 const WARM_UP: u64 = 100;
 
 /// Runs the benchmark once on one side.
-pub(super) async fn once(
-    args: &ClusterNotifyArgs,
-    server: Server,
-    options: Options,
-    progress: &Progress,
-) -> Result<Figures> {
-    progress.step("starting the servers");
-    let options = Options {
-        delay: args.delay,
-        ..options
-    };
-    let deployment = Deployment::start(server, &options).await?;
-    let subscribers: Vec<_> = deployment.servers.iter().map(|relay| (relay, 1)).collect();
-    let mut traffic = Traffic::start(&deployment, &subscribers, &queue()?, SINGLE, false).await?;
+pub(super) async fn once(args: &NotifyArgs, server: Server) -> Result<Figures> {
+    let deployment = Deployment::start(server).await?;
+    let at = vec![1; deployment.servers.len()];
+    let mut traffic = Traffic::start(&deployment, &at, &queue()?, SINGLE, false).await?;
     one_by_one(&mut traffic, WARM_UP).await?;
-    let publisher = deployment
-        .first()
-        .client()?
-        .publisher_with(PublisherOptions {
-            conflate: false,
-            batch: 1,
-            pipeline: args.in_flight.into(),
-            ..PublisherOptions::default()
-        });
+    let options = PublisherOptions {
+        conflate: false,
+        batch: 1,
+        pipeline: args.in_flight.into(),
+        ..PublisherOptions::default()
+    };
+    let publisher = deployment.servers[0].client()?.publisher_with(options);
     let before = deployment.usage();
-    let mut figures = Figures::of_counts(&[("in flight", args.in_flight.into())]);
-    progress.step(&format!("{} notifications, one by one", args.notifications));
+    let mut figures = Figures::default();
+    figures.count("in flight", args.in_flight.into());
+    step(format_args!(
+        "{} notifications, one by one",
+        args.notifications
+    ));
     let took = one_by_one(&mut traffic, args.notifications).await?;
-    quantiles(&mut figures, "one by one", &took);
-    progress.step(&format!("{} notifications, streamed", args.streamed));
+    figures.latencies("one by one", &took.quantiles());
+    step(format_args!("{} notifications, streamed", args.streamed));
     let rate = streamed(&mut traffic, &publisher, args).await?;
     figures.add("streamed", Unit::PerSecond, rate);
-    progress.step(&format!("{} notifications a second", args.rate));
-    at_a_rate(&mut figures, args, &deployment, &publisher).await?;
-    traffic::usage(&mut figures, &deployment, &before);
-    traffic.stop().await;
-    deployment.stop().await;
+    step(format_args!("{} notifications a second", args.rate));
+    at_a_rate(&mut figures, args, &publisher).await?;
+    deployment.stop(traffic, &mut figures, &before).await;
     Ok(figures)
 }
 
 /// Publishes one notification after the acknowledgement of the former one.
-async fn one_by_one(traffic: &mut Traffic, count: u64) -> Result<Histogram<u64>> {
-    let mut took = Histogram::new(3)?;
+async fn one_by_one(traffic: &mut Traffic, count: u64) -> Result<Latencies> {
+    let mut took = Latencies::new();
     let publish = async |sender: &mut Sender| {
         let began = SystemTime::now();
         for _ in 0..count {
             let sent = Instant::now();
             sender.one().await?;
-            took.record(nanos(sent.elapsed()))?;
+            took.record(sent.elapsed());
         }
         Ok(began)
     };
@@ -96,11 +99,7 @@ async fn one_by_one(traffic: &mut Traffic, count: u64) -> Result<Histogram<u64>>
 }
 
 /// Publishes as fast as the notifications are acknowledged; returns their number in a second.
-async fn streamed(
-    traffic: &mut Traffic,
-    publisher: &Publisher,
-    args: &ClusterNotifyArgs,
-) -> Result<f64> {
+async fn streamed(traffic: &mut Traffic, publisher: &Publisher, args: &NotifyArgs) -> Result<f64> {
     let (count, queue) = (args.streamed, queue()?);
     let mut wall = Duration::ZERO;
     let publish = async |_: &mut Sender| {
@@ -119,111 +118,44 @@ async fn streamed(
 }
 
 /// Publishes at a fixed rate, without waiting for acknowledgements.
-async fn at_a_rate(
-    figures: &mut Figures,
-    args: &ClusterNotifyArgs,
-    deployment: &Deployment,
-    publisher: &Publisher,
-) -> Result<()> {
+async fn at_a_rate(figures: &mut Figures, args: &NotifyArgs, publisher: &Publisher) -> Result<()> {
     let address = |queue| QueueAddress::new("bench", &format!("r{queue:04}"));
     let queues: Vec<_> = (0..args.queues).map(address).collect::<Result<_, _>>()?;
-    let warm_up = Notification::new(queues[0].clone());
-    publisher.notify(warm_up).await?;
-    let sent = "reveille_cluster_frames_sent_total";
-    let frames = deployment.sum(sent).await?;
-    let receivers = Receivers::now(deployment).await?;
-    let took = SharedHistogram::new(Mutex::new(Histogram::new(3)?));
+    publisher
+        .notify(Notification::new(queues[0].clone()))
+        .await?;
     let began = Instant::now();
     let mut waiting = JoinSet::new();
     let mut ticks = tokio::time::interval(Duration::from_millis(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut turn = queues.iter().cycle();
+    let mut took = Latencies::new();
     let mut count = 0;
     while began.elapsed() < args.hold {
         ticks.tick().await;
-        let due = began.elapsed().as_secs_f64() * args.rate as f64;
-        while (count as f64) < due {
+        let due = began.elapsed().as_secs_f64() * f64::from(args.rate);
+        while f64::from(count) < due {
             let queue = turn.next().context("a queue")?.clone();
-            waiting.spawn(acknowledged(publisher.clone(), queue, Arc::clone(&took)));
+            waiting.spawn(acknowledged(publisher.clone(), queue));
             count += 1;
         }
-        while waiting.try_join_next().transpose()?.transpose()?.is_some() {}
+        while let Some(elapsed) = waiting.try_join_next() {
+            took.record(elapsed??);
+        }
     }
-    while let Some(done) = waiting.join_next().await {
-        done??;
+    while let Some(elapsed) = waiting.join_next().await {
+        took.record(elapsed??);
     }
-    let wall = began.elapsed().as_secs_f64();
-    receivers.add_costs(figures, deployment).await?;
-    let frames = deployment.sum(sent).await?.zip(frames);
-    let frames = frames.map(|(after, before)| (after - before) as f64 / wall);
-    figures.add("offered", Unit::PerSecond, args.rate as f64);
-    figures.add("acknowledged", Unit::PerSecond, f64::from(count) / wall);
-    quantiles(
-        figures,
-        "at this rate",
-        &took.lock().expect("no panic under it"),
-    );
-    figures.add("frames", Unit::PerSecond, frames);
+    let rate = f64::from(count) / began.elapsed().as_secs_f64();
+    figures.add("offered", Unit::PerSecond, f64::from(args.rate));
+    figures.add("acknowledged", Unit::PerSecond, rate);
+    figures.latencies("at this rate", &took.quantiles());
     Ok(())
 }
 
-/// What the relays without the publisher have received and used. They count heartbeats in their
-/// processor time.
-struct Receivers {
-    frames: Option<u64>,
-    entries: Option<u64>,
-    usage: Usage,
-}
-
-impl Receivers {
-    async fn now(deployment: &Deployment) -> Result<Self> {
-        let usage = deployment.servers[1..].iter().map(Broker::usage);
-        Ok(Self {
-            frames: deployment
-                .sum("reveille_cluster_frames_received_total")
-                .await?,
-            entries: deployment
-                .sum("reveille_cluster_entries_received_total")
-                .await?,
-            usage: usage.reduce(Usage::plus).unwrap_or_default(),
-        })
-    }
-
-    /// Adds the costs of a frame since then.
-    async fn add_costs(&self, figures: &mut Figures, deployment: &Deployment) -> Result<()> {
-        let after = Self::now(deployment).await?;
-        let since = |after: Option<u64>, before| Some((after? - before?) as f64);
-        let frames = since(after.frames, self.frames).filter(|count| *count > 0.0);
-        let entries = since(after.entries, self.entries);
-        let of_frame = |total: Option<f64>| Some(total? / frames?);
-        figures.add("queues in a frame", Unit::Count, of_frame(entries));
-        let cpu = after.usage.seconds_since(&self.usage);
-        let cpu = of_frame(cpu.map(|seconds| seconds * 1e6));
-        figures.add("receiver's cpu for a frame", Unit::Micros, cpu);
-        Ok(())
-    }
-}
-
-/// Publishes one notification, and records the time until it was acknowledged.
-async fn acknowledged(
-    publisher: Publisher,
-    queue: QueueAddress,
-    took: SharedHistogram,
-) -> Result<()> {
+/// Publishes one notification, and returns the time until it was acknowledged.
+async fn acknowledged(publisher: Publisher, queue: QueueAddress) -> Result<Duration> {
     let sent = Instant::now();
     publisher.notify(Notification::new(queue)).await?;
-    let elapsed = nanos(sent.elapsed());
-    took.lock().expect("no panic under it").record(elapsed)?;
-    Ok(())
-}
-
-fn quantiles(figures: &mut Figures, name: &str, took: &Histogram<u64>) {
-    for (quantile, part) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
-        let micros = took.value_at_quantile(part) as f64 / 1e3;
-        figures.add(format!("{name} {quantile}"), Unit::Micros, micros);
-    }
-}
-
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+    Ok(sent.elapsed())
 }

@@ -5,49 +5,58 @@
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
+use clap::Args;
+use reveille::duration;
 
-use super::{
-    super::{
-        Server,
-        args::ClusterWakeArgs,
-        progress::Progress,
-        report::{Figures, Unit},
-        sender::Sender,
-        single_queue::{SINGLE, latencies, queue},
-    },
-    deployment::{Deployment, Options},
-    traffic::{self, Traffic},
+use super::deployment::{Deployment, Traffic};
+use crate::{
+    positive,
+    report::{Figures, Unit},
+    sender::Sender,
+    server::Server,
+    single_queue::{SINGLE, queue},
+    step,
 };
 
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille-bench cluster wake --runs 5")]
+pub(super) struct WakeArgs {
+    /// Number of measured notifications.
+    #[arg(long, default_value_t = 3_000, value_parser = positive())]
+    notifications: u64,
+    /// Number of notifications before them, which are not measured.
+    #[arg(long, default_value_t = 500, value_parser = positive())]
+    warm_up: u64,
+    /// Pause before each notification; timers round it up to the next millisecond.
+    #[arg(long, default_value = "500us", value_parser = duration::parse)]
+    pause: Duration,
+}
+
 /// Runs the benchmark once on one side.
-pub(super) async fn once(
-    args: &ClusterWakeArgs,
-    server: Server,
-    options: Options,
-    progress: &Progress,
-) -> Result<Figures> {
-    progress.step("starting the servers");
-    let deployment = Deployment::start(server, &options).await?;
-    let subscribers = [(deployment.other(), 1)];
-    let mut traffic = Traffic::start(&deployment, &subscribers, &queue()?, SINGLE, true).await?;
-    progress.step(&format!("{} to warm up", args.warm_up));
+pub(super) async fn once(args: &WakeArgs, server: Server) -> Result<Figures> {
+    let deployment = Deployment::start(server).await?;
+    let at: &[u64] = if deployment.servers.len() > 1 {
+        &[0, 1]
+    } else {
+        &[1]
+    };
+    let mut traffic = Traffic::start(&deployment, at, &queue()?, SINGLE, true).await?;
+    step(format_args!("{} to warm up", args.warm_up));
     let singly =
         |count| async move |sender: &mut Sender| one_by_one(sender, count, args.pause).await;
     traffic.round(args.warm_up, singly(args.warm_up)).await?;
     traffic.processes[0].latencies().await?;
-    progress.step(&format!("{} notifications", args.notifications));
+    step(format_args!("{} notifications", args.notifications));
     let before = deployment.usage();
-    let notifications = args.notifications;
-    let round = traffic.round(notifications, singly(notifications)).await?;
-    let mut figures = Figures::of_counts(&[
-        ("notifications", notifications),
-        ("wake-ups", round.wakeups),
-    ]);
+    let round = traffic
+        .round(args.notifications, singly(args.notifications))
+        .await?;
+    let mut figures = Figures::default();
+    figures.count("notifications", args.notifications);
+    figures.count("wake-ups", round.wakeups);
     figures.add("wall", Unit::Seconds, round.wall);
-    latencies(&mut figures, &traffic.processes[0].latencies().await?);
-    traffic::usage(&mut figures, &deployment, &before);
-    traffic.stop().await;
-    deployment.stop().await;
+    figures.latencies("", &traffic.processes[0].latencies().await?);
+    deployment.stop(traffic, &mut figures, &before).await;
     Ok(figures)
 }
 
