@@ -27,11 +27,11 @@ mod subscription;
 mod tls;
 
 pub use admin::{ListenerInfo, QueueInfo, RelayInfo, RelayState};
-#[cfg(feature = "courier")]
+#[cfg(all(feature = "courier", feature = "relay"))]
 pub(crate) use channel::RelayChannel;
 pub use config::{ClientConfig, PublisherOptions};
 pub use connection::Client;
-#[cfg(feature = "courier")]
+#[cfg(all(feature = "courier", feature = "relay"))]
 pub(crate) use connector::Connector;
 pub use credential::Credential;
 pub use flag_watch::FlagWatcher;

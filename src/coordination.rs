@@ -1,6 +1,10 @@
 //! Coordination on blob storage: flags, leases, unique ids, removal of expired blobs.
 
 #[cfg(feature = "coordination")]
+#[cfg_attr(
+    not(feature = "nats"),
+    allow(dead_code, unused_imports, reason = "only relays have watchers")
+)]
 pub mod flag;
 #[cfg(feature = "coordination")]
 pub mod lease;

@@ -87,6 +87,16 @@ impl Error {
         Self::new(ErrorKind::Invalid, format!("{field}: {rule}"))
     }
 
+    /// Creates the error for a setting that needs a back-end which this build lacks.
+    #[allow(dead_code, reason = "a build with all back-ends lacks none")]
+    pub(crate) fn not_compiled(setting: &str, shown: &str, feature: &str) -> Self {
+        let rule = format_args!(
+            "`{shown}` needs the feature `{feature}`, which this build lacks: build with \
+             `--features {feature}` or `full` (`cargo install --path cli --features full`)"
+        );
+        Self::invalid(setting, rule)
+    }
+
     /// Adds the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {

@@ -22,26 +22,35 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(
     not(test),
-    warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)
-)]
-#![cfg_attr(
-    not(feature = "cli"),
-    allow(
-        dead_code,
-        unused_imports,
-        unused_variables,
-        reason = "the wings share modules, and one wing alone does not use all of them"
+    warn(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        clippy::print_stderr,
+        clippy::print_stdout,
+        clippy::unwrap_used,
     )
 )]
 
 #[cfg(feature = "store")]
 mod backend;
+#[cfg_attr(
+    not(all(feature = "listener", feature = "relay")),
+    allow(dead_code, unused_imports, reason = "a wing uses a part of it")
+)]
 mod base;
+#[expect(clippy::disallowed_types, reason = "speaks gRPC")]
 mod client;
-#[cfg(feature = "console")]
+#[cfg(all(
+    feature = "console",
+    any(feature = "listener", feature = "relay", feature = "sweep")
+))]
 mod console;
 mod coordination;
 #[cfg(feature = "courier")]
+#[cfg_attr(
+    not(feature = "relay"),
+    allow(dead_code, unused_imports, reason = "the host runs beside a relay")
+)]
 pub mod courier;
 mod error;
 #[cfg(all(
@@ -59,6 +68,10 @@ pub mod listener;
 #[cfg(feature = "listener")]
 pub mod queue;
 #[cfg(feature = "relay")]
+#[cfg_attr(
+    not(feature = "nats"),
+    allow(dead_code, unused_imports, reason = "only a cluster uses all of it")
+)]
 mod relay;
 #[cfg(test)]
 mod sim;
@@ -67,12 +80,21 @@ pub mod store;
 #[cfg(any(feature = "listener", feature = "relay"))]
 pub mod testing;
 mod types;
+#[expect(clippy::disallowed_types, reason = "speaks gRPC")]
+#[cfg_attr(
+    not(feature = "nats"),
+    allow(dead_code, unused_imports, reason = "a side uses a part of it")
+)]
 mod wire;
 
 #[cfg(all(test, feature = "azure"))]
 #[path = "../tests/it/support/azurite.rs"]
 #[allow(dead_code, reason = "only the integration tests use all of it")]
 mod azurite;
+#[cfg(test)]
+#[path = "../tests/it/support/log.rs"]
+#[allow(dead_code, reason = "only some features' tests read a log")]
+mod log;
 #[cfg(all(test, feature = "cloud"))]
 #[path = "../tests/it/support/moto.rs"]
 #[allow(dead_code, reason = "only the integration tests use all of it")]

@@ -1,21 +1,14 @@
 //! The relay: the hub, its runtime, its gRPC server, and the process around them.
 
 pub mod auth;
-#[cfg_attr(
-    not(feature = "nats"),
-    allow(dead_code, reason = "only a relay of a cluster uses it")
-)]
 pub(crate) mod cluster;
 pub(crate) mod hub;
-#[cfg_attr(
-    not(feature = "nats"),
-    allow(dead_code, reason = "only a relay of a cluster uses it")
-)]
 pub(crate) mod link;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
 pub(crate) mod node;
 pub(crate) mod runtime;
+#[expect(clippy::disallowed_types, reason = "speaks gRPC")]
 pub(crate) mod server;
 
 #[cfg(feature = "courier")]

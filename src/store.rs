@@ -153,14 +153,8 @@ pub struct Capabilities {
 }
 
 /// The URLs that [`open`] accepts, for its error.
-const SUPPORTED: &str = if cfg!(feature = "cloud") && cfg!(feature = "sqlite") {
-    "`memory:`, `sqlite:PATH`, `az://CONTAINER[/PREFIX]`, `s3://BUCKET[/PREFIX]` and \
-     `gs://BUCKET[/PREFIX]`"
-} else if cfg!(feature = "sqlite") {
-    "`memory:` and `sqlite:PATH`"
-} else {
-    "`memory:`"
-};
+const SUPPORTED: &str = "`memory:`, `sqlite:PATH`, `az://CONTAINER[/PREFIX]`, \
+                         `s3://BUCKET[/PREFIX]` and `gs://BUCKET[/PREFIX]`";
 
 /// An environment: names and values.
 type Variables = BTreeMap<String, String>;
@@ -218,7 +212,17 @@ pub fn environment() -> BTreeMap<String, String> {
 }
 
 /// Opens a store with these variables as its environment.
+#[cfg_attr(
+    not(feature = "cloud"),
+    allow(
+        clippy::unused_async,
+        unused_variables,
+        reason = "only the clouds read it"
+    )
+)]
 pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dyn BlobStore>> {
+    #[cfg(not(feature = "cloud"))]
+    let _ = variables;
     #[cfg(feature = "cloud")]
     if let Some((scheme, rest)) = url.split_once(':')
         && let Some(store) = cloud::open(scheme, rest, variables).await
@@ -229,6 +233,12 @@ pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dy
         Some(("memory", "")) => Ok(Arc::new(MemoryStore::new())),
         #[cfg(feature = "sqlite")]
         Some(("sqlite", path)) => Ok(Arc::new(open_sqlite(path).await?)),
+        #[cfg(not(feature = "sqlite"))]
+        Some(("sqlite", _)) => Err(Error::not_compiled("store", "sqlite:", "sqlite")),
+        #[cfg(not(feature = "cloud"))]
+        Some((scheme @ ("az" | "s3" | "gs"), _)) => {
+            Err(Error::not_compiled("store", &format!("{scheme}:"), "cloud"))
+        }
         _ => {
             // The URL may be a connection string or a signed address.
             let shown = url.split(['?', ';', '=']).next().unwrap_or_default();

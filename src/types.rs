@@ -6,8 +6,8 @@
 mod address;
 #[cfg(feature = "relay")]
 #[cfg_attr(
-    not(test),
-    allow(dead_code, reason = "serving a cluster is not built yet")
+    not(feature = "nats"),
+    allow(dead_code, reason = "only a cluster uses all of it")
 )]
 pub(crate) mod cluster;
 mod flag;
@@ -18,6 +18,7 @@ mod position;
 mod report;
 mod session;
 mod size;
+#[cfg(feature = "coordination")]
 mod stream_lifecycle;
 mod traits;
 mod work;
@@ -34,6 +35,7 @@ pub use report::{Report, ReportState};
 pub use session::{
     ConnectionState, Goodbye, GoodbyeReason, LinkState, SubscribeEvent, SubscribeOptions, Welcome,
 };
+#[cfg(feature = "coordination")]
 pub(crate) use stream_lifecycle::{Drain, StreamAction, StreamLifecycle};
 pub use traits::{FlagWatch, GlobalFlag, Notifier, ReportFuture, WakeStream};
 pub use work::{WakeReason, WorkDetected};

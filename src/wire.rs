@@ -4,17 +4,12 @@
 //! presence, ranges and signs. Never logs, never waits.
 
 #[cfg(feature = "relay")]
-#[cfg_attr(
-    not(any(test, feature = "nats")),
-    allow(
-        dead_code,
-        reason = "a relay without the client of a broker serves alone"
-    )
-)]
 mod cluster;
 mod codec;
 mod flags;
 mod notify;
+#[cfg(test)]
+mod numbers;
 mod oneof;
 #[cfg(feature = "relay")]
 mod peer_calls;
@@ -26,6 +21,7 @@ mod watch;
 
 /// The code that `build.rs` generates from `proto/`.
 #[allow(
+    dead_code,
     missing_docs,
     unnameable_types,
     unreachable_pub,
@@ -38,7 +34,7 @@ mod watch;
 pub(crate) mod proto {
     tonic::include_proto!("reveille.v1");
 
-    pub(crate) use super::{SubscribeResponse, WatchFlagResponse};
+    pub(crate) use crate::wire::{SubscribeResponse, WatchFlagResponse};
 
     /// All of `proto/`, for reflection.
     pub(crate) const DESCRIPTORS: &[u8] =
@@ -49,10 +45,6 @@ pub(crate) mod proto {
 pub(crate) const DUPLICATE_LISTENER: &str = "reveille-duplicate-listener";
 
 #[cfg(feature = "relay")]
-#[cfg_attr(
-    not(test),
-    allow(unused_imports, reason = "serving a cluster is not built yet")
-)]
 pub(crate) use cluster::{
     cluster_message_from_wire, cluster_message_to_wire, flag_hint_len, frame_entry_len, link,
 };

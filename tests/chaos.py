@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills and freezes real processes, and checks that no wake-up and no message is lost.
 
-    tests/chaos.py [BINARY] [--seed N] [--seconds S] [--keep] [--settle S] [--sabotage KIND]
+    tests/chaos.py [BINARY] [--seed N] [--seconds S | --rounds N] [--keep] [--settle S] [--sabotage KIND]
 
 One relay without a sentinel, a queue in SQLite, 4 listeners in a group and 3 publishers. In each
 round processes are killed (SIGKILL) and frozen (SIGSTOP) for up to 10 s, as the seed says, while
@@ -57,6 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("binary", nargs="?", default=f"{target}/debug/reveille")
     parser.add_argument("--seed", type=int, default=1, help="what is done, and when [1]")
     parser.add_argument("--seconds", type=float, default=60, help="rounds begin for this long [60]")
+    parser.add_argument("--rounds", type=int, help="the number of rounds, in place of --seconds")
     parser.add_argument("--settle", type=float, default=60, help="seconds until all must be handled [60]")
     parser.add_argument("--keep", action="store_true", help="leave the folder of the run")
     kinds = [kind.value for kind in Sabotage]
@@ -83,10 +84,15 @@ class Chaos:
         fleet.start()
         began = now()
         self.settle("the start")
-        while self.rounds == 0 or now() - began < self.options.seconds:
+        while self.is_round_due(now() - began):
             self.round(plan.plan(self.options.seed, self.rounds))
             self.rounds += 1
         fleet.finish()
+
+    def is_round_due(self, passed: float) -> bool:
+        if self.options.rounds:
+            return self.rounds < self.options.rounds
+        return self.rounds == 0 or passed < self.options.seconds
 
     def round(self, plan: plan.Round) -> None:
         fleet, faults = self.fleet, list(plan.faults)

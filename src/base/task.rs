@@ -36,6 +36,7 @@ pub(crate) enum TaskOutcome<T> {
 }
 
 /// Runs a future as a separate task and waits for it. Dropping the returned future aborts the task.
+#[expect(clippy::disallowed_methods, reason = "the one place that spawns")]
 pub(crate) async fn spawn_scoped<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> TaskOutcome<T> {
@@ -126,6 +127,7 @@ impl Drop for Scope {
 }
 
 /// Runs CPU-intensive work on a blocking thread; `None` if the runtime ends first.
+#[expect(clippy::disallowed_methods, reason = "the one place that spawns")]
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {

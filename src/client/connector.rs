@@ -134,7 +134,7 @@ impl Connector {
     ///
     /// # Errors
     /// tonic's, with its causes.
-    #[cfg(feature = "courier")]
+    #[cfg(all(feature = "courier", feature = "relay"))]
     pub(crate) async fn connect(
         &self,
         endpoint: &Endpoint,

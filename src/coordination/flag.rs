@@ -46,6 +46,7 @@ use std::{
 
 use futures_util::TryStreamExt as _;
 
+#[cfg(feature = "sweep")]
 pub(crate) use self::document::FOLDER;
 #[cfg(all(feature = "relay", feature = "nats"))]
 pub(crate) use self::{
@@ -167,10 +168,6 @@ impl Flags {
     fn note_written(&self, _name: &FlagName, _state: &FlagState) {}
 
     /// Reads the watched flags soon: another relay may have written one.
-    #[cfg_attr(
-        not(all(feature = "relay", feature = "nats")),
-        allow(dead_code, reason = "only a relay of a cluster uses it")
-    )]
     pub(crate) fn refresh_soon(&self) {
         self.inner.refresh_requested.notify_one();
     }

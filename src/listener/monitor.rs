@@ -3,7 +3,6 @@
 use std::{fmt, sync::Arc};
 
 use super::{shared::Shared, state::QueryState};
-use crate::base::histogram::HistogramSnapshot;
 
 /// A read-only view of a [`Listener`](super::Listener). Clones are cheap, and neither keep the
 /// listener running nor end it. After its end the figures stay unchanged.
@@ -26,7 +25,8 @@ impl ListenerMonitor {
     }
 
     /// Returns the handling times of all messages or batches so far.
-    pub(crate) fn handling_times(&self) -> HistogramSnapshot {
+    #[cfg(feature = "console")]
+    pub(crate) fn handling_times(&self) -> crate::base::histogram::HistogramSnapshot {
         self.0.counters.handling.times()
     }
 }

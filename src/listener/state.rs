@@ -5,10 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    base::histogram::{Histogram, HistogramSnapshot},
-    listener::scaling::ListenerMode,
-};
+use crate::{base::histogram::Histogram, listener::scaling::ListenerMode};
 
 /// A snapshot of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +123,8 @@ impl HandlingTimes {
         self.mean.get()
     }
 
-    pub(super) fn times(&self) -> HistogramSnapshot {
+    #[cfg(feature = "console")]
+    pub(super) fn times(&self) -> crate::base::histogram::HistogramSnapshot {
         self.times.snapshot()
     }
 }

@@ -96,6 +96,7 @@ impl SqliteQueue {
     }
 
     /// Sets the observer of all puts.
+    #[cfg(feature = "courier")]
     #[must_use]
     pub(crate) fn observed_by(mut self, observer: Arc<dyn PutObserver>) -> Self {
         self.observer = Some(observer);

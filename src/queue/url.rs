@@ -1,7 +1,7 @@
 //! Queue URLs: parsing, opening, and the address for notifications.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     sync::{Arc, Mutex},
 };
 
@@ -31,12 +31,8 @@ struct QueueUrl {
 
 /// The account of an embedded queue if the URL names none.
 const DEFAULT_ACCOUNT: &str = "local";
-/// The forms of a URL, and whether this build supports them.
-const FORMS: [(&str, bool); 3] = [
-    ("`memory:NAME`", true),
-    ("`sqlite:PATH?queue=NAME`", cfg!(feature = "sqlite")),
-    ("`azure://ACCOUNT/QUEUE`", cfg!(feature = "azure")),
-];
+/// The forms of a URL.
+const FORMS: &str = "`memory:NAME`, `sqlite:PATH?queue=NAME`, `azure://ACCOUNT/QUEUE`";
 
 /// Opens the queue of a URL:
 /// * `memory:NAME`: within this process, the same name is the same queue.
@@ -118,9 +114,12 @@ pub fn with_suffix(url: &str, suffix: &str) -> Result<String> {
 
 fn parse(url: &str) -> Result<QueueUrl> {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
-    #[cfg(feature = "azure")]
     if let Some(path) = base.strip_prefix("azure:") {
         return parse_azure(path, query);
+    }
+    #[cfg(not(feature = "sqlite"))]
+    if base.starts_with("sqlite:") {
+        return Err(Error::not_compiled("queue", base, "sqlite"));
     }
     let (mut account, mut name) = (None, None);
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -150,15 +149,18 @@ fn parse(url: &str) -> Result<QueueUrl> {
         },
         _ => {
             let shown: String = base.chars().take(60).collect();
-            let known = FORMS.iter().filter(|(_, known)| *known);
-            let forms: Vec<_> = known.map(|(form, _)| *form).collect();
-            let forms = forms.join(", ");
-            let rule = format_args!("`{shown}` names no queue that is supported: {forms}");
+            let rule = format_args!("`{shown}` names no queue that is supported: {FORMS}");
             return Err(Error::invalid("queue", rule));
         }
     };
     let address = QueueAddress::new(account.unwrap_or(DEFAULT_ACCOUNT), name)?;
     Ok(QueueUrl { backend, address })
+}
+
+#[cfg(not(feature = "azure"))]
+fn parse_azure(path: &str, _query: &str) -> Result<QueueUrl> {
+    let shown = format!("azure:{path}");
+    Err(Error::not_compiled("queue", &shown, "azure"))
 }
 
 /// Parses the part behind `azure:`.
@@ -191,7 +193,8 @@ fn parse_azure(path: &str, query: &str) -> Result<QueueUrl> {
 /// for one file would have different addresses and lose wake-ups.
 #[cfg(feature = "sqlite")]
 fn warn_of_a_second_file(address: &QueueAddress, path: &std::path::Path) {
-    static FILES: Mutex<BTreeMap<QueueAddress, std::path::PathBuf>> = Mutex::new(BTreeMap::new());
+    use std::{collections::BTreeMap, path::PathBuf};
+    static FILES: Mutex<BTreeMap<QueueAddress, PathBuf>> = Mutex::new(BTreeMap::new());
     let Ok(path) = path.canonicalize() else {
         return;
     };
@@ -243,6 +246,15 @@ mod tests {
         for url in ["azure://Acct/My-Jobs", "azure://acct/my-jobs?encoding=text"] {
             assert_eq!(addressed(url), "acct/my-jobs", "as the service has it");
         }
+    }
+
+    #[cfg(not(feature = "azure"))]
+    #[test]
+    fn a_url_of_a_back_end_that_is_not_compiled_in_names_its_feature() {
+        let error = address("azure://acct/jobs?encoding=text").expect_err("no Azure");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        let words = "queue: `azure://acct/jobs` needs the feature `azure`";
+        assert!(error.message().starts_with(words), "{error}");
     }
 
     #[cfg(feature = "azure")]

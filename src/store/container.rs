@@ -193,8 +193,11 @@ impl Account {
     /// [`ErrorKind::Invalid`] for a URL of no account.
     pub async fn open(url: &str, variables: &BTreeMap<String, String>) -> Result<Self> {
         let scheme = url.trim_end_matches('/');
-        let cloud = matches!(scheme, "az:" | "s3:" | "gs:") && cfg!(feature = "cloud");
-        let own = match cloud {
+        let is_cloud = matches!(scheme, "az:" | "s3:" | "gs:");
+        if is_cloud && cfg!(not(feature = "cloud")) {
+            return Err(Error::not_compiled("account", scheme, "cloud"));
+        }
+        let own = match is_cloud {
             true => None,
             false if url.contains("://") => {
                 let shown = url.split('?').next().unwrap_or_default();
@@ -233,12 +236,7 @@ impl Account {
 
     #[cfg(not(feature = "cloud"))]
     fn cloud_container(&self, _name: &str) -> Result<Arc<dyn Container>> {
-        let rule = format_args!(
-            "`{}` is none with {} variables",
-            self.scheme,
-            self.variables.len()
-        );
-        Err(Error::invalid("account", rule))
+        Err(Error::not_compiled("account", &self.scheme, "cloud"))
     }
 }
 
@@ -277,6 +275,7 @@ pub async fn connect(
 ///
 /// # Errors
 /// As [`connect`]; [`ErrorKind::Invalid`] for a URL without a blob.
+#[cfg(feature = "sweep")]
 pub(crate) async fn open_blob(
     url: &str,
     variables: &BTreeMap<String, String>,

@@ -101,12 +101,14 @@ impl Selector {
     }
 
     /// Returns the selector as `account/queue`.
+    #[cfg(feature = "relay")]
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 
     /// Returns the common prefix of all addresses that the selector may match. These addresses are
     /// adjacent in the order of addresses.
+    #[cfg(feature = "relay")]
     pub(crate) fn beginning(&self) -> &str {
         let star = self.text.find('*');
         &self.text[..star.unwrap_or(self.text.len())]

@@ -135,10 +135,6 @@ impl FlagHint {
     }
 }
 
-#[cfg_attr(
-    not(feature = "nats"),
-    allow(dead_code, reason = "only a relay of a cluster uses it")
-)]
 impl FlagSet {
     pub(crate) fn order(&self) -> u64 {
         FlagState::set_order(self.generation, self.set_at)
@@ -189,10 +185,6 @@ pub(crate) fn queue_hash(queue: &QueueAddress) -> u64 {
 }
 
 /// Returns the hash by which relays compare their stores. The text has no secrets.
-#[cfg_attr(
-    not(feature = "nats"),
-    allow(dead_code, reason = "only a relay of a cluster uses it")
-)]
 pub(crate) fn store_hash(store: &str) -> u64 {
     crate::base::fnv::fnv1a(store.bytes())
 }

@@ -61,6 +61,7 @@ impl Report {
     }
 
     /// Returns whether the report wakes the queue's listeners at once.
+    #[cfg(feature = "relay")]
     pub(crate) fn counts_a_cause(&self) -> bool {
         self.visible_in.is_some_and(|span| span.is_zero())
     }

@@ -51,6 +51,7 @@ pub enum WakeReason {
 
 impl WorkDetected {
     /// Returns a bound of what this takes up on the wire, so that a wake keeps its limit (R1).
+    #[cfg(feature = "relay")]
     pub(crate) fn encoded_at_most(&self) -> usize {
         /// Numbers, time, token and all fields' tags: 11 bytes each of four sums, 2 of the
         /// reason, 20 of the time, 66 of the token, 3 each of four texts, 4 of the entry itself.

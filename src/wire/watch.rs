@@ -43,7 +43,7 @@ mod tests {
     }
 
     /// The message as the code generator creates it: a oneof of these fields with these numbers.
-    /// `tests/it/protocol.rs` compares them with the schema.
+    /// `src/wire/numbers.rs` compares them with the schema.
     #[derive(Clone, PartialEq, Message)]
     struct Generated {
         #[prost(message, optional, tag = "1")]

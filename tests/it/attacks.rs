@@ -3,8 +3,9 @@
 //!
 //! A test starts a [`harness::Trial`], runs its attack in [`harness::Trial::under`], and states the
 //! limits of the damage: resident memory, the latency of the good pair's wake-ups, and the relay's
-//! processor time after the attack. A new attack is a function in one of these files. One that is in
-//! [`target::plain_and_tls`] runs twice: over plain text, and inside of TLS. Peers are in `peer`
+//! processor time after the attack. No other test may run beside one that judges latencies: all files
+//! but `deadlines`. A new attack is a function in one of these files. One that is in
+//! [`target::plain_and_tls`] runs over plain text, and with `tests/run --full` inside of TLS. Peers are in `peer`
 //! (HTTP/2 by hyper) and `frames` (handwritten frames); the good pair is in `good`.
 
 mod admin;
@@ -12,6 +13,7 @@ mod budget;
 mod connections;
 mod credentials;
 mod data;
+mod deadlines;
 mod floods;
 pub(crate) mod frames;
 mod framing;

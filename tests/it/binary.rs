@@ -2,9 +2,11 @@
 
 use std::{
     fs::OpenOptions,
-    net::{IpAddr, Ipv4Addr, TcpListener},
+    net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket},
+    ops::Range,
     path::PathBuf,
     process::{Output, Stdio},
+    sync::Mutex,
 };
 
 use tempfile::TempDir;
@@ -278,14 +280,30 @@ fn log(home: &TempDir) -> PathBuf {
     home.path().join("relay.log")
 }
 
-/// Returns a free address.
+/// Below the ports that systems give to connections and to port 0, and above those of well-known
+/// services.
+const PORTS: Range<u16> = 20_000..30_000;
+
+/// The reserved ports of this process.
+static RESERVED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
+
+/// Returns a free address, which no other test gets until this process ends.
 pub(crate) fn free_address() -> String {
     free_address_on(Ipv4Addr::LOCALHOST.into())
 }
 
+/// The tests use no UDP, so that a UDP socket of the same number reserves a port: the system gives it
+/// to one process, and takes it back when that ends.
 fn free_address_on(ip: IpAddr) -> String {
-    let listener = TcpListener::bind((ip, 0)).expect("a port");
-    listener.local_addr().expect("bound").to_string()
+    loop {
+        let port = fastrand::u16(PORTS);
+        if let Ok(reserved) = UdpSocket::bind((Ipv4Addr::LOCALHOST, port))
+            && let Ok(free) = TcpListener::bind((ip, port))
+        {
+            RESERVED.lock().expect("no panic").push(reserved);
+            return free.local_addr().expect("bound").to_string();
+        }
+    }
 }
 
 /// Returns a process's stdout.

@@ -23,7 +23,7 @@ async fn a_run_of_the_tests_that_is_killed_leaves_no_process_and_no_file() {
     std::fs::write(directory.join("file"), "left").expect("written");
     let (mut run, mut started) = (sleeper(None), sleeper(Some(&directory)));
     let mut other = sleeper(Some(home.path()));
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clear_up.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/clear_up.py");
     let mut clearing = Command::new("python3")
         .arg(script)
         .arg(&directory)

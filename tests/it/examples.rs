@@ -1,21 +1,25 @@
 //! Examples that are programs of their own: compiled against the public API alone, and run.
 
-use std::time::Duration;
+use std::env;
 
 use tokio::process::Command;
 
-use crate::sources::root;
+use crate::support::within;
 
-/// Runs an example to its end; returns its lines.
+/// Runs an example to its end; returns its lines. Cargo puts its program beside the directory of the
+/// tests' programs.
 async fn run_example(name: &str) -> Vec<String> {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo
-        .args(["run", "--quiet", "--offline", "--example", name])
-        .current_dir(root())
-        .kill_on_drop(true);
-    // It links against what is built already.
-    let ended = tokio::time::timeout(Duration::from_secs(300), cargo.output()).await;
-    let output = ended.expect("it ends").expect("cargo starts");
+    let tests = env::current_exe().expect("its own path");
+    let profile = tests.ancestors().nth(2).expect("target/PROFILE/deps/it");
+    let program = profile.join("examples").join(name);
+    assert!(
+        program.exists(),
+        "no {}: run `cargo build --workspace --all-features --examples`",
+        program.display()
+    );
+    let mut example = Command::new(program);
+    let output = within("the example's end", example.kill_on_drop(true).output()).await;
+    let output = output.expect("it starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     let stdout = String::from_utf8_lossy(&output.stdout);

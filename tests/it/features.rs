@@ -8,7 +8,8 @@ use crate::sources::root;
 fn linked(features: &str) -> BTreeSet<String> {
     let tree = Command::new(env!("CARGO"))
         .current_dir(root())
-        .args(["tree", "--locked", "--edges", "normal,no-proc-macro"])
+        .args(["tree", "--locked", "--package", "reveille"])
+        .args(["--edges", "normal,no-proc-macro"])
         .args([
             "--prefix",
             "none",
@@ -35,7 +36,8 @@ fn linked(features: &str) -> BTreeSet<String> {
 fn features_of(name: &str, features: &str) -> String {
     let tree = Command::new(env!("CARGO"))
         .current_dir(root())
-        .args(["tree", "--locked", "--edges", "normal", "--prefix", "none"])
+        .args(["tree", "--locked", "--package", "reveille"])
+        .args(["--edges", "normal", "--prefix", "none"])
         .args([
             "--format",
             "{p} [{f}]",
@@ -101,12 +103,4 @@ fn a_back_end_brings_no_wing() {
             "{back_end}: {crates:?}"
         );
     }
-}
-
-#[test]
-fn the_operators_tool_links_no_client_of_a_peer() {
-    let peers = ["hdrhistogram", "redis", "rcgen"];
-    let tool = linked("full");
-    assert!(tool.contains("clap"), "{tool:?}");
-    assert!(peers.iter().all(|name| !tool.contains(*name)), "{tool:?}");
 }

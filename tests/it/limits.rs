@@ -9,7 +9,7 @@ use reveille::{
 
 use crate::{
     binary::Binary,
-    support::{Log, Wire, get, listening, queue, told, until, within, woken},
+    support::{Log, Wire, get, listening, log_to, queue, told, until, within, woken},
 };
 
 fn eager(url: &str) -> Client {
@@ -208,7 +208,7 @@ async fn a_stream_that_cannot_be_opened_is_logged_once_with_its_reason() {
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();
-    let _logs = tracing::subscriber::set_default(subscriber);
+    let _logs = log_to(subscriber);
     let mut wakes = eager("http://127.0.0.1:1")
         .subscribe(listening("worker-1", &["acct/orders"]))
         .expect("options");

@@ -87,13 +87,17 @@ async fn put_and_notify(relay: &TestRelay, queue: &dyn WorkQueue, bodies: &BTree
     publisher.notify(notification).await.expect("counted");
 }
 
-/// Waits until the listener is pushed and idle: a listener polls within two seconds after it
+/// Waits until the listeners are pushed and idle: a listener polls within two seconds after it
 /// connected to a relay.
-async fn pushed_and_idle(listener: &Listener) {
-    until("pushed", async || {
-        listener.state().mode == ListenerMode::Pushed
-    })
-    .await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    until("idle", async || listener.state().active_dequeue_tasks == 0).await;
+async fn pushed_and_idle(listeners: &[Listener]) {
+    for listener in listeners {
+        until("pushed", async || {
+            listener.state().mode == ListenerMode::Pushed
+        })
+        .await;
+    }
+    tokio::time::sleep(Duration::from_millis(2_200)).await;
+    for listener in listeners {
+        until("idle", async || listener.state().active_dequeue_tasks == 0).await;
+    }
 }

@@ -7,7 +7,6 @@ mod admin;
 #[cfg(target_os = "linux")]
 mod attacks;
 mod binary;
-mod circles;
 #[cfg(target_os = "linux")]
 mod clear_up;
 mod cli;
@@ -30,13 +29,14 @@ mod listen;
 mod listener;
 mod nats;
 mod processes;
-mod protocol;
 mod python;
 mod queues;
 mod readme;
 mod relay;
 mod resume;
 mod rules;
+#[cfg(unix)]
+mod script;
 mod shared_stores;
 mod sources;
 mod spans;
@@ -44,4 +44,3 @@ mod support;
 mod sweep;
 mod tls;
 mod tokens;
-mod words;

@@ -21,7 +21,7 @@ const PROCESSES: usize = 6;
 const PUTTERS: usize = 16;
 /// The variable that names the queue to a process.
 const QUEUE: &str = "REVEILLE_TEST_PUT_INTO";
-const SPAN: Duration = Duration::from_secs(5);
+const SPAN: Duration = Duration::from_secs(2);
 
 /// What one process did.
 #[derive(Debug)]

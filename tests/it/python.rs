@@ -1,12 +1,13 @@
 //! A stock gRPC client: Python's grpcio with stubs made from `proto/`, against the real relay.
 
 use std::{
+    hash::{DefaultHasher, Hasher as _},
     path::{Path, PathBuf},
     process::Stdio,
 };
 
 use reveille::testing::TestRelay;
-use tokio::{process::Command, sync::OnceCell};
+use tokio::process::Command;
 
 use crate::{
     sources::root,
@@ -21,24 +22,33 @@ pub(crate) fn python() -> PathBuf {
     python
 }
 
-/// Returns where the stubs are, made once for all tests.
+/// Returns where the stubs are, made once for all tests. The directory is named by what they are made
+/// from and appears as a whole, because each test is a process of its own.
 pub(crate) async fn stubs() -> PathBuf {
-    static STUBS: OnceCell<PathBuf> = OnceCell::const_new();
-    let make = async || {
-        let stubs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("stubs");
-        std::fs::create_dir_all(&stubs).expect("a directory");
+    const FILES: [&str; 4] = ["relay", "flags", "admin", "courier"];
+    let protos = FILES.map(|file| format!("reveille/v1/{file}.proto"));
+    let mut hasher = DefaultHasher::new();
+    for proto in &protos {
+        let proto = std::fs::read(root().join("proto").join(proto));
+        hasher.write(&proto.expect("a file"));
+    }
+    hasher.write(&std::fs::read(target().join("test-env/pins")).expect("of tests/run"));
+    let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let stubs = temporary.join(format!("stubs-{:016x}", hasher.finish()));
+    if !stubs.exists() {
+        let made = tempfile::tempdir_in(temporary).expect("a directory");
         let mut protoc = Command::new(python());
         protoc.args(["-m", "grpc_tools.protoc", "-Iproto"]);
         for kind in ["python", "grpc_python"] {
-            protoc.arg(format!("--{kind}_out={}", stubs.display()));
+            protoc.arg(format!("--{kind}_out={}", made.path().display()));
         }
-        for file in ["relay", "flags", "admin", "courier"] {
-            protoc.arg(format!("reveille/v1/{file}.proto"));
-        }
+        protoc.args(protos);
         run(protoc.current_dir(root()), "grpc_tools.protoc").await;
-        stubs
-    };
-    STUBS.get_or_init(make).await.clone()
+        // It fails if another test was quicker.
+        let renamed = std::fs::rename(made.path(), &stubs);
+        assert!(renamed.is_ok() || stubs.exists(), "{renamed:?}");
+    }
+    stubs
 }
 
 /// Runs a command to its end, and shows its output where it fails.

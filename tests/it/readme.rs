@@ -31,8 +31,13 @@ pub(crate) fn blocks(page: &str, languages: &[&str]) -> Vec<(String, String)> {
 /// Replaces the fixed ports of the cluster's snippet, which other tests may use at the same time.
 fn with_free_ports(snippet: &str) -> String {
     let ports = ["4222", "7701", "7702", "7703"];
+    // A free port must not contain one that is replaced after it.
+    let new = || {
+        std::iter::repeat_with(free_address)
+            .find(|new| !ports.iter().any(|port| new.ends_with(port)))
+    };
     ports.into_iter().fold(snippet.to_owned(), |snippet, port| {
-        let free = free_address();
+        let free = new().expect("endless");
         let (_, free) = free.rsplit_once(':').expect("a port");
         snippet.replace(port, free)
     })

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     binary::Binary,
-    support::{Log, listening, queue, until, woken},
+    support::{Log, listening, log_to, queue, until, woken},
 };
 
 /// Returns the messages of the lines with this field in one of their spans, and their peers.
@@ -101,7 +101,7 @@ async fn one_message_can_be_followed_through_a_listeners_log() {
         .flatten_event(true)
         .with_writer(move || writer.clone())
         .finish();
-    let _logs = tracing::subscriber::set_default(subscriber);
+    let _logs = log_to(subscriber);
 
     let orders = Arc::new(MemoryQueue::new(queue("acct/orders")));
     let put = orders.put(vec![NewMessage::new("first"), NewMessage::new("second")]);

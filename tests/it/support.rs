@@ -3,6 +3,7 @@
 
 #[allow(dead_code, reason = "the library's own tests use more of it")]
 pub(crate) mod azurite;
+#[allow(dead_code, reason = "the library's own tests use more of it")]
 mod log;
 #[allow(dead_code, reason = "the library's own tests use more of it")]
 pub(crate) mod moto;
@@ -23,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::log::Log;
+pub(crate) use self::log::{Log, log_to};
 use reveille::{ListenerId, QueueAddress, SubscribeOptions, WakeReason, WakeStream, WorkDetected};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -14,7 +14,7 @@ use reveille::{Client, ClientConfig, ClientTls, NodeConfig, testing::TestRelay};
 use tempfile::TempDir;
 
 pub(crate) use certificates::{Authority, Files};
-pub(crate) use reframing::{ReframingProxy, are_served};
+pub(crate) use reframing::{ReframingProxy, SILENCE, are_served};
 
 /// A relay with TLS, and the files of its certificate.
 struct SecureRelay {

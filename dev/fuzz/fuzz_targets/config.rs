@@ -1,7 +1,7 @@
 //! The configuration file of the command, which is no part of the library.
 #![no_main]
 
-#[path = "../../../src/cli"]
+#[path = "../../../cli/src"]
 #[allow(dead_code, reason = "the target only parses")]
 mod cli {
     pub(crate) mod cluster;

@@ -3,10 +3,10 @@
 
 use crate::{
     queue::{Workload, read_image},
-    support::{assert_none, block_on, check_images, seeds},
+    support::{assert_none, block_on, check_images, seeds, share},
 };
 
-/// D1, D2. The images per seed and the steps per seed are such that most events have an image.
+/// D1, D2. In a full run most events have an image.
 #[test]
 fn a_queue_keeps_its_acknowledged_calls_over_a_loss_of_power() {
     let (mut images, mut violations) = (0, Vec::new());
@@ -17,7 +17,7 @@ fn a_queue_keeps_its_acknowledged_calls_over_a_loss_of_power() {
                 let found = read_image(image).await?;
                 recording.history.check(point, found.as_deref())
             };
-            let (count, found) = check_images(&recording, seed, 400, check).await;
+            let (count, found) = check_images(&recording, seed, share(400), check).await;
             images += count;
             violations.extend(found);
         });

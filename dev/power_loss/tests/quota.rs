@@ -5,7 +5,7 @@ use reveille::ErrorKind;
 
 use crate::{
     queue::{Workload, read_image},
-    support::{assert_none, block_on, check_images, seeds},
+    support::{assert_none, block_on, check_images, seeds, share},
 };
 
 /// D7. A put that is refused was not done, and an acknowledged put is not lost, also if the
@@ -44,7 +44,7 @@ fn a_full_disk_refuses_puts_and_loses_none() {
                 let found = read_image(image).await?;
                 recording.history.check(point, found.as_deref())
             };
-            let (count, found) = check_images(&recording, seed, 100, check).await;
+            let (count, found) = check_images(&recording, seed, share(100), check).await;
             images += count;
             violations.extend(found);
         });

@@ -13,7 +13,7 @@ use reveille_power_loss::Image;
 use crate::{
     history::{Span, body},
     queue::words,
-    support::{Mounted, Recording, Violation, assert_none, block_on, check_images, seeds},
+    support::{Mounted, Recording, Violation, assert_none, block_on, check_images, seeds, share},
 };
 
 /// The names of the blobs.
@@ -152,7 +152,7 @@ fn a_store_keeps_its_acknowledged_writes_over_a_loss_of_power() {
             let recording = Workload::new(seed).run(100).await;
             let writes = &recording.history;
             let check = async |image: &_, point| check(image, writes, point).await;
-            let (count, found) = check_images(&recording, seed, 400, check).await;
+            let (count, found) = check_images(&recording, seed, share(400), check).await;
             images += count;
             violations.extend(found);
         });

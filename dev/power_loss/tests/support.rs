@@ -65,6 +65,16 @@ pub(crate) fn seeds(all: Range<u64>) -> Range<u64> {
     }
 }
 
+/// Whether this is `tests/run --full`.
+pub(crate) fn is_full() -> bool {
+    std::env::var_os("REVEILLE_FULL").is_some()
+}
+
+/// Returns how many of these images or flips a test takes: all, or a seventh.
+pub(crate) fn share(all: usize) -> usize {
+    if is_full() { all } else { all.div_ceil(7) }
+}
+
 /// Runs a test's future.
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -73,8 +83,8 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(work)
 }
 
-/// Takes about `count` images at random points of a recording, calls `check` with each and its
-/// point, and returns the number of images and the violations.
+/// Takes about `count` images, spread evenly over the points of a recording, calls `check` with each
+/// and its point, and returns the number of images and the violations.
 pub(crate) async fn check_images<H>(
     recording: &Recording<H>,
     seed: u64,
@@ -86,9 +96,10 @@ pub(crate) async fn check_images<H>(
     let share = (count as f64 / points as f64).min(3.0);
     let mut replay = Replay::new(&Image::default());
     let (mut images, mut violations) = (0, Vec::new());
+    let mut wanted = random.f64();
     for point in 0..points {
-        let mut wanted = share;
-        while random.f64() < wanted {
+        wanted = wanted.fract() + share;
+        while wanted >= 1.0 {
             wanted -= 1.0;
             let image = replay.image(&mut random);
             images += 1;

@@ -15,7 +15,7 @@ use reveille_power_loss::Image;
 use crate::{
     history::{History, Put, Span, body, number_of},
     queue::words,
-    support::{Mounted, Recording, Violation, assert_none, block_on, check_images, seeds},
+    support::{Mounted, Recording, Violation, assert_none, block_on, check_images, seeds, share},
 };
 
 const QUEUES: [&str; 2] = ["orders", "invoices"];
@@ -211,7 +211,7 @@ fn a_commit_survives_a_loss_of_power_as_a_whole_and_nothing_else_does() {
                 let found = read_image(image).await?;
                 recording.history.check(point, &found)
             };
-            let (count, found) = check_images(&recording, seed, 400, check).await;
+            let (count, found) = check_images(&recording, seed, share(400), check).await;
             images += count;
             violations.extend(found);
         });

@@ -16,6 +16,7 @@ use crate::error::Result;
 ///
 /// # Errors
 /// If the file could not be read, which says nothing about its content.
+#[expect(clippy::disallowed_methods, reason = "SQLite blocks, for seconds")]
 pub(crate) async fn check_file(path: &Path, thorough: bool) -> Result<Option<String>> {
     let (answer, outcome) = oneshot::channel();
     let (shown, owned) = (path.display().to_string(), path.to_owned());

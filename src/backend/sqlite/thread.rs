@@ -56,6 +56,7 @@ pub(crate) struct Worker {
 
 /// Starts the thread. It opens the file, reports the outcome on `opened`, and runs jobs until all
 /// senders are dropped.
+#[expect(clippy::disallowed_methods, reason = "the one thread of a database")]
 pub(super) fn start(
     path: Arc<Path>,
     schema: Schema,

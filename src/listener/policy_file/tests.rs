@@ -155,7 +155,7 @@ async fn a_change_holds_a_second_later_and_the_file_is_not_read_more_often() {
 #[tokio::test(start_paused = true)]
 async fn a_file_that_becomes_invalid_leaves_the_policy_and_is_logged_once_per_change() {
     let warnings = Warnings::default();
-    let _guard = tracing::subscriber::set_default(warnings.clone());
+    let _guard = crate::log::log_to(warnings.clone());
     let bench = TempPolicy::new(STEPS);
     let policy = bench.open();
     for (text, told) in [("policy = \"\"", 1), ("most", 2), ("policy = \"\"", 3)] {

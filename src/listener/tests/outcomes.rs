@@ -26,7 +26,6 @@ fn postponed() -> Postponed {
 }
 
 /// Returns an error as `?` in a handler's body returns it.
-#[cfg(feature = "cli")]
 fn by_question_mark(error: anyhow::Error) -> HandlerResult {
     Err(error)?
 }
@@ -54,7 +53,6 @@ fn wrapped() -> [Vec<HandlerError>; 2] {
             std::io::Error::other(postponed()).into(),
         ],
     ];
-    #[cfg(feature = "cli")]
     {
         let bare = [rejected().into(), anyhow::Error::from(postponed())];
         let in_context = [

@@ -27,6 +27,7 @@ pub(crate) fn advance(transaction: &Transaction<'_>) -> rusqlite::Result<Micros>
 
 /// As [`advance`], and stores the exact time. So no later commit gets an earlier time, not even by
 /// the resolution of [`advance`].
+#[cfg(feature = "courier")]
 pub(crate) fn advance_exactly(transaction: &Transaction<'_>) -> rusqlite::Result<Micros> {
     let (seen, ahead) = read(transaction)?;
     let (now, ahead) = file_time(machine_time(), seen, ahead);

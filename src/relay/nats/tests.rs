@@ -3,11 +3,7 @@
 mod credentials;
 mod faults;
 
-use std::{
-    io::Write,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::timeout;
@@ -17,7 +13,11 @@ use super::{
     subjects::ReplyTo,
     *,
 };
-use crate::{base::sync::lock, nats_server::NatsServer, types::cluster::LifeId};
+use crate::{
+    log::{Log, log_to},
+    nats_server::NatsServer,
+    types::cluster::LifeId,
+};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Of an attempt to connect, and a part.
@@ -89,41 +89,15 @@ fn number(message: &Bytes) -> u32 {
     u32::from_be_bytes(message[..].try_into().expect("four bytes"))
 }
 
-/// A log that a test reads, of the test's thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn start() -> (Self, tracing::subscriber::DefaultGuard) {
-        let log = Self::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_env_filter("info,async_nats=off")
-            .with_ansi(false)
-            .with_writer(move || writer.clone());
-        let guard = tracing::subscriber::set_default(subscriber.finish());
-        (log, guard)
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&lock(&self.0)).into_owned()
-    }
-
-    fn lines_with(&self, words: &str) -> usize {
-        let text = self.text();
-        text.lines().filter(|line| line.contains(words)).count()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        lock(&self.0).extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+/// Begins a log of the test's thread.
+fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter("info,async_nats=off")
+        .with_ansi(false)
+        .with_writer(move || writer.clone());
+    (log, log_to(subscriber.finish()))
 }
 
 #[tokio::test]
@@ -197,7 +171,7 @@ async fn requests_arrive_beside_a_flood_of_messages_to_all() {
 
 #[tokio::test]
 async fn a_restarted_server_is_found_and_both_subscriptions_work_again() {
-    let (log, _guard) = Log::start();
+    let (log, _guard) = logged();
     let mut server = NatsServer::start();
     let mut a = connect(&server, A).await;
     let publisher = a.publisher();
@@ -215,7 +189,7 @@ async fn a_restarted_server_is_found_and_both_subscriptions_work_again() {
         assert!(matches!(asked, NatsMessage::Ask { .. }), "{asked:?}");
     }
     for words in ["connected to NATS", "is broken"] {
-        assert_eq!(log.lines_with(words), 1, "{words}: {}", log.text());
+        assert_eq!(log.count(words), 1, "{words}: {}", log.text());
     }
 }
 
@@ -295,7 +269,7 @@ async fn a_server_that_does_not_answer_takes_no_endless_messages() {
 
 #[tokio::test]
 async fn a_relay_starts_without_its_server_and_finds_it_later() {
-    let (log, _guard) = Log::start();
+    let (log, _guard) = logged();
     let mut server = NatsServer::start();
     server.kill();
     let config = config(&server);
@@ -305,7 +279,7 @@ async fn a_relay_starts_without_its_server_and_finds_it_later() {
     assert!(!publisher.publish(Bytes::from_static(b"x")));
     assert_eq!(a.connects(), 0);
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let lines = log.lines_with("NATS cannot be reached");
+    let lines = log.count("NATS cannot be reached");
     assert_eq!(lines, 1, "{}", log.text());
     server.restart();
     until("a connection", || publisher.is_connected()).await;
@@ -326,7 +300,7 @@ async fn the_last_messages_are_written_before_the_connection_closes() {
 
 #[tokio::test]
 async fn a_closed_connection_ends_in_time_and_makes_no_further_attempts() {
-    let (log, _guard) = Log::start();
+    let (log, _guard) = logged();
     let mut server = NatsServer::start();
     let a = connect(&server, A).await;
     let publisher = a.publisher();
@@ -341,7 +315,7 @@ async fn a_closed_connection_ends_in_time_and_makes_no_further_attempts() {
     server.restart();
     tokio::time::sleep(LONGEST_DELAY).await;
     assert_eq!(publisher.connects(), 1);
-    assert_eq!(log.lines_with("connected to NATS"), 1, "{}", log.text());
+    assert_eq!(log.count("connected to NATS"), 1, "{}", log.text());
 }
 
 #[tokio::test]

@@ -75,15 +75,15 @@ impl Services {
             )
             .with_source(error)
         };
-        let relay_service = proto::relay_server::RelayServer::new(RelayService::new(
-            relay.clone(),
-            draining.clone(),
-            access.clone(),
-        ))
-        .max_decoding_message_size(Limits::SUBSCRIBE_BYTES);
         #[cfg(feature = "courier")]
         let courier_service =
             queues.map(|host| courier_service(host, draining.clone(), access.clone()));
+        let relay_service = proto::relay_server::RelayServer::new(RelayService::new(
+            relay.clone(),
+            draining,
+            access.clone(),
+        ))
+        .max_decoding_message_size(Limits::SUBSCRIBE_BYTES);
         let flags_service = FlagsService::new(
             flags,
             relay.clone(),

@@ -7,7 +7,7 @@ use reveille::{ConnectionState, Credential, ErrorKind, Notification, WakeStream}
 use super::GuardedRelay;
 use crate::{
     support::{listening, queue, within, woken},
-    tls::{ReframingProxy, are_served},
+    tls::{ReframingProxy, SILENCE, are_served},
 };
 
 async fn started() -> (GuardedRelay, ReframingProxy) {
@@ -18,6 +18,17 @@ async fn started() -> (GuardedRelay, ReframingProxy) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_with_tokens_share_one_connection_to_the_relay() {
+    share_one_connection(Duration::ZERO).await;
+}
+
+mod full {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn callers_with_tokens_share_one_connection_after_a_silence() {
+        super::share_one_connection(super::SILENCE).await;
+    }
+}
+
+async fn share_one_connection(silence: Duration) {
     let (relay, proxy) = started().await;
     let (owner, other) = (relay.token("owner").await, relay.token("other").await);
     let second = relay.token("owner").await;
@@ -26,7 +37,7 @@ async fn callers_with_tokens_share_one_connection_to_the_relay() {
         (Some(other.reveal()), "other"),
         (Some(second.reveal()), "third"),
     ];
-    are_served(&relay.relay, &proxy, &clients).await;
+    are_served(&relay.relay, &proxy, &clients, silence).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,7 +13,7 @@ use super::{
 use crate::support::figure;
 
 /// Time of a flood that the relay does not answer.
-const FLOOD: Duration = Duration::from_secs(2);
+const FLOOD: Duration = Duration::from_secs(1);
 
 async fn flooded(scheme: Scheme, flooding: Vec<u8>, least: usize) {
     let mut trial = Trial::start(scheme, &[]).await;

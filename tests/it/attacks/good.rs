@@ -114,6 +114,12 @@ impl Running {
             pipeline: 4_096,
             ..PublisherOptions::default()
         });
+        // The connection of a publisher opens with its first notification.
+        let orders = Notification::new(queue("good/pair"));
+        within("counted", publisher.notify(orders))
+            .await
+            .expect("counted");
+        woken(&mut wakes).await;
         Self {
             target,
             publisher,

@@ -10,7 +10,6 @@ use std::{
 };
 
 use reveille::Credential;
-use tokio::sync::{Mutex, MutexGuard};
 
 use super::{
     good::{GoodPair, Latencies},
@@ -18,7 +17,7 @@ use super::{
 };
 use crate::{binary::Binary, support::PATIENCE};
 
-/// A relay in a separate process, its good pair, and the pair's latencies without an attack.
+/// A relay in a separate process, and its good pair.
 #[derive(Debug)]
 pub(super) struct Trial {
     pub(super) relay: Binary,
@@ -26,12 +25,10 @@ pub(super) struct Trial {
     /// Shown by regular clients.
     credential: Credential,
     good: GoodPair,
-    /// A relay without an attack, and its pair: their latencies during the attack are those of the
+    /// A relay without an attack, and its pair: their latencies at the same time are those of the
     /// machine, which has other work than the test's.
     control: GoodPair,
     _control_relay: Binary,
-    quiet: Latencies,
-    _turn: MutexGuard<'static, ()>,
 }
 
 /// The relay of a trial.
@@ -47,17 +44,21 @@ pub(super) struct Setup<'a> {
 /// The damage of an attack.
 #[derive(Debug)]
 pub(super) struct Damage {
-    quiet: Latencies,
-    during: Latencies,
-    /// The latencies of the control during the attack.
-    control: Latencies,
-    after: Latencies,
+    during: Compared,
+    after: Compared,
     /// Maximum growth of the relay's resident memory, in KiB.
     pub(super) growth: u64,
     /// Growth that is left after the attack, in KiB.
     pub(super) kept: u64,
     attack: Usage,
     rest: Usage,
+}
+
+/// The latencies of the good pair and of the control in the same period.
+#[derive(Debug)]
+struct Compared {
+    good: Latencies,
+    control: Latencies,
 }
 
 /// The relay's processor time in a period.
@@ -67,20 +68,16 @@ struct Usage {
     processor: Duration,
 }
 
-/// One attack at a time: concurrent ones would disturb each other's latencies.
-static TURN: Mutex<()> = Mutex::const_new(());
-
-/// Number of the pair's wake-ups before the attack.
-const QUIET: usize = 100;
 /// Minimum of the pair's wake-ups during an attack, and after it.
 const LEAST: usize = 100;
 /// Interval of reading the relay's memory.
 const LOOK: Duration = Duration::from_millis(5);
-/// Limit of a good pair's 99th percentile under attack: five times the one of the control, or of the
-/// pair before the attack, but at least this. Mostly this applies (they are 2 to 8 ms in a test build
-/// on two cores).
-const LATE: Duration = Duration::from_millis(50);
-/// Limit of any wake-up.
+/// Limit of a good pair's 99th percentile: five times the one of the control, but at least this.
+/// Mostly this applies (they are 2 to 8 ms in a test build on two cores). The scheduler prefers the
+/// control, which mostly sleeps, to the relay under attack: beside other work a delay is not always
+/// the attack's. A relay that the attack stops is late by the attack's second.
+const LATE: Duration = Duration::from_millis(200);
+/// The same limit for any wake-up.
 const WORST: Duration = Duration::from_secs(1);
 /// Limit of a late subscriber's catch-ups of 500 queues. A request that is refused once and
 /// repeated takes longer.
@@ -101,23 +98,22 @@ impl Trial {
 
     /// Starts a relay of this setup, in plain text or with TLS.
     pub(super) async fn with(scheme: Scheme, setup: Setup<'_>) -> Self {
-        let turn = TURN.lock().await;
         let certificates = (scheme == Scheme::Tls).then(Certificates::new);
         let tls = certificates.as_ref().map(Certificates::arguments);
         let tls = tls.as_ref().map_or(&[][..], |tls| &tls[..]);
         let ip = setup.listen.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let relay = Binary::serve_on(ip, &[setup.arguments, tls].concat()).await;
-        let control = Binary::serve_with(tls, &[]).await;
-        Self::of(relay, control, certificates, setup.credential, turn).await
+        let arguments = [setup.arguments, tls].concat();
+        let relay = Binary::serve_on(ip, &arguments);
+        let (relay, control) = tokio::join!(relay, Binary::serve_with(tls, &[]));
+        Self::of(relay, control, certificates, setup.credential).await
     }
 
     /// Starts a relay whose log is not read, with this filter.
     pub(super) async fn with_stalled_log(filter: &str) -> Self {
-        let turn = TURN.lock().await;
         let variables = [("RUST_LOG".to_owned(), filter.to_owned())];
         let relay = Binary::serve_with_stalled_log(&variables).await;
         let control = Binary::serve().await;
-        Self::of(relay, control, None, Credential::default(), turn).await
+        Self::of(relay, control, None, Credential::default()).await
     }
 
     async fn of(
@@ -125,23 +121,18 @@ impl Trial {
         control_relay: Binary,
         certificates: Option<Certificates>,
         credential: Credential,
-        turn: MutexGuard<'static, ()>,
     ) -> Self {
         let target = Target::new(&relay, certificates.as_ref());
         let good = GoodPair::start(target.with_credential(credential.clone())).await;
         let control = Target::new(&control_relay, certificates.as_ref());
         let control = GoodPair::start(control).await;
-        let over = Arc::new(AtomicBool::new(true));
-        let quiet = good.measure(over, QUIET).await;
         Self {
             relay,
             certificates,
             credential,
-            quiet: quiet.await.expect("the pair lives"),
             good,
             control,
             _control_relay: control_relay,
-            _turn: turn,
         }
     }
 
@@ -167,8 +158,7 @@ impl Trial {
         let mut most = before;
         let (start, processor) = (Instant::now(), self.relay.processor());
         let over = Arc::new(AtomicBool::new(false));
-        let during = self.good.measure(Arc::clone(&over), LEAST).await;
-        let control = self.control.measure(Arc::clone(&over), LEAST).await;
+        let during = self.measure(Arc::clone(&over)).await;
         let mut attack = tokio::spawn(attack);
         let attacked = loop {
             let look = tokio::time::timeout(LOOK, &mut attack).await;
@@ -179,9 +169,8 @@ impl Trial {
         };
         over.store(true, Ordering::Relaxed);
         // The pair itself gives a wake-up up after `PATIENCE`.
-        let both = async { (during.await, control.await) };
-        let both = tokio::time::timeout(2 * PATIENCE, both).await;
-        let (during, control) = both.expect("in time");
+        let during = tokio::time::timeout(2 * PATIENCE, during).await;
+        let during = during.expect("in time");
         let attack = Usage {
             took: start.elapsed(),
             processor: self.relay.processor() - processor,
@@ -189,9 +178,7 @@ impl Trial {
         most = most.max(self.relay.resident());
         let (after, rest) = self.rest().await;
         let damage = Damage {
-            quiet: self.quiet.clone(),
-            during: during.expect("the pair lives"),
-            control: control.expect("the control lives"),
+            during,
             after,
             growth: most - before,
             kept: self.relay.resident().saturating_sub(before),
@@ -202,15 +189,26 @@ impl Trial {
         (attacked, damage)
     }
 
+    /// Begins to measure both pairs until `over` is set.
+    async fn measure(&self, over: Arc<AtomicBool>) -> impl Future<Output = Compared> + use<> {
+        let good = self.good.measure(Arc::clone(&over), LEAST).await;
+        let control = self.control.measure(over, LEAST).await;
+        async {
+            Compared {
+                good: good.await.expect("the pair lives"),
+                control: control.await.expect("the control lives"),
+            }
+        }
+    }
+
     /// Measures the good pair and the relay's processor time after an attack, until the relay rests.
     /// Some work of an attack may be left: streams that end, and bytes that were sent before.
-    async fn rest(&self) -> (Latencies, Usage) {
+    async fn rest(&self) -> (Compared, Usage) {
         let end = Instant::now() + PATIENCE;
         loop {
             let (start, processor) = (Instant::now(), self.relay.processor());
             let over = Arc::new(AtomicBool::new(true));
-            let after = self.good.measure(over, LEAST).await;
-            let after = after.await.expect("the pair lives");
+            let after = self.measure(over).await.await;
             let rest = Usage {
                 took: start.elapsed(),
                 processor: self.relay.processor() - processor,
@@ -232,21 +230,15 @@ impl Usage {
 impl Damage {
     /// Checks that the good pair was not disturbed, and that the relay grew by no more than this.
     pub(super) fn is_within(&self, kib: u64) {
-        self.is_within_late(kib, LATE);
-    }
-
-    /// The same with another limit of the good pair's latency.
-    pub(super) fn is_within_late(&self, kib: u64, late: Duration) {
         assert!(self.growth <= kib, "more than {kib} KiB: {self}");
-        let quiet = self.quiet.p99().max(self.control.p99());
-        let (late, worst) = (late.max(5 * quiet), WORST.max(5 * self.control.worst()));
-        for measured in [&self.during, &self.after] {
-            assert_eq!(measured.lost, 0, "lost notifications: {self}");
-            assert!(measured.p99() <= late, "later than {late:?}: {self}");
-            assert!(measured.worst() <= worst, "later than {worst:?}: {self}");
+        for Compared { good, control } in [&self.during, &self.after] {
+            let (late, worst) = (LATE.max(5 * control.p99()), WORST.max(5 * control.worst()));
+            assert_eq!(good.lost, 0, "lost notifications: {self}");
+            assert!(good.p99() <= late, "later than {late:?}: {self}");
+            assert!(good.worst() <= worst, "later than {worst:?}: {self}");
+            let subscribers = LATE_SUBSCRIBER.max(5 * control.late);
+            assert!(good.late <= subscribers, "a late subscriber: {self}");
         }
-        let subscribers = LATE_SUBSCRIBER.max(5 * self.control.late);
-        assert!(self.during.late <= subscribers, "a late subscriber: {self}");
         let resting = self.rest.percent() <= RESTING_PERCENT;
         assert!(resting, "the relay goes on after the attack: {self}");
     }
@@ -254,21 +246,25 @@ impl Damage {
 
 impl std::fmt::Display for Damage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [quiet, during, control, after] =
-            [&self.quiet, &self.during, &self.control, &self.after].map(Latencies::p99);
-        let (wakes, worst, lost) = (
-            self.during.count(),
-            self.during.worst(),
-            self.during.lost + self.after.lost,
-        );
-        let (late, growth, kept) = (self.during.late, self.growth, self.kept);
+        for (name, compared) in [("during", &self.during), ("after", &self.after)] {
+            let Compared { good, control } = compared;
+            let (wakes, lost) = (good.count(), good.lost);
+            let [p99, control_p99] = [good, control].map(Latencies::p99);
+            let [worst, control_worst] = [good, control].map(Latencies::worst);
+            let [late, control_late] = [good.late, control.late];
+            write!(
+                f,
+                "{name}: p99 {p99:.1?} of {wakes} wake-ups (control {control_p99:.1?}), worst {worst:.1?} \
+                 ({control_worst:.1?}), late subscribers {late:.0?} ({control_late:.0?}), {lost} lost; "
+            )?;
+        }
+        let (growth, kept) = (self.growth, self.kept);
         let Usage { took, processor } = self.attack;
         let (busy, resting) = (self.attack.percent(), self.rest.percent());
         write!(
             f,
-            "p99 {during:.1?} of {wakes} wake-ups (worst {worst:.1?}), quiet {quiet:.1?}, control \
-             {control:.1?}, after {after:.1?}; {lost} lost; late subscribers {late:.0?}; grew by {growth} KiB, kept \
-             {kept} KiB; processor {processor:?} of {took:.1?} ({busy} %), after {resting} %"
+            "grew by {growth} KiB, kept {kept} KiB; processor {processor:?} of {took:.1?} ({busy} %), \
+             after {resting} %"
         )
     }
 }

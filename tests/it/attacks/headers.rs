@@ -9,7 +9,7 @@ use super::{
 };
 
 const NOTIFY_STREAM: &str = "/reveille.v1.Relay/NotifyStream";
-const SPAN: Duration = Duration::from_millis(1_200);
+const SPAN: Duration = Duration::from_secs(1);
 /// The longest payload of a frame.
 const FRAME: usize = 16 * 1024;
 

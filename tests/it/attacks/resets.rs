@@ -12,7 +12,7 @@ use super::{
 };
 
 const NOTIFY_STREAM: &str = "/reveille.v1.Relay/NotifyStream";
-const SPAN: Duration = Duration::from_millis(1_200);
+const SPAN: Duration = Duration::from_secs(1);
 /// Streams of one write.
 const TOGETHER: u32 = 100;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];

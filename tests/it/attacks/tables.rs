@@ -83,9 +83,7 @@ async fn subscribing_wide_patterns_to_many_queues_disturbs_no_listener() {
         }
     };
     let ((), damage) = trial.under(attack).await;
-    // Relay, attacker and pair share two cores, and the attacker reads 30,000 entries at a time.
-    let late = std::time::Duration::from_millis(100);
-    damage.is_within_late(160 * 1024, late);
+    damage.is_within(160 * 1024);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -172,7 +170,7 @@ async fn a_full_table_refuses_quickly() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_patterns_cost_no_processor_time() {
-    let relay = Binary::serve_with(&["--sentinel", "5s"], &[]).await;
+    let relay = Binary::serve_with(&["--sentinel", "2s"], &[]).await;
     let client = Client::new(&relay.url()).expect("a URL");
     let publisher = client.publisher("p");
     fill(&publisher, "idle", 0..1_000).await;
@@ -188,7 +186,7 @@ async fn idle_patterns_cost_no_processor_time() {
         held.push(wakes);
     }
     let (start, before) = (std::time::Instant::now(), relay.processor());
-    tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
     let (took, used) = (start.elapsed(), relay.processor() - before);
     println!("{used:?} of {took:?}");
     assert!(used < took / 10, "{used:?} of {took:?}");

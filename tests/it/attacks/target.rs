@@ -57,7 +57,8 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Debug + Send + Unpin> Stream for T {}
 
-/// Defines one test over plain text and one over TLS for each function, which gets the scheme.
+/// Defines one test over plain text and one over TLS for each function, which gets the scheme. The
+/// module `full` is for `tests/run --full` only.
 macro_rules! plain_and_tls {
     ($($test:ident),+ $(,)?) => {$(
         mod $test {
@@ -68,9 +69,13 @@ macro_rules! plain_and_tls {
                 super::$test(Scheme::Plain).await;
             }
 
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn tls() {
-                super::$test(Scheme::Tls).await;
+            mod full {
+                use super::*;
+
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn tls() {
+                    super::super::$test(Scheme::Tls).await;
+                }
             }
         }
     )+};

@@ -13,7 +13,7 @@ use super::{
 
 const SUBSCRIBE: &str = "/reveille.v1.Relay/Subscribe";
 const LIST: &str = "/reveille.v1.Admin/ListListeners";
-const SPAN: Duration = Duration::from_secs(2);
+const SPAN: Duration = Duration::from_secs(1);
 /// Streams of one connection; the relay allows 1,000.
 const STREAMS: u32 = 900;
 

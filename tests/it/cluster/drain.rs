@@ -133,7 +133,18 @@ async fn a_rolling_restart_loses_no_wake_up_and_costs_few_checks() {
     }
     let answered = within("all answers", publisher).await.expect("no panic");
     assert_eq!(answered.len(), QUEUES);
-    tokio::time::sleep(BOUND).await;
+    for wakes in &listeners {
+        until("the listener is woken for each", async || {
+            let wakes = wakes.lock().expect("no panic");
+            answered.iter().all(|(name, begun, _)| {
+                let mut of_queue = wakes.iter().filter(|(queue, ..)| queue == name);
+                of_queue.any(|(.., at)| at >= begun)
+            })
+        })
+        .await;
+    }
+    // The checks are spread over two seconds.
+    tokio::time::sleep(Duration::from_secs(2)).await;
     for wakes in &listeners {
         check(wakes, &answered, restarts);
     }

@@ -16,7 +16,7 @@ use crate::{
 const SAME_ID: &str = "another relay of the cluster has the id of this one";
 const OTHER_STORE: &str = "another relay of the cluster uses another store";
 /// Several heartbeats.
-const WHILE: Duration = Duration::from_secs(4);
+const WHILE: Duration = Duration::from_secs(3);
 
 /// Starts a relay with this id, whose store is a file of this directory.
 async fn relay(broker: &NatsServer, home: &std::path::Path, id: &str, file: &str) -> Binary {

@@ -41,10 +41,11 @@ async fn a_pushed_listener_sends_no_request_while_there_is_no_work() {
     let listener = builder.start(seen.handler(Duration::ZERO)).await;
     let listener = listener.expect("started");
     for round in ["first", "second"] {
-        pushed_and_idle(&listener).await;
+        pushed_and_idle(std::slice::from_ref(&listener)).await;
         let before = requests(name);
         assert!(!before.is_empty(), "the log names the queue");
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        // A listener that polls sends about one a second.
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
         let idle = &requests(name)[before.len()..];
         assert!(idle.is_empty(), "asked for nothing: {idle:?}");
 
@@ -82,9 +83,7 @@ async fn the_sentinel_costs_a_fleet_one_request_per_interval() {
         let listener = builder.start(Seen::default().handler(Duration::ZERO)).await;
         fleet.push(listener.expect("started"));
     }
-    for listener in &fleet {
-        pushed_and_idle(listener).await;
-    }
+    pushed_and_idle(&fleet).await;
     let before = requests(name).len();
     tokio::time::sleep(Duration::from_secs(10)).await;
     let looks = requests(name)[before..].to_vec();

@@ -27,9 +27,9 @@ async fn queue_in(directory: &Path) -> Arc<dyn WorkQueue> {
     Arc::new(queue)
 }
 
-/// More than twice the five seconds for which SQLite waits for a lock: calls of all kinds fail,
-/// deletes among them.
-const LOCKED: Duration = Duration::from_secs(12);
+/// More than the five seconds for which SQLite waits for a lock: calls of all kinds fail, deletes among
+/// them.
+const LOCKED: Duration = Duration::from_secs(7);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_another_holds_locked_is_waited_for_and_nothing_is_lost() {

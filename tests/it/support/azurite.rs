@@ -1,24 +1,30 @@
 //! Azurite, the emulator of Azure Storage, as a child process of the tests.
 //!
-//! [`azurite`] starts one for all tests of a test binary, in memory and on free ports. A test that
-//! kills Azurite starts another one with [`Azurite::on_disk`]. `tests/run` installs Azurite; without
-//! it a test fails with a message. The library's unit tests include this file as well, so it uses
-//! only std. No process outlives the tests, however they end: Azurite exits with its standard input.
+//! `tests/run` starts one for all tests, in memory and on free ports; [`azurite`] finds it, and starts
+//! another one for a process of tests that runs without `tests/run`. A test that kills Azurite starts
+//! its own with [`Azurite::on_disk`]. `tests/run` installs Azurite; without it a test fails with a
+//! message. The library's unit tests include this file as well. No process outlives the tests, however
+//! they end: Azurite exits with its standard input.
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    fs::File,
+    io::Write,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::OnceLock,
     time::{Duration, SystemTime},
 };
 
 /// A running Azurite; killed on drop.
 #[derive(Debug)]
 pub(crate) struct Azurite {
-    child: Child,
-    /// The lines of its output: its addresses, and one line per request.
-    printed: Arc<Mutex<Vec<String>>>,
+    /// The process, if this process started it.
+    child: Option<Child>,
+    /// Its output: its addresses, and one line per request.
+    output: File,
+    /// The length of the output when this process began to use it.
+    before: u64,
     /// The ports for blobs, queues and tables.
     ports: [u16; 3],
     directory: Option<PathBuf>,
@@ -31,9 +37,8 @@ pub(crate) const KEY: &str =
 
 /// The limit for the start, sufficient on a machine that compiles at the same time.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// Runs Azurite in the node process itself, and exits with its standard input.
-const START: &str = "process.stdin.resume().on('end', () => process.exit(0)); \
-                     require(process.env.AZURITE)";
+/// The path of the file with the output of the Azurite that `tests/run` has started.
+const SHARED: &str = "REVEILLE_TEST_AZURITE";
 
 /// Sends one request with a Shared Key signature: METHOD PATH, the body from stdin. Prints the
 /// status.
@@ -67,10 +72,13 @@ except urllib.error.HTTPError as error:
     print(error.code)
 "#;
 
-/// Returns the Azurite that all tests of this process share.
+/// Returns the Azurite that all tests share.
 pub(crate) fn azurite() -> &'static Azurite {
-    static SHARED: OnceLock<Azurite> = OnceLock::new();
-    SHARED.get_or_init(|| Azurite::start([0; 3], None))
+    static AZURITE: OnceLock<Azurite> = OnceLock::new();
+    AZURITE.get_or_init(|| match std::env::var_os(SHARED) {
+        Some(output) => Azurite::started_by_the_script(Path::new(&output)),
+        None => Azurite::start([0; 3], None),
+    })
 }
 
 impl Azurite {
@@ -81,8 +89,9 @@ impl Azurite {
 
     /// Kills it as `kill -9` does.
     pub(crate) fn kill(&mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it ends");
+        let child = self.child.as_mut().expect("this test started it");
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
     }
 
     /// Restarts it on the same ports and directory, after [`Azurite::kill`].
@@ -162,56 +171,80 @@ impl Azurite {
         kept.matches("\"messageId\":\"").count() == messages && extents.contains("\"locationId\"")
     }
 
-    /// Returns the answered requests so far, as `METHOD PATH?QUERY STATUS`.
+    /// Returns the requests that were answered since this process began to use it, as
+    /// `METHOD PATH?QUERY STATUS`.
     pub(crate) fn requests(&self) -> Vec<String> {
-        let printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
-        printed.iter().filter_map(|line| request(line)).collect()
+        let printed = self.printed(self.before);
+        printed.lines().filter_map(request).collect()
     }
 
     /// Starts Azurite on these ports (0: any free port), and waits until it listens.
     fn start(ports: [u16; 3], directory: Option<PathBuf>) -> Self {
+        let output = tempfile::tempfile().expect("a file");
         let mut command = command(ports, directory.as_deref());
-        let mut child = command.spawn().expect("node starts");
-        let output = child.stdout.take().expect("piped");
-        let printed = Arc::new(Mutex::new(Vec::new()));
-        let lines = Arc::clone(&printed);
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                lines
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(line);
-            }
-        });
+        let child = command.stdout(output.try_clone().expect("a handle"));
+        let child = child.spawn().expect("node starts");
+        Self::listening(Some(child), output, directory)
+    }
+
+    fn started_by_the_script(output: &Path) -> Self {
+        let output = File::open(output);
+        let output = output.unwrap_or_else(|error| panic!("{SHARED}: {error}"));
+        let mut azurite = Self::listening(None, output, None);
+        azurite.before = azurite.output.metadata().expect("its length").len();
+        azurite
+    }
+
+    /// Waits until it listens.
+    fn listening(child: Option<Child>, output: File, directory: Option<PathBuf>) -> Self {
         let mut azurite = Self {
             child,
-            printed,
-            ports,
+            output,
+            before: 0,
+            ports: [0; 3],
             directory,
         };
-        azurite.ports = ["Blob", "Queue", "Table"].map(|service| azurite.listening(service));
+        azurite.ports = ["Blob", "Queue", "Table"].map(|service| azurite.port_of(service));
         azurite
     }
 
     /// Waits until a service listens; returns its port.
-    fn listening(&mut self, service: &str) -> u16 {
+    fn port_of(&mut self, service: &str) -> u16 {
         let words = format!("Azurite {service} service is successfully listening at ");
         let began = SystemTime::now();
         loop {
-            let printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
-            let port = printed.iter().find_map(|line| {
+            let printed = self.printed(0);
+            let port = printed.lines().find_map(|line| {
                 let address = line.strip_prefix(&words)?;
                 address.rsplit(':').next()?.trim().parse().ok()
             });
             if let Some(port) = port {
                 return port;
             }
-            let ended = self.child.try_wait().expect("a child process").is_some();
+            let ended = self.child.as_mut().map(Child::try_wait);
+            let ended = ended.is_some_and(|ended| ended.expect("a child process").is_some());
             let late = began.elapsed().is_ok_and(|waited| waited > START_TIMEOUT);
-            assert!(!ended && !late, "Azurite does not start: {printed:#?}");
-            drop(printed);
+            assert!(!ended && !late, "Azurite does not start: {printed}");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Returns the complete lines of its output from this position on. It writes at the position of
+    /// the same open file, which this does not move.
+    fn printed(&self, mut position: u64) -> String {
+        let (mut read, mut part) = (Vec::new(), vec![0; 64 << 10]);
+        loop {
+            match self.output.read_at(&mut part, position).expect("readable") {
+                0 => break,
+                count => {
+                    read.extend_from_slice(&part[..count]);
+                    position += count as u64;
+                }
+            }
+        }
+        let complete = read.iter().rposition(|byte| *byte == b'\n');
+        read.truncate(complete.map_or(0, |end| end + 1));
+        String::from_utf8(read).expect("text")
     }
 
     fn endpoint(&self, port: u16) -> String {
@@ -221,16 +254,19 @@ impl Azurite {
 
 impl Drop for Azurite {
     fn drop(&mut self) {
-        // It may have been killed already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            // It may have been killed already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
 fn command(ports: [u16; 3], directory: Option<&Path>) -> Command {
     let mut command = Command::new("node");
     command
-        .args(["-e", START, "azurite", "--disableTelemetry"])
+        .args(["-e", include_str!("azurite.js")])
+        .args(["azurite", "--disableTelemetry"])
         .env("AZURITE", installed());
     for (service, port) in ["blob", "queue", "table"].iter().zip(ports) {
         command
@@ -241,7 +277,7 @@ fn command(ports: [u16; 3], directory: Option<&Path>) -> Command {
         Some(directory) => command.arg("--location").arg(directory),
         None => command.arg("--inMemoryPersistence"),
     };
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.stdin(Stdio::piped());
     command
 }
 

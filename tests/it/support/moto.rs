@@ -1,70 +1,79 @@
 //! Moto's in-memory implementation of Amazon S3, as a child process of the tests.
 //!
-//! `tests/run` installs it into the tests' Python environment; without it a test fails with a
-//! message. The library's unit tests include this file as well, so it uses only std. The server
-//! exits with its standard input, so it does not outlive the tests.
+//! `tests/run` starts one for all tests; [`moto`] finds it, and starts another one for a process of tests
+//! that runs without `tests/run`. `tests/run` installs it into the tests' Python environment; without
+//! it a test fails with a message. The library's unit tests include this file as well, so it uses only
+//! std. The server exits with its standard input, so it does not outlive the tests.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::OnceLock,
+    time::{Duration, SystemTime},
 };
 
 /// A running server; killed on drop.
 #[derive(Debug)]
 pub(crate) struct Moto {
-    child: Child,
+    /// The process, if this process started it.
+    child: Option<Child>,
     port: u16,
 }
 
-/// Runs the server, and exits with its standard input. It serves one request at a time: S3 compares
-/// an ETag and writes atomically, but in moto another thread may write between the two steps.
-const START: &str = "
-import os, sys, threading
-from moto.server import DomainDispatcherApplication, main
-turn, call = threading.Lock(), DomainDispatcherApplication.__call__
-def one_at_a_time(self, *args):
-    with turn:
-        return call(self, *args)
-DomainDispatcherApplication.__call__ = one_at_a_time
-def watch():
-    sys.stdin.read()
-    os._exit(0)
-threading.Thread(target=watch, daemon=True).start()
-main(['-H', '127.0.0.1', '-p', '0'])
-";
+/// The path of the file with the output of the server that `tests/run` has started.
+const SHARED: &str = "REVEILLE_TEST_MOTO";
+/// The limit for its start, sufficient on a machine that compiles at the same time.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Returns the server that all tests of this process share.
+/// Returns the server that all tests share.
 pub(crate) fn moto() -> &'static Moto {
-    static SHARED: OnceLock<Moto> = OnceLock::new();
-    SHARED.get_or_init(Moto::start)
+    static MOTO: OnceLock<Moto> = OnceLock::new();
+    MOTO.get_or_init(|| match std::env::var_os(SHARED) {
+        Some(output) => Moto::started_by_the_script(Path::new(&output)),
+        None => Moto::start(),
+    })
 }
 
 impl Moto {
     fn start() -> Self {
         let mut child = Command::new(python())
-            .args(["-c", START])
+            .args(["-c", include_str!("moto_server.py")])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .expect("python starts");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let mut printed = Vec::new();
+        let mut printed = String::new();
         let port = loop {
             let line = lines.next().and_then(Result::ok);
-            let line = line.unwrap_or_else(|| panic!("moto does not start: {printed:#?}"));
-            let port = line.split_once("Running on http://127.0.0.1:");
-            if let Some((_, port)) = port {
-                break port.trim().parse().expect("a port");
+            let line = line.unwrap_or_else(|| panic!("moto does not start: {printed}"));
+            printed += &format!("{line}\n");
+            if let Some(port) = port_in(&printed) {
+                break port;
             }
-            printed.push(line);
         };
         // It prints a line per request. They are read, so that a full pipe does not block it.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        let child = Some(child);
         Self { child, port }
+    }
+
+    /// Waits until the server listens.
+    fn started_by_the_script(output: &Path) -> Self {
+        let began = SystemTime::now();
+        loop {
+            let printed = std::fs::read_to_string(output);
+            let printed = printed.unwrap_or_else(|error| panic!("{SHARED}: {error}"));
+            if let Some(port) = port_in(&printed) {
+                return Self { child: None, port };
+            }
+            let late = began.elapsed().is_ok_and(|waited| waited > START_TIMEOUT);
+            assert!(!late, "moto does not start: {printed}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Returns the environment variables for this server.
@@ -111,10 +120,19 @@ impl Moto {
 
 impl Drop for Moto {
     fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            // It may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
+}
+
+/// Returns the port by the server's complete line of output.
+fn port_in(printed: &str) -> Option<u16> {
+    let (_, rest) = printed.split_once("Running on http://127.0.0.1:")?;
+    let (port, _) = rest.split_once('\n')?;
+    port.trim().parse().ok()
 }
 
 /// Returns the Python of the tests' environment, below cargo's target directory.

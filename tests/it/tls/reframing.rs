@@ -31,7 +31,7 @@ pub(crate) struct ReframingProxy {
 }
 
 /// Longer than the silence after which the relay and the clients send a PING.
-const SILENCE: Duration = Duration::from_secs(22);
+pub(crate) const SILENCE: Duration = Duration::from_secs(22);
 /// No heartbeat breaks the silence.
 const HEARTBEAT: Duration = Duration::from_secs(60);
 /// Queues of a subscription, with names of 50 letters: it takes more than one frame.
@@ -167,11 +167,12 @@ fn many(account: &str) -> Vec<String> {
 }
 
 /// Checks that clients with these tokens and accounts are served on one connection of the relay, also
-/// after a silence. The first one may read the metrics.
+/// after this silence. The first one may read the metrics.
 pub(crate) async fn are_served(
     relay: &TestRelay,
     proxy: &ReframingProxy,
     clients: &[(Option<&str>, &'static str)],
+    silence: Duration,
 ) {
     let pairs = clients.iter().map(|(token, account)| {
         let credential = token.map(Credential::text);
@@ -179,7 +180,7 @@ pub(crate) async fn are_served(
     });
     let mut pairs = join_all(pairs).await;
     join_all(pairs.iter_mut().map(Pair::notify)).await;
-    tokio::time::sleep(SILENCE).await;
+    tokio::time::sleep(silence).await;
     join_all(pairs.iter_mut().map(Pair::notify)).await;
     for client in pairs.into_iter().map(|pair| pair.client) {
         let health = within("an answer", client.health()).await;
@@ -192,8 +193,19 @@ pub(crate) async fn are_served(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_behind_a_proxy_share_one_connection_to_the_relay() {
+    share_one_connection(Duration::ZERO).await;
+}
+
+mod full {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn clients_behind_a_proxy_share_one_connection_after_a_silence() {
+        super::share_one_connection(super::SILENCE).await;
+    }
+}
+
+async fn share_one_connection(silence: Duration) {
     let relay = TestRelay::start().await.expect("a relay");
     let proxy = ReframingProxy::to(relay.node().expect("it runs").address()).await;
     let clients = ["acct", "other", "third"].map(|account| (None, account));
-    are_served(&relay, &proxy, &clients).await;
+    are_served(&relay, &proxy, &clients, silence).await;
 }

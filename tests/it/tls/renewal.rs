@@ -16,6 +16,21 @@ async fn is_woken(publisher: &reveille::Publisher, wakes: &mut impl WakeStream) 
 
 #[tokio::test]
 async fn renewed_files_of_the_relay_drop_no_stream() {
+    are_renewed(Duration::ZERO).await;
+}
+
+mod full {
+    use super::*;
+
+    #[tokio::test]
+    async fn files_that_do_not_fit_are_not_used_in_the_middle_of_a_renewal() {
+        // The relay reads its files every 10 s.
+        are_renewed(Duration::from_secs(12)).await;
+    }
+}
+
+/// Renews the relay's key, and after this time the certificate and the authority.
+async fn are_renewed(between: Duration) {
     let clients = Authority::new("clients");
     let relay = SecureRelay::with_clients(Some(&clients)).await;
     let worker = clients.write(relay.home(), "worker", clients.issue(&["worker"]));
@@ -36,7 +51,7 @@ async fn renewed_files_of_the_relay_drop_no_stream() {
     let renewed = Authority::new("renewed");
     let (certificate, key) = renewed.server();
     std::fs::write(&relay.files.key, &key).expect("written");
-    tokio::time::sleep(Duration::from_secs(12)).await;
+    tokio::time::sleep(between).await;
     let again = relay.client(Some(&worker));
     within("an answer", again.ready(PATIENCE))
         .await

@@ -16,10 +16,10 @@ use super::{
 };
 use crate::{
     queue::words,
-    support::{block_on, seeds},
+    support::{block_on, seeds, share},
 };
 
-const FLIPS: u64 = 1_000;
+const FLIPS: usize = 1_000;
 /// The queues of the file.
 pub(super) const QUEUES: [&str; 2] = ["orders", "invoices"];
 /// The queues of the receiver. Dead letters of the file were sent to the second one.
@@ -260,7 +260,7 @@ async fn flip_bits(was_clean: bool, first_seed: u64) -> Tally {
     let mut local = original.committed.clone();
     local.retain(|number, _| !is_remote(number));
     let mut tally = Tally::default();
-    for seed in seeds(first_seed..first_seed + FLIPS) {
+    for seed in seeds(first_seed..first_seed + share(FLIPS) as u64) {
         let flip = original.flip(&mut Rng::with_seed(seed));
         let area = original.area(flip.offset);
         let copy = original.copy(Some(flip));
@@ -295,6 +295,6 @@ fn a_flipped_bit_alters_no_body_of_a_host_after_a_clean_end() {
         let tally = flip_bits(true, 10_000).await;
         // The quick check does not: a flipped key or row id in an index, or a flipped name of a
         // machine in a row of `outgoing`, may hide messages until the next whole check. Measured: 3.
-        tally.check(FLIPS as usize / 50);
+        tally.check(share(FLIPS) / 50);
     });
 }

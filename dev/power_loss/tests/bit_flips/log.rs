@@ -17,10 +17,10 @@ use super::{
 use crate::{
     history::number_of,
     queue::words,
-    support::{Violation, assert_none, block_on, seeds},
+    support::{Violation, assert_none, block_on, seeds, share},
 };
 
-const FLIPS: u64 = 300;
+const FLIPS: usize = 300;
 const MESSAGES: u64 = 30;
 const QUEUE: &str = "orders";
 
@@ -86,7 +86,7 @@ fn a_flipped_bit_in_the_log_removes_only_the_commits_from_there_on() {
         let whole = check(&original.copy(None), &original.committed, MESSAGES).await;
         whole.expect("all messages without a flip");
         let mut violations = Vec::new();
-        for seed in seeds(0..FLIPS) {
+        for seed in seeds(0..share(FLIPS) as u64) {
             let mut random = Rng::with_seed(seed);
             let (offset, bit) = (random.usize(..end), random.u8(..8));
             let kept = lengths.iter().rev().find(|(_, length)| *length <= offset);

@@ -189,41 +189,14 @@ async fn a_recovered_store_is_read_within_an_interval() {
     world.scope.shutdown().await;
 }
 
-/// Collects log lines.
-#[cfg(feature = "cli")]
-#[derive(Debug, Clone, Default)]
-struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
-
-#[cfg(feature = "cli")]
-impl Log {
-    fn count(&self, words: &str) -> usize {
-        let bytes = self.0.lock().expect("not poisoned");
-        String::from_utf8_lossy(&bytes).matches(words).count()
-    }
-}
-
-#[cfg(feature = "cli")]
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("not poisoned").extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-#[cfg(feature = "cli")]
-fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
-    let log = Log::default();
+fn logged() -> (crate::log::Log, tracing::subscriber::DefaultGuard) {
+    let log = crate::log::Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
-    let guard = tracing::subscriber::set_default(subscriber.finish());
+    let guard = crate::log::log_to(subscriber.finish());
     (log, guard)
 }
 
-#[cfg(feature = "cli")]
 #[tokio::test(start_paused = true)]
 async fn an_outage_ends_although_another_writer_cleared_the_flag_during_it() {
     let (log, _guard) = logged();
@@ -248,7 +221,6 @@ async fn an_outage_ends_although_another_writer_cleared_the_flag_during_it() {
     world.scope.shutdown().await;
 }
 
-#[cfg(feature = "cli")]
 #[tokio::test(start_paused = true)]
 async fn the_end_of_an_outage_is_logged_once_and_only_after_an_answer() {
     let (log, _guard) = logged();

@@ -139,10 +139,10 @@ async fn dead_blobs_are_moved_to_another_account() {
 
 #[tokio::test]
 async fn a_signed_address_is_swept_and_never_shown() {
-    azurite().create_container("signed");
+    azurite().create_container("signed-source");
     let signature = crate::backend::azure::signature_of("b");
-    let url = format!("{}/signed?{signature}", azurite().blob_endpoint());
-    let source = container::connect("az://signed", &connection())
+    let url = format!("{}/signed-source?{signature}", azurite().blob_endpoint());
+    let source = container::connect("az://signed-source", &connection())
         .await
         .expect("a container");
     write(&*source, "a", &[("timetolive", EXPIRED)]).await;

@@ -36,6 +36,7 @@ pub(super) struct AuditFile {
 }
 
 /// Starts the thread, which ends when all senders are dropped.
+#[expect(clippy::disallowed_methods, reason = "lives as long as the audit log")]
 pub(super) fn start(mut file: AuditFile, messages: Receiver<Message>) -> Result<()> {
     let thread = thread::Builder::new().name("audit-log".to_owned());
     let started = thread.spawn(move || {

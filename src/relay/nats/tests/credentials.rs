@@ -33,7 +33,7 @@ fn credentials(jwt: &str, user: &KeyPair) -> String {
 
 #[tokio::test]
 async fn a_credentials_file_is_a_login() {
-    let (log, _guard) = Log::start();
+    let (log, _guard) = logged();
     let (operator, account) = (KeyPair::new_operator(), KeyPair::new_account());
     let (user, stranger) = (KeyPair::new_user(), KeyPair::new_user());
     let unlimited = r#"{"subs":-1,"data":-1,"payload":-1,"imports":-1,"exports":-1,"wildcards":true,"conn":-1,"leaf":-1}"#;

@@ -1,0 +1,112 @@
+//! `auth check`: reads an auth file and all files that it names.
+
+use std::{
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use reveille::auth::AuthFile;
+use serde::Serialize;
+
+use super::{VARIABLE, blocking, misconfigured};
+use crate::{
+    exit::{Exit, Usage},
+    output::{self, Format, count},
+    settings::Settings,
+};
+
+/// Read an auth file and all files that it names
+///
+/// Prints a summary, or the first error with exit code 2. A relay keeps its rules and credentials if
+/// the changed file has an error, so check the file before the relay reads it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille auth check auth.toml
+  reveille auth check auth.toml -o json")]
+pub(super) struct Check {
+    /// The auth file [default: the key `auth` in `[serve]` of the configuration file]
+    #[arg(env = VARIABLE)]
+    file: Option<PathBuf>,
+    /// The output format [default: table]
+    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
+/// The number of entries of each kind.
+#[derive(Debug, Serialize)]
+struct Summary {
+    file: String,
+    rules: usize,
+    tokens: usize,
+    secrets: usize,
+    /// Tokens and secrets that the relay refuses by now.
+    expired: usize,
+    issuers: usize,
+    certificates: usize,
+}
+
+impl Check {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        let path = self.file.or_else(|| settings.serve.auth.clone());
+        let path = path.ok_or_else(|| {
+            Usage(format!(
+                "FILE: no auth file is named: pass FILE, or set {VARIABLE}"
+            ))
+        })?;
+        let read = move || Summary::read(&path, SystemTime::now()).map_err(Into::into);
+        let summary = blocking(read).await?;
+        let format = self.output.or(settings.output).unwrap_or_default();
+        format.object(&summary, || summary.line())?;
+        summary.warn();
+        Ok(Exit::OK)
+    }
+}
+
+impl Summary {
+    fn read(path: &Path, now: SystemTime) -> Result<Self, Usage> {
+        let file = AuthFile::new(path);
+        let config = file.read().map_err(misconfigured)?;
+        let tokens = file.token_file().map_err(misconfigured)?;
+        let records = tokens.map(|tokens| tokens.list()).transpose();
+        let records = records.map_err(misconfigured)?.unwrap_or_default();
+        let secrets = records.iter().filter(|record| record.issuer().is_some());
+        let secrets = secrets.count();
+        let expiries = records.iter().filter_map(|record| record.expires);
+        Ok(Self {
+            file: path.display().to_string(),
+            rules: config.policy().rule_count(),
+            tokens: records.len() - secrets,
+            secrets,
+            expired: expiries.filter(|expires| *expires <= now).count(),
+            issuers: config.issuer_count(),
+            certificates: config.certificate_count(),
+        })
+    }
+
+    fn line(&self) -> String {
+        let expired = match self.expired {
+            0 => String::new(),
+            expired => format!(" ({expired} expired)"),
+        };
+        format!(
+            "{}: {}, {}, {}{expired}, {}, {}",
+            self.file,
+            count(self.rules as u64, "rule"),
+            count(self.tokens as u64, "token"),
+            count(self.secrets as u64, "secret"),
+            count(self.issuers as u64, "issuer"),
+            count(self.certificates as u64, "certificate"),
+        )
+    }
+
+    /// Prints notes on a file without an error that lets no caller in.
+    fn warn(&self) {
+        if self.rules == 0 {
+            output::note("the file has no rule: the relay denies every request");
+        }
+        if self.tokens + self.secrets + self.issuers + self.certificates == 0 {
+            output::note("the file has no credential: the relay authenticates no caller");
+        }
+    }
+}

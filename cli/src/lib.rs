@@ -1,0 +1,203 @@
+//! The command line: one file a verb, on the library's public interface only.
+//!
+//! | verb | does |
+//! |---|---|
+//! | `serve` | the relay |
+//! | `notify` | tells the relay that a queue has work |
+//! | `subscribe` | prints wake-ups, or runs a command on each |
+//! | `listen`, `queue ...` | runs a command for each message of a queue; reads and writes queues by hand; hosts queues and sends between machines |
+//! | `unleash`, `leash`, `flag get/list/watch`, `wait` | the durable flag |
+//! | `ids next` | prints unique ids |
+//! | `lease run/show` | one lease holder at a time |
+//! | `sweep`, `blob ttl` | removes blobs whose time to live has ended |
+//! | `token new/list/revoke`, `auth check/can` | credentials of callers, and the rules for them |
+//! | `listeners`, `queues`, `relays`, `health`, `ready`, `drain` | for operators of a relay |
+//! | `demo` | a demonstration on one machine |
+//! | `completions`, `proto` | files for shells, and for clients in other languages |
+//!
+//! There are two steps. clap's structs hold the typed arguments. `resolve` merges them with the
+//! configuration file and the defaults, without I/O. Data goes to stdout, everything else to stderr.
+
+mod auth;
+mod blob;
+mod cluster;
+mod completions;
+mod credential;
+mod demo;
+mod direct_store;
+mod drain;
+mod exit;
+mod flag;
+mod foreign_server;
+mod guard;
+mod health;
+mod ids;
+mod lease;
+mod leash;
+mod limits;
+mod listen;
+mod listeners;
+mod log;
+mod message;
+mod notify;
+mod output;
+mod process;
+mod program;
+mod proto;
+mod queue;
+mod queue_settings;
+mod queues;
+mod ready;
+mod relays;
+mod serve;
+mod settings;
+mod signals;
+mod store;
+mod subprocess;
+mod subscribe;
+mod sweep;
+mod target;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod token;
+mod unleash;
+mod usage;
+mod values;
+mod wait;
+mod watchers;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+use self::{exit::Exit, settings::Settings};
+
+/// Wakes queue workers the instant there is work, so that no worker polls.
+#[derive(Debug, Parser)]
+#[command(name = "reveille", version, after_help = AFTER_HELP, max_term_width = 100)]
+struct Cli {
+    /// A TOML file of settings; flags and REVEILLE_* variables override it
+    #[arg(long, global = true, env = "REVEILLE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Serve(Box<serve::Args>),
+    Notify(notify::Args),
+    Subscribe(subscribe::Args),
+    Listen(listen::Args),
+    Unleash(unleash::Args),
+    Leash(leash::Args),
+    Flag(flag::Args),
+    Queue(queue::Args),
+    Ids(ids::Args),
+    Wait(wait::Args),
+    Lease(lease::Args),
+    Sweep(sweep::Args),
+    Blob(blob::Args),
+    Token(token::Args),
+    Auth(auth::Args),
+    Listeners(listeners::Args),
+    Queues(queues::Args),
+    Relays(relays::Args),
+    Health(health::Args),
+    Ready(ready::Args),
+    Drain(drain::Args),
+    Demo(demo::DemoArgs),
+    Completions(completions::Args),
+    Proto(proto::Args),
+    #[command(name = guard::VERB, hide = true)]
+    Guard(guard::Args),
+}
+
+const AFTER_HELP: &str = "\
+Example:
+  reveille demo
+  reveille serve
+  reveille subscribe acct/orders
+  reveille notify acct/orders
+
+Settings, strongest first: flags, REVEILLE_* variables, the file of --config, defaults.
+Durations: 250ms, 2s, 10m, 1h30m, 14d, 1w.
+azure://, az://, s3://, gs:// and --cluster need a build with all back-ends:
+  cargo install --path cli --features full
+
+Exit codes:
+  0    done
+  1    failed: the relay refused the request or failed; `serve` could not listen or open its store
+  2    wrong usage or configuration
+  3    the relay or the store cannot be reached, did not answer within --timeout, or is not ready
+  4    denied
+  5    not found, or in conflict with the current state
+  6    the awaited event did not happen within --timeout, or --expect was not met
+  7    the lease was lost, and `lease run` ended CMD
+  8    messages are stored, but the relay did not acknowledge the notification (`queue put --notify`,
+       `queue send --relay`)
+  130  interrupted (143: terminated; 0: `serve` and `queue serve` after one signal, and `listen` after
+       it finished its messages)
+  `wait -- CMD` and `lease run` return the exit code of CMD (128 + N if signal N ended it).";
+
+/// Runs the program, and returns its exit code.
+pub fn main() -> ExitCode {
+    program::main(|cli: Cli, _| {
+        let settings = match &cli.config {
+            Some(path) => Settings::load(path)?,
+            None => Settings::default(),
+        };
+        Ok(async move { Box::pin(cli.verb.run(&settings)).await })
+    })
+}
+
+impl Verb {
+    async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        match self {
+            // These verbs handle interrupts themselves.
+            Self::Serve(args) => Box::pin(args.run(settings)).await,
+            Self::Subscribe(args) => args.run(settings).await,
+            Self::Listen(args) => Box::pin(args.run(settings)).await,
+            Self::Wait(args) => args.run(settings).await,
+            Self::Lease(args) => Box::pin(args.run(settings)).await,
+            Self::Sweep(args) => Box::pin(args.run(settings)).await,
+            Self::Queue(args) => Box::pin(args.run(settings)).await,
+            Self::Guard(args) => args.run().await,
+            verb => program::until_interrupted(Box::pin(verb.call(settings))).await,
+        }
+    }
+
+    /// Runs a verb that may be dropped at any moment.
+    async fn call(self, settings: &Settings) -> anyhow::Result<Exit> {
+        match self {
+            Self::Notify(args) => args.run(settings).await,
+            Self::Unleash(args) => args.run(settings).await,
+            Self::Leash(args) => args.run(settings).await,
+            Self::Flag(args) => args.run(settings).await,
+            Self::Ids(args) => args.run(settings).await,
+            Self::Blob(args) => args.run(settings).await,
+            Self::Token(args) => args.run(settings).await,
+            Self::Auth(args) => args.run(settings).await,
+            Self::Listeners(args) => args.run(settings).await,
+            Self::Queues(args) => args.run(settings).await,
+            Self::Relays(args) => args.run(settings).await,
+            Self::Health(args) => args.run(settings).await,
+            Self::Ready(args) => args.run(settings).await,
+            Self::Drain(args) => args.run(settings).await,
+            Self::Demo(args) => demo::run(args).await.map(|()| Exit::OK),
+            Self::Completions(args) => args.run(),
+            Self::Proto(args) => args.run(),
+            Self::Serve(_)
+            | Self::Subscribe(_)
+            | Self::Listen(_)
+            | Self::Queue(_)
+            | Self::Wait(_)
+            | Self::Lease(_)
+            | Self::Sweep(_)
+            | Self::Guard(_) => {
+                unreachable!("run by `Verb::run`")
+            }
+        }
+    }
+}

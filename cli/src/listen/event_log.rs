@@ -1,0 +1,295 @@
+//! The events of a listener on stderr: lines for people, or JSON objects.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use reveille::{
+    Error, QueueAddress,
+    duration::Span,
+    listener::{Action, HandlerError, Hooks, ListenerError, ListenerMode, ListenerStats},
+    queue::Message,
+    scaling::Idle,
+};
+use serde::Serialize;
+
+use super::stop::StopHandle;
+use crate::output::{self, Format};
+
+/// Writes events to stderr, and each mode once when it begins.
+#[derive(Debug)]
+pub(super) struct EventLog {
+    format: Format,
+    queue: String,
+    /// `None`: the listener has no relay.
+    relay: Option<String>,
+    modes: Mutex<Modes>,
+}
+
+/// The modes in the log.
+#[derive(Debug, Default)]
+struct Modes {
+    /// The event `started` was written, whose mode is the first.
+    has_started: bool,
+    last: Option<ListenerMode>,
+    /// A mode that began before `started` was written: it follows that event.
+    waiting: Option<Event>,
+}
+
+/// Writes the listener's hook calls to the event log.
+pub(super) struct ListenHooks {
+    pub(super) events: Arc<EventLog>,
+    /// Notified when the queue was found empty.
+    pub(super) until_empty: Option<StopHandle>,
+}
+
+/// An event of the listener.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(super) enum Event {
+    Started {
+        queue: String,
+        relay: Option<String>,
+        mode: &'static str,
+    },
+    Metrics {
+        url: String,
+    },
+    Mode {
+        mode: &'static str,
+        reason: String,
+    },
+    Error {
+        action: &'static str,
+        message_id: Option<String>,
+        error: String,
+    },
+    Redelivered {
+        message_id: String,
+        dequeue_count: u32,
+    },
+    Poisoned {
+        message_id: String,
+        dequeue_count: u32,
+        error: String,
+    },
+    Stopping {
+        running: usize,
+        grace_ms: u64,
+    },
+    Killed {
+        killed: usize,
+    },
+    Ended {
+        handled: u64,
+        failed: u64,
+        poisoned: u64,
+        lost: u64,
+        gets: u64,
+        empty_gets: u64,
+    },
+}
+
+#[derive(Debug, Serialize)]
+struct Stamped<'a> {
+    #[serde(serialize_with = "output::serialize_time")]
+    time: Option<SystemTime>,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+impl EventLog {
+    pub(super) fn new(format: Format, queue: &QueueAddress, relay: Option<String>) -> Self {
+        Self {
+            format,
+            queue: queue.to_string(),
+            relay,
+            modes: Mutex::default(),
+        }
+    }
+
+    pub(super) fn write(&self, event: &Event) {
+        if self.format == Format::Table {
+            return output::note(event.line());
+        }
+        let stamped = Stamped {
+            time: Some(SystemTime::now()),
+            event,
+        };
+        if let Ok(json) = serde_json::to_string(&stamped) {
+            output::note(json);
+        }
+    }
+
+    pub(super) fn started(&self) {
+        let mode = match self.relay {
+            Some(_) => "connecting",
+            None => "pull-only",
+        };
+        let mut modes = self.lock_modes();
+        self.write(&Event::Started {
+            queue: self.queue.clone(),
+            relay: self.relay.clone(),
+            mode,
+        });
+        modes.has_started = true;
+        if let Some(mode) = modes.waiting.take() {
+            self.write(&mode);
+        }
+    }
+
+    /// Writes a line if the message was got before.
+    pub(super) fn log_redelivery(&self, message: &Message) {
+        if message.dequeue_count > 1 {
+            self.write(&Event::Redelivered {
+                message_id: message.id.to_string(),
+                dequeue_count: message.dequeue_count,
+            });
+        }
+    }
+
+    pub(super) fn has_logged_mode(&self) -> bool {
+        self.lock_modes().last.is_some()
+    }
+
+    fn lock_modes(&self) -> MutexGuard<'_, Modes> {
+        self.modes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a line for the mode, unless it was the last one written. The lock is held until the line
+    /// is written, so that the last line shows the present mode.
+    pub(super) fn log_mode(&self, mode: ListenerMode, error: Option<&Error>) {
+        let mut modes = self.lock_modes();
+        if modes.last.replace(mode) == Some(mode) {
+            return;
+        }
+        let relay = self.relay.as_deref().unwrap_or_default();
+        let (mode, reason) = match (mode, error) {
+            (ListenerMode::Pushed, _) => ("pushed", format!("{relay} reports work")),
+            (_, Some(error)) => ("polling", error.to_string()),
+            _ => (
+                "polling",
+                format!("{relay} cannot report work at the moment"),
+            ),
+        };
+        let event = Event::Mode { mode, reason };
+        match modes.has_started {
+            true => self.write(&event),
+            false => modes.waiting = Some(event),
+        }
+    }
+}
+
+impl Event {
+    pub(super) fn ended(stats: &ListenerStats) -> Self {
+        Self::Ended {
+            handled: stats.handled,
+            failed: stats.failed,
+            poisoned: stats.poisoned,
+            lost: stats.lost,
+            gets: stats.gets,
+            empty_gets: stats.empty_gets,
+        }
+    }
+
+    /// Returns the event as a line for people.
+    fn line(&self) -> String {
+        match self {
+            Self::Started { queue, relay, mode } => match relay {
+                Some(relay) => format!("listening to {queue}; relay {relay}, {mode}"),
+                None => format!("listening to {queue}; no relay, {mode}"),
+            },
+            Self::Metrics { url } => format!("metrics at {url}"),
+            Self::Mode { mode, reason } => format!("{mode}: {reason}"),
+            Self::Error { action, error, .. } => format!("{action}: {error}"),
+            Self::Redelivered {
+                message_id,
+                dequeue_count,
+            } => format!("message `{message_id}` is redelivered, attempt {dequeue_count}"),
+            Self::Poisoned {
+                message_id,
+                dequeue_count,
+                error,
+            } => format!(
+                "message `{message_id}` went to the poison queue after {dequeue_count} attempts: {error}"
+            ),
+            Self::Stopping { running, grace_ms } => {
+                let grace = Span(Duration::from_millis(*grace_ms));
+                let commands = output::count(*running as u64, "command");
+                format!(
+                    "stopping: waiting up to {grace} for {commands}; a second signal kills them"
+                )
+            }
+            Self::Killed { killed } => {
+                let commands = output::count(*killed as u64, "command");
+                format!("ended at once, killed {commands}")
+            }
+            Self::Ended {
+                handled,
+                failed,
+                poisoned,
+                lost,
+                gets,
+                empty_gets,
+            } => format!(
+                "handled {handled}, failed {failed}, poisoned {poisoned}, lost {lost}; gets {gets}, \
+                 empty gets {empty_gets}"
+            ),
+        }
+    }
+}
+
+impl Hooks for ListenHooks {
+    fn on_queue_empty(&self, _idle_count: u32, proposed: Idle) -> Idle {
+        if let Some(stop) = &self.until_empty {
+            stop.set_emptied();
+        }
+        proposed
+    }
+
+    fn on_mode_changed(&self, mode: ListenerMode) {
+        self.events.log_mode(mode, None);
+    }
+
+    fn on_poisoned(&self, message: &Message, error: &HandlerError) {
+        self.events.write(&Event::Poisoned {
+            message_id: message.id.to_string(),
+            dequeue_count: message.dequeue_count,
+            error: error.to_string(),
+        });
+    }
+
+    fn on_error(&self, error: &ListenerError) {
+        let id = error.message_id.as_ref();
+        let text = error.error.to_string();
+        self.events.write(&Event::Error {
+            action: error.action.as_str(),
+            message_id: id.map(ToString::to_string),
+            error: match (error.action, id) {
+                // The error of a handler names its message.
+                (Action::Handle, _) | (_, None) => text,
+                (_, Some(id)) => format!("message `{id}`: {text}"),
+            },
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last line must show the present mode.
+    #[test]
+    fn a_mode_that_begins_before_the_start_is_written_after_it() {
+        let queue = QueueAddress::new("local", "jobs").expect("a name");
+        let log = EventLog::new(Format::Json, &queue, Some("http://relay".to_owned()));
+        log.log_mode(ListenerMode::Pushed, None);
+        let waits = |log: &EventLog| log.lock_modes().waiting.is_some();
+        assert!(waits(&log));
+        log.started();
+        assert!(!waits(&log), "written");
+        log.log_mode(ListenerMode::Polling, None);
+        assert!(!waits(&log), "written at once");
+    }
+}

@@ -1,0 +1,155 @@
+//! `queue send`: sends messages in one transaction.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use reveille::{
+    Client, PublisherOptions,
+    courier::{Destination, QueueManager},
+    queue::WorkQueue as _,
+};
+use serde::Serialize;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+
+use super::place::PlaceArgs;
+use crate::{
+    exit::{Exit, Usage},
+    output,
+    settings::Settings,
+    target::{Target, TargetArgs},
+};
+
+pub(super) const AFTER_HELP: &str = "\
+Example:
+  reveille queue send queues reveille://berlin:7610/orders 'first order' 'second order'
+  seq 1000 | reveille queue send queues orders@berlin --config queues.toml
+  reveille queue send queues orders --create --relay http://127.0.0.1:7600 'an order'
+
+A destination is a queue of DIR, reveille://HOST:PORT/QUEUE on another machine, or an alias of the \
+configuration file. All messages are sent, or none is. Prints their ids, one per line.
+
+The host of DIR finds the messages within a second. With --relay it is woken at once, and so are \
+listeners of a queue of DIR. Ends with 8 if the messages are sent but the relay did not acknowledge \
+the notification.";
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Send {
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// Where the messages go: QUEUE, reveille://HOST:PORT/QUEUE, ALIAS or QUEUE@ALIAS
+    #[arg(value_name = "DESTINATION")]
+    destination: String,
+    /// The messages; without any, each line of the standard input is a message
+    #[arg(value_name = "BODY")]
+    bodies: Vec<String>,
+    /// Send the bytes of the standard input as one message
+    #[arg(long, conflicts_with = "bodies")]
+    stdin: bool,
+    /// Create the queue file, and a destination in it, if they are missing
+    #[arg(long)]
+    create: bool,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// The result of a send.
+#[derive(Debug, Serialize)]
+struct SentRow {
+    destination: String,
+    message_ids: Vec<String>,
+    /// Whether the relay has acknowledged the notification; `null` without a relay.
+    notified: Option<bool>,
+}
+
+/// Long enough for any number of messages; staged messages of a process that died are kept this
+/// long.
+const TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+impl Send {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        let target = self.target.resolve(settings);
+        let names_relay = self.target.relay.relay.is_some() || settings.relay.is_some();
+        // A bad relay URL fails here, before any message is sent.
+        let client = names_relay.then(|| target.client()).transpose()?;
+        let manager = match self.create {
+            true => self.place.create(settings).await?,
+            false => self.place.open(settings).await?,
+        };
+        let destination = manager.destination(&self.destination)?;
+        if self.create && destination.authority().is_none() {
+            manager.queue(destination.queue())?.create().await?;
+        }
+        let bodies = self.bodies().await?;
+        let message_ids = send(&manager, &destination, bodies).await?;
+        let mut row = SentRow {
+            destination: destination.to_string(),
+            message_ids,
+            notified: None,
+        };
+        let mut failure = None;
+        if let Some(client) = client.filter(|_| !row.message_ids.is_empty()) {
+            failure = notify(manager, &client, &target).await.err();
+            row.notified = Some(failure.is_none());
+        }
+        target.format.next(&row, row.message_ids.join("\n"))?;
+        let Some(error) = failure else {
+            return Ok(Exit::OK);
+        };
+        output::note(format_args!(
+            "error: the messages are sent, but the relay did not acknowledge the notification: \
+             {error}; do not send them again: the host of the queues finds them within a second"
+        ));
+        Ok(Exit::NOT_NOTIFIED)
+    }
+
+    async fn bodies(&self) -> anyhow::Result<Vec<Vec<u8>>> {
+        let unread = "the standard input cannot be read";
+        if self.stdin {
+            let mut body = Vec::new();
+            let read = tokio::io::stdin().read_to_end(&mut body).await;
+            read.context(unread)?;
+            return Ok(vec![body]);
+        }
+        if !self.bodies.is_empty() {
+            let bodies = self.bodies.iter().map(|body| body.clone().into_bytes());
+            return Ok(bodies.collect());
+        }
+        let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
+        let mut bodies = Vec::new();
+        while let Some(line) = lines.next_segment().await.context(unread)? {
+            bodies.push(line);
+        }
+        match bodies.is_empty() {
+            true => Err(Usage("BODY: the standard input has no line".to_owned()).into()),
+            false => Ok(bodies),
+        }
+    }
+}
+
+/// Sends all messages, or none; returns their ids.
+async fn send(
+    manager: &QueueManager,
+    destination: &Destination,
+    bodies: Vec<Vec<u8>>,
+) -> reveille::Result<Vec<String>> {
+    let mut transaction = manager.begin_with(TIMEOUT)?;
+    let mut ids = Vec::new();
+    for body in bodies {
+        ids.push(transaction.send(destination, body).await?.to_string());
+    }
+    transaction.commit().await?;
+    Ok(ids)
+}
+
+/// Wakes the host of the file and the listeners of its queues. The notifier is set after the commit,
+/// so that this call, and no task beside it, has the outcome.
+async fn notify(manager: QueueManager, client: &Client, target: &Target) -> reveille::Result<()> {
+    let options = PublisherOptions {
+        name: "reveille-cli".to_owned(),
+        deadline: target.timeout.unwrap_or(Duration::MAX),
+        ..PublisherOptions::default()
+    };
+    let manager = manager.with_notifier(Arc::new(client.publisher_with(options)));
+    let notified = target.acknowledged(client, manager.notify_pending()).await;
+    notified.map(drop)
+}

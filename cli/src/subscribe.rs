@@ -1,0 +1,348 @@
+//! `subscribe`: prints wake-ups, or runs a command on each.
+
+mod runner;
+mod wake;
+
+use std::{ffi::OsString, time::Duration};
+
+use reveille::{
+    Client, ConnectionState, GroupName, Limits, LinkState, ListenerId, Report, ReportState,
+    Selector, SubscribeOptions, Subscription, WakeStream as _, WorkDetected, duration,
+};
+use tokio::sync::watch;
+
+use self::{
+    runner::{Finished, Program, Runner},
+    wake::WakeRow,
+};
+use super::{
+    exit::Exit,
+    log, output,
+    settings::Settings,
+    signals::{self, Interrupts},
+    target::{self, Target, WaitingArgs},
+    usage,
+};
+
+/// Print wake-ups, or run a command on each
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille subscribe acct/orders
+  reveille subscribe 'acct/*' --count 1 -o jsonl
+  reveille subscribe acct/orders --exec './drain-queue \"$WAKE_QUEUE\"'
+  reveille subscribe acct/orders -- ./drain-orders --all
+
+Any wake-up means: read the queue until it is empty. The first wake-up of a queue is a CATCH_UP: \
+there may be work from before the subscription.
+
+--exec runs a shell command (`sh -c`), and `-- CMD` runs a program. One command runs at a time. \
+Wake-ups of a queue that arrive during a run are merged into one later run. A failing command is \
+reported on stderr and does not end `subscribe`.
+
+The command's environment has WAKE_ACCOUNT, WAKE_QUEUE, WAKE_REASON, WAKE_SEQUENCE, \
+WAKE_NOTIFICATIONS, WAKE_MESSAGES and WAKE_PAYLOAD_SIZE. WAKE_SELECTOR is ACCOUNT/QUEUE. For a \
+CATCH_UP of a pattern, WAKE_SELECTOR is the pattern, and WAKE_ACCOUNT and WAKE_QUEUE are empty: read \
+all queues that match it.")]
+pub(super) struct Args {
+    /// The queues; each part may end in one `*`
+    #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
+    selectors: Vec<Selector>,
+    /// The listener id [default: cli- and random characters]
+    #[arg(
+        long,
+        alias = "listener-id",
+        env = "REVEILLE_LISTENER_ID",
+        value_name = "NAME"
+    )]
+    id: Option<String>,
+    /// End after this number of wake-ups
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
+    count: Option<u64>,
+    /// Run this shell command on each wake-up (`sh -c`)
+    #[arg(long, value_name = "CMD", conflicts_with = "command")]
+    exec: Option<String>,
+    /// Share wake-ups with the other members of this group, instead of getting every wake-up
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// Number of messages that this subscriber handles at a time
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        value_parser = usage::positive::<u32>,
+        default_value_t = 1
+    )]
+    capacity: u32,
+    /// How long a get from the queue hides a message from others
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
+    visibility_timeout: Duration,
+    /// Silence after which the relay sends a heartbeat, 1s to 60s
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = heartbeat, default_value = "10s")]
+    heartbeat: Duration,
+    #[command(flatten)]
+    target: WaitingArgs,
+    /// The program to run on each wake-up
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// A subscription and the commands that its wake-ups run.
+struct WakeLoop<'a> {
+    target: &'a Target,
+    client: &'a Client,
+    subscription: Subscription,
+    link: watch::Receiver<LinkState>,
+    /// The URL of the relay of the newest stream.
+    relay: String,
+    runner: Option<Runner>,
+    /// Reports that could not be sent. R8: they are repeated after the next Welcome, because a
+    /// woken listener counts as busy until it reports DRAINED.
+    unsent: Vec<Report>,
+    left: Option<u64>,
+}
+
+impl Args {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        log::to_stderr(log::CLIENT_LOG);
+        let target = self.target.resolve(settings);
+        let options = self.options()?;
+        let client = target.client()?;
+        let subscription = client.subscribe(options)?;
+        let mut wake_loop = WakeLoop {
+            target: &target,
+            client: &client,
+            link: subscription.link(),
+            relay: String::new(),
+            subscription,
+            runner: self.program().map(Runner::new),
+            unsent: Vec::new(),
+            left: self.count,
+        };
+        let mut interrupts = Interrupts::listen()?;
+        let timeout = tokio::time::sleep(target.timeout.unwrap_or(Duration::MAX));
+        let exit = tokio::select! {
+            outcome = wake_loop.run() => return outcome,
+            () = timeout => {
+                output::note(target.timed_out_waiting());
+                Exit::TIMED_OUT
+            }
+            signal = interrupts.next() => {
+                wake_loop.forward(signal);
+                signal.exit()
+            }
+        };
+        // Waits for a running command; a second signal ends this wait.
+        tokio::select! {
+            () = wake_loop.finish() => Ok(exit),
+            signal = interrupts.next() => Ok(signal.exit()),
+        }
+    }
+
+    fn program(&self) -> Option<Program> {
+        let direct = (!self.command.is_empty()).then(|| Program::Direct(self.command.clone()));
+        direct.or_else(|| self.exec.clone().map(Program::Shell))
+    }
+
+    fn options(&self) -> reveille::Result<SubscribeOptions> {
+        let listener_id = match &self.id {
+            Some(id) => ListenerId::new(id)?,
+            None => ListenerId::unique("cli")?,
+        };
+        let options = SubscribeOptions {
+            group: self.group.as_deref().map(GroupName::new).transpose()?,
+            capacity: self.capacity,
+            visibility_timeout: self.visibility_timeout,
+            heartbeat: self.heartbeat,
+            ..SubscribeOptions::new(listener_id, self.selectors.iter().cloned())
+        };
+        options.check()?;
+        Ok(options)
+    }
+}
+
+impl WakeLoop<'_> {
+    /// Handles wake-ups until the count is reached.
+    async fn run(&mut self) -> anyhow::Result<Exit> {
+        let warning = target::warn_if_unreachable(self.client);
+        tokio::pin!(warning);
+        let mut waits_to_warn = true;
+        while !self.is_done() {
+            tokio::select! {
+                biased;
+                Ok(()) = self.link.changed() => {
+                    waits_to_warn = false;
+                    self.on_link_change().await;
+                }
+                finished = runner::finished(&mut self.runner) => self.on_finished(finished).await?,
+                work = self.subscription.next(), if self.left != Some(0) => match work {
+                    Some(work) => self.on_wake_up(&work?).await?,
+                    None => return Ok(Exit::FAILURE),
+                },
+                () = &mut warning, if waits_to_warn => waits_to_warn = false,
+            }
+        }
+        Ok(Exit::OK)
+    }
+
+    fn is_done(&self) -> bool {
+        let idle = self.runner.as_ref().is_none_or(Runner::is_idle);
+        self.left == Some(0) && idle
+    }
+
+    async fn on_wake_up(&mut self, work: &WorkDetected) -> anyhow::Result<()> {
+        // The stream may have opened and delivered this wake-up at once: print the state first.
+        if self.link.has_changed().unwrap_or_default() {
+            self.on_link_change().await;
+        }
+        if let Some(left) = &mut self.left {
+            *left -= 1;
+        }
+        let row = WakeRow::from(work);
+        self.target.format.next(&row, row.line())?;
+        if let Some(runner) = &mut self.runner {
+            runner.enqueue(work);
+            self.start().await?;
+        }
+        Ok(())
+    }
+
+    /// Starts the next waiting command, if none runs.
+    async fn start(&mut self) -> anyhow::Result<()> {
+        let Some(runner) = &mut self.runner else {
+            return Ok(());
+        };
+        if let Some(work) = runner.start()? {
+            let report = report(work, ReportState::Busy);
+            self.report(report).await;
+        }
+        Ok(())
+    }
+
+    async fn on_finished(&mut self, finished: Finished) -> anyhow::Result<()> {
+        let Finished { work, status } = finished;
+        if status.success() {
+            self.report(report(&work, ReportState::Drained)).await;
+        } else {
+            output::note(format_args!("{}: the command failed: {status}", work.queue));
+        }
+        self.start().await
+    }
+
+    /// Sends a report. A report that cannot be sent now is repeated on the next stream.
+    async fn report(&mut self, report: Option<Report>) {
+        let Some(report) = report else { return };
+        self.unsent.retain(|unsent| unsent.queue != report.queue);
+        if let Err(error) = self.subscription.report(report.clone()).await {
+            tracing::debug!(%error, queue = %report.queue, "not reported");
+            self.unsent.push(report);
+        }
+    }
+
+    async fn on_link_change(&mut self) {
+        let state = self.link.borrow_and_update().connection;
+        match state {
+            ConnectionState::Connected => {
+                self.client.url().clone_into(&mut self.relay);
+                let epoch = self.subscription.welcome().map(|welcome| &*welcome.epoch);
+                let epoch = epoch.unwrap_or("unknown");
+                output::note(format_args!("connected to {}, epoch {epoch}", self.relay));
+                let mut reports = std::mem::take(&mut self.unsent);
+                let running = self.runner.as_ref().and_then(Runner::running);
+                reports.extend(running.and_then(|work| report(work, ReportState::Busy)));
+                for report in reports {
+                    self.report(Some(report)).await;
+                }
+            }
+            ConnectionState::Reconnecting => {
+                output::note(format_args!(
+                    "disconnected from {}; reconnecting",
+                    self.relay
+                ));
+            }
+            ConnectionState::Closed => {}
+        }
+    }
+
+    fn forward(&self, signal: signals::Signal) {
+        if let Some(runner) = &self.runner {
+            runner.forward(signal);
+        }
+    }
+
+    /// Waits for the running command, and reports its success.
+    async fn finish(&mut self) {
+        let running = self
+            .runner
+            .as_ref()
+            .is_some_and(|runner| runner.running().is_some());
+        if running {
+            let Finished { work, status } = runner::finished(&mut self.runner).await;
+            if status.success() {
+                self.report(report(&work, ReportState::Drained)).await;
+            }
+        }
+    }
+}
+
+/// Parses a heartbeat interval within the relay's limits.
+fn heartbeat(text: &str) -> Result<Duration, String> {
+    let span = duration::parse(text).map_err(|error| error.to_string())?;
+    let limits = Limits::HEARTBEAT_MIN..=Limits::HEARTBEAT_MAX;
+    limits
+        .contains(&span)
+        .then_some(span)
+        .ok_or_else(|| "must be 1s to 60s".to_owned())
+}
+
+/// Returns the report on a queue; `None` for the catch-up of a pattern.
+fn report(work: &WorkDetected, state: ReportState) -> Option<Report> {
+    Some(Report {
+        state,
+        sequence: work.sequence,
+        ..Report::new(work.queue.as_address()?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use reveille::ErrorKind;
+
+    use crate::{Cli, Verb};
+
+    #[test]
+    fn a_heartbeat_and_a_capacity_are_within_the_limits() {
+        for (flag, value, rule) in [
+            ("--heartbeat", "500ms", "must be 1s to 60s"),
+            ("--heartbeat", "2m", "must be 1s to 60s"),
+            ("--capacity", "0", "1 or more"),
+        ] {
+            let typed = ["reveille", "subscribe", "acct/orders", flag, value];
+            let error = Cli::try_parse_from(typed).expect_err(value).to_string();
+            assert!(error.contains(rule) && error.contains(flag), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_group_is_joined_by_its_name_and_a_bad_name_is_refused_with_its_rule() {
+        let options = |group| {
+            let typed = ["reveille", "subscribe", "acct/orders", "--group", group];
+            let cli = Cli::try_parse_from(typed).expect("parsed");
+            let Verb::Subscribe(args) = cli.verb else {
+                panic!("another verb")
+            };
+            args.options()
+        };
+        let group = options("workers").expect("a good name").group;
+        assert_eq!(group.expect("stated").as_str(), "workers");
+        for bad in ["a/b", ""] {
+            let error = options(bad).expect_err("a bad name");
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(
+                error.message().starts_with("group: must be 1 to 128"),
+                "{error}"
+            );
+        }
+    }
+}

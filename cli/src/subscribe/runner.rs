@@ -1,0 +1,251 @@
+//! `--exec` and `-- CMD`: one command at a time. Wake-ups that arrive during a run are conflated
+//! into one run per queue.
+
+use std::{
+    collections::VecDeque,
+    ffi::OsString,
+    process::{ExitStatus, Stdio},
+};
+
+use reveille::WorkDetected;
+use tokio::process::{Child, Command};
+
+use crate::{exit::Failed, signals::Signal};
+
+/// The program to run on a wake-up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Program {
+    /// By `sh -c`.
+    Shell(String),
+    /// A program and its arguments.
+    Direct(Vec<OsString>),
+}
+
+/// Runs a command on wake-ups.
+#[derive(Debug)]
+pub(super) struct Runner {
+    program: Program,
+    /// At most one wake-up of each queue, in order of arrival.
+    waiting: VecDeque<WorkDetected>,
+    running: Option<(WorkDetected, Child)>,
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) work: WorkDetected,
+    pub(super) status: ExitStatus,
+}
+
+impl Runner {
+    pub(super) fn new(program: Program) -> Self {
+        Self {
+            program,
+            waiting: VecDeque::new(),
+            running: None,
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_none() && self.waiting.is_empty()
+    }
+
+    /// Returns the wake-up of the running command.
+    pub(super) fn running(&self) -> Option<&WorkDetected> {
+        self.running.as_ref().map(|(work, _)| work)
+    }
+
+    /// Adds a wake-up to the waiting ones.
+    pub(super) fn enqueue(&mut self, work: &WorkDetected) {
+        let mut waiting = self.waiting.iter_mut();
+        match waiting.find(|waiting| waiting.queue == work.queue) {
+            Some(waiting) => conflate(waiting, work),
+            None => self.waiting.push_back(work.clone()),
+        }
+    }
+
+    /// Starts a command for the next waiting wake-up, if none runs, and returns that wake-up.
+    pub(super) fn start(&mut self) -> Result<Option<&WorkDetected>, Failed> {
+        if self.running.is_some() {
+            return Ok(None);
+        }
+        let Some(work) = self.waiting.pop_front() else {
+            return Ok(None);
+        };
+        let mut command = self.program.command();
+        let child = command
+            .envs(environment(&work))
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(|error| {
+                let program = command.as_std().get_program().to_string_lossy();
+                Failed(format!("`{program}` cannot be run: {error}"))
+            })?;
+        self.running = Some((work, child));
+        Ok(self.running())
+    }
+
+    pub(super) fn forward(&self, signal: Signal) {
+        if let Some((_, child)) = &self.running {
+            signal.forward(child);
+        }
+    }
+
+    async fn finished(&mut self) -> Finished {
+        let Some((_, child)) = &mut self.running else {
+            return std::future::pending().await;
+        };
+        let status = child.wait().await;
+        match (status, self.running.take()) {
+            (Ok(status), Some((work, _))) => Finished { work, status },
+            // Waiting for a child process fails only if other code has reaped it.
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+impl Program {
+    fn command(&self) -> Command {
+        match self {
+            Self::Shell(script) => {
+                let mut command = Command::new("sh");
+                command.arg("-c").arg(script);
+                command
+            }
+            Self::Direct(arguments) => {
+                let mut arguments = arguments.iter();
+                let name = arguments.next().cloned();
+                let mut command = Command::new(name.unwrap_or_default());
+                command.args(arguments);
+                command
+            }
+        }
+    }
+}
+
+/// Waits for the running command; never returns if none runs. Safe to cancel.
+pub(super) async fn finished(runner: &mut Option<Runner>) -> Finished {
+    match runner {
+        Some(runner) => runner.finished().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns the command's environment. A catch-up of a whole pattern has no queue: its names are
+/// empty, so that a script does not take `*` for a name.
+fn environment(work: &WorkDetected) -> [(&'static str, String); 8] {
+    let queue = work.queue.as_address();
+    let (account, name) = match &queue {
+        Some(queue) => (queue.storage_account(), queue.queue_name()),
+        None => ("", ""),
+    };
+    [
+        ("WAKE_SELECTOR", work.queue.to_string()),
+        ("WAKE_ACCOUNT", account.to_owned()),
+        ("WAKE_QUEUE", name.to_owned()),
+        ("WAKE_REASON", work.reason.to_string()),
+        ("WAKE_SEQUENCE", work.sequence.to_string()),
+        ("WAKE_NOTIFICATIONS", work.notifications.to_string()),
+        ("WAKE_MESSAGES", work.messages.to_string()),
+        ("WAKE_PAYLOAD_SIZE", work.payload_size.to_string()),
+    ]
+}
+
+/// Merges a later wake-up of the same queue into a waiting one.
+fn conflate(waiting: &mut WorkDetected, later: &WorkDetected) {
+    *waiting = WorkDetected {
+        reason: waiting.reason.max(later.reason),
+        notifications: waiting.notifications.saturating_add(later.notifications),
+        payload_size: waiting.payload_size.saturating_add(later.payload_size),
+        messages: waiting.messages.saturating_add(later.messages),
+        ..later.clone()
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use reveille::{Token, WakeReason};
+
+    use super::*;
+
+    fn shell(script: &str) -> Runner {
+        Runner::new(Program::Shell(script.to_owned()))
+    }
+
+    fn work(queue: &str, sequence: u64, reason: WakeReason) -> WorkDetected {
+        WorkDetected {
+            queue: queue.parse().expect(queue),
+            reason,
+            sequence,
+            notifications: 1,
+            payload_size: 10,
+            messages: 2,
+            publisher: "".into(),
+            published_at: None,
+            traceparent: "".into(),
+            token: Token::default(),
+        }
+    }
+
+    #[test]
+    fn wake_ups_that_wait_conflate_into_one_run_per_queue() {
+        let mut runner = shell("true");
+        runner.enqueue(&work("a/q", 1, WakeReason::Notified));
+        runner.enqueue(&work("a/r", 1, WakeReason::Notified));
+        runner.enqueue(&work("a/q", 2, WakeReason::Timed));
+        let first = &runner.waiting[0];
+        assert_eq!(runner.waiting.len(), 2);
+        assert_eq!(
+            (first.sequence, first.notifications, first.payload_size),
+            (2, 2, 20)
+        );
+        assert_eq!(first.reason, WakeReason::Notified);
+    }
+
+    #[tokio::test]
+    async fn one_command_runs_at_a_time_and_gets_its_wake_up() {
+        let mut runner = shell("test \"$WAKE_QUEUE $WAKE_SEQUENCE\" = 'q 1'");
+        runner.enqueue(&work("a/q", 1, WakeReason::Notified));
+        assert!(runner.start().expect("sh").is_some());
+        runner.enqueue(&work("a/q", 2, WakeReason::Notified));
+        assert!(runner.start().expect("sh").is_none());
+        assert!(runner.finished().await.status.success());
+        assert!(runner.start().expect("sh").is_some());
+        assert!(!runner.finished().await.status.success());
+        assert!(runner.is_idle());
+    }
+
+    #[tokio::test]
+    async fn a_program_runs_with_its_arguments_and_gets_the_number_of_messages() {
+        let typed = [
+            "sh",
+            "-c",
+            "test \"$1 $WAKE_MESSAGES\" = 'a b 2'",
+            "sh",
+            "a b",
+        ];
+        let mut runner = Runner::new(Program::Direct(typed.map(OsString::from).to_vec()));
+        runner.enqueue(&work("a/q", 1, WakeReason::Notified));
+        runner.start().expect("sh");
+        assert!(runner.finished().await.status.success());
+        let mut runner = Runner::new(Program::Direct(vec!["/no/such/program".into()]));
+        runner.enqueue(&work("a/q", 1, WakeReason::Notified));
+        let error = runner.start().expect_err("no program").to_string();
+        assert!(
+            error.contains("`/no/such/program` cannot be run"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_catch_up_of_a_pattern_names_no_queue() {
+        let named = |queue: &str| {
+            let environment = environment(&work(queue, 1, WakeReason::CatchUp));
+            let find = |name| environment.iter().find(|(known, _)| *known == name);
+            ["WAKE_SELECTOR", "WAKE_ACCOUNT", "WAKE_QUEUE"]
+                .map(|name| find(name).expect("a variable").1.clone())
+        };
+        assert_eq!(named("acct/*"), ["acct/*", "", ""]);
+        assert_eq!(named("acct/orders"), ["acct/orders", "acct", "orders"]);
+    }
+}

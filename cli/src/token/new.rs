@@ -1,0 +1,188 @@
+//! `token new`: a new token, or a shared secret of an issuer.
+
+use std::{
+    fs::File,
+    io::Read as _,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::Context as _;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use reveille::auth::{NewToken, Principal, TokenFile};
+use serde::Serialize;
+
+use super::{TokenFileArgs, unavailable_as_failed};
+use crate::{
+    auth::{blocking, principal},
+    exit::{Exit, Failed, Usage},
+    output::{self, Format},
+    settings::Settings,
+    usage,
+};
+
+/// Create a token or a shared secret, and print it once
+///
+/// Prints the token alone to stdout. The token file keeps only a digest, so the token cannot be
+/// printed again. A missing token file is created, with mode 0600. A running relay reads the changed
+/// file within 10 s by itself.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille token new billing --tokens tokens.toml > token
+  reveille token new worker-1 --auth auth.toml --expires 30d --note 'rack 7'
+  reveille token new billing --auth auth.toml --secret shop > token
+  reveille token new billing --auth auth.toml --secret shop --key-file shop.key
+  reveille notify acct/orders --token-file token
+
+A client reads the token from --token-file or REVEILLE_TOKEN. An issuer may have two secrets: add the \
+new one, change the clients, then revoke the old one.")]
+pub(super) struct New {
+    /// The principal of callers with this token: the name that the rules use
+    #[arg(value_parser = principal)]
+    principal: Principal,
+    /// Refuse the token after this long [default: never; it is valid until it is revoked]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause)]
+    expires: Option<Duration>,
+    /// A note for operators, at most 256 bytes
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    note: String,
+    /// Create a shared secret of this issuer, and print ISSUER:KEY
+    #[arg(long, value_name = "ISSUER")]
+    secret: Option<String>,
+    /// Read the key of the secret from this file: 32 to 1024 bytes, without the white space around
+    /// it [default: a random key of 43 characters]
+    #[arg(long, value_name = "FILE", requires = "secret")]
+    key_file: Option<PathBuf>,
+    #[command(flatten)]
+    file: TokenFileArgs,
+    /// The output format [default: table]
+    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
+/// A new token or secret, with its text.
+#[derive(Serialize)]
+struct Issued {
+    id: String,
+    principal: String,
+    #[serde(serialize_with = "output::serialize_time")]
+    expires_at: Option<SystemTime>,
+    token: String,
+}
+
+/// Longest key file in bytes: the longest key, and some white space.
+const LONGEST_KEY_FILE: u64 = 4096;
+
+impl New {
+    pub(super) async fn run(mut self, settings: &Settings) -> anyhow::Result<Exit> {
+        let format = self.output.or(settings.output).unwrap_or_default();
+        let file = std::mem::take(&mut self.file).resolve(settings).await?;
+        blocking(move || {
+            let issued = self.issue(&file, SystemTime::now())?;
+            issued.print(format, &file)
+        })
+        .await
+    }
+
+    fn issue(self, file: &TokenFile, now: SystemTime) -> anyhow::Result<Issued> {
+        let expires = self.expires.map(|span| expiry(now, span)).transpose()?;
+        let new = NewToken {
+            principal: self.principal,
+            expires,
+            note: self.note,
+        };
+        let (id, token) = match &self.secret {
+            None => {
+                let token = file.add(&new, now).map_err(unavailable_as_failed)?;
+                (token.id().to_owned(), token.reveal().to_owned())
+            }
+            Some(issuer) => add_secret(file, issuer, self.key_file.as_deref(), &new, now)?,
+        };
+        Ok(Issued {
+            id,
+            principal: new.principal.name().to_owned(),
+            expires_at: expires,
+            token,
+        })
+    }
+}
+
+impl Issued {
+    /// Prints the token. The only copy of its text is lost if that fails, so it is revoked.
+    fn print(&self, format: Format, file: &TokenFile) -> anyhow::Result<Exit> {
+        let id = &self.id;
+        if let Err(error) = format.object(self, || self.token.clone()) {
+            let outcome = match file.revoke(id) {
+                Ok(_) => "was revoked again".to_owned(),
+                Err(error) => format!("must be revoked, which failed: {error}"),
+            };
+            let message = format!("token {id} could not be printed and {outcome}: {error}");
+            return Err(Failed(message).into());
+        }
+        let expires = match self.expires_at {
+            Some(at) => format!("expires at {}", output::time(at)),
+            None => "does not expire".to_owned(),
+        };
+        output::note(format_args!(
+            "token {id} for {} is in `{}` and {expires}; its text is shown only this once",
+            self.principal,
+            file.path().display()
+        ));
+        Ok(Exit::OK)
+    }
+}
+
+/// Adds a secret, and returns its id and its text for clients.
+fn add_secret(
+    file: &TokenFile,
+    issuer: &str,
+    key_file: Option<&Path>,
+    new: &NewToken,
+    now: SystemTime,
+) -> anyhow::Result<(String, String)> {
+    // The library's error would repeat the key.
+    if issuer.contains(':') {
+        let rule = "--secret: must be the name of the issuer alone; --key-file reads a key";
+        return Err(Usage(rule.to_owned()).into());
+    }
+    let key = match key_file {
+        Some(path) => read_key(path)?,
+        None => random_key()?,
+    };
+    let id = file.add_secret(issuer, &key, new, now);
+    let id = id.map_err(unavailable_as_failed)?;
+    Ok((id, format!("{issuer}:{key}")))
+}
+
+fn read_key(path: &Path) -> Result<String, Usage> {
+    let mut key = String::new();
+    let read = File::open(path).and_then(|file| {
+        let mut file = file.take(LONGEST_KEY_FILE);
+        file.read_to_string(&mut key)
+    });
+    read.map_err(|error| Usage(format!("--key-file `{}`: {error}", path.display())))?;
+    // Clients ignore the white space around a credential.
+    Ok(key.trim().to_owned())
+}
+
+fn random_key() -> anyhow::Result<String> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).context("the system gives no random bytes for a key")?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+/// Returns the time of expiry, rounded up to a whole second as in the token file.
+fn expiry(now: SystemTime, span: Duration) -> Result<SystemTime, Usage> {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = since.saturating_add(span);
+    let up = u64::from(since.subsec_nanos() > 0);
+    let since = Duration::from_secs(since.as_secs().saturating_add(up));
+    let at = UNIX_EPOCH.checked_add(since);
+    at.ok_or_else(|| Usage("--expires: is too long".to_owned()))
+}

@@ -1,0 +1,181 @@
+//! The protocol's names, numbers and types, against what `build.rs` compiled.
+//!
+//! The tables are the contract: whoever changes a number here breaks every client that is out there.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+use prost_types::{
+    DescriptorProto, FieldDescriptorProto, FileDescriptorSet,
+    field_descriptor_proto::{Label, Type},
+};
+
+/// Message, then `number name type` of each field; `*` is repeated, `?` of the oneof.
+const MESSAGES: &str = "
+WorkDetected: 1 storage_account string, 2 queue_name string, 3 payload_size uint64, 4 sequence uint64, 5 notifications uint64, 6 reason WakeReason, 7 publisher string, 8 published_at Timestamp, 9 delay Duration, 10 traceparent string, 11 token bytes, 12 messages uint64
+NotifyRequest: 1 events WorkDetected*, 2 publisher string
+NotifyResponse: 1 accepted Accepted*, 2 error Error
+Accepted: 1 sequence uint64, 2 listeners uint32
+Error: 1 code int32, 2 message string, 3 retry_after Duration
+SubscribeRequest: 1 listener_id string, 2 selectors Selector*, 3 group string, 4 capacity uint32, 5 visibility_timeout Duration, 6 positions Position*, 7 heartbeat Duration, 8 resume bytes
+Selector: 1 storage_account string, 2 queue_name string
+Position: 1 storage_account string, 2 queue_name string, 3 token bytes
+SubscribeResponse: 1 welcome Welcome?, 2 wake Wake?, 3 heartbeat Heartbeat?, 4 goodbye Goodbye?
+Welcome: 1 relay_id string, 2 epoch string, 3 subscription_id string, 4 heartbeat Duration, 5 degraded bool, 6 version string
+Wake: 1 work WorkDetected*
+Heartbeat: 1 degraded bool, 2 resume bytes
+Goodbye: 1 reason Reason, 2 reconnect_after Duration
+ReportRequest: 1 subscription_id string, 2 storage_account string, 3 queue_name string, 4 state ReportState, 5 sequence uint64, 6 number uint64, 7 visible_in Duration, 8 current_queue_depth uint64, 9 active_dequeue_tasks uint32, 10 total_dequeue_tasks uint32, 11 mean_handling_time Duration, 12 mean_wake_latency Duration
+ReportResponse:
+Flag: 1 name string, 2 set bool, 3 generation uint64, 4 set_by string, 5 reason string, 6 set_at Timestamp, 7 expires_at Timestamp
+UnleashRequest: 1 flag string, 2 ttl Duration, 3 set_by string, 4 reason string
+UnleashResponse: 1 flag Flag, 2 watchers uint32
+LeashRequest: 1 flag string, 2 cleared_by string, 3 reason string
+LeashResponse: 1 flag Flag
+GetFlagRequest: 1 flag string
+GetFlagResponse: 1 flag Flag
+ListFlagsRequest: 1 prefix string, 2 page_size uint32, 3 page_token string
+ListFlagsResponse: 1 flags Flag*, 2 next_page_token string
+WatchFlagRequest: 1 flag string, 2 listener_id string, 3 heartbeat Duration, 4 acks bool
+WatchFlagResponse: 1 flag Flag?, 2 heartbeat Heartbeat?, 3 goodbye Goodbye?, 4 acks Acks?
+Acks: 1 generation uint64, 2 acknowledged uint32, 3 watchers uint32
+ListFlagWatchersRequest: 1 flag string, 2 away bool, 3 page_size uint32, 4 page_token string
+ListFlagWatchersResponse: 1 watchers FlagWatcher*, 2 next_page_token string, 3 unanswered_relays string*
+FlagWatcher: 1 flag string, 2 listener_id string, 3 streams uint32, 4 since Duration, 5 acknowledged bool
+AckFlagRequest: 1 flag string, 2 generation uint64, 3 listener_id string
+AckFlagResponse:
+HandOverRequest: 1 frame uint64, 2 hello HandOverHello?, 3 offer HandOverOffer?, 4 confirm HandOverConfirm?
+HandOverResponse: 1 frame uint64, 2 welcome HandOverWelcome?, 3 accept HandOverAccept?, 4 visible HandOverVisible?
+HandOverHello: 1 version uint32, 2 sender bytes, 3 name string, 4 authority string
+HandOverWelcome: 1 version uint32, 2 receiver bytes, 3 held bytes*
+HandOverOffer: 1 messages OfferedMessage*, 2 deflated bytes
+OfferedMessages: 1 messages OfferedMessage*
+OfferedMessage: 1 number uint64, 2 id bytes, 3 authority string, 4 queue string, 5 visited bytes, 6 body bytes, 7 checksum fixed32, 8 resume bool
+HandOverAccept: 1 upto uint64, 2 refused HandOverRefusal*, 3 postponed HandOverRefusal*
+HandOverRefusal: 1 number uint64, 2 reason string
+HandOverConfirm: 1 upto uint64, 2 held bool
+HandOverVisible: 1 upto uint64, 2 held bool
+";
+
+const ENUMS: &str = "
+WakeReason: 0 WAKE_REASON_UNSPECIFIED, 1 WAKE_REASON_NOTIFIED, 2 WAKE_REASON_CATCH_UP, 3 WAKE_REASON_SENTINEL, 4 WAKE_REASON_TIMED, 5 WAKE_REASON_REASSIGNED
+ReportState: 0 REPORT_STATE_UNSPECIFIED, 1 REPORT_STATE_BUSY, 2 REPORT_STATE_DRAINED
+Goodbye.Reason: 0 UNSPECIFIED, 1 DRAINING, 2 ROTATION, 3 REPLACED, 4 REVOKED
+RelayState: 0 RELAY_STATE_UNSPECIFIED, 1 RELAY_STATE_SELF, 2 RELAY_STATE_PRESENT, 3 RELAY_STATE_MISSING, 4 RELAY_STATE_LEFT
+";
+
+/// Service and method; `<` and `>` stream requests and answers.
+const METHODS: &str = "
+Relay: Notify, NotifyStream <>, Subscribe >, Report
+Flags: Unleash, Leash, GetFlag, ListFlags, WatchFlag >, ListFlagWatchers, AckFlag
+Courier: HandOver <>
+Admin: ListListeners, ListQueues, ListRelays, WatchStats >, Drain
+";
+
+fn descriptors() -> FileDescriptorSet {
+    FileDescriptorSet::decode(super::proto::DESCRIPTORS).expect("what build.rs wrote")
+}
+
+/// Reads a table's lines as name and entries.
+fn table(text: &str) -> BTreeMap<String, Vec<String>> {
+    let line = |line: &str| {
+        let (name, entries) = line.split_once(':').expect("a name and its entries");
+        let entries = entries.split(',').map(|entry| entry.trim().to_owned());
+        let entries = entries.filter(|entry| !entry.is_empty()).collect();
+        (name.to_owned(), entries)
+    };
+    text.trim().lines().map(line).collect()
+}
+
+fn kind(field: &FieldDescriptorProto) -> String {
+    let name = match field.r#type() {
+        Type::String => "string",
+        Type::Bytes => "bytes",
+        Type::Bool => "bool",
+        Type::Int32 => "int32",
+        Type::Uint32 => "uint32",
+        Type::Uint64 => "uint64",
+        Type::Fixed32 => "fixed32",
+        _ => field.type_name().rsplit('.').next().expect("a name"),
+    };
+    let mark = match (field.label(), field.oneof_index) {
+        (Label::Repeated, _) => "*",
+        (_, Some(_)) => "?",
+        _ => "",
+    };
+    format!("{name}{mark}")
+}
+
+fn fields(message: &DescriptorProto) -> Vec<String> {
+    let line = |field: &FieldDescriptorProto| {
+        format!("{} {} {}", field.number(), field.name(), kind(field))
+    };
+    message.field.iter().map(line).collect()
+}
+
+fn numbers(values: &[prost_types::EnumValueDescriptorProto]) -> Vec<String> {
+    let line = |value: &prost_types::EnumValueDescriptorProto| {
+        format!("{} {}", value.number(), value.name())
+    };
+    values.iter().map(line).collect()
+}
+
+#[test]
+fn messages_are_numbered_as_the_protocol_says() {
+    let mut compiled = BTreeMap::new();
+    for file in descriptors().file {
+        if file.package() == "reveille.v1" && !file.name().ends_with("admin.proto") {
+            for message in &file.message_type {
+                compiled.insert(message.name().to_owned(), fields(message));
+            }
+        }
+    }
+    assert_eq!(compiled, table(MESSAGES));
+}
+
+#[test]
+fn enums_are_numbered_as_the_protocol_says() {
+    let mut compiled = BTreeMap::new();
+    for file in descriptors().file {
+        if file.package() != "reveille.v1" {
+            continue;
+        }
+        for kind in &file.enum_type {
+            compiled.insert(kind.name().to_owned(), numbers(&kind.value));
+        }
+        for message in &file.message_type {
+            for kind in &message.enum_type {
+                let name = format!("{}.{}", message.name(), kind.name());
+                compiled.insert(name, numbers(&kind.value));
+            }
+        }
+    }
+    assert_eq!(compiled, table(ENUMS));
+}
+
+#[test]
+fn services_have_the_protocols_methods() {
+    let mut compiled = BTreeMap::new();
+    for file in descriptors().file {
+        for service in file.service {
+            let methods = service.method.iter().map(|method| {
+                let client = if method.client_streaming() { "<" } else { "" };
+                let server = if method.server_streaming() { ">" } else { "" };
+                format!("{} {client}{server}", method.name())
+                    .trim()
+                    .to_owned()
+            });
+            compiled.insert(service.name().to_owned(), methods.collect());
+        }
+    }
+    assert_eq!(compiled, table(METHODS));
+}
+
+#[test]
+fn the_field_for_a_request_id_stays_reserved() {
+    let descriptors = descriptors();
+    let mut messages = descriptors.file.iter().flat_map(|file| &file.message_type);
+    let request = messages.find(|message| message.name() == "NotifyRequest");
+    let reserved = &request.expect("NotifyRequest").reserved_range;
+    assert!(reserved.iter().any(|r| r.start() <= 3 && 3 < r.end()));
+}
