@@ -15,6 +15,7 @@ use tokio::{
 
 use super::deployment::{Deployment, Traffic};
 use crate::{
+    broker::Broker,
     latencies::Latencies,
     positive,
     report::{Figures, Unit},
@@ -22,6 +23,7 @@ use crate::{
     server::Server,
     single_queue::{SINGLE, queue},
     step,
+    usage::Usage,
 };
 
 #[derive(Debug, Clone, Args)]
@@ -77,7 +79,9 @@ pub(super) async fn once(args: &NotifyArgs, server: Server) -> Result<Figures> {
     let rate = streamed(&mut traffic, &publisher, args).await?;
     figures.add("streamed", Unit::PerSecond, rate);
     step(format_args!("{} notifications a second", args.rate));
+    let receivers = Receivers::now(&deployment).await?;
     at_a_rate(&mut figures, args, &publisher).await?;
+    receivers.add_costs(&mut figures, &deployment).await?;
     deployment.stop(traffic, &mut figures, &before).await;
     Ok(figures)
 }
@@ -151,6 +155,48 @@ async fn at_a_rate(figures: &mut Figures, args: &NotifyArgs, publisher: &Publish
     figures.add("acknowledged", Unit::PerSecond, rate);
     figures.latencies("at this rate", &took.quantiles());
     Ok(())
+}
+
+/// What the relays without the publisher have received and used. They count heartbeats in their
+/// processor time.
+struct Receivers {
+    at: Instant,
+    /// Frames and their queues.
+    received: Option<(u64, u64)>,
+    usage: Usage,
+}
+
+impl Receivers {
+    async fn now(deployment: &Deployment) -> Result<Self> {
+        let frames = deployment.sum("reveille_cluster_frames_received_total");
+        let entries = deployment.sum("reveille_cluster_entries_received_total");
+        let usage = deployment.servers[1..].iter().map(Broker::usage);
+        Ok(Self {
+            received: frames.await?.zip(entries.await?),
+            usage: usage.reduce(Usage::plus).unwrap_or_default(),
+            at: Instant::now(),
+        })
+    }
+
+    /// Adds the costs of a frame since then.
+    async fn add_costs(&self, figures: &mut Figures, deployment: &Deployment) -> Result<()> {
+        let after = Self::now(deployment).await?;
+        let received = after.received.zip(self.received);
+        let received = received.map(|(after, before)| (after.0 - before.0, after.1 - before.1));
+        let frames = received.map(|(frames, _)| frames as f64);
+        let of_frame = |total: Option<f64>| Some(total? / frames.filter(|count| *count > 0.0)?);
+        let seconds = (after.at - self.at).as_secs_f64();
+        // Each receiver gets all frames.
+        let receivers = deployment.servers.len().saturating_sub(1).max(1) as f64;
+        let rate = frames.map(|frames| frames / receivers / seconds);
+        figures.add("frames", Unit::PerSecond, rate);
+        let queues = of_frame(received.map(|(_, entries)| entries as f64));
+        figures.add("queues in a frame", Unit::Count, queues);
+        let cpu = after.usage.seconds_since(&self.usage);
+        let cpu = of_frame(cpu.map(|seconds| seconds * 1e6));
+        figures.add("receiver's cpu for a frame", Unit::Micros, cpu);
+        Ok(())
+    }
 }
 
 /// Publishes one notification, and returns the time until it was acknowledged.
