@@ -61,6 +61,7 @@ mod error;
     feature = "relay",
     feature = "sweep"
 ))]
+#[path = "../dev/fuzz/targets/targets.rs"]
 pub mod fuzz_targets;
 #[cfg(feature = "listener")]
 pub mod listener;
