@@ -161,8 +161,10 @@ async fn one_idle_member_of_all_relays_gets_a_message() {
         within("an answer", notified).await.expect("confirmed");
         let work = told(&mut members[0], 1).await;
         drained(&mut members[0], &work).await;
+        // A member whose stream has not ended its last send counts as busy, and then both relays wake
+        // one.
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // A member whose stream has not ended its last send counts as busy: then both relays wake one.
     let mut woken = 0;
     while tokio::time::timeout(Duration::from_secs(2), members[1].next())
         .await

@@ -22,32 +22,18 @@ pub(crate) fn python() -> PathBuf {
     python
 }
 
-/// Returns where the stubs are, made once for all tests. The directory is named by what they are made
-/// from and appears as a whole, because each test is a process of its own.
-pub(crate) async fn stubs() -> PathBuf {
-    const FILES: [&str; 4] = ["relay", "flags", "admin", "courier"];
-    let protos = FILES.map(|file| format!("reveille/v1/{file}.proto"));
-    let mut hasher = DefaultHasher::new();
-    for proto in &protos {
-        let proto = std::fs::read(root().join("proto").join(proto));
-        hasher.write(&proto.expect("a file"));
+/// Makes the stubs, for one test: another process of tests would read half of a shared file.
+pub(crate) async fn stubs() -> TempDir {
+    let stubs = tempfile::tempdir().expect("a directory");
+    let mut protoc = Command::new(python());
+    protoc.args(["-m", "grpc_tools.protoc", "-Iproto"]);
+    for kind in ["python", "grpc_python"] {
+        protoc.arg(format!("--{kind}_out={}", stubs.path().display()));
     }
-    hasher.write(&std::fs::read(target().join("test-env/pins")).expect("of tests/run"));
-    let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let stubs = temporary.join(format!("stubs-{:016x}", hasher.finish()));
-    if !stubs.exists() {
-        let made = tempfile::tempdir_in(temporary).expect("a directory");
-        let mut protoc = Command::new(python());
-        protoc.args(["-m", "grpc_tools.protoc", "-Iproto"]);
-        for kind in ["python", "grpc_python"] {
-            protoc.arg(format!("--{kind}_out={}", made.path().display()));
-        }
-        protoc.args(protos);
-        run(protoc.current_dir(root()), "grpc_tools.protoc").await;
-        // It fails if another test was quicker.
-        let renamed = std::fs::rename(made.path(), &stubs);
-        assert!(renamed.is_ok() || stubs.exists(), "{renamed:?}");
+    for file in ["relay", "flags", "admin", "courier"] {
+        protoc.arg(format!("reveille/v1/{file}.proto"));
     }
+    run(protoc.current_dir(root()), "grpc_tools.protoc").await;
     stubs
 }
 
@@ -69,11 +55,11 @@ async fn script(name: &str) {
     let relay = TestRelay::start().await.expect("a relay");
     let address = relay.node().expect("it runs").address();
     let script = Path::new("tests/python").join(name);
-    let mut command = Command::new(python());
+    let (stubs, mut command) = (stubs().await, Command::new(python()));
     command
         .arg(script)
         .arg(address.to_string())
-        .env("PYTHONPATH", stubs().await)
+        .env("PYTHONPATH", stubs.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(root());
     run(&mut command, name).await;

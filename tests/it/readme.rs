@@ -107,11 +107,12 @@ async fn the_outbox_in_python_runs() {
     let directory = tempfile::tempdir().expect("a directory");
     let relay = TestRelay::start().await.expect("a relay");
     let (_, script) = blocks("docs/outbox.md", &["python"]).remove(0);
+    let stubs = stubs().await;
     let mut python = Command::new(python());
     python
         .args(["-c", &script])
         .current_dir(directory.path())
-        .env("PYTHONPATH", stubs().await)
+        .env("PYTHONPATH", stubs.path())
         .env(
             "RELAY",
             relay.node().expect("it runs").address().to_string(),

@@ -163,7 +163,7 @@ async fn messages_in_memory_end_with_the_time_out_too() {
     let place = Place::new();
     let manager = place.open().await;
     let orders = manager.destination("orders").expect("a queue");
-    let timeout = Duration::from_millis(20);
+    let timeout = Duration::from_millis(200);
     let mut late = manager.begin_with(timeout).expect("valid");
     late.send(&orders, "tea").await.expect("sent");
     tokio::time::sleep(timeout).await;
@@ -237,15 +237,15 @@ async fn a_transaction_ends_with_its_time_out_and_applies_nothing_after() {
     let manager = place.open().await;
     send(&manager, "orders", &["tea"]).await;
     let invoices = manager.destination("invoices").expect("a queue");
-    let mut late = manager
-        .begin_with(Duration::from_millis(20))
-        .expect("valid");
+    // Time for two writes of a busy disk.
+    let timeout = Duration::from_secs(1);
+    let mut late = manager.begin_with(timeout).expect("valid");
     late.receive("orders")
         .await
         .expect("received")
         .expect("there");
     late.send(&invoices, "bill").await.expect("sent");
-    tokio::time::sleep(Duration::from_millis(30)).await;
+    tokio::time::sleep(timeout).await;
     let error = late.send(&invoices, "more").await.expect_err("over");
     assert_eq!(error.kind(), ErrorKind::Conflict);
     let error = late.commit().await.expect_err("over");

@@ -37,10 +37,11 @@ async fn the_python_example_uses_tls_and_a_token() {
     let owner = relay.token("owner").await;
     let address = relay.relay.node().expect("it runs").address();
     let (_, script) = blocks("docs/languages.md", &["python"]).remove(0);
+    let stubs = stubs().await;
     let mut python = Command::new(python());
     python
         .args(["-c", &script])
-        .env("PYTHONPATH", stubs().await)
+        .env("PYTHONPATH", stubs.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("RELAY", address.to_string())
         .env("RELAY_CA", &files.ca)

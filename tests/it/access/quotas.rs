@@ -41,6 +41,7 @@ async fn limited(limits: &str) -> GuardedRelay {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stock_client_gets_the_name_of_each_limit_and_the_time_of_the_next_try() {
     let relay = limited(LIMITS).await;
+    let stubs = stubs().await;
     let mut command = Command::new(python());
     command.arg("tests/python/quotas.py");
     let node = relay.relay.node().expect("it runs");
@@ -49,7 +50,7 @@ async fn a_stock_client_gets_the_name_of_each_limit_and_the_time_of_the_next_try
         command.arg(relay.token(principal).await.reveal());
     }
     command
-        .env("PYTHONPATH", stubs().await)
+        .env("PYTHONPATH", stubs.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(root());
     run(&mut command, "quotas.py").await;

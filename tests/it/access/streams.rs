@@ -104,11 +104,12 @@ async fn a_stock_client_is_told_that_its_token_ended() {
     let short = token(relay.home.path(), "owner", Some(end));
     relay.reload().await;
     let address = relay.relay.node().expect("it runs").address();
+    let stubs = stubs().await;
     let mut command = Command::new(python());
     command
         .args(["tests/python/revoked.py", &address.to_string()])
         .arg(short.reveal())
-        .env("PYTHONPATH", stubs().await)
+        .env("PYTHONPATH", stubs.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(root());
     run(&mut command, "revoked.py").await;
@@ -134,11 +135,12 @@ async fn a_revoked_token_ends_the_streams_of_a_stock_publisher_and_of_a_hand_ove
         .expect("options");
     woken(&mut wakes).await;
     let address = relay.relay.node().expect("it runs").address();
+    let stubs = stubs().await;
     let mut command = Command::new(python());
     command
         .args(["tests/python/revoked_requests.py", &address.to_string()])
         .args([revoked.reveal(), stays.reveal()])
-        .env("PYTHONPATH", stubs().await)
+        .env("PYTHONPATH", stubs.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(root());
     let revoke = async {

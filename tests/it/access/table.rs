@@ -11,6 +11,7 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 async fn every_call_is_denied_to_those_whom_no_rule_allows_it() {
     let relay = GuardedRelay::start().await;
+    let stubs = stubs().await;
     let mut command = Command::new(python());
     command.arg("tests/python/access.py");
     let address = relay.relay.node().expect("it runs").address();
@@ -19,7 +20,7 @@ async fn every_call_is_denied_to_those_whom_no_rule_allows_it() {
         command.arg(relay.token(principal).await.reveal());
     }
     command
-        .env("PYTHONPATH", stubs().await)
+        .env("PYTHONPATH", stubs.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(root());
     run(&mut command, "access.py").await;

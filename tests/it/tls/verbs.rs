@@ -188,13 +188,14 @@ async fn the_configuration_file_has_the_files_of_tls() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stock_client_speaks_tls() {
     let (relay, _home, worker) = relay().await;
+    let stubs = stubs().await;
     let mut command = tokio::process::Command::new(python());
     command
         .args(["tests/python/wake.py", relay.address()])
         .arg(&worker.ca)
         .arg(&worker.certificate)
         .arg(&worker.key)
-        .env("PYTHONPATH", stubs().await)
+        .env("PYTHONPATH", stubs.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(root());
     run(&mut command, "wake.py").await;
