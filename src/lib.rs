@@ -44,6 +44,10 @@ mod client;
     feature = "console",
     any(feature = "listener", feature = "relay", feature = "sweep")
 ))]
+#[cfg_attr(
+    not(feature = "relay"),
+    allow(dead_code, unused_imports, reason = "only a relay has callers")
+)]
 mod console;
 mod coordination;
 #[cfg(feature = "courier")]
@@ -61,6 +65,7 @@ mod error;
     feature = "relay",
     feature = "sweep"
 ))]
+#[path = "../dev/fuzz/targets/targets.rs"]
 pub mod fuzz_targets;
 #[cfg(feature = "listener")]
 pub mod listener;
@@ -81,7 +86,7 @@ pub mod testing;
 mod types;
 #[expect(clippy::disallowed_types, reason = "speaks gRPC")]
 #[cfg_attr(
-    not(feature = "nats"),
+    not(all(feature = "nats", feature = "relay")),
     allow(dead_code, unused_imports, reason = "a side uses a part of it")
 )]
 mod wire;

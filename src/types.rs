@@ -18,7 +18,7 @@ mod position;
 mod report;
 mod session;
 mod size;
-#[cfg(feature = "coordination")]
+#[cfg(feature = "relay")]
 mod stream_lifecycle;
 mod traits;
 mod work;
@@ -35,7 +35,7 @@ pub use report::{Report, ReportState};
 pub use session::{
     ConnectionState, Goodbye, GoodbyeReason, LinkState, SubscribeEvent, SubscribeOptions, Welcome,
 };
-#[cfg(feature = "coordination")]
+#[cfg(feature = "relay")]
 pub(crate) use stream_lifecycle::{Drain, StreamAction, StreamLifecycle};
 pub use traits::{FlagWatch, GlobalFlag, Notifier, ReportFuture, WakeStream};
 pub use work::{WakeReason, WorkDetected};

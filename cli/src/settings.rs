@@ -1,7 +1,7 @@
 //! The file of `--config`: its settings, and the error for an unknown or bad setting.
 
 #[cfg(test)]
-#[path = "../../src/fuzz_targets/mutate.rs"]
+#[path = "../../dev/fuzz/targets/mutate.rs"]
 mod mutate;
 
 use std::{
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn seeds_and_mutations_of_them_give_settings_or_an_error_of_one_line() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds/config");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dev/fuzz/seeds/config");
         let entries = std::fs::read_dir(folder).expect("a folder");
         let mut paths: Vec<_> = entries
             .map(|entry| entry.expect("an entry").path())

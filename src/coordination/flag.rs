@@ -30,6 +30,7 @@ mod store_flag;
 mod store_flags;
 mod wakers;
 mod watch_guard;
+#[cfg(feature = "relay")]
 mod watch_stream;
 mod writes;
 
@@ -48,6 +49,8 @@ use futures_util::TryStreamExt as _;
 
 #[cfg(feature = "sweep")]
 pub(crate) use self::document::FOLDER;
+#[cfg(feature = "relay")]
+pub(crate) use self::watch_stream::WatchStream;
 #[cfg(all(feature = "relay", feature = "nats"))]
 pub(crate) use self::{
     ack_queries::{AckQuery, AskAcks, RemoteAcks},
@@ -60,7 +63,6 @@ pub(crate) use self::{
     local::LocalWatch,
     presence::{WatcherView, WatchersQuery},
     watch_guard::WatchGuard,
-    watch_stream::WatchStream,
 };
 use self::{
     blobs::FlagBlobs,

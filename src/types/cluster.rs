@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{FlagName, FlagState, GroupName, QueueAddress};
+use crate::base::clock::micros;
 
 /// The limits of a message between relays.
 #[derive(Debug)]
@@ -187,6 +188,17 @@ pub(crate) fn queue_hash(queue: &QueueAddress) -> u64 {
 /// Returns the hash by which relays compare their stores. The text has no secrets.
 pub(crate) fn store_hash(store: &str) -> u64 {
     crate::base::fnv::fnv1a(store.bytes())
+}
+
+impl FlagState {
+    /// Returns a number by which sets of one flag are ordered, up to the difference of the writers'
+    /// clocks: a generation that is a hash has no order.
+    pub(crate) fn set_order(generation: u64, set_at: Option<SystemTime>) -> u64 {
+        match generation {
+            Self::HASHES.. => set_at.map_or(0, micros),
+            _ => generation,
+        }
+    }
 }
 
 impl LifeId {

@@ -8,7 +8,7 @@ use std::{
 
 use super::{Goodbye, Limits, check_name, check_text};
 use crate::{
-    base::{clock::micros, text::shown_as_text},
+    base::text::shown_as_text,
     error::{Error, Result},
 };
 
@@ -124,20 +124,8 @@ impl LeashOptions {
 impl FlagState {
     /// Generations from here on are hashes. A count of microseconds since 1970 reaches it in
     /// 146,000 years.
+    #[cfg(feature = "coordination")]
     pub(crate) const HASHES: u64 = 1 << 62;
-
-    /// Returns a number by which sets of one flag are ordered, up to the difference of the writers'
-    /// clocks: a generation that is a hash has no order.
-    #[cfg_attr(
-        not(feature = "nats"),
-        allow(dead_code, reason = "only a relay of a cluster uses it")
-    )]
-    pub(crate) fn set_order(generation: u64, set_at: Option<SystemTime>) -> u64 {
-        match generation {
-            Self::HASHES.. => set_at.map_or(0, micros),
-            _ => generation,
-        }
-    }
 
     /// Returns the state of a flag that is not set.
     pub fn unset(name: FlagName, generation: u64) -> Self {

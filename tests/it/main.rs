@@ -6,8 +6,6 @@ mod access;
 mod admin;
 #[cfg(target_os = "linux")]
 mod attacks;
-#[cfg(feature = "bench")]
-mod bench;
 mod binary;
 #[cfg(target_os = "linux")]
 mod clear_up;

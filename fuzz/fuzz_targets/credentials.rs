@@ -1,4 +1,0 @@
-//! See `src/fuzz_targets.rs`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| reveille::fuzz_targets::run("credentials", data));
