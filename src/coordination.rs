@@ -2,7 +2,7 @@
 
 #[cfg(feature = "coordination")]
 #[cfg_attr(
-    not(feature = "nats"),
+    not(all(feature = "nats", feature = "relay")),
     allow(dead_code, unused_imports, reason = "only relays have watchers")
 )]
 pub mod flag;

@@ -44,6 +44,10 @@ mod client;
     feature = "console",
     any(feature = "listener", feature = "relay", feature = "sweep")
 ))]
+#[cfg_attr(
+    not(feature = "relay"),
+    allow(dead_code, unused_imports, reason = "only a relay has callers")
+)]
 mod console;
 mod coordination;
 #[cfg(feature = "courier")]
@@ -82,7 +86,7 @@ pub mod testing;
 mod types;
 #[expect(clippy::disallowed_types, reason = "speaks gRPC")]
 #[cfg_attr(
-    not(feature = "nats"),
+    not(all(feature = "nats", feature = "relay")),
     allow(dead_code, unused_imports, reason = "a side uses a part of it")
 )]
 mod wire;

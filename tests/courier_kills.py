@@ -295,7 +295,7 @@ def main():
         for kind in proxies[0].counts:
             count = sum(proxy.counts[kind] for proxy in proxies)
             print(f"{kind}: {count}", end="  ")
-            expect(count > 0 or arguments.kills < 40, f"no stream was {kind}")
+            expect(count > 0 or arguments.kills < 50, f"no stream was {kind}")
         print(f"\n{arguments.kills} kills; at crash points: {at_points}")
         missed = [point for point, count in at_points.items() if count == 0]
         expect(not missed or arguments.kills < 2 * len(CRASH_POINTS), f"crash points that ended no machine: {missed}")
