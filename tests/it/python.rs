@@ -1,12 +1,12 @@
 //! A stock gRPC client: Python's grpcio with stubs made from `proto/`, against the real relay.
 
 use std::{
-    hash::{DefaultHasher, Hasher as _},
     path::{Path, PathBuf},
     process::Stdio,
 };
 
 use reveille::testing::TestRelay;
+use tempfile::TempDir;
 use tokio::process::Command;
 
 use crate::{
