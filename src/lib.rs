@@ -34,7 +34,7 @@
 #[cfg(feature = "store")]
 mod backend;
 #[cfg_attr(
-    not(all(feature = "listener", feature = "relay")),
+    not(all(feature = "cloud", feature = "listener", feature = "relay")),
     allow(dead_code, unused_imports, reason = "a wing uses a part of it")
 )]
 mod base;

@@ -221,8 +221,6 @@ pub fn environment() -> BTreeMap<String, String> {
     )
 )]
 pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dyn BlobStore>> {
-    #[cfg(not(feature = "cloud"))]
-    let _ = variables;
     #[cfg(feature = "cloud")]
     if let Some((scheme, rest)) = url.split_once(':')
         && let Some(store) = cloud::open(scheme, rest, variables).await

@@ -74,13 +74,15 @@ pub(crate) struct RelayArgs {
 }
 
 impl Broker {
-    /// Returns the relay of `--relay`.
-    pub(crate) fn given(url: &str) -> Self {
-        Self {
+    /// Returns the relay of `--relay`, which must answer.
+    pub(crate) async fn given(url: &str) -> Result<Self> {
+        let relay = Self {
             server: Server::RELAY,
             target: url.to_owned(),
             process: Process::Given,
-        }
+        };
+        relay.client()?.ready(Duration::from_secs(10)).await?;
+        Ok(relay)
     }
 
     /// Starts a server.

@@ -229,7 +229,7 @@ impl Servers {
     /// Starts a server, or uses the relay of `--relay`.
     async fn start(&self, server: Server) -> Result<Broker> {
         match &self.relay {
-            Some(relay) => Ok(Broker::given(relay)),
+            Some(relay) => Broker::given(relay).await,
             None => Broker::start(server).await,
         }
     }

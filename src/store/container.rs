@@ -180,6 +180,7 @@ impl Content {
 #[derive(Clone)]
 pub struct Account {
     scheme: String,
+    #[cfg(feature = "cloud")]
     variables: super::Variables,
     /// A SQLite or memory store in place of an account, with a folder for each container.
     own: Option<Arc<dyn super::BlobStore>>,
@@ -208,6 +209,7 @@ impl Account {
         };
         Ok(Self {
             scheme: scheme.to_owned(),
+            #[cfg(feature = "cloud")]
             variables: variables.clone(),
             own,
         })

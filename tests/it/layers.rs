@@ -18,7 +18,7 @@ const LAYERS: [&str; 11] = [
     "relay/node",
 ];
 /// Stand above the layers, or declare modules only.
-const ANYWHERE: &str = "lib bench testing backend coordination relay";
+const ANYWHERE: &str = "lib testing backend coordination relay";
 /// Compiled for tests or the fuzzer only.
 const TESTS: [&str; 5] = ["tests", "sim", "concurrency", "contract", "fuzz_targets"];
 /// Take time and randomness as arguments, and do no I/O.

@@ -16,7 +16,7 @@ fn named<'p>(label: &str, page: &'p str) -> Vec<Vec<&'p str>> {
 #[test]
 fn every_test_fault_and_file_that_the_pages_name_exists() {
     let text_of = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
-    let rust: Vec<Source> = ["src", "tests"].into_iter().flat_map(read).collect();
+    let rust: Vec<Source> = ["src", "tests", "dev"].into_iter().flat_map(read).collect();
     let faults = text_of("src/base/fault.rs");
     let mut missing = Vec::new();
     for path in ["docs/protocol.md", "docs/reliability.md", "docs/cluster.md"] {
