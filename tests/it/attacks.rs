@@ -3,8 +3,8 @@
 //!
 //! A test starts a [`harness::Trial`], runs its attack in [`harness::Trial::under`], and states the
 //! limits of the damage: resident memory, the latency of the good pair's wake-ups, and the relay's
-//! processor time after the attack. No other test may run beside one that judges latencies: all files
-//! but `deadlines`. A new attack is a function in one of these files. One that is in
+//! processor time after the attack. No other test runs beside one that judges latencies: all files but
+//! `deadlines` and `shutdown`. A new attack is a function in one of these files. One that is in
 //! [`target::plain_and_tls`] runs over plain text, and with `tests/run --full` inside of TLS. Peers are in `peer`
 //! (HTTP/2 by hyper) and `frames` (handwritten frames); the good pair is in `good`.
 
