@@ -6,9 +6,9 @@ use tokio::process::Command;
 
 use crate::support::within;
 
-/// Runs an example to its end; returns its lines. Cargo puts its program beside the directory of the
-/// tests' programs.
-async fn run_example(name: &str) -> Vec<String> {
+/// Returns the command of an example. Cargo puts its program beside the directory of the tests'
+/// programs.
+pub(crate) fn example(name: &str) -> Command {
     let tests = env::current_exe().expect("its own path");
     let profile = tests.ancestors().nth(2).expect("target/PROFILE/deps/it");
     let program = profile.join("examples").join(name);
@@ -18,7 +18,13 @@ async fn run_example(name: &str) -> Vec<String> {
         program.display()
     );
     let mut example = Command::new(program);
-    let output = within("the example's end", example.kill_on_drop(true).output()).await;
+    example.kill_on_drop(true);
+    example
+}
+
+/// Runs an example to its end; returns its lines.
+async fn run_example(name: &str) -> Vec<String> {
+    let output = within("the example's end", example(name).output()).await;
     let output = output.expect("it starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
