@@ -158,10 +158,12 @@ impl EventLog {
     }
 
     /// Writes a line for the mode, unless it was the last one written. The lock is held until the line
-    /// is written, so that the last line shows the present mode.
+    /// is written, so that the last line shows the present mode. An error is of a relay that was asked
+    /// before the listener had a mode: one that was written since then is newer.
     pub(super) fn log_mode(&self, mode: ListenerMode, error: Option<&Error>) {
         let mut modes = self.lock_modes();
-        if modes.last.replace(mode) == Some(mode) {
+        let is_late = error.is_some() && modes.last.is_some();
+        if is_late || modes.last.replace(mode) == Some(mode) {
             return;
         }
         let relay = self.relay.as_deref().unwrap_or_default();
@@ -291,5 +293,15 @@ mod tests {
         assert!(!waits(&log), "written");
         log.log_mode(ListenerMode::Polling, None);
         assert!(!waits(&log), "written at once");
+    }
+
+    #[test]
+    fn a_relay_that_answered_late_does_not_hide_the_mode() {
+        let queue = QueueAddress::new("local", "jobs").expect("a name");
+        let log = EventLog::new(Format::Json, &queue, Some("http://relay".to_owned()));
+        log.log_mode(ListenerMode::Pushed, None);
+        let late = Error::new(reveille::ErrorKind::Unavailable, "it does not answer");
+        log.log_mode(ListenerMode::Polling, Some(&late));
+        assert_eq!(log.lock_modes().last, Some(ListenerMode::Pushed));
     }
 }
