@@ -6,9 +6,8 @@ use tokio::process::Command;
 
 use crate::support::within;
 
-/// Runs an example to its end; returns its lines. Cargo puts its program beside the directory of the
-/// tests' programs.
-async fn run_example(name: &str) -> Vec<String> {
+/// Returns the command of an example. Cargo puts its program beside the directory of the tests' programs.
+pub(crate) fn program(name: &str) -> Command {
     let tests = env::current_exe().expect("its own path");
     let profile = tests.ancestors().nth(2).expect("target/PROFILE/deps/it");
     let program = profile.join("examples").join(name);
@@ -17,8 +16,14 @@ async fn run_example(name: &str) -> Vec<String> {
         "no {}: run `cargo build --workspace --all-features --examples`",
         program.display()
     );
-    let mut example = Command::new(program);
-    let output = within("the example's end", example.kill_on_drop(true).output()).await;
+    let mut command = Command::new(program);
+    command.kill_on_drop(true);
+    command
+}
+
+/// Runs an example to its end; returns its lines.
+async fn run_example(name: &str) -> Vec<String> {
+    let output = within("the example's end", program(name).output()).await;
     let output = output.expect("it starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");

@@ -1,6 +1,6 @@
 //! Examples against a relay that has TLS and asks for a credential.
 
-use std::{process::Stdio, time::Duration};
+use std::process::Stdio;
 
 use reveille::NodeConfig;
 use tempfile::TempDir;
@@ -11,9 +11,9 @@ use tokio::{
 
 use super::{GuardedRelay, RULES};
 use crate::{
+    examples::program,
     python::{python, run, stubs},
     readme::blocks,
-    sources::root,
     support::within,
     tls::{Authority, Files},
 };
@@ -52,15 +52,12 @@ async fn the_python_example_uses_tls_and_a_token() {
 
 /// Returns the command of an example, with the files and the token in its environment.
 fn example(name: &str, arguments: &[&str], files: &Files, token: &str) -> Command {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo
-        .args(["run", "--quiet", "--offline", "--example", name, "--"])
+    let mut command = program(name);
+    command
         .args(arguments)
-        .current_dir(root())
         .env("REVEILLE_CA", &files.ca)
-        .env("REVEILLE_TOKEN", token)
-        .kill_on_drop(true);
-    cargo
+        .env("REVEILLE_TOKEN", token);
+    command
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -71,14 +68,13 @@ async fn the_examples_in_rust_use_tls_and_a_token() {
     assert!(url.starts_with("https://"), "{url}");
     let mut subscriber = example("subscriber", &[&url, "local/*"], &files, owner.reveal());
     let subscriber = subscriber.stdout(Stdio::piped()).spawn();
-    let mut subscriber = subscriber.expect("cargo starts");
+    let mut subscriber = subscriber.expect("it starts");
     let lines = BufReader::new(subscriber.stdout.take().expect("piped"));
     let jobs = relay.path("jobs.db");
     let jobs = jobs.to_str().expect("UTF-8");
     let mut publisher = example("publisher", &[jobs, &url], &files, owner.reveal());
-    // It links against what is built already.
-    let published = tokio::time::timeout(Duration::from_secs(300), publisher.output()).await;
-    let published = published.expect("it ends").expect("cargo starts");
+    let published = within("the publisher's end", publisher.output()).await;
+    let published = published.expect("it starts");
     let stderr = String::from_utf8_lossy(&published.stderr);
     assert!(published.status.success(), "{stderr}");
     let mut lines = lines.lines();
