@@ -42,10 +42,10 @@ use std::sync::{
 use self::world::{Outcome, World};
 use crate::base::fault::Fault;
 
-/// Seeds of a plain run.
-const SEEDS: u64 = 2_000;
-/// Seeds within which every planted fault must be found.
-const FIND_WITHIN: u64 = 2_500;
+/// Seeds of a quick run, and of a full one.
+const SEEDS: [u64; 2] = [1_000, 2_000];
+/// Each kind of event happens at least so often in them.
+const OFTEN: [u64; 2] = [500, 1_000];
 
 /// Runs one seed to its end, or to the first violation.
 fn run(seed: u64, fault: Fault, print: bool) -> Outcome {
@@ -83,6 +83,19 @@ fn number_from_env(name: &str) -> Option<u64> {
     Some(text.parse().expect("the variable holds a number"))
 }
 
+/// Returns the seeds of a run: `REVEILLE_SEEDS`, or those of a quick or of a full run.
+fn seeds(of: [u64; 2]) -> u64 {
+    number_from_env("REVEILLE_SEEDS").unwrap_or_else(|| quick_or_full(of))
+}
+
+/// Returns the first number in a quick run, and the second one with `REVEILLE_FULL=1`.
+pub(crate) fn quick_or_full<T>([quick, full]: [T; 2]) -> T {
+    match std::env::var_os("REVEILLE_FULL").is_some_and(|set| set == "1") {
+        true => full,
+        false => quick,
+    }
+}
+
 /// Every seed keeps the promises; one in a hundred is run twice and must be the same (I23).
 #[test]
 fn no_wake_up_is_lost() {
@@ -91,7 +104,7 @@ fn no_wake_up_is_lost() {
         assert_eq!(outcome.violation, None, "seed {seed}");
         return;
     }
-    let seeds = number_from_env("REVEILLE_SEEDS").unwrap_or(SEEDS);
+    let seeds = seeds(SEEDS);
     let totals = Mutex::new(world::Totals::default());
     let broken = first(seeds, |seed| {
         let outcome = run(seed, Fault::None, false);
@@ -117,7 +130,7 @@ fn no_wake_up_is_lost() {
     // What never happens is not tested (I24).
     let rarest = totals.rarest();
     assert!(
-        seeds < SEEDS || rarest >= 1_000,
+        seeds < quick_or_full(SEEDS) || rarest >= quick_or_full(OFTEN),
         "only {rarest}: {totals:?}"
     );
 }

@@ -1,7 +1,7 @@
 //! Locks and wakers.
 //!
-//! The concurrency test compiles the hub a second time with shuttle's in their stead (see
-//! `hub/concurrency.rs`), so the hub names its primitives through this module only.
+//! The hub names its primitives through `super::sync` only: in a test build that is
+//! `hub/concurrency/sync.rs`, whose primitives are seen by the concurrency models.
 
 use std::sync::PoisonError;
 pub(crate) use std::sync::{

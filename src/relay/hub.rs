@@ -68,6 +68,9 @@ mod concurrency;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+use self::concurrency::sync;
+#[cfg(not(test))]
 use crate::base::sync;
 
 pub(crate) use self::{

@@ -35,11 +35,13 @@ use self::{
     totals::Totals,
     world::{Outcome, World},
 };
-use super::{first, number_from_env, table};
+use super::{first, number_from_env, quick_or_full, seeds, table};
 use crate::base::fault::Fault;
 
-/// Seeds of a plain run.
-const SEEDS: u64 = 1_000;
+/// Seeds of a quick run, and of a full one.
+const SEEDS: [u64; 2] = [500, 1_000];
+/// Each kind of event happens at least so often in them.
+const OFTEN: [u64; 2] = [400, 1_000];
 
 fn run_whole(seed: u64, fault: Fault, print: bool) -> Outcome {
     World::new(seed, fault, print).run()
@@ -58,7 +60,7 @@ fn a_cluster_loses_no_wake_up() {
         assert_eq!(outcome.violation, None, "seed {seed}");
         return;
     }
-    let seeds = number_from_env("REVEILLE_SEEDS").unwrap_or(SEEDS);
+    let seeds = seeds(SEEDS);
     let totals = Mutex::new(Totals::default());
     let broken = first(seeds, |seed| {
         let outcome = run_whole(seed, Fault::None, false);
@@ -81,6 +83,9 @@ fn a_cluster_loses_no_wake_up() {
         );
     }
     // What never happens is not tested.
-    let rare: Vec<_> = totals.below(1_000).collect();
-    assert!(seeds < SEEDS || rare.is_empty(), "rare: {rare:?}");
+    let rare: Vec<_> = totals.below(quick_or_full(OFTEN)).collect();
+    assert!(
+        seeds < quick_or_full(SEEDS) || rare.is_empty(),
+        "rare: {rare:?}"
+    );
 }

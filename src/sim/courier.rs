@@ -22,14 +22,16 @@ use self::{
     shape::{Shape, policy},
     totals::Totals,
 };
-use super::{first, number_from_env, table};
+use super::{first, number_from_env, quick_or_full, seeds, table};
 use crate::{
     base::fault::Fault,
     courier::handover::{ReceiverFrame, ReceiverSession, SenderFrame, SenderSession},
 };
 
-/// Seeds of a plain run.
-const SEEDS: u64 = 1_000;
+/// Seeds of a quick run, and of a full one.
+const SEEDS: [u64; 2] = [500, 1_000];
+/// Each kind of event happens at least so often in them.
+const OFTEN: [u64; 2] = [150, 200];
 const MILLI: i64 = 1_000;
 const SECOND: i64 = 1_000 * MILLI;
 const DAY: i64 = 24 * 3600 * SECOND;
@@ -516,9 +518,7 @@ fn no_message_is_lost_or_doubled() {
         assert_eq!(violation, None, "seed {seed}");
         return;
     }
-    let seeds = number_from_env("REVEILLE_SEEDS")
-        .unwrap_or(SEEDS)
-        .min(20_000);
+    let seeds = seeds(SEEDS).min(20_000);
     let totals = std::sync::Mutex::new(Totals::default());
     let broken = first(seeds, |seed| {
         let mut world = World::new(seed, Fault::None, false);
@@ -540,5 +540,8 @@ fn no_message_is_lost_or_doubled() {
         );
     }
     let rarest = totals.rarest();
-    assert!(seeds < SEEDS || rarest >= 200, "only {rarest}: {totals:?}");
+    assert!(
+        seeds < quick_or_full(SEEDS) || rarest >= quick_or_full(OFTEN),
+        "only {rarest}: {totals:?}"
+    );
 }

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use super::{first, groups, number_from_env, table};
+use super::{first, groups, number_from_env, quick_or_full, table};
 use crate::{
     base::{clock::Tick, fault::Fault, sync::work},
     relay::hub::{
@@ -29,8 +29,8 @@ use crate::{
     },
 };
 
-/// Seeds of a plain run.
-const SEEDS: u64 = 40;
+/// Seeds of a quick run, and of a full one.
+const SEEDS: [u64; 2] = [20, 40];
 const SECOND: Duration = Duration::from_secs(1);
 const SENTINEL: Duration = Duration::from_secs(25);
 /// The sentinel asks each queue's listeners within this time, when all are silent: two intervals
@@ -564,7 +564,8 @@ fn many_queues_cost_each_step_little() {
     if let Some(seed) = number_from_env("REVEILLE_SEED") {
         return assert_eq!(run(seed, table::fault_from_env()), None, "seed {seed}");
     }
-    let seeds = number_from_env("REVEILLE_SEEDS").map_or(SEEDS, |seeds| seeds.div_ceil(50));
+    let seeds = number_from_env("REVEILLE_SEEDS")
+        .map_or_else(|| quick_or_full(SEEDS), |seeds| seeds.div_ceil(50));
     let totals = Mutex::new(Totals::new());
     let broken = first(seeds, |seed| {
         let mut world = World::new(seed, Fault::None);
@@ -586,6 +587,9 @@ fn many_queues_cost_each_step_little() {
     // What never happens is not tested: a poll, a walk and a closed stream of many queues.
     for (name, least) in [("poll", 1_000), ("detach", 500), ("fire", 500), ("walk", 1)] {
         let most = totals.get(name).copied().unwrap_or_default();
-        assert!(seeds < SEEDS || most >= least, "`{name}`: {totals:?}");
+        assert!(
+            seeds < quick_or_full(SEEDS) || most >= least,
+            "`{name}`: {totals:?}"
+        );
     }
 }

@@ -1,84 +1,121 @@
-//! Planted faults: each must be found, and docs/reliability.md names the seed.
+//! Planted faults: each row of `rows` states a seed that finds its fault.
+//!
+//! A test runs the stated seeds only. A seed that finds its fault no longer is stale: the test then
+//! searches for another one from 0 on, and fails with the line that takes the row's place. Each test
+//! writes `target/planted-faults/NAME.md`: a table of the faults and of what breaks with each.
 
 mod rows;
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, fs, path::PathBuf};
 
 use rows::{CLUSTER_FAULTS, COURIER_FAULTS, FAULTS, FLAG_FAULTS, LEASE_FAULTS, MANY_FAULTS};
 
-use super::{FIND_WITHIN, cluster, courier, first, flags, leases, many, run};
+use super::{cluster, courier, first, flags, leases, many, run};
 use crate::base::fault::Fault;
 
-/// A fault, the rule that it breaks, and its description.
-type Row = (Fault, &'static str, &'static str);
+/// Seeds within which every planted fault must be found.
+const FIND_WITHIN: u64 = 2_500;
 
-/// Runs a seed with a planted fault, and returns the violation.
-type Run = fn(u64, Fault) -> Option<String>;
+/// A fault, a seed that finds it, the rule that it breaks, and its description.
+struct Row {
+    fault: Fault,
+    seed: u64,
+    rule: &'static str,
+    what: &'static str,
+}
 
-/// The simulations, each with the faults that it has to find, in the table's order.
-const TABLES: [(Run, &[Row]); 6] = [
-    (|seed, fault| run(seed, fault, false).violation, FAULTS),
-    (|seed, fault| flags::run(seed, fault, false), FLAG_FAULTS),
-    (|seed, fault| leases::run(seed, fault, false), LEASE_FAULTS),
-    (many::run, MANY_FAULTS),
-    (courier::run, COURIER_FAULTS),
-    (cluster::run, CLUSTER_FAULTS),
-];
+/// A simulation, and the faults that it has to find.
+struct Table {
+    name: &'static str,
+    rows: &'static [Row],
+    /// Runs a seed with a planted fault, and returns the violation.
+    run: fn(u64, Fault) -> Option<String>,
+}
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reliability.md");
-const BEGIN: &str = "<!-- planted faults: written by the test -->\n";
-const END: &str = "<!-- end of planted faults -->\n";
+const WAKE_UPS: Table = Table {
+    name: "wake-ups",
+    rows: FAULTS,
+    run: |seed, fault| run(seed, fault, false).violation,
+};
+const FLAGS: Table = Table {
+    name: "flags",
+    rows: FLAG_FAULTS,
+    run: |seed, fault| flags::run(seed, fault, false),
+};
+const LEASES: Table = Table {
+    name: "leases",
+    rows: LEASE_FAULTS,
+    run: |seed, fault| leases::run(seed, fault, false),
+};
+const MANY: Table = Table {
+    name: "many-queues",
+    rows: MANY_FAULTS,
+    run: many::run,
+};
+const COURIER: Table = Table {
+    name: "hand-over",
+    rows: COURIER_FAULTS,
+    run: courier::run,
+};
+const CLUSTER: Table = Table {
+    name: "cluster",
+    rows: CLUSTER_FAULTS,
+    run: cluster::run,
+};
 
 /// Returns the fault that `REVEILLE_FAULT` names, for a replay.
 pub(super) fn fault_from_env() -> Fault {
     let Ok(name) = std::env::var("REVEILLE_FAULT") else {
         return Fault::None;
     };
-    let mut rows = TABLES.iter().flat_map(|(_, rows)| *rows);
-    let named = rows.find(|(fault, ..)| format!("{fault:?}") == name);
-    named.expect("a planted fault's name").0
+    let tables = [WAKE_UPS, FLAGS, LEASES, MANY, COURIER, CLUSTER];
+    let mut rows = tables.iter().flat_map(|table| table.rows);
+    let named = rows.find(|row| format!("{:?}", row.fault) == name);
+    named.expect("a planted fault's name").fault
 }
 
-/// Every planted fault is found within so many seeds, and the page says by which.
-#[test]
-fn every_planted_fault_is_found() {
-    let mut missed = Vec::new();
-    let mut table = String::from("| fault | rule | first seed | what broke |\n|---|---|---|---|\n");
-    let rows = TABLES
-        .iter()
-        .flat_map(|(run, rows)| rows.iter().map(move |row| (run, *row)));
-    let within = super::number_from_env("REVEILLE_FIND_WITHIN").unwrap_or(FIND_WITHIN);
-    // One fault by its name alone, to look for its seed.
-    let only = std::env::var("REVEILLE_FAULT").ok();
-    let rows = rows.filter(|(_, (fault, ..))| {
-        only.as_ref()
-            .is_none_or(|only| format!("{fault:?}") == *only)
-    });
-    for (run, (fault, rule, what)) in rows {
-        let Some((seed, violation)) = first(within, |seed| run(seed, fault)) else {
-            missed.push(fault);
-            continue;
-        };
-        let broke = shorten(&violation);
-        writeln!(table, "| `{fault:?}`: {what} | {rule} | {seed} | {broke} |").expect("a string");
-    }
-    println!("{table}");
-    if only.is_some() {
-        return assert!(missed.is_empty(), "not found: {missed:?}");
-    }
-    assert!(missed.is_empty(), "not found: {missed:?}");
-    let page = std::fs::read_to_string(PAGE).expect("the page is there");
-    let (before, rest) = page.split_once(BEGIN).expect("the table has its place");
-    let (_, after) = rest.split_once(END).expect("the table has its end");
-    let fresh = format!("{before}{BEGIN}{table}{END}{after}");
-    if std::env::var_os("REVEILLE_BLESS").is_some() {
-        std::fs::write(PAGE, fresh).expect("the page can be written");
-    } else {
+impl Table {
+    /// Asserts that each row's seed finds its fault.
+    fn check(&self) {
+        let mut text = String::from("| fault | rule | seed | what broke |\n|---|---|---|---|\n");
+        let (mut stale, mut missed) = (String::new(), Vec::new());
+        for Row {
+            fault,
+            seed,
+            rule,
+            what,
+        } in self.rows
+        {
+            let found = (self.run)(*seed, *fault).map(|violation| (*seed, violation));
+            let search = || first(FIND_WITHIN, |seed| (self.run)(seed, *fault));
+            let Some((new, violation)) = found.or_else(search) else {
+                missed.push(fault);
+                continue;
+            };
+            if new != *seed {
+                writeln!(stale, "    {fault:?}, {new}, {rule:?}, {what:?};").expect("a string");
+            }
+            let broke = shorten(&violation);
+            writeln!(text, "| `{fault:?}`: {what} | {rule} | {new} | {broke} |").expect("a string");
+        }
+        let file = directory().join(self.name).with_extension("md");
+        fs::write(&file, text).expect("the table can be written");
+        println!("{}", file.display());
         assert!(
-            page == fresh,
-            "{PAGE} is out of date: run it with REVEILLE_BLESS=1"
+            stale.is_empty() && missed.is_empty(),
+            "not found within {FIND_WITHIN} seeds: {missed:?}\n\
+             stale seeds; the new rows for src/sim/table/rows.rs:\n{stale}"
         );
     }
+}
+
+/// Returns `planted-faults` beside the directory of the profile: `target/debug/deps/` has the test.
+fn directory() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let target = test.ancestors().nth(3).expect("cargo's directories");
+    let directory = target.join("planted-faults");
+    fs::create_dir_all(&directory).expect("the directory can be made");
+    directory
 }
 
 /// Returns a violation without its details, fit for a table.
@@ -91,4 +128,34 @@ fn shorten(violation: &str) -> String {
     text.replace('|', "/")
         .trim_end_matches([' ', ':', '('])
         .to_owned()
+}
+
+#[test]
+fn every_planted_fault_of_wake_ups_is_found() {
+    WAKE_UPS.check();
+}
+
+#[test]
+fn every_planted_fault_of_flags_is_found() {
+    FLAGS.check();
+}
+
+#[test]
+fn every_planted_fault_of_leases_is_found() {
+    LEASES.check();
+}
+
+#[test]
+fn every_planted_fault_of_many_queues_is_found() {
+    MANY.check();
+}
+
+#[test]
+fn every_planted_fault_of_the_hand_over_is_found() {
+    COURIER.check();
+}
+
+#[test]
+fn every_planted_fault_of_a_cluster_is_found() {
+    CLUSTER.check();
 }

@@ -6,8 +6,9 @@ use tokio::process::Command;
 
 use crate::support::within;
 
-/// Returns the command of an example. Cargo puts its program beside the directory of the tests' programs.
-pub(crate) fn program(name: &str) -> Command {
+/// Returns the command of an example. Cargo puts its program beside the directory of the tests'
+/// programs.
+pub(crate) fn example(name: &str) -> Command {
     let tests = env::current_exe().expect("its own path");
     let profile = tests.ancestors().nth(2).expect("target/PROFILE/deps/it");
     let program = profile.join("examples").join(name);
@@ -16,14 +17,14 @@ pub(crate) fn program(name: &str) -> Command {
         "no {}: run `cargo build --workspace --all-features --examples`",
         program.display()
     );
-    let mut command = Command::new(program);
-    command.kill_on_drop(true);
-    command
+    let mut example = Command::new(program);
+    example.kill_on_drop(true);
+    example
 }
 
 /// Runs an example to its end; returns its lines.
 async fn run_example(name: &str) -> Vec<String> {
-    let output = within("the example's end", program(name).output()).await;
+    let output = within("the example's end", example(name).output()).await;
     let output = output.expect("it starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");

@@ -28,8 +28,6 @@ use crate::{
     types::{QueueAddress, Report, ReportState, Selector, WakeReason},
 };
 
-// The path holds also where the concurrency test compiles this file a second time.
-#[path = "cursors/filling.rs"]
 mod filling;
 
 /// The part of a subscription that its lock guards.

@@ -21,10 +21,7 @@ use crate::{
     types::{GroupName, ReportState, WakeReason},
 };
 
-// The path holds also where the concurrency test compiles this file a second time.
-#[path = "group/assigning.rs"]
 mod assigning;
-#[path = "group/serving.rs"]
 mod serving;
 
 /// The group's state on the queue.

@@ -1,8 +1,8 @@
 //! The map from addresses to queue entries: dashmap for look-ups, and an ordered index for pages
 //! and for interrupted walks.
 //!
-//! The concurrency test puts another map in its place. Locks: a shard, then the index; nothing else
-//! is locked under either. A new entry is in the index before it is in a shard, and so before
+//! Locks: a shard, then the index; nothing else is locked under either. The concurrency models do not
+//! see the locks of shards, so they let one thread at a time into dashmap. A new entry is in the index before it is in a shard, and so before
 //! anything is counted in it (R4: register first, then take the snapshot): a pattern's walk over
 //! the index misses none that counts.
 
@@ -52,6 +52,8 @@ impl QueueMap {
     }
 
     pub(super) fn get(&self, address: &QueueAddress) -> Option<Arc<QueueEntry>> {
+        #[cfg(test)]
+        let _alone = super::sync::alone(&self.entries);
         self.entries.get(address).map(|entry| Arc::clone(&entry))
     }
 
@@ -60,6 +62,8 @@ impl QueueMap {
         address: &QueueAddress,
         make: impl FnOnce() -> Arc<QueueEntry>,
     ) -> Arc<QueueEntry> {
+        #[cfg(test)]
+        let _alone = super::sync::alone(&self.entries);
         let vacant = match self.entries.entry(address.clone()) {
             Entry::Occupied(found) => return Arc::clone(found.get()),
             Entry::Vacant(vacant) => vacant,
@@ -86,8 +90,12 @@ impl QueueMap {
     /// Removes this entry, but no other entry of the same address.
     pub(super) fn remove(&self, entry: &Arc<QueueEntry>) {
         let same = |_: &QueueAddress, found: &Arc<QueueEntry>| Arc::ptr_eq(found, entry);
-        if self.entries.remove_if(entry.address(), same).is_none() {
-            return;
+        {
+            #[cfg(test)]
+            let _alone = super::sync::alone(&self.entries);
+            if self.entries.remove_if(entry.address(), same).is_none() {
+                return;
+            }
         }
         self.len.fetch_sub(1, Ordering::Relaxed);
         let mut order = write(&self.order);

@@ -11,7 +11,6 @@ use tokio::{
 
 use super::{GuardedRelay, RULES};
 use crate::{
-    examples::program,
     python::{python, run, stubs},
     readme::blocks,
     support::within,
@@ -52,12 +51,12 @@ async fn the_python_example_uses_tls_and_a_token() {
 
 /// Returns the command of an example, with the files and the token in its environment.
 fn example(name: &str, arguments: &[&str], files: &Files, token: &str) -> Command {
-    let mut command = program(name);
-    command
+    let mut example = crate::examples::example(name);
+    example
         .args(arguments)
         .env("REVEILLE_CA", &files.ca)
         .env("REVEILLE_TOKEN", token);
-    command
+    example
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,14 +10,14 @@ use shuttle::{
     scheduler::{DfsScheduler, PctScheduler, RandomScheduler, Scheduler},
 };
 
-use super::models::*;
-use crate::base::fault::Fault;
+use super::{models::*, sync};
+use crate::{base::fault::Fault, sim::quick_or_full};
 
 /// Runs one schedule.
 pub(super) type Model = fn(Fault) -> Result<(), String>;
 
-/// Schedules of each kind for a model that must hold.
-const SCHEDULES: usize = 3000;
+/// Schedules of each kind for a model that must hold: of a quick run, and of a full one.
+const SCHEDULES: [usize; 2] = [600, 3000];
 /// Hundreds of schedules in which a fault must be found.
 const AT_MOST: u64 = 200;
 /// The depth of these races: the switches of threads at decisive points.
@@ -27,12 +27,17 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
     let mut config = Config::new();
     config.stack_size = 256 * 1024;
     config.silence_warnings = true;
-    Runner::new(scheduler, config).run(model);
+    sync::set_in_model(true);
+    Runner::new(scheduler, config).run(move || {
+        sync::begin_schedule();
+        model();
+    });
+    sync::set_in_model(false);
 }
 
 /// Asserts that no schedule loses a wake-up or sends one twice.
 fn holds(model: Model) {
-    holds_in(SCHEDULES, model);
+    holds_in(quick_or_full(SCHEDULES), model);
 }
 
 /// The same in so many schedules of each kind.

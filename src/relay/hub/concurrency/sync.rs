@@ -1,40 +1,162 @@
-//! Shuttle's primitives under the names of `crate::base::sync`.
+//! The primitives of `crate::base::sync` in a test build. Within a model each use of them is a point
+//! where shuttle may switch threads.
+//!
+//! The data stays in std's locks and atomics, so a hub outside of a model behaves as in production, and
+//! each type has the size that it has there. A thread of a model takes shuttle's lock first, which
+//! blocks it until std's lock is free. Shuttle runs all threads of a model on one thread of the system,
+//! so thread-local variables hold the model's state.
 
-use std::{sync::PoisonError, task::Waker};
-
-pub(crate) use shuttle::sync::{
-    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    ops::{Deref, DerefMut},
+    ptr,
+    rc::Rc,
 };
 
-/// The calls of `atomic_waker::AtomicWaker`, on a lock.
-pub(crate) struct AtomicWaker(Mutex<Option<Waker>>);
+use shuttle::future::batch_semaphore::{BatchSemaphore, Fairness};
 
-impl AtomicWaker {
-    pub(crate) fn new() -> Self {
-        Self(Mutex::new(None))
+use crate::base::sync as plain;
+pub(crate) use crate::base::sync::{Mutex, Ordering, RwLock};
+
+/// The permits of a lock. A reader takes one of them, a writer takes all.
+const PERMITS: usize = 1 << 16;
+
+thread_local! {
+    static IN_MODEL: Cell<bool> = const { Cell::new(false) };
+    /// Shuttle's locks of the present schedule, by the addresses of what they guard.
+    static LOCKS: RefCell<HashMap<usize, Rc<BatchSemaphore>>> = RefCell::default();
+}
+
+pub(crate) type MutexGuard<'a, T> = Guard<plain::MutexGuard<'a, T>>;
+
+/// Releases std's lock, then shuttle's: the fields are dropped in this order.
+pub(crate) struct Guard<G> {
+    inner: G,
+    _permit: Option<Permit>,
+}
+
+/// Shuttle's lock, held by a thread of a model.
+pub(crate) struct Permit {
+    lock: Rc<BatchSemaphore>,
+    permits: usize,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct AtomicU64(plain::AtomicU64);
+
+pub(crate) struct AtomicWaker(plain::AtomicWaker);
+
+/// The models of this thread begin or end.
+pub(super) fn set_in_model(in_model: bool) {
+    IN_MODEL.set(in_model);
+}
+
+/// Forgets the locks of the schedule before.
+pub(super) fn begin_schedule() {
+    LOCKS.with_borrow_mut(HashMap::clear);
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    let permit = permit(mutex, PERMITS);
+    Guard::new(plain::lock(mutex), permit)
+}
+
+pub(crate) fn read<T>(lock: &RwLock<T>) -> Guard<plain::RwLockReadGuard<'_, T>> {
+    let permit = permit(lock, 1);
+    Guard::new(plain::read(lock), permit)
+}
+
+pub(crate) fn write<T>(lock: &RwLock<T>) -> Guard<plain::RwLockWriteGuard<'_, T>> {
+    let permit = permit(lock, PERMITS);
+    Guard::new(plain::write(lock), permit)
+}
+
+/// Within a model, lets one thread at a time into a structure whose locks shuttle does not see.
+pub(crate) fn alone<T>(structure: &T) -> Option<Permit> {
+    permit(structure, PERMITS)
+}
+
+fn permit<T>(guarded: &T, permits: usize) -> Option<Permit> {
+    if !IN_MODEL.get() {
+        return None;
     }
+    let lock = LOCKS.with_borrow_mut(|locks| {
+        let new = || Rc::new(BatchSemaphore::new(PERMITS, Fairness::Unfair));
+        Rc::clone(
+            locks
+                .entry(ptr::from_ref(guarded).addr())
+                .or_insert_with(new),
+        )
+    });
+    // An error says that the schedule has ended.
+    _ = lock.acquire_blocking(permits);
+    Some(Permit { lock, permits })
+}
 
-    pub(crate) fn register(&self, waker: &Waker) {
-        *lock(&self.0) = Some(waker.clone());
+/// Lets shuttle switch threads before an operation, as its own atomics do.
+fn before_operation() {
+    if IN_MODEL.get() {
+        shuttle::sync::atomic::AtomicBool::new(false).load(Ordering::SeqCst);
     }
+}
 
-    pub(crate) fn wake(&self) {
-        let waker = lock(&self.0).take();
-        if let Some(waker) = waker {
-            waker.wake();
+impl<G> Guard<G> {
+    fn new(inner: G, permit: Option<Permit>) -> Self {
+        Self {
+            inner,
+            _permit: permit,
         }
     }
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+impl<G: Deref> Deref for Guard<G> {
+    type Target = G::Target;
+
+    fn deref(&self) -> &G::Target {
+        &self.inner
+    }
 }
 
-pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
+impl<G: DerefMut> DerefMut for Guard<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.inner
+    }
 }
 
-pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.lock.release(self.permits);
+    }
+}
+
+impl AtomicU64 {
+    pub(crate) const fn new(value: u64) -> Self {
+        Self(plain::AtomicU64::new(value))
+    }
+}
+
+/// Each operation goes through here.
+impl Deref for AtomicU64 {
+    type Target = plain::AtomicU64;
+
+    fn deref(&self) -> &Self::Target {
+        before_operation();
+        &self.0
+    }
+}
+
+impl AtomicWaker {
+    pub(crate) const fn new() -> Self {
+        Self(plain::AtomicWaker::new())
+    }
+}
+
+impl Deref for AtomicWaker {
+    type Target = plain::AtomicWaker;
+
+    fn deref(&self) -> &Self::Target {
+        before_operation();
+        &self.0
+    }
 }
