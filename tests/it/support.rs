@@ -34,7 +34,7 @@ use tokio::{
 };
 
 /// The limit for all waits: longer than any correct operation takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Awaits a future; panics with `what` after [`PATIENCE`].
 pub(crate) async fn within<T>(what: &str, happening: impl Future<Output = T>) -> T {

@@ -474,7 +474,7 @@ mod tests {
         let client = Client::new(&format!("http://{}", server.address())).expect("a URL");
         let flag = crate::types::FlagName::new("go").expect("a name");
         let (mut ended, mut failed) = (0, 0);
-        for _ in 0..400 {
+        for _ in 0..150 {
             // Some calls race with the end while GOAWAY is in flight. The relay has not handled
             // them, and a retry succeeds.
             if let Err(error) = client.flags().get(&flag).await {
@@ -487,7 +487,7 @@ mod tests {
             ended += usize::from(server.connections().open() == 0);
         }
         assert!(ended > 20, "only {ended} connections had ended");
-        assert!(failed < 20, "{failed} calls of 400 failed");
+        assert!(failed < 10, "{failed} calls of 150 failed");
         server.shutdown(Duration::from_secs(1)).await;
     }
 }

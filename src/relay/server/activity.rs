@@ -432,7 +432,7 @@ mod tests {
                     Ending::Graceful => ended[0] = activity.now().since(Tick::default()),
                     Ending::Closed => break,
                 }
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
             ended[1] = activity.now().since(Tick::default());
         };

@@ -182,8 +182,9 @@ async fn relays_on_one_container_share_flags_and_prefixes_separate_them() {
     ended(&unleashed, 0);
     ended(&leashed, 0);
     until("they agree", async || {
-        let get = ["flag", "get", "go", "-o", "json"];
-        let (here, there) = tokio::join!(one.run(&get), two.run(&get));
+        // Unlike `flag get`, it does not state for how long the nodes have been waiting.
+        let list = ["flag", "list", "-o", "json"];
+        let (here, there) = tokio::join!(one.run(&list), two.run(&list));
         stdout(&here) == stdout(&there)
     })
     .await;

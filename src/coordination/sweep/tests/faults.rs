@@ -283,38 +283,41 @@ async fn an_outage_of_the_store_is_reported_and_delays_no_stop() {
 /// Answers to writes of the document are lost. Each page is worked once and counted once.
 #[tokio::test]
 async fn a_lost_answer_counts_nothing_twice_and_loses_no_page() {
-    for seed in 0..20 {
-        let files = Files::new();
-        let source = files.store("source").await;
-        for number in 0..30 {
-            put(
-                &*source,
-                &format!("{number:02}"),
-                &[("TimeToLive", EXPIRED)],
-            )
-            .await;
-        }
-        let faults = Faults {
-            before: 4,
-            after: 12,
-            ..Faults::default()
-        };
-        let state = Arc::new(FaultyStore::new(Arc::new(MemoryStore::new()), faults, seed));
-        let sweeper = Sweeper {
-            page_queue: PageQueue::new(Arc::clone(&state) as Arc<dyn BlobStore>, "job")
-                .expect("a name"),
-            ..files.sweeper(r#", "page_size": 3, "interval": "1h""#).await
-        };
-        let last = loop {
-            // The store fails now and then. The round continues.
-            if let Ok(round) = sweeper.sweep_once(false).await
-                && round.finished
-            {
-                break round;
-            }
-        };
-        assert_eq!(sweeper.stats().done.deleted, 30, "seed {seed}");
-        assert_eq!(last.of_all.deleted, 30, "seed {seed}");
-        assert!(names(&*source).await.is_empty(), "seed {seed}");
+    // Side by side: a sweeper waits after each failure.
+    futures_util::future::join_all((0..20).map(loses_answers)).await;
+}
+
+async fn loses_answers(seed: u64) {
+    let files = Files::new();
+    let source = files.store("source").await;
+    for number in 0..30 {
+        put(
+            &*source,
+            &format!("{number:02}"),
+            &[("TimeToLive", EXPIRED)],
+        )
+        .await;
     }
+    let faults = Faults {
+        before: 4,
+        after: 12,
+        ..Faults::default()
+    };
+    let state = Arc::new(FaultyStore::new(Arc::new(MemoryStore::new()), faults, seed));
+    let sweeper = Sweeper {
+        page_queue: PageQueue::new(Arc::clone(&state) as Arc<dyn BlobStore>, "job")
+            .expect("a name"),
+        ..files.sweeper(r#", "page_size": 3, "interval": "1h""#).await
+    };
+    let last = loop {
+        // The store fails now and then. The round continues.
+        if let Ok(round) = sweeper.sweep_once(false).await
+            && round.finished
+        {
+            break round;
+        }
+    };
+    assert_eq!(sweeper.stats().done.deleted, 30, "seed {seed}");
+    assert_eq!(last.of_all.deleted, 30, "seed {seed}");
+    assert!(names(&*source).await.is_empty(), "seed {seed}");
 }
