@@ -1,8 +1,8 @@
 //! Listens on a queue of Azure Queue Storage, and counts the billed transactions.
 //!
-//! `reveille serve &`, then
-//! `AZURE_STORAGE_CONNECTION_STRING='...' cargo run --example azure_listener -- orders`, and from
-//! another shell, with the same variable:
+//! `reveille serve &`, then with AZURE_STORAGE_CONNECTION_STRING set
+//! `cargo run --features azure --example azure_listener -- orders`, and from another shell, with
+//! the same variable and a command built with `--features full`:
 //! `reveille queue put azure://ACCOUNT/orders hello --notify`. Ends on ctrl-c.
 
 use std::{env, sync::Arc};

@@ -1,8 +1,9 @@
 //! Parks a fleet and unleashes it: a node that watches a relay, a node that polls the store, a node
 //! that does both, and a late node.
 //!
-//! `cargo run --example park_and_unleash -- az://flags` with the account in the environment. Without
-//! a store it uses a file in a temporary directory. The relay runs within the example.
+//! `cargo run --example park_and_unleash` uses a file in a temporary directory.
+//! `cargo run --features cloud --example park_and_unleash -- az://flags` uses a container, with the
+//! account in the environment. The relay runs within the example.
 
 use std::{env, time::Duration};
 

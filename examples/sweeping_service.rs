@@ -2,7 +2,8 @@
 //! to a dead-blob container.
 //!
 //! `cargo run --example sweeping_service` uses files in a temporary directory. In production the
-//! URLs are `az://CONTAINER` and the like, and the instances run on several machines.
+//! URLs are `az://CONTAINER` and the like (with `--features cloud`), and the instances run on
+//! several machines.
 
 use std::{
     collections::BTreeMap,

@@ -88,7 +88,7 @@ impl Error {
     }
 
     /// Creates the error for a setting that needs a back-end which this build lacks.
-    #[allow(dead_code, reason = "a build with all back-ends lacks none")]
+    #[cfg(feature = "store")]
     pub(crate) fn not_compiled(setting: &str, shown: &str, feature: &str) -> Self {
         let rule = format_args!(
             "`{shown}` needs the feature `{feature}`, which this build lacks: build with \

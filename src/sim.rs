@@ -8,6 +8,7 @@
 
 mod attempts;
 mod check;
+#[cfg(feature = "nats")]
 mod cluster;
 mod courier;
 mod faults;

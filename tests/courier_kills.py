@@ -295,7 +295,9 @@ def main():
         for kind in proxies[0].counts:
             count = sum(proxy.counts[kind] for proxy in proxies)
             print(f"{kind}: {count}", end="  ")
-            expect(count > 0 or arguments.kills < 50, f"no stream was {kind}")
+            # One frame in a hundred is cut: about four in 40 kills. The other kinds are frequent.
+            enough = 50 if kind == "cut" else 2 * len(CRASH_POINTS)
+            expect(count > 0 or arguments.kills < enough, f"the proxies counted none as {kind}")
         print(f"\n{arguments.kills} kills; at crash points: {at_points}")
         missed = [point for point, count in at_points.items() if count == 0]
         expect(not missed or arguments.kills < 2 * len(CRASH_POINTS), f"crash points that ended no machine: {missed}")

@@ -35,8 +35,9 @@ def run(clone: pathlib.Path, command: list[str]) -> float:
 
 def demo(clone: pathlib.Path) -> float:
     began = time.monotonic()
-    with subprocess.Popen(DEMO, cwd=clone, stdout=subprocess.PIPE, start_new_session=True) as process:
-        line = process.stdout.readline()
+    with subprocess.Popen(DEMO, cwd=clone, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True) as process:
+        # Cargo writes its own lines there before.
+        line = next((line for line in process.stderr if line.startswith(b"[")), b"")
         seconds = time.monotonic() - began
         os.killpg(process.pid, signal.SIGTERM)
     return seconds if line else sys.exit("the demo printed nothing")
@@ -47,6 +48,7 @@ def change(clone: pathlib.Path) -> float:
     run(clone, MODULE)
     source = clone / "src/relay/server/accept.rs"
     body = re.sub(r"(\n    [^\n]*fn [^;{]*\{\n)", r'\1        tracing::trace!("changed");\n', source.read_text(), count=1)
+    assert body != source.read_text(), "no line was changed"
     source.write_text(body)
     return run(clone, MODULE)
 

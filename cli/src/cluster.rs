@@ -166,7 +166,7 @@ impl ClusterSettings {
         match self == Self::default() {
             true => Ok(None),
             false => Err(Usage(
-                "--cluster: needs the feature `nats`, which this build lacks: build with \
+                "--cluster: a cluster needs the feature `nats`, which this build lacks: build with \
                  `cargo install --path cli --features full`"
                     .to_owned(),
             )),
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn a_cluster_needs_the_feature_nats() {
         let refused = on(&["nats://a"]).config().expect_err("no NATS").to_string();
-        let words = "--cluster: needs the feature `nats`";
+        let words = "--cluster: a cluster needs the feature `nats`";
         assert!(refused.starts_with(words), "{refused}");
     }
 

@@ -92,6 +92,7 @@ impl DirectStore {
 impl PolledFlag {
     pub(super) fn new(url: &str, name: FlagName, alone: bool) -> Result<Self, Usage> {
         refuse_memory(url)?;
+        store::check_url(url).map_err(|error| Usage(error.to_string()))?;
         Ok(Self {
             url: url.to_owned(),
             name,

@@ -44,10 +44,11 @@ use super::{exit::Exit, output::Format, program, settings::Settings};
 
 /// Read and write queues, and send messages between machines
 ///
-/// A queue is `sqlite:PATH?queue=NAME`, or `azure://ACCOUNT/QUEUE` for Azure Queue Storage (in a build
-/// with `--features full`). The credential for Azure comes from AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY or
-/// AZURE_STORAGE_SAS_TOKEN. AZURE_STORAGE_QUEUE_ENDPOINT overrides the account's default endpoint.
-/// Messages in Azure are base64, unless the URL ends in `?encoding=text`.
+/// A queue is `sqlite:PATH?queue=NAME`, or `azure://ACCOUNT/QUEUE` for Azure Queue Storage (in a
+/// build with `--features full`). The credential for Azure comes from
+/// AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN.
+/// AZURE_STORAGE_QUEUE_ENDPOINT overrides the account's default endpoint. Messages in Azure are
+/// base64, unless the URL ends in `?encoding=text`.
 ///
 /// `serve`, `send`, `receive`, `status`, `history`, `dead`, `requeue` and `forget` work on all queues
 /// of a directory, whose file is DIR/queues.db. Its queues have the URLs

@@ -14,9 +14,10 @@ use super::{
 /// The store of a verb, as typed.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct StoreArgs {
-    /// The store that all users of the name share: sqlite:PATH, az://CONTAINER, s3://BUCKET or
-    /// gs://BUCKET [default: the store of the configuration file, else
-    /// /var/lib/reveille/reveille.db if an operator has created that directory]
+    /// The store that all users of the name share: sqlite:PATH, or in a build with
+    /// `--features full` az://CONTAINER, s3://BUCKET or gs://BUCKET [default: the store of the
+    /// configuration file, else /var/lib/reveille/reveille.db if an operator has created that
+    /// directory]
     #[arg(long, env = "REVEILLE_STORE", value_name = "URL")]
     store: Option<String>,
 }

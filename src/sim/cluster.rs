@@ -79,7 +79,7 @@ fn a_cluster_loses_no_wake_up() {
     println!("{seeds} seeds: {totals:?}");
     if let Some((seed, violation)) = broken {
         panic!(
-            "seed {seed}: {violation}\nreplay it: REVEILLE_SEED={seed} cargo test --lib a_cluster_loses_no -- --nocapture"
+            "seed {seed}: {violation}\nreplay it: REVEILLE_SEED={seed} cargo test --lib --all-features a_cluster_loses_no -- --nocapture"
         );
     }
     // What never happens is not tested.

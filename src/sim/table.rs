@@ -8,9 +8,13 @@ mod rows;
 
 use std::{fmt::Write as _, fs, path::PathBuf};
 
-use rows::{CLUSTER_FAULTS, COURIER_FAULTS, FAULTS, FLAG_FAULTS, LEASE_FAULTS, MANY_FAULTS};
+#[cfg(feature = "nats")]
+use rows::CLUSTER_FAULTS;
+use rows::{COURIER_FAULTS, FAULTS, FLAG_FAULTS, LEASE_FAULTS, MANY_FAULTS};
 
-use super::{cluster, courier, first, flags, leases, many, run};
+#[cfg(feature = "nats")]
+use super::cluster;
+use super::{courier, first, flags, leases, many, run};
 use crate::base::fault::Fault;
 
 /// Seeds within which every planted fault must be found.
@@ -57,6 +61,7 @@ const COURIER: Table = Table {
     rows: COURIER_FAULTS,
     run: courier::run,
 };
+#[cfg(feature = "nats")]
 const CLUSTER: Table = Table {
     name: "cluster",
     rows: CLUSTER_FAULTS,
@@ -68,7 +73,15 @@ pub(super) fn fault_from_env() -> Fault {
     let Ok(name) = std::env::var("REVEILLE_FAULT") else {
         return Fault::None;
     };
-    let tables = [WAKE_UPS, FLAGS, LEASES, MANY, COURIER, CLUSTER];
+    let tables = [
+        WAKE_UPS,
+        FLAGS,
+        LEASES,
+        MANY,
+        COURIER,
+        #[cfg(feature = "nats")]
+        CLUSTER,
+    ];
     let mut rows = tables.iter().flat_map(|table| table.rows);
     let named = rows.find(|row| format!("{:?}", row.fault) == name);
     named.expect("a planted fault's name").fault
@@ -155,6 +168,7 @@ fn every_planted_fault_of_the_hand_over_is_found() {
     COURIER.check();
 }
 
+#[cfg(feature = "nats")]
 #[test]
 fn every_planted_fault_of_a_cluster_is_found() {
     CLUSTER.check();

@@ -104,3 +104,15 @@ fn a_back_end_brings_no_wing() {
         );
     }
 }
+
+#[test]
+fn the_default_is_what_works_on_one_machine() {
+    let crates = linked("default");
+    assert!(
+        crates.contains("rusqlite") && crates.contains("axum"),
+        "{crates:?}"
+    );
+    for remote in ["azure_core", "object_store", "async-nats", "reqwest"] {
+        assert!(!crates.contains(remote), "{remote}");
+    }
+}

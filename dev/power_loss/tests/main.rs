@@ -2,7 +2,8 @@
 //! they have acknowledged.
 //!
 //! A test prints the seed of a failure; `REVEILLE_SEED=17 cargo test -p reveille-power-loss NAME`
-//! runs it again. The calls, the crash points and the images are the same; the times differ.
+//! runs it again, for a failure of a quick run with `REVEILLE_FULL=0`. The calls, the crash points and
+//! the images are the same; the times differ.
 
 mod bit_flips;
 mod control;

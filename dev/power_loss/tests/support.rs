@@ -65,9 +65,13 @@ pub(crate) fn seeds(all: Range<u64>) -> Range<u64> {
     }
 }
 
-/// Whether this is `tests/run --full`.
+/// Whether a test takes all of its images: with `REVEILLE_FULL=1`, and for the replay of a seed. The
+/// images of a quick run are replayed with `REVEILLE_FULL=0`.
 pub(crate) fn is_full() -> bool {
-    std::env::var_os("REVEILLE_FULL").is_some()
+    match std::env::var_os("REVEILLE_FULL") {
+        Some(set) => set == "1",
+        None => std::env::var_os("REVEILLE_SEED").is_some(),
+    }
 }
 
 /// Returns how many of these images or flips a test takes: all, or a seventh.
@@ -122,7 +126,8 @@ pub(crate) fn assert_none(violations: &[Violation]) {
     let first: Vec<_> = violations.iter().take(5).collect();
     assert!(
         violations.is_empty(),
-        "{} violations; replay with REVEILLE_SEED: {first:#?}",
-        violations.len()
+        "{} violations; replay with REVEILLE_FULL={} and REVEILLE_SEED: {first:#?}",
+        violations.len(),
+        u8::from(is_full())
     );
 }

@@ -1,7 +1,9 @@
 //! Rounds on stores in memory, on a real Azurite, and on moto's S3.
 
+#[cfg(feature = "cloud")]
 mod azure;
 mod faults;
+#[cfg(feature = "cloud")]
 mod proxied;
 
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! The map from addresses to queue entries: dashmap for look-ups, and an ordered index for pages
 //! and for interrupted walks.
 //!
-//! Locks: a shard, then the index; nothing else is locked under either. The concurrency models do not
-//! see the locks of shards, so they let one thread at a time into dashmap. A new entry is in the index before it is in a shard, and so before
-//! anything is counted in it (R4: register first, then take the snapshot): a pattern's walk over
-//! the index misses none that counts.
+//! Locks: a shard, then the index; nothing else is locked under either. The concurrency models do
+//! not see the locks of shards, so they let one thread at a time into dashmap. A new entry is in
+//! the index before it is in a shard, and so before anything is counted in it (R4: register first,
+//! then take the snapshot): a pattern's walk over the index misses none that counts.
 
 use std::{
     collections::BTreeMap,

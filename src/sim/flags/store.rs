@@ -105,6 +105,7 @@ impl ShakyStore {
 
     /// Searches the writes for the state, `None` in them for "not set": the first one from a number
     /// on, and the newest one.
+    #[cfg(feature = "nats")]
     pub(in crate::sim) fn find(
         &self,
         state: &FlagState,
@@ -121,6 +122,7 @@ impl ShakyStore {
         (first.map(|index| from + index), newest)
     }
 
+    #[cfg(feature = "nats")]
     pub(in crate::sim) fn writes(&self) -> usize {
         lock(&self.shared).history.len()
     }

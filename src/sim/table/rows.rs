@@ -156,6 +156,7 @@ pub(super) const COURIER_FAULTS: &[Row] = rows! {
     UncertainExpired, 26, "hand-over: age limit", "a message that the next machine may have stored expires";
 };
 
+#[cfg(feature = "nats")]
 pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkFrameRebuilt, 4, "C2", "a frame that is published again has more entries under the same number";
     LinkFrameNotRepeated, 0, "C2", "a frame is published once";

@@ -244,6 +244,7 @@ async fn a_connection_has_room_for_one_request_when_others_use_the_whole_budget(
         // All connections hold their maximum.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let answers = honest(&target, 900 * 1024).await;
+        assert!(!attack.is_finished(), "an attacker has ended");
         attack.abort();
         answers
     };

@@ -115,6 +115,24 @@ async fn connections_leave_file_descriptors_in_reserve() {
     assert!(!relay.log().contains("cannot accept"), "{}", relay.log());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_without_a_stream_disturb_no_listener() {
+    let mut trial = Trial::start(Scheme::Plain, &[]).await;
+    let target = trial.target();
+    let attack = async move {
+        let mut peers = Vec::new();
+        for _ in 0..200 {
+            let mut peer = RawPeer::greeting(&target).await;
+            within("settings", peer.is_answered()).await;
+            peers.push(peer);
+        }
+        tokio::time::sleep(HELD).await;
+        drop(peers);
+    };
+    let ((), damage) = trial.under(attack).await;
+    damage.is_within(16 * 1024);
+}
+
 /// One byte of the preface each 50 ms.
 async fn slow_first_bytes_disturb_no_listener(scheme: Scheme) {
     let mut trial = Trial::start(scheme, &[]).await;

@@ -20,7 +20,7 @@ use tonic_types::StatusExt as _;
 
 use super::{
     harness::{Damage, Setup, Trial},
-    peer::{Peer, Unfinished},
+    peer::{Peer, Unfinished, status},
     target::{Scheme, Target, plain_and_tls},
 };
 use crate::support::{figure_as, within};
@@ -290,6 +290,36 @@ async fn bad_credentials_are_refused_without_a_reason_and_good_ones_are_accepted
     assert!(answers.total() > 20 * ALLOWED, "{answers:?}");
     // A peer on this machine may be a proxy of all clients.
     assert_eq!(answers.unchecked, 0, "{answers:?}");
+}
+
+/// They are held for less than their deadline, which a test in `deadlines` waits for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_without_a_credential_disturb_no_listener() {
+    let access = Access::new();
+    let (good, rules) = (access.token(), access.path("auth.toml"));
+    let arguments = ["--auth", rules.as_str()];
+    let setup = Setup {
+        arguments: &arguments,
+        credential: Credential::text(&good),
+        ..Setup::default()
+    };
+    let mut trial = Trial::with(Scheme::Plain, setup).await;
+    let target = trial.target();
+    let attack = async move {
+        let mut peers = Vec::new();
+        for _ in 0..200 {
+            let peer = Peer::connect(&target, 64 * 1024).await;
+            let call = peer.call("/reveille.v1.Relay/Notify", Unfinished::whole(&[]));
+            let answer = within("an answer", call).await;
+            let answer = answer.expect("the connection is kept");
+            assert_eq!(status(&answer), Some("16"), "UNAUTHENTICATED");
+            peers.push(peer);
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        drop(peers);
+    };
+    let ((), damage) = trial.under(attack).await;
+    damage.is_within(16 * 1024);
 }
 
 /// Returns an address of this machine that is not loopback, by the route to another machine. No byte

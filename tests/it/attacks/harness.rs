@@ -73,11 +73,13 @@ const LEAST: usize = 100;
 /// Interval of reading the relay's memory.
 const LOOK: Duration = Duration::from_millis(5);
 /// Limit of a good pair's 99th percentile: five times the one of the control, but at least this.
-/// Mostly this applies (they are 2 to 8 ms in a test build on two cores). The scheduler prefers the
-/// control, which mostly sleeps, to the relay under attack: beside other work a delay is not always
-/// the attack's. A relay that the attack stops is late by the attack's second.
-const LATE: Duration = Duration::from_millis(200);
-/// The same limit for any wake-up.
+/// Mostly this applies (they are 2 to 8 ms in a test build on two cores).
+const LATE: Duration = Duration::from_millis(50);
+/// The control's 99th percentile on a machine with other work, and what the limit is there at least:
+/// the scheduler prefers the control, which mostly sleeps, to the relay under attack.
+const BUSY: Duration = Duration::from_millis(10);
+const LATE_WHEN_BUSY: Duration = Duration::from_millis(200);
+/// Limit of any wake-up: five times the control's, but at least this.
 const WORST: Duration = Duration::from_secs(1);
 /// Limit of a late subscriber's catch-ups of 500 queues. A request that is refused once and
 /// repeated takes longer.
@@ -232,7 +234,11 @@ impl Damage {
     pub(super) fn is_within(&self, kib: u64) {
         assert!(self.growth <= kib, "more than {kib} KiB: {self}");
         for Compared { good, control } in [&self.during, &self.after] {
-            let (late, worst) = (LATE.max(5 * control.p99()), WORST.max(5 * control.worst()));
+            let least = match control.p99() > BUSY {
+                true => LATE_WHEN_BUSY,
+                false => LATE,
+            };
+            let (late, worst) = (least.max(5 * control.p99()), WORST.max(5 * control.worst()));
             assert_eq!(good.lost, 0, "lost notifications: {self}");
             assert!(good.p99() <= late, "later than {late:?}: {self}");
             assert!(good.worst() <= worst, "later than {worst:?}: {self}");

@@ -11,7 +11,7 @@ use async_nats::{Client as Broker, ConnectOptions};
 use bytes::{Buf as _, Bytes};
 use futures_util::StreamExt as _;
 use prost::encoding::{decode_key, decode_varint, encode_key, encode_varint};
-use reveille::{Client, Subscription};
+use reveille::{Client, Subscription, WakeReason};
 use tokio::task::JoinSet;
 
 use super::{
@@ -95,10 +95,12 @@ async fn bridge(one: &NatsServer, other: &NatsServer) -> JoinSet<()> {
     tasks
 }
 
-/// Takes the next wake-up. It may be a CATCH_UP: on a busy machine a relay may have been cut off.
-async fn is_told(wakes: &mut Subscription) {
+/// Takes the next wake-up; returns whether it is NOTIFIED. It may be a CATCH_UP: on a busy machine a
+/// relay may have been cut off.
+async fn is_notified(wakes: &mut Subscription) -> bool {
     let work = woken(wakes).await;
     drained(wakes, &work).await;
+    work.reason == WakeReason::Notified
 }
 
 /// Returns how many wake-ups still arrive.
@@ -151,15 +153,17 @@ async fn a_relay_of_the_version_before_costs_wake_ups_of_groups_and_loses_none()
     }
     // The idle member at the new relay takes each, and the old relay does not know that.
     let client = Client::new(&relays[0].url()).expect("a URL");
+    let mut notified = [0_usize; 3];
     for _ in 0..10 {
         notify(&client, "acct/shared").await;
         for number in [0, 2] {
-            is_told(&mut members[number]).await;
+            notified[number] += usize::from(is_notified(&mut members[number]).await);
         }
         // A member whose stream has not ended its last send counts as busy, and then both relays wake
         // one.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    assert!(notified[0] >= 5 && notified[2] >= 5, "{notified:?} of 10");
     let other = further(&mut members[1]).await;
     assert!(
         other < 5,
@@ -167,13 +171,18 @@ async fn a_relay_of_the_version_before_costs_wake_ups_of_groups_and_loses_none()
     );
     // The old relay's member takes each, and it does not say so.
     let client = Client::new(&relays[2].url()).expect("a URL");
+    let mut notified = [0_usize; 3];
     for _ in 0..10 {
         notify(&client, "acct/shared").await;
-        for wakes in &mut members {
-            is_told(wakes).await;
+        for (count, wakes) in notified.iter_mut().zip(&mut members) {
+            *count += usize::from(is_notified(wakes).await);
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    assert!(
+        notified.iter().all(|&count| count >= 5),
+        "{notified:?} of 10"
+    );
     for wakes in &mut members {
         let more = further(wakes).await;
         assert!(more < 5, "woken {more} times more");
