@@ -193,11 +193,9 @@ impl Account {
     /// # Errors
     /// [`ErrorKind::Invalid`] for a URL of no account.
     pub async fn open(url: &str, variables: &BTreeMap<String, String>) -> Result<Self> {
+        super::check_url(url)?;
         let scheme = url.trim_end_matches('/');
         let is_cloud = matches!(scheme, "az:" | "s3:" | "gs:");
-        if is_cloud && cfg!(not(feature = "cloud")) {
-            return Err(Error::not_compiled("account", scheme, "cloud"));
-        }
         let own = match is_cloud {
             true => None,
             false if url.contains("://") => {

@@ -24,8 +24,8 @@ use crate::{
 
 /// R13: a wake-up that is not covered by a report for this long is redelivered.
 pub(super) const CLAIM: Duration = Duration::from_secs(1);
-/// R14: BUSY is a lease of this length.
-pub(super) const LEASE: Duration = Duration::from_secs(20);
+/// R14: BUSY is a lease of this length: longer than what the busy member received is hidden.
+pub(super) const LEASE: Duration = Duration::from_secs(40);
 /// A received message is hidden for this long.
 pub(super) const HIDDEN: Duration = Duration::from_secs(30);
 /// The timer of a busy listener that ended has fired by then: 2 s after its messages are visible
