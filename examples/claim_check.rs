@@ -14,12 +14,11 @@ async fn main() -> reveille::Result<()> {
     let directory = tempfile::tempdir().expect("a directory");
     let store = SqliteStore::open(directory.path().join("blobs.db")).await?;
     let queue = directory.path().join("jobs.db");
-    let queue = SqliteQueue::open(queue, "local/jobs".parse()?).await?;
+    let queue = SqliteQueue::create(queue, "local/jobs".parse()?).await?;
     println!("the queue takes {} bytes", queue.limits().body);
 
     // Producers and consumers wrap the queue in the same way, including a listener's queue.
     let queue = ClaimCheck::new(queue, Arc::new(store), ClaimConfig::default())?;
-    queue.create().await?;
     let report = vec![b'x'; 1_000_000];
     queue.put(vec![NewMessage::new(report)]).await?;
 

@@ -16,8 +16,7 @@ async fn main() -> reveille::Result<()> {
     let url = arguments.next();
     let url = url.unwrap_or_else(|| "http://127.0.0.1:7600".to_owned());
 
-    let queue = SqliteQueue::open(file, "local/orders".parse()?).await?;
-    queue.create().await?;
+    let queue = SqliteQueue::create(file, "local/orders".parse()?).await?;
     let publisher =
         Client::with_config(&url, ClientConfig::from_environment()?)?.publisher("example");
 

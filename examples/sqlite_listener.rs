@@ -8,7 +8,7 @@ use std::{env, sync::Arc};
 use reveille::{
     Client, ClientConfig, ListenerId,
     listener::{Delivery, HandlerResult, Listener, ListenerConfig},
-    queue::{SqliteQueue, WorkQueue},
+    queue::SqliteQueue,
 };
 
 /// After `Ok` the message is deleted; after an error it is delivered again.
@@ -25,8 +25,7 @@ async fn main() -> reveille::Result<()> {
     let url = arguments.next();
     let url = url.unwrap_or_else(|| "http://127.0.0.1:7600".to_owned());
 
-    let queue = SqliteQueue::open(file, "local/orders".parse()?).await?;
-    queue.create().await?;
+    let queue = SqliteQueue::create(file, "local/orders".parse()?).await?;
     let poison = queue.another("local/orders-poison".parse()?);
 
     let config = ListenerConfig::default();

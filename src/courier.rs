@@ -24,7 +24,6 @@ mod recovery;
 mod retention;
 mod rows;
 mod send_in;
-mod set_aside;
 mod staging;
 mod status;
 mod taken;

@@ -28,7 +28,7 @@ pub enum ErrorKind {
     Unavailable,
     /// The time limit was exceeded. `DEADLINE_EXCEEDED`.
     Timeout,
-    /// It was shut down. `CANCELLED`.
+    /// It was shut down, or the file of a store or queue was taken away. `CANCELLED`.
     Closed,
     /// This version does not support the call. `UNIMPLEMENTED`.
     Unsupported,

@@ -56,7 +56,7 @@ pub use self::{
     metered::{Metered, QueueUsage, Tariff},
     partitioned::Partitioned,
     retrying::{RetryConfig, Retrying},
-    url::{address, open, with_suffix},
+    url::{address, create, open, with_suffix},
 };
 use crate::{
     error::{Error, ErrorKind, Result},

@@ -185,8 +185,19 @@ pub async fn open(url: &str) -> Result<Arc<dyn BlobStore>> {
 /// # Errors
 /// As [`open`]; [`ErrorKind::NotFound`] if the file of a `sqlite:` store does not exist.
 pub async fn open_existing(url: &str) -> Result<Arc<dyn BlobStore>> {
-    must_exist(url)?;
-    open(url).await
+    open_existing_with(url, &environment()).await
+}
+
+/// Copies the SQLite file of a store or of queues, while programs use it: the copy is complete by
+/// itself, with all that was committed when the call began. A program that is to use the copy in the
+/// place of the file must start after all others have ended.
+///
+/// # Errors
+/// [`ErrorKind::Conflict`] if `to` exists; [`ErrorKind::Invalid`] if `from` is no file of this crate;
+/// else the file, and why it cannot be read or written.
+#[cfg(feature = "sqlite")]
+pub async fn backup(from: &std::path::Path, to: &std::path::Path) -> Result<()> {
+    crate::backend::sqlite::backup(from, to).await
 }
 
 /// Refuses a URL of a back-end that is not compiled in. Opens nothing.
@@ -205,19 +216,6 @@ pub fn check_url(url: &str) -> Result<()> {
     }
 }
 
-/// Refuses a file that is not there, which opening it would make.
-pub(crate) fn must_exist(url: &str) -> Result<()> {
-    if let Some(path) = url.strip_prefix("sqlite:")
-        && !path.is_empty()
-        && !std::path::Path::new(path).exists()
-    {
-        let message =
-            format!("store `{url}`: the file does not exist, and this command creates none");
-        return Err(Error::new(ErrorKind::NotFound, message));
-    }
-    Ok(())
-}
-
 /// Returns the process's environment without values that are not Unicode: no setting of a store has
 /// one.
 pub fn environment() -> BTreeMap<String, String> {
@@ -227,16 +225,28 @@ pub fn environment() -> BTreeMap<String, String> {
     texts.collect()
 }
 
-/// Opens a store with these variables as its environment.
+/// As [`open`], with these variables as its environment.
+pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dyn BlobStore>> {
+    open_or(url, variables, true).await
+}
+
+/// As [`open_existing`], with these variables as its environment.
+pub(crate) async fn open_existing_with(
+    url: &str,
+    variables: &Variables,
+) -> Result<Arc<dyn BlobStore>> {
+    open_or(url, variables, false).await
+}
+
 #[cfg_attr(
     not(feature = "cloud"),
     allow(
         clippy::unused_async,
         unused_variables,
-        reason = "only the clouds read it"
+        reason = "only the clouds read them"
     )
 )]
-pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dyn BlobStore>> {
+async fn open_or(url: &str, variables: &Variables, create: bool) -> Result<Arc<dyn BlobStore>> {
     check_url(url)?;
     #[cfg(feature = "cloud")]
     if let Some((scheme, rest)) = url.split_once(':')
@@ -247,7 +257,7 @@ pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dy
     match url.split_once(':') {
         Some(("memory", "")) => Ok(Arc::new(MemoryStore::new())),
         #[cfg(feature = "sqlite")]
-        Some(("sqlite", path)) => Ok(Arc::new(open_sqlite(path).await?)),
+        Some(("sqlite", path)) => Ok(Arc::new(open_sqlite(path, create).await?)),
         _ => {
             // The URL may be a connection string or a signed address.
             let shown = url.split(['?', ';', '=']).next().unwrap_or_default();
@@ -259,7 +269,7 @@ pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dy
 }
 
 #[cfg(feature = "sqlite")]
-async fn open_sqlite(path: &str) -> Result<SqliteStore> {
+async fn open_sqlite(path: &str, create: bool) -> Result<SqliteStore> {
     if path.is_empty() {
         return Err(Error::invalid(
             "store",
@@ -270,7 +280,10 @@ async fn open_sqlite(path: &str) -> Result<SqliteStore> {
         let rule = format_args!("`sqlite:{path}` is a queue's URL: a store takes no parameters");
         return Err(Error::invalid("store", rule));
     }
-    SqliteStore::open(path).await
+    match create {
+        true => SqliteStore::open(path).await,
+        false => SqliteStore::open_existing(path).await,
+    }
 }
 
 impl BlobContent {

@@ -19,6 +19,7 @@
 //! configuration file and the defaults, without I/O. Data goes to stdout, everything else to stderr.
 
 mod auth;
+mod backup;
 mod blob;
 mod cluster;
 mod completions;
@@ -99,6 +100,7 @@ enum Verb {
     Lease(lease::Args),
     Sweep(sweep::Args),
     Blob(blob::Args),
+    Store(backup::Args),
     Token(token::Args),
     Auth(auth::Args),
     Listeners(listeners::Args),
@@ -177,6 +179,7 @@ impl Verb {
             Self::Flag(args) => args.run(settings).await,
             Self::Ids(args) => args.run(settings).await,
             Self::Blob(args) => args.run(settings).await,
+            Self::Store(args) => args.run(settings).await,
             Self::Token(args) => args.run(settings).await,
             Self::Auth(args) => args.run(settings).await,
             Self::Listeners(args) => args.run(settings).await,

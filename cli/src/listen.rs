@@ -186,10 +186,10 @@ impl Args {
             None => ListenerId::unique("listen")?,
         };
         let client = (!self.no_relay).then(|| target.client()).transpose()?;
-        let queue = queue::open(&self.url).await?;
-        if self.create {
-            queue.create().await?;
-        }
+        let queue = match self.create {
+            true => queue::create(&self.url).await?.0,
+            false => queue::open(&self.url).await?,
+        };
         let relay = client.as_ref().map(|_| target.relay.clone());
         let events = Arc::new(EventLog::new(target.format, queue.address(), relay));
         let (stop_handle, reasons) = StopHandle::new();

@@ -1,7 +1,7 @@
 //! The life of a program: its arguments, its runtime, its exit code. Both programs of this package
 //! start here.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::{ArgMatches, Parser};
@@ -34,9 +34,11 @@ pub(crate) fn main<C: Parser, F: Future<Output = anyhow::Result<Exit>>>(
 
 fn complete(program: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
+    let _limited = runtime.block_on(async { signals::outlive_file_limit() });
     let outcome = runtime.block_on(Box::pin(program));
-    // Tasks that still run are not awaited: the verbs have awaited those that matter.
-    runtime.shutdown_background();
+    // The verbs have awaited the tasks that matter. The others are dropped, and the files that they
+    // have open are closed with them. A thread that blocks is not awaited.
+    runtime.shutdown_timeout(Duration::from_millis(250));
     outcome
 }
 

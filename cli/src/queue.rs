@@ -17,7 +17,7 @@ mod send;
 mod serve;
 mod status;
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use clap::Subcommand;
 use reveille::{
@@ -196,8 +196,7 @@ impl Verb {
     async fn call(self, settings: &Settings) -> anyhow::Result<Exit> {
         match self {
             Self::Create(named) => {
-                let queue = open(&named.url).await?;
-                let created = queue.create().await?;
+                let (queue, created) = create(&named.url).await?;
                 let row = QueueRow::new(&*queue, Created { created });
                 let line = match created {
                     true => format!("created {}", row.queue),
@@ -209,7 +208,7 @@ impl Verb {
             Self::Get(get) => return get.run(settings).await,
             Self::Peek(peek) => return peek.run(settings).await,
             Self::Depth(named) => {
-                let queue = open_existing(&named.url).await?;
+                let queue = open(&named.url).await?;
                 let depth = queue.depth().await?;
                 let row = QueueRow::new(&*queue, Depth { depth });
                 named.format(settings).next(&row, depth)?;
@@ -243,25 +242,32 @@ impl Named {
     }
 }
 
-/// Opens a queue that outlives this command: refuses one in memory.
+/// Opens a queue that outlives this command: refuses one in memory. Does not create a file.
 pub(super) async fn open(url: &str) -> Result<Arc<dyn WorkQueue>, Error> {
-    if url.starts_with("memory:") {
-        let rule = "a queue in memory is lost when this command ends: use `sqlite:PATH?queue=NAME`";
-        return Err(Error::invalid("queue", rule));
-    }
-    queue::open(url).await
+    refuse_memory(url)?;
+    queue::open(url).await.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            let message = format!("{error}: `queue create` and `--create` create it");
+            Error::new(ErrorKind::NotFound, message)
+        }
+        _ => error,
+    })
 }
 
-/// Opens an existing queue. Does not create a file.
-async fn open_existing(url: &str) -> Result<Arc<dyn WorkQueue>, Error> {
-    let file = url.strip_prefix("sqlite:");
-    let file = file.map(|rest| rest.split('?').next().unwrap_or_default());
-    if let Some(file) = file.filter(|file| !file.is_empty() && !Path::new(file).exists()) {
-        let message =
-            format!("queue `{url}`: there is no file `{file}`; `queue create` creates it");
-        return Err(Error::new(ErrorKind::NotFound, message));
+/// Opens such a queue, and creates it if it is missing; returns whether it was.
+pub(super) async fn create(url: &str) -> Result<(Arc<dyn WorkQueue>, bool), Error> {
+    refuse_memory(url)?;
+    queue::create(url).await
+}
+
+fn refuse_memory(url: &str) -> Result<(), Error> {
+    match url.starts_with("memory:") {
+        false => Ok(()),
+        true => Err(Error::invalid(
+            "queue",
+            "a queue in memory is lost when this command ends: use `sqlite:PATH?queue=NAME`",
+        )),
     }
-    open(url).await
 }
 
 impl<T> QueueRow<T> {

@@ -30,6 +30,12 @@ pub(crate) enum Signal {
     Terminate,
 }
 
+/// Lets a write beyond the limit on the size of a file (`ulimit -f`) fail, instead of ending the
+/// process. In force until the returned value is dropped, and needs a runtime.
+pub(crate) fn outlive_file_limit() -> io::Result<unix::Signal> {
+    unix::signal(SignalKind::from_raw(Number::XFSZ.as_raw()))
+}
+
 impl Interrupts {
     pub(crate) fn listen() -> io::Result<Self> {
         let mut interrupts = Self::listen_but_hangup()?;

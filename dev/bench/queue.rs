@@ -233,8 +233,7 @@ impl BenchQueue {
 
     /// Opens the queue, which must be empty.
     pub(crate) async fn open(&self) -> Result<Arc<dyn WorkQueue>> {
-        let queue = queue::open(&self.url).await?;
-        queue.create().await?;
+        let (queue, _) = queue::create(&self.url).await?;
         let depth = queue.depth().await?;
         ensure!(
             depth == 0,

@@ -7,10 +7,17 @@
 //! is opened again, because the cache is not reliable after a failed fsync. The tables are defined
 //! by a [`Schema`] of the caller.
 
+mod backup;
+#[cfg_attr(
+    not(feature = "courier"),
+    allow(dead_code, reason = "only the courier renames")
+)]
+pub(crate) mod damaged;
 mod error;
 mod integrity;
 mod lock_wait;
 mod open;
+mod place;
 mod registry;
 mod thread;
 
@@ -20,21 +27,37 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, Transaction};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
+pub(crate) use self::{backup::backup, error::refuse, integrity::check_file};
 use self::{
     error::SqliteError,
-    thread::{GroupedWrite, Job},
+    thread::{GroupedWrite, Job, Jobs},
 };
-pub(crate) use self::{error::refuse, integrity::check_file};
 use crate::error::{Error, Result};
 
-/// An open database file; clones, and other handles of the file, share its thread, which ends with
-/// the last of them.
+/// An open database file; clones, and other handles of the file, share its thread.
+///
+/// The last handle closes the file when it is dropped, and waits for that, for up to 2 s: the log is
+/// written back then, so that the file alone is complete, unless another process has it open.
+///
+/// If the file is moved, deleted or replaced while it is open, each call fails with
+/// [`ErrorKind::Closed`](crate::ErrorKind::Closed) from then on.
 #[derive(Debug, Clone)]
 pub(crate) struct Database {
     path: std::sync::Arc<Path>,
-    jobs: mpsc::Sender<Job>,
+    jobs: std::sync::Arc<Jobs>,
+}
+
+/// What to do about a file that is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// Fail.
+    Refuse,
+    /// Create it, but not beside a damaged file that was set aside: an operator decides then.
+    Create,
+    /// Create it.
+    CreateAnyway,
 }
 
 /// A kind of database, and the migrations from an empty file to the current version.
@@ -54,36 +77,43 @@ struct QueuedWrite<T, F> {
     answer: oneshot::Sender<Result<T, SqliteError>>,
 }
 
-/// The capacity of a thread's job channel. Waiting writes share a commit; a longer queue would only
-/// hide that the disk is too slow.
-const JOBS: usize = 1024;
-
 impl Database {
-    /// Opens the file, creates it if it is missing, and migrates it to the schema's version. If this
-    /// process has it open already, the handles share one thread.
+    /// Opens the file, and migrates it to the schema's version. If this process has it open already,
+    /// the handles share one thread.
     ///
     /// # Errors
-    /// A message with the file's path and the reason: no directory, no permission, not a database,
-    /// of another program, of a newer version, locked, corrupt.
-    pub(crate) async fn open(path: impl Into<PathBuf>, schema: Schema) -> Result<Self> {
+    /// A message with the file's path and the reason: missing, no directory, no permission, not a
+    /// database, of another program, of a newer version, locked, corrupt, several hard links,
+    /// mounted without its directory.
+    pub(crate) async fn open(
+        path: impl Into<PathBuf>,
+        schema: Schema,
+        missing: Missing,
+    ) -> Result<Self> {
         let path: PathBuf = path.into();
         if let Some(jobs) = registry::find(&path, schema) {
             let path = path.into();
             return Ok(Self { path, jobs });
         }
-        let Self { path, jobs } = Self::open_alone(path, schema).await?;
+        let Self { path, jobs } = Self::open_alone(path, schema, missing).await?;
         let jobs = registry::register(&path, schema, jobs);
         Ok(Self { path, jobs })
     }
 
     /// Opens the file with a separate thread and connection, like another process.
-    pub(crate) async fn open_alone(path: impl Into<PathBuf>, schema: Schema) -> Result<Self> {
+    pub(crate) async fn open_alone(
+        path: impl Into<PathBuf>,
+        schema: Schema,
+        missing: Missing,
+    ) -> Result<Self> {
         let path: std::sync::Arc<Path> = path.into().into();
-        let (jobs, receiver) = mpsc::channel(JOBS);
         let (opened, outcome) = oneshot::channel();
-        thread::start(std::sync::Arc::clone(&path), schema, opened, receiver)?;
+        let jobs = thread::start(std::sync::Arc::clone(&path), schema, missing, opened)?;
         match outcome.await {
-            Ok(Ok(())) => Ok(Self { path, jobs }),
+            Ok(Ok(())) => Ok(Self {
+                path,
+                jobs: std::sync::Arc::new(jobs),
+            }),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(SqliteError::panicked(&path).into()),
         }
@@ -168,7 +198,8 @@ impl Database {
         T: Send + 'static,
         F: FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        Self::open_alone(&*self.path, schema).await?.run(work).await
+        let apart = Self::open_alone(&*self.path, schema, Missing::Refuse).await?;
+        apart.run(work).await
     }
 
     /// Opens a connection for the caller, with the settings of this module.
@@ -176,7 +207,7 @@ impl Database {
     /// # Errors
     /// As [`Database::open`].
     pub(crate) fn connect(path: &Path, schema: Schema) -> Result<Connection> {
-        Ok(open::open(path, schema)?)
+        Ok(open::open_for_caller(path, schema)?)
     }
 
     /// Converts an error of SQLite.
@@ -190,7 +221,7 @@ impl Database {
         outcome: oneshot::Receiver<Result<T, SqliteError>>,
     ) -> Result<T> {
         let gone = || SqliteError::panicked(&self.path);
-        self.jobs.send(job).await.map_err(|_| gone())?;
+        self.jobs.send(job).await.map_err(|()| gone())?;
         Ok(outcome.await.map_err(|_| gone())??)
     }
 }

@@ -9,8 +9,10 @@ use std::{
     path::Path,
 };
 
-use super::set_aside::with_suffix;
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    backend::sqlite::damaged::with_suffix,
+    error::{Error, ErrorKind, Result},
+};
 
 /// Held while the process hosts the file.
 #[derive(Debug)]

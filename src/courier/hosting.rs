@@ -11,14 +11,9 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::{
-    config::QueueManagerConfig,
-    host_lock::HostLock,
-    manager::QueueManager,
-    set_aside::{check_missing, set_aside},
-};
+use super::{config::QueueManagerConfig, host_lock::HostLock, manager::QueueManager};
 use crate::{
-    backend::sqlite::check_file,
+    backend::sqlite::{check_file, damaged::set_aside},
     base::clock::{micros, wall},
     error::Result,
     queue::sqlite::schema::SCHEMA,
@@ -34,7 +29,6 @@ impl QueueManager {
     /// it was renamed to `NAME.damaged-TIME` with its log, and the message says what to do.
     pub async fn host(path: impl Into<PathBuf>, config: QueueManagerConfig) -> Result<Self> {
         let path = path.into();
-        check_missing(&path, config.allow_new_file)?;
         let lock = HostLock::acquire(&path)?;
         if path.is_file()
             && let Some(problem) = check_file(&path, !lock.was_clean).await?

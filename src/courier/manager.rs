@@ -20,12 +20,11 @@ use super::{
     message::Destination,
     notify_state::NotifyState,
     process_lock::ProcessLock,
-    set_aside,
 };
 use crate::{
-    backend::sqlite::Database,
+    backend::sqlite::{Database, Missing},
     base::{sync::lock, task::Scope},
-    error::{Error, ErrorKind, Result},
+    error::{Error, Result},
     queue::{
         SqliteQueue,
         sqlite::{PutObserver, schema::SCHEMA},
@@ -105,9 +104,28 @@ impl QueueManager {
     /// if the file is missing because it was damaged and set aside, unless
     /// [`QueueManagerConfig::allow_new_file`] is set.
     pub async fn open(path: impl Into<PathBuf>, config: QueueManagerConfig) -> Result<Self> {
-        let (path, config) = (path.into(), config.checked()?);
-        set_aside::check_missing(&path, config.allow_new_file)?;
-        let database = Database::open(path, SCHEMA).await?;
+        let missing = match config.allow_new_file {
+            true => Missing::CreateAnyway,
+            false => Missing::Create,
+        };
+        Self::open_or(missing, path.into(), config).await
+    }
+
+    /// Opens the file if it is there.
+    ///
+    /// # Errors
+    /// As [`QueueManager::open`], and [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is
+    /// no file.
+    pub async fn open_existing(
+        path: impl Into<PathBuf>,
+        config: QueueManagerConfig,
+    ) -> Result<Self> {
+        Self::open_or(Missing::Refuse, path.into(), config).await
+    }
+
+    async fn open_or(missing: Missing, path: PathBuf, config: QueueManagerConfig) -> Result<Self> {
+        let config = config.checked()?;
+        let database = Database::open(path, SCHEMA, missing).await?;
         let file_id = database
             .run(|connection| connection.query_row("SELECT id FROM identity", (), |row| row.get(0)))
             .await?;
@@ -131,25 +149,6 @@ impl QueueManager {
         };
         let shared = Arc::new(shared);
         Ok(Self { shared })
-    }
-
-    /// Opens the file if it is there.
-    ///
-    /// # Errors
-    /// As [`QueueManager::open`], and [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is
-    /// no file.
-    pub async fn open_existing(
-        path: impl Into<PathBuf>,
-        config: QueueManagerConfig,
-    ) -> Result<Self> {
-        let path = path.into();
-        // A file that was set aside is the better reason.
-        set_aside::check_missing(&path, false)?;
-        if !path.is_file() {
-            let message = format!("queue file `{}` does not exist", path.display());
-            return Err(Error::new(ErrorKind::NotFound, message));
-        }
-        Self::open(path, config).await
     }
 
     /// Sets the notifier that wakes the listeners of a relay after each commit. The first one is

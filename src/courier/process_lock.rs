@@ -9,11 +9,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    message::{MessageId, new_id},
-    set_aside::with_suffix,
+use super::message::{MessageId, new_id};
+use crate::{
+    backend::sqlite::damaged::with_suffix,
+    error::{Error, ErrorKind, Result},
 };
-use crate::error::{Error, ErrorKind, Result};
 
 /// The lock of this process on its file, which is removed on drop.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use super::{transaction::KEPT, *};
 use crate::{
     error::{Error, ErrorKind, Result},
-    queue::WorkQueue,
+    queue::{WorkQueue, sqlite::clock},
     types::{Accepted, Notification, Notifier},
 };
 
@@ -101,11 +101,14 @@ async fn execute(manager: &QueueManager, sql: &'static str) {
     done.await.expect(sql);
 }
 
-/// Moves the machine's clock, as the file sees it: its own clock is moved the other way.
+/// Moves the file's clock forward.
 async fn move_clock(manager: &QueueManager, hours: i64) {
     let micros = hours * 3_600_000_000;
     let moved = manager.database().write(move |transaction| {
-        transaction.execute("UPDATE clock SET ahead = ahead + ?1", [micros])
+        // The file's clock goes on from what it has seen.
+        let now = clock::advance_exactly(transaction)?;
+        let update = "UPDATE clock SET seen = ?1, ahead = ahead + ?2";
+        transaction.execute(update, [now + micros, micros])
     });
     moved.await.expect("moved");
 }

@@ -34,7 +34,7 @@ use super::{
     invalid_receipt, local_group, missing_queue,
 };
 use crate::{
-    backend::sqlite::Database,
+    backend::sqlite::{Database, Missing},
     error::Result,
     types::{GroupName, QueueAddress},
 };
@@ -59,13 +59,30 @@ pub(crate) trait PutObserver: fmt::Debug + Send + Sync + 'static {
 }
 
 impl SqliteQueue {
-    /// Opens the file, and creates it if it is missing; its directory must exist. The queue in it
-    /// has the address's queue name. [`WorkQueue::create`] creates it.
+    /// Opens a queue of the file. The queue in it has the address's queue name.
     ///
     /// # Errors
-    /// One line with the file's path and the reason.
+    /// One line with the file's path and the reason; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound)
+    /// if there is no file. That the queue is missing is the error of its calls.
     pub async fn open(path: impl Into<PathBuf>, address: QueueAddress) -> Result<Self> {
-        Self::with_database(Database::open(path, SCHEMA).await?, address).await
+        Self::with_database(
+            Database::open(path, SCHEMA, Missing::Refuse).await?,
+            address,
+        )
+        .await
+    }
+
+    /// Opens a queue of the file, and creates the file and the queue if they are missing. The
+    /// directory must exist.
+    ///
+    /// # Errors
+    /// One line with the file's path and the reason; [`ErrorKind::Conflict`](crate::ErrorKind::Conflict)
+    /// if the file is missing because it was damaged and set aside.
+    pub async fn create(path: impl Into<PathBuf>, address: QueueAddress) -> Result<Self> {
+        let database = Database::open(path, SCHEMA, Missing::Create).await?;
+        let queue = Self::with_database(database, address).await?;
+        WorkQueue::create(&queue).await?;
+        Ok(queue)
     }
 
     pub(crate) async fn with_database(database: Database, address: QueueAddress) -> Result<Self> {

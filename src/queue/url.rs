@@ -50,13 +50,34 @@ const FORMS: &str = "`memory:NAME`, `sqlite:PATH?queue=NAME`, `azure://ACCOUNT/Q
 /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the broken rule if the URL names no queue;
 /// one line about the path if the file cannot be opened;
 /// [`ErrorKind::Denied`](crate::ErrorKind::Denied) if a credential is missing.
+///
+/// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the file of a `sqlite:` queue is missing.
 pub async fn open(url: &str) -> Result<Arc<dyn WorkQueue>> {
+    open_or(url, false).await
+}
+
+/// Opens the queue of a URL like [`open`], and creates it if it is missing, with its file. Returns
+/// whether the queue was created.
+///
+/// # Errors
+/// As [`open`], and the errors of [`WorkQueue::create`].
+pub async fn create(url: &str) -> Result<(Arc<dyn WorkQueue>, bool)> {
+    let queue = open_or(url, true).await?;
+    let created = queue.create().await?;
+    Ok((queue, created))
+}
+
+async fn open_or(url: &str, create: bool) -> Result<Arc<dyn WorkQueue>> {
     let parsed = parse(url)?;
     match parsed.backend {
         Backend::Memory => Ok(Arc::new(memory_queue(parsed.address))),
         #[cfg(feature = "sqlite")]
         Backend::Sqlite(path) => {
-            let queue = super::SqliteQueue::open(&path, parsed.address.clone()).await?;
+            let address = parsed.address.clone();
+            let queue = match create {
+                true => super::SqliteQueue::create(&path, address).await?,
+                false => super::SqliteQueue::open(&path, address).await?,
+            };
             warn_of_a_second_file(&parsed.address, &path);
             Ok(Arc::new(queue))
         }

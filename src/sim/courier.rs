@@ -35,6 +35,8 @@ const OFTEN: [u64; 2] = [150, 200];
 const MILLI: i64 = 1_000;
 const SECOND: i64 = 1_000 * MILLI;
 const DAY: i64 = 24 * 3600 * SECOND;
+/// The most by which a machine's clock is ahead: less than the age limit of most runs.
+const FORWARD: i64 = 5 * DAY;
 /// The time of troubles.
 const TROUBLED: i64 = 60 * SECOND;
 /// After the troubles: the longest back-off of a connection and of a postponed destination, and the
@@ -264,7 +266,7 @@ impl World {
         }
         self.totals.sent += sends.len() as u64;
         let (now, _) = self.machines[from].times(self.now);
-        let ends_at = self.shape.max_age.map(|age| now + age);
+        let ends_at = Some(now + self.shape.max_age);
         self.machines[from].send(now, ends_at, &sends);
         let life = self.machines[from].life;
         self.push(0, Event::Host(from, life));

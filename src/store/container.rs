@@ -265,8 +265,7 @@ pub async fn connect(
         "" => String::new(),
         folder => format!("{}/", BlobName::new(folder.trim_end_matches('/'))?),
     };
-    super::must_exist(url)?;
-    let store = super::open_with(url, variables).await?;
+    let store = super::open_existing_with(url, variables).await?;
     Ok(Arc::new(BlobStoreAdapter::new(store, folder)))
 }
 

@@ -13,7 +13,7 @@ use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, ETag, Page, PageOptions, changed, exists,
 };
 use crate::{
-    backend::sqlite::{Database, Schema},
+    backend::sqlite::{Database, Missing, Schema},
     base::clock::{micros, wall},
     error::{Error, ErrorKind, Result},
 };
@@ -42,7 +42,16 @@ impl SqliteStore {
     /// # Errors
     /// One line with the file and the reason.
     pub async fn open(path: impl Into<PathBuf>) -> Result<Self> {
-        let database = Database::open(path, SCHEMA).await?;
+        let database = Database::open(path, SCHEMA, Missing::Create).await?;
+        Ok(Self { database })
+    }
+
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// As [`SqliteStore::open`]; [`ErrorKind::NotFound`] if the file is missing.
+    pub async fn open_existing(path: impl Into<PathBuf>) -> Result<Self> {
+        let database = Database::open(path, SCHEMA, Missing::Refuse).await?;
         Ok(Self { database })
     }
 }

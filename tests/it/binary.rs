@@ -7,6 +7,7 @@ use std::{
     path::PathBuf,
     process::{Output, Stdio},
     sync::Mutex,
+    time::Duration,
 };
 
 use tempfile::TempDir;
@@ -127,6 +128,11 @@ impl Binary {
     /// Ends the relay as a supervisor does, and starts it again on the same ports and file.
     pub(crate) async fn restart(&mut self) {
         assert!(self.terminate().await.success(), "{}", self.log());
+        self.start().await;
+    }
+
+    /// Starts the relay that has ended again, on the same ports and file.
+    pub(crate) async fn start(&mut self) {
         let (address, admin) = (&self.address, &self.admin);
         self.child = start(&self.home, address, admin, &self.arguments, &self.variables);
         self.ready().await;
@@ -158,6 +164,11 @@ impl Binary {
         let (address, admin) = (&self.address, &self.admin);
         self.child = start(&self.home, address, admin, &self.arguments, &self.variables);
         self.ready().await;
+    }
+
+    /// Returns the path of the relay's store.
+    pub(crate) fn store(&self) -> PathBuf {
+        self.home.path().join("reveille/reveille.db")
     }
 
     /// Returns the relay's log.
@@ -198,17 +209,8 @@ impl Binary {
 
     /// Returns the processor time that the process has used.
     #[cfg(target_os = "linux")]
-    pub(crate) fn processor(&self) -> std::time::Duration {
-        let id = self.child.id().expect("it runs");
-        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("it runs");
-        // The name is in parentheses. User and system time are fields 14 and 15.
-        let (_, fields) = stat.rsplit_once(')').expect("a name");
-        let fields = fields.split_whitespace().skip(11).take(2);
-        let ticks: u64 = fields
-            .map(|field| field.parse::<u64>().expect("a number"))
-            .sum();
-        // A tick is 10 ms on Linux.
-        std::time::Duration::from_millis(10 * ticks)
+    pub(crate) fn processor(&self) -> Duration {
+        processor_of(&self.child.id().expect("it runs").to_string())
     }
 
     /// Returns the command of a verb with this relay.
@@ -235,6 +237,32 @@ impl Binary {
         })
         .await;
     }
+}
+
+/// Returns the processor time that a process of this id, or `self`, has used.
+#[cfg(target_os = "linux")]
+pub(crate) fn processor_of(process: &str) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
+    // The name is in parentheses. User and system time are fields 14 and 15.
+    let (_, fields) = stat.rsplit_once(')').expect("a name");
+    ticks(fields.split_whitespace().skip(11).take(2))
+}
+
+/// Returns the processor time that all processes have used.
+#[cfg(target_os = "linux")]
+pub(crate) fn processor_of_all() -> Duration {
+    let stat = std::fs::read_to_string("/proc/stat").expect("statistics");
+    // `cpu`, then user, nice and system time.
+    ticks(stat.split_whitespace().skip(1).take(3))
+}
+
+#[cfg(target_os = "linux")]
+fn ticks<'a>(fields: impl Iterator<Item = &'a str>) -> Duration {
+    let ticks: u64 = fields
+        .map(|field| field.parse::<u64>().expect("a number"))
+        .sum();
+    // A tick is 10 ms on Linux.
+    Duration::from_millis(10 * ticks)
 }
 
 /// Returns a command of the binary without the caller's settings.

@@ -51,8 +51,7 @@ impl Place {
     async fn new() -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let url = format!("sqlite:{}/jobs.db?queue=orders", home.path().display());
-        let queue = queue::open(&url).await.expect("opened");
-        queue.create().await.expect("made");
+        let (queue, _) = queue::create(&url).await.expect("made");
         Self { home, url, queue }
     }
 

@@ -40,6 +40,8 @@ mod script;
 mod shared_stores;
 mod sources;
 mod spans;
+#[cfg(unix)]
+mod sqlite_file;
 mod support;
 mod sweep;
 mod tls;

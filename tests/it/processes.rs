@@ -96,8 +96,7 @@ async fn six_processes_put_into_one_file_by_turns() {
     };
     let directory = directory.expect("a directory");
     let url = format!("sqlite:{}/jobs.db?queue=jobs", directory.path().display());
-    let queue = queue::open(&url).await.expect("a queue");
-    queue.create().await.expect("create");
+    let (queue, _) = queue::create(&url).await.expect("create");
     let shares = (0..PROCESSES).map(|_| share(&url));
     let shares = futures_util::future::join_all(shares).await;
     println!("{shares:#?}");

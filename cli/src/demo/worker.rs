@@ -137,8 +137,7 @@ impl Queues {
     pub(super) async fn open(home: &Path, mode: Mode) -> anyhow::Result<Self> {
         let open = async |queue: &str| {
             let file = home.join(format!("{}-{queue}.db", mode.name()));
-            let queue = SqliteQueue::open(file, format!("billing/{queue}").parse()?).await?;
-            queue.create().await?;
+            let queue = SqliteQueue::create(file, format!("billing/{queue}").parse()?).await?;
             anyhow::Ok(Metered::new(queue))
         };
         Ok(Self {

@@ -7,7 +7,7 @@ use reveille::{
     queue::{Message, WorkQueue},
 };
 
-use super::{Named, open_existing};
+use super::{Named, open};
 use crate::{
     exit::{Exit, Usage},
     message::MessageRow,
@@ -52,7 +52,7 @@ struct ReadArgs {
 impl Get {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         self.read.check()?;
-        let queue = open_existing(&self.named.url).await?;
+        let queue = open(&self.named.url).await?;
         let (messages, failure) = self.get_all(&*queue).await;
         let exit = match self.read.raw {
             true => raw(messages.first().map(|message| &message.body[..]))?,
@@ -90,7 +90,7 @@ impl Get {
 impl Peek {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         self.read.check()?;
-        let queue = open_existing(&self.named.url).await?;
+        let queue = open(&self.named.url).await?;
         let peeked = queue.peek(self.read.max).await?;
         if self.read.raw {
             return raw(peeked.first().map(|message| &message.body[..]));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use reveille::listener::{RedriveOptions, redrive};
 use serde::Serialize;
 
-use super::{notification::StoredMessages, open_existing};
+use super::{notification::StoredMessages, open};
 use crate::{exit::Exit, output, settings::Settings, target::TargetArgs, usage};
 
 #[derive(Debug, clap::Args)]
@@ -46,10 +46,7 @@ impl Move {
         let target = self.target.resolve(settings);
         // A bad relay URL fails here, before any message is moved.
         let client = self.notify.then(|| target.client()).transpose()?;
-        let (from, to) = (
-            open_existing(&self.from).await?,
-            open_existing(&self.to).await?,
-        );
+        let (from, to) = (open(&self.from).await?, open(&self.to).await?);
         let options = RedriveOptions {
             count: self.count,
             as_is: self.as_is,

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::{
-    NoResult, QueueRow, open_existing,
+    NoResult, QueueRow, open,
     place::{self, OutputArgs},
 };
 use crate::{exit::Exit, output, settings::Settings};
@@ -35,7 +35,7 @@ impl Purge {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let format = self.output.format(settings);
         let Some(destination) = self.destination else {
-            let queue = open_existing(&self.place).await?;
+            let queue = open(&self.place).await?;
             queue.purge().await?;
             let row = QueueRow::new(&*queue, NoResult {});
             let line = format!("deleted all messages of {}", row.queue);

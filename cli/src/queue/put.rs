@@ -10,7 +10,7 @@ use reveille::{
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt as _, BufReader};
 
-use super::{notification::StoredMessages, open, open_existing};
+use super::{create, notification::StoredMessages, open};
 use crate::{
     exit::{Exit, Usage},
     output,
@@ -68,13 +68,11 @@ impl Put {
         let target = self.target.resolve(settings);
         // A bad relay URL fails here, before any message is put.
         let client = self.notify.then(|| target.client()).transpose()?;
-        let queue = match self.create {
-            true => open(&self.url).await?,
-            false => open_existing(&self.url).await?,
-        };
-        let created = match self.create {
-            true => Some(queue.create().await?),
-            false => None,
+        let (queue, created) = match self.create {
+            true => create(&self.url)
+                .await
+                .map(|(queue, made)| (queue, Some(made)))?,
+            false => (open(&self.url).await?, None),
         };
         let stored = self.put_all(&*queue).await?;
         let mut row = PutRow {

@@ -104,16 +104,8 @@ impl Workload {
         if self.queue.is_some() {
             return true;
         }
-        let opened = SqliteQueue::open(self.mounted.path(), address()).await;
-        let queue = match opened {
-            Ok(queue) => queue,
-            Err(error) => {
-                self.errors.push(error);
-                return false;
-            }
-        };
-        match queue.create().await {
-            Ok(_) => {
+        match SqliteQueue::create(self.mounted.path(), address()).await {
+            Ok(queue) => {
                 let now = self.moment();
                 self.history.created.get_or_insert(now);
                 self.queue = Some(queue);
@@ -121,7 +113,6 @@ impl Workload {
             }
             Err(error) => {
                 self.errors.push(error);
-                drop(queue);
                 self.close();
                 false
             }

@@ -24,8 +24,11 @@ impl Mounted {
     pub(crate) fn new(image: &Image) -> Self {
         install();
         let directory = tempfile::tempdir().expect("a directory");
+        let disk = Disk::mount(directory.path(), image);
+        // The product looks for the file on the real disk.
+        std::fs::write(disk.path("file.db"), []).expect("an empty file");
         Self {
-            disk: Disk::mount(directory.path(), image),
+            disk,
             _directory: directory,
         }
     }

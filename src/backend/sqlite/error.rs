@@ -2,7 +2,7 @@
 
 use std::{io, path::Path};
 
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, ffi};
 
 use crate::error::{Error, ErrorKind};
 
@@ -16,6 +16,35 @@ pub(crate) enum SqliteError {
     DirectoryDenied { path: String, source: io::Error },
     #[error("database `{path}` cannot be made")]
     Create { path: String, source: io::Error },
+    #[error("database `{path}` does not exist")]
+    Missing { path: String },
+    #[error(
+        "database `{path}` is missing, and `{damaged}` was set aside because it is damaged: restore \
+         a copy, or allow a new file to begin empty"
+    )]
+    SetAside { path: String, damaged: String },
+    #[error("database `{path}` cannot be looked up")]
+    Metadata { path: String, source: io::Error },
+    #[error(
+        "database `{path}` has several hard links: each name would have a log of its own, and one \
+         would lack the other's commits: keep one name"
+    )]
+    Linked { path: String },
+    #[error(
+        "database `{path}` is mounted alone: its log would stay behind in the container: mount its \
+         directory"
+    )]
+    MountedAlone { path: String },
+    #[error(
+        "database `{path}` was moved or deleted while it is open: nothing is written any more: put \
+         it back, or restart this program"
+    )]
+    Gone { path: String },
+    #[error(
+        "database `{path}` was replaced by another file while it is open: nothing is written any \
+         more: restart all programs that use it"
+    )]
+    Replaced { path: String },
     #[error(
         "database `{path}` has version {found}, but this program knows versions up to {known} \
          only: use a newer program"
@@ -51,6 +80,11 @@ impl SqliteError {
         Self::Sql { path, source }
     }
 
+    pub(super) fn replaced(path: &Path) -> Self {
+        let path = path.display().to_string();
+        Self::Replaced { path }
+    }
+
     pub(super) fn panicked(path: &Path) -> Self {
         let path = path.display().to_string();
         Self::Panicked { path }
@@ -63,7 +97,7 @@ impl SqliteError {
                 path: path.clone(),
                 source: duplicate(source),
             },
-            // All other errors come from opening the file again.
+            // All other errors come from opening the file again, or from its place.
             other => Self::Reopen {
                 what: other.to_string(),
                 kind: other.kind(),
@@ -73,13 +107,17 @@ impl SqliteError {
 
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::NoDirectory { .. } => ErrorKind::NotFound,
+            Self::NoDirectory { .. } | Self::Missing { .. } => ErrorKind::NotFound,
+            Self::SetAside { .. } => ErrorKind::Conflict,
+            Self::Gone { .. } | Self::Replaced { .. } => ErrorKind::Closed,
             Self::DirectoryDenied { .. } => ErrorKind::Denied,
             Self::IsDirectory { .. }
+            | Self::Linked { .. }
+            | Self::MountedAlone { .. }
             | Self::Newer { .. }
             | Self::Foreign { .. }
             | Self::NoWriteAheadLog { .. } => ErrorKind::Invalid,
-            Self::Create { .. } => ErrorKind::Unavailable,
+            Self::Create { .. } | Self::Metadata { .. } => ErrorKind::Unavailable,
             Self::Sql { source, .. } => sql_kind(source),
             Self::Thread { .. } => ErrorKind::Exhausted,
             Self::Panicked { .. } => ErrorKind::Internal,
@@ -108,6 +146,7 @@ impl From<SqliteError> for Error {
         match error {
             SqliteError::DirectoryDenied { source, .. }
             | SqliteError::Create { source, .. }
+            | SqliteError::Metadata { source, .. }
             | SqliteError::Thread { source, .. } => new.with_source(source),
             SqliteError::Sql { source, .. } => new.with_source(source),
             _ => new,
@@ -137,7 +176,7 @@ fn duplicate(error: &rusqlite::Error) -> rusqlite::Error {
             refuse(refusal.expect("its type was compared").clone())
         }
         other => {
-            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_ERROR);
+            let code = ffi::Error::new(ffi::SQLITE_ERROR);
             rusqlite::Error::SqliteFailure(code, Some(other.to_string()))
         }
     }
@@ -164,6 +203,16 @@ fn describe(path: &str, error: &rusqlite::Error) -> String {
         Some(ErrorCode::DatabaseCorrupt) => "is corrupt: put a good copy in its place",
         Some(ErrorCode::NotADatabase) => return format!("`{path}` is not a SQLite database"),
         Some(ErrorCode::SystemIoFailure) => {
+            let code = error.sqlite_error().map(|error| error.extended_code);
+            if matches!(
+                code,
+                Some(ffi::SQLITE_IOERR_WRITE | ffi::SQLITE_IOERR_SHMSIZE)
+            ) {
+                return format!(
+                    "database `{path}` cannot be written: the disk reported an error, or the limit \
+                     on the size of files is reached (`ulimit -f`)"
+                );
+            }
             "failed to be read or written: the disk reported an error"
         }
         Some(ErrorCode::TooBig) => "cannot hold a value that large",

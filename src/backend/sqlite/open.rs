@@ -5,9 +5,11 @@ use std::{fs, io, path::Path, sync::Mutex, time::Duration};
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use super::{
-    Schema,
+    Missing, Schema,
+    damaged::find_damaged,
     error::{SqliteError, is_busy},
     lock_wait::{LOCK_TIMEOUT, wait_for_locks},
+    place::{FileId, check_place},
 };
 use crate::base::sync::lock;
 
@@ -19,54 +21,97 @@ const STATEMENTS: usize = 128;
 /// the close of that descriptor.
 static CREATING: Mutex<()> = Mutex::new(());
 
-/// Opens the file, creates it if it is missing, and migrates it to the schema's version.
-pub(super) fn open(path: &Path, schema: Schema) -> Result<Connection, SqliteError> {
-    create_file(path)?;
+/// An open file.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    pub(super) file: FileId,
+    /// The log is empty, or was written back for a migration.
+    pub(super) log_is_durable: bool,
+}
+
+/// Opens the file, and migrates it to the schema's version. Writes nothing else.
+pub(super) fn open(path: &Path, schema: Schema, missing: Missing) -> Result<Opened, SqliteError> {
+    find_or_create(path, missing)?;
+    let file = check_place(path)?;
     let sql = |error| SqliteError::sql(path, error);
     // No URI flag, so that a path may contain a `?`.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(sql)?;
     wait_for_locks(&mut connection).map_err(sql)?;
-    check_kind(&connection, path, schema)?;
-    // Without effect on a file that is not empty. Only a file made so can be made smaller in small
-    // steps.
-    connection
-        .pragma_update(None, "auto_vacuum", "INCREMENTAL")
-        .map_err(sql)?;
+    if is_empty(&connection, path, schema)? {
+        // Only a file made so can be made smaller in small steps. On a file that is not empty it has
+        // no effect, and takes the write lock.
+        connection
+            .pragma_update(None, "auto_vacuum", "INCREMENTAL")
+            .map_err(sql)?;
+    }
     write_ahead(&connection, path)?;
     set_pragmas(&connection).map_err(sql)?;
-    match write_log_back(&connection) {
-        // A full disk can still be read.
-        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {}
-        written => written.map_err(sql)?,
-    }
-    migrate(&mut connection, path, schema)?;
-    Ok(connection)
+    let migrated = migrate(&mut connection, path, schema)?;
+    let (_, frames) = checkpoint(&connection, "NOOP").map_err(sql)?;
+    Ok(Opened {
+        connection,
+        file,
+        log_is_durable: migrated || frames <= 0,
+    })
 }
 
 /// As [`open`], for the thread that shares transactions among writes. Each of them is a savepoint,
 /// whose journal would become a file at 64 KiB.
-pub(super) fn open_for_groups(path: &Path, schema: Schema) -> Result<Connection, SqliteError> {
-    let connection = open(path, schema)?;
+pub(super) fn open_for_groups(
+    path: &Path,
+    schema: Schema,
+    missing: Missing,
+) -> Result<Opened, SqliteError> {
+    let opened = open(path, schema, missing)?;
     // After the migrations: what they sort may be larger than the memory.
-    let set = connection.pragma_update(None, "temp_store", "MEMORY");
+    let set = opened
+        .connection
+        .pragma_update(None, "temp_store", "MEMORY");
     set.map_err(|error| SqliteError::sql(path, error))?;
+    Ok(opened)
+}
+
+/// As [`open`], for a caller that may write at once.
+pub(super) fn open_for_caller(path: &Path, schema: Schema) -> Result<Connection, SqliteError> {
+    let Opened { mut connection, .. } = open(path, schema, Missing::Refuse)?;
+    write_log_back(&mut connection).map_err(|error| SqliteError::sql(path, error))?;
     Ok(connection)
 }
 
-/// Creates an empty file that only its owner can read; SQLite gives its log the same mode. The mode
-/// of an existing file is not changed.
-fn create_file(path: &Path) -> Result<(), SqliteError> {
+/// Makes sure that the file is there: the one place where a file is created.
+fn find_or_create(path: &Path, missing: Missing) -> Result<(), SqliteError> {
     let shown = || path.display().to_string();
     if path.is_dir() {
         return Err(SqliteError::IsDirectory { path: shown() });
     }
+    let is_missing = matches!(path.try_exists(), Ok(false));
+    if is_missing
+        && missing != Missing::CreateAnyway
+        && let Some(damaged) = find_damaged(path)
+    {
+        return Err(SqliteError::SetAside {
+            path: shown(),
+            damaged: damaged.display().to_string(),
+        });
+    }
+    match missing {
+        Missing::Refuse if is_missing => Err(SqliteError::Missing { path: shown() }),
+        Missing::Refuse => Ok(()),
+        Missing::Create | Missing::CreateAnyway => create_file(path),
+    }
+}
+
+/// Creates an empty file that only its owner can read; SQLite gives its log the same mode. The mode
+/// of an existing file is not changed.
+pub(super) fn create_file(path: &Path) -> Result<(), SqliteError> {
+    let shown = || path.display().to_string();
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let creating = lock(&CREATING);
-    let created = options.open(path).map(drop);
+    let created = options.open(path).and_then(|file| owner_only(&file));
     drop(creating);
     match created {
         Ok(()) => Ok(()),
@@ -88,8 +133,20 @@ fn create_file(path: &Path) -> Result<(), SqliteError> {
     }
 }
 
-/// Refuses a file of another program before anything in it is changed.
-fn check_kind(connection: &Connection, path: &Path, schema: Schema) -> Result<(), SqliteError> {
+/// Sets the mode whatever the mask of the process is: a mask of 0277 would forbid the owner to write.
+#[cfg(unix)]
+fn owner_only(file: &fs::File) -> io::Result<()> {
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))
+}
+
+#[cfg(not(unix))]
+fn owner_only(_: &fs::File) -> io::Result<()> {
+    Ok(())
+}
+
+/// Refuses a file of another program before anything in it is changed. Returns whether the file is
+/// empty.
+fn is_empty(connection: &Connection, path: &Path, schema: Schema) -> Result<bool, SqliteError> {
     let sql = |error| SqliteError::sql(path, error);
     let shown = || path.display().to_string();
     // Reads the tables before the kind: another process that creates them at the same time has set
@@ -105,7 +162,7 @@ fn check_kind(connection: &Connection, path: &Path, schema: Schema) -> Result<()
     let found: i64 = number(connection, "user_version").map_err(sql)?;
     let known = schema.migrations.len();
     if usize::try_from(found).is_ok_and(|found| found <= known) {
-        Ok(())
+        Ok(empty)
     } else {
         Err(SqliteError::Newer {
             path: shown(),
@@ -145,20 +202,32 @@ fn enable_write_ahead_log(connection: &Connection) -> rusqlite::Result<String> {
     Ok(modes.into_iter().next().unwrap_or_default())
 }
 
-/// Writes the log that an earlier process left back into the file, and begins it again.
+/// Writes the log that an earlier process left back into the file, and begins it again. Called
+/// before the first write.
 ///
 /// After a failed fsync the log may hold a commit that is only in the system's cache. The next fsync
 /// succeeds without it, and a loss of power would take all later commits with it. So no commit is
 /// appended to a log that this process has not written.
-fn write_log_back(connection: &Connection) -> rusqlite::Result<()> {
-    let (_, frames) = checkpoint(connection, "PASSIVE")?;
+pub(super) fn write_log_back(connection: &mut Connection) -> rusqlite::Result<()> {
+    let (_, frames) = match checkpoint(connection, "PASSIVE") {
+        // A full disk can still be read, and messages can be deleted.
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => return Ok(()),
+        checked => checked?,
+    };
     if frames <= 0 {
         return Ok(());
     }
-    if let (true, _) = checkpoint(connection, "TRUNCATE")? {
+    // This waits for all readers, and no other process can write meanwhile.
+    connection.busy_timeout(Duration::from_millis(50))?;
+    let truncated = checkpoint(connection, "TRUNCATE");
+    wait_for_locks(connection)?;
+    match truncated {
         // Another process uses the log, so it was not read from the disk now.
-        return Ok(());
-    }
+        Ok((true, _)) => return Ok(()),
+        Err(error) if is_busy(&error) => return Ok(()),
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => return Ok(()),
+        truncated => truncated?,
+    };
     // The first commit of the new log makes the end of the old one durable.
     let version: i64 = number(connection, "user_version")?;
     connection.pragma_update(None, "user_version", version)
@@ -188,13 +257,14 @@ fn set_pragmas(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "mmap_size", 0)
 }
 
-/// Runs the missing migrations in one transaction.
-fn migrate(connection: &mut Connection, path: &Path, schema: Schema) -> Result<(), SqliteError> {
+/// Runs the missing migrations in one transaction. Returns whether there were any.
+fn migrate(connection: &mut Connection, path: &Path, schema: Schema) -> Result<bool, SqliteError> {
     let known = schema.migrations.len();
     let run = |connection: &mut Connection| {
         if number::<i64>(connection, "user_version")? == i64::try_from(known).unwrap_or(i64::MAX) {
-            return Ok(());
+            return Ok(false);
         }
+        write_log_back(connection)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         // Read again under the write lock, because another process may have migrated the file.
         let done: i64 = number(&transaction, "user_version")?;
@@ -207,12 +277,13 @@ fn migrate(connection: &mut Connection, path: &Path, schema: Schema) -> Result<(
         }
         transaction.pragma_update(None, "application_id", schema.application_id)?;
         transaction.pragma_update(None, "user_version", i64::try_from(known).unwrap_or(0))?;
-        transaction.commit()
+        transaction.commit()?;
+        Ok(true)
     };
     run(connection).map_err(|error| SqliteError::sql(path, error))
 }
 
-fn number<T: rusqlite::types::FromSql>(
+pub(super) fn number<T: rusqlite::types::FromSql>(
     connection: &Connection,
     pragma: &str,
 ) -> rusqlite::Result<T> {

@@ -4,68 +4,67 @@
 //! one thread share a commit. The registry holds weak references, so it keeps no database open.
 
 use std::{
-    fs, io,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
-use tokio::sync::mpsc;
-
-use super::{Schema, thread::Job};
+use super::{Schema, place::FileId, thread::Jobs};
 use crate::base::sync::lock;
 
 /// A registered database.
 #[derive(Debug)]
 struct OpenDatabase {
+    /// Independent of the spelling of the path. SQLite's log is named after the path.
+    path: PathBuf,
     file: FileId,
     /// The schema's application id and number of migrations.
     kind: (i32, usize),
-    jobs: mpsc::WeakSender<Job>,
-}
-
-/// Identifies a file independent of the spelling of its path. A replaced file at the same path has
-/// another id.
-#[derive(Debug, PartialEq, Eq)]
-struct FileId {
-    path: PathBuf,
-    #[cfg(unix)]
-    inode: (u64, u64),
+    jobs: Weak<Jobs>,
 }
 
 static REGISTRY: Mutex<Vec<OpenDatabase>> = Mutex::new(Vec::new());
 
 /// Returns the job channel of the thread that has the file open already.
-pub(super) fn find(path: &Path, schema: Schema) -> Option<mpsc::Sender<Job>> {
+pub(super) fn find(path: &Path, schema: Schema) -> Option<Arc<Jobs>> {
     // If the metadata cannot be read, the file is not open, or opening it gives a better error.
-    let file = FileId::of(path).ok()?;
-    search(&registry(), &file, schema)
+    let (path, file) = identify(path)?;
+    search(&registry(), &path, file, schema)
 }
 
 /// Registers a newly opened database; returns the job channel to use. If the file was opened twice
 /// at the same time, that is the channel of the first thread.
-pub(super) fn register(path: &Path, schema: Schema, jobs: mpsc::Sender<Job>) -> mpsc::Sender<Job> {
-    let Ok(file) = FileId::of(path) else {
+pub(super) fn register(path: &Path, schema: Schema, jobs: Arc<Jobs>) -> Arc<Jobs> {
+    let Some((path, file)) = identify(path) else {
         return jobs;
     };
     let mut registry = registry();
     registry.retain(|open| open.jobs.strong_count() > 0);
-    if let Some(first) = search(&registry, &file, schema) {
-        return first;
+    let first = search(&registry, &path, file, schema);
+    if first.is_none() {
+        registry.push(OpenDatabase {
+            path,
+            file,
+            kind: kind(schema),
+            jobs: Arc::downgrade(&jobs),
+        });
     }
-    registry.push(OpenDatabase {
-        file,
-        kind: kind(schema),
-        jobs: jobs.downgrade(),
-    });
-    jobs
+    // The second thread's end is awaited without the lock.
+    drop(registry);
+    first.unwrap_or(jobs)
 }
 
 fn registry() -> MutexGuard<'static, Vec<OpenDatabase>> {
     lock(&REGISTRY)
 }
 
-fn search(registry: &[OpenDatabase], file: &FileId, schema: Schema) -> Option<mpsc::Sender<Job>> {
-    let same = |open: &&OpenDatabase| open.file == *file && open.kind == kind(schema);
+fn search(
+    registry: &[OpenDatabase],
+    path: &Path,
+    file: FileId,
+    schema: Schema,
+) -> Option<Arc<Jobs>> {
+    let same =
+        |open: &&OpenDatabase| open.path == path && open.file == file && open.kind == kind(schema);
     let mut matching = registry.iter().filter(same);
     let jobs = matching.find_map(|open| open.jobs.upgrade());
     jobs.filter(|jobs| !jobs.is_closed())
@@ -75,21 +74,6 @@ fn kind(schema: Schema) -> (i32, usize) {
     (schema.application_id, schema.migrations.len())
 }
 
-impl FileId {
-    /// Reads the metadata without opening the file: closing any descriptor of the file would drop
-    /// all locks that this process has on it.
-    fn of(path: &Path) -> io::Result<Self> {
-        let path = fs::canonicalize(path)?;
-        #[cfg(unix)]
-        let inode = {
-            use std::os::unix::fs::MetadataExt as _;
-            let metadata = fs::metadata(&path)?;
-            (metadata.dev(), metadata.ino())
-        };
-        Ok(Self {
-            path,
-            #[cfg(unix)]
-            inode,
-        })
-    }
+fn identify(path: &Path) -> Option<(PathBuf, FileId)> {
+    Some((path.canonicalize().ok()?, FileId::of(path)?))
 }

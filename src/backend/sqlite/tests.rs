@@ -1,11 +1,16 @@
 //! Databases on a real disk: migrations, faults, and several connections to one file.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rusqlite::{Connection, ffi};
 use tokio::time::Instant;
 
-use super::{Database, Schema, SqliteError};
+use super::{
+    Database, Missing, Schema, SqliteError, backup, damaged::with_suffix, lock_wait::LOCK_TIMEOUT,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 const SCHEMA: Schema = Schema {
@@ -42,17 +47,23 @@ async fn sum(database: &Database) -> i64 {
 #[tokio::test]
 async fn written_data_is_there_after_opening_again() {
     let (_directory, path) = place();
-    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     add(&database, 7).await.expect("write");
     drop(database);
-    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     assert_eq!(sum(&database).await, 7);
 }
 
 #[tokio::test]
 async fn the_pragmas_are_in_force() {
     let (_directory, path) = place();
-    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     for (pragma, value) in [
         ("synchronous", 2),
         ("foreign_keys", 1),
@@ -76,7 +87,9 @@ async fn the_pragmas_are_in_force() {
 async fn only_the_owner_can_read_the_file_and_its_log() {
     use std::os::unix::fs::PermissionsExt;
     let (directory, path) = place();
-    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     add(&database, 1).await.expect("write");
     let files: Vec<_> = std::fs::read_dir(directory.path())
         .expect("a directory")
@@ -100,13 +113,17 @@ async fn migrations_run_once_each_and_in_order() {
         ],
     };
     let (_directory, path) = place();
-    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     add(&database, 1).await.expect("write");
     for _ in 0..2 {
-        let database = Database::open(&path, LATER).await.expect("open");
+        let database = Database::open(&path, LATER, Missing::Create)
+            .await
+            .expect("open");
         assert_eq!(sum(&database).await, 22);
     }
-    let error = Database::open_alone(&path, SCHEMA).await;
+    let error = Database::open_alone(&path, SCHEMA, Missing::Create).await;
     let error = error.expect_err("newer");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.message().contains("has version 3"), "{error}");
@@ -121,7 +138,9 @@ async fn a_file_of_another_program_is_refused_and_not_changed() {
         "a text that is no database, long enough to have a header",
     )
     .expect("write");
-    let error = Database::open(&path, SCHEMA).await.expect_err("text");
+    let error = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect_err("text");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(
         error.message().ends_with("is not a SQLite database"),
@@ -134,7 +153,9 @@ async fn a_file_of_another_program_is_refused_and_not_changed() {
         .execute_batch("CREATE TABLE theirs (x)")
         .expect("table");
     let before = std::fs::read(&path).expect("bytes");
-    let error = Database::open(&path, SCHEMA).await.expect_err("theirs");
+    let error = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect_err("theirs");
     assert!(
         error.message().contains("another kind or program"),
         "{error}"
@@ -146,13 +167,15 @@ async fn a_file_of_another_program_is_refused_and_not_changed() {
 async fn an_impossible_path_is_one_clear_line() {
     let (directory, path) = place();
     let missing = directory.path().join("missing").join("numbers.db");
-    let error = Database::open(missing, SCHEMA).await.expect_err("missing");
+    let error = Database::open(missing, SCHEMA, Missing::Create)
+        .await
+        .expect_err("missing");
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(
         error.message().ends_with("its directory does not exist"),
         "{error}"
     );
-    let error = Database::open(directory.path(), SCHEMA)
+    let error = Database::open(directory.path(), SCHEMA, Missing::Create)
         .await
         .expect_err("directory");
     assert!(error.message().ends_with("it is a directory"), "{error}");
@@ -162,7 +185,9 @@ async fn an_impossible_path_is_one_clear_line() {
 #[tokio::test]
 async fn the_error_for_a_lock_that_is_held_too_long_says_so() {
     let (_directory, path) = place();
-    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     let brief = Duration::from_millis(10);
     database
         .run(move |connection| connection.busy_timeout(brief))
@@ -183,7 +208,9 @@ async fn the_error_for_a_lock_that_is_held_too_long_says_so() {
 #[tokio::test]
 async fn a_full_disk_refuses_the_write_and_takes_it_again_when_there_is_space() {
     let (_directory, path) = place();
-    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     let limit = |pages: i64| {
         database.run(move |connection| {
             connection
@@ -208,7 +235,9 @@ async fn a_full_disk_refuses_the_write_and_takes_it_again_when_there_is_space() 
 #[tokio::test]
 async fn a_panic_fails_its_own_caller_only() {
     let (_directory, path) = place();
-    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     let error = database
         .write::<(), _>(|transaction| {
             transaction.execute("INSERT INTO numbers VALUES (5)", [])?;
@@ -241,8 +270,12 @@ async fn busy(database: &Database) -> std::sync::mpsc::Sender<()> {
 #[tokio::test]
 async fn writes_that_wait_at_the_same_time_share_a_commit() {
     let (_directory, path) = place();
-    let database = Database::open(&path, SCHEMA).await.expect("open");
-    let log = || std::fs::metadata(path.with_extension("db-wal")).map_or(0, |log| log.len());
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
+    // The first write begins the log anew.
+    add(&database, 0).await.expect("written");
+    let log = || std::fs::metadata(log_of(&path)).map_or(0, |log| log.len());
     let before = log();
     let release = busy(&database).await;
     let mut writes = tokio::task::JoinSet::new();
@@ -268,7 +301,9 @@ fn level(transaction: &rusqlite::Transaction<'_>) -> rusqlite::Result<i64> {
 #[tokio::test]
 async fn only_a_group_of_unsynced_writes_does_not_wait_for_the_disk() {
     let (_directory, path) = place();
-    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     assert_eq!(database.write_unsynced(level).await.expect("written"), 1);
     assert_eq!(database.write(level).await.expect("written"), 2);
 
@@ -291,14 +326,18 @@ async fn only_a_group_of_unsynced_writes_does_not_wait_for_the_disk() {
     assert_eq!(database.run(after).await.expect("read"), 2, "restored");
     assert_eq!(sum(&database).await, 4, "the refused one is rolled back");
     drop(database);
-    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     assert_eq!(sum(&database).await, 4, "a commit without a sync is there");
 }
 
 #[tokio::test]
 async fn only_the_bad_writes_of_a_shared_commit_fail() {
     let (_directory, path) = place();
-    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     let release = busy(&database).await;
     let refused = database.write(|transaction| {
         transaction.execute("INSERT INTO numbers VALUES (1000)", [])?;
@@ -322,7 +361,9 @@ async fn only_the_bad_writes_of_a_shared_commit_fail() {
 #[tokio::test]
 async fn after_an_io_error_the_file_is_opened_again() {
     let (_directory, path) = place();
-    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     database
         .run(|connection| connection.execute_batch("CREATE TEMP TABLE of_this_connection (x)"))
         .await
@@ -343,8 +384,8 @@ async fn after_an_io_error_the_file_is_opened_again() {
 async fn two_connections_to_one_file_lose_nothing() {
     let (_directory, path) = place();
     let (one, two) = tokio::join!(
-        Database::open_alone(&path, SCHEMA),
-        Database::open_alone(&path, SCHEMA)
+        Database::open_alone(&path, SCHEMA, Missing::Create),
+        Database::open_alone(&path, SCHEMA, Missing::Create)
     );
     let (one, two) = (one.expect("open"), two.expect("open"));
     let adds = |database: Database| async move {
@@ -359,7 +400,7 @@ async fn two_connections_to_one_file_lose_nothing() {
 /// Returns a directory in memory if there is one, because the test measures the lock and not the
 /// disk.
 fn quick_place() -> (tempfile::TempDir, PathBuf) {
-    let memory = std::path::Path::new("/dev/shm");
+    let memory = Path::new("/dev/shm");
     let directory = match memory.is_dir() {
         true => tempfile::tempdir_in(memory),
         false => tempfile::tempdir(),
@@ -377,7 +418,9 @@ async fn six_connections_take_turns_to_write() {
     let until = Instant::now() + SPAN;
     let mut writers = tokio::task::JoinSet::new();
     for connection in 0..6 {
-        let database = Database::open_alone(&path, SCHEMA).await.expect("open");
+        let database = Database::open_alone(&path, SCHEMA, Missing::Create)
+            .await
+            .expect("open");
         for _ in 0..16 {
             let database = database.clone();
             writers.spawn(async move {
@@ -414,15 +457,20 @@ async fn all_handles_of_one_file_share_a_connection() {
     );
     std::fs::create_dir(&here).expect("a directory");
     let (path, link) = (here.join("numbers.db"), directory.path().join("link.db"));
-    let same = |one: &Database, two: &Database| one.jobs.same_channel(&two.jobs);
-    let (one, two) = tokio::join!(Database::open(&path, SCHEMA), Database::open(&path, SCHEMA));
+    let same = |one: &Database, two: &Database| std::sync::Arc::ptr_eq(&one.jobs, &two.jobs);
+    let (one, two) = tokio::join!(
+        Database::open(&path, SCHEMA, Missing::Create),
+        Database::open(&path, SCHEMA, Missing::Create)
+    );
     let (one, two) = (one.expect("open"), two.expect("open"));
     assert!(
         same(&one, &two),
         "also where they are opened at the same time"
     );
     std::os::unix::fs::symlink(&path, &link).expect("a link");
-    let linked = Database::open(&link, SCHEMA).await.expect("open");
+    let linked = Database::open(&link, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     assert!(same(&one, &linked), "the same file under another name");
     assert_eq!(linked.path(), link);
     add(&linked, 7).await.expect("write");
@@ -430,13 +478,184 @@ async fn all_handles_of_one_file_share_a_connection() {
     // A new file at the same path is another database.
     std::fs::rename(&here, there).expect("renamed");
     std::fs::create_dir(&here).expect("a directory");
-    let other = Database::open(&path, SCHEMA).await.expect("open");
+    let other = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     assert!(!same(&one, &other));
-    assert_eq!((sum(&other).await, sum(&one).await), (0, 7));
+    assert_eq!(sum(&other).await, 0);
 
     drop((one, two, linked, other));
-    let again = Database::open(&path, SCHEMA).await.expect("open");
+    let again = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     assert_eq!(sum(&again).await, 0, "a thread that has ended is not used");
+}
+
+async fn one(path: &Path) -> Database {
+    let database = Database::open(path, SCHEMA, Missing::Create).await;
+    let database = database.expect("open");
+    add(&database, 1).await.expect("write");
+    database
+}
+
+fn log_of(path: &Path) -> PathBuf {
+    with_suffix(path, "-wal")
+}
+
+#[tokio::test]
+async fn the_last_handle_leaves_a_file_that_is_complete_without_its_log() {
+    let (_directory, path) = place();
+    let database = one(&path).await;
+    let other = database.clone();
+    drop(database);
+    assert!(log_of(&path).exists(), "one handle is left");
+    drop(other);
+    assert!(!log_of(&path).exists());
+    let copy = path.with_file_name("copy.db");
+    std::fs::copy(&path, &copy).expect("copied");
+    let copy = Database::open(copy, SCHEMA, Missing::Refuse).await;
+    assert_eq!(sum(&copy.expect("open")).await, 1);
+}
+
+#[tokio::test]
+async fn a_file_that_is_moved_or_replaced_under_its_users_is_used_no_more() {
+    let (_directory, path) = place();
+    let away = path.with_file_name("away.db");
+    let database = one(&path).await;
+    std::fs::rename(&path, &away).expect("moved");
+    let gone = add(&database, 2).await.expect_err("moved");
+    assert_eq!(gone.kind(), ErrorKind::Closed);
+    assert!(gone.message().contains("was moved or deleted"), "{gone}");
+    std::fs::rename(&away, &path).expect("moved back");
+    add(&database, 4).await.expect("it is there again");
+
+    for suffix in ["", "-wal", "-shm"] {
+        std::fs::rename(with_suffix(&path, suffix), with_suffix(&away, suffix)).expect("moved");
+    }
+    let other = Database::open(&path, SCHEMA, Missing::Create).await;
+    let other = other.expect("another file");
+    add(&other, 8).await.expect("written");
+    for failed in [
+        add(&database, 16).await,
+        database.run(|_| Ok(())).await,
+        database.write_unsynced(|_| Ok(())).await,
+    ] {
+        let error = failed.expect_err("replaced");
+        assert_eq!(error.kind(), ErrorKind::Closed);
+        assert!(error.message().contains("was replaced"), "{error}");
+    }
+    // Its end must not take the other file's log away.
+    drop(database);
+    assert!(log_of(&path).exists());
+    assert_eq!(sum(&other).await, 8);
+    let moved = Database::open(&away, SCHEMA, Missing::Refuse).await;
+    assert_eq!(sum(&moved.expect("open")).await, 5);
+}
+
+#[tokio::test]
+async fn a_missing_file_is_made_only_where_that_is_asked_for() {
+    let (_directory, path) = place();
+    let refused = || async {
+        let opened = Database::open(&path, SCHEMA, Missing::Refuse).await;
+        opened.map(drop).expect_err("missing")
+    };
+    assert_eq!(refused().await.kind(), ErrorKind::NotFound);
+    assert!(!path.exists());
+    std::fs::write(with_suffix(&path, ".damaged-20260101T000000Z"), []).expect("written");
+    let error = refused().await;
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.message().contains(".damaged-20260101"), "{error}");
+    let made = Database::open(&path, SCHEMA, Missing::Create).await;
+    assert_eq!(
+        made.map(drop).expect_err("damaged").message(),
+        error.message()
+    );
+    assert!(!path.exists());
+    let made = Database::open(&path, SCHEMA, Missing::CreateAnyway).await;
+    assert_eq!(sum(&made.expect("made")).await, 0);
+}
+
+#[tokio::test]
+async fn after_an_io_error_a_missing_file_is_not_made_again() {
+    let (_directory, path) = place();
+    let database = one(&path).await;
+    let panicked = database.run(|_| -> rusqlite::Result<()> { panic!("planned") });
+    panicked.await.expect_err("the connection is closed");
+    std::fs::remove_file(&path).expect("removed");
+    let error = add(&database, 2).await.expect_err("missing");
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    assert!(!path.exists());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_with_two_names_is_refused() {
+    let (_directory, path) = place();
+    drop(one(&path).await);
+    let second = path.with_file_name("second.db");
+    std::fs::hard_link(&path, &second).expect("linked");
+    for path in [path, second] {
+        let opened = Database::open(path, SCHEMA, Missing::Create).await;
+        let error = opened.map(drop).expect_err("two names");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.message().contains("hard links"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opening_to_read_writes_nothing_and_waits_for_nobody() {
+    let (_directory, path) = place();
+    let database = one(&path).await;
+    let writer = Connection::open(&path).expect("open");
+    let reader = Connection::open(&path).expect("open");
+    let read = "BEGIN; SELECT count(*) FROM numbers";
+    reader
+        .execute_batch(read)
+        .expect("a report that takes long");
+    writer.execute_batch("BEGIN IMMEDIATE").expect("locked");
+    let before = std::fs::read(log_of(&path)).expect("a log");
+    let began = std::time::Instant::now();
+    let other = Database::open_alone(&path, SCHEMA, Missing::Refuse).await;
+    assert_eq!(sum(&other.expect("open")).await, 1);
+    assert!(began.elapsed() < LOCK_TIMEOUT / 2, "{:?}", began.elapsed());
+    assert!(before == std::fs::read(log_of(&path)).expect("a log"));
+    writer.execute_batch("ROLLBACK").expect("unlocked");
+    // Also a first write waits for no reader.
+    let other = Database::open_alone(&path, SCHEMA, Missing::Refuse).await;
+    add(&other.expect("open"), 2).await.expect("written");
+    assert!(began.elapsed() < LOCK_TIMEOUT, "{:?}", began.elapsed());
+    assert_eq!(sum(&database).await, 3);
+}
+
+#[tokio::test]
+async fn a_backup_has_what_the_log_has() {
+    let (_directory, path) = place();
+    let database = one(&path).await;
+    assert!(log_of(&path).exists());
+    let to = path.with_file_name("copy.db");
+    backup(&path, &to).await.expect("copied");
+    assert!(!log_of(&to).exists());
+    add(&database, 2).await.expect("written");
+    let copy = Database::open(&to, SCHEMA, Missing::Refuse).await;
+    let copy = copy.expect("open");
+    assert_eq!((sum(&copy).await, sum(&database).await), (1, 3));
+    let error = backup(&path, &to).await.expect_err("it exists");
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    let foreign = path.with_file_name("foreign.db");
+    let other = Connection::open(&foreign).expect("open");
+    other.execute_batch("CREATE TABLE a (b)").expect("a table");
+    let error = backup(&foreign, &path.with_file_name("new.db")).await;
+    assert_eq!(error.expect_err("foreign").kind(), ErrorKind::Invalid);
+    let left = path
+        .parent()
+        .expect("a directory")
+        .read_dir()
+        .expect("read");
+    let left = left.filter(|entry| {
+        let name = entry.as_ref().expect("an entry").file_name();
+        name.to_string_lossy().contains(".part")
+    });
+    assert_eq!(left.count(), 0);
 }
 
 #[test]

@@ -7,17 +7,19 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc},
+    time::Duration,
 };
 
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior, config::DbConfig};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Schema,
+    Missing, Schema,
     error::{SqliteError, is_io},
     lock_wait::WriteFairness,
-    open::open_for_groups,
+    open::{Opened, open_for_groups, write_log_back},
+    place::FileId,
 };
 
 /// A job of the thread.
@@ -45,28 +47,84 @@ pub(super) trait GroupedWrite: Send {
 /// ten milliseconds.
 const MAX_GROUP: usize = 1024;
 
+/// The capacity of a thread's job channel. Waiting writes share a commit; a longer queue would only
+/// hide that the disk is too slow.
+const JOBS: usize = 1024;
+
+/// The longest time for which the last handle waits until the file is closed. It takes some
+/// milliseconds, unless the disk is slow or another process has the write lock.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// A thread's job channel. Dropping it ends the thread, and waits until the file is closed and its
+/// log is written back: whoever copies the file then has all of it.
+#[derive(Debug)]
+pub(super) struct Jobs {
+    sender: Option<mpsc::Sender<Job>>,
+    closed: Mutex<std_mpsc::Receiver<()>>,
+}
+
 /// The connection's owner.
 #[derive(Debug)]
 pub(crate) struct Worker {
     path: Arc<Path>,
     schema: Schema,
+    file: FileId,
     connection: Option<Connection>,
+    /// The log has no commit that may be in the system's cache only.
+    log_is_durable: bool,
     fairness: WriteFairness,
 }
 
-/// Starts the thread. It opens the file, reports the outcome on `opened`, and runs jobs until all
-/// senders are dropped.
+impl Jobs {
+    pub(super) async fn send(&self, job: Job) -> Result<(), ()> {
+        self.sender().send(job).await.map_err(drop)
+    }
+
+    pub(super) fn try_send(&self, job: Job) -> Result<(), ()> {
+        self.sender().try_send(job).map_err(drop)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.sender().is_closed()
+    }
+
+    fn sender(&self) -> &mpsc::Sender<Job> {
+        self.sender.as_ref().expect("only `drop` takes it")
+    }
+}
+
+impl Drop for Jobs {
+    fn drop(&mut self) {
+        self.sender = None;
+        let closed = self.closed.get_mut();
+        // The thread sends nothing. Its end closes the channel.
+        let _ = closed
+            .unwrap_or_else(PoisonError::into_inner)
+            .recv_timeout(CLOSING);
+    }
+}
+
+/// Starts the thread. It opens the file, reports the outcome on `opened`, and runs jobs until the
+/// returned channel is dropped.
 #[expect(clippy::disallowed_methods, reason = "the one thread of a database")]
 pub(super) fn start(
     path: Arc<Path>,
     schema: Schema,
+    missing: Missing,
     opened: oneshot::Sender<Result<(), SqliteError>>,
-    mut jobs: mpsc::Receiver<Job>,
-) -> Result<(), SqliteError> {
+) -> Result<Jobs, SqliteError> {
     let shown = path.display().to_string();
+    let (sender, mut jobs) = mpsc::channel(JOBS);
+    let (closing, closed) = std_mpsc::channel();
     let live = move || {
-        let connection = match open_for_groups(&path, schema) {
-            Ok(connection) => connection,
+        // Dropped last.
+        let _closing: std_mpsc::Sender<()> = closing;
+        let Opened {
+            connection,
+            file,
+            log_is_durable,
+        } = match open_for_groups(&path, schema, missing) {
+            Ok(opened) => opened,
             Err(error) => {
                 let _ = opened.send(Err(error));
                 return;
@@ -75,7 +133,9 @@ pub(super) fn start(
         let mut worker = Worker {
             path,
             schema,
+            file,
             connection: Some(connection),
+            log_is_durable,
             fairness: WriteFairness::default(),
         };
         if opened.send(Ok(())).is_err() {
@@ -96,18 +156,21 @@ pub(super) fn start(
             };
             // Unwind-safe: only the connection can be left in a broken state, and it is dropped.
             if catch_unwind(AssertUnwindSafe(run)).is_err() {
-                worker.connection = None;
+                worker.close();
             }
         }
     };
     std::thread::Builder::new()
         .name("reveille-sqlite".into())
         .spawn(live)
-        .map(drop)
         .map_err(|source| SqliteError::Thread {
             path: shown,
             source,
-        })
+        })?;
+    Ok(Jobs {
+        sender: Some(sender),
+        closed: Mutex::new(closed),
+    })
 }
 
 /// Takes the waiting writes up to the first other job; returns both.
@@ -133,7 +196,12 @@ impl Worker {
         let path = Arc::clone(&self.path);
         let mut fairness = std::mem::take(&mut self.fairness);
         let is_synced = group.iter().any(|write| write.is_synced());
+        let mut log_is_durable = self.log_is_durable;
         let committed = self.with_connection(|connection| {
+            if !log_is_durable {
+                write_log_back(connection)?;
+                log_is_durable = true;
+            }
             if !is_synced {
                 // The level can be changed outside of a transaction only.
                 connection.pragma_update(None, "synchronous", "NORMAL")?;
@@ -155,6 +223,7 @@ impl Worker {
         });
         fairness.committed();
         self.fairness = fairness;
+        self.log_is_durable = log_is_durable && self.connection.is_some();
         if !is_synced {
             self.restore_level();
         }
@@ -176,25 +245,56 @@ impl Worker {
         });
         if restored.is_err() {
             // The next job opens the file with the right level.
-            self.connection = None;
+            self.close();
         }
     }
 
     /// Runs the work on the connection; opens the file first if the last job closed it.
+    ///
+    /// Fails if the path does not lead to the open file any more. The check costs a microsecond.
     pub(super) fn with_connection<T>(
         &mut self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
     ) -> Result<T, SqliteError> {
+        self.file.check(&self.path)?;
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => none.insert(open_for_groups(&self.path, self.schema)?),
+            none => {
+                let opened = open_for_groups(&self.path, self.schema, Missing::Refuse)?;
+                if opened.file != self.file {
+                    return Err(SqliteError::replaced(&self.path));
+                }
+                none.insert(opened.connection)
+            }
         };
         work(connection).map_err(|error| {
             if is_io(&error) {
-                self.connection = None;
+                self.close();
             }
             SqliteError::sql(&self.path, error)
         })
+    }
+
+    /// Closes the connection. Whoever closes a file last writes its log back and deletes it, by its
+    /// path: where another file has taken the path, that would be the log of the other one. And a log
+    /// with commits that may not be on the disk is left to the next program that writes.
+    fn close(&mut self) {
+        let log_is_durable = std::mem::take(&mut self.log_is_durable);
+        let Some(connection) = self.connection.take() else {
+            return;
+        };
+        if !log_is_durable || self.file.check(&self.path).is_err() {
+            let kept = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+            if kept.is_err() {
+                std::mem::forget(connection);
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

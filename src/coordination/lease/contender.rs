@@ -113,6 +113,8 @@ impl Contender {
             ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::NotFound => !self.was_read,
             // Reads succeed on a store without conditional writes.
             ErrorKind::Unsupported => !self.was_written,
+            // Another file may have taken the place of the store's, with a lease of its own.
+            ErrorKind::Closed => true,
             _ => false,
         }
     }

@@ -180,6 +180,11 @@ impl Renewer {
         loop {
             let outcome = match self.contender.run_step().await {
                 Ok(outcome) => outcome,
+                // Another file may have taken the place of the store's, with a holder of its own.
+                Err(error) if error.kind() == ErrorKind::Closed => {
+                    self.note_error(error);
+                    return Err(self.report_loss(&EndReason::Gone));
+                }
                 // The store refuses the request for now. A holder retries until its validity ends.
                 Err(error) => StepOutcome::Failed(error),
             };
@@ -270,7 +275,7 @@ impl LeaseBlob {
         match end {
             EndReason::Lapsed => lost(ErrorKind::Timeout, &why("it was not renewed in time")),
             EndReason::Taken(holder) => lost(ErrorKind::Conflict, &format!("`{holder}` has it")),
-            EndReason::Gone => lost(ErrorKind::NotFound, "its blob was deleted"),
+            EndReason::Gone => lost(ErrorKind::NotFound, &why("its blob was deleted")),
             EndReason::Unreadable(shown) => {
                 let why = format!("its blob was overwritten by {shown}");
                 lost(ErrorKind::Conflict, &why)

@@ -334,28 +334,16 @@ async fn after_a_crash_staged_messages_are_gone_and_received_ones_come_back() {
 }
 
 #[tokio::test]
-async fn a_clock_that_jumps_by_a_day_loses_nothing() {
+async fn a_clock_that_jumps_forward_by_a_day_loses_nothing() {
     let place = Place::new();
     let manager = place.open().await;
     send(&manager, "orders", &["a"]).await;
-    for hours in [24, -24, -24, 24] {
-        let mut open = manager.begin();
-        let got = open
-            .receive("orders")
-            .await
-            .expect("received")
-            .expect("there");
-        assert_eq!(text(&got), "a");
-        move_clock(&manager, hours).await;
-        match open.commit().await {
-            // Only a jump forward ends the time-out.
-            Err(error) => assert_eq!((error.kind(), hours), (ErrorKind::Conflict, 24)),
-            Ok(()) => {
-                assert_eq!(hours, -24);
-                send(&manager, "orders", &["a"]).await;
-            }
-        }
-    }
+    let mut open = manager.begin();
+    let got = open.receive("orders").await.expect("received");
+    assert_eq!(text(&got.expect("there")), "a");
+    move_clock(&manager, 24).await;
+    let error = open.commit().await.expect_err("the time-out ended");
+    assert_eq!(error.kind(), ErrorKind::Conflict);
     assert_eq!(drain(&manager, "orders").await, ["a"]);
 }
 

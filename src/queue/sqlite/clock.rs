@@ -1,8 +1,9 @@
 //! The clock of a queue file: the machine's wall clock, but it never goes back.
 //!
 //! If the machine's clock were used and set back by an hour, hidden messages would wait an hour
-//! longer. The file stores the greatest time that was used. If the machine's clock is behind it, the
-//! file's clock continues from there at the machine's pace.
+//! longer. The file stores the greatest time that was used. While the machine's clock is behind it,
+//! the file's clock continues from there at the machine's pace; when the machine's clock has caught
+//! up, such as after a boot without a battery and the first answer of a time server, it counts alone.
 
 use rusqlite::{Connection, Transaction};
 
@@ -54,7 +55,10 @@ fn read(connection: &Connection) -> rusqlite::Result<(Micros, Micros)> {
 }
 
 /// Returns the file's time, and how far it is now ahead of the machine's.
-fn file_time(machine: Micros, seen: Micros, ahead: Micros) -> (Micros, Micros) {
+pub(crate) fn file_time(machine: Micros, seen: Micros, ahead: Micros) -> (Micros, Micros) {
+    if machine >= seen {
+        return (machine, 0);
+    }
     let now = machine.saturating_add(ahead);
     match now >= seen {
         true => (now, ahead),
@@ -69,16 +73,26 @@ mod tests {
     #[test]
     fn time_goes_on_at_the_machines_pace_and_never_back() {
         let (mut seen, mut ahead) = (0, 0);
-        // Set back by 900, then forward to where it was.
+        // Set back by 900, then forward to where it was, and on.
         for (machine, expected) in [
             (1_000, 1_000),
             (1_010, 1_010),
             (110, 1_010),
             (150, 1_050),
-            (1_150, 2_050),
+            (1_040, 1_940),
+            (1_941, 1_941),
+            (1_950, 1_950),
         ] {
             (seen, ahead) = file_time(machine, seen, ahead);
             assert_eq!(seen, expected, "at {machine}");
         }
+    }
+
+    #[test]
+    fn a_boot_in_1970_that_a_time_server_corrects_does_not_put_the_file_ahead() {
+        const NOW: Micros = 56 * 365 * 86_400 * 1_000_000;
+        let (seen, ahead) = file_time(1_000, NOW, 0);
+        assert_eq!((seen, ahead), (NOW, NOW - 1_000));
+        assert_eq!(file_time(NOW + 5, seen, ahead), (NOW + 5, 0));
     }
 }

@@ -14,9 +14,9 @@ fn address(name: &str) -> QueueAddress {
 
 async fn open(directory: &tempfile::TempDir) -> SqliteQueue {
     let path = directory.path().join("queues.db");
-    SqliteQueue::open(path, address("jobs"))
-        .await
-        .expect("open")
+    let database = Database::open(path, SCHEMA, Missing::Create).await;
+    let queue = SqliteQueue::with_database(database.expect("open"), address("jobs")).await;
+    queue.expect("open")
 }
 
 #[tokio::test]
@@ -28,7 +28,9 @@ async fn it_keeps_the_contract() {
 /// Opens a handle with a separate thread and connection, like another process.
 async fn open_alone(directory: &tempfile::TempDir) -> SqliteQueue {
     let path = directory.path().join("queues.db");
-    let database = Database::open_alone(path, SCHEMA).await.expect("open");
+    let database = Database::open_alone(path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
     let queue = SqliteQueue::with_database(database, address("jobs")).await;
     queue.expect("open")
 }
@@ -182,7 +184,9 @@ async fn messages_of_an_older_file_are_counted() {
     };
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("queues.db");
-    let before = Database::open(path, BEFORE).await.expect("open");
+    let before = Database::open(path, BEFORE, Missing::Create)
+        .await
+        .expect("open");
     let filled = before.write(|transaction| {
         transaction.execute_batch(
             "INSERT INTO queues (name) VALUES ('jobs'), ('mails');

@@ -13,7 +13,7 @@ use crate::{
             outgoing::{self, NewOutgoing, end_crashed, expire_unoffered},
         },
     },
-    queue::sqlite::{checksum::checksum, schema::SCHEMA},
+    queue::sqlite::{checksum::checksum, clock, schema::SCHEMA},
 };
 
 /// A message's id in the simulation: its number, as in its uid.
@@ -74,10 +74,7 @@ impl Machine {
     pub(super) fn times(&mut self, now: i64) -> (i64, i64) {
         let machine = now + self.offset;
         let (seen, ahead) = self.clock;
-        self.clock = match machine + ahead >= seen {
-            true => (machine + ahead, ahead),
-            false => (seen, seen - machine),
-        };
+        self.clock = clock::file_time(machine, seen, ahead);
         (self.clock.0, machine)
     }
 

@@ -1,6 +1,6 @@
 //! The choices of a seed for the hand-over's simulation: machines, routes, limits, faults.
 
-use super::{MILLI, SECOND, machine::file_id};
+use super::{DAY, MILLI, SECOND, machine::file_id};
 use crate::courier::{Route, handover::Policy};
 
 /// The choices of a seed.
@@ -18,7 +18,7 @@ pub(super) struct Shape {
     /// The time that a consumer takes.
     pub(super) handling: i64,
     pub(super) latency: i64,
-    pub(super) max_age: Option<i64>,
+    pub(super) max_age: i64,
     max_queue: u64,
     /// One frame in this many is lost, and so on; 0: none.
     pub(super) lost: u32,
@@ -82,7 +82,10 @@ impl Shape {
             handling: rng.i64(MILLI..slow),
             latency: rng.i64(MILLI..far),
             // A restored copy may expire a message that was handed over before.
-            max_age: (!restores && rng.u8(..4) == 0).then(|| rng.i64(SECOND..20 * SECOND)),
+            max_age: match !restores && rng.u8(..4) == 0 {
+                true => rng.i64(SECOND..20 * SECOND),
+                false => 14 * DAY,
+            },
             max_queue: if rng.bool() { rng.u64(1..4) } else { u64::MAX },
             lost: one_in(rng, 40),
             late: one_in(rng, 30),
@@ -163,7 +166,7 @@ pub(super) fn policy(own: usize, shape: &Shape) -> Policy {
         max_queue: shape.max_queue,
         max_outgoing: u64::MAX,
         max_hops: 16,
-        max_age: shape.max_age,
+        max_age: Some(shape.max_age),
         routes,
     }
 }

@@ -1,6 +1,6 @@
 //! The network and the troubles of the hand-over's simulation.
 
-use super::{DAY, Event, Frame, MILLI, SECOND, World};
+use super::{DAY, Event, FORWARD, Frame, MILLI, SECOND, World};
 use crate::courier::handover::{ReceiverContent, ReceiverFrame, SenderFrame};
 
 impl World {
@@ -90,8 +90,14 @@ impl World {
                 self.restore(number);
             }
             4 if self.shape.clock_jumps => {
-                let jump = [-DAY, DAY, -SECOND, 3600 * SECOND][self.rng.usize(..4)];
-                self.machines[number].offset += jump;
+                let jumps = [-20 * DAY, -DAY, DAY, -SECOND, 3600 * SECOND];
+                let jump = jumps[self.rng.usize(..5)];
+                let offset = &mut self.machines[number].offset;
+                *offset = match *offset < -10 * DAY {
+                    // A time server corrects a boot with an old clock.
+                    true => 0,
+                    false => (*offset + jump).min(FORWARD),
+                };
             }
             _ => self.cut(),
         }

@@ -15,7 +15,10 @@ use super::{
     good::{GoodPair, Latencies},
     target::{Certificates, Scheme, Target},
 };
-use crate::{binary::Binary, support::PATIENCE};
+use crate::{
+    binary::{Binary, processor_of, processor_of_all},
+    support::PATIENCE,
+};
 
 /// A relay in a separate process, and its good pair.
 #[derive(Debug)]
@@ -28,7 +31,7 @@ pub(super) struct Trial {
     /// A relay without an attack, and its pair: their latencies at the same time are those of the
     /// machine, which has other work than the test's.
     control: GoodPair,
-    _control_relay: Binary,
+    control_relay: Binary,
 }
 
 /// The relay of a trial.
@@ -61,11 +64,21 @@ struct Compared {
     control: Latencies,
 }
 
-/// The relay's processor time in a period.
+/// Processor times in a period.
 #[derive(Debug, Clone, Copy)]
 struct Usage {
     took: Duration,
+    /// The relay's.
     processor: Duration,
+    /// That of programs which are not part of the trial.
+    others: Duration,
+}
+
+/// The begin of a period.
+struct Begun {
+    at: Instant,
+    processor: Duration,
+    others: Duration,
 }
 
 /// Minimum of the pair's wake-ups during an attack, and after it.
@@ -75,9 +88,9 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Limit of a good pair's 99th percentile: five times the one of the control, but at least this.
 /// Mostly this applies (they are 2 to 8 ms in a test build on two cores).
 const LATE: Duration = Duration::from_millis(50);
-/// The control's 99th percentile on a machine with other work, and what the limit is there at least:
-/// the scheduler prefers the control, which mostly sleeps, to the relay under attack.
-const BUSY: Duration = Duration::from_millis(10);
+/// The part of the machine that other programs use where it counts as busy, and what the limit is there
+/// at least: the scheduler prefers the control, which mostly sleeps, to the relay under attack.
+const BUSY_PERCENT: u128 = 20;
 const LATE_WHEN_BUSY: Duration = Duration::from_millis(200);
 /// Limit of any wake-up: five times the control's, but at least this.
 const WORST: Duration = Duration::from_secs(1);
@@ -134,7 +147,7 @@ impl Trial {
             credential,
             good,
             control,
-            _control_relay: control_relay,
+            control_relay,
         }
     }
 
@@ -158,7 +171,7 @@ impl Trial {
     ) -> (T, Damage) {
         let before = self.relay.resident();
         let mut most = before;
-        let (start, processor) = (Instant::now(), self.relay.processor());
+        let begun = self.begin();
         let over = Arc::new(AtomicBool::new(false));
         let during = self.measure(Arc::clone(&over)).await;
         let mut attack = tokio::spawn(attack);
@@ -173,10 +186,7 @@ impl Trial {
         // The pair itself gives a wake-up up after `PATIENCE`.
         let during = tokio::time::timeout(2 * PATIENCE, during).await;
         let during = during.expect("in time");
-        let attack = Usage {
-            took: start.elapsed(),
-            processor: self.relay.processor() - processor,
-        };
+        let attack = self.usage_since(&begun);
         most = most.max(self.relay.resident());
         let (after, rest) = self.rest().await;
         let damage = Damage {
@@ -189,6 +199,28 @@ impl Trial {
         };
         println!("{damage}");
         (attacked, damage)
+    }
+
+    fn begin(&self) -> Begun {
+        Begun {
+            at: Instant::now(),
+            processor: self.relay.processor(),
+            others: self.others(),
+        }
+    }
+
+    fn usage_since(&self, begun: &Begun) -> Usage {
+        Usage {
+            took: begun.at.elapsed(),
+            processor: self.relay.processor() - begun.processor,
+            others: self.others().saturating_sub(begun.others),
+        }
+    }
+
+    /// Returns the processor time that all programs have used but those of the trial.
+    fn others(&self) -> Duration {
+        let own = self.relay.processor() + self.control_relay.processor();
+        processor_of_all().saturating_sub(own + processor_of("self"))
     }
 
     /// Begins to measure both pairs until `over` is set.
@@ -208,13 +240,10 @@ impl Trial {
     async fn rest(&self) -> (Compared, Usage) {
         let end = Instant::now() + PATIENCE;
         loop {
-            let (start, processor) = (Instant::now(), self.relay.processor());
+            let begun = self.begin();
             let over = Arc::new(AtomicBool::new(true));
             let after = self.measure(over).await.await;
-            let rest = Usage {
-                took: start.elapsed(),
-                processor: self.relay.processor() - processor,
-            };
+            let rest = self.usage_since(&begun);
             if rest.percent() <= RESTING_PERCENT || Instant::now() > end {
                 return (after, rest);
             }
@@ -227,14 +256,23 @@ impl Usage {
     fn percent(self) -> u128 {
         100 * self.processor.as_micros() / self.took.as_micros().max(1)
     }
+
+    /// Returns the part of the machine that other programs used.
+    fn others_percent(self) -> u128 {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let all = self.took.as_micros().max(1) * cores as u128;
+        100 * self.others.as_micros() / all
+    }
 }
 
 impl Damage {
     /// Checks that the good pair was not disturbed, and that the relay grew by no more than this.
     pub(super) fn is_within(&self, kib: u64) {
         assert!(self.growth <= kib, "more than {kib} KiB: {self}");
-        for Compared { good, control } in [&self.during, &self.after] {
-            let least = match control.p99() > BUSY {
+        for (Compared { good, control }, usage) in
+            [(&self.during, self.attack), (&self.after, self.rest)]
+        {
+            let least = match usage.others_percent() > BUSY_PERCENT {
                 true => LATE_WHEN_BUSY,
                 false => LATE,
             };
@@ -265,12 +303,16 @@ impl std::fmt::Display for Damage {
             )?;
         }
         let (growth, kept) = (self.growth, self.kept);
-        let Usage { took, processor } = self.attack;
+        let Usage {
+            took, processor, ..
+        } = self.attack;
         let (busy, resting) = (self.attack.percent(), self.rest.percent());
+        let others = [self.attack, self.rest].map(Usage::others_percent);
         write!(
             f,
             "grew by {growth} KiB, kept {kept} KiB; processor {processor:?} of {took:.1?} ({busy} %), \
-             after {resting} %"
+             after {resting} %; other programs {} and {} % of the machine",
+            others[0], others[1]
         )
     }
 }

@@ -21,10 +21,8 @@ use crate::{
 
 async fn queue_in(directory: &Path) -> Arc<dyn WorkQueue> {
     let address = "local/jobs".parse().expect("an address");
-    let queue = SqliteQueue::open(directory.join("jobs.db"), address).await;
-    let queue = queue.expect("a queue");
-    queue.create().await.expect("create");
-    Arc::new(queue)
+    let queue = SqliteQueue::create(directory.join("jobs.db"), address).await;
+    Arc::new(queue.expect("a queue"))
 }
 
 /// More than the five seconds for which SQLite waits for a lock: calls of all kinds fail, deletes among

@@ -26,8 +26,7 @@ async fn what_is_no_such_value_goes_to_the_poison_queue_at_once() {
     let client = relay.client().expect("a client");
     let address = "local/orders".parse().expect("an address");
     let file = directory.path().join("orders.db");
-    let orders = SqliteQueue::open(file, address).await.expect("open");
-    orders.create().await.expect("create");
+    let orders = SqliteQueue::create(file, address).await.expect("create");
     // The listener creates it.
     let poison = orders.another("local/orders-poison".parse().expect("an address"));
     let wakes = client.subscribe(listening("operator", &["local/orders-poison"]));

@@ -26,9 +26,8 @@ fn address() -> QueueAddress {
 
 async fn original() -> Original {
     let copy = Copy::new();
-    let queue = SqliteQueue::open(copy.path(), address()).await;
-    let queue = queue.expect("open");
-    queue.create().await.expect("created");
+    let queue = SqliteQueue::create(copy.path(), address()).await;
+    let queue = queue.expect("created");
     let mut random = Rng::with_seed(4);
     let mut committed = Bodies::new();
     for number in 1..=MESSAGES {

@@ -9,29 +9,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
 
 /// The mark in the name of a file that was set aside.
 const MARK: &str = ".damaged-";
 
-/// Fails if the file is missing beside a damaged file that was set aside.
-pub(super) fn check_missing(path: &Path, allow_new_file: bool) -> Result<()> {
-    if allow_new_file || path.exists() {
-        return Ok(());
-    }
-    let Some(damaged) = find_damaged(path) else {
-        return Ok(());
-    };
-    let message = format!(
-        "queue file `{}` is missing, and `{}` was set aside because it is damaged: restore a copy, \
-         or allow a new file to begin with empty queues",
-        path.display(),
-        damaged.display()
-    );
-    Err(Error::new(ErrorKind::Conflict, message))
-}
-
-fn find_damaged(path: &Path) -> Option<PathBuf> {
+/// Returns a damaged file that was set aside from this path.
+pub(super) fn find_damaged(path: &Path) -> Option<PathBuf> {
     let prefix = format!("{}{MARK}", path.file_name()?.to_string_lossy());
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
     let entries = fs::read_dir(directory.unwrap_or_else(|| Path::new("."))).ok()?;
@@ -43,7 +27,7 @@ fn find_damaged(path: &Path) -> Option<PathBuf> {
 }
 
 /// Renames a damaged file with its log; returns the error that says so.
-pub(super) fn set_aside(path: &Path, problem: &str, utc: &str) -> Error {
+pub(crate) fn set_aside(path: &Path, problem: &str, utc: &str) -> Error {
     let damaged = with_suffix(path, &format!("{MARK}{utc}"));
     let shown = (path.display(), damaged.display());
     let renamed = rename_all(path, &damaged);
@@ -74,7 +58,7 @@ fn rename_all(path: &Path, damaged: &Path) -> io::Result<()> {
 }
 
 /// Appends to the file's name.
-pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     name.into()

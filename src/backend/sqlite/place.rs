@@ -1,0 +1,98 @@
+//! The place of a database file: who it is, and whether SQLite can use it there.
+//!
+//! SQLite finds the log by the file's path, and the file by its descriptor. A file that was moved,
+//! deleted or replaced while it is open is written on where nobody finds it, and a file with two
+//! names has two logs. See <https://www.sqlite.org/howtocorrupt.html>, section 2.
+
+use std::{fs, path::Path};
+
+use super::error::SqliteError;
+
+/// Distinguishes a file from another one that takes its path later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileId {
+    #[cfg(unix)]
+    inode: (u64, u64),
+}
+
+impl FileId {
+    /// Reads the metadata without opening the file: closing any descriptor of the file would drop
+    /// all locks that this process has on it.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        fs::metadata(path).ok().map(|metadata| Self::new(&metadata))
+    }
+
+    #[cfg(unix)]
+    fn new(metadata: &fs::Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt as _;
+        let inode = (metadata.dev(), metadata.ino());
+        Self { inode }
+    }
+
+    #[cfg(not(unix))]
+    fn new(_: &fs::Metadata) -> Self {
+        Self {}
+    }
+
+    /// Fails if the path does not lead to this file any more.
+    pub(super) fn check(self, path: &Path) -> Result<(), SqliteError> {
+        match Self::of(path) {
+            Some(found) if found == self => Ok(()),
+            Some(_) => Err(SqliteError::replaced(path)),
+            None => Err(SqliteError::Gone {
+                path: path.display().to_string(),
+            }),
+        }
+    }
+}
+
+/// Refuses a file whose log would not lie where all others look for it. Returns which file it is.
+pub(super) fn check_place(path: &Path) -> Result<FileId, SqliteError> {
+    let shown = || path.display().to_string();
+    let metadata = fs::metadata(path).map_err(|source| SqliteError::Metadata {
+        path: shown(),
+        source,
+    })?;
+    #[cfg(unix)]
+    if std::os::unix::fs::MetadataExt::nlink(&metadata) > 1 {
+        return Err(SqliteError::Linked { path: shown() });
+    }
+    if is_mount_point(path) {
+        return Err(SqliteError::MountedAlone { path: shown() });
+    }
+    Ok(FileId::new(&metadata))
+}
+
+/// Returns whether the file itself, and not a directory above it, is mounted here. Only Linux tells.
+fn is_mount_point(path: &Path) -> bool {
+    let (Ok(path), Ok(mounts)) = (path.canonicalize(), fs::read("/proc/self/mountinfo")) else {
+        return false;
+    };
+    let path = escape(path.as_os_str().as_encoded_bytes());
+    // The fifth field is the mount point (proc_pid_mountinfo(5)).
+    let mut points = mounts
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    points.any(|point| point == path)
+}
+
+/// Escapes a path as the kernel does in that file.
+fn escape(path: &[u8]) -> Vec<u8> {
+    let escaped = path.iter().flat_map(|byte| match byte {
+        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
+        byte => vec![*byte],
+    });
+    escaped.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_is_found_by_its_path() {
+        assert_eq!(escape(b"/a b\\c"), b"/a\\040b\\134c");
+        assert!(is_mount_point(Path::new("/proc")));
+        assert!(!is_mount_point(Path::new("/proc/self")));
+    }
+}
