@@ -239,11 +239,11 @@ pub(crate) async fn open_existing_with(
 }
 
 #[cfg_attr(
-    not(feature = "cloud"),
+    not(all(feature = "cloud", feature = "sqlite")),
     allow(
         clippy::unused_async,
         unused_variables,
-        reason = "only the clouds read them"
+        reason = "only the clouds and files use them"
     )
 )]
 async fn open_or(url: &str, variables: &Variables, create: bool) -> Result<Arc<dyn BlobStore>> {

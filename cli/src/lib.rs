@@ -21,6 +21,7 @@
 mod auth;
 mod backup;
 mod blob;
+mod child;
 mod cluster;
 mod completions;
 mod credential;
@@ -30,7 +31,6 @@ mod drain;
 mod exit;
 mod flag;
 mod foreign_server;
-mod guard;
 mod health;
 mod ids;
 mod lease;
@@ -42,7 +42,6 @@ mod log;
 mod message;
 mod notify;
 mod output;
-mod process;
 mod program;
 mod proto;
 mod queue;
@@ -112,8 +111,8 @@ enum Verb {
     Demo(demo::DemoArgs),
     Completions(completions::Args),
     Proto(proto::Args),
-    #[command(name = guard::VERB, hide = true)]
-    Guard(guard::Args),
+    #[command(name = child::guard::VERB, hide = true)]
+    Guard(child::guard::Args),
 }
 
 const AFTER_HELP: &str = "\
@@ -145,6 +144,9 @@ Exit codes:
 
 /// Runs the program, and returns its exit code.
 pub fn main() -> ExitCode {
+    if let Some(exit) = child::init::run() {
+        return exit;
+    }
     program::main(|cli: Cli, _| {
         let settings = match &cli.config {
             Some(path) => Settings::load(path)?,

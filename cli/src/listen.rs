@@ -47,10 +47,14 @@ Example:
   reveille listen 'sqlite:jobs.db?queue=orders' --batch -- ./import-lines
   reveille listen 'sqlite:jobs.db?queue=orders' --no-relay --until-empty -- sh -c 'wc -c'
 
-The command reads the message from its standard input. Exit code 0 deletes the message. After any \
-other code, or an end by a signal, the message is redelivered, with a longer delay each time. After \
---max-dequeue-count attempts it goes to the poison queue. The command's environment has MESSAGE_ID, \
-MESSAGE_DEQUEUE_COUNT, MESSAGE_QUEUE and MESSAGE_INSERTED_AT.
+The command reads the message from its standard input. The command's environment has MESSAGE_ID, \
+MESSAGE_DEQUEUE_COUNT, MESSAGE_QUEUE and MESSAGE_INSERTED_AT. Its exit code decides:
+  0         handled: the message is deleted
+  65        rejected: it goes to the poison queue at once (EX_DATAERR)
+  75        put back: it is redelivered after --postpone, and no attempt is counted (EX_TEMPFAIL)
+  126, 127  no program could be run: tried again with growing pauses, and no attempt is counted
+  others    failed, as by a signal: it is redelivered, with a longer delay each time; after
+            --max-dequeue-count attempts it goes to the poison queue
 
 With --batch the command runs once for all messages of a get. Its environment has MESSAGE_QUEUE and \
 MESSAGE_COUNT. Its standard input has one JSON object a line, as `queue get -o jsonl` prints them: \
@@ -67,7 +71,9 @@ to --max-tasks times --concurrency at a time.
 
 Ctrl-C or SIGTERM: the listener gets no more messages and waits for its commands (--grace). Then it \
 sends them SIGTERM, and at last kills them. A second signal kills them at once. After SIGTERM the \
-exit code is 0 if no command was cut off, else 143. If `listen` itself is killed by SIGKILL, a \
+exit code is 0 if no command was cut off, else 143. A command that dies of SIGTERM at the same time, as \
+when a service manager ends all processes of a unit, was cut off: no attempt is counted. SIGHUP is \
+ignored, unless there is a terminal. If the reader of the output goes away, `listen` stops. If `listen` itself is killed by SIGKILL, a \
 guard process ends its commands: by SIGTERM, and 5s later by SIGKILL. Their messages are redelivered \
 after the visibility time-out. Processes that a command moved to another process group keep running.
 
@@ -121,6 +127,9 @@ pub(super) struct Args {
     /// message may still be there
     #[arg(long)]
     until_empty: bool,
+    /// How long a message stays hidden whose command ends with code 75
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
+    postpone: Duration,
     /// How long a shutdown waits for running commands
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
     grace: Duration,
@@ -170,7 +179,7 @@ impl Args {
             Format::Json | Format::Jsonl => LogFormat::Json,
         };
         log::start(LOG, log);
-        let mut interrupts = Interrupts::listen()?;
+        let mut interrupts = Interrupts::of_service()?;
         tokio::select! {
             outcome = self.prepare(&target) => outcome?.run(&mut interrupts).await,
             signal = interrupts.next() => Ok(signal.exit()),
@@ -211,7 +220,13 @@ impl Args {
                 ..PublisherOptions::default()
             })));
         }
-        let worker = Worker::new(program, self.count, stop_handle, Arc::clone(&events));
+        let worker = Worker::new(
+            program,
+            self.count,
+            self.postpone,
+            stop_handle,
+            Arc::clone(&events),
+        );
         let worker = Arc::new(worker);
         let started = self.start(builder.config(config), Arc::clone(&worker));
         let listener = started
@@ -332,7 +347,9 @@ impl RunningListener {
                     format!("{runs} of the command failed; the message may still be there");
                 Err(Failed(message).into())
             }
-            (EndCause::Worker(StopReason::Counted) | EndCause::Emptied, _) => Ok(Exit::OK),
+            (EndCause::Worker(StopReason::Counted | StopReason::Unread) | EndCause::Emptied, _) => {
+                Ok(Exit::OK)
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use std::{
 };
 
 use comfy_table::{Table, presets};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize, Serializer};
 
 /// The output format.
@@ -177,6 +178,21 @@ pub(crate) fn table<T: Row>(rows: &[T]) -> String {
         column.set_padding((0, if at == last { 0 } else { 2 }));
     }
     table.trim_fmt()
+}
+
+/// Returns whether the reader of stdout or stderr, such as the next program of a pipe, has gone.
+pub(crate) fn has_lost_its_reader() -> bool {
+    let (stdout, stderr) = (io::stdout(), io::stderr());
+    let mut outputs = [
+        PollFd::new(&stdout, PollFlags::empty()),
+        PollFd::new(&stderr, PollFlags::empty()),
+    ];
+    let now = Timespec::default();
+    // An error tells nothing.
+    let _ = rustix::event::poll(&mut outputs, Some(&now));
+    outputs
+        .iter()
+        .any(|output| output.revents().contains(PollFlags::ERR))
 }
 
 #[cfg(test)]

@@ -1,12 +1,9 @@
 //! Signals that end the process, and its limit on open files.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal as Number};
-use tokio::{
-    process::Child,
-    signal::unix::{self, SignalKind},
-};
+use rustix::process::{Resource, Rlimit, Signal as Number};
+use tokio::signal::unix::{self, SignalKind};
 
 use super::exit::Exit;
 
@@ -16,8 +13,8 @@ pub(crate) struct Interrupts {
     interrupt: unix::Signal,
     terminate: unix::Signal,
     quit: unix::Signal,
-    /// The terminal has closed; `None` if the process was started with SIGHUP ignored (`nohup`), or
-    /// uses SIGHUP otherwise.
+    /// The terminal has closed; `None` if the process was started with SIGHUP ignored (`nohup`), or is
+    /// a service.
     hangup: Option<unix::Signal>,
 }
 
@@ -45,8 +42,19 @@ impl Interrupts {
         Ok(interrupts)
     }
 
-    /// As [`Interrupts::listen`], for a program that SIGHUP does not end.
-    pub(crate) fn listen_but_hangup() -> io::Result<Self> {
+    /// As [`Interrupts::listen`], for a service: SIGHUP ends it only where its terminal has closed.
+    /// Elsewhere it means "read your files again", also where there is nothing to read.
+    pub(crate) fn of_service() -> io::Result<Self> {
+        let mut interrupts = Self::listen_but_hangup()?;
+        let hangup = unix::signal(SignalKind::hangup())?;
+        if io::stdin().is_terminal() && !ignores_hangup() {
+            interrupts.hangup = Some(hangup);
+        }
+        // The handler stays when the value is dropped.
+        Ok(interrupts)
+    }
+
+    fn listen_but_hangup() -> io::Result<Self> {
         Ok(Self {
             interrupt: unix::signal(SignalKind::interrupt())?,
             terminate: unix::signal(SignalKind::terminate())?,
@@ -106,18 +114,6 @@ impl Signal {
         match self {
             Self::Interrupt => Exit::INTERRUPTED,
             Self::Terminate => Exit::TERMINATED,
-        }
-    }
-
-    /// Forwards the signal to a command, unless the terminal has sent it already.
-    pub(crate) fn forward(self, child: &Child) {
-        let pid = child.id().and_then(|id| i32::try_from(id).ok());
-        let Some(pid) = pid.and_then(Pid::from_raw) else {
-            return;
-        };
-        if self == Self::Terminate {
-            // An error means that the command has ended already.
-            let _ = rustix::process::kill_process(pid, Number::TERM);
         }
     }
 }

@@ -115,7 +115,7 @@ impl Args {
             link: subscription.link(),
             relay: String::new(),
             subscription,
-            runner: self.program().map(Runner::new),
+            runner: self.program().map(|program| Runner::new(program).guarded()),
             unsent: Vec::new(),
             left: self.count,
         };

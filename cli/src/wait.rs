@@ -1,13 +1,13 @@
 //! `wait`: parks until a flag is set, then runs a command.
 
-use std::{ffi::OsString, process::Stdio, time::Duration};
+use std::{ffi::OsString, time::Duration};
 
 use reveille::{
     Client, Error, ErrorKind, FlagName, FlagState, ListenerId, duration, release::Release,
 };
-use tokio::process::Command;
 
 use super::{
+    child::Foreground,
     direct_store::PolledFlag,
     exit::{Exit, Failed},
     flag::FlagRow,
@@ -137,23 +137,19 @@ impl Args {
         interrupts: &mut signals::Interrupts,
     ) -> anyhow::Result<Exit> {
         let row = FlagRow::from(released);
-        let Some((program, arguments)) = self.command.split_first() else {
+        let Some(program) = self.command.first() else {
             target.format.next(&row, row.line())?;
             return Ok(Exit::OK);
         };
         output::note(row.line());
-        let mut child = Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::inherit())
-            .spawn()
-            .map_err(|error| {
-                let program = program.to_string_lossy();
-                Failed(format!("`{program}` cannot be run: {error}"))
-            })?;
+        let mut command = Foreground::start(&self.command).map_err(|error| {
+            let program = program.to_string_lossy();
+            Failed(format!("`{program}` cannot be run: {error}"))
+        })?;
         loop {
             tokio::select! {
-                status = child.wait() => return Ok(Exit::of_command(status?)),
-                signal = interrupts.next() => signal.forward(&child),
+                status = command.wait() => return Ok(Exit::of_command(status?)),
+                signal = interrupts.next() => command.forward(signal),
             }
         }
     }

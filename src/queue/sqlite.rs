@@ -58,6 +58,11 @@ pub(crate) trait PutObserver: fmt::Debug + Send + Sync + 'static {
     fn put_committed(self: Arc<Self>);
 }
 
+/// Opens the file, and creates it if it is missing.
+pub(crate) async fn create_file(path: impl Into<PathBuf>) -> Result<Database> {
+    Database::open(path, SCHEMA, Missing::Create).await
+}
+
 impl SqliteQueue {
     /// Opens a queue of the file. The queue in it has the address's queue name.
     ///
@@ -79,8 +84,7 @@ impl SqliteQueue {
     /// One line with the file's path and the reason; [`ErrorKind::Conflict`](crate::ErrorKind::Conflict)
     /// if the file is missing because it was damaged and set aside.
     pub async fn create(path: impl Into<PathBuf>, address: QueueAddress) -> Result<Self> {
-        let database = Database::open(path, SCHEMA, Missing::Create).await?;
-        let queue = Self::with_database(database, address).await?;
+        let queue = Self::with_database(create_file(path).await?, address).await?;
         WorkQueue::create(&queue).await?;
         Ok(queue)
     }

@@ -53,31 +53,12 @@ const FORMS: &str = "`memory:NAME`, `sqlite:PATH?queue=NAME`, `azure://ACCOUNT/Q
 ///
 /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the file of a `sqlite:` queue is missing.
 pub async fn open(url: &str) -> Result<Arc<dyn WorkQueue>> {
-    open_or(url, false).await
-}
-
-/// Opens the queue of a URL like [`open`], and creates it if it is missing, with its file. Returns
-/// whether the queue was created.
-///
-/// # Errors
-/// As [`open`], and the errors of [`WorkQueue::create`].
-pub async fn create(url: &str) -> Result<(Arc<dyn WorkQueue>, bool)> {
-    let queue = open_or(url, true).await?;
-    let created = queue.create().await?;
-    Ok((queue, created))
-}
-
-async fn open_or(url: &str, create: bool) -> Result<Arc<dyn WorkQueue>> {
     let parsed = parse(url)?;
     match parsed.backend {
         Backend::Memory => Ok(Arc::new(memory_queue(parsed.address))),
         #[cfg(feature = "sqlite")]
         Backend::Sqlite(path) => {
-            let address = parsed.address.clone();
-            let queue = match create {
-                true => super::SqliteQueue::create(&path, address).await?,
-                false => super::SqliteQueue::open(&path, address).await?,
-            };
+            let queue = super::SqliteQueue::open(&path, parsed.address.clone()).await?;
             warn_of_a_second_file(&parsed.address, &path);
             Ok(Arc::new(queue))
         }
@@ -96,6 +77,22 @@ async fn open_or(url: &str, create: bool) -> Result<Arc<dyn WorkQueue>> {
             )))
         }
     }
+}
+
+/// Opens the queue of a URL like [`open`], and creates it if it is missing, with its file. Returns
+/// whether the queue was created.
+///
+/// # Errors
+/// As [`open`], and the errors of [`WorkQueue::create`].
+pub async fn create(url: &str) -> Result<(Arc<dyn WorkQueue>, bool)> {
+    #[cfg(feature = "sqlite")]
+    let _file = match parse(url)?.backend {
+        Backend::Sqlite(path) => Some(super::sqlite::create_file(path).await?),
+        _ => None,
+    };
+    let queue = open(url).await?;
+    let created = queue.create().await?;
+    Ok((queue, created))
 }
 
 /// Returns the address for notifications of a URL's queue, without opening the queue.

@@ -403,3 +403,33 @@ async fn an_address_and_a_time_to_live_are_printed_as_json() {
         assert_eq!(row["time_to_live"].is_string(), is_marked, "{row}");
     }
 }
+
+#[tokio::test]
+async fn a_signal_ends_the_command_of_a_subscriber_with_its_children() {
+    let relay = Binary::serve().await;
+    let home = tempfile::tempdir().expect("a directory");
+    let script = "sleep 600 & echo $! > child; wait";
+    let typed = ["subscribe", "acct/orders", "--", "sh", "-c", script];
+    let mut subscribe = relay.verb(&typed);
+    let mut subscribe = subscribe
+        .current_dir(home.path())
+        .spawn()
+        .expect("it starts");
+    let child = home.path().join("child");
+    until("the command runs", async || {
+        relay.run(&["notify", "acct/orders"]).await;
+        std::fs::read_to_string(&child).is_ok_and(|text| text.ends_with('\n'))
+    })
+    .await;
+    let child = std::fs::read_to_string(&child).expect("a number");
+    let id = subscribe.id().expect("it runs").to_string();
+    let signalled = std::process::Command::new("kill").arg(&id).status();
+    assert!(signalled.expect("kill").success());
+    let status = within("its end", subscribe.wait()).await.expect("a status");
+    assert_eq!(status.code(), Some(143));
+    let stat = format!("/proc/{}/stat", child.trim());
+    until("the child has ended", async || {
+        std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "))
+    })
+    .await;
+}

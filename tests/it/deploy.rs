@@ -86,3 +86,29 @@ fn the_manifests_run_the_versions_that_are_tested() {
         assert!(read(file).contains(&image), "{file}: {image}");
     }
 }
+
+#[tokio::test]
+async fn the_units_of_systemd_run_verbs_with_options_that_exist() {
+    let home = tempfile::tempdir().expect("a directory");
+    for unit in ["reveille.service", "reveille-listen@.service"] {
+        let unit = read(&format!("deploy/systemd/{unit}"));
+        let start = unit
+            .lines()
+            .find_map(|line| line.strip_prefix("ExecStart="));
+        let start = start
+            .expect("a start")
+            .split(" -- ")
+            .next()
+            .unwrap_or_default();
+        let mut typed = start.split_whitespace();
+        assert_eq!(typed.next(), Some("/usr/local/bin/reveille"));
+        let verb = typed.next().expect("a verb");
+        let help = reveille(&home, &[verb, "--help"]).output().await;
+        let help = help.expect("it starts");
+        assert!(help.status.success());
+        let help = String::from_utf8_lossy(&help.stdout).into_owned();
+        for option in typed.filter(|typed| typed.starts_with("--")) {
+            assert!(help.contains(&format!("{option} ")), "{verb} {option}");
+        }
+    }
+}

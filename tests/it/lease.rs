@@ -469,3 +469,14 @@ async fn the_command_of_a_killed_lease_run_is_ended_with_its_children() {
     })
     .await;
 }
+
+/// Some first processes of containers adopt orphans and never ask for their exit codes: this process is
+/// one of them here.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_zombie_of_the_commands_group_keeps_no_lease() {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).expect("set");
+    let place = Place::new();
+    let output = place.run(&[], "sleep 0.2 & exit 3").ends().await;
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+}

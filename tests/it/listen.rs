@@ -1,6 +1,7 @@
 //! `listen`: the real binary with real commands, queues and relays.
 
 mod ends;
+mod exit_codes;
 #[cfg(target_os = "linux")]
 mod guard;
 mod messages;
@@ -19,7 +20,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
-    process::Child,
+    process::{Child, Command},
 };
 
 use crate::{
@@ -75,10 +76,25 @@ impl Place {
 
     /// Starts a listener whose command is this script, run in the directory.
     fn listen(&self, options: &[&str], script: &str) -> Listening {
+        self.listen_with(options, &["sh", "-c", script], Stdio::inherit())
+    }
+
+    fn listen_with(&self, options: &[&str], command: &[&str], stdout: Stdio) -> Listening {
+        let mut command = self.command(options, command);
+        command.stdout(stdout);
+        Listening::start(command)
+    }
+
+    fn command(&self, options: &[&str], command: &[&str]) -> Command {
         let verb = ["listen", &self.url, "-o", "json"];
-        let command = ["--", "sh", "-c", script];
-        let mut command = reveille(&self.home, &[&verb, options, &command].concat());
+        let mut command = reveille(&self.home, &[&verb, options, &["--"], command].concat());
         command.current_dir(self.home.path()).stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Listening {
+    fn start(mut command: Command) -> Self {
         let mut child = command.spawn().expect("it starts");
         let events = Arc::<Mutex<Vec<Value>>>::default();
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
@@ -89,15 +105,13 @@ impl Place {
                 collected.lock().expect("no panic").push(event);
             }
         });
-        Listening {
+        Self {
             child,
             events,
             reader,
         }
     }
-}
 
-impl Listening {
     fn has_told(&self, key: &str, value: &str) -> bool {
         let events = self.events.lock().expect("no panic");
         events.iter().any(|event| event[key] == value)

@@ -16,11 +16,11 @@ use tokio::time::Instant;
 
 use super::Named;
 use crate::{
+    child::{self, Process, ProcessGroups},
     exit::{Exit, Failed},
     output,
-    process::{self, Process, ProcessGroups},
     settings::Settings,
-    signals::{Interrupts, Signal},
+    signals::Interrupts,
     target::WARN_AFTER,
 };
 
@@ -81,7 +81,7 @@ impl Args {
         settings: &Settings,
         interrupts: &mut Interrupts,
     ) -> anyhow::Result<Exit> {
-        process::check_exists(&self.command)?;
+        child::check_exists(&self.command)?;
         let mut config = LeaseConfig {
             duration: self.duration,
             holder: self.holder.clone().unwrap_or_else(this_process),
@@ -162,12 +162,13 @@ impl Args {
         interrupts: &mut Interrupts,
     ) -> io::Result<Ended> {
         let grace = self.grace();
-        let (mut terminated, mut lost, mut interrupted) = (false, false, false);
+        let (mut terminated, mut lost) = (false, false);
+        let (mut interrupted, mut killed) = (false, false);
         let kill = tokio::time::sleep(Duration::MAX);
         tokio::pin!(kill);
         loop {
             let ending = async {
-                match terminated || lost {
+                match terminated || lost || killed {
                     true => process.wait_and_kill_group().await,
                     false => process.wait_for_group().await,
                 }
@@ -193,7 +194,8 @@ impl Args {
                     process.signal(Number::KILL);
                 }
                 signal = interrupts.next() => {
-                    process.signal(if interrupted { Number::KILL } else { number(signal) });
+                    killed = interrupted;
+                    process.signal(if killed { Number::KILL } else { child::number(signal) });
                     interrupted = true;
                 }
             }
@@ -256,11 +258,4 @@ fn this_process() -> String {
     let host = system.nodename().to_string_lossy();
     let plain = host.chars().filter(char::is_ascii_graphic).take(64);
     format!("{}-{}", plain.collect::<String>(), std::process::id())
-}
-
-fn number(signal: Signal) -> Number {
-    match signal {
-        Signal::Interrupt => Number::INT,
-        Signal::Terminate => Number::TERM,
-    }
 }

@@ -12,12 +12,9 @@ use tokio::{io::AsyncWriteExt as _, process::ChildStdin};
 
 use super::input::Input;
 use crate::{
+    child::{self, KILL_AFTER, Process, ProcessGroups},
     exit::Failed,
-    process::{self, Process, ProcessGroups},
 };
-
-/// Time from SIGTERM to SIGKILL.
-pub(super) const KILL_AFTER: Duration = Duration::from_secs(5);
 
 /// The command, and its running processes.
 #[derive(Debug)]
@@ -37,7 +34,7 @@ pub(super) struct RunOutcome {
 impl Program {
     /// Checks that the command exists, before the first get.
     pub(super) fn find(command: &[OsString]) -> Result<Self, Failed> {
-        process::check_exists(command)?;
+        child::check_exists(command)?;
         Ok(Self {
             command: command.to_vec(),
             running: ProcessGroups::default(),
@@ -57,12 +54,12 @@ impl Program {
     /// The command could not be started.
     pub(super) async fn run(
         &self,
-        input: Input,
+        input: &Input,
         lost: impl Future<Output = ()>,
     ) -> io::Result<RunOutcome> {
-        let (environment, stdin) = (input.environment, Stdio::piped());
+        let (environment, stdin) = (input.environment.clone(), Stdio::piped());
         let mut process = Process::start(&self.command, environment, stdin, &self.running)?;
-        let feed = feed(process.stdin(), input.body);
+        let feed = feed(process.stdin(), &input.body);
         supervise(&mut process, feed, lost).await
     }
 
@@ -104,9 +101,9 @@ async fn supervise(
 }
 
 /// Writes the input, then closes it. A command need not read it.
-async fn feed(stdin: Option<ChildStdin>, body: Vec<u8>) {
+async fn feed(stdin: Option<ChildStdin>, body: &[u8]) {
     if let Some(mut stdin) = stdin {
-        let _ = stdin.write_all(&body).await;
+        let _ = stdin.write_all(body).await;
     }
 }
 
@@ -136,7 +133,7 @@ mod tests {
     #[tokio::test]
     async fn a_run_has_its_message_and_its_environment() {
         let program = program("test \"$MESSAGE_ID $(cat)\" = '7 hello'");
-        let ran = program.run(input("hello"), pending()).await.expect("run");
+        let ran = program.run(&input("hello"), pending()).await.expect("run");
         assert!(ran.status.success() && !ran.terminated);
         assert_eq!(program.running(), 0);
     }
@@ -144,7 +141,7 @@ mod tests {
     #[tokio::test]
     async fn a_command_that_does_not_read_its_input_is_no_failure() {
         let body = "x".repeat(1 << 20);
-        let ran = program("exit 3").run(input(&body), pending()).await;
+        let ran = program("exit 3").run(&input(&body), pending()).await;
         assert_eq!(ran.expect("run").status.code(), Some(3));
     }
 
@@ -157,7 +154,7 @@ mod tests {
             mark.display()
         );
         let up = mark.with_extension("up");
-        let ran = program(&script).run(input(""), exists(&up)).await;
+        let ran = program(&script).run(&input(""), exists(&up)).await;
         let ran = ran.expect("run");
         assert!(ran.terminated);
         assert_eq!(ran.status.signal(), Some(15));
@@ -172,7 +169,7 @@ mod tests {
             "trap '' TERM; touch {}; while :; do sleep 0.05; done",
             up.display()
         );
-        let ran = program(&script).run(input(""), exists(&up)).await;
+        let ran = program(&script).run(&input(""), exists(&up)).await;
         let ran = ran.expect("run");
         assert_eq!((ran.terminated, ran.status.signal()), (true, Some(9)));
     }
@@ -187,8 +184,9 @@ mod tests {
             mark.display()
         );
         let program = program(&script);
+        let input = input("");
         tokio::select! {
-            _ = program.run(input(""), pending()) => panic!("it sleeps"),
+            _ = program.run(&input, pending()) => panic!("it sleeps"),
             () = exists(&up) => {}
         }
         assert_eq!(program.running(), 0);

@@ -7,7 +7,8 @@ use reveille::{
     queue,
 };
 
-use super::{Args, command};
+use super::Args;
+use crate::child::KILL_AFTER;
 
 /// Where messages go after too many failed attempts.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ impl Args {
             max_handling_time: self.max_handling_time,
             max_dequeue_count: self.max_dequeue_count,
             grace: self.grace,
-            wind_down: command::KILL_AFTER + Duration::from_secs(2),
+            wind_down: KILL_AFTER + Duration::from_secs(2),
             ..default
         };
         if let Some(file) = &self.policy {

@@ -8,7 +8,7 @@ use std::{
 use reveille::{
     Error, QueueAddress,
     duration::Span,
-    listener::{Action, HandlerError, Hooks, ListenerError, ListenerMode, ListenerStats},
+    listener::{Action, Delivery, HandlerError, Hooks, ListenerError, ListenerMode, ListenerStats},
     queue::Message,
     scaling::Idle,
 };
@@ -147,6 +147,18 @@ impl EventLog {
                 dequeue_count: message.dequeue_count,
             });
         }
+    }
+
+    /// Writes that no program could be run for these messages.
+    pub(super) fn log_not_run(&self, batch: &[Delivery], why: &str, pause: Duration) {
+        let first = batch
+            .first()
+            .map(|delivery| delivery.message.id.to_string());
+        self.write(&Event::Error {
+            action: "run",
+            message_id: first,
+            error: format!("{why}; no attempt is counted, next try in {}", Span(pause)),
+        });
     }
 
     pub(super) fn has_logged_mode(&self) -> bool {

@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 pub(super) enum StopReason {
     /// --count was reached.
     Counted,
+    /// Nobody reads the output any more.
+    Unread,
     /// The system cannot run the command at all.
     Unable(String),
 }

@@ -1,7 +1,9 @@
-//! Handles messages by running the command, and ends `listen` after --count messages.
+//! Handles messages by running the command, judges its end, and ends `listen` after --count messages.
 
 use std::{
     io,
+    os::unix::process::ExitStatusExt as _,
+    process::ExitStatus,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -10,7 +12,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use reveille::listener::{Delivery, HandlerResult, Postponed};
+use reveille::listener::{Delivery, HandlerError, HandlerResult, Postponed, Rejected};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
@@ -19,17 +21,35 @@ use super::{
     input::Input,
     stop::{StopHandle, StopReason},
 };
+use crate::output;
 
 /// The listener's handler.
 #[derive(Debug)]
 pub(super) struct Worker {
     program: Program,
     quota: Option<Quota>,
+    /// The delay of a message that its command puts back.
+    postpone: Duration,
     stop_handle: StopHandle,
     /// At least one command was ended early because the listener ends.
     cut_off: AtomicBool,
     events: Arc<EventLog>,
 }
+
+/// The exit code of a command that cannot use the message's data (EX_DATAERR in sysexits.h).
+const REJECTED: i32 = 65;
+/// The exit code of a command that cannot handle the message now (EX_TEMPFAIL in sysexits.h).
+const POSTPONED: i32 = 75;
+/// The exit codes of a shell that cannot run a program, and that finds none.
+const NOT_RUN: i32 = 126;
+const NOT_FOUND: i32 = 127;
+
+/// The pauses after a command that could not be run, in seconds: about a minute in all.
+const PAUSES: [u64; 6] = [1, 2, 4, 8, 16, 32];
+/// The delay of the message after that.
+const LAST_PAUSE: Duration = Duration::from_secs(60);
+/// The longest time between the ends of two processes that are ended together.
+const SAME_TIME: Duration = Duration::from_secs(1);
 
 /// The number of messages that --count still allows.
 #[derive(Debug)]
@@ -43,12 +63,14 @@ impl Worker {
     pub(super) fn new(
         program: Program,
         count: Option<u64>,
+        postpone: Duration,
         stop_handle: StopHandle,
         events: Arc<EventLog>,
     ) -> Self {
         Self {
             program,
             quota: count.map(Quota::new),
+            postpone,
             stop_handle,
             cut_off: AtomicBool::new(false),
             events,
@@ -108,9 +130,30 @@ impl Worker {
         for delivery in batch {
             self.events.log_redelivery(&delivery.message);
         }
-        match self.program.run(input, &mut lost).await {
-            Ok(ran) => self.check(&ran)?,
-            Err(error) => return self.on_start_error(&error),
+        let mut pauses = PAUSES.iter();
+        loop {
+            let why = match self.program.run(&input, &mut lost).await {
+                Ok(ran) => match self.judge(&ran).await {
+                    End::Handled(result) => break result?,
+                    End::NotRun(why) => why,
+                },
+                Err(error) if is_permanent(&error) => {
+                    let text = format!("the command cannot be run: {error}");
+                    self.stop_handle.end(StopReason::Unable(text));
+                    return postponed();
+                }
+                Err(error) => format!("the command cannot be run: {error}"),
+            };
+            // The place of the message stays taken, so that no other one is got for the same failure.
+            let Some(pause) = pauses.next().copied().map(Duration::from_secs) else {
+                return Err(Postponed::by(LAST_PAUSE).into());
+            };
+            self.events.log_not_run(batch, &why, pause);
+            tokio::select! {
+                () = self.stop_handle.stopped.cancelled() => return postponed(),
+                () = &mut lost => return postponed(),
+                () = tokio::time::sleep(pause) => {}
+            }
         }
         if let (Some(quota), Some(permit)) = (&self.quota, permit)
             && quota.commit(permit)
@@ -120,34 +163,65 @@ impl Worker {
         Ok(())
     }
 
-    fn check(&self, ran: &RunOutcome) -> HandlerResult {
+    async fn judge(&self, ran: &RunOutcome) -> End {
+        let failed = |what: &str| HandlerError::from(format!("the command {what}: {}", ran.status));
         if ran.status.success() {
-            return Ok(());
+            return End::Handled(Ok(()));
         }
         if ran.terminated {
             // If the listener is not ending, the message was lost to another listener.
             if self.stop_handle.stopped.is_cancelled() {
                 self.cut_off.store(true, Ordering::Relaxed);
             }
-            return Err(format!("the command was ended: {}", ran.status).into());
+            return End::Handled(Err(failed("was ended")));
         }
-        Err(format!("the command failed: {}", ran.status).into())
+        let result = match ran.status.code() {
+            Some(REJECTED) => Err(Rejected::because(failed("rejected it")).into()),
+            Some(POSTPONED) => Err(Postponed::by(self.postpone).into()),
+            Some(NOT_RUN | NOT_FOUND) => {
+                return End::NotRun(failed("could not run a program").to_string());
+            }
+            _ if died_of_sigterm(ran.status) && self.ends_now().await => {
+                self.cut_off.store(true, Ordering::Relaxed);
+                postponed()
+            }
+            // A command that writes dies of SIGPIPE, or fails.
+            _ if output::has_lost_its_reader() => {
+                self.stop_handle.end(StopReason::Unread);
+                postponed()
+            }
+            _ => Err(failed("failed")),
+        };
+        End::Handled(result)
     }
 
-    /// Handles a command that could not be started. An error that holds for every message ends the
-    /// verb and is no failed attempt. Other errors, such as a lack of memory, are retried later.
-    fn on_start_error(&self, error: &io::Error) -> HandlerResult {
-        let is_permanent = matches!(
-            error.kind(),
-            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
-        );
-        let text = format!("the command cannot be run: {error}");
-        if is_permanent || error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) {
-            self.stop_handle.end(StopReason::Unable(text));
-            return postponed();
-        }
-        Err(text.into())
+    /// Returns whether the listener was asked to end, or is within a moment: a service manager sends
+    /// SIGTERM to all processes of a service in turn.
+    async fn ends_now(&self) -> bool {
+        let stopped = self.stop_handle.stopped.cancelled();
+        tokio::time::timeout(SAME_TIME, stopped).await.is_ok()
     }
+}
+
+/// What the end of a run means.
+enum End {
+    Handled(HandlerResult),
+    /// Nothing was tried: no program could be run.
+    NotRun(String),
+}
+
+/// Returns whether a command cannot be run for any message, however often it is tried.
+fn is_permanent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+    ) || error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error())
+}
+
+/// Also a shell whose command died of it.
+fn died_of_sigterm(status: ExitStatus) -> bool {
+    const TERM: i32 = rustix::process::Signal::TERM.as_raw();
+    status.signal() == Some(TERM) || status.code() == Some(128 + TERM)
 }
 
 impl Quota {

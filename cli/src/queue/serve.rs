@@ -105,10 +105,7 @@ impl Serve {
         let resolved = self.resolve(settings)?;
         let _flushed = log::start_lossy(LOG, resolved.log)?;
         let reloads = resolved.node.access.is_some();
-        let mut interrupts = match reloads {
-            true => signals::Interrupts::listen_but_hangup()?,
-            false => signals::Interrupts::listen()?,
-        };
+        let mut interrupts = signals::Interrupts::of_service()?;
         let mut hangups = signals::Hangups::listen(reloads)?;
         signals::raise_open_files();
         let mut config = resolved.node;

@@ -8,9 +8,12 @@ use std::{
 };
 
 use reveille::WorkDetected;
-use tokio::process::{Child, Command};
 
-use crate::{exit::Failed, signals::Signal};
+use crate::{
+    child::{self, KILL_AFTER, Process, ProcessGroups},
+    exit::Failed,
+    signals::Signal,
+};
 
 /// The program to run on a wake-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,12 +25,12 @@ pub(super) enum Program {
 }
 
 /// Runs a command on wake-ups.
-#[derive(Debug)]
 pub(super) struct Runner {
     program: Program,
     /// At most one wake-up of each queue, in order of arrival.
     waiting: VecDeque<WorkDetected>,
-    running: Option<(WorkDetected, Child)>,
+    running: Option<(WorkDetected, Process)>,
+    groups: ProcessGroups,
 }
 
 /// A command that has ended.
@@ -43,7 +46,15 @@ impl Runner {
             program,
             waiting: VecDeque::new(),
             running: None,
+            groups: ProcessGroups::default(),
         }
+    }
+
+    /// Lets a guard end the command if SIGKILL ends this process.
+    #[must_use]
+    pub(super) fn guarded(self) -> Self {
+        let groups = ProcessGroups::guarded(KILL_AFTER);
+        Self { groups, ..self }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -72,30 +83,28 @@ impl Runner {
         let Some(work) = self.waiting.pop_front() else {
             return Ok(None);
         };
-        let mut command = self.program.command();
-        let child = command
-            .envs(environment(&work))
-            .stdin(Stdio::null())
-            .spawn()
-            .map_err(|error| {
-                let program = command.as_std().get_program().to_string_lossy();
-                Failed(format!("`{program}` cannot be run: {error}"))
-            })?;
-        self.running = Some((work, child));
+        let command = self.program.command();
+        let process = Process::start(&command, environment(&work), Stdio::null(), &self.groups);
+        let process = process.map_err(|error| {
+            let program = command.first().map(|name| name.to_string_lossy());
+            let program = program.unwrap_or_default();
+            Failed(format!("`{program}` cannot be run: {error}"))
+        })?;
+        self.running = Some((work, process));
         Ok(self.running())
     }
 
     pub(super) fn forward(&self, signal: Signal) {
-        if let Some((_, child)) = &self.running {
-            signal.forward(child);
+        if let Some((_, process)) = &self.running {
+            process.signal(child::number(signal));
         }
     }
 
     async fn finished(&mut self) -> Finished {
-        let Some((_, child)) = &mut self.running else {
+        let Some((_, process)) = &mut self.running else {
             return std::future::pending().await;
         };
-        let status = child.wait().await;
+        let status = process.wait().await;
         match (status, self.running.take()) {
             (Ok(status), Some((work, _))) => Finished { work, status },
             // Waiting for a child process fails only if other code has reaped it.
@@ -105,20 +114,10 @@ impl Runner {
 }
 
 impl Program {
-    fn command(&self) -> Command {
+    fn command(&self) -> Vec<OsString> {
         match self {
-            Self::Shell(script) => {
-                let mut command = Command::new("sh");
-                command.arg("-c").arg(script);
-                command
-            }
-            Self::Direct(arguments) => {
-                let mut arguments = arguments.iter();
-                let name = arguments.next().cloned();
-                let mut command = Command::new(name.unwrap_or_default());
-                command.args(arguments);
-                command
-            }
+            Self::Shell(script) => vec!["sh".into(), "-c".into(), script.into()],
+            Self::Direct(command) => command.clone(),
         }
     }
 }

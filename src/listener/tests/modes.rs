@@ -229,6 +229,8 @@ async fn the_messages_of_a_dead_listener_are_handled_when_they_are_visible_again
 async fn a_queue_that_is_not_there_is_a_clear_error() {
     let dir = tempfile::tempdir().expect("a directory");
     let url = format!("sqlite:{}?queue=jobs", dir.path().join("q.db").display());
+    let other = url.replace("jobs", "mails");
+    crate::queue::create(&other).await.expect("a file");
     let queue: Arc<dyn WorkQueue> = crate::queue::open(&url).await.expect("opened");
     let started = Listener::builder(queue).start(Seen::default().handler());
     let error = started.await.expect_err("no such queue");

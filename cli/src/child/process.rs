@@ -18,20 +18,18 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, ChildStdin, Command};
 
-use super::{
-    exit::Failed,
-    guard::{self, Guard},
-};
+use super::guard::{self, Guard};
+use crate::exit::Failed;
 
 /// A running command. Killed with its group if it is dropped before its end.
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     group: Option<ProcessGroup>,
 }
 
 /// The running process groups.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ProcessGroups(Arc<Mutex<GroupTable>>);
+pub(crate) struct ProcessGroups(Arc<Mutex<GroupTable>>);
 
 #[derive(Debug, Default)]
 struct GroupTable {
@@ -54,7 +52,7 @@ struct ProcessGroup {
 }
 
 /// Checks that the command exists, before the verb does anything for it.
-pub(super) fn check_exists(command: &[OsString]) -> Result<(), Failed> {
+pub(crate) fn check_exists(command: &[OsString]) -> Result<(), Failed> {
     let name = command.first().map(OsString::as_os_str).unwrap_or_default();
     if exists(name) {
         return Ok(());
@@ -71,7 +69,7 @@ impl Process {
     ///
     /// # Errors
     /// The command could not be started.
-    pub(super) fn start(
+    pub(crate) fn start(
         command: &[OsString],
         environment: impl IntoIterator<Item = (&'static str, String)>,
         stdin: Stdio,
@@ -103,19 +101,19 @@ impl Process {
     }
 
     /// Takes the standard input, if that is a pipe.
-    pub(super) fn stdin(&mut self) -> Option<ChildStdin> {
+    pub(crate) fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
     /// Sends a signal to the group, unless it has ended.
-    pub(super) fn signal(&self, number: Signal) {
+    pub(crate) fn signal(&self, number: Signal) {
         if let Some(group) = &self.group {
             signal(group.id, number);
         }
     }
 
     /// Waits for the command's end. Safe to cancel.
-    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
+    pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await;
         if let Some(group) = self.group.take() {
             group.set_ended();
@@ -125,7 +123,7 @@ impl Process {
 
     /// Waits for the end of the command and of every process in its group: these act in the
     /// command's name. Safe to cancel.
-    pub(super) async fn wait_for_group(&mut self) -> io::Result<ExitStatus> {
+    pub(crate) async fn wait_for_group(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await?;
         while self.group.as_ref().is_some_and(ProcessGroup::is_alive) {
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -137,7 +135,7 @@ impl Process {
     }
 
     /// Waits for the command's end, then kills the rest of its group. Safe to cancel.
-    pub(super) async fn wait_and_kill_group(&mut self) -> io::Result<ExitStatus> {
+    pub(crate) async fn wait_and_kill_group(&mut self) -> io::Result<ExitStatus> {
         let id = self.group.as_ref().map(|group| group.id);
         let status = self.wait().await;
         if let Some(id) = id {
@@ -152,7 +150,7 @@ impl Process {
 impl ProcessGroups {
     /// Makes groups with a guard. If SIGKILL ends this process, the guard sends the groups SIGTERM,
     /// and after the grace SIGKILL.
-    pub(super) fn guarded(grace: Duration) -> Self {
+    pub(crate) fn guarded(grace: Duration) -> Self {
         let groups = Self::default();
         let mut table = groups.lock();
         table.grace = Some(grace);
@@ -162,12 +160,12 @@ impl ProcessGroups {
     }
 
     /// Returns the number of running groups.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.lock().groups.len()
     }
 
     /// Kills all running groups; returns their number.
-    pub(super) fn kill(&self) -> usize {
+    pub(crate) fn kill(&self) -> usize {
         let table = self.lock();
         for id in &table.groups {
             signal(*id, Signal::KILL);
@@ -267,7 +265,7 @@ impl ProcessGroup {
     }
 
     fn is_alive(&self) -> bool {
-        rustix::process::test_kill_process_group(self.id).is_ok()
+        super::is_alive(self.id)
     }
 
     /// Records that the group has ended. The system may reuse its number, so it must get no signal.

@@ -22,17 +22,18 @@ use std::{
 };
 
 use reveille::duration;
-use rustix::process::{Pid, Signal, getpgid, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Signal, getpgid, kill_process_group};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::Instant,
 };
 
-use super::exit::Exit;
+use super::is_alive;
+use crate::exit::Exit;
 
 /// End the process groups that standard input names when it ends
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// SIGKILL follows SIGTERM after this
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     grace: Duration,
@@ -40,7 +41,7 @@ pub(super) struct Args {
 
 /// The parent's handle of a running guard.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(crate) struct Guard {
     process: Child,
     pipe: ChildStdin,
 }
@@ -55,9 +56,9 @@ struct Guarded {
 }
 
 /// The variable in the environment of a command that holds its mark.
-pub(super) const MARK: &str = "REVEILLE_RUN";
+pub(crate) const MARK: &str = "REVEILLE_RUN";
 /// The name of the hidden verb.
-pub(super) const VERB: &str = "guard";
+pub(crate) const VERB: &str = "guard";
 /// Pause between two reads, so that the guard wakes once for lines of many commands. The pipe has
 /// room for thousands of lines in this time.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -69,7 +70,7 @@ impl Guard {
     ///
     /// # Errors
     /// The process could not be started.
-    pub(super) fn start(grace: Duration) -> io::Result<Self> {
+    pub(crate) fn start(grace: Duration) -> io::Result<Self> {
         let mut process = Command::new(this_program()?)
             .arg0("reveille")
             .args([VERB, "--grace", &format!("{}ms", grace.as_millis())])
@@ -93,7 +94,7 @@ impl Guard {
     ///
     /// # Errors
     /// The guard has ended or no longer reads. The caller calls [`Guard::abandon`].
-    pub(super) fn add_mark(&mut self, mark: &str) -> io::Result<()> {
+    pub(crate) fn add_mark(&mut self, mark: &str) -> io::Result<()> {
         self.write(format_args!("?{mark}\n"))
     }
 
@@ -101,7 +102,7 @@ impl Guard {
     ///
     /// # Errors
     /// As for [`Guard::add_mark`].
-    pub(super) fn remove_mark(&mut self, mark: &str) -> io::Result<()> {
+    pub(crate) fn remove_mark(&mut self, mark: &str) -> io::Result<()> {
         self.write(format_args!("!{mark}\n"))
     }
 
@@ -109,7 +110,7 @@ impl Guard {
     ///
     /// # Errors
     /// As for [`Guard::add_mark`].
-    pub(super) fn add_group(&mut self, group: Pid) -> io::Result<()> {
+    pub(crate) fn add_group(&mut self, group: Pid) -> io::Result<()> {
         self.write(format_args!("+{}\n", group.as_raw_nonzero()))
     }
 
@@ -117,12 +118,12 @@ impl Guard {
     ///
     /// # Errors
     /// As for [`Guard::add_mark`].
-    pub(super) fn remove_group(&mut self, group: Pid) -> io::Result<()> {
+    pub(crate) fn remove_group(&mut self, group: Pid) -> io::Result<()> {
         self.write(format_args!("-{}\n", group.as_raw_nonzero()))
     }
 
     /// Kills the guard, and no command. Closing the pipe alone would end the commands.
-    pub(super) fn abandon(mut self) {
+    pub(crate) fn abandon(mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -140,7 +141,7 @@ impl Guard {
 
 impl Args {
     /// Reads groups until the parent is gone, then ends them.
-    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+    pub(crate) async fn run(self) -> anyhow::Result<Exit> {
         // A service manager signals all processes of a service. The guard must outlive the
         // commands.
         let mut ignored = Vec::new();
@@ -216,7 +217,7 @@ async fn end(left: Guarded, grace: Duration) {
             let _ = kill_process_group(group, Signal::TERM);
             groups.insert(group);
         }
-        groups.retain(|group| test_kill_process_group(*group).is_ok());
+        groups.retain(|group| is_alive(*group));
         if groups.is_empty() && starting.is_empty() {
             return;
         }
@@ -264,7 +265,7 @@ fn mark_in(environment: &[u8]) -> Option<String> {
 }
 
 /// Returns the path of this program. On Linux it stays valid after the file was replaced.
-fn this_program() -> io::Result<std::path::PathBuf> {
+pub(super) fn this_program() -> io::Result<std::path::PathBuf> {
     match cfg!(target_os = "linux") {
         true => Ok("/proc/self/exe".into()),
         false => std::env::current_exe(),
