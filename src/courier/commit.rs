@@ -10,7 +10,7 @@ use rusqlite::{Transaction, params};
 use super::{
     handover::outgoing::{self, NewOutgoing},
     staging::{NewSend, SentTo, insert_message, local_queue, time_is_over},
-    taken::{self, Received, Taken},
+    taken::{self, Owner, Received, Taken},
 };
 use crate::{
     backend::sqlite::refuse,
@@ -45,8 +45,6 @@ pub(super) struct Outcome {
     pub(super) outgoing_ends_at: Micros,
 }
 
-const RESTORE: &str = "UPDATE messages SET visible_at = ?3, receipt = receipt + 1
-     WHERE id = ?1 AND receipt = ?2";
 /// For all messages of a list of `taken`.
 const INSERT_RECEIVED: &str = "INSERT INTO received (uid, queue, size, arrived_at, received_at)
      SELECT m.uid, q.name, length(m.body), m.inserted_at, ?2
@@ -196,20 +194,8 @@ fn forget_taken(
 }
 
 /// Puts received messages back at their former places and removes staged ones.
-pub(super) fn roll_back(
-    transaction: &Transaction<'_>,
-    tx: &[u8; 16],
-    received: &Received,
-) -> rusqlite::Result<()> {
-    forget_taken(transaction, tx, &received.steps)?;
-    let mut restore = transaction.prepare_cached(RESTORE)?;
-    for taken in &received.messages {
-        let restored = restore.execute(params![taken.row, taken.receipt, taken.visible_at])?;
-        if restored > 0 {
-            // Listeners of the queue may wait for a wake-up.
-            note_unnotified(transaction, taken.queue, 0, 1, taken.size)?;
-        }
-    }
+pub(super) fn roll_back(transaction: &Transaction<'_>, tx: &[u8; 16]) -> rusqlite::Result<()> {
+    taken::give_back(transaction, Owner::Transaction(tx))?;
     forget_staged(transaction, tx)
 }
 

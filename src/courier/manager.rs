@@ -19,6 +19,7 @@ use super::{
     host_lock::HostLock,
     message::Destination,
     notify_state::NotifyState,
+    notifying::Refusals,
     process_lock::ProcessLock,
 };
 use crate::{
@@ -78,6 +79,7 @@ pub(super) struct Shared {
     template: SqliteQueue,
     pub(super) notifier: OnceLock<Arc<dyn Notifier>>,
     pub(super) notifying: Arc<NotifyState>,
+    pub(super) refusals: Mutex<Refusals>,
     /// Set until the relay was told of messages to other machines.
     pub(super) outgoing_unnotified: AtomicBool,
     /// Set if a transaction of the caller has sent to another machine.
@@ -137,6 +139,7 @@ impl QueueManager {
             file_id,
             notifier: OnceLock::new(),
             notifying: Arc::default(),
+            refusals: Mutex::default(),
             outgoing_unnotified: AtomicBool::new(false),
             sent_in: AtomicBool::new(false),
             outgoing: watch::Sender::new(0),

@@ -4,13 +4,18 @@
 //! deletes the row, if no other commit has changed it since. Rows that a crash or an unreachable
 //! relay leaves behind are notified by [`QueueManager::notify_pending`]. A message may be notified
 //! twice, and never not at all.
+//!
+//! A relay forgets its timers when it ends. So the row of a delayed message stays until the message is
+//! visible, and the relay is notified then once more. A queue that the relay refuses delays no other.
 
 use std::{
+    collections::HashMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use rusqlite::{Connection, Transaction};
+use tokio::time::Instant;
 
 use super::{
     config::OUTGOING_QUEUE,
@@ -18,7 +23,8 @@ use super::{
     notify_state::NotifyState,
 };
 use crate::{
-    error::Result,
+    base::sync::lock,
+    error::{Error, ErrorKind, Result},
     queue::{
         QueueLimits,
         sqlite::{
@@ -43,8 +49,21 @@ struct Unnotified {
     delay: Duration,
 }
 
-/// The rows of one pass. More are left to the next one.
+/// The queues that the relay has refused, by their rows.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(HashMap<i64, Refusal>);
+
+#[derive(Debug)]
+struct Refusal {
+    until: Instant,
+    pause: Duration,
+}
+
+/// The rows of one request.
 const BATCH: usize = 256;
+/// The first and the longest pause after a refusal of a queue.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 impl QueueManager {
     /// Notifies the relay of all committed messages of which it was not told; returns the number of
@@ -52,7 +71,9 @@ impl QueueManager {
     /// notifier it does nothing.
     ///
     /// # Errors
-    /// Of the file or of the notifier; the notifications are tried again by the next call.
+    /// Of the file or of the notifier; the notifications are tried again by the next call. Where the
+    /// relay refuses a queue, the others are notified, the first refusal is returned, and that queue
+    /// is tried again after 1 s to 60 s.
     pub async fn notify_pending(&self) -> Result<usize> {
         self.shared.notify_pending().await
     }
@@ -86,35 +107,83 @@ impl Shared {
         let Some(notifier) = self.notifier.get() else {
             return Ok(0);
         };
-        let mut count = self.notify_outgoing(&**notifier).await?;
+        let (mut count, mut refused) = match self.notify_outgoing(&**notifier).await {
+            Ok(count) => (count, None),
+            Err(error) => (0, Some(error)),
+        };
+        let mut after = (i64::MIN, Micros::MIN);
         loop {
-            let rows = self
+            let read = self
                 .database
-                .run(|connection| unnotified(connection))
-                .await?;
-            let (found, is_last) = (rows.len(), rows.len() < BATCH);
-            if found == 0 {
-                return Ok(count);
+                .run(move |connection| unnotified(connection, after));
+            let mut rows = read.await?;
+            let is_last = rows.len() < BATCH;
+            if let Some(last) = rows.last() {
+                after = (last.queue, last.due);
             }
-            let notifications = rows.iter().map(|row| {
-                Ok(Notification {
-                    messages: row.messages.unsigned_abs(),
-                    payload_size: row.bytes.unsigned_abs(),
-                    delay: row.delay,
-                    ..Notification::new(self.address(&row.name)?)
-                })
-            });
-            let notifications = notifications.collect::<Result<Vec<_>>>()?;
-            notifier.notify(notifications).await?;
-            let done = self.database.write_unsynced(move |transaction| {
-                rows.iter().try_for_each(|row| forget(transaction, row))
-            });
-            done.await?;
-            count += found;
+            rows.retain(|row| !lock(&self.refusals).is_waiting(row.queue));
+            let whole = self.notify_rows(&**notifier, &rows).await;
+            let told = match whole {
+                Ok(()) => rows,
+                Err(error) if !is_of_a_queue(&error) => return Err(error),
+                // Some of them may have been counted already, and wake their queues twice.
+                Err(_) => {
+                    let (told, error) = self.notify_one_by_one(&**notifier, rows).await;
+                    refused = refused.or(error);
+                    told
+                }
+            };
+            count += told.len();
+            if !told.is_empty() {
+                let done = self.database.write_unsynced(move |transaction| {
+                    told.iter().try_for_each(|row| forget(transaction, row))
+                });
+                done.await?;
+            }
             if is_last {
-                return Ok(count);
+                return refused.map_or(Ok(count), Err);
             }
         }
+    }
+
+    async fn notify_rows(&self, notifier: &dyn Notifier, rows: &[Unnotified]) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let notifications = rows.iter().map(|row| {
+            Ok(Notification {
+                messages: row.messages.unsigned_abs(),
+                payload_size: row.bytes.unsigned_abs(),
+                delay: row.delay,
+                ..Notification::new(self.address(&row.name)?)
+            })
+        });
+        let notifications = notifications.collect::<Result<Vec<_>>>()?;
+        notifier.notify(notifications).await.map(drop)
+    }
+
+    /// Returns the rows that were accepted, and the first error.
+    async fn notify_one_by_one(
+        &self,
+        notifier: &dyn Notifier,
+        rows: Vec<Unnotified>,
+    ) -> (Vec<Unnotified>, Option<Error>) {
+        let (mut told, mut first) = (Vec::new(), None);
+        for row in rows {
+            match self.notify_rows(notifier, std::slice::from_ref(&row)).await {
+                Ok(()) => {
+                    lock(&self.refusals).accepted(row.queue);
+                    told.push(row);
+                }
+                Err(error) => {
+                    if is_of_a_queue(&error) {
+                        lock(&self.refusals).refused(row.queue);
+                    }
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        (told, first)
     }
 
     /// Wakes the host, if it is another process. The rows of `outgoing` are the durable record.
@@ -137,14 +206,48 @@ impl PutObserver for Shared {
     }
 }
 
-fn unnotified(connection: &Connection) -> rusqlite::Result<Vec<Unnotified>> {
+impl Refusals {
+    fn is_waiting(&self, queue: i64) -> bool {
+        let refusal = self.0.get(&queue);
+        refusal.is_some_and(|refusal| Instant::now() < refusal.until)
+    }
+
+    fn refused(&mut self, queue: i64) {
+        let pause = self
+            .0
+            .get(&queue)
+            .map_or(PAUSE, |refusal| (refusal.pause * 2).min(LONGEST_PAUSE));
+        let until = Instant::now() + pause;
+        self.0.insert(queue, Refusal { until, pause });
+    }
+
+    fn accepted(&mut self, queue: i64) {
+        self.0.remove(&queue);
+    }
+}
+
+/// Returns whether an error of the relay is about a queue, and not about all of them.
+fn is_of_a_queue(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Denied | ErrorKind::Exhausted | ErrorKind::Invalid
+    )
+}
+
+/// Reads the rows behind `after` of which the relay was not told, or that are due.
+fn unnotified(connection: &Connection, after: (i64, Micros)) -> rusqlite::Result<Vec<Unnotified>> {
     let now = clock::now(connection)?;
     let longest = QueueLimits::EMBEDDED.delay;
     let mut select = connection.prepare_cached(
         "SELECT u.queue, q.name, u.due, u.messages, u.bytes, u.revision
-         FROM unnotified u JOIN queues q ON q.id = u.queue LIMIT ?1",
+         FROM (SELECT * FROM unnotified WHERE told = 0 AND (queue, due) > (?1, ?2)
+               UNION ALL
+               SELECT * FROM unnotified
+               WHERE told = 1 AND due <= ?3 AND (queue, due) > (?1, ?2)) u
+         JOIN queues q ON q.id = u.queue ORDER BY u.queue, u.due LIMIT ?4",
     )?;
-    let rows = select.query_map([limit(BATCH)], |row| {
+    let values = [after.0, after.1, now, limit(BATCH)];
+    let rows = select.query_map(values, |row| {
         let due: Micros = row.get(2)?;
         let wait = due.saturating_sub(now).max(0).unsigned_abs();
         Ok(Unnotified {
@@ -160,9 +263,15 @@ fn unnotified(connection: &Connection) -> rusqlite::Result<Vec<Unnotified>> {
     rows.collect()
 }
 
-/// Deletes a row whose messages were notified. If another commit has added to it, only its own
-/// messages stay.
+/// Deletes a row whose messages were notified, or marks it where they are not visible yet. If another
+/// commit has added to it, only its own messages stay.
 fn forget(transaction: &Transaction<'_>, row: &Unnotified) -> rusqlite::Result<()> {
+    if !row.delay.is_zero() {
+        let mark = "UPDATE unnotified SET told = 1
+                    WHERE queue = ?1 AND due = ?2 AND revision = ?3";
+        let mut mark = transaction.prepare_cached(mark)?;
+        return mark.execute([row.queue, row.due, row.revision]).map(drop);
+    }
     let delete = "DELETE FROM unnotified WHERE queue = ?1 AND due = ?2 AND revision = ?3";
     let mut delete = transaction.prepare_cached(delete)?;
     if delete.execute([row.queue, row.due, row.revision])? > 0 {

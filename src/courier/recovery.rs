@@ -1,22 +1,24 @@
 //! Messages that a process received before it died return to their places.
 //!
 //! The host looks for the locks of ended processes. Messages of live processes return by their
-//! transactions' time-outs only.
+//! transactions' time-outs.
 
 use std::{fs, io, path::Path};
 
 use super::{
     manager::QueueManager,
     process_lock::{SUFFIX, is_dead, is_unlocked},
-    taken::give_back,
+    taken::{Owner, give_back},
 };
 use crate::{
     backend::sqlite::refuse,
     error::{Error, ErrorKind, Result},
+    queue::sqlite::clock,
 };
 
 impl QueueManager {
-    /// Gives back what dead processes had received; returns the number of messages. The host calls
+    /// Gives back what dead processes, and transactions whose time-out is over, had received; returns
+    /// the number of messages. The host calls
     /// it when it starts, and once a second.
     ///
     /// # Errors
@@ -30,10 +32,11 @@ impl QueueManager {
             let mut given_back = 0;
             for process in processes {
                 if is_dead(&path, process).map_err(|error| refuse(unreadable(&path, &error)))? {
-                    given_back += give_back(transaction, process)?;
+                    given_back += give_back(transaction, Owner::Process(&process))?;
                 }
             }
-            Ok(given_back)
+            let now = clock::now(transaction)?;
+            Ok(given_back + give_back(transaction, Owner::Ended(now))?)
         });
         let given_back = recovered.await?;
         self.remove_dead_files();

@@ -26,9 +26,6 @@ const PAGES_PER_STEP: i64 = 256;
 /// A file keeps this many free pages, and a quarter of its size, for new messages.
 const KEPT_FREE: i64 = 1_024;
 
-/// Of transactions that were cancelled in the middle of a receive, or could not roll back.
-const REMOVE_TAKEN: &str = "DELETE FROM taken WHERE id IN
-     (SELECT id FROM taken WHERE ends_at <= ?1 ORDER BY ends_at LIMIT ?2)";
 const REMOVE_STAGED: &str = "DELETE FROM staged WHERE id IN
      (SELECT id FROM staged WHERE ends_at <= ?1 ORDER BY ends_at LIMIT ?2)";
 /// Without a relay nothing else bounds the number of rows.
@@ -85,7 +82,6 @@ fn remove(
     // Listeners remove them too, but a queue may be read by transactions only.
     let mut is_full = remove_expired(transaction, now)?;
     is_full |= delete(REMOVE_STAGED, now, STEP)?;
-    is_full |= delete(REMOVE_TAKEN, now, STEP)?;
     for sql in [MERGE_DUE, REMOVE_MERGED] {
         transaction.prepare_cached(sql)?.execute([now])?;
     }

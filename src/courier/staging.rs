@@ -198,9 +198,8 @@ pub(super) fn receive(
     let mut select = transaction.prepare_cached(SELECT_VISIBLE)?;
     loop {
         let (first, wanted) = (taken.len(), max - taken.len());
-        let rows = select.query_map(params![queue, now, limit(wanted)], |row| {
-            visible(row, queue, name)
-        })?;
+        let rows =
+            select.query_map(params![queue, now, limit(wanted)], |row| visible(row, name))?;
         let rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
         let is_last = rows.len() < wanted;
         for (mut one, mut message, stored, uid) in rows {
@@ -245,13 +244,11 @@ fn set_uid(transaction: &Transaction<'_>, row: i64) -> rusqlite::Result<[u8; 16]
 /// With the checksum, and the id of a message that was put in a transaction.
 type Visible = (Taken, ReceivedMessage, Option<i64>, Option<[u8; 16]>);
 
-fn visible(row: &Row<'_>, queue: i64, name: &str) -> rusqlite::Result<Visible> {
+fn visible(row: &Row<'_>, name: &str) -> rusqlite::Result<Visible> {
     let body = Bytes::from(row.get::<_, Vec<u8>>(2)?);
     let taken = Taken {
         row: row.get(0)?,
-        queue,
         receipt: row.get(6)?,
-        size: body.len(),
         visible_at: row.get(7)?,
     };
     let message = ReceivedMessage {

@@ -1,6 +1,6 @@
 //! The messages that processes have received, with the state to restore if a process dies.
 
-use rusqlite::{Transaction, params};
+use rusqlite::{ToSql, Transaction, params};
 
 use crate::queue::sqlite::{clock::Micros, put::note_unnotified};
 
@@ -8,9 +8,7 @@ use crate::queue::sqlite::{clock::Micros, put::note_unnotified};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
     pub(super) row: i64,
-    pub(super) queue: i64,
     pub(super) receipt: i64,
-    pub(super) size: usize,
     /// The former place in the queue.
     pub(super) visible_at: Micros,
 }
@@ -54,29 +52,50 @@ pub(super) fn list(taken: &[Taken]) -> String {
     format!("[{}]", taken.iter().map(one).collect::<Vec<_>>().join(","))
 }
 
-/// Makes the messages of a dead process visible at their former places.
+/// Whose messages are given back.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Owner<'a> {
+    /// A process that has died.
+    Process(&'a [u8; 16]),
+    /// A transaction that is rolled back, also of receives that were cancelled.
+    Transaction(&'a [u8; 16]),
+    /// Transactions whose time-out is over.
+    Ended(Micros),
+}
+
+/// Makes the messages of an owner visible at their former places, and notes that the relay must be
+/// notified of them; returns their number. Of ended transactions, some in each call.
 pub(super) fn give_back(
     transaction: &Transaction<'_>,
-    process: [u8; 16],
+    owner: Owner<'_>,
 ) -> rusqlite::Result<usize> {
+    let (rows, value): (_, &dyn ToSql) = match &owner {
+        Owner::Process(id) => ("process = ?1", *id),
+        Owner::Transaction(id) => ("tx = ?1", *id),
+        Owner::Ended(now) => (
+            "id IN (SELECT id FROM taken WHERE ends_at <= ?1 ORDER BY ends_at LIMIT 32)",
+            now,
+        ),
+    };
     // A message that was received again since has another receipt. Those of a damaged row are visible
     // again after the time-out.
-    let restore = "UPDATE messages SET visible_at = t.visible_at, receipt = messages.receipt + 1
-                   FROM (SELECT j.value ->> 0 AS id, j.value ->> 1 AS receipt,
-                           j.value ->> 2 AS visible_at
-                         FROM taken, json_each(iif(json_valid(messages), messages, '[]')) j
-                         WHERE taken.process = ?1) t
-                   WHERE t.id = messages.id AND t.receipt = messages.receipt
-                   RETURNING messages.queue, length(messages.body)";
-    let mut restore = transaction.prepare_cached(restore)?;
-    let rows = restore.query_map([process], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let restored: Vec<(i64, usize)> = rows
+    let restore = format!(
+        "UPDATE messages SET visible_at = t.visible_at, receipt = messages.receipt + 1
+         FROM (SELECT j.value ->> 0 AS id, j.value ->> 1 AS receipt, j.value ->> 2 AS visible_at
+               FROM (SELECT messages FROM taken WHERE {rows}) t,
+                 json_each(iif(json_valid(t.messages), t.messages, '[]')) j) t
+         WHERE t.id = messages.id AND t.receipt = messages.receipt
+         RETURNING messages.queue, length(messages.body)"
+    );
+    let mut restore = transaction.prepare_cached(&restore)?;
+    let restored = restore.query_map([value], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let restored: Vec<(i64, usize)> = restored
         .map(|row| row.map(|(queue, size): (i64, i64)| (queue, usize::try_from(size).unwrap_or(0))))
         .collect::<rusqlite::Result<_>>()?;
     for (queue, size) in &restored {
         note_unnotified(transaction, *queue, 0, 1, *size)?;
     }
-    let delete = "DELETE FROM taken WHERE process = ?1";
-    transaction.prepare_cached(delete)?.execute([process])?;
+    let delete = format!("DELETE FROM taken WHERE {rows}");
+    transaction.prepare_cached(&delete)?.execute([value])?;
     Ok(restored.len())
 }

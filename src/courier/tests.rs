@@ -118,6 +118,8 @@ async fn move_clock(manager: &QueueManager, hours: i64) {
 struct Recorder {
     notified: Mutex<Vec<(String, u64, u64)>>,
     fails: std::sync::atomic::AtomicBool,
+    /// The relay refuses each request that names this queue.
+    refuses: Mutex<Option<String>>,
 }
 
 #[async_trait]
@@ -125,6 +127,11 @@ impl Notifier for Recorder {
     async fn notify(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
         if self.fails.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Unavailable, "the relay is away"));
+        }
+        let refuses = self.refuses.lock().expect("no panic").clone();
+        let names = |one: &Notification| refuses.as_deref() == Some(&*one.queue.to_string());
+        if notifications.iter().any(names) {
+            return Err(Error::new(ErrorKind::Denied, "not allowed"));
         }
         let mut notified = self.notified.lock().expect("no panic");
         for one in &notifications {

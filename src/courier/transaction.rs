@@ -204,7 +204,8 @@ impl Transaction {
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the time-out is over.
     ///
     /// # Cancel safety
-    /// A cancelled receive may hide a message until the transaction's time-out.
+    /// A cancelled receive may hide messages until the transaction is rolled back or dropped, or until
+    /// its time-out.
     pub async fn receive(&mut self, queue: &str) -> Result<Option<ReceivedMessage>> {
         Ok(self.receive_many(queue, 1).await?.pop())
     }
@@ -316,15 +317,14 @@ impl Transaction {
         if !self.has_rows() {
             return Ok(());
         }
-        let (tx, received) = (self.id, self.received.clone());
-        let has_received = !received.messages.is_empty();
+        let tx = self.id;
         let rolled_back = self
             .shared
             .database
-            .write_unsynced(move |transaction| roll_back(transaction, &tx, &received));
+            .write_unsynced(move |transaction| roll_back(transaction, &tx));
         rolled_back.await?;
         self.is_over = true;
-        if has_received {
+        if self.has_received {
             Shared::start_notifying(&self.shared);
         }
         Ok(())
@@ -352,14 +352,13 @@ impl Drop for Transaction {
         if self.is_over || !self.has_rows() {
             return;
         }
-        let (tx, received) = (self.id, std::mem::take(&mut self.received));
-        let has_received = !received.messages.is_empty();
+        let tx = self.id;
         // If there is no room for the job, the time-out rolls back.
         let queued = self
             .shared
             .database
-            .queue_unsynced(move |transaction| roll_back(transaction, &tx, &received));
-        if queued && has_received {
+            .queue_unsynced(move |transaction| roll_back(transaction, &tx));
+        if queued && self.has_received {
             Shared::start_notifying(&self.shared);
         }
     }

@@ -138,7 +138,8 @@ async fn a_delayed_put_is_notified_with_its_delay() {
     assert_eq!(delays[0], Duration::ZERO);
     assert!((90..=100).contains(&seconds[1]), "{delays:?}");
     assert!((290..=300).contains(&seconds[2]), "{delays:?}");
-    assert_eq!(number(&manager, PENDING).await, 0);
+    let untold = "SELECT count(*) FROM unnotified WHERE told = 0";
+    assert_eq!(number(&manager, untold).await, 0);
 }
 
 /// Another transaction may have sent, and commit later.
@@ -159,4 +160,98 @@ async fn a_commit_signals_the_host_although_an_earlier_one_did() {
     let before = *signals.borrow();
     manager.committed();
     assert_ne!(*signals.borrow(), before);
+}
+
+async fn create_and_send(manager: &QueueManager, queue: &str) {
+    let created = manager.queue(queue).expect("a name");
+    created.create().await.expect("created");
+    send(manager, queue, &["x"]).await;
+}
+
+async fn refusing(place: &Place, queue: &str) -> (QueueManager, Arc<Recorder>) {
+    let relay = recorder();
+    *relay.refuses.lock().expect("no panic") = Some(format!("local/{queue}"));
+    let manager = place.open().await;
+    let notifier = Arc::clone(&relay) as Arc<dyn Notifier>;
+    (manager.with_notifier(notifier), relay)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_the_relay_refuses_delays_and_repeats_no_other() {
+    let place = Place::new();
+    let filled = place.open().await;
+    for queue in ["a", "b", "c"] {
+        create_and_send(&filled, queue).await;
+    }
+    drop(filled);
+    let (manager, relay) = refusing(&place, "b").await;
+    let error = manager.notify_pending().await.expect_err("one is refused");
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    let told = |queue: &str| (format!("local/{queue}"), 1, 1);
+    assert_eq!(relay.taken(), [told("a"), told("c")]);
+    // It waits, longer each time.
+    for seconds in [1, 2, 4] {
+        assert_eq!(manager.notify_pending().await.expect("nothing"), 0);
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        manager.notify_pending().await.expect_err("refused again");
+    }
+    assert_eq!(relay.taken(), []);
+    *relay.refuses.lock().expect("no panic") = None;
+    tokio::time::advance(Duration::from_secs(8)).await;
+    assert_eq!(manager.notify_pending().await.expect("notified"), 1);
+    assert_eq!(relay.taken(), [told("b")]);
+    assert_eq!(number(&manager, PENDING).await, 0);
+}
+
+#[tokio::test]
+async fn many_rows_of_a_refused_queue_hide_no_other() {
+    let place = Place::new();
+    let filled = place.open().await;
+    create_and_send(&filled, "a").await;
+    create_and_send(&filled, "z").await;
+    // More than a request holds.
+    let delayed = "WITH RECURSIVE number (n) AS
+           (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < 600)
+         INSERT INTO unnotified (queue, due, messages, bytes, revision)
+         SELECT (SELECT id FROM queues WHERE name = 'a'), 4000000000000000 + n, 1, 1, n FROM number";
+    execute(&filled, delayed).await;
+    drop(filled);
+    let (manager, relay) = refusing(&place, "a").await;
+    manager.notify_pending().await.expect_err("one is refused");
+    assert_eq!(relay.taken(), [("local/z".to_owned(), 1, 1)]);
+}
+
+#[tokio::test]
+async fn a_delayed_message_is_notified_when_it_is_due_although_the_relay_restarted() {
+    let place = Place::new();
+    let relay = recorder();
+    let notifier = || Arc::clone(&relay) as Arc<dyn Notifier>;
+    let manager = place.open().await.with_notifier(notifier());
+    let queue = manager.queue("orders").expect("a name");
+    queue.create().await.expect("created");
+    let later = crate::queue::NewMessage::new("tea").after(Duration::from_secs(600));
+    queue.put(vec![later]).await.expect("put");
+    assert_eq!(relay.next().await, [("local/orders".to_owned(), 1, 3)]);
+    until_no_more_is_told(&manager).await;
+    assert_eq!(manager.notify_pending().await.expect("nothing"), 0);
+    drop((queue, manager));
+    // Relay and host start again: the timer is gone.
+    let manager = place.open().await.with_notifier(notifier());
+    assert_eq!(manager.notify_pending().await.expect("nothing"), 0);
+    move_clock(&manager, 1).await;
+    assert_eq!(manager.notify_pending().await.expect("due"), 1);
+    assert_eq!(relay.taken(), [("local/orders".to_owned(), 1, 3)]);
+    assert_eq!(number(&manager, PENDING).await, 0);
+}
+
+/// Waits until the task that notifies has noted what it told the relay.
+async fn until_no_more_is_told(manager: &QueueManager) {
+    let untold = "SELECT count(*) FROM unnotified WHERE told = 0";
+    for _ in 0..2_000 {
+        if number(manager, untold).await == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("the task does not end");
 }

@@ -129,11 +129,30 @@ async fn a_cancelled_step_leaves_nothing_behind() {
     cancelled(&manager, receiving.receive("orders")).await;
     drop(receiving);
     let taken = "SELECT count(*) FROM taken";
-    assert_eq!(number(&manager, taken).await, 1);
-    move_clock(&manager, 1).await;
-    manager.maintain().await.expect("maintained");
-    assert_eq!(number(&manager, taken).await, 0, "its time-out is over");
+    assert_eq!(number(&manager, taken).await, 0, "it was rolled back");
     assert_eq!(drain(&manager, "orders").await, ["b"]);
+}
+
+#[tokio::test]
+async fn the_messages_of_a_transaction_that_hangs_wake_the_queue_after_its_time_out() {
+    let place = Place::new();
+    let relay = recorder();
+    let manager = place
+        .open()
+        .await
+        .with_notifier(Arc::clone(&relay) as Arc<dyn Notifier>);
+    send(&manager, "orders", &["tea"]).await;
+    assert_eq!(relay.next().await, [("local/orders".to_owned(), 1, 3)]);
+    let mut hangs = manager.begin();
+    hangs.receive("orders").await.expect("received");
+    assert_eq!(manager.recover().await.expect("recovered"), 0);
+    move_clock(&manager, 1).await;
+    assert_eq!(manager.recover().await.expect("recovered"), 1);
+    manager.notify_pending().await.expect("notified");
+    assert_eq!(relay.taken(), [("local/orders".to_owned(), 1, 3)]);
+    let error = hangs.commit().await.expect_err("too late");
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert_eq!(drain(&manager, "orders").await, ["tea"]);
 }
 
 #[tokio::test]

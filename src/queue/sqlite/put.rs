@@ -90,7 +90,7 @@ pub(crate) fn note_unnotified(
             "INSERT INTO unnotified (queue, due, messages, bytes, revision)
              VALUES (?1, ?2, ?3, ?4, ?5)
              ON CONFLICT DO UPDATE SET messages = messages + excluded.messages,
-               bytes = bytes + excluded.bytes, revision = excluded.revision",
+               bytes = bytes + excluded.bytes, revision = excluded.revision, told = 0",
         )?
         .execute(params![
             queue,

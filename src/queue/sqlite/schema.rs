@@ -162,5 +162,9 @@ pub(crate) const SCHEMA: Schema = Schema {
             revision INTEGER NOT NULL, -- changes with each message
             PRIMARY KEY (queue, due)
         ) STRICT, WITHOUT ROWID",
+        "-- 1: the relay was told of the time, and is told again when it has come.
+        ALTER TABLE unnotified ADD COLUMN told INTEGER NOT NULL DEFAULT 0;
+        CREATE INDEX unnotified_untold ON unnotified (queue, due) WHERE told = 0;
+        CREATE INDEX unnotified_told ON unnotified (due) WHERE told = 1",
     ],
 };
