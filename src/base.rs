@@ -10,7 +10,7 @@ pub mod duration;
 #[cfg(feature = "console")]
 pub(crate) mod eviction;
 pub(crate) mod fault;
-#[cfg(feature = "store")]
+#[cfg(any(feature = "listener", feature = "sqlite", feature = "store"))]
 pub(crate) mod fnv;
 #[cfg(any(feature = "console", feature = "listener", feature = "relay"))]
 pub(crate) mod histogram;

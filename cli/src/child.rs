@@ -34,8 +34,13 @@ fn is_alive(group: Pid) -> bool {
     test_kill_process_group(group).is_ok() && has_running_process(group).unwrap_or(true)
 }
 
-/// Only Linux has the folder; `None` elsewhere.
+/// `None` where the folder does not show this process's numbers: only Linux has it, and it may be that of
+/// another container.
 fn has_running_process(group: Pid) -> Option<bool> {
+    let shown = std::fs::read_link("/proc/self").ok()?;
+    if shown.to_str()? != std::process::id().to_string() {
+        return None;
+    }
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let mut stats =
         processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());

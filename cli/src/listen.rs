@@ -73,7 +73,8 @@ Ctrl-C or SIGTERM: the listener gets no more messages and waits for its commands
 sends them SIGTERM, and at last kills them. A second signal kills them at once. After SIGTERM the \
 exit code is 0 if no command was cut off, else 143. A command that dies of SIGTERM at the same time, as \
 when a service manager ends all processes of a unit, was cut off: no attempt is counted. SIGHUP is \
-ignored, unless there is a terminal. If the reader of the output goes away, `listen` stops. If `listen` itself is killed by SIGKILL, a \
+ignored, unless there is a terminal. `listen` stops if a command fails and nobody reads standard \
+output any more. If `listen` itself is killed by SIGKILL, a \
 guard process ends its commands: by SIGTERM, and 5s later by SIGKILL. Their messages are redelivered \
 after the visibility time-out. Processes that a command moved to another process group keep running.
 
@@ -123,8 +124,8 @@ pub(super) struct Args {
     /// Stop after this number of handled messages
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
     count: Option<u64>,
-    /// Stop once the queue is empty; with exit code 1 if a run of the command has failed, because its
-    /// message may still be there
+    /// Stop once the queue is empty; with exit code 1 if a run of the command has failed, or a message
+    /// was put back, because it may still be there
     #[arg(long)]
     until_empty: bool,
     /// How long a message stays hidden whose command ends with code 75
@@ -179,7 +180,7 @@ impl Args {
             Format::Json | Format::Jsonl => LogFormat::Json,
         };
         log::start(LOG, log);
-        let mut interrupts = Interrupts::of_service()?;
+        let mut interrupts = Interrupts::of_service(false)?;
         tokio::select! {
             outcome = self.prepare(&target) => outcome?.run(&mut interrupts).await,
             signal = interrupts.next() => Ok(signal.exit()),
@@ -208,7 +209,10 @@ impl Args {
             until_empty: until_empty.clone(),
         });
         if let PoisonQueue::Url(url) = self.poison()? {
-            builder = builder.poison(queue::open(&url).await?);
+            builder = builder.poison(match self.create && self.poison.is_some() {
+                true => queue::create(&url).await?.0,
+                false => queue::open(&url).await?,
+            });
         }
         if let Some(client) = &client {
             let mut options = config.subscription(id, &*queue);
@@ -224,6 +228,7 @@ impl Args {
             program,
             self.count,
             self.postpone,
+            self.max_handling_time,
             stop_handle,
             Arc::clone(&events),
         );
@@ -321,6 +326,8 @@ struct Drained {
     cut_off: bool,
     /// Failed runs of the command.
     failed: u64,
+    /// At least one message was put back without an attempt.
+    put_back: bool,
 }
 
 /// Why the listener ends.
@@ -341,6 +348,11 @@ impl RunningListener {
                 Ok(Exit::OK)
             }
             (EndCause::Signal(signal), _) => Ok(signal.exit()),
+            (EndCause::Emptied, Ok(Drained { put_back: true, .. })) => {
+                let message =
+                    "a message was put back by its command, or no program could be run for it";
+                Err(Failed(message.to_owned()).into())
+            }
             (EndCause::Emptied, Ok(Drained { failed, .. })) if failed > 0 => {
                 let runs = output::count(failed, "run");
                 let message =
@@ -394,7 +406,11 @@ impl RunningListener {
             }
         };
         let cut_off = worker.has_cut_off();
-        Ok(Drained { cut_off, failed })
+        Ok(Drained {
+            cut_off,
+            failed,
+            put_back: worker.has_put_back(),
+        })
     }
 }
 

@@ -180,19 +180,14 @@ pub(crate) fn table<T: Row>(rows: &[T]) -> String {
     table.trim_fmt()
 }
 
-/// Returns whether the reader of stdout or stderr, such as the next program of a pipe, has gone.
-pub(crate) fn has_lost_its_reader() -> bool {
-    let (stdout, stderr) = (io::stdout(), io::stderr());
-    let mut outputs = [
-        PollFd::new(&stdout, PollFlags::empty()),
-        PollFd::new(&stderr, PollFlags::empty()),
-    ];
-    let now = Timespec::default();
+/// Returns whether the reader of stdout, such as the next program of a pipe, has gone.
+pub(crate) fn is_unread() -> bool {
+    let stdout = io::stdout();
+    let mut outputs = [PollFd::new(&stdout, PollFlags::empty())];
     // An error tells nothing.
-    let _ = rustix::event::poll(&mut outputs, Some(&now));
-    outputs
-        .iter()
-        .any(|output| output.revents().contains(PollFlags::ERR))
+    let _ = rustix::event::poll(&mut outputs, Some(&Timespec::default()));
+    let gone = PollFlags::ERR | PollFlags::HUP;
+    outputs[0].revents().intersects(gone)
 }
 
 #[cfg(test)]

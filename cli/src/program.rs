@@ -38,7 +38,7 @@ fn complete(program: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Resu
     let outcome = runtime.block_on(Box::pin(program));
     // The verbs have awaited the tasks that matter. The others are dropped, and the files that they
     // have open are closed with them. A thread that blocks is not awaited.
-    runtime.shutdown_timeout(Duration::from_millis(250));
+    runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
 

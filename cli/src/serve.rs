@@ -237,7 +237,7 @@ impl Args {
         let resolved = self.resolve(settings)?;
         let _flushed = log::start_lossy(LOG, resolved.log)?;
         let reloads = resolved.node.access.is_some();
-        let mut interrupts = signals::Interrupts::of_service()?;
+        let mut interrupts = signals::Interrupts::of_service(reloads)?;
         let mut hangups = signals::Hangups::listen(reloads)?;
         let open_files = signals::raise_open_files();
         let mut config = resolved.node;

@@ -42,14 +42,13 @@ impl Interrupts {
         Ok(interrupts)
     }
 
-    /// As [`Interrupts::listen`], for a service: SIGHUP ends it only where its terminal has closed.
-    /// Elsewhere it means "read your files again", also where there is nothing to read.
-    pub(crate) fn of_service() -> io::Result<Self> {
+    /// As [`Interrupts::listen`], for a service: SIGHUP means "read your files again", and ends only
+    /// one that does not and that has a terminal, which has closed.
+    pub(crate) fn of_service(reloads: bool) -> io::Result<Self> {
         let mut interrupts = Self::listen_but_hangup()?;
+        let ends = !reloads && io::stdin().is_terminal() && !ignores_hangup();
         let hangup = unix::signal(SignalKind::hangup())?;
-        if io::stdin().is_terminal() && !ignores_hangup() {
-            interrupts.hangup = Some(hangup);
-        }
+        interrupts.hangup = ends.then_some(hangup);
         // The handler stays when the value is dropped.
         Ok(interrupts)
     }

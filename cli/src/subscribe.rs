@@ -122,7 +122,13 @@ impl Args {
         let mut interrupts = Interrupts::listen()?;
         let timeout = tokio::time::sleep(target.timeout.unwrap_or(Duration::MAX));
         let exit = tokio::select! {
-            outcome = wake_loop.run() => return outcome,
+            outcome = wake_loop.run() => {
+                if outcome.is_err() {
+                    wake_loop.forward(signals::Signal::Terminate);
+                    wake_loop.finish().await;
+                }
+                return outcome;
+            }
             () = timeout => {
                 output::note(target.timed_out_waiting());
                 Exit::TIMED_OUT

@@ -38,7 +38,7 @@ use crate::error::{Error, Result};
 
 /// An open database file; clones, and other handles of the file, share its thread.
 ///
-/// The last handle closes the file when it is dropped, and waits for that, for up to 2 s: the log is
+/// The last handle closes the file when it is dropped, and waits for that, for up to 1 s: the log is
 /// written back then, so that the file alone is complete, unless another process has it open.
 ///
 /// If the file is moved, deleted or replaced while it is open, each call fails with

@@ -11,7 +11,11 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::{config::QueueManagerConfig, host_lock::HostLock, manager::QueueManager};
+use super::{
+    config::QueueManagerConfig,
+    host_lock::HostLock,
+    manager::{QueueManager, target_of},
+};
 use crate::{
     backend::sqlite::{check_file, damaged::set_aside},
     base::clock::{micros, wall},
@@ -28,7 +32,7 @@ impl QueueManager {
     /// hosts the file; [`ErrorKind::Internal`](crate::ErrorKind::Internal) if it is damaged: then
     /// it was renamed to `NAME.damaged-TIME` with its log, and the message says what to do.
     pub async fn host(path: impl Into<PathBuf>, config: QueueManagerConfig) -> Result<Self> {
-        let path = path.into();
+        let path = target_of(path.into());
         let lock = HostLock::acquire(&path)?;
         if path.is_file()
             && let Some(problem) = check_file(&path, !lock.was_clean).await?
@@ -37,6 +41,8 @@ impl QueueManager {
             return Err(set_aside(&path, &problem, &utc(micros(wall()) / 1_000_000)));
         }
         let manager = Self::open(path, config).await?;
+        // A write first, so that the log of an earlier process is written back.
+        manager.database().write(|_| Ok(())).await?;
         if let Err(error) = manager.database().run(compact_old_file).await {
             // The file is complete; it only keeps its size.
             let path = manager.path().display();

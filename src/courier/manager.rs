@@ -127,7 +127,7 @@ impl QueueManager {
 
     async fn open_or(missing: Missing, path: PathBuf, config: QueueManagerConfig) -> Result<Self> {
         let config = config.checked()?;
-        let database = Database::open(path, SCHEMA, missing).await?;
+        let database = Database::open(target_of(path), SCHEMA, missing).await?;
         let file_id = database
             .run(|connection| connection.query_row("SELECT id FROM identity", (), |row| row.get(0)))
             .await?;
@@ -243,6 +243,15 @@ impl Shared {
         self.outgoing_unnotified.store(true, Ordering::Release);
         self.outgoing
             .send_modify(|count| *count = count.wrapping_add(1));
+    }
+}
+
+/// Returns the file that a symbolic link leads to: locks and damaged files stand beside it, where all
+/// programs look for them.
+pub(super) fn target_of(path: PathBuf) -> PathBuf {
+    match path.is_symlink() {
+        true => path.canonicalize().unwrap_or(path),
+        false => path,
     }
 }
 

@@ -1,14 +1,10 @@
 //! The configuration of a listener.
 
-use std::{
-    fmt::Debug,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use super::budget::Budget;
 use crate::{
+    base::fnv::fnv1a,
     error::{Error, Result},
     listener::scaling::{IdleBackoff, ScalePolicy, StepPolicy},
     queue::{QueueLimits, WorkQueue},
@@ -127,9 +123,11 @@ impl ListenerConfig {
     ) -> SubscribeOptions {
         let mut groups: Vec<_> = queues.iter().map(|queue| queue.listener_group()).collect();
         groups.sort_unstable();
-        let mut hasher = DefaultHasher::new();
-        groups.hash(&mut hasher);
-        let group = GroupName::new(&format!("listeners-{:016x}", hasher.finish()));
+        // The same in every version: programs of two versions are members of one group.
+        let names = groups
+            .iter()
+            .flat_map(|group| group.as_str().bytes().chain([0]));
+        let group = GroupName::new(&format!("listeners-{:016x}", fnv1a(names)));
         let addresses = queues.iter().map(|queue| queue.address());
         // The name is always valid.
         self.member(SubscribeOptions::new(listener_id, addresses), group.ok())

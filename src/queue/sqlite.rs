@@ -14,7 +14,6 @@ mod tests;
 
 use std::{
     fmt,
-    hash::{DefaultHasher, Hash, Hasher as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -35,6 +34,7 @@ use super::{
 };
 use crate::{
     backend::sqlite::{Database, Missing},
+    base::fnv::fnv1a,
     error::Result,
     types::{GroupName, QueueAddress},
 };
@@ -95,10 +95,9 @@ impl SqliteQueue {
             .run(move |connection| connection.query_row(read, (), |row| row.get(0)))
             .await?;
         // A copy of the file has the same id, so the file's identity on this machine is hashed too.
-        let mut hasher = DefaultHasher::new();
-        (id, file_identity(database.path())).hash(&mut hasher);
+        let identity = fnv1a([id, file_identity(database.path())].concat());
         Ok(Self {
-            identity: hasher.finish(),
+            identity,
             database,
             address,
             observer: None,
@@ -216,16 +215,17 @@ impl SqliteQueue {
 
 /// Returns an identity of a file that is unique on this machine and across machines, independent of
 /// its path. Falls back to the path if the system does not provide it.
-fn file_identity(path: &Path) -> impl Hash {
+fn file_identity(path: &Path) -> Vec<u8> {
     #[cfg(target_os = "linux")]
     {
         use std::os::unix::fs::MetadataExt as _;
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id");
         if let (Ok(file), Ok(boot)) = (std::fs::metadata(path), boot) {
-            return (Some((file.dev(), file.ino(), boot)), None);
+            let numbers = [file.dev().to_le_bytes(), file.ino().to_le_bytes()];
+            return [numbers.as_flattened(), &boot].concat();
         }
     }
-    (None::<(u64, u64, Vec<u8>)>, Some(path.to_owned()))
+    path.as_os_str().as_encoded_bytes().to_owned()
 }
 
 #[async_trait]

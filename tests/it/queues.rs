@@ -212,7 +212,7 @@ async fn an_error_names_the_next_step() {
             2,
             "is lost when this command ends",
         ),
-        (&["depth", &url], 5, "`queue create` creates it"),
+        (&["depth", &url], 5, "`queue create`"),
         (
             &["depth", "sqlite:/proc/no/q.db?queue=a"],
             5,

@@ -1,6 +1,6 @@
 //! A process that ends commands whose parent was killed by SIGKILL.
 //!
-//! `listen` and `lease run` start one guard, not one for each command: a message costs four short
+//! `listen`, `lease run` and `subscribe` start one guard, not one for each command: a message costs four short
 //! writes and no further process. The guard's standard input is a pipe that only the parent holds.
 //! The parent writes a line when a process group starts and when it ends. When the pipe closes, the
 //! parent is gone, and the guard ends the remaining groups. Linux's PR_SET_PDEATHSIG would need

@@ -6,7 +6,8 @@
 //! processes, as tini does.
 
 use std::{
-    io::{self, IsTerminal as _},
+    fs::File,
+    io,
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
     process::{Command, ExitCode, ExitStatus},
 };
@@ -69,8 +70,9 @@ async fn supervise() -> io::Result<ExitStatus> {
                 }
             }
             Some(signal) = signals.recv() => {
-                // The terminal has sent it to the child as well.
-                if signal != Signal::INT || !io::stdin().is_terminal() {
+                // The terminal sends these to both.
+                let is_typed = matches!(signal, Signal::INT | Signal::QUIT);
+                if !is_typed || File::open("/dev/tty").is_err() {
                     let _ = kill_process(child, signal);
                 }
             }

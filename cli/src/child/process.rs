@@ -63,6 +63,7 @@ pub(crate) fn check_exists(command: &[OsString]) -> Result<(), Failed> {
 
 /// How often a group is polled for its end after its first process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const LONGEST_POLL_INTERVAL: Duration = Duration::from_millis(320);
 
 impl Process {
     /// Starts a command. It is in `groups` until it ends.
@@ -125,8 +126,10 @@ impl Process {
     /// command's name. Safe to cancel.
     pub(crate) async fn wait_for_group(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await?;
+        let mut pause = POLL_INTERVAL;
         while self.group.as_ref().is_some_and(ProcessGroup::is_alive) {
-            tokio::time::sleep(POLL_INTERVAL).await;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_POLL_INTERVAL);
         }
         if let Some(group) = self.group.take() {
             group.set_ended();

@@ -76,7 +76,15 @@ impl Args {
         {
             return Ok(PoisonQueue::None);
         }
-        queue::with_suffix(&self.url, POISON_SUFFIX).map(PoisonQueue::Url)
+        let url = queue::with_suffix(&self.url, POISON_SUFFIX).map_err(|error| {
+            // The queue's own name was checked before.
+            let rule = format!(
+                "the default, the queue's name with `{POISON_SUFFIX}`, breaks a rule ({error}): name \
+                 the poison queue with --poison, or pass --no-poison"
+            );
+            reveille::Error::invalid("--poison", rule)
+        })?;
+        Ok(PoisonQueue::Url(url))
     }
 }
 

@@ -33,6 +33,10 @@ pub(super) struct Worker {
     stop_handle: StopHandle,
     /// At least one command was ended early because the listener ends.
     cut_off: AtomicBool,
+    /// The longest time in which a command that cannot be run is tried again for one message.
+    patience: Duration,
+    /// At least one message was put back without an attempt.
+    put_back: AtomicBool,
     events: Arc<EventLog>,
 }
 
@@ -64,6 +68,7 @@ impl Worker {
         program: Program,
         count: Option<u64>,
         postpone: Duration,
+        max_handling_time: Duration,
         stop_handle: StopHandle,
         events: Arc<EventLog>,
     ) -> Self {
@@ -73,6 +78,9 @@ impl Worker {
             postpone,
             stop_handle,
             cut_off: AtomicBool::new(false),
+            // A run that takes longer counts as a failed attempt.
+            patience: max_handling_time / 2,
+            put_back: AtomicBool::new(false),
             events,
         }
     }
@@ -109,6 +117,11 @@ impl Worker {
         self.cut_off.load(Ordering::Relaxed)
     }
 
+    /// Returns whether a message was put back without an attempt.
+    pub(super) fn has_put_back(&self) -> bool {
+        self.put_back.load(Ordering::Relaxed)
+    }
+
     async fn perform(&self, batch: &[Delivery], input: Input) -> HandlerResult {
         // A batch continues while at least one of its messages is not lost.
         let lost = async {
@@ -130,7 +143,7 @@ impl Worker {
         for delivery in batch {
             self.events.log_redelivery(&delivery.message);
         }
-        let mut pauses = PAUSES.iter();
+        let (mut pauses, mut paused) = (PAUSES.iter(), Duration::ZERO);
         loop {
             let why = match self.program.run(&input, &mut lost).await {
                 Ok(ran) => match self.judge(&ran).await {
@@ -145,9 +158,13 @@ impl Worker {
                 Err(error) => format!("the command cannot be run: {error}"),
             };
             // The place of the message stays taken, so that no other one is got for the same failure.
-            let Some(pause) = pauses.next().copied().map(Duration::from_secs) else {
+            let pause = pauses.next().copied().map(Duration::from_secs);
+            let Some(pause) = pause.filter(|pause| paused + *pause <= self.patience) else {
+                self.events.log_not_run(batch, &why, LAST_PAUSE);
+                self.put_back.store(true, Ordering::Relaxed);
                 return Err(Postponed::by(LAST_PAUSE).into());
             };
+            paused += pause;
             self.events.log_not_run(batch, &why, pause);
             tokio::select! {
                 () = self.stop_handle.stopped.cancelled() => return postponed(),
@@ -177,7 +194,10 @@ impl Worker {
         }
         let result = match ran.status.code() {
             Some(REJECTED) => Err(Rejected::because(failed("rejected it")).into()),
-            Some(POSTPONED) => Err(Postponed::by(self.postpone).into()),
+            Some(POSTPONED) => {
+                self.put_back.store(true, Ordering::Relaxed);
+                Err(Postponed::by(self.postpone).into())
+            }
             Some(NOT_RUN | NOT_FOUND) => {
                 return End::NotRun(failed("could not run a program").to_string());
             }
@@ -186,7 +206,7 @@ impl Worker {
                 postponed()
             }
             // A command that writes dies of SIGPIPE, or fails.
-            _ if output::has_lost_its_reader() => {
+            _ if output::is_unread() => {
                 self.stop_handle.end(StopReason::Unread);
                 postponed()
             }
@@ -206,7 +226,7 @@ impl Worker {
 /// What the end of a run means.
 enum End {
     Handled(HandlerResult),
-    /// Nothing was tried: no program could be run.
+    /// No program could be run.
     NotRun(String),
 }
 

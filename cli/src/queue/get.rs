@@ -1,7 +1,8 @@
 //! `queue get` and `queue peek`: print bodies as text, in JSON, or as raw bytes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
 use reveille::{
     Error, duration,
     queue::{Message, WorkQueue},
@@ -11,7 +12,7 @@ use super::{Named, open};
 use crate::{
     exit::{Exit, Usage},
     message::MessageRow,
-    output::{self, Row},
+    output::{self, Format, Row},
     settings::Settings,
     usage,
 };
@@ -49,42 +50,94 @@ struct ReadArgs {
     raw: bool,
 }
 
+/// Deletions that are under way at a time.
+const AT_A_TIME: usize = 32;
+
 impl Get {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         self.read.check()?;
         let queue = open(&self.named.url).await?;
-        let (messages, failure) = self.get_all(&*queue).await;
-        let exit = match self.read.raw {
-            true => raw(messages.first().map(|message| &message.body[..]))?,
-            false => {
-                let rows: Vec<_> = messages.iter().map(MessageRow::from).collect();
-                self.named.format(settings).list(&rows)?;
-                Exit::OK
+        let format = self.named.format(settings);
+        let mut left = self.read.max;
+        loop {
+            let (messages, end) = self.get_some(&*queue, left).await;
+            left -= messages.len();
+            let exit = match self.read.raw {
+                true => raw(messages.first().map(|message| &message.body[..]))?,
+                false => {
+                    let rows: Vec<_> = messages.iter().map(MessageRow::from).collect();
+                    format.list(&rows)?;
+                    Exit::OK
+                }
+            };
+            if self.delete {
+                // Printed first: a message that is deleted before it is printed would be lost.
+                delete_all(&*queue, messages).await?;
             }
-        };
-        if self.delete {
-            // Printed first: a message that is deleted before it is printed would be lost.
-            for message in &messages {
-                queue.delete(&message.receipt).await?;
+            match end {
+                End::Done => return Ok(exit),
+                End::Failed(error) => return Err(error.into()),
+                // Tables and documents end with their list.
+                End::InTime if format != Format::Jsonl => {
+                    output::note(format_args!(
+                        "half of --visibility-timeout is over: run it again for the rest, or pass \
+                         -o jsonl"
+                    ));
+                    return Ok(exit);
+                }
+                End::InTime => {}
             }
         }
-        failure.map_or(Ok(exit), |error| Err(error.into()))
     }
 
     /// Gets batches until there are enough messages or no more. Returns also the messages from
-    /// before a failure: they are hidden from others.
-    async fn get_all(&self, queue: &dyn WorkQueue) -> (Vec<Message>, Option<Error>) {
-        let mut messages = Vec::new();
-        while messages.len() < self.read.max {
-            let wanted = self.read.max - messages.len();
+    /// before a failure: they are hidden from others. Those that are to be deleted are got for half of
+    /// their time-out, so that the other half is left for the deletion.
+    async fn get_some(&self, queue: &dyn WorkQueue, max: usize) -> (Vec<Message>, End) {
+        let (mut messages, began) = (Vec::new(), Instant::now());
+        while messages.len() < max {
+            if self.delete && !messages.is_empty() && began.elapsed() > self.visibility_timeout / 2
+            {
+                return (messages, End::InTime);
+            }
+            let wanted = max - messages.len();
             match queue.get(wanted, self.visibility_timeout).await {
                 Ok(more) if more.is_empty() => break,
                 Ok(more) => messages.extend(more),
-                Err(error) => return (messages, Some(error)),
+                Err(error) => return (messages, End::Failed(error)),
             }
         }
-        (messages, None)
+        (messages, End::Done)
     }
+}
+
+/// Why no more messages were got.
+enum End {
+    /// There are as many as wanted, or no more.
+    Done,
+    /// The messages must be deleted before their time-out.
+    InTime,
+    Failed(Error),
+}
+
+/// Deletes messages, several at a time. One that cannot be deleted keeps none of the others.
+async fn delete_all(queue: &dyn WorkQueue, messages: Vec<Message>) -> Result<(), Error> {
+    let deletions = messages
+        .iter()
+        .map(|message| queue.delete(&message.receipt));
+    let outcomes: Vec<_> = futures_util::stream::iter(deletions)
+        .buffer_unordered(AT_A_TIME)
+        .collect()
+        .await;
+    let all = outcomes.len();
+    let mut failures = outcomes.into_iter().filter_map(Result::err);
+    let Some(first) = failures.next() else {
+        return Ok(());
+    };
+    let failed = 1 + failures.count();
+    let message =
+        format!("{failed} of {all} printed messages were not deleted, and come again: {first}");
+    Err(Error::new(first.kind(), message))
 }
 
 impl Peek {

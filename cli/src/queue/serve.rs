@@ -105,7 +105,7 @@ impl Serve {
         let resolved = self.resolve(settings)?;
         let _flushed = log::start_lossy(LOG, resolved.log)?;
         let reloads = resolved.node.access.is_some();
-        let mut interrupts = signals::Interrupts::of_service()?;
+        let mut interrupts = signals::Interrupts::of_service(reloads)?;
         let mut hangups = signals::Hangups::listen(reloads)?;
         signals::raise_open_files();
         let mut config = resolved.node;

@@ -2,20 +2,26 @@
 
 use std::{fs, path::Path};
 
-use rusqlite::{Connection, OpenFlags, backup::Backup};
+use rusqlite::{
+    Connection, OpenFlags,
+    backup::{Backup, StepResult},
+    ffi,
+};
 use tokio::sync::oneshot;
 
 use super::{
     damaged::with_suffix,
     error::SqliteError,
     lock_wait::wait_for_locks,
-    open::{create_file, number},
+    open::{create_file, number, write_back_on_close},
     place::check_place,
 };
 use crate::error::{Error, ErrorKind, Result};
 
 /// The first three bytes of each [`Schema`](super::Schema)'s `application_id`: "rev".
 const KINDS: i32 = 0x72_6576;
+/// Without SQLITE_OPEN_CREATE. The index of a log needs write access.
+const FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
 /// Copies a file of this crate by SQLite's online backup: the copy is one moment of the
 /// file, its log included, and no program waits for it.
@@ -36,12 +42,7 @@ pub(crate) async fn backup(from: &Path, to: &Path) -> Result<()> {
     std::thread::Builder::new()
         .name("reveille-backup".into())
         .spawn(move || {
-            let part = with_suffix(&to, ".part");
-            let copied = copy(&from, &part).and_then(|()| rename(&part, &to));
-            if copied.is_err() {
-                // The error that is reported came first.
-                let _ = fs::remove_file(&part);
-            }
+            let copied = copy_and_rename(&from, &to);
             // The caller may no longer wait.
             let _ = answer.send(copied);
         })
@@ -53,34 +54,47 @@ pub(crate) async fn backup(from: &Path, to: &Path) -> Result<()> {
     Ok(copied.map_err(|_| SqliteError::panicked(Path::new(&shown)))??)
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
-    let in_source = |error| SqliteError::sql(from, error);
-    let in_copy = |error| SqliteError::sql(to, error);
+fn copy_and_rename(from: &Path, to: &Path) -> Result<(), SqliteError> {
+    let part = with_suffix(to, &format!(".part-{}", std::process::id()));
+    let source = open_source(from)?;
+    create_file(&part)?;
+    let copied = copy(&source, &part).and_then(|()| rename(&part, to));
+    if copied.is_err() {
+        // The error that is reported came first.
+        let _ = fs::remove_file(&part);
+    }
+    copied
+}
+
+fn open_source(from: &Path) -> Result<Connection, SqliteError> {
+    let sql = |error| SqliteError::sql(from, error);
+    let shown = || from.display().to_string();
     if from.is_dir() {
-        let path = from.display().to_string();
-        return Err(SqliteError::IsDirectory { path });
+        return Err(SqliteError::IsDirectory { path: shown() });
     }
     check_place(from)?;
-    // Without SQLITE_OPEN_CREATE. The log's index needs write access.
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut source = Connection::open_with_flags(from, flags).map_err(in_source)?;
-    wait_for_locks(&mut source).map_err(in_source)?;
-    let kind: i32 = number(&source, "application_id").map_err(in_source)?;
-    if kind >> 8 != KINDS {
-        let path = from.display().to_string();
-        return Err(SqliteError::Foreign { path });
+    let mut source = Connection::open_with_flags(from, FLAGS).map_err(sql)?;
+    write_back_on_close(&source, false).map_err(sql)?;
+    wait_for_locks(&mut source).map_err(sql)?;
+    let kind: i32 = number(&source, "application_id").map_err(sql)?;
+    match kind >> 8 == KINDS {
+        true => Ok(source),
+        false => Err(SqliteError::Foreign { path: shown() }),
     }
-    // What an earlier backup that was ended left.
-    if let Err(source) = fs::remove_file(to)
-        && source.kind() != std::io::ErrorKind::NotFound
-    {
-        let path = to.display().to_string();
-        return Err(SqliteError::Create { path, source });
-    }
-    create_file(to)?;
-    let mut copy = Connection::open_with_flags(to, flags).map_err(in_copy)?;
-    let all = Backup::new(&source, &mut copy).and_then(|backup| backup.step(-1));
-    all.map_err(in_copy).map(|_| ())
+}
+
+fn copy(source: &Connection, to: &Path) -> Result<(), SqliteError> {
+    let copy = || {
+        let mut copy = Connection::open_with_flags(to, FLAGS)?;
+        match Backup::new(source, &mut copy)?.step(-1)? {
+            StepResult::Done => Ok(()),
+            _ => Err(rusqlite::Error::SqliteFailure(
+                ffi::Error::new(ffi::SQLITE_BUSY),
+                None,
+            )),
+        }
+    };
+    copy().map_err(|error| SqliteError::sql(to, error))
 }
 
 /// Gives the copy its name, and returns when that is on the disk.

@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path, sync::Mutex, time::Duration};
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, config::DbConfig};
 
 use super::{
     Missing, Schema,
@@ -37,6 +37,7 @@ pub(super) fn open(path: &Path, schema: Schema, missing: Missing) -> Result<Open
     // No URI flag, so that a path may contain a `?`.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(sql)?;
+    write_back_on_close(&connection, false).map_err(sql)?;
     wait_for_locks(&mut connection).map_err(sql)?;
     if is_empty(&connection, path, schema)? {
         // Only a file made so can be made smaller in small steps. On a file that is not empty it has
@@ -75,8 +76,18 @@ pub(super) fn open_for_groups(
 /// As [`open`], for a caller that may write at once.
 pub(super) fn open_for_caller(path: &Path, schema: Schema) -> Result<Connection, SqliteError> {
     let Opened { mut connection, .. } = open(path, schema, Missing::Refuse)?;
-    write_log_back(&mut connection).map_err(|error| SqliteError::sql(path, error))?;
+    let ready =
+        write_log_back(&mut connection).and_then(|()| write_back_on_close(&connection, true));
+    ready.map_err(|error| SqliteError::sql(path, error))?;
     Ok(connection)
+}
+
+/// Sets whether the last connection writes the log back and deletes it when it is closed. That must not
+/// happen to a log that may not be durable: after a loss of power it may be there again, without its
+/// end, and would undo a part of what was written back.
+pub(super) fn write_back_on_close(connection: &Connection, yes: bool) -> rusqlite::Result<()> {
+    let set = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !yes);
+    set.map(drop)
 }
 
 /// Makes sure that the file is there: the one place where a file is created.

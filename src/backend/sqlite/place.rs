@@ -4,7 +4,7 @@
 //! deleted or replaced while it is open is written on where nobody finds it, and a file with two
 //! names has two logs. See <https://www.sqlite.org/howtocorrupt.html>, section 2.
 
-use std::{fs, path::Path};
+use std::{fs, io, path::Path};
 
 use super::error::SqliteError;
 
@@ -36,13 +36,37 @@ impl FileId {
 
     /// Fails if the path does not lead to this file any more.
     pub(super) fn check(self, path: &Path) -> Result<(), SqliteError> {
-        match Self::of(path) {
-            Some(found) if found == self => Ok(()),
-            Some(_) => Err(SqliteError::replaced(path)),
-            None => Err(SqliteError::Gone {
-                path: path.display().to_string(),
+        let path_text = || path.display().to_string();
+        match fs::metadata(path) {
+            Ok(found) if Self::new(&found) == self => Ok(()),
+            Ok(_) => Err(SqliteError::replaced(path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(SqliteError::Gone { path: path_text() })
+            }
+            Err(source) => Err(SqliteError::Metadata {
+                path: path_text(),
+                source,
             }),
         }
+    }
+
+    /// Returns whether another process has the file open: each one has a lock on it. Only Linux tells.
+    #[cfg(unix)]
+    pub(super) fn is_used_by_others(self) -> bool {
+        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+        let (inode, own) = (self.inode.1.to_string(), std::process::id().to_string());
+        // `1: POSIX ADVISORY READ PROCESS MAJOR:MINOR:INODE START END` (proc_locks(5)).
+        locks.lines().any(|line| {
+            let mut fields = line.split_whitespace();
+            let (process, file) = (fields.nth(4), fields.next());
+            let number = file.and_then(|file| file.rsplit(':').next());
+            process.is_some_and(|process| process != own) && number == Some(&inode)
+        })
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn is_used_by_others(self) -> bool {
+        true
     }
 }
 

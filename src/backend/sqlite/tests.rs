@@ -518,6 +518,19 @@ async fn the_last_handle_leaves_a_file_that_is_complete_without_its_log() {
 }
 
 #[tokio::test]
+async fn a_reader_that_is_the_last_user_writes_back_what_others_wrote() {
+    let (_directory, path) = place();
+    let writer = one(&path).await;
+    let reader = Database::open_alone(&path, SCHEMA, Missing::Refuse).await;
+    let reader = reader.expect("open");
+    assert_eq!(sum(&reader).await, 1);
+    drop(writer);
+    assert!(log_of(&path).exists(), "the reader has it open");
+    drop(reader);
+    assert!(!log_of(&path).exists());
+}
+
+#[tokio::test]
 async fn a_file_that_is_moved_or_replaced_under_its_users_is_used_no_more() {
     let (_directory, path) = place();
     let away = path.with_file_name("away.db");

@@ -8,18 +8,20 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc},
+    thread::{self, ThreadId},
     time::Duration,
 };
 
-use rusqlite::{Connection, Transaction, TransactionBehavior, config::DbConfig};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Missing, Schema,
     error::{SqliteError, is_io},
     lock_wait::WriteFairness,
-    open::{Opened, open_for_groups, write_log_back},
+    open::{Opened, open_for_groups, write_back_on_close, write_log_back},
     place::FileId,
+    registry,
 };
 
 /// A job of the thread.
@@ -53,13 +55,14 @@ const JOBS: usize = 1024;
 
 /// The longest time for which the last handle waits until the file is closed. It takes some
 /// milliseconds, unless the disk is slow or another process has the write lock.
-const CLOSING: Duration = Duration::from_secs(2);
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// A thread's job channel. Dropping it ends the thread, and waits until the file is closed and its
 /// log is written back: whoever copies the file then has all of it.
 #[derive(Debug)]
 pub(super) struct Jobs {
     sender: Option<mpsc::Sender<Job>>,
+    thread: ThreadId,
     closed: Mutex<std_mpsc::Receiver<()>>,
 }
 
@@ -96,6 +99,10 @@ impl Jobs {
 impl Drop for Jobs {
     fn drop(&mut self) {
         self.sender = None;
+        if thread::current().id() == self.thread {
+            // The last handle was in a job.
+            return;
+        }
         let closed = self.closed.get_mut();
         // The thread sends nothing. Its end closes the channel.
         let _ = closed
@@ -160,7 +167,7 @@ pub(super) fn start(
             }
         }
     };
-    std::thread::Builder::new()
+    let started = thread::Builder::new()
         .name("reveille-sqlite".into())
         .spawn(live)
         .map_err(|source| SqliteError::Thread {
@@ -169,6 +176,7 @@ pub(super) fn start(
         })?;
     Ok(Jobs {
         sender: Some(sender),
+        thread: started.thread().id(),
         closed: Mutex::new(closed),
     })
 }
@@ -280,20 +288,27 @@ impl Worker {
     /// with commits that may not be on the disk is left to the next program that writes.
     fn close(&mut self) {
         let log_is_durable = std::mem::take(&mut self.log_is_durable);
-        let Some(connection) = self.connection.take() else {
-            return;
-        };
-        if !log_is_durable || self.file.check(&self.path).is_err() {
-            let kept = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
-            if kept.is_err() {
-                std::mem::forget(connection);
-            }
+        if let Some(connection) = self.connection.take()
+            && log_is_durable
+            && self.file.check(&self.path).is_ok()
+        {
+            // An error leaves the log, which is complete.
+            let _ = write_back_on_close(&connection, true);
         }
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        // A program that only read may be the last one, after others that have written.
+        if !self.log_is_durable
+            && let Some(connection) = &mut self.connection
+            && self.file.check(&self.path).is_ok()
+            && registry::find(&self.path, self.schema).is_none()
+            && !self.file.is_used_by_others()
+        {
+            self.log_is_durable = write_log_back(connection).is_ok();
+        }
         self.close();
     }
 }

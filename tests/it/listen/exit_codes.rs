@@ -105,8 +105,9 @@ async fn a_listener_whose_output_nobody_reads_stops_and_counts_no_attempt() {
     place.put(&[&b"x"[..]; 10]).await;
     let options = ["--no-relay", "--max-dequeue-count", "1", "--max-tasks", "2"];
     let script = ["sh", "-c", "echo a line"];
-    let mut listening = place.listen_with(&options, &script, Stdio::piped());
-    drop(listening.child.stdout.take());
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let listening = place.listen_with(&options, &script, writer.into());
     let end = listening.ends().await;
     assert_eq!(end.code, Some(0), "{:?}", end.events);
     assert_eq!((end.figure("failed"), end.figure("poisoned")), (0, 0));
@@ -158,4 +159,23 @@ async fn the_first_process_of_a_container_waits_for_orphans_and_passes_signals_o
     until("one child", async || children(&init).len() == 1).await;
     listening.signal("TERM");
     assert_eq!(listening.ends().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn until_empty_tells_of_messages_that_no_program_was_run_for() {
+    let place = Place::new().await;
+    place.put(&[b"x"]).await;
+    // The tries end before the time that counts as a failed attempt.
+    let options = [
+        "--no-relay",
+        "--until-empty",
+        "--max-handling-time",
+        "3s",
+        "--max-dequeue-count",
+        "1",
+    ];
+    let end = place.listen(&options, "exec no-such-program").ends().await;
+    assert_eq!(end.code, Some(1), "{:?}", end.events);
+    assert_eq!((end.figure("failed"), end.figure("poisoned")), (0, 0));
+    assert_eq!(place.depth().await, 1);
 }
