@@ -239,9 +239,12 @@ pub(super) fn write_log_back(connection: &mut Connection) -> rusqlite::Result<()
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => return Ok(()),
         truncated => truncated?,
     };
-    // The first commit of the new log makes the end of the old one durable.
-    let version: i64 = number(connection, "user_version")?;
-    connection.pragma_update(None, "user_version", version)
+    // The first commit of the new log makes the end of the old one durable. Under the write lock:
+    // another process may be migrating the file.
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let version: i64 = number(&transaction, "user_version")?;
+    transaction.pragma_update(None, "user_version", version)?;
+    transaction.commit()
 }
 
 /// Writes the log back. Returns whether another process prevented it, and the number of frames that

@@ -565,6 +565,20 @@ async fn a_file_that_is_moved_or_replaced_under_its_users_is_used_no_more() {
     assert_eq!(sum(&moved.expect("open")).await, 5);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_that_make_a_file_at_the_same_time_make_one() {
+    for _ in 0..40 {
+        let (_directory, path) = place();
+        let make = || async {
+            let database = Database::open_alone(&path, SCHEMA, Missing::Create).await;
+            add(&database.expect("open"), 1).await.expect("written");
+        };
+        futures_util::future::join_all((0..6).map(|_| make())).await;
+        let database = Database::open(&path, SCHEMA, Missing::Refuse).await;
+        assert_eq!(sum(&database.expect("open")).await, 6);
+    }
+}
+
 #[tokio::test]
 async fn a_missing_file_is_made_only_where_that_is_asked_for() {
     let (_directory, path) = place();

@@ -12,6 +12,10 @@ use crate::base::clock::{micros, wall};
 /// Microseconds since 1970.
 pub(crate) type Micros = i64;
 
+/// If a clock that is behind the file's goes forward by more, between two uses of the file, it was set. If
+/// the file was not used for so long, that time does not count.
+const LEAP: Micros = 3_600_000_000;
+
 /// The time is stored again after this much progress; not more than a queue's resolution.
 const STEP: Micros = 1_000;
 
@@ -60,8 +64,9 @@ pub(crate) fn file_time(machine: Micros, seen: Micros, ahead: Micros) -> (Micros
         return (machine, 0);
     }
     let now = machine.saturating_add(ahead);
-    match now >= seen {
+    match (seen..=seen.saturating_add(LEAP)).contains(&now) {
         true => (now, ahead),
+        // It was set, back or forward: the file's clock continues from where it is.
         false => (seen, seen.saturating_sub(machine)),
     }
 }
@@ -94,5 +99,8 @@ mod tests {
         let (seen, ahead) = file_time(1_000, NOW, 0);
         assert_eq!((seen, ahead), (NOW, NOW - 1_000));
         assert_eq!(file_time(NOW + 5, seen, ahead), (NOW + 5, 0));
+        // The same where the corrected clock is still a day behind the file's.
+        const DAY: Micros = 86_400 * 1_000_000;
+        assert_eq!(file_time(NOW - DAY, seen, ahead), (NOW, DAY));
     }
 }

@@ -90,8 +90,8 @@ impl World {
                 self.restore(number);
             }
             4 if self.shape.clock_jumps => {
-                let jumps = [-20 * DAY, -DAY, DAY, -SECOND, 3600 * SECOND];
-                let jump = jumps[self.rng.usize(..5)];
+                let jumps = [-20 * DAY, -20 * DAY, -DAY, DAY, -SECOND, 3600 * SECOND];
+                let jump = jumps[self.rng.usize(..6)];
                 let offset = &mut self.machines[number].offset;
                 *offset = match *offset < -10 * DAY {
                     // A time server corrects a boot with an old clock.
