@@ -255,6 +255,52 @@ async fn an_error_names_the_next_step() {
     );
 }
 
+/// A reader that goes away leaves what it has not read in the queue.
+#[tokio::test]
+async fn many_messages_are_printed_and_deleted_in_rounds() {
+    const ALL: usize = 5_000;
+    let (home, url) = place();
+    let (stored, _) = reveille::queue::create(&url).await.expect("made");
+    for first in (0..ALL).step_by(100) {
+        let bodies = first..first + 100;
+        let messages = bodies.map(|body| reveille::queue::NewMessage::new(body.to_string()));
+        stored.put(messages.collect()).await.expect("put");
+    }
+    let get = [
+        "queue", "get", &url, "--max", "5000", "--delete", "-o", "jsonl",
+    ];
+    let mut unread = reveille(&home, &get);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let status = within("the end", unread.stdout(writer).status()).await;
+    assert_eq!(status.expect("it starts").code(), Some(0));
+    let got = queue(&home, &get[1..]).await;
+    assert_eq!(got.status.code(), Some(0), "{}", stderr(&got));
+    let lines = stdout(&got).lines().count();
+    assert!(
+        (3_900..ALL).contains(&lines),
+        "{lines}: one round is hidden"
+    );
+    let depth = stored.depth().await.expect("a depth");
+    assert_eq!(usize::try_from(depth).expect("a number"), ALL - lines);
+}
+
+#[tokio::test]
+async fn a_default_poison_queue_that_breaks_a_rule_is_named() {
+    let home = tempfile::tempdir().expect("a directory");
+    let url = format!("azure://acct/{}", "q".repeat(58));
+    let mut listen = reveille(&home, &["listen", &url, "--no-relay", "--", "true"]);
+    // Of an account that nobody asks: the name is refused before.
+    listen.env("AZURE_STORAGE_KEY", "a2V5");
+    let output = within("the end", listen.output()).await.expect("it starts");
+    let complaint = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{complaint}");
+    assert!(
+        complaint.contains("--poison") && complaint.contains("-poison`"),
+        "{complaint}"
+    );
+}
+
 /// Runs a verb with these variables, such as an Azure credential.
 async fn on_azure(variables: &[(&str, &str)], arguments: &[&str]) -> Output {
     let home = tempfile::tempdir().expect("a directory");

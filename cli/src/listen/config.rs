@@ -3,6 +3,7 @@
 use std::{num::NonZero, sync::Arc, thread, time::Duration};
 
 use reveille::{
+    Error,
     listener::{ListenerConfig, PolicyFile},
     queue,
 };
@@ -82,7 +83,7 @@ impl Args {
                 "the default, the queue's name with `{POISON_SUFFIX}`, breaks a rule ({error}): name \
                  the poison queue with --poison, or pass --no-poison"
             );
-            reveille::Error::invalid("--poison", rule)
+            Error::invalid("--poison", rule)
         })?;
         Ok(PoisonQueue::Url(url))
     }

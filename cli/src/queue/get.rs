@@ -1,6 +1,6 @@
 //! `queue get` and `queue peek`: print bodies as text, in JSON, or as raw bytes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use reveille::{
@@ -26,7 +26,7 @@ pub(super) struct Get {
     /// How long the messages are hidden from others
     #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
     visibility_timeout: Duration,
-    /// Delete the messages after printing them
+    /// Delete the messages after printing them; of thousands, with -o jsonl 1,024 at a time
     #[arg(long)]
     delete: bool,
 }
@@ -50,6 +50,9 @@ struct ReadArgs {
     raw: bool,
 }
 
+/// The messages that are got, printed and deleted before the next ones: few enough that none of them is
+/// visible again before its deletion.
+const ROUND: usize = 1_024;
 /// Deletions that are under way at a time.
 const AT_A_TIME: usize = 32;
 
@@ -60,8 +63,14 @@ impl Get {
         let format = self.named.format(settings);
         let mut left = self.read.max;
         loop {
-            let (messages, end) = self.get_some(&*queue, left).await;
+            // A table and a document have all messages, lines can be printed as they come.
+            let wanted = match format {
+                Format::Jsonl => left.min(ROUND),
+                _ => left,
+            };
+            let (messages, failure) = self.get_all(&*queue, wanted).await;
             left -= messages.len();
+            let is_last = left == 0 || messages.len() < wanted;
             let exit = match self.read.raw {
                 true => raw(messages.first().map(|message| &message.body[..]))?,
                 false => {
@@ -74,50 +83,29 @@ impl Get {
                 // Printed first: a message that is deleted before it is printed would be lost.
                 delete_all(&*queue, messages).await?;
             }
-            match end {
-                End::Done => return Ok(exit),
-                End::Failed(error) => return Err(error.into()),
-                // Tables and documents end with their list.
-                End::InTime if format != Format::Jsonl => {
-                    output::note(format_args!(
-                        "half of --visibility-timeout is over: run it again for the rest, or pass \
-                         -o jsonl"
-                    ));
-                    return Ok(exit);
-                }
-                End::InTime => {}
+            if let Some(error) = failure {
+                return Err(error.into());
+            }
+            if is_last {
+                return Ok(exit);
             }
         }
     }
 
     /// Gets batches until there are enough messages or no more. Returns also the messages from
-    /// before a failure: they are hidden from others. Those that are to be deleted are got for half of
-    /// their time-out, so that the other half is left for the deletion.
-    async fn get_some(&self, queue: &dyn WorkQueue, max: usize) -> (Vec<Message>, End) {
-        let (mut messages, began) = (Vec::new(), Instant::now());
+    /// before a failure: they are hidden from others.
+    async fn get_all(&self, queue: &dyn WorkQueue, max: usize) -> (Vec<Message>, Option<Error>) {
+        let mut messages = Vec::new();
         while messages.len() < max {
-            if self.delete && !messages.is_empty() && began.elapsed() > self.visibility_timeout / 2
-            {
-                return (messages, End::InTime);
-            }
             let wanted = max - messages.len();
             match queue.get(wanted, self.visibility_timeout).await {
                 Ok(more) if more.is_empty() => break,
                 Ok(more) => messages.extend(more),
-                Err(error) => return (messages, End::Failed(error)),
+                Err(error) => return (messages, Some(error)),
             }
         }
-        (messages, End::Done)
+        (messages, None)
     }
-}
-
-/// Why no more messages were got.
-enum End {
-    /// There are as many as wanted, or no more.
-    Done,
-    /// The messages must be deleted before their time-out.
-    InTime,
-    Failed(Error),
 }
 
 /// Deletes messages, several at a time. One that cannot be deleted keeps none of the others.

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use rusqlite::{
-    Connection, OpenFlags,
+    Connection,
     backup::{Backup, StepResult},
     ffi,
 };
@@ -12,16 +12,13 @@ use tokio::sync::oneshot;
 use super::{
     damaged::with_suffix,
     error::SqliteError,
-    lock_wait::wait_for_locks,
-    open::{create_file, number, write_back_on_close},
+    open::{connect, create_file, number, write_back_on_close},
     place::check_place,
 };
 use crate::error::{Error, ErrorKind, Result};
 
 /// The first three bytes of each [`Schema`](super::Schema)'s `application_id`: "rev".
 const KINDS: i32 = 0x72_6576;
-/// Without SQLITE_OPEN_CREATE. The index of a log needs write access.
-const FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
 /// Copies a file of this crate by SQLite's online backup: the copy is one moment of the
 /// file, its log included, and no program waits for it.
@@ -73,9 +70,7 @@ fn open_source(from: &Path) -> Result<Connection, SqliteError> {
         return Err(SqliteError::IsDirectory { path: shown() });
     }
     check_place(from)?;
-    let mut source = Connection::open_with_flags(from, FLAGS).map_err(sql)?;
-    write_back_on_close(&source, false).map_err(sql)?;
-    wait_for_locks(&mut source).map_err(sql)?;
+    let source = connect(from).map_err(sql)?;
     let kind: i32 = number(&source, "application_id").map_err(sql)?;
     match kind >> 8 == KINDS {
         true => Ok(source),
@@ -85,7 +80,8 @@ fn open_source(from: &Path) -> Result<Connection, SqliteError> {
 
 fn copy(source: &Connection, to: &Path) -> Result<(), SqliteError> {
     let copy = || {
-        let mut copy = Connection::open_with_flags(to, FLAGS)?;
+        let mut copy = connect(to)?;
+        write_back_on_close(&copy, true)?;
         match Backup::new(source, &mut copy)?.step(-1)? {
             StepResult::Done => Ok(()),
             _ => Err(rusqlite::Error::SqliteFailure(

@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::ErrorCode;
 use tokio::sync::oneshot;
 
-use super::{error::SqliteError, lock_wait::wait_for_locks, open::write_back_on_close};
+use super::{error::SqliteError, open::connect};
 use crate::error::Result;
 
 /// Checks the file and returns the first problem, or `None` if it is sound. A `thorough` check also
@@ -39,14 +39,8 @@ fn first_problem(path: &Path, thorough: bool) -> rusqlite::Result<Option<String>
         true => "PRAGMA integrity_check(1)",
         false => "PRAGMA quick_check(1)",
     };
-    let check = || -> rusqlite::Result<String> {
-        // SQLite replays the log when it opens the file, which needs write access.
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut connection = Connection::open_with_flags(path, flags)?;
-        write_back_on_close(&connection, false)?;
-        wait_for_locks(&mut connection)?;
-        connection.query_row(pragma, (), |row| row.get(0))
-    };
+    let check =
+        || -> rusqlite::Result<String> { connect(path)?.query_row(pragma, (), |row| row.get(0)) };
     match check() {
         Ok(answer) if answer == "ok" => Ok(None),
         Ok(problem) => Ok(Some(problem)),

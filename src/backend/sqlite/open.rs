@@ -34,11 +34,7 @@ pub(super) fn open(path: &Path, schema: Schema, missing: Missing) -> Result<Open
     find_or_create(path, missing)?;
     let file = check_place(path)?;
     let sql = |error| SqliteError::sql(path, error);
-    // No URI flag, so that a path may contain a `?`.
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(path, flags).map_err(sql)?;
-    write_back_on_close(&connection, false).map_err(sql)?;
-    wait_for_locks(&mut connection).map_err(sql)?;
+    let mut connection = connect(path).map_err(sql)?;
     if is_empty(&connection, path, schema)? {
         // Only a file made so can be made smaller in small steps. On a file that is not empty it has
         // no effect, and takes the write lock.
@@ -55,6 +51,17 @@ pub(super) fn open(path: &Path, schema: Schema, missing: Missing) -> Result<Open
         file,
         log_is_durable: migrated || frames <= 0,
     })
+}
+
+/// Connects to a file that exists. The connection waits for locks, and leaves the log when it is closed.
+/// Also one that only reads needs write access: SQLite replays the log, and has an index of it.
+pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    // No URI flag, so that a path may contain a `?`.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    write_back_on_close(&connection, false)?;
+    wait_for_locks(&mut connection)?;
+    Ok(connection)
 }
 
 /// As [`open`], for the thread that shares transactions among writes. Each of them is a savepoint,
