@@ -70,6 +70,12 @@ pub(crate) enum Refusal {
     Later(String, Duration),
 }
 
+/// The bound port of a console.
+pub(crate) struct ConsolePort {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
 /// A listening console. Ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Console {
@@ -84,6 +90,22 @@ struct ConsoleState {
     connections: EvictingPool,
 }
 
+impl ConsolePort {
+    /// Binds the port. Connections wait until [`Console::serve`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`], with the address, if it cannot listen there.
+    pub(crate) async fn bind(listen: SocketAddr) -> Result<Self> {
+        let failed = |error| {
+            let message = format!("cannot listen on {listen} for the admin port");
+            Error::new(ErrorKind::Unavailable, message).with_source(error)
+        };
+        let listener = TcpListener::bind(listen).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address })
+    }
+}
+
 impl Console {
     /// Listens and serves. Requests may state `hosts` as their host, in addition to IP addresses and
     /// `localhost`. Pages that are not probes need the `admission`, if there is one.
@@ -96,12 +118,18 @@ impl Console {
         source: Arc<dyn StatusSource>,
         admission: Option<Admission>,
     ) -> Result<Self> {
-        let failed = |error| {
-            let message = format!("cannot listen on {listen} for the admin port");
-            Error::new(ErrorKind::Unavailable, message).with_source(error)
-        };
-        let listener = TcpListener::bind(listen).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let port = ConsolePort::bind(listen).await?;
+        Ok(Self::serve(port, hosts, source, admission))
+    }
+
+    /// Serves on a bound port, as [`Console::start`] does.
+    pub(crate) fn serve(
+        port: ConsolePort,
+        hosts: &[String],
+        source: Arc<dyn StatusSource>,
+        admission: Option<Admission>,
+    ) -> Self {
+        let ConsolePort { listener, address } = port;
         let connections = connection::pool();
         let hosts = Arc::new(Hosts::new(hosts));
         let router = Router::new()
@@ -122,7 +150,7 @@ impl Console {
             connections,
             Arc::clone(&scope),
         ));
-        Ok(Self { address, scope })
+        Self { address, scope }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

@@ -28,8 +28,8 @@ pub use flag::{FlagEvent, FlagName, FlagState, LeashOptions, UnleashOptions};
 pub use limits::Limits;
 pub use name::{GroupName, ListenerId};
 pub(crate) use name::{check_name, check_text};
-pub(crate) use notification::is_in_calendar;
 pub use notification::{Accepted, Notification};
+pub(crate) use notification::{Counted, is_in_calendar};
 pub use position::{Position, Token};
 pub use report::{Report, ReportState};
 pub use session::{

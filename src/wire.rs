@@ -57,7 +57,9 @@ pub(crate) use peer_calls::{
     peer_failure, peer_reply_from_wire, peer_request_from_wire, peer_status, timer_to_wire,
     timers_from_wire,
 };
-pub(crate) use relay::{accepted_from_wire, report_to_wire, subscribe_event, subscribe_to_wire};
+pub(crate) use relay::{
+    accepted_from_wire, counted_from_wire, report_to_wire, subscribe_event, subscribe_to_wire,
+};
 pub(crate) use relay::{
     goodbye_to_wire, report_from_wire, selector_to_wire, subscribe_event_to_wire,
     subscribe_from_wire,

@@ -170,7 +170,7 @@ impl Client {
     }
 
     /// Asks the relay to end in order. It answers when the drain has begun: its streams end within
-    /// `span` (`None`, or zero: the relay's setting), and then its process ends.
+    /// `span` (`None`: the relay's setting; zero: at once), and then its process ends.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached;

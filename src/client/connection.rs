@@ -118,7 +118,7 @@ impl Client {
         FlagWatcher::new(self, &flag, &listener_id)
     }
 
-    /// Waits until the relay answers, at most for `within`. Does not check the relay's store,
+    /// Waits until the relay answers, at most for `within`; zero is one attempt. Does not check the relay's store,
     /// because wake-ups need none.
     ///
     /// # Errors
@@ -127,11 +127,16 @@ impl Client {
         let deadline = self.inner.clock.now() + within;
         let mut pause = Duration::from_millis(20);
         loop {
-            let error = match self.ping().await {
-                Ok(()) => return Ok(()),
+            let left = match within.is_zero() {
+                true => Duration::MAX,
+                false => deadline.since(self.inner.clock.now()),
+            };
+            let error = match tokio::time::timeout(left, self.ping()).await {
+                Ok(Ok(())) => return Ok(()),
                 // It answers, if not this call.
-                Err(error) if error.kind() == ErrorKind::Exhausted => return Ok(()),
-                Err(error) => error,
+                Ok(Err(error)) if error.kind() == ErrorKind::Exhausted => return Ok(()),
+                Ok(Err(error)) => error,
+                Err(_) => return Err(unreachable(self.url(), "no answer in time")),
             };
             let left = deadline.since(self.inner.clock.now());
             if left.is_zero() || !error.is_retryable() {

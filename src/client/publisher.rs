@@ -27,7 +27,7 @@ use crate::{
     client::session::{PublisherConfig, PublisherSession, WaiterId},
     error::{Error, ErrorKind, Result},
     types::{Accepted, Limits, Notification, Notifier, check_text},
-    wire::{NotifyRequest, accepted_from_wire, from_answer, proto},
+    wire::{NotifyRequest, accepted_from_wire, counted_from_wire, from_answer, proto},
 };
 
 /// Notifies the relay of new messages in queues. Cheap to clone; clones share one connection.
@@ -327,6 +327,9 @@ impl PublisherInner {
         let now = self.clock.now();
         let mut state = self.lock();
         let PublisherState { session, rng, .. } = &mut *state;
+        if let Some(counted) = counted_from_wire(response) {
+            session.was_counted(&counted);
+        }
         session.answered(answer, now, rng);
         state.log_dropped(now);
         state.deliver_results();
@@ -360,7 +363,8 @@ impl PublisherState {
             && let Ok(room) = requests.try_reserve()
             && let Some(notifications) = self.session.request(now)
         {
-            room.send(NotifyRequest::new(Arc::clone(name), notifications));
+            let request = NotifyRequest::new(Arc::clone(name), notifications);
+            room.send(request.with_counted(self.session.counted()));
         }
     }
 

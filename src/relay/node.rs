@@ -27,14 +27,14 @@ use crate::{
         clock::wall,
         task::{Scope, measure_polls},
     },
-    console::Console,
+    console::{Console, ConsolePort},
     coordination::flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
     error::{Error, Result},
     relay::{
         runtime::{Relay, RelayConfig},
         server::{
-            Access, AccessFiles, DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, ServerLimits,
-            ServerTls, Services,
+            Access, AccessFiles, DEFAULT_IDLE_TIMEOUT, Health, Port, Server, ServerConfig,
+            ServerLimits, ServerTls, Services,
         },
     },
     store::{self, BlobStore},
@@ -170,8 +170,22 @@ impl Node {
         if let Some(cluster) = &config.cluster {
             cluster.check(&config.store, config.relay.sentinel_interval)?;
         }
-        let store = store::open(&config.store).await?;
         let stream_max_age = config.relay.stream_max_age;
+        let server_config = ServerConfig {
+            listen: config.listen,
+            limits: config.limits,
+            stream_max_age,
+            idle: DEFAULT_IDLE_TIMEOUT,
+            tls: config.tls,
+            access: access.clone(),
+        };
+        // A relay that cannot serve must not become a member of its cluster.
+        let port = Port::bind(&server_config)?;
+        let admin_port = match config.admin_listen {
+            Some(listen) => Some(ConsolePort::bind(listen).await?),
+            None => None,
+        };
+        let store = store::open(&config.store).await?;
         #[cfg(feature = "nats")]
         let ack = config.cluster.as_ref().map(|cluster| cluster.ack);
         #[cfg(not(feature = "nats"))]
@@ -211,35 +225,23 @@ impl Node {
             reflection: config.reflection,
         };
         let (routes, health) = services.routes()?;
-        let server_config = ServerConfig {
-            listen: config.listen,
-            limits: config.limits,
-            stream_max_age,
-            idle: DEFAULT_IDLE_TIMEOUT,
-            tls: config.tls,
-            access: access.clone(),
-        };
         let short_of_memory = {
             let relay = relay.clone();
             move |is_short| relay.set_short_of_memory(is_short)
         };
-        let server = Server::start(&server_config, routes, draining, short_of_memory)?;
-        let console = match config.admin_listen {
-            Some(listen) => {
-                let source = RelayStatus {
-                    relay: relay.clone(),
-                    flags: flags.clone(),
-                    store: Arc::clone(&store),
-                    connections: server.connections(),
-                    access: access.clone(),
-                    log_lines_dropped: config.log_lines_dropped,
-                };
-                let hosts = &config.admin_hosts;
-                let console = Console::start(listen, hosts, Arc::new(source), access.admission());
-                Some(console.await?)
-            }
-            None => None,
-        };
+        let server = Server::start(port, &server_config, routes, draining, short_of_memory);
+        let console = admin_port.map(|port| {
+            let source = RelayStatus {
+                relay: relay.clone(),
+                flags: flags.clone(),
+                store: Arc::clone(&store),
+                connections: server.connections(),
+                access: access.clone(),
+                log_lines_dropped: config.log_lines_dropped,
+            };
+            let hosts = &config.admin_hosts;
+            Console::serve(port, hosts, Arc::new(source), access.admission())
+        });
         Ok(Self {
             relay,
             has_tls: server_config.tls.is_some(),

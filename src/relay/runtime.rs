@@ -297,6 +297,11 @@ impl Relay {
         counted.inspect_err(|error| self.refused(Refused::Notify, error, now))
     }
 
+    /// Returns what the queues of notifications that were counted before have now.
+    pub(crate) fn accepted_before(&self, notifications: &[Notification]) -> Vec<Accepted> {
+        self.shared.hub.accepted_before(notifications)
+    }
+
     /// Opens a stream of messages, which ends at its maximal age. Its cursors count in the pool as well.
     pub(crate) fn open_stream<S>(
         &self,

@@ -47,7 +47,7 @@ mod transport;
 mod unconfirmed;
 mod wake;
 
-pub(crate) use accept::{Connections, Server, ServerConfig};
+pub(crate) use accept::{Connections, Port, Server, ServerConfig};
 pub(crate) use access::Access;
 pub use access::AccessFiles;
 pub(crate) use activity::DEFAULT_IDLE_TIMEOUT;

@@ -45,6 +45,14 @@ pub struct Accepted {
     pub listeners: u32,
 }
 
+/// A relay of a cluster has counted a request, and could not confirm it (C8).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) epoch: Arc<str>,
+    /// The position in the relay's list behind the request's causes.
+    pub(crate) position: u64,
+}
+
 impl Notification {
     /// Creates a notification of one message of unknown size, without a delay.
     pub fn new(queue: QueueAddress) -> Self {

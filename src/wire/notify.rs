@@ -18,10 +18,13 @@ use prost::{
     },
 };
 
-use super::time::{checked_span, checked_time, span_to_wire, time_to_wire};
+use super::{
+    proto,
+    time::{checked_span, checked_time, span_to_wire, time_to_wire},
+};
 use crate::{
     error::{Error, Result},
-    types::{Limits, Notification, QueueAddress, check_text},
+    types::{Counted, Limits, Notification, QueueAddress, check_text},
 };
 
 /// A notify request.
@@ -29,6 +32,8 @@ use crate::{
 pub(crate) struct NotifyRequest {
     publisher: Arc<str>,
     notifications: Vec<Notification>,
+    /// C8: what relays have counted of it.
+    counted: Vec<proto::Counted>,
     /// Number of events, including invalid ones.
     events: usize,
     rule_error: Option<RuleError>,
@@ -57,10 +62,14 @@ struct Text {
     length: usize,
 }
 
+/// Relays of which a request states what they have counted; more are ignored.
+pub(crate) const MOST_COUNTED: usize = 8;
+
 /// The field numbers of the schema.
 mod field {
     pub(super) const EVENTS: u32 = 1;
     pub(super) const PUBLISHER: u32 = 2;
+    pub(super) const COUNTED: u32 = 3;
     pub(super) const ACCOUNT: u32 = 1;
     pub(super) const QUEUE: u32 = 2;
     pub(super) const PAYLOAD_SIZE: u32 = 3;
@@ -77,9 +86,26 @@ impl NotifyRequest {
         Self {
             publisher,
             notifications,
+            counted: Vec::new(),
             events,
             rule_error: None,
         }
+    }
+
+    /// States what relays have counted of this request.
+    pub(crate) fn with_counted(mut self, counted: &[Counted]) -> Self {
+        let counted = counted.iter().map(|counted| proto::Counted {
+            epoch: counted.epoch.to_string(),
+            position: counted.position,
+        });
+        self.counted = counted.collect();
+        self
+    }
+
+    /// Returns up to which position the relay of this epoch has counted the request.
+    pub(crate) fn counted_by(&self, epoch: &str) -> Option<u64> {
+        let counted = self.counted.iter().find(|counted| counted.epoch == epoch);
+        counted.map(|counted| counted.position)
     }
 
     /// Returns the publisher and its notifications.
@@ -123,6 +149,15 @@ impl NotifyRequest {
         Ok(())
     }
 
+    fn merge_counted(&mut self, buf: &mut impl Buf, ctx: DecodeContext) -> Result<(), DecodeError> {
+        let mut counted = proto::Counted::default();
+        encoding::message::merge(WireType::LengthDelimited, &mut counted, buf, ctx)?;
+        if self.counted.len() < MOST_COUNTED {
+            self.counted.push(counted);
+        }
+        Ok(())
+    }
+
     fn merge_publisher(&mut self, buf: &mut impl Buf) -> Result<(), DecodeError> {
         let text = Text::read(buf)?;
         match text.check("publisher", Limits::MAX_TEXT) {
@@ -141,6 +176,7 @@ impl Message for NotifyRequest {
             encode_event(notification, buf);
         }
         encode_text(field::PUBLISHER, &self.publisher, buf);
+        encoding::message::encode_repeated(field::COUNTED, &self.counted, buf);
     }
 
     fn merge_field(
@@ -153,6 +189,7 @@ impl Message for NotifyRequest {
         match (tag, wire_type) {
             (field::EVENTS, WireType::LengthDelimited) => self.merge_event(buf, &ctx),
             (field::PUBLISHER, WireType::LengthDelimited) => self.merge_publisher(buf),
+            (field::COUNTED, WireType::LengthDelimited) => self.merge_counted(buf, ctx),
             _ => skip_field(wire_type, tag, buf, ctx),
         }
     }
@@ -164,6 +201,7 @@ impl Message for NotifyRequest {
         };
         self.notifications.iter().map(event).sum::<usize>()
             + text_len(field::PUBLISHER, &self.publisher)
+            + encoding::message::encoded_len_repeated(field::COUNTED, &self.counted)
     }
 
     fn clear(&mut self) {

@@ -6,8 +6,8 @@ use super::{
     time::{span_from_wire, span_to_wire, time_from_wire},
 };
 use crate::types::{
-    Accepted, Goodbye, GoodbyeReason, Position, Report, ReportState, Selector, SubscribeEvent,
-    SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
+    Accepted, Counted, Goodbye, GoodbyeReason, Limits, Position, Report, ReportState, Selector,
+    SubscribeEvent, SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
 };
 use crate::{
     error::{Error, Result},
@@ -20,6 +20,16 @@ pub(crate) fn accepted_from_wire(accepted: &[proto::Accepted]) -> Vec<Accepted> 
         listeners: a.listeners,
     };
     accepted.iter().map(read).collect()
+}
+
+/// C8: returns what the relay has counted of a request that it could not confirm.
+pub(crate) fn counted_from_wire(response: &proto::NotifyResponse) -> Option<Counted> {
+    let counted = response.error.as_ref()?.counted.as_ref()?;
+    let is_an_epoch = (1..=Limits::TOKEN).contains(&counted.epoch.len());
+    is_an_epoch.then(|| Counted {
+        epoch: counted.epoch.as_str().into(),
+        position: counted.position,
+    })
 }
 
 /// Converts and checks a subscribe request.

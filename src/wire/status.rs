@@ -32,6 +32,7 @@ pub(crate) fn to_answer(error: &Error) -> proto::Error {
         code: code(error.kind()).into(),
         message: with_causes(error),
         retry_after: error.retry_after().map(span_to_wire),
+        counted: None,
     }
 }
 

@@ -7,7 +7,7 @@ use reveille::{
     SubscribeOptions, UnleashOptions, WakeReason, testing::TestRelay,
 };
 
-use crate::support::{Wire, figure, listening, queue, told, until, within, woken};
+use crate::support::{Way, Wire, figure, listening, queue, told, until, within, woken};
 
 /// A client with short reconnect waits and a request time-out of a second.
 fn quick(url: &str) -> Client {
@@ -173,7 +173,7 @@ async fn a_publisher_retires_a_silent_connection() {
     let publisher = quick(&wire.url()).publisher("p");
     let orders = Notification::new(queue("acct/orders"));
     publisher.notify(orders.clone()).await.expect("counted");
-    wire.silence();
+    wire.silence(Way::Both);
     let silent = Instant::now();
     within("acknowledged", publisher.notify(orders))
         .await
@@ -192,7 +192,7 @@ async fn a_call_after_an_unanswered_one_uses_another_connection() {
     client.queues().await.expect("an answer");
     client.queues().await.expect("an answer");
     assert_eq!(wire.connections(), 1, "calls share one");
-    wire.silence();
+    wire.silence(Way::Both);
     client.queues().await.expect_err("none in time");
     client.queues().await.expect("another connection");
     assert_eq!(wire.connections(), 2);
@@ -211,7 +211,7 @@ async fn subscriptions_retire_a_silent_connection() {
     woken(&mut one).await;
     woken(&mut two).await;
     assert_eq!(wire.connections(), 1);
-    wire.silence();
+    wire.silence(Way::Both);
     relay.wake(&queue("acct/orders")).await.expect("counted");
     let silent = Instant::now();
     let both = tokio::join!(told(&mut one, 1), told(&mut two, 1));

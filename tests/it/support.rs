@@ -142,8 +142,8 @@ pub(crate) struct Wire {
     connections: Arc<AtomicU64>,
     open: Arc<AtomicU64>,
     target: watch::Sender<SocketAddr>,
-    /// Connections with a lower number forward no more bytes.
-    silenced: watch::Sender<u64>,
+    /// Connections with a lower number forward no more bytes in these directions.
+    silenced: watch::Sender<(u64, Way)>,
     _tasks: JoinSet<()>,
 }
 
@@ -174,7 +174,7 @@ impl Wire {
         let address = listener.local_addr().expect("bound");
         let mode = watch::Sender::new(Mode::Carries);
         let connections = Arc::new(AtomicU64::new(0));
-        let silenced = watch::Sender::new(0);
+        let silenced = watch::Sender::new((0, Way::Both));
         let signals = (mode.subscribe(), silenced.subscribe());
         let mut tasks = JoinSet::new();
         let open = Arc::new(AtomicU64::new(0));
@@ -230,8 +230,8 @@ impl Wire {
     }
 
     /// Stops forwarding on all existing connections without closing them; new ones work.
-    pub(crate) fn silence(&self) {
-        self.silenced.send_replace(self.connections());
+    pub(crate) fn silence(&self, way: Way) {
+        self.silenced.send_replace((self.connections(), way));
     }
 
     pub(crate) fn mend(&self) {
@@ -240,7 +240,7 @@ impl Wire {
 }
 
 /// The mode, and the number below which connections are silenced.
-type Signals = (watch::Receiver<Mode>, watch::Receiver<u64>);
+type Signals = (watch::Receiver<Mode>, watch::Receiver<(u64, Way)>);
 
 async fn carry_all(
     listener: TcpListener,
@@ -299,7 +299,8 @@ async fn one_way(
         if mode.wait_for(|mode| !stalls.contains(mode)).await.is_err() {
             return Ok(());
         }
-        if number < *silenced.borrow() {
+        let (below, of) = *silenced.borrow();
+        if number < below && [Way::Both, way].contains(&of) {
             std::future::pending::<()>().await;
         }
         to.write_all(&bytes[..count]).await?;

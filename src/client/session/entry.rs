@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::waiters::WaiterList;
 use crate::{
     base::clock::Tick,
-    types::{Limits, Notification, QueueAddress},
+    types::{Counted, Limits, Notification, QueueAddress},
 };
 
 /// Notifications with the same key are conflated: same queue, same due time.
@@ -15,6 +15,9 @@ pub(super) struct EntryKey {
     /// Due time on the timer grid; `None` for an immediate notification.
     pub(super) due: Option<Tick>,
 }
+
+/// Relays of which an entry remembers that they have counted it.
+const MOST_COUNTED: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -28,6 +31,8 @@ pub(super) struct Entry {
     pub(super) waiters: WaiterList,
     /// It contains a posted notification, which has no waiter.
     pub(super) posted: bool,
+    /// C8: relays that have counted all of it, and could not confirm that.
+    pub(super) counted: Vec<Counted>,
 }
 
 impl Entry {
@@ -47,7 +52,19 @@ impl Entry {
         self.first_submission = self.first_submission.min(other.first_submission);
         self.max_batch = self.max_batch.min(other.max_batch);
         self.posted |= other.posted;
+        self.counted
+            .retain(|counted| other.counted.contains(counted));
         self.waiters.extend(other.waiters);
+    }
+
+    /// A relay has counted it.
+    pub(super) fn was_counted(&mut self, counted: &Counted) {
+        self.counted.retain(|before| before.epoch != counted.epoch);
+        // Those of relays that ended, or are not asked any more, go first.
+        if self.counted.len() == MOST_COUNTED {
+            self.counted.remove(0);
+        }
+        self.counted.push(counted.clone());
     }
 
     /// Marks the entry as set aside: flushes do not wait for it, as they report its refusal at

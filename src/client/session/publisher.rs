@@ -34,7 +34,7 @@ use crate::{
         fault::planted,
     },
     error::{Error, ErrorKind, Result},
-    types::{Accepted, Limits, Notification},
+    types::{Accepted, Counted, Limits, Notification},
 };
 
 /// The publisher's state machine.
@@ -140,6 +140,29 @@ impl PublisherSession {
             .collect();
         self.in_flight.push_back(Request { body, sent_at: now });
         Some(notifications)
+    }
+
+    /// C8: returns what relays have counted of the newest request.
+    pub(crate) fn counted(&self) -> &[Counted] {
+        let newest = self.in_flight.back();
+        let mut entries = newest
+            .into_iter()
+            .flat_map(|request| request.body.entries());
+        let Some(first) = entries.next().filter(|first| !first.counted.is_empty()) else {
+            return &[];
+        };
+        match entries.all(|entry| entry.counted == first.counted) {
+            true => &first.counted,
+            false => &[],
+        }
+    }
+
+    /// C8: a relay has counted the oldest request in flight. Its answer follows, an error.
+    pub(crate) fn was_counted(&mut self, counted: &Counted) {
+        let oldest = self.in_flight.front_mut().into_iter();
+        for entry in oldest.flat_map(|request| request.body.entries_mut()) {
+            entry.was_counted(counted);
+        }
     }
 
     /// Handles the answer to the oldest request in flight.
@@ -357,6 +380,7 @@ impl PublisherSession {
             max_batch: usize::MAX,
             waiters: Vec::new(),
             posted: false,
+            counted: Vec::new(),
         }
     }
 
@@ -382,7 +406,10 @@ impl PublisherSession {
         while let Some(front) = self.pending.front() {
             let bytes = front.notification.encoded_at_most();
             most = most.min(front.max_batch);
-            if entries.len() >= most || (bytes > room && !entries.is_empty()) {
+            let is_full = entries.len() >= most || (bytes > room && !entries.is_empty());
+            // What a relay has counted and what it has not are two requests.
+            let first = entries.first();
+            if is_full || first.is_some_and(|first| first.counted != front.counted) {
                 break;
             }
             room = room.saturating_sub(bytes);

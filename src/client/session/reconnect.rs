@@ -179,6 +179,11 @@ impl Reconnect {
         }
     }
 
+    /// Returns the number of other relays.
+    pub(crate) fn others(&self) -> usize {
+        self.config.others
+    }
+
     /// Sets the number of other relays, which changes when a name is resolved.
     pub(crate) fn set_others(&mut self, others: usize) {
         let added = others.saturating_sub(self.config.others);

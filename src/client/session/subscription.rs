@@ -7,7 +7,7 @@
 //! relay's resume number covers all other queues. It queues behind the wake-ups before it, and
 //! takes effect when they were handed over.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
     positions::Positions,
@@ -20,8 +20,8 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     types::{
-        ConnectionState, Limits, LinkState, Report, SubscribeEvent, SubscribeOptions, Token,
-        Welcome, WorkDetected,
+        ConnectionState, Goodbye, GoodbyeReason, Limits, LinkState, Report, SubscribeEvent,
+        SubscribeOptions, Token, Welcome, WorkDetected,
     },
 };
 
@@ -40,6 +40,10 @@ pub(crate) struct SubscriptionSession {
     welcome: Option<Welcome>,
     /// The newest stream's relay does not receive all publishers' notifications.
     degraded: bool,
+    /// Since when the open stream says so.
+    degraded_since: Option<Tick>,
+    /// Relays that were left for it since one was not degraded.
+    degraded_left: usize,
     /// Number of streams that received a Welcome.
     welcomes: u64,
     /// Number of the newest report.
@@ -57,6 +61,10 @@ enum Undelivered {
     Resume(Token),
 }
 
+/// A relay that is degraded for longer is left, at its next heartbeat. A restart of the broker is
+/// shorter.
+const DEGRADED_FOR: Duration = Duration::from_secs(15);
+
 impl SubscriptionSession {
     pub(crate) fn new(options: SubscribeOptions, config: ReconnectConfig) -> Self {
         let fault = config.fault;
@@ -73,6 +81,8 @@ impl SubscriptionSession {
             epoch: None,
             welcome: None,
             degraded: false,
+            degraded_since: None,
+            degraded_left: 0,
             welcomes: 0,
             last_report: 0,
             position_bytes,
@@ -112,7 +122,8 @@ impl SubscriptionSession {
         match event {
             SubscribeEvent::Welcome(welcome) => {
                 self.reconnect.set_heartbeat(welcome.heartbeat);
-                self.degraded = welcome.degraded;
+                self.degraded_since = None;
+                self.set_degraded(welcome.degraded, now);
                 self.welcomes += 1;
                 self.set_epoch(&welcome.epoch);
                 self.welcome = Some(welcome);
@@ -127,8 +138,16 @@ impl SubscriptionSession {
             }
             SubscribeEvent::Goodbye(goodbye) => self.reconnect.goodbye(now, goodbye, rng),
             SubscribeEvent::Heartbeat { degraded, resume } => {
-                self.degraded = degraded;
+                self.set_degraded(degraded, now);
                 self.keep_resume(resume);
+                if self.may_leave_degraded(now) {
+                    self.degraded_left += 1;
+                    let goodbye = Goodbye {
+                        reason: GoodbyeReason::Draining,
+                        reconnect_after: Duration::ZERO,
+                    };
+                    self.reconnect.goodbye(now, goodbye, rng);
+                }
             }
             SubscribeEvent::Unknown => {}
         }
@@ -189,6 +208,23 @@ impl SubscriptionSession {
             welcomes: self.welcomes,
             announced: self.reconnect.is_announced(),
         }
+    }
+
+    fn set_degraded(&mut self, degraded: bool, now: Tick) {
+        self.degraded = degraded;
+        match degraded {
+            true => {
+                self.degraded_since.get_or_insert(now);
+            }
+            false => (self.degraded_since, self.degraded_left) = (None, 0),
+        }
+    }
+
+    /// Returns whether another relay should be tried, because this one is cut off for long. Where all
+    /// are, each is tried once.
+    fn may_leave_degraded(&self, now: Tick) -> bool {
+        let long = |since: Tick| now.since(since) >= DEGRADED_FOR;
+        self.degraded_since.is_some_and(long) && self.degraded_left < self.reconnect.others()
     }
 
     /// Stores the epoch. A new epoch (a restart or another relay) invalidates the resume number.

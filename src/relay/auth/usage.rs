@@ -4,7 +4,7 @@ use std::{
     num::NonZeroU32,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -56,6 +56,8 @@ pub(crate) struct RateOfNotify {
     pub(super) rate: NotifyRate,
     limiter: RateLimiter<NotKeyed, InMemoryState, LatestTime, NoOpMiddleware<Nanos>>,
     now: LatestTime,
+    /// Notifications that were taken and then refused for another reason. The limiter takes none back.
+    unused: AtomicU32,
 }
 
 /// The clock of a limiter: the latest time that a caller has stated.
@@ -178,6 +180,7 @@ impl RateOfNotify {
             rate,
             limiter: RateLimiter::direct_with_clock(quota, now.clone()),
             now,
+            unused: AtomicU32::new(0),
         }
     }
 
@@ -188,13 +191,32 @@ impl RateOfNotify {
     pub(crate) fn take(&self, notifications: usize, now: Tick) -> Result<()> {
         let count = u32::try_from(notifications).unwrap_or(u32::MAX);
         // The burst is as large as a request may be.
-        let Some(count) = NonZeroU32::new(count.min(self.rate.burst.get())) else {
+        let count = count.min(self.rate.burst.get());
+        let unused = match self.unused.load(Relaxed) {
+            0 => 0,
+            _ => self.unused.swap(0, Relaxed),
+        };
+        let reused = count.min(unused);
+        self.give_back(unused - reused);
+        let Some(count) = NonZeroU32::new(count - reused) else {
             return Ok(());
         };
         self.now.0.fetch_max(now.as_nanos(), Relaxed);
         match self.limiter.check_n(count) {
             Ok(Ok(())) | Err(_) => Ok(()),
-            Ok(Err(not_until)) => Err(self.exceeded(not_until.wait_time_from(self.now.now()))),
+            Ok(Err(not_until)) => {
+                self.give_back(reused);
+                Err(self.exceeded(not_until.wait_time_from(self.now.now())))
+            }
+        }
+    }
+
+    /// Gives back what was taken for a request that counted nothing.
+    pub(crate) fn give_back(&self, notifications: u32) {
+        if notifications > 0 {
+            let most = self.rate.burst.get();
+            let add = |unused: u32| Some(unused.saturating_add(notifications).min(most));
+            let _ = self.unused.fetch_update(Relaxed, Relaxed, add);
         }
     }
 
@@ -276,6 +298,23 @@ mod tests {
             take(per_second, now).expect("its burst");
         }
         assert!(lock(&usage.rates).len() <= MOST_RATES);
+    }
+
+    #[test]
+    fn what_a_refused_request_took_is_there_for_the_next_one() {
+        let number = |number| NonZeroU32::new(number).expect("positive");
+        let rate = NotifyRate {
+            per_second: number(100),
+            burst: number(1024),
+        };
+        let rate = RateOfNotify::new("billing", rate);
+        let now = Tick::default();
+        rate.take(1024, now).expect("the burst");
+        rate.give_back(1000);
+        rate.take(600, now).expect("a part of it");
+        assert!(rate.take(500, now).is_err(), "more than the rest");
+        rate.take(400, now).expect("the rest");
+        assert!(rate.take(1, now).is_err());
     }
 
     #[test]

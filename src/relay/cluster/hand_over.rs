@@ -11,11 +11,8 @@ use prost::Message as _;
 use crate::{
     base::clock::Tick,
     relay::hub::{Hub, PendingTimers},
-    types::cluster::LifeId,
-    wire::{
-        link::{Timer, TimersRequest},
-        timer_to_wire,
-    },
+    types::cluster::{HandedTimer, LifeId},
+    wire::{link::TimersRequest, timer_to_wire},
 };
 
 /// A hand-over that is under way.
@@ -24,8 +21,9 @@ pub(crate) struct TimerHandOver {
     lives: Vec<LifeId>,
     /// The life that gets the next request.
     next: usize,
-    /// The request that no life has taken yet, and how many have refused it.
-    request: Option<TimersRequest>,
+    /// The timers of the request that no life has taken yet, when their delays were read, and how many
+    /// lives have refused it.
+    request: Option<(Tick, Vec<HandedTimer>)>,
     refusals: usize,
     /// Without a reply until then, the rest is lost.
     reply_until: Tick,
@@ -79,14 +77,20 @@ impl TimerHandOver {
     /// of each request before it takes the next one.
     pub(crate) fn next_request(&mut self, now: Tick) -> Option<(LifeId, TimersRequest)> {
         loop {
-            let request = self.request.take().or_else(|| self.next_timers(now))?;
+            let (read_at, timers) = self.request.take().or_else(|| self.next_timers(now))?;
             let in_time = now < self.reply_until.min(self.ends_at);
             if self.refusals < self.lives.len() && in_time {
-                self.request = Some(request.clone());
-                return Some((self.lives[self.next], request));
+                let passed = now.since(read_at);
+                let timers = self.request.insert((read_at, timers)).1.iter().cloned();
+                let timers = timers.map(|mut timer| {
+                    timer.due_in = timer.due_in.saturating_sub(passed);
+                    timer_to_wire(&timer)
+                });
+                let timers = timers.collect();
+                return Some((self.lives[self.next], TimersRequest { timers }));
             }
             self.refusals = 0;
-            self.handed.lost += request.timers.len() as u64;
+            self.handed.lost += timers.len() as u64;
         }
     }
 
@@ -96,10 +100,7 @@ impl TimerHandOver {
             self.reply_until = now + REPLY_WITHIN;
         }
         if reply == TimersReply::Taken {
-            let taken = self
-                .request
-                .take()
-                .map_or(0, |request| request.timers.len());
+            let taken = self.request.take().map_or(0, |(_, timers)| timers.len());
             self.handed.taken += taken as u64;
             self.refusals = 0;
             return;
@@ -113,18 +114,18 @@ impl TimerHandOver {
     }
 
     /// Returns timers for a request: all of a queue, and of as many queues as there is room for.
-    fn next_timers(&mut self, now: Tick) -> Option<TimersRequest> {
-        let mut request = TimersRequest::default();
-        let mut bytes = 0;
+    fn next_timers(&mut self, now: Tick) -> Option<(Tick, Vec<HandedTimer>)> {
+        let (mut all, mut bytes) = (Vec::new(), 0);
         while bytes < FILLED
             && let Some(timers) = self.pending.next_queue(now)
         {
-            let timers = timers.iter().map(timer_to_wire);
-            request.timers.extend(timers.inspect(|timer: &Timer| {
-                bytes += timer.encoded_len() + 8;
-            }));
+            let encoded = timers
+                .iter()
+                .map(|timer| timer_to_wire(timer).encoded_len());
+            bytes += encoded.map(|length| length + 8).sum::<usize>();
+            all.extend(timers);
         }
-        (!request.timers.is_empty()).then_some(request)
+        (!all.is_empty()).then_some((now, all))
     }
 }
 
@@ -220,6 +221,20 @@ mod tests {
         });
         assert!(handed.lost > 0 && handed.taken > handed.lost, "{handed:?}");
         assert_eq!(handed.lost + handed.taken, 2_000);
+    }
+
+    #[test]
+    fn a_repeated_request_has_the_delays_that_are_left() {
+        let mut hand_over = TimerHandOver::new(&hub_with_timers(1), vec![LifeId(1)], NOW);
+        let due_in = |request: TimersRequest| {
+            let due_in = request.timers[0].due_in.expect("a delay");
+            Duration::new(due_in.seconds.unsigned_abs(), due_in.nanos.unsigned_abs())
+        };
+        let (_, first) = hand_over.next_request(NOW).expect("a request");
+        let later = NOW + Duration::from_secs(4);
+        hand_over.replied(Reply::Missing, later);
+        let (_, again) = hand_over.next_request(later).expect("the same request");
+        assert_eq!(due_in(again), due_in(first) - Duration::from_secs(4));
     }
 
     #[test]

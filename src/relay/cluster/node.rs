@@ -54,6 +54,8 @@ pub(crate) struct ClusterNode {
 pub(crate) enum Output {
     /// Publish to all relays. May be dropped: the link publishes again.
     Publish(Bytes),
+    /// Replace the client's connection, if it is open.
+    Replace,
     /// C14: flags were written through another relay.
     Flags(Vec<FlagHint>),
     /// C5, C9: flags may have been written through another relay: read all that are watched.
@@ -74,7 +76,8 @@ enum Leaving {
     No,
     /// It waits until its causes are confirmed, until this time at most.
     Until(Tick),
-    Left,
+    /// With the same time.
+    Left(Tick),
 }
 
 /// How long the end of a relay waits for the confirmation of its last causes.
@@ -163,6 +166,25 @@ impl ClusterNode {
         self.leave_if_settled(now);
     }
 
+    /// C7: the client has dropped messages that it received.
+    pub(crate) fn on_drop(&mut self) {
+        self.link.on_drop();
+    }
+
+    /// The client did not take the bytes of an [`Output::Publish`].
+    pub(crate) fn unsent(&mut self, bytes: &Bytes, now: Tick) {
+        if self.link.unsent(bytes, now)
+            && let Leaving::Left(at) = self.leaving
+        {
+            let is_left = |output: &Output| matches!(output, Output::Left { .. });
+            self.outputs.retain(|output| !is_left(output));
+            match now < at {
+                true => self.leaving = Leaving::Until(at),
+                false => self.outputs.push_back(Output::Left { told: false }),
+            }
+        }
+    }
+
     /// C14: tells the other relays of flags that were written through this one.
     /// The caller calls [`ClusterNode::on_tick`] then.
     pub(crate) fn add_flags(&mut self, hints: Vec<FlagHint>) {
@@ -184,7 +206,7 @@ impl ClusterNode {
         };
         let leaving = match self.leaving {
             Leaving::Until(at) => at,
-            Leaving::No | Leaving::Left => Tick::NEVER,
+            Leaving::No | Leaving::Left(_) => Tick::NEVER,
         };
         let work = self.link.deadline().min(self.walks.due_at()).min(frame);
         work.min(leaving)
@@ -316,7 +338,7 @@ impl ClusterNode {
             self.link.leave(now);
             self.act(now);
         }
-        self.leaving = Leaving::Left;
+        self.leaving = Leaving::Left(at);
         self.outputs.push_back(Output::Left { told });
     }
 
@@ -337,6 +359,7 @@ impl ClusterNode {
     fn act_on(&mut self, action: Action, now: Tick) {
         match action {
             Action::Publish(bytes) => self.outputs.push_back(Output::Publish(bytes)),
+            Action::Replace => self.outputs.push_back(Output::Replace),
             Action::Apply { frame, in_full, .. } => {
                 self.stats.frames_received += 1;
                 self.stats.entries_received += frame.entries.len() as u64;

@@ -239,6 +239,20 @@ impl Hub {
         Ok(accepted)
     }
 
+    /// Returns what the queues of notifications that were counted before have now.
+    pub(crate) fn accepted_before(&self, notifications: &[Notification]) -> Vec<Accepted> {
+        let accepted = |notification: &Notification| {
+            let entry = self.entries.get(&notification.queue)?;
+            let state = entry.lock();
+            Some(Accepted {
+                sequence: state.counters.sequence,
+                listeners: u32::try_from(state.listeners()).unwrap_or(u32::MAX),
+            })
+        };
+        let all = notifications.iter().map(accepted);
+        all.map(Option::unwrap_or_default).collect()
+    }
+
     /// Returns the next walk of the fan-out.
     pub(crate) fn next_walk(&self) -> Option<Walk> {
         self.fanout.pop()

@@ -9,8 +9,11 @@ use crate::types::cluster::{Frame, LifeId};
 /// A step for the driver. The order of the actions matters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Publish to all relays. May be dropped: the link publishes again.
+    /// Publish to all relays. May be dropped: the link publishes again. Where the client has not taken
+    /// it, the driver says so.
     Publish(Bytes),
+    /// Replace the client's connection, if it is open.
+    Replace,
     /// Count a peer's increments, and read the flags in it.
     Apply {
         life: LifeId,

@@ -3,9 +3,14 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
+use bytes::Bytes;
+
 use super::{
     action::{Action, Resync},
-    config::{HEARTBEAT, ISOLATED_AFTER, LinkConfig, READY_AFTER},
+    config::{
+        HEARTBEAT, ISOLATED_AFTER, LinkConfig, READY_AFTER, REPLACE_AFTER, REPLACE_AGAIN,
+        UNSENT_AGAIN,
+    },
     frame_draft::FrameDraft,
     frame_sender::FrameSender,
     heartbeat_sender::{HeartbeatSender, fingerprint},
@@ -38,6 +43,8 @@ pub(crate) struct ClusterLink {
     pub(super) peers: PeerTable,
     pub(super) interruptions: Interruptions,
     isolation: Isolation,
+    /// While this relay is isolated, its connection is replaced at this time.
+    replace_at: Tick,
     repeated: u64,
     /// Open streams and known queues, for the list of relays.
     load: (u64, u64),
@@ -75,6 +82,7 @@ impl ClusterLink {
             peers: PeerTable::default(),
             interruptions: Interruptions::default(),
             isolation: Isolation::new(),
+            replace_at: now + REPLACE_AFTER,
             repeated: 0,
             load: (0, 0),
             store: 0,
@@ -99,6 +107,32 @@ impl ClusterLink {
             self.send_heartbeat(false, now);
         }
         self.update_isolation(now);
+        if now >= self.replaced_at() {
+            self.replace_at = now + REPLACE_AGAIN;
+            self.actions.push_back(Action::Replace);
+        }
+    }
+
+    /// C7: the client has dropped messages that it received.
+    pub(crate) fn on_drop(&mut self) {
+        self.interruptions.count += 1;
+    }
+
+    /// The client did not take the bytes of an action `Publish`. A heartbeat is due again soon; a frame
+    /// is repeated anyway. Returns whether it was the last heartbeat of a relay that leaves: it has not
+    /// left.
+    pub(crate) fn unsent(&mut self, bytes: &Bytes, now: Tick) -> bool {
+        if self.phase == Phase::Ended || !self.heartbeats.take_back(fingerprint(bytes)) {
+            return false;
+        }
+        self.heartbeats.due = now + UNSENT_AGAIN;
+        // Nor may it have received all.
+        if !planted!(self.config.fault, LinkEventsTrusted) {
+            self.interruptions.count += 1;
+        }
+        let was_leaving = self.phase == Phase::Left;
+        self.phase = Phase::Open;
+        was_leaving
     }
 
     /// Returns the next time at which [`ClusterLink::on_tick`] has something to do.
@@ -118,6 +152,7 @@ impl ClusterLink {
             .min(self.frames.repeat_at())
             .min(self.isolation.deadline())
             .min(isolated)
+            .min(self.replaced_at())
     }
 
     /// Returns when the next frame may be made, or `None` until a message of the broker allows it.
@@ -251,6 +286,7 @@ impl ClusterLink {
             self.interruptions.count += 1;
             self.frames.wait_for(self.heartbeats.next_number());
             self.heartbeats.due = now;
+            self.replace_at = now + REPLACE_AGAIN;
         }
         let overdue = [
             self.heartbeats.check_overdue(now),
@@ -269,6 +305,11 @@ impl ClusterLink {
         let unconfirmed = self.frames.in_flight_since();
         let since = unconfirmed.map_or(returned, |since| since.min(returned));
         since + ISOLATED_AFTER
+    }
+
+    /// Returns when a connection that is open and delivers no own message is replaced.
+    fn replaced_at(&self) -> Tick {
+        (self.isolated_at() + (REPLACE_AFTER - ISOLATED_AFTER)).max(self.replace_at)
     }
 
     pub(super) fn update_isolation(&mut self, now: Tick) {

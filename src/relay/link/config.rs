@@ -20,6 +20,13 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 pub(super) const RETURN_WITHIN: Duration = Duration::from_millis(250);
 /// Without an own message for this long a relay is isolated: three heartbeats and their jitter.
 pub(super) const ISOLATED_AFTER: Duration = Duration::from_millis(3_500);
+/// Without an own message for this long the connection is replaced, also one that looks well: packets to
+/// the server may be lost on their way while those of the server arrive.
+pub(super) const REPLACE_AFTER: Duration = Duration::from_secs(6);
+/// A new connection has this long.
+pub(super) const REPLACE_AGAIN: Duration = Duration::from_secs(10);
+/// A heartbeat that the client did not take is due again after this time.
+pub(super) const UNSENT_AGAIN: Duration = Duration::from_millis(50);
 /// An isolation that begins sooner after the last one ends later, so that a link that flaps costs
 /// polls and no resyncs.
 pub(super) const FLAP_WITHIN: Duration = Duration::from_secs(60);

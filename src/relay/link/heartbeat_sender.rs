@@ -69,6 +69,15 @@ impl HeartbeatSender {
         });
     }
 
+    /// The newest heartbeat was not sent, if these are its bytes: its number is free again.
+    pub(super) fn take_back(&mut self, fingerprint: u64) -> bool {
+        let newest = self
+            .sent
+            .pop_back_if(|sent| sent.fingerprint == fingerprint);
+        self.last -= u64::from(newest.is_some());
+        newest.is_some()
+    }
+
     /// Returns whether a heartbeat is newly overdue.
     pub(super) fn check_overdue(&mut self, now: Tick) -> bool {
         let judged = self.overdue.max(self.returned);

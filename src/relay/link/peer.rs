@@ -71,6 +71,9 @@ pub(crate) struct PeerStats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Silence {
     Short,
+    /// It is missing, and has counted no cause in its life: nothing of it can be lost. So a relay that
+    /// fails at each start costs no checks.
+    Unused,
     /// It is missing, and all of its frames have arrived.
     Missing,
     /// It is missing, and a frame may be missed.
@@ -231,7 +234,10 @@ impl Peer {
             self.resyncs += 1;
             return Silence::MissingWithGap;
         }
-        Silence::Missing
+        match self.applied {
+            0 => Silence::Unused,
+            _ => Silence::Missing,
+        }
     }
 
     /// Returns how long the peer is silent, in returns of own heartbeats.

@@ -28,7 +28,7 @@ use crate::{base::task::Scope, error::Result, types::cluster::LifeId};
 /// A connection to NATS. It connects again without end until it is closed.
 ///
 /// Messages of one subject arrive in the order in which they were published on one connection. The
-/// client holds at most 8,192 messages of a subscription and drops what comes above.
+/// client holds at most 512 messages of a subscription and drops what comes above.
 #[derive(Debug)]
 pub(crate) struct NatsConnection {
     publisher: NatsPublisher,
@@ -101,6 +101,16 @@ impl NatsConnection {
     /// Returns the count of connects; see [`NatsPublisher::connects`].
     pub(crate) fn connects(&self) -> u64 {
         self.publisher.connects()
+    }
+
+    /// Returns how often the client has dropped received messages.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.publisher.events().count(Kind::SlowConsumer)
+    }
+
+    /// Ends a connection that the client takes for a good one, so that it makes another.
+    pub(crate) fn replace(&self) {
+        self.publisher.replace();
     }
 
     /// Returns a signal: it is given when the client has connected.

@@ -40,6 +40,8 @@ struct Driver {
     clock: Clock,
     bad_messages: LimitedCounts<1>,
     notices: LimitedCounts<2>,
+    /// Messages that the client has dropped, when they were last counted.
+    dropped: u64,
     leaving: CancellationToken,
     has_left: bool,
 }
@@ -71,6 +73,7 @@ impl ClusterDriver {
             clock: Clock::new(),
             bad_messages: LimitedCounts::new(LOG_EVERY),
             notices: LimitedCounts::new(LOG_EVERY),
+            dropped: 0,
             leaving: leaving.clone(),
             has_left: false,
         };
@@ -171,11 +174,18 @@ impl Driver {
     }
 
     fn take_outputs(&mut self) -> Result<()> {
+        let dropped = self.connection.dropped();
+        if dropped != std::mem::replace(&mut self.dropped, dropped) {
+            self.runner.on_drop();
+        }
         while let Some(output) = self.runner.next_output() {
             match output {
                 Output::Publish(bytes) => {
-                    self.connection.publish(bytes);
+                    if !self.connection.publish(bytes.clone()) {
+                        self.runner.unsent(&bytes);
+                    }
                 }
+                Output::Replace => self.connection.replace(),
                 Output::Flags(hints) => hints.into_iter().for_each(|hint| self.heard.add(hint)),
                 Output::ReadFlags => self.flags.refresh_soon(),
                 Output::Notice(notice) => self.note(&notice),

@@ -77,7 +77,6 @@ impl Events {
     }
 
     /// Returns the number of events of a kind.
-    #[cfg(test)]
     pub(super) fn count(&self, kind: Kind) -> u64 {
         self.counts.count(kind as usize)
     }

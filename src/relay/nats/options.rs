@@ -19,8 +19,9 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 /// The longest delay: below it a server that returns is found while few frames are missed.
 const MAX_DELAY: Duration = Duration::from_millis(500);
-/// Messages of a subscription that wait for the relay. The client drops those above it.
-const SUBSCRIPTION_CAPACITY: usize = 8_192;
+/// Messages of a subscription that wait for the relay: 32 MiB of the largest. The client drops those
+/// above it. A relay that is behind by more would count them late, and a resync costs it less.
+pub(super) const SUBSCRIPTION_CAPACITY: usize = 512;
 /// Messages that wait for the socket.
 pub(super) const CLIENT_CAPACITY: usize = 256;
 /// The client cannot be told to stop its attempts; after [`Events::close`] the next is never due.

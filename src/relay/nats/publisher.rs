@@ -77,6 +77,15 @@ impl NatsPublisher {
         self.0.client.connection_state() == State::Connected
     }
 
+    /// Ends a connection that the client takes for a good one, so that it makes another. Without room
+    /// in the client's channel nothing happens.
+    pub(super) fn replace(&self) {
+        if self.is_connected() {
+            let asked = tokio::task::unconstrained(self.0.client.force_reconnect());
+            let _ = asked.now_or_never();
+        }
+    }
+
     /// Returns the counts of dropped messages.
     #[cfg(test)]
     pub(crate) fn dropped(&self) -> DroppedMessages {

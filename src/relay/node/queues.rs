@@ -13,8 +13,8 @@ use crate::{
     courier::{Host, QueueManager},
     error::Result,
     relay::server::{
-        Access, AccessFiles, DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, ServerLimits,
-        ServerTls, queue_routes,
+        Access, AccessFiles, DEFAULT_IDLE_TIMEOUT, Health, Port, Server, ServerConfig,
+        ServerLimits, ServerTls, queue_routes,
     },
     types::{ListenerId, Selector, SubscribeOptions, WakeStream},
 };
@@ -107,7 +107,7 @@ impl QueueNode {
             tls: config.tls,
             access: access.clone(),
         };
-        let server = Server::start(&server, routes, draining, |_| ())?;
+        let server = Server::start(Port::bind(&server)?, &server, routes, draining, |_| ());
         Ok(Self {
             host,
             server,

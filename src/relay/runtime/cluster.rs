@@ -85,6 +85,8 @@ pub(crate) struct Confirmations {
 
 /// A publisher waits no longer than this for its confirmation.
 pub(crate) const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
+/// A report waits no longer than this: a relay whose frame does not return is cut off after 3.5 s.
+const REPORTED_WITHIN: Duration = Duration::from_secs(4);
 
 impl ClusterHandle {
     pub(super) fn new(ack: ClusterAck, node: ClusterNode) -> Self {
@@ -157,6 +159,21 @@ impl Relay {
         }
     }
 
+    /// Waits until the causes that this relay has counted so far are confirmed, or the relay is cut off:
+    /// its own listeners poll then, and its next frame tells the others.
+    ///
+    /// # Errors
+    /// `Unavailable` where neither happens soon.
+    pub(crate) async fn confirm_report(&self) -> Result<()> {
+        match self.confirmations() {
+            Some(confirmations) => {
+                let position = self.counted_position();
+                confirmations.wait_or_isolated(position).await
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Returns the state of the cluster, or `None` where the relay is alone.
     pub(crate) fn cluster_state(&self) -> Option<ClusterState> {
         let cluster = self.shared.cluster.as_ref()?;
@@ -216,6 +233,16 @@ impl ClusterRunner {
     /// Does the due work; also called when the client has connected.
     pub(crate) fn on_tick(&mut self, connects: u64) {
         self.run(|node, now, rng| node.on_tick(connects, now, rng));
+    }
+
+    /// The client has dropped messages that it received.
+    pub(crate) fn on_drop(&mut self) {
+        self.run(|node, _, _| node.on_drop());
+    }
+
+    /// The client did not take the bytes of an [`Output::Publish`].
+    pub(crate) fn unsent(&mut self, bytes: &Bytes) {
+        self.run(|node, now, _| node.unsent(bytes, now));
     }
 
     /// Tells the other relays of flags that were written through this one.
@@ -302,6 +329,16 @@ impl Confirmations {
         match tokio::time::timeout(CONFIRMED_WITHIN, settled).await {
             Ok(Ok(state)) if state.confirmed >= position => Ok(()),
             Ok(_) => Err(Self::isolated()),
+            Err(_) => Err(Self::late()),
+        }
+    }
+
+    async fn wait_or_isolated(mut self, position: u64) -> Result<()> {
+        let settled = self
+            .state
+            .wait_for(|state| state.confirmed >= position || state.isolated);
+        match tokio::time::timeout(REPORTED_WITHIN, settled).await {
+            Ok(_) => Ok(()),
             Err(_) => Err(Self::late()),
         }
     }

@@ -66,6 +66,13 @@ pub(crate) struct Server {
     connections: Connections,
 }
 
+/// A bound port with its certificate. Connections wait until [`Server::start`].
+pub(crate) struct Port {
+    listener: TcpListener,
+    address: SocketAddr,
+    tls: Option<Arc<Tls>>,
+}
+
 /// The connections of a server, for its metrics.
 #[derive(Debug, Clone)]
 pub(crate) struct Connections {
@@ -89,19 +96,13 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 /// Time beyond the age of the longest streams, in which an old connection may end by itself.
 const LAST_ANSWERS: Duration = Duration::from_secs(60);
 
-impl Server {
-    /// Listens, and serves the routes on every connection. `short_of_memory` is told when the process
-    /// comes near its limit of memory, and when there is room again.
+impl Port {
+    /// Binds the port, and reads the certificate.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`], with the address, if it cannot listen there;
     /// [`ErrorKind::Invalid`] if the TLS files do not fit, or a limit breaks its rule.
-    pub(crate) fn start(
-        config: &ServerConfig,
-        routes: Routes,
-        draining: CancellationToken,
-        short_of_memory: impl Fn(bool) + Send + Sync + 'static,
-    ) -> Result<Self> {
+    pub(crate) fn bind(config: &ServerConfig) -> Result<Self> {
         config.limits.check()?;
         let failed = |error: io::Error| {
             let message = format!("cannot listen on {}", config.listen);
@@ -110,6 +111,29 @@ impl Server {
         let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let listener = listen(config.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
+        Ok(Self {
+            listener,
+            address,
+            tls,
+        })
+    }
+}
+
+impl Server {
+    /// Serves the routes on every connection to the port. `short_of_memory` is told when the process
+    /// comes near its limit of memory, and when there is room again.
+    pub(crate) fn start(
+        port: Port,
+        config: &ServerConfig,
+        routes: Routes,
+        draining: CancellationToken,
+        short_of_memory: impl Fn(bool) + Send + Sync + 'static,
+    ) -> Self {
+        let Port {
+            listener,
+            address,
+            tls,
+        } = port;
         let scope = Arc::new(Scope::new());
         let limits = config.limits.connections(config.listen);
         let limits = ConnectionLimits::new(limits, open_files());
@@ -152,12 +176,12 @@ impl Server {
             connections: connections.clone(),
         };
         scope.spawn(accept.run(listener, Arc::clone(&scope)));
-        Ok(Self {
+        Self {
             address,
             scope,
             draining,
             connections,
-        })
+        }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -464,7 +488,13 @@ mod tests {
             tls: None,
             access: Access::default(),
         };
-        Server::start(&config, routes, draining, |_| ()).expect("it listens")
+        Server::start(
+            Port::bind(&config).expect("it listens"),
+            &config,
+            routes,
+            draining,
+            |_| (),
+        )
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -146,6 +146,11 @@ impl Activity {
         Arc::new(Self::new(peer, shared, budget))
     }
 
+    /// Returns the connection's age.
+    pub(super) fn age(&self) -> Duration {
+        self.now().since(Tick::default())
+    }
+
     pub(super) fn now(&self) -> Tick {
         self.clock.now()
     }

@@ -63,7 +63,7 @@ impl RelayPeers {
         let taken = self.relay.report(&subscription_id, &report);
         taken.map_err(to_refusal)?;
         if report.counts_a_cause() {
-            self.relay.confirm().await.map_err(to_refusal)?;
+            self.relay.confirm_report().await.map_err(to_refusal)?;
         }
         Ok(Answer::Done(Done {}))
     }

@@ -43,6 +43,8 @@ pub(super) struct RelayService {
     access: Access,
 }
 
+/// Publishers leave a relay that is cut off at most this often.
+const LEAVES_AFTER: Duration = Duration::from_secs(10);
 /// A report waits no longer than this for the relay of its stream.
 const FORWARDED_WITHIN: Duration = Duration::from_secs(2);
 
@@ -72,6 +74,7 @@ pub(crate) struct NotifyResponses {
     failure: Option<Status>,
     /// The relay drains, or the connection is at its maximum age.
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
+    connection: Option<ConnectionEnd>,
 }
 
 /// A guard is polled after this many requests without a pause: it is a timer, which costs a
@@ -98,9 +101,13 @@ impl proto::relay_server::Relay for RelayService {
         request: Request<NotifyRequest>,
     ) -> Result<Response<proto::NotifyResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
+        let end = request.extensions().get::<ConnectionEnd>().cloned();
         let response = notify(&self.relay, &requester, request.into_inner()).map_err(to_status)?;
-        self.relay.confirm().await.map_err(to_status)?;
-        Ok(Response::new(response))
+        let confirmed = self.relay.confirm().await;
+        confirmed
+            .inspect_err(|_| leave_if_cut_off(&self.relay, end.as_ref()))
+            .map_err(to_status)?;
+        Ok(Response::new(response.0))
     }
 
     async fn notify_stream(
@@ -108,10 +115,13 @@ impl proto::relay_server::Relay for RelayService {
         request: Request<Streaming<NotifyRequest>>,
     ) -> Result<Response<NotifyResponses>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let end = request.extensions().get::<ConnectionEnd>();
+        let connection = request.extensions().get::<ConnectionEnd>().cloned();
+        let end = connection.as_ref();
         let end = end.map_or_else(|| self.draining.clone(), |end| end.0.clone());
         let confirmations = self.relay.confirmations();
-        let unconfirmed = |confirmations| Unconfirmed::new(self.relay.clock(), confirmations);
+        let epoch = self.relay.epoch().into();
+        let unconfirmed =
+            |confirmations| Unconfirmed::new(self.relay.clock(), confirmations, epoch);
         Ok(Response::new(NotifyResponses {
             relay: self.relay.clone(),
             guard: requester.guard(|| Needs::Some(Action::Notify)),
@@ -124,6 +134,7 @@ impl proto::relay_server::Relay for RelayService {
             turn: ReusableBoxFuture::new(tokio::task::yield_now()),
             idle: true,
             ending: Box::pin(end.cancelled_owned()),
+            connection,
         }))
     }
 
@@ -183,7 +194,7 @@ impl proto::relay_server::Relay for RelayService {
             .report(&subscription_id, &report)
             .map_err(to_refusal)?;
         if report.counts_a_cause() {
-            self.relay.confirm().await.map_err(to_status)?;
+            self.relay.confirm_report().await.map_err(to_status)?;
         }
         Ok(Response::new(proto::ReportResponse {}))
     }
@@ -239,18 +250,28 @@ impl Stream for SubscribeResponses {
 }
 
 impl NotifyResponses {
-    /// Counts a request's notifications.
-    fn response(&self, request: NotifyRequest) -> proto::NotifyResponse {
+    /// Counts a request's notifications. Returns the position behind them; a refused request has none.
+    fn response(&self, request: NotifyRequest) -> (proto::NotifyResponse, Option<u64>) {
         let guard = self.guard.as_deref();
         let requester = guard.map_or_else(Requester::anyone, StreamGuard::requester);
-        notify(&self.relay, &requester, request).unwrap_or_else(|error| refusal(&error))
+        match notify(&self.relay, &requester, request) {
+            Ok((response, position)) => (response, Some(position)),
+            Err(error) => (refusal(&error), None),
+        }
     }
 
     fn poll_unconfirmed(&mut self, cx: &mut Context<'_>) -> Poll<Option<proto::NotifyResponse>> {
-        match &mut self.unconfirmed {
-            Some(unconfirmed) => unconfirmed.poll_next(cx),
-            None => Poll::Ready(None),
+        let Some(unconfirmed) = &mut self.unconfirmed else {
+            return Poll::Ready(None);
+        };
+        let response = std::task::ready!(unconfirmed.poll_next(cx));
+        if response
+            .as_ref()
+            .is_some_and(|response| response.error.is_some())
+        {
+            leave_if_cut_off(&self.relay, self.connection.as_ref());
         }
+        Poll::Ready(response)
     }
 
     /// The woken subscribers run first, because their latency matters more than the publisher's.
@@ -324,12 +345,10 @@ impl Stream for NotifyResponses {
             }
             match Pin::new(&mut self.requests).poll_next(cx) {
                 Poll::Ready(Some(Ok(request))) => {
-                    let response = self.response(request);
-                    let position = self.relay.counted_position();
+                    let (response, position) = self.response(request);
                     if let Some(unconfirmed) = &mut self.unconfirmed {
                         // A refused request has counted nothing, and keeps its place only.
-                        let counted = response.error.is_none();
-                        unconfirmed.push(response, counted.then_some(position));
+                        unconfirmed.push(response, position);
                         continue;
                     }
                     return self.answer(response, cx);
@@ -345,19 +364,31 @@ impl Stream for NotifyResponses {
     }
 }
 
+/// Counts a request's notifications, unless this relay has done so before. Returns the position behind
+/// them.
 fn notify(
     relay: &Relay,
     requester: &Requester,
     request: NotifyRequest,
-) -> Result<proto::NotifyResponse> {
+) -> Result<(proto::NotifyResponse, u64)> {
     relay.check_accepts_notifications()?;
+    let counted = request.counted_by(relay.epoch());
     let (publisher, notifications) = request.into_parts()?;
     for notification in &notifications {
         requester.check(Action::Notify, Target::Queue(&notification.queue))?;
     }
-    requester.take_notifications(notifications.len())?;
-    spend(Work::Events(notifications.len()));
-    let accepted = relay.notify(&publisher, &notifications)?;
+    let count = notifications.len();
+    requester.take_notifications(count)?;
+    spend(Work::Events(count));
+    let counted = counted.filter(|position| *position <= relay.counted_position());
+    let (accepted, position) = match counted {
+        Some(position) => (relay.accepted_before(&notifications), position),
+        None => {
+            let accepted = relay.notify(&publisher, &notifications);
+            let accepted = accepted.inspect_err(|_| requester.give_back_notifications(count))?;
+            (accepted, relay.counted_position())
+        }
+    };
     let accepted = accepted
         .into_iter()
         .map(|a| proto::Accepted {
@@ -365,8 +396,18 @@ fn notify(
             listeners: a.listeners,
         })
         .collect();
-    Ok(proto::NotifyResponse {
+    let response = proto::NotifyResponse {
         accepted,
         error: None,
-    })
+    };
+    Ok((response, position))
+}
+
+/// A publisher behind a balancer connects again, and may reach a relay that is not cut off. Its
+/// connection may be short only after that: where all relays are cut off, none is better.
+fn leave_if_cut_off(relay: &Relay, connection: Option<&ConnectionEnd>) {
+    let is_cut_off = relay.cluster_state().is_some_and(|state| state.isolated);
+    if let Some(connection) = connection.filter(|_| is_cut_off) {
+        connection.end_if_older(LEAVES_AFTER);
+    }
 }

@@ -193,6 +193,13 @@ impl Requester {
         }
     }
 
+    /// Gives back what [`Requester::take_notifications`] took for a request that counted nothing.
+    pub(super) fn give_back_notifications(&self, count: usize) {
+        if let Some(rate) = self.0.as_ref().and_then(|known| known.caller.rate()) {
+            rate.give_back(u32::try_from(count).unwrap_or(u32::MAX));
+        }
+    }
+
     /// Returns the pool of the cursors of the caller; `None` where nothing is counted.
     pub(super) fn cursor_pool(&self) -> Option<Arc<CursorPool>> {
         let known = self.0.as_ref()?;

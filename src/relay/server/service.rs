@@ -9,6 +9,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, header};
@@ -74,6 +75,13 @@ impl ConnectionEnd {
     pub(super) fn end_soon(extensions: &Extensions) {
         if let Some(Self(_, activity)) = extensions.get() {
             activity.end_soon();
+        }
+    }
+
+    /// Ends a connection of at least this age in the same way.
+    pub(super) fn end_if_older(&self, age: Duration) {
+        if self.1.age() >= age {
+            self.1.end_soon();
         }
     }
 }

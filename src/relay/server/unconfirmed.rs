@@ -6,6 +6,7 @@
 
 use std::{
     collections::VecDeque,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -24,6 +25,7 @@ pub(super) struct Unconfirmed {
     /// The notifications of these answers.
     notifications: usize,
     confirmations: Confirmations,
+    epoch: Arc<str>,
     timer: Timer,
     change: ReusableBoxFuture<'static, ()>,
     /// `change` waits for the state that was read last.
@@ -45,11 +47,12 @@ const MOST_ANSWERS: usize = 2_048;
 const MOST_NOTIFICATIONS: usize = 16_384;
 
 impl Unconfirmed {
-    pub(super) fn new(clock: Clock, confirmations: Confirmations) -> Self {
+    pub(super) fn new(clock: Clock, confirmations: Confirmations, epoch: Arc<str>) -> Self {
         Self {
             answers: VecDeque::new(),
             notifications: 0,
             confirmations,
+            epoch,
             timer: Timer::new(clock),
             change: ReusableBoxFuture::new(std::future::pending()),
             waits: false,
@@ -110,8 +113,22 @@ impl Unconfirmed {
             let answer = self.pop();
             return Poll::Ready(match result {
                 Ok(()) => answer,
-                Err(error) => Some(refusal(&error)),
+                Err(error) => Some(self.unavailable(&error, position)),
             });
+        }
+    }
+
+    /// The answer to a request that is counted up to this position and not confirmed.
+    fn unavailable(&self, error: &Error, position: u64) -> proto::NotifyResponse {
+        let counted = proto::Counted {
+            epoch: self.epoch.to_string(),
+            position,
+        };
+        let mut answer = to_answer(error);
+        answer.counted = Some(counted);
+        proto::NotifyResponse {
+            accepted: Vec::new(),
+            error: Some(answer),
         }
     }
 

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     base::clock::Tick,
     sim::{groups::CLAIM, queue::MessageId},
-    types::{GroupName, QueueAddress},
+    types::{GroupName, QueueAddress, cluster::LifeId},
 };
 
 /// The looks that groups owe after the death of a relay: by relay, group and queue, since when.
@@ -63,7 +63,8 @@ impl World {
         self.now > promise.due.max(from).max(whole) + SOON + claims
     }
 
-    /// A relay has died: each group on each other relay owes a look at each of its queues.
+    /// A relay has died: each group on each other relay that heard a frame of it owes a look at each of its
+    /// queues.
     pub(super) fn owe_looks(&mut self, dead: usize) {
         self.owed_looks.retain(|(relay, ..), _| *relay != dead);
         if self.plan.forget_after < self.plan.active {
@@ -74,6 +75,12 @@ impl World {
             let Some(run) = &self.relays[relay].run else {
                 continue;
             };
+            let dead = LifeId(self.relays[dead].epoch);
+            let mut received = run.node.received();
+            if !received.any(|(life, applied, _)| life == dead && applied > 0) {
+                continue;
+            }
+            drop(received);
             let known = run.hub.queues("", usize::MAX, now);
             let groups = run.groups.clone();
             for queue in known

@@ -151,6 +151,10 @@ impl World {
             };
             match output {
                 Output::Publish(bytes) => {
+                    if !self.broker.ports[relay].connected {
+                        run.node.unsent(&bytes, now);
+                        continue;
+                    }
                     let content = Rc::new(Content::read(&bytes));
                     run.own.sent(content.kind, now);
                     self.note_kind("sends", relay, &content);
@@ -171,7 +175,7 @@ impl World {
                 Output::Left { told } => self.leaves(relay, told),
                 Output::Flags(hints) => self.hear_flags(relay, hints),
                 Output::ReadFlags => self.read_flags(relay),
-                Output::Notice(_) => {}
+                Output::Notice(_) | Output::Replace => {}
             }
         }
         self.answer_publishers(relay);

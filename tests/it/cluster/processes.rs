@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reveille::{Client, Notification, PublisherOptions, Subscription, WakeReason};
 
-use super::witness::Witness;
+use super::{settings::see_each_other, witness::Witness};
 use crate::{
     binary::Binary,
     support::{Wire, listening, nats::NatsServer, queue, within, woken},
@@ -50,6 +50,8 @@ impl Fleet {
             let arguments = ["--store", &store, "--cluster", url, "--relay-id", &id];
             relays.push(Binary::serve_with(&[&arguments, further].concat(), &[]).await);
         }
+        // A relay may be ready a moment before it has heard the others.
+        see_each_other(&relays).await;
         let urls: Vec<String> = relays.iter().map(Binary::url).collect();
         Self {
             _home: home,

@@ -9,8 +9,8 @@ use super::{
     witness::{Witness, names},
 };
 use crate::{
-    binary::Binary,
-    support::{figure, nats::NatsServer, until},
+    binary::{Binary, reveille, stderr},
+    support::{figure, nats::NatsServer, until, within},
 };
 
 const SAME_ID: &str = "another relay of the cluster has the id of this one";
@@ -119,4 +119,38 @@ async fn relays_of_two_stores_on_one_cluster_name_say_so_once_and_serve() {
         let counts = (lines(relay, OTHER_STORE), lines(relay, SAME_ID));
         assert_eq!(counts, (1, 0), "{}", relay.log());
     }
+}
+
+/// A supervisor starts it again and again, and each member that goes missing would cost checks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_cannot_serve_does_not_become_a_member() {
+    let (broker, home) = (
+        NatsServer::start(),
+        tempfile::tempdir().expect("a directory"),
+    );
+    let first = relay(&broker, home.path(), "relay-0", "flags.db").await;
+    let store = format!("sqlite:{}", home.path().join("flags.db").display());
+    let admin = first.admin().to_string();
+    for (listen, admin) in [(first.address(), "off"), ("127.0.0.1:0", &admin)] {
+        let arguments = [
+            ["serve", "--listen", listen, "--admin-listen", admin],
+            [
+                "--store",
+                &store,
+                "--cluster",
+                &broker.url(),
+                "--relay-id=b",
+            ],
+        ];
+        let serve = reveille(&home, &arguments.concat()).output();
+        let output = within("its end", serve).await.expect("it runs");
+        assert_eq!(output.status.code(), Some(1));
+        assert!(
+            stderr(&output).contains("cannot listen"),
+            "{}",
+            stderr(&output)
+        );
+    }
+    let members = figure(first.admin(), "reveille_cluster_relays").await;
+    assert_eq!(members, 0);
 }

@@ -6,7 +6,7 @@ use super::{super::publisher::*, at, publisher, rng};
 use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind},
-    types::{Accepted, Limits, Notification},
+    types::{Accepted, Counted, Limits, Notification},
 };
 
 const LATER: Tick = Tick::NEVER;
@@ -489,4 +489,50 @@ fn a_request_that_comes_too_soon_again_is_sent_in_parts() {
     }
     assert_eq!(counted, 8);
     assert!(!session.has_work());
+}
+
+fn counted(epoch: &str, position: u64) -> Counted {
+    Counted {
+        epoch: epoch.into(),
+        position,
+    }
+}
+
+#[test]
+fn a_repetition_states_which_relays_have_counted_it() {
+    let mut session = publisher();
+    session.post(event("a/q"), at(0)).expect("taken");
+    session.request(at(0)).expect("a request");
+    assert!(session.counted().is_empty());
+    for (epoch, position) in [("one", 5), ("two", 1), ("one", 9)] {
+        session.was_counted(&counted(epoch, position));
+        session.answered(Err(unavailable()), at(0), &mut rng());
+        session.request(at(60_000)).expect("again");
+    }
+    assert_eq!(session.counted(), [counted("two", 1), counted("one", 9)]);
+    // A relay that was restarted many times.
+    for number in 0..20 {
+        session.was_counted(&counted(&format!("{number}"), 1));
+    }
+    assert_eq!(session.counted().len(), 8);
+    assert_eq!(session.counted()[7], counted("19", 1));
+}
+
+#[test]
+fn what_was_not_counted_is_not_in_a_request_that_was() {
+    let mut session = publisher();
+    session.post(event("a/q"), at(0)).expect("taken");
+    session.request(at(0)).expect("a request");
+    session.was_counted(&counted("one", 5));
+    session.answered(Err(unavailable()), at(0), &mut rng());
+    session.post(event("a/r"), at(1)).expect("taken");
+    let first = session.request(at(60_000)).expect("again");
+    assert_eq!((first.len(), session.counted().len()), (1, 1));
+    let second = session.request(at(60_000)).expect("the other");
+    assert_eq!((second.len(), session.counted().len()), (1, 0));
+    // A notification that joins the entry is not counted yet.
+    session.broken(&unavailable(), at(60_001), &mut rng());
+    session.post(event("a/q"), at(60_002)).expect("taken");
+    let both = session.request(at(180_000)).expect("both");
+    assert_eq!((both.len(), session.counted().len()), (2, 0));
 }

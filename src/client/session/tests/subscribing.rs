@@ -380,3 +380,54 @@ fn a_resume_number_above_the_token_limit_is_not_stated() {
     session.received(long, at(0), &mut rng());
     assert_eq!(stated_next(&mut session, at(1)).0, "1");
 }
+
+#[test]
+fn a_relay_that_is_degraded_for_long_is_left_and_each_of_them_once_where_all_are() {
+    let listener = ListenerId::new("w").expect("a name");
+    let selector: Selector = "a/*".parse().expect("a selector");
+    let config = ReconnectConfig {
+        others: 2,
+        ..ReconnectConfig::default()
+    };
+    let options = SubscribeOptions::new(listener, [selector]);
+    let mut session = SubscriptionSession::new(options, config);
+    let heartbeat = |session: &mut SubscriptionSession, degraded: bool, now: u64| {
+        let heartbeat = SubscribeEvent::Heartbeat {
+            degraded,
+            resume: Token::default(),
+        };
+        session.received(heartbeat, at(now), &mut rng());
+        session.reconnect.state() != ConnectionState::Connected
+    };
+    let open = |session: &mut SubscriptionSession, degraded: bool, now: Tick| {
+        assert_eq!(session.reconnect.step(now), ReconnectStep::Open);
+        session.request();
+        session.reconnect.opened(now);
+        let SubscribeEvent::Welcome(welcome) = welcome() else {
+            unreachable!("a welcome");
+        };
+        let welcome = Welcome {
+            degraded,
+            ..welcome
+        };
+        session.received(SubscribeEvent::Welcome(welcome), now, &mut rng());
+    };
+    let mut left = Vec::new();
+    open(&mut session, true, at(0));
+    for second in (0..200).step_by(5) {
+        if heartbeat(&mut session, second < 150, second * 1_000) {
+            assert!(session.reconnect.leaves_relay());
+            left.push(second);
+            open(&mut session, true, at(second * 1_000 + 1_000));
+        }
+    }
+    // From the first one, and from the second one; the third is kept.
+    assert_eq!(left, [15, 35]);
+    for second in (200..300).step_by(5) {
+        if heartbeat(&mut session, second < 230, second * 1_000) {
+            left.push(second);
+            open(&mut session, true, at(second * 1_000 + 1_000));
+        }
+    }
+    assert_eq!(left, [15, 35, 215], "another isolation");
+}

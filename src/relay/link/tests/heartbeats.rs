@@ -5,8 +5,8 @@ use super::{
     world::{Kind, World, at, hash, millis},
 };
 use crate::{
-    base::fault::Fault,
-    relay::link::{Resync, recent_queues::RecentQueues},
+    base::{clock::Tick, fault::Fault},
+    relay::link::{Action, Resync, recent_queues::RecentQueues},
     types::cluster::LifeId,
 };
 
@@ -208,4 +208,29 @@ fn the_frame_in_flight_goes_before_each_heartbeat() {
             assert!(follows, "{kinds:?}");
         }
     }
+}
+
+/// The client's count of connects may rise a moment before it takes messages.
+#[test]
+fn a_heartbeat_that_the_client_did_not_take_is_due_again_soon() {
+    let mut world = World::settled(1, Fault::None);
+    let link = world.nodes[0].link.as_mut().expect("runs");
+    let mut rng = fastrand::Rng::with_seed(1);
+    let number = |action: Option<Action>| match action {
+        Some(Action::Publish(bytes)) => (super::world::kind(&bytes), bytes),
+        other => panic!("{other:?}"),
+    };
+    let now = world.now;
+    link.on_tick(7, now, &mut rng);
+    let (kind, bytes) = number(link.next_action());
+    assert!(!link.unsent(&bytes, now), "it does not leave");
+    assert_eq!(link.deadline().since(now), millis(50));
+    link.on_tick(7, now + millis(50), &mut rng);
+    let (again, bytes) = number(link.next_action());
+    assert_eq!(again, kind, "its number is free again");
+    link.leave(now + millis(60));
+    let (_, last) = number(link.next_action());
+    assert!(!link.unsent(&bytes, now), "not the newest");
+    assert!(link.unsent(&last, now + millis(60)), "it has not left");
+    assert!(link.deadline() < Tick::NEVER);
 }

@@ -210,6 +210,10 @@ fn a_relay_that_starts_is_ready_after_two_heartbeats() {
 #[test]
 fn parted_brokers_wake_all_when_they_are_joined() {
     let mut world = World::settled(4, Fault::None);
+    for node in 0..4 {
+        world.notify(node, 9, 1);
+    }
+    world.run(100);
     for node in [2, 3] {
         world.nodes[node].side = 1;
     }
@@ -246,4 +250,25 @@ fn parted_brokers_wake_all_when_they_are_joined() {
             .keys()
             .any(|(life, _)| *life == LifeId(2))
     );
+}
+
+/// Its packets to the broker are lost on their way, and the client does not notice: it hears the others.
+#[test]
+fn a_connection_that_only_hears_is_replaced_after_six_seconds_and_each_ten_seconds() {
+    let mut world = World::settled(2, Fault::None);
+    world.run(10_000);
+    let cut = world.now;
+    world.drop_if(|passage| passage.from == 0 && passage.to.is_none());
+    world.run(30_000);
+    let replaced = |world: &World| {
+        let log = world.nodes[0].log.iter();
+        let replaced = log.filter(|(_, action)| *action == Action::Replace);
+        let after = replaced.map(|(at, _)| at.since(cut).as_secs());
+        after.collect::<Vec<_>>()
+    };
+    let after = replaced(&world);
+    assert!(after.len() == 3 && (5..=6).contains(&after[0]), "{after:?}");
+    world.drop_if(|_| false);
+    world.run(60_000);
+    assert_eq!(replaced(&world).len(), 3, "it is a good one again");
 }

@@ -14,6 +14,8 @@ use crate::{
 fn groups_check_once_when_a_relay_dies() {
     let scenario = |fault| {
         let mut world = World::settled(3, fault);
+        world.notify(0, 1, 1);
+        world.run(1_000);
         let died = world.now;
         world.crash(0);
         world.run(20_000);
@@ -34,6 +36,38 @@ fn groups_check_once_when_a_relay_dies() {
         Ok(())
     };
     check(scenario, &[Fault::LinkMissingNoCheck]);
+}
+
+/// Such as one that fails at each start.
+#[test]
+fn a_relay_that_counted_nothing_is_missing_and_no_group_checks() {
+    let mut world = World::settled(2, Fault::None);
+    for _ in 0..5 {
+        let node = world.start();
+        world.run(1_200);
+        world.crash(node);
+    }
+    world.run(20_000);
+    assert_eq!((world.checks(1), world.resyncs(1)), (0, vec![]));
+    let peers = world.nodes[1].link().peers(world.now);
+    assert_eq!(peers.filter(|peer| peer.missing).count(), 5);
+}
+
+#[test]
+fn a_relay_dies_after_the_client_of_another_has_dropped_its_frame() {
+    let mut world = World::settled(3, Fault::None);
+    world.drop_if(|passage| passage.to == Some(1) && passage.kind == Kind::Frame(1));
+    world.notify(0, 1, 1);
+    world.run(5);
+    world.nodes[1].link.as_mut().expect("runs").on_drop();
+    world.crash(0);
+    world.run(20_000);
+    assert_eq!(
+        world.resyncs(1),
+        [Resync::All],
+        "it may have missed a frame"
+    );
+    assert_eq!((world.checks(2), world.resyncs(2)), (1, vec![]));
 }
 
 #[test]
@@ -115,6 +149,8 @@ fn a_relay_dies_while_a_connection_is_broken_and_the_client_says_nothing() {
 #[test]
 fn an_interruption_that_a_heartbeat_has_followed_costs_nothing() {
     let mut world = World::settled(3, Fault::None);
+    world.notify(0, 1, 1);
+    world.run(10);
     world.cut(1, millis(500));
     world.run(3_500);
     world.crash(0);
@@ -178,6 +214,8 @@ fn own_heartbeats_with_a_gap_are_an_interruption() {
 fn a_peer_that_flaps_is_judged_later_each_time() {
     let scenario = |fault| {
         let mut world = World::settled(2, fault);
+        world.notify(0, 1, 1);
+        world.run(10);
         for (silent, checks) in [(5_600, 1), (5_000, 0), (10_000, 1), (11_000, 0)] {
             world.forget_log();
             world.drop_if(|passage| passage.from == 0);

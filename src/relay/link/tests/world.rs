@@ -516,8 +516,12 @@ impl World {
         own.log.push((now, action.clone()));
         match action {
             Action::Publish(bytes) => {
-                own.published.push(bytes.clone());
-                if own.connected {
+                if !own.connected {
+                    if let Some(link) = &mut own.link {
+                        link.unsent(&bytes, now);
+                    }
+                } else {
+                    own.published.push(bytes.clone());
                     let at = own.last_sent.max(now + LATENCY);
                     own.last_sent = at;
                     let connection = own.connection;
@@ -550,12 +554,13 @@ impl World {
                 own.confirmed_at = own.confirmed_at.max(made_at);
             }
             Action::End(_) => self.crash(node),
-            Action::CheckGroups(_) | Action::Degraded(_) | Action::Notice(_) => {}
+            Action::CheckGroups(_) | Action::Degraded(_) => {}
+            Action::Notice(_) | Action::Replace => {}
         }
     }
 }
 
-fn kind(bytes: &Bytes) -> Kind {
+pub(super) fn kind(bytes: &Bytes) -> Kind {
     match cluster_message_from_wire(bytes).expect("valid").content {
         ClusterContent::Frame(frame) => Kind::Frame(frame.number),
         ClusterContent::Heartbeat(heartbeat) => Kind::Heartbeat(heartbeat.number),
