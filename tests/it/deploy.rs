@@ -3,10 +3,16 @@
 
 use std::collections::BTreeSet;
 
+use async_nats::ConnectOptions;
+use futures_util::{FutureExt as _, StreamExt as _};
+
 use crate::{
     binary::{reveille, stdout},
     sources::root,
-    support::within,
+    support::{
+        nats::{NatsServer, installed},
+        until, within,
+    },
 };
 
 fn read(path: &str) -> String {
@@ -110,5 +116,108 @@ async fn the_units_of_systemd_run_verbs_with_options_that_exist() {
         for option in typed.filter(|typed| typed.starts_with("--")) {
             assert!(help.contains(&format!("{option} ")), "{verb} {option}");
         }
+    }
+}
+
+/// Returns the configuration of a server of the manifest, with these routes.
+fn manifest_of_nats(name: &str, routes: &str) -> String {
+    let manifest = read("deploy/kubernetes/nats.yaml");
+    let (_, config) = manifest.split_once("nats.conf: |\n").expect("a file");
+    let (config, _) = config.split_once("---").expect("its end");
+    [
+        ("http: 0.0.0.0:8222", ""),
+        ("0.0.0.0:6222", "\"127.0.0.1:-1\""),
+        ("$POD_NAME", name),
+        ("$NATS_PASSWORD", "pbroker"),
+        ("$NATS_ROUTE_PASSWORD", "proute"),
+        ("$NATS_ROUTE_0", routes),
+        ("$NATS_ROUTE_1", ""),
+        ("$NATS_ROUTE_2", ""),
+    ]
+    .into_iter()
+    .fold(config.to_owned(), |config, (from, to)| {
+        config.replace(from, to)
+    })
+}
+
+/// A server that joins as a route has accounts of its own: the port of the routes is worth as much as
+/// the login of the relays.
+#[tokio::test]
+async fn a_server_without_the_login_of_the_routes_does_not_join_the_brokers() {
+    const SUBJECT: &str = "reveille1.prod.all";
+    let first = NatsServer::with_config(&manifest_of_nats("nats-0", ""));
+    let manifest = read("deploy/kubernetes/nats.yaml");
+    let route = manifest.split("name: NATS_ROUTE_0\n").nth(1);
+    let route = route.and_then(|rest| rest.split("value: ").nth(1)?.lines().next());
+    let route = route
+        .expect("the variable")
+        .replace("$(NATS_ROUTE_PASSWORD)", "proute")
+        .replace(
+            "nats-0.nats:6222",
+            &format!("127.0.0.1:{}", first.cluster_port()),
+        );
+    let member = NatsServer::with_config(&manifest_of_nats("nats-1", &route));
+    let connect = async |server: &NatsServer, user: &str, password: &str| {
+        let options = ConnectOptions::with_user_and_password(user.into(), password.into());
+        let connected = within("a connection", options.connect(server.url())).await;
+        connected.expect("connected")
+    };
+    let here = connect(&first, "relay", "pbroker").await;
+    let mut heard = here.subscribe(SUBJECT).await.expect("subscribed");
+    here.flush().await.expect("written");
+    let there = connect(&member, "relay", "pbroker").await;
+    until("a frame of a member arrives", async || {
+        there.publish(SUBJECT, "member".into()).await.expect("sent");
+        let arrived = tokio::time::timeout(std::time::Duration::from_millis(20), heard.next());
+        arrived.await.is_ok()
+    })
+    .await;
+    for login in ["", "route:guess@"] {
+        let rogue = NatsServer::with_config(&format!(
+            "cluster {{ name: reveille, listen: \"127.0.0.1:-1\", no_advertise: true, \
+             routes: [\"nats://{login}127.0.0.1:{}\"] }}\n\
+             accounts {{ RELAYS {{ users: [ {{ user: evil, password: evil }} ] }} }}",
+            first.cluster_port()
+        ));
+        let evil = connect(&rogue, "evil", "evil").await;
+        let before = first.log().matches("authentication error").count();
+        until("the broker refuses the route", async || {
+            evil.publish(SUBJECT, "forged".into()).await.expect("sent");
+            evil.flush().await.expect("written");
+            first.log().matches("authentication error").count() > before + 1
+        })
+        .await;
+    }
+    here.flush().await.expect("written");
+    while let Some(Some(message)) = heard.next().now_or_never() {
+        assert_eq!(message.payload, "member");
+    }
+}
+
+/// The variables stand where NATS reads them.
+#[test]
+fn the_brokers_configuration_is_valid_with_its_variables() {
+    let home = tempfile::tempdir().expect("a directory");
+    let manifest = read("deploy/kubernetes/nats.yaml");
+    let (_, config) = manifest.split_once("nats.conf: |\n").expect("a file");
+    let (config, _) = config.split_once("---").expect("its end");
+    let route = |number| format!("nats://route:proute@nats-{number}.nats:6222");
+    for (file, config) in [
+        ("kubernetes.conf", config.to_owned()),
+        ("compose.conf", read("deploy/nats.conf")),
+    ] {
+        let path = home.path().join(file);
+        std::fs::write(&path, config).expect("written");
+        let checked = std::process::Command::new(installed())
+            .arg("-t")
+            .arg("-c")
+            .arg(&path)
+            .env("POD_NAME", "nats-0")
+            .env("NATS_PASSWORD", "pbroker")
+            .env("NATS_ROUTE_PASSWORD", "proute")
+            .envs((0..3).map(|number| (format!("NATS_ROUTE_{number}"), route(number))))
+            .output()
+            .expect("it starts");
+        assert!(checked.status.success(), "{file}: {checked:?}");
     }
 }

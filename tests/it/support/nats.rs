@@ -168,7 +168,7 @@ fn port(ports: &str, kind: &str) -> Option<u16> {
 }
 
 /// Returns the server of the tests' environment, below cargo's target directory.
-fn installed() -> PathBuf {
+pub(crate) fn installed() -> PathBuf {
     const SERVER: &str = "test-env/venv/bin/nats-server";
     let program = std::env::current_exe().expect("a program");
     let found = program.ancestors().map(|directory| directory.join(SERVER));
