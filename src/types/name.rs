@@ -98,10 +98,17 @@ pub(crate) fn check_text(field: &str, text: &str, limit: usize) -> Result<()> {
             format_args!("must be at most {limit} bytes, but has {}", text.len()),
         ));
     }
-    if text.chars().any(char::is_control) {
-        return Err(Error::invalid(field, "must not hold control characters"));
+    if text.chars().any(acts_on_a_terminal) {
+        let rule = "must not hold control characters, nor marks that turn the text's direction";
+        return Err(Error::invalid(field, rule));
     }
     Ok(())
+}
+
+/// Returns whether a character could change how a terminal shows the others: a control character, the
+/// separator of a line, or an override of the direction.
+fn acts_on_a_terminal(char: char) -> bool {
+    char.is_control() || matches!(char, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -138,7 +145,16 @@ mod tests {
     #[test]
     fn free_texts_are_bounded_and_printable() {
         assert!(check_text("publisher", "billing on node 7", 128).is_ok());
-        assert!(check_text("publisher", "a\u{7}", 128).is_err());
+        assert!(check_text("publisher", "אבג 👩\u{200d}🔧", 128).is_ok());
+        for bad in [
+            "a\u{7}",
+            "a\u{9b}2J",
+            "a\u{2028}b",
+            "\u{202e}evil",
+            "\u{2066}x",
+        ] {
+            assert!(check_text("publisher", bad, 128).is_err(), "{bad:?}");
+        }
         assert!(check_text("publisher", &"x".repeat(129), 128).is_err());
     }
 
