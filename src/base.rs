@@ -1,5 +1,5 @@
-//! Tools that every wing stands on: time, tasks, back-off, durations, locks, secrets, planted faults,
-//! errors of requests to a cloud.
+//! Tools that every wing stands on: time, tasks, back-off, durations, locks, secrets, small files,
+//! planted faults, errors of requests to a cloud.
 //!
 //! Imports nothing but the error.
 
@@ -10,6 +10,8 @@ pub mod duration;
 #[cfg(feature = "console")]
 pub(crate) mod eviction;
 pub(crate) mod fault;
+#[cfg(feature = "relay")]
+pub(crate) mod file;
 #[cfg(any(feature = "listener", feature = "sqlite", feature = "store"))]
 pub(crate) mod fnv;
 #[cfg(any(feature = "console", feature = "listener", feature = "relay"))]

@@ -1,14 +1,18 @@
 //! The credential of the verbs that connect: from a file or a variable, never from an argument, which
 //! other users of the machine can read.
 
-use std::path::PathBuf;
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
 
 use reveille::Credential;
 
-use super::settings::Settings;
+use super::{output, settings::Settings};
 
-/// The variable with a token, or with `ISSUER:KEY`.
-const VARIABLE: &str = "REVEILLE_TOKEN";
+/// The variable with a token, or with `ISSUER:KEY`. The commands of a verb do not get it: they handle
+/// the messages of others.
+pub(crate) const VARIABLE: &str = "REVEILLE_TOKEN";
 
 /// The arguments of a verb that connects.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -28,14 +32,25 @@ impl CredentialArgs {
     /// Returns the credential of the argument, else of the variable, else of the configuration file.
     pub(super) fn resolve(&self, settings: &Settings) -> Credential {
         if let Some(path) = &self.token_file {
-            return Credential::file(path);
+            return of_file(path);
         }
         match std::env::var(VARIABLE) {
             Ok(text) if !text.is_empty() => Credential::text(&text),
             _ => match &settings.token_file {
-                Some(path) => Credential::file(path),
+                Some(path) => of_file(path),
                 None => Credential::default(),
             },
         }
     }
+}
+
+fn of_file(path: &Path) -> Credential {
+    let mode = path.metadata().map(|file| file.permissions().mode());
+    if mode.is_ok_and(|mode| mode & 0o004 != 0) {
+        let path = path.display();
+        output::note(format_args!(
+            "every user of this machine can read the token in `{path}`: chmod 600 it"
+        ));
+    }
+    Credential::file(path)
 }

@@ -151,7 +151,8 @@ pub(super) struct Args {
     /// Poll the queue, without a relay
     #[arg(long)]
     no_relay: bool,
-    /// Serve /metrics, /livez and /readyz of this listener on this HOST:PORT
+    /// Serve /metrics, /livez and /readyz of this listener on this HOST:PORT; another one than loopback
+    /// needs --insecure
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
     /// Host names that requests to that port may use, comma-separated; IP addresses and localhost
@@ -175,6 +176,7 @@ const POISON_NOTIFY_DEADLINE: Duration = Duration::from_secs(2);
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let target = self.relay.resolve(settings, None);
+        values::check_open("metrics-listen", self.metrics_listen, target.insecure)?;
         let log = match target.format {
             Format::Table => LogFormat::Text,
             Format::Json | Format::Jsonl => LogFormat::Json,

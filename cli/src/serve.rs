@@ -53,7 +53,8 @@ docs/limits.md computes what the other limits take.
 --admin-host: the admin port always accepts its IP addresses and localhost as the host name.
 
 --auth: the rules and all files that they name are read again every ten seconds, and at once on \
-SIGHUP. A file that breaks a rule is refused, and the former rules stay in use.
+SIGHUP. A file that cannot be read or breaks a rule leaves in use what it said before; the others are \
+applied.
 
 --cluster: without it the relay needs no broker and connects to none. All relays of a cluster share \
 one store; `memory:` is refused. The login must be permitted to publish and subscribe on \
@@ -249,13 +250,11 @@ impl Args {
         let node = Box::pin(Node::start(config)).await.map_err(not_started)?;
         announce(&node, open_files);
 
-        let signal = loop {
-            tokio::select! {
-                signal = interrupts.next() => break Some(signal),
-                () = node.drain_requested() => break None,
-                () = hangups.next() => reloaded(node.reload_access().await),
-                failure = node.failed() => return Err(failure.into()),
-            }
+        let signal = tokio::select! {
+            signal = interrupts.next() => Some(signal),
+            () = node.drain_requested() => None,
+            failure = node.failed() => return Err(failure.into()),
+            never = reload_at(&mut hangups, async || node.reload_access().await) => never,
         };
         let relay = node.relay().clone();
         let shutdown = node.shutdown(resolved.grace);
@@ -295,17 +294,8 @@ impl Args {
         let access = access(rules, audit_log)?;
         let cluster = self.cluster.resolve(file.cluster())?;
         let plain = Some(listen).filter(|_| tls.is_none());
-        for (flag, address) in [("listen", plain), ("admin-listen", admin_listen)] {
-            if let Some(address) = address.filter(|address| !address.ip().is_loopback())
-                && !insecure
-            {
-                return Err(Usage(format!(
-                    "--{flag}: {address} is open to other machines, and this port serves plain text \
-                     without TLS: listen on a loopback address, set --tls-cert and --tls-key (for \
-                     --listen), or pass --insecure"
-                )));
-            }
-        }
+        values::check_open("listen", plain, insecure)?;
+        values::check_open("admin-listen", admin_listen, insecure)?;
         let queues = self
             .queues
             .as_deref()
@@ -393,14 +383,21 @@ fn stopped() -> Exit {
     Exit::OK
 }
 
-/// Logs what a SIGHUP has changed.
-pub(super) fn reloaded(reloaded: reveille::Result<bool>) {
-    match reloaded {
-        Ok(true) => {}
-        Ok(false) => tracing::info!("the rules have not changed"),
-        Err(error) => {
-            let error = output::one_line(&anyhow::Error::new(error));
-            tracing::error!(%error, "the former rules stay in use");
+/// Reads the files again at each SIGHUP, and logs what has changed. Never ends. A file system that
+/// hangs delays no other signal: the caller drops this at the first one.
+pub(super) async fn reload_at<T>(
+    hangups: &mut signals::Hangups,
+    reload: impl AsyncFn() -> reveille::Result<bool>,
+) -> T {
+    loop {
+        hangups.next().await;
+        match reload().await {
+            Ok(true) => {}
+            Ok(false) => tracing::info!("the rules have not changed"),
+            Err(error) => {
+                let error = output::one_line(&anyhow::Error::new(error));
+                tracing::error!(%error, "what the files of access said before stays in use");
+            }
         }
     }
 }

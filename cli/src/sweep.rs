@@ -60,6 +60,9 @@ pub(super) struct Args {
     /// Serve health and metrics on this address
     #[arg(long, value_name = "ADDRESS")]
     admin_listen: Option<SocketAddr>,
+    /// Serve other machines there in plain text
+    #[arg(long, env = "REVEILLE_INSECURE")]
+    insecure: bool,
     /// Host names that requests to that port may use, comma-separated; IP addresses and localhost
     /// are always allowed
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name, requires = "admin_listen")]
@@ -98,6 +101,8 @@ impl Args {
             output::text(SCHEMA)?;
             return Ok(Exit::OK);
         }
+        let insecure = self.insecure || settings.insecure.unwrap_or_default();
+        values::check_open("admin-listen", self.admin_listen, insecure)?;
         log::to_stderr(LOG);
         let mut interrupts = Interrupts::listen()?;
         let sweeper = Arc::new(self.sweeper().await?);

@@ -24,7 +24,8 @@ pub(super) struct RelayArgs {
     pub(super) tls: ClientTlsArgs,
     #[command(flatten)]
     pub(super) credential: CredentialArgs,
-    /// Send the token in plain text to another machine, over http://
+    /// Send the token in plain text to another machine, over http://, and serve a metrics page to other
+    /// machines
     #[arg(long, env = "REVEILLE_INSECURE", help_heading = HEADING)]
     pub(super) insecure: bool,
     /// The output format [default: table]
@@ -65,7 +66,7 @@ pub(super) struct Target {
     pub(super) relay: String,
     pub(super) tls: ClientTlsFiles,
     pub(super) credential: Credential,
-    insecure: bool,
+    pub(super) insecure: bool,
     /// `None`: no limit.
     pub(super) timeout: Option<Duration>,
     pub(super) format: Format,

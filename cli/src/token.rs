@@ -26,7 +26,7 @@ use super::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  reveille token new billing --tokens tokens.toml > token
+  reveille token new billing --tokens tokens.toml --out billing.token
   reveille token list --tokens tokens.toml
   reveille token revoke abcdefgh23 --tokens tokens.toml")]
 pub(super) struct Args {

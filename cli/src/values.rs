@@ -6,6 +6,8 @@ use bytesize::ByteSize;
 use reveille::{ServerLimits, duration};
 use serde::{Deserialize, Deserializer, de};
 
+use super::exit::Usage;
+
 /// The address of the admin port; `None` for `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AdminListen(pub(crate) Option<SocketAddr>);
@@ -43,6 +45,22 @@ impl fmt::Display for AdminListen {
             Some(address) => write!(f, "http://{address}"),
             None => f.write_str("off"),
         }
+    }
+}
+
+/// Checks that a port in plain text is open to other machines only where that is stated.
+pub(crate) fn check_open(
+    flag: &str,
+    address: Option<SocketAddr>,
+    insecure: bool,
+) -> Result<(), Usage> {
+    match address {
+        Some(address) if !address.ip().is_loopback() && !insecure => Err(Usage(format!(
+            "--{flag}: {address} is open to other machines, and this port serves plain text without \
+             TLS: listen on a loopback address, set --tls-cert and --tls-key (for --listen), or pass \
+             --insecure"
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -44,6 +44,15 @@ impl Connector {
         };
         let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| refuse())?;
         let uri = endpoint.uri();
+        if uri
+            .authority()
+            .is_some_and(|authority| authority.as_str().contains('@'))
+        {
+            // The URL is not repeated: it may have a password.
+            let rule = "must have no login before its host: a credential is a token, a secret or a \
+                        certificate";
+            return Err(Error::invalid("relay", rule));
+        }
         match (uri.scheme_str(), uri.authority()) {
             (Some("http"), Some(_)) => Ok((endpoint, Self::plain(timeout))),
             (Some("https"), Some(authority)) => {

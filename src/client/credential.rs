@@ -28,6 +28,8 @@ enum Source {
     Callback(Callback),
 }
 
+const SCHEME: &str = "Bearer ";
+
 type Callback = Arc<dyn Fn() -> BoxFuture<'static, Result<String>> + Send + Sync>;
 
 impl Credential {
@@ -70,7 +72,7 @@ impl Credential {
                 let read = read.ok_or_else(|| unusable("the runtime ends"))?;
                 let text = read
                     .map_err(|error| absent(format_args!("`{shown}` cannot be read: {error}")))?;
-                if text.trim().is_empty() {
+                if bare(&text).is_empty() {
                     // As in the middle of a renewal.
                     return Err(absent(format_args!("`{shown}` is empty")));
                 }
@@ -78,7 +80,7 @@ impl Credential {
             }
             Source::Callback(callback) => callback().await?,
         };
-        header(text.trim())
+        header(&text)
     }
 }
 
@@ -96,6 +98,7 @@ impl fmt::Debug for Credential {
 
 /// A token is sent as `Bearer`; only a shared secret has a colon, and is sent as `Basic`.
 fn header(text: &str) -> Result<HeaderValue> {
+    let text = bare(text);
     if text.is_empty() {
         return Err(unusable("it is empty"));
     }
@@ -107,6 +110,16 @@ fn header(text: &str) -> Result<HeaderValue> {
         .map_err(|_| unusable("it has characters that a header cannot have"))?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+/// Returns the credential without white space, the mark that Windows puts before UTF-8, and the scheme
+/// that some tools write with it.
+fn bare(text: &str) -> &str {
+    let text = text.trim_start_matches('\u{feff}').trim();
+    match text.split_at_checked(SCHEME.len()) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(SCHEME) => token.trim_start(),
+        _ => text,
+    }
 }
 
 /// Another attempt may find it.
@@ -127,6 +140,9 @@ mod tests {
         for (text, expected) in [
             ("rvl_abc", "Bearer rvl_abc"),
             ("a.b.c\n", "Bearer a.b.c"),
+            ("\u{feff}a.b.c\r\n", "Bearer a.b.c"),
+            ("Bearer a.b.c", "Bearer a.b.c"),
+            ("\u{feff}bearer  rvl_abc\n", "Bearer rvl_abc"),
             ("owner:key", "Basic b3duZXI6a2V5"),
         ] {
             let value = Credential::text(text).header().await.expect("a header");

@@ -49,13 +49,15 @@ pub(super) async fn check(
     next: Next,
 ) -> Response {
     // Probes with HTTP/1.0 state no host; browsers always do.
-    let stated = request.headers().get(header::HOST);
+    let mut stated = request.headers().get_all(header::HOST).iter();
+    let (stated, second) = (stated.next(), stated.next());
     let stated = stated.map(|host| host.to_str().unwrap_or_default());
     let required = request.version() > Version::HTTP_10;
     let target = request.uri().authority().map(Authority::as_str);
     let refused = match stated {
         None => required,
-        Some(host) => !hosts.allow(host),
+        // Of two, a proxy may have checked the other one.
+        Some(host) => second.is_some() || !hosts.allow(host),
     } || target.is_some_and(|target| !hosts.allow(target));
     if refused {
         let text = "Host: must be an IP address, localhost, or a name of --admin-host\n";

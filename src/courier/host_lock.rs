@@ -50,6 +50,9 @@ impl HostLock {
         };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
+        // Else any user of the machine could lock it, and no host would start.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut file = options.open(&lock_path).map_err(fail)?;
         match file.try_lock() {
             Ok(()) => {}

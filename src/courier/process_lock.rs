@@ -38,6 +38,8 @@ impl ProcessLock {
             Error::new(ErrorKind::Unavailable, message).with_source(error)
         };
         let mut options = OpenOptions::new();
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.write(true).create_new(true).open(&new);
         let file = file.map_err(fail)?;
         file.lock().map_err(fail)?;

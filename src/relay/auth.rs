@@ -42,5 +42,6 @@ pub use self::{
 };
 pub(crate) use self::{
     attempts::Attempts,
+    file::{is_host_name, is_uri},
     usage::{Resource, Share},
 };

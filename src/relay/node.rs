@@ -274,8 +274,8 @@ impl Node {
     /// Returns whether they have changed. The node does the same every ten seconds.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the rule that a file breaks; the former
-    /// rules stay in use.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the rule that a file breaks: what this
+    /// file said before stays in use, and the others are applied.
     pub async fn reload_access(&self) -> Result<bool> {
         self.access.reload().await
     }

@@ -60,3 +60,4 @@ pub(crate) use services::Services;
 #[cfg(feature = "courier")]
 pub(crate) use services::queue_routes;
 pub use tls::ServerTls;
+pub(crate) use tls::Tls;

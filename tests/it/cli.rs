@@ -433,3 +433,93 @@ async fn a_signal_ends_the_command_of_a_subscriber_with_its_children() {
     })
     .await;
 }
+
+/// Each verb that runs a command, which must not get the credential of the verb.
+#[tokio::test]
+async fn a_command_does_not_inherit_the_token() {
+    const SAY: &str = "echo \"token=[$REVEILLE_TOKEN] file=[$REVEILLE_TOKEN_FILE]\"";
+    let relay = Binary::serve().await;
+    let home = tempfile::tempdir().expect("a directory");
+    let store = format!("sqlite:{}", home.path().join("store.db").display());
+    let queue = format!(
+        "sqlite:{}?queue=orders",
+        home.path().join("jobs.db").display()
+    );
+    let put = relay
+        .run(&["queue", "put", &queue, "--create", "first"])
+        .await;
+    assert!(put.status.success(), "{}", stderr(&put));
+    assert!(relay.run(&["unleash", "go"]).await.status.success());
+    for arguments in [
+        &["wait", "go"][..],
+        &["lease", "run", "leader", "--store", &store],
+        &["listen", &queue, "--until-empty"],
+        &["subscribe", "acct/orders", "--count", "1"],
+    ] {
+        let verb = [arguments, &["--", "sh", "-c", SAY]].concat();
+        let mut command = relay.verb(&verb);
+        command
+            .env("REVEILLE_TOKEN", "planted-token")
+            .env("REVEILLE_TOKEN_FILE", "");
+        let output = within("its end", command.output()).await;
+        let output = output.expect("it starts");
+        let shown = stdout(&output) + &stderr(&output);
+        assert!(shown.contains("token=[]"), "{verb:?}: {shown}");
+        assert!(!shown.contains("planted"), "{verb:?}: {shown}");
+    }
+}
+
+#[tokio::test]
+async fn what_would_be_open_or_shown_is_refused_with_its_rule() {
+    let home = tempfile::tempdir().expect("a directory");
+    let queue = format!(
+        "sqlite:{}?queue=orders",
+        home.path().join("jobs.db").display()
+    );
+    let job = home.path().join("job.json");
+    std::fs::write(&job, "{}").expect("written");
+    let job = job.to_str().expect("UTF-8");
+    for (arguments, words) in [
+        (
+            &[
+                "notify",
+                "acct/orders",
+                "--relay",
+                "https://me:planted@localhost:1",
+            ][..],
+            &["relay", "no login"][..],
+        ),
+        (
+            &[
+                "listen",
+                &queue,
+                "--metrics-listen",
+                "192.0.2.2:0",
+                "--",
+                "true",
+            ],
+            &[
+                "--metrics-listen: 192.0.2.2:0 is open to other machines",
+                "--insecure",
+            ],
+        ),
+        (
+            &["sweep", job, "--admin-listen", "0.0.0.0:0"],
+            &[
+                "--admin-listen: 0.0.0.0:0 is open to other machines",
+                "--insecure",
+            ],
+        ),
+    ] {
+        let output = reveille(&home, arguments)
+            .output()
+            .await
+            .expect("it starts");
+        let complaint = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {complaint}");
+        for word in words {
+            assert!(complaint.contains(word), "{arguments:?}: {complaint}");
+        }
+        assert!(!complaint.contains("planted"), "{complaint}");
+    }
+}

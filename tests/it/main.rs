@@ -37,6 +37,7 @@ mod resume;
 mod rules;
 #[cfg(unix)]
 mod script;
+mod set_ups;
 mod shared_stores;
 mod sources;
 mod spans;

@@ -532,9 +532,17 @@ async fn a_check_prints_a_summary_or_the_error() {
     let summary = relay.json(&["auth", "check", "auth.toml"]).await;
     let expected = json!({
         "file": "auth.toml", "rules": 2, "tokens": 1, "secrets": 1, "expired": 0,
-        "issuers": 0, "certificates": 1,
+        "issuers": 0, "certificates": 1, "notes": [],
     });
     assert_eq!(summary, expected);
+    for name in ["auth.toml", "tokens.toml"] {
+        let open = fs::Permissions::from_mode(0o666);
+        fs::set_permissions(relay.path(name), open).expect("it is ours");
+        let check = relay.run(&["auth", "check", "auth.toml"]).await;
+        printed(&check);
+        let note = format!("`{name}` can be written by every user of the machine");
+        assert!(stderr(&check).contains(&note), "{}", stderr(&check));
+    }
 
     relay.write("empty.toml", "");
     let empty = relay.run(&["auth", "check", "empty.toml"]).await;
@@ -693,4 +701,49 @@ async fn the_help_lists_the_verbs_and_states_when_a_relay_follows() {
         let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("within 10 s by itself"), "{help}");
     }
+}
+
+#[tokio::test]
+async fn a_token_goes_into_a_new_file_that_only_its_owner_can_read() {
+    let relay = Relay::new();
+    for (name, further) in [
+        ("billing.token", &[][..]),
+        ("shop.token", &["--secret", "shop", "-o", "json"]),
+    ] {
+        let new = [&["token", "new", "billing", "--out", name], further].concat();
+        let output = relay.run(&new).await;
+        let text = fs::read_to_string(relay.path(name)).expect("a file");
+        assert_eq!(mode(&relay.path(name)), 0o600);
+        assert!(!printed(&output).contains(text.trim()), "{output:?}");
+        assert!(stderr(&output).contains(name), "{output:?}");
+        let header = match text.trim().contains(':') {
+            true => format!("Basic {}", STANDARD.encode(text.trim())),
+            false => format!("Bearer {}", text.trim()),
+        };
+        assert_eq!(relay.authenticate(&header).expect("it is valid"), "billing");
+    }
+    // A file that exists is kept, and no token is made.
+    let tokens = relay.tokens();
+    let again = ["token", "new", "billing", "--out", "billing.token"];
+    relay.refused(&again, 1, &["--out", "billing.token"]).await;
+    let missing = ["token", "new", "billing", "--out", "none/billing.token"];
+    relay.refused(&missing, 1, &["--out", "none"]).await;
+    assert_eq!(relay.tokens(), tokens);
+    // No token, no file.
+    relay.write("tokens.toml", "broken");
+    let broken = ["token", "new", "billing", "--out", "other.token"];
+    relay.refused(&broken, 2, &["tokens.toml"]).await;
+    assert!(!relay.path("other.token").exists());
+}
+
+#[tokio::test]
+async fn a_revocation_says_when_it_takes_effect() {
+    let relay = Relay::new();
+    relay.printed(&["token", "new", "billing"]).await;
+    let rows = relay.json(&["token", "list"]).await;
+    let id = text(&rows[0], "id").to_owned();
+    let output = relay.run(&["token", "revoke", &id]).await;
+    printed(&output);
+    let note = stderr(&output);
+    assert!(note.contains("on at the latest"), "{note}");
 }

@@ -44,6 +44,8 @@ struct Summary {
     expired: usize,
     issuers: usize,
     certificates: usize,
+    /// What an operator should look at.
+    notes: Vec<String>,
 }
 
 impl Check {
@@ -81,6 +83,7 @@ impl Summary {
             expired: expiries.filter(|expires| *expires <= now).count(),
             issuers: config.issuer_count(),
             certificates: config.certificate_count(),
+            notes: config.notes().collect(),
         })
     }
 
@@ -102,6 +105,9 @@ impl Summary {
 
     /// Prints notes on a file without an error that lets no caller in.
     fn warn(&self) {
+        for note in &self.notes {
+            output::note(note);
+        }
         if self.rules == 0 {
             output::note("the file has no rule: the relay denies every request");
         }

@@ -9,7 +9,7 @@ use std::{
 use rustix::process::Pid;
 use tokio::process::{Child, Command};
 
-use crate::signals::Signal;
+use crate::{credential, signals::Signal};
 
 /// A running command of the foreground. It goes on if this is dropped.
 #[derive(Debug)]
@@ -26,6 +26,7 @@ impl Foreground {
         };
         let mut command = Command::new(name);
         command.args(arguments).stdin(Stdio::inherit());
+        command.env_remove(credential::VARIABLE);
         command.spawn().map(Self)
     }
 

@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, ChildStdin, Command};
 
 use super::guard::{self, Guard};
-use crate::exit::Failed;
+use crate::{credential, exit::Failed};
 
 /// A running command. Killed with its group if it is dropped before its end.
 pub(crate) struct Process {
@@ -80,7 +80,8 @@ impl Process {
             return Err(io::ErrorKind::NotFound.into());
         };
         let mut command = Command::new(name);
-        command.args(arguments).envs(environment).stdin(stdin);
+        command.args(arguments).stdin(stdin);
+        command.env_remove(credential::VARIABLE).envs(environment);
         command.process_group(0).kill_on_drop(true);
         // Before the start: this process may be killed before it knows the group's number.
         let mark = groups.add_mark();

@@ -10,7 +10,7 @@ use crate::{
     limits::LimitArgs,
     log, output,
     queue_settings::HostArgs,
-    serve::{access, reloaded},
+    serve::{access, reload_at},
     settings::Settings,
     signals,
     target::with_scheme,
@@ -29,7 +29,8 @@ Example:
 
 Moves the messages of DIR/queues.db to other machines, and takes messages of other machines over. \
 The file is created if it is missing; the directory must exist. One process hosts a file. `reveille \
-serve --queues DIR` does the same in the process of a relay.
+serve --queues DIR` does the same in the process of a relay. Without --auth every process that can \
+connect may send messages to the queues.
 
 --relay: listeners of that relay are woken when a message arrives. Without it, messages that \
 another process sends are found within a second, and listeners have to poll.
@@ -128,11 +129,9 @@ impl Serve {
             version = env!("CARGO_PKG_VERSION"),
             "reveille hosts queues"
         );
-        let signal = loop {
-            tokio::select! {
-                signal = interrupts.next() => break signal,
-                () = hangups.next() => reloaded(node.reload_access().await),
-            }
+        let signal = tokio::select! {
+            signal = interrupts.next() => signal,
+            never = reload_at(&mut hangups, async || node.reload_access().await) => never,
         };
         let grace = duration::Span(resolved.grace);
         tracing::info!(%grace, "shutting down; a second signal ends it at once");
@@ -154,13 +153,7 @@ impl Serve {
         let insecure = self.insecure || settings.serve.insecure.unwrap_or_default();
         let tls = self.tls.resolve(settings.serve.tls())?;
         let files = self.client_tls.resolve(&settings.tls);
-        if tls.is_none() && !listen.ip().is_loopback() && !insecure {
-            return Err(Usage(format!(
-                "--listen: {listen} is open to other machines, and this host serves plain text \
-                 without TLS: listen on a loopback address, set --tls-cert and --tls-key, or pass \
-                 --insecure"
-            )));
-        }
+        values::check_open("listen", Some(listen).filter(|_| tls.is_none()), insecure)?;
         let rules = self.auth.or_else(|| settings.serve.auth.clone());
         let audit_log = self.audit_log.or_else(|| settings.serve.audit_log.clone());
         let access = access(rules, audit_log)?;

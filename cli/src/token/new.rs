@@ -2,7 +2,8 @@
 
 use std::{
     fs::File,
-    io::Read as _,
+    io::{self, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -23,17 +24,18 @@ use crate::{
 
 /// Create a token or a shared secret, and print it once
 ///
-/// Prints the token alone to stdout. The token file keeps only a digest, so the token cannot be
+/// Prints the token alone to stdout, or writes it to the file of --out, which only its owner can read.
+/// The token file keeps only a digest, so the token cannot be
 /// printed again. A missing token file is created, with mode 0600. A running relay reads the changed
 /// file within 10 s by itself.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  reveille token new billing --tokens tokens.toml > token
+  reveille token new billing --tokens tokens.toml --out billing.token
   reveille token new worker-1 --auth auth.toml --expires 30d --note 'rack 7'
-  reveille token new billing --auth auth.toml --secret shop > token
+  reveille token new billing --auth auth.toml --secret shop --out billing.token
   reveille token new billing --auth auth.toml --secret shop --key-file shop.key
-  reveille notify acct/orders --token-file token
+  reveille notify acct/orders --token-file billing.token
 
 A client reads the token from --token-file or REVEILLE_TOKEN. An issuer may have two secrets: add the \
 new one, change the clients, then revoke the old one.")]
@@ -59,6 +61,9 @@ pub(super) struct New {
     /// it [default: a random key of 43 characters]
     #[arg(long, value_name = "FILE", requires = "secret")]
     key_file: Option<PathBuf>,
+    /// Write the token to this new file, with mode 0600, in place of printing it
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
     #[command(flatten)]
     file: TokenFileArgs,
     /// The output format [default: table]
@@ -73,7 +78,16 @@ struct Issued {
     principal: String,
     #[serde(serialize_with = "output::serialize_time")]
     expires_at: Option<SystemTime>,
-    token: String,
+    /// `None` if it is written to a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+}
+
+/// The new file of a token. Removed unless it is kept.
+struct OutFile {
+    path: PathBuf,
+    file: File,
+    is_kept: bool,
 }
 
 /// Longest key file in bytes: the longest key, and some white space.
@@ -84,8 +98,9 @@ impl New {
         let format = self.output.or(settings.output).unwrap_or_default();
         let file = std::mem::take(&mut self.file).resolve(settings).await?;
         blocking(move || {
+            let out = self.out.take().map(OutFile::create).transpose()?;
             let issued = self.issue(&file, SystemTime::now())?;
-            issued.print(format, &file)
+            issued.print(format, &file, out)
         })
         .await
     }
@@ -108,20 +123,39 @@ impl New {
             id,
             principal: new.principal.name().to_owned(),
             expires_at: expires,
-            token,
+            token: Some(token),
         })
     }
 }
 
 impl Issued {
     /// Prints the token. The only copy of its text is lost if that fails, so it is revoked.
-    fn print(&self, format: Format, file: &TokenFile) -> anyhow::Result<Exit> {
+    fn print(
+        mut self,
+        format: Format,
+        file: &TokenFile,
+        mut out: Option<OutFile>,
+    ) -> anyhow::Result<Exit> {
+        let token = match out {
+            Some(_) => self.token.take().unwrap_or_default(),
+            None => self.token.clone().unwrap_or_default(),
+        };
         let id = &self.id;
-        if let Err(error) = format.object(self, || self.token.clone()) {
+        let shown = match &mut out {
+            Some(out) if format == Format::Table => out.keep(&token),
+            Some(out) => out
+                .keep(&token)
+                .and_then(|()| format.object(&self, String::new)),
+            None => format.object(&self, || token.clone()),
+        };
+        if let Err(error) = shown {
             let outcome = match file.revoke(id) {
                 Ok(_) => "was revoked again".to_owned(),
                 Err(error) => format!("must be revoked, which failed: {error}"),
             };
+            if let Some(out) = &mut out {
+                out.is_kept = false;
+            }
             let message = format!("token {id} could not be printed and {outcome}: {error}");
             return Err(Failed(message).into());
         }
@@ -129,12 +163,50 @@ impl Issued {
             Some(at) => format!("expires at {}", output::time(at)),
             None => "does not expire".to_owned(),
         };
+        let text = match &out {
+            Some(out) => format!("its text is in `{}`", out.path.display()),
+            None => "its text is shown only this once".to_owned(),
+        };
         output::note(format_args!(
-            "token {id} for {} is in `{}` and {expires}; its text is shown only this once",
+            "token {id} for {} is in `{}` and {expires}; {text}",
             self.principal,
             file.path().display()
         ));
         Ok(Exit::OK)
+    }
+}
+
+impl OutFile {
+    fn create(path: PathBuf) -> Result<Self, Failed> {
+        let mut options = File::options();
+        options.write(true).create_new(true).mode(0o600);
+        match options.open(&path) {
+            Ok(file) => Ok(Self {
+                path,
+                file,
+                is_kept: false,
+            }),
+            Err(error) => {
+                let path = path.display();
+                Err(Failed(format!("--out `{path}` cannot be made: {error}")))
+            }
+        }
+    }
+
+    fn keep(&mut self, token: &str) -> io::Result<()> {
+        self.file.write_all(format!("{token}\n").as_bytes())?;
+        self.file.sync_all()?;
+        self.is_kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for OutFile {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // The error that counts is the first one.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

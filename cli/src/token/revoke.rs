@@ -1,6 +1,9 @@
 //! `token revoke`: removes tokens and secrets from the token file.
 
-use std::{collections::HashSet, time::SystemTime};
+use std::{
+    collections::HashSet,
+    time::{Duration, SystemTime},
+};
 
 use reveille::{Error, ErrorKind, auth::TokenFile};
 
@@ -15,7 +18,8 @@ use crate::{
 /// Revoke tokens and shared secrets by their ids
 ///
 /// All known ids are revoked, also if others are unknown: then the exit code is 5. A running relay
-/// reads the changed file within 10 s by itself. It then refuses the token and ends its streams.
+/// reads the changed file within 10 s by itself, also while another file of access is broken. It then
+/// refuses the token, and ends its streams within 60 s; its audit log has a line `token`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -44,6 +48,8 @@ struct Revoked {
     failed: Option<Error>,
 }
 
+/// A relay reads its files this often.
+const FOLLOWED_WITHIN: Duration = Duration::from_secs(10);
 /// Length of an id.
 const ID: usize = 10;
 
@@ -61,6 +67,11 @@ impl Revoke {
             return Err(unavailable_as_failed(error));
         }
         if revoked.unknown.is_empty() {
+            let by = output::time(SystemTime::now() + FOLLOWED_WITHIN);
+            output::note(format_args!(
+                "a relay that reads `{path}` refuses it from {by} on at the latest, and ends its streams \
+                 within 60 s: see `reveille_access_rules_stale` and the line `token` of its audit log"
+            ));
             return Ok(Exit::OK);
         }
         let unknown = revoked.unknown.join(", ");

@@ -47,6 +47,7 @@ struct State {
 #[derive(Debug, Clone)]
 pub struct Caller {
     principal: Principal,
+    by: Arc<str>,
     grants: Arc<Grants>,
     usage: Arc<Usage>,
     rate: Option<Arc<RateOfNotify>>,
@@ -168,7 +169,7 @@ impl Authenticator {
         };
         // Not under the lock: a signature takes up to a millisecond.
         let verified = presented.verify(&config, now)?;
-        let grants = config.policy.grants(&verified.principal);
+        let grants = config.policy().grants(&verified.principal);
         let mut state = self.lock();
         let usage = state.usages.of(&verified.principal);
         let caller = Caller {
@@ -176,6 +177,7 @@ impl Authenticator {
             usage,
             grants,
             principal: verified.principal,
+            by: verified.by.into(),
             expires_at: verified.expires_at,
             credential: presented.to_owned(),
             generation,
@@ -200,6 +202,12 @@ impl Caller {
     /// Returns the principal.
     pub fn principal(&self) -> &Principal {
         &self.principal
+    }
+
+    /// Returns the kind of the credential and which it was: the id of a token or a secret, the issuer of
+    /// a JWT. Never its text.
+    pub fn credential(&self) -> &str {
+        &self.by
     }
 
     /// Returns the rules that apply to the caller.

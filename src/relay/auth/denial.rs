@@ -53,6 +53,17 @@ pub enum Denial {
     /// The issuer has no such key.
     #[error("the token is signed with a key that the relay does not know")]
     UnknownKey,
+    /// A part of a signed token is missing, or breaks its rule.
+    #[error("the token's {part} {rule}")]
+    BadClaim {
+        /// The part: a claim in its own name, or what it is for.
+        part: &'static str,
+        /// What it must be.
+        rule: &'static str,
+    },
+    /// The request has more than one `authorization` header.
+    #[error("the request has more than one `authorization` header")]
+    SeveralHeaders,
     /// No name of the certificate is mapped to a principal.
     #[error("no name of the client certificate is known to the relay")]
     UnknownCertificate,
@@ -79,6 +90,7 @@ impl Denial {
                 | Self::Algorithm
                 | Self::BadSignature
                 | Self::UnknownKey
+                | Self::SeveralHeaders
         )
     }
 
@@ -95,6 +107,8 @@ impl Denial {
             Self::Algorithm => "algorithm",
             Self::BadSignature => "bad_signature",
             Self::UnknownKey => "unknown_key",
+            Self::BadClaim { .. } => "bad_claim",
+            Self::SeveralHeaders => "several_headers",
             Self::UnknownCertificate => "unknown_certificate",
             Self::NoPrincipal => "no_principal",
             Self::TooManyFailures { .. } => "too_many_failures",

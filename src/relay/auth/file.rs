@@ -1,8 +1,8 @@
 //! The operator's TOML file of rules, tokens, issuers and certificates.
 //!
 //! Reading it reads all files that it names, relative to its own directory. Every error names the
-//! field or the rule's number. A reload reads everything again; after an error the caller keeps the
-//! configuration that it has.
+//! field or the rule's number. A reload reads everything again and applies each file by itself: a file
+//! that cannot be read leaves what it said before, so that it holds back no change of another one.
 
 mod form;
 mod issuers;
@@ -11,15 +11,15 @@ mod rules;
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use self::form::FileForm;
+use self::{form::FileForm, issuers::IssuerForm};
 use super::{
-    issuer::Issuer,
+    issuer::{Issuer, IssuerKeys},
     policy::Policy,
     principal::{Principal, check_principal},
     small_file,
-    token::{Digest, digest},
     token_changes::{self, TokenChange},
     token_file::TokenFile,
     token_table::TokenTable,
@@ -36,10 +36,21 @@ pub struct AuthFile {
 /// accepts no credential.
 #[derive(Debug, Default)]
 pub struct AuthConfig {
-    pub(super) policy: Policy,
-    pub(super) tokens: TokenTable,
+    own: Arc<OwnPart>,
+    pub(super) tokens: Arc<TokenTable>,
     pub(super) issuers: Vec<Issuer>,
-    pub(super) certificates: Certificates,
+}
+
+/// What the file itself says.
+#[derive(Debug, Default)]
+struct OwnPart {
+    text: String,
+    policy: Policy,
+    certificates: Certificates,
+    /// The path of the token file.
+    tokens: Option<String>,
+    issuers: Vec<IssuerForm>,
+    notes: Vec<String>,
 }
 
 /// The principals of certificates by a name of the certificate.
@@ -48,8 +59,6 @@ pub(super) struct Certificates(HashMap<Box<str>, Principal>);
 
 /// Longest file of rules, key file or key set, in bytes.
 const LONGEST_FILE: u64 = 1 << 20;
-/// Longest file that is part of a digest; each kind of file has its own limit.
-const LONGEST_NAMED: u64 = 16 << 20;
 const FILE: &str = "auth file";
 
 impl AuthFile {
@@ -71,31 +80,48 @@ impl AuthFile {
     /// # Errors
     /// As [`AuthFile::load`].
     pub fn read(&self) -> Result<AuthConfig> {
-        let text = small_file::read_text(FILE, &self.path, LONGEST_FILE)?;
-        let form: FileForm = small_file::parse_toml(FILE, &self.path, &text)?;
-        self.read_form(form).map_err(|error| {
-            let message = format!("{FILE} `{}`: {error}", self.path.display());
-            Error::new(error.kind(), message).with_source(error)
-        })
+        let (config, failures) = self.read_again(&AuthConfig::default());
+        match failures.into_iter().next() {
+            Some(failure) => Err(failure),
+            None => Ok(config),
+        }
     }
 
-    /// Returns a digest of the file and of all files that it names. It changes when one of them does.
-    ///
-    /// # Errors
-    /// As [`AuthFile::read`], as far as the file itself is concerned.
-    pub(crate) fn digest(&self) -> Result<Digest> {
-        let text = small_file::read_text(FILE, &self.path, LONGEST_FILE)?;
-        let form: FileForm = small_file::parse_toml(FILE, &self.path, &text)?;
+    /// Reads all files again. A file that cannot be read or breaks a rule leaves its part of the
+    /// former configuration, and its error is returned beside the new one.
+    pub(crate) fn read_again(&self, former: &AuthConfig) -> (AuthConfig, Vec<Error>) {
+        let mut failures = Vec::new();
+        let own = self.read_own(&former.own).unwrap_or_else(|error| {
+            failures.push(error);
+            Arc::clone(&former.own)
+        });
         let directory = self.directory();
-        let keys = form.jwt.iter().flat_map(|jwt| [&jwt.key, &jwt.jwks]);
-        let mut digests = vec![digest(&[text.as_bytes()])];
-        for name in keys.chain([&form.tokens]).flatten() {
-            // A file that cannot be read is as an empty one; reading it gives the error.
-            let bytes =
-                small_file::read(FILE, &directory.join(name), LONGEST_NAMED).unwrap_or_default();
-            digests.push(digest(&[&bytes]));
-        }
-        Ok(digest(&[digests.as_flattened()]))
+        let mut note = |error: Error| {
+            let message = format!("{FILE} `{}`: {error}", self.path.display());
+            failures.push(Error::new(error.kind(), message).with_source(error));
+        };
+        let tokens = tokens(directory, own.tokens.as_deref(), &former.tokens);
+        let tokens = tokens.unwrap_or_else(|error| {
+            note(error);
+            Arc::clone(&former.tokens)
+        });
+        let issuers = own.issuers.iter().enumerate().map(|(at, form)| {
+            let known = former.issuers.iter();
+            let known = known.filter(|issuer| issuer.is_named(form.name()));
+            let former = known.map(|issuer| &issuer.keys).next();
+            let keys = form.read_keys(directory, former).unwrap_or_else(|error| {
+                note(issuers::numbered(at, error));
+                former.map(Arc::clone).unwrap_or_default()
+            });
+            form.issuer(keys)
+        });
+        let issuers = issuers.collect();
+        let config = AuthConfig {
+            own,
+            tokens,
+            issuers,
+        };
+        (config, failures)
     }
 
     /// Returns the token file that the file names, which need not exist. Reads no other file.
@@ -114,14 +140,35 @@ impl AuthFile {
         self.path.parent().unwrap_or_else(|| Path::new(""))
     }
 
-    fn read_form(&self, form: FileForm) -> Result<AuthConfig> {
-        let directory = self.directory();
+    /// Reads the file itself. Returns the former part if its text is the same.
+    fn read_own(&self, former: &Arc<OwnPart>) -> Result<Arc<OwnPart>> {
+        let content = small_file::read(FILE, &self.path, LONGEST_FILE)?;
+        let note = small_file::note_open(&self.path, &content);
+        let text = small_file::to_text(FILE, &self.path, content.bytes)?;
+        if text == former.text {
+            return Ok(Arc::clone(former));
+        }
+        let form: FileForm = small_file::parse_toml(FILE, &self.path, &text)?;
+        let own = OwnPart::new(text, form).map_err(|error| {
+            let message = format!("{FILE} `{}`: {error}", self.path.display());
+            Error::new(error.kind(), message).with_source(error)
+        });
+        let mut own = own?;
+        own.notes.extend(note);
+        Ok(Arc::new(own))
+    }
+}
+
+impl OwnPart {
+    fn new(text: String, form: FileForm) -> Result<Self> {
         let states_groups = form.jwt.iter().any(|jwt| jwt.groups.is_some());
-        Ok(AuthConfig {
+        Ok(Self {
+            text,
             policy: rules::read(form.rule, form.limit, form.groups, states_groups)?,
-            tokens: tokens(directory, form.tokens.as_deref())?,
-            issuers: issuers::read(directory, form.jwt)?,
+            tokens: form.tokens,
+            issuers: issuers::read(form.jwt)?,
             certificates: Certificates::read(form.certificates)?,
+            notes: Vec::new(),
         })
     }
 }
@@ -129,7 +176,11 @@ impl AuthFile {
 impl AuthConfig {
     /// Returns the rules.
     pub fn policy(&self) -> &Policy {
-        &self.policy
+        &self.own.policy
+    }
+
+    pub(super) fn certificates(&self) -> &Certificates {
+        &self.own.certificates
     }
 
     /// Returns the number of tokens and of keys of issuers.
@@ -149,7 +200,29 @@ impl AuthConfig {
 
     /// Returns the number of certificates' names that have a principal.
     pub fn certificate_count(&self) -> usize {
-        self.certificates.0.len()
+        self.own.certificates.0.len()
+    }
+
+    /// Returns what an operator should look at, a line each: files that other users may write, and keys
+    /// of a set that are not used.
+    pub fn notes(&self) -> impl Iterator<Item = String> {
+        let of_issuers = self.issuers.iter().flat_map(|issuer| {
+            let notes = issuer.keys.notes.iter();
+            notes.map(|note| format!("issuer `{}`: {note}", issuer.name()))
+        });
+        let others = self.own.notes.iter().chain(&self.tokens.notes).cloned();
+        others.chain(of_issuers)
+    }
+
+    /// Returns whether all files hold the same as for the other configuration.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let keys = |config: &Self| -> Vec<*const IssuerKeys> {
+            let issuers = config.issuers.iter();
+            issuers.map(|issuer| Arc::as_ptr(&issuer.keys)).collect()
+        };
+        Arc::ptr_eq(&self.own, &other.own)
+            && Arc::ptr_eq(&self.tokens, &other.tokens)
+            && keys(self) == keys(other)
     }
 }
 
@@ -158,9 +231,8 @@ impl Certificates {
         let mut known = HashMap::new();
         for (name, principal) in form {
             let field = format!("certificates: `{name}`");
-            let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'*';
-            if name.is_empty() || !name.bytes().all(is_plain) {
-                let rule = "must be one DNS name or URI, without spaces and `*`";
+            if !is_uri(&name) && !is_host_name(&name) {
+                let rule = "must be one DNS name or one URI, without spaces and `*`";
                 return Err(Error::invalid(&field, rule));
             }
             check_principal(&field, &principal)?;
@@ -184,25 +256,43 @@ impl Certificates {
     }
 }
 
+/// Returns whether a name can be that of a host. No URI can: the names of the two kinds never match.
+pub(crate) fn is_host_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_plain)
+}
+
+/// Returns whether a name can be a URI: its scheme ends with a colon.
+pub(crate) fn is_uri(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'*';
+    name.contains(':') && name.bytes().all(is_plain)
+}
+
 /// DNS names ignore case; URIs do not.
 fn comparable(name: &str) -> Box<str> {
-    match name.contains("://") {
+    match is_uri(name) {
         true => name.into(),
         false => name.to_ascii_lowercase().into(),
     }
 }
 
-fn tokens(directory: &Path, path: Option<&str>) -> Result<TokenTable> {
+fn tokens(
+    directory: &Path,
+    path: Option<&str>,
+    former: &Arc<TokenTable>,
+) -> Result<Arc<TokenTable>> {
     let Some(path) = path else {
-        return Ok(TokenTable::default());
+        return Ok(match former.is_empty() {
+            true => Arc::clone(former),
+            false => Arc::default(),
+        });
     };
-    let records = TokenFile::new(directory.join(path)).load();
-    let records = records.map_err(|error| {
+    let tokens = TokenFile::new(directory.join(path)).load_table(former);
+    tokens.map_err(|error| {
         let hint = match error.kind() {
             ErrorKind::NotFound => "; `reveille token new` creates it",
             _ => "",
         };
         Error::new(error.kind(), format!("tokens: {error}{hint}")).with_source(error)
-    })?;
-    TokenTable::new(&records)
+    })
 }

@@ -14,8 +14,8 @@ use serde_json::{Map, Value};
 
 use super::{
     denial::Denial,
-    issuer::Issuer,
-    principal::{Principal, Verified},
+    issuer::{Issuer, IssuerSettings},
+    principal::{self, Principal, Verified},
     public_key::Algorithm,
 };
 
@@ -47,14 +47,17 @@ pub(super) fn verify(issuers: &[Issuer], token: &str, now: SystemTime) -> Result
     let claims = Claims(json(claims)?);
     // Refused before any key is chosen: `none`, HS256 and all others.
     let algorithm: Algorithm = header.alg.parse().map_err(|_| Denial::Algorithm)?;
-    if header.crit.is_some() {
-        return Err(Denial::Malformed);
-    }
     let issuer = claims.issuer(issuers)?;
     let key = issuer.key(algorithm, header.kid.as_deref())?;
     let signature = decode(signature)?;
     if !key.verifies(signed.as_bytes(), &signature) {
         return Err(Denial::BadSignature);
+    }
+    if header.crit.is_some() {
+        return Err(bad(
+            "`crit`",
+            "names extensions, which this relay does not know",
+        ));
     }
     claims.accept(issuer, now)
 }
@@ -62,18 +65,20 @@ pub(super) fn verify(issuers: &[Issuer], token: &str, now: SystemTime) -> Result
 impl Claims {
     fn issuer<'i>(&self, issuers: &'i [Issuer]) -> Result<&'i Issuer, Denial> {
         let name = self.0.get("iss").and_then(Value::as_str);
-        let found = issuers.iter().find(|issuer| Some(&*issuer.name) == name);
+        let found = issuers.iter().find(|issuer| Some(issuer.name()) == name);
         found.ok_or(Denial::UnknownIssuer)
     }
 
     fn accept(&self, issuer: &Issuer, now: SystemTime) -> Result<Verified, Denial> {
-        let expires = self.time("exp")?.ok_or(Denial::Malformed)?;
+        let issuer = &issuer.settings;
+        let expires = self.time("exp", "`exp`")?;
+        let expires = expires.ok_or_else(|| bad("`exp`", "is missing"))?;
         let expires_at = expires + issuer.leeway;
         if now >= expires_at {
             let ago = now.duration_since(expires).unwrap_or_default();
             return Err(Denial::Expired { ago });
         }
-        if let Some(not_before) = self.time("nbf")?
+        if let Some(not_before) = self.time("nbf", "`nbf`")?
             && let Ok(wait) = not_before.duration_since(now)
             && wait > issuer.leeway
         {
@@ -84,17 +89,18 @@ impl Claims {
         }
         Ok(Verified {
             principal: self.principal(issuer)?,
+            by: format!("JWT of {}", issuer.name).into(),
             expires_at: Some(expires_at),
         })
     }
 
     /// Returns a time in seconds since 1970, which may have a fraction.
-    fn time(&self, claim: &str) -> Result<Option<SystemTime>, Denial> {
+    fn time(&self, claim: &str, part: &'static str) -> Result<Option<SystemTime>, Denial> {
         let Some(value) = self.0.get(claim) else {
             return Ok(None);
         };
         let seconds = value.as_f64().filter(|at| (0.0..=LATEST).contains(at));
-        let seconds = seconds.ok_or(Denial::Malformed)?;
+        let seconds = seconds.ok_or_else(|| bad(part, "must be a number of seconds since 1970"))?;
         Ok(Some(UNIX_EPOCH + Duration::from_secs_f64(seconds)))
     }
 
@@ -106,20 +112,24 @@ impl Claims {
         }
     }
 
-    fn principal(&self, issuer: &Issuer) -> Result<Principal, Denial> {
+    fn principal(&self, issuer: &IssuerSettings) -> Result<Principal, Denial> {
         let name = self.0.get(&issuer.principal_claim).and_then(Value::as_str);
-        let name = name.ok_or(Denial::NoPrincipal)?;
+        let name = name.ok_or_else(|| bad("principal", "is missing, or no text"))?;
         let claim = issuer.groups_claim.as_ref();
         let groups = match claim.and_then(|claim| self.0.get(claim)) {
-            None => Vec::new(),
-            Some(Value::Array(groups)) => {
-                let groups: Option<Vec<_>> = groups.iter().map(Value::as_str).collect();
-                groups.ok_or(Denial::Malformed)?
-            }
-            Some(_) => return Err(Denial::Malformed),
+            None | Some(Value::Null) => Some(Vec::new()),
+            // Some identity services send a single group so.
+            Some(Value::String(group)) => Some(vec![&**group]),
+            Some(Value::Array(groups)) => groups.iter().map(Value::as_str).collect(),
+            Some(_) => None,
         };
-        Principal::with_groups(name, groups).map_err(|_| Denial::NoPrincipal)
+        let groups = groups.ok_or_else(|| bad("groups", "must be a list of texts"))?;
+        Principal::with_groups(name, groups).map_err(|_| bad("principal", principal::RULE))
     }
+}
+
+fn bad(part: &'static str, rule: &'static str) -> Denial {
+    Denial::BadClaim { part, rule }
 }
 
 fn json<T: serde::de::DeserializeOwned>(part: &str) -> Result<T, Denial> {

@@ -18,6 +18,8 @@ struct Identity {
 #[derive(Debug)]
 pub(super) struct Verified {
     pub(super) principal: Principal,
+    /// What kind of credential it was, and which: never its text.
+    pub(super) by: Box<str>,
     /// The time from which the credential is refused.
     pub(super) expires_at: Option<SystemTime>,
 }
@@ -26,8 +28,8 @@ pub(super) struct Verified {
 const LONGEST_NAME: usize = 128;
 /// Begins the name of a group where principals and groups stand in one list.
 pub(super) const GROUP_PREFIX: &str = "group:";
-const RULE: &str =
-    "must be 1 to 128 of [A-Za-z0-9._@:/-], not `anonymous` and not begin with `group:`";
+pub(super) const RULE: &str =
+    "must be 1 to 128 of [A-Za-z0-9._@:/|+-], not `anonymous` and not begin with `group:`";
 
 impl Principal {
     /// The name of all callers of a relay without authentication.
@@ -37,7 +39,7 @@ impl Principal {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is not 1 to 128 bytes of
-    /// `[A-Za-z0-9._@:/-]`, is `anonymous`, or begins with `group:`.
+    /// `[A-Za-z0-9._@:/|+-]`, is `anonymous`, or begins with `group:`.
     pub fn new(name: &str) -> Result<Self> {
         Self::with_groups(name, [])
     }
@@ -105,7 +107,7 @@ pub(super) fn check_principal(field: &str, name: &str) -> Result<()> {
 }
 
 fn is_principal(name: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._@:/-".contains(&byte);
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._@:/|+-".contains(&byte);
     (1..=LONGEST_NAME).contains(&name.len())
         && name != Principal::ANONYMOUS
         && !name.starts_with(GROUP_PREFIX)
@@ -121,7 +123,8 @@ mod tests {
         let longest = "x".repeat(128);
         for good in [
             "billing",
-            "ops@example.com",
+            "ops+night@example.com",
+            "auth0|5f7c8ec7c33c6c004bbafe82",
             "spiffe://example.com/ns/a",
             &longest,
         ] {

@@ -1,42 +1,45 @@
 //! Reads the small files that the operator names: rules, keys, tokens.
 
-use std::{
-    fs::File,
-    io::{self, Read as _},
-    path::Path,
+use std::{io, path::Path};
+
+use crate::{
+    base::file::{self, Content},
+    error::{Error, ErrorKind, Result},
 };
 
-use crate::error::{Error, ErrorKind, Result};
-
 /// Reads a regular file of at most `limit` bytes. `name` says in errors which file it is.
-pub(super) fn read(name: &str, path: &Path, limit: u64) -> Result<Vec<u8>> {
-    let fail = |error: io::Error| {
-        let kind = match error.kind() {
-            io::ErrorKind::NotFound => ErrorKind::NotFound,
-            _ => ErrorKind::Unavailable,
+pub(super) fn read(name: &str, path: &Path, limit: u64) -> Result<Content> {
+    file::read(path, limit).map_err(|error| {
+        let path = path.display();
+        let (kind, message) = match error.kind() {
+            io::ErrorKind::FileTooLarge => {
+                let message = format!("{name} `{path}` is longer than {limit} bytes");
+                return Error::new(ErrorKind::Invalid, message);
+            }
+            io::ErrorKind::NotFound => (ErrorKind::NotFound, error.to_string()),
+            _ => (ErrorKind::Unavailable, error.to_string()),
         };
-        let message = format!("{name} `{}` cannot be read: {error}", path.display());
+        let message = format!("{name} `{path}` cannot be read: {message}");
         Error::new(kind, message).with_source(error)
-    };
-    let file = File::open(path).map_err(fail)?;
-    let kind = file.metadata().map_err(fail)?.file_type();
-    if !kind.is_file() {
-        return Err(fail(io::Error::other("it is not a regular file")));
-    }
-    let mut content = Vec::new();
-    file.take(limit + 1)
-        .read_to_end(&mut content)
-        .map_err(fail)?;
-    if content.len() as u64 > limit {
-        let message = format!("{name} `{}` is longer than {limit} bytes", path.display());
-        return Err(Error::new(ErrorKind::Invalid, message));
-    }
-    Ok(content)
+    })
 }
 
 /// As [`read`], for UTF-8 text.
 pub(super) fn read_text(name: &str, path: &Path, limit: u64) -> Result<String> {
-    String::from_utf8(read(name, path, limit)?).map_err(|_| {
+    to_text(name, path, read(name, path, limit)?.bytes)
+}
+
+/// Returns the note on a file that every user of the machine may write, who could then do everything.
+pub(super) fn note_open(path: &Path, content: &Content) -> Option<String> {
+    let path = path.display();
+    content
+        .is_open
+        .then(|| format!("file `{path}` can be written by every user of the machine"))
+}
+
+/// Returns the text of a file's bytes.
+pub(super) fn to_text(name: &str, path: &Path, bytes: Vec<u8>) -> Result<String> {
+    String::from_utf8(bytes).map_err(|_| {
         let message = format!("{name} `{}` is not UTF-8 text", path.display());
         Error::new(ErrorKind::Invalid, message)
     })

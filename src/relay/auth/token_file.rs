@@ -8,6 +8,7 @@ mod replace;
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::SystemTime,
 };
 
@@ -15,8 +16,10 @@ use self::replace::FileLock;
 use super::{
     small_file,
     token::{Digest, IssuedToken, NewToken, digest, new_id, random},
+    token_table::TokenTable,
 };
 use crate::{
+    base::file::Content,
     error::{Error, ErrorKind, Result},
     types::{check_name, check_text},
 };
@@ -164,7 +167,29 @@ impl TokenFile {
 
     /// Returns all records of a file that must exist.
     pub(super) fn load(&self) -> Result<Vec<TokenRecord>> {
-        let text = small_file::read_text(FILE, &self.path, LONGEST_FILE)?;
+        self.parse(self.read()?.bytes)
+    }
+
+    /// Returns the table of a file that must exist, the former one if the file holds the same.
+    pub(super) fn load_table(&self, former: &Arc<TokenTable>) -> Result<Arc<TokenTable>> {
+        let content = self.read()?;
+        let source = digest(&[&content.bytes]);
+        if former.source == source {
+            return Ok(Arc::clone(former));
+        }
+        let notes = small_file::note_open(&self.path, &content);
+        let mut table = TokenTable::new(&self.parse(content.bytes)?)?;
+        table.source = source;
+        table.notes.extend(notes);
+        Ok(Arc::new(table))
+    }
+
+    fn read(&self) -> Result<Content> {
+        small_file::read(FILE, &self.path, LONGEST_FILE)
+    }
+
+    fn parse(&self, bytes: Vec<u8>) -> Result<Vec<TokenRecord>> {
+        let text = small_file::to_text(FILE, &self.path, bytes)?;
         let records = form::parse(FILE, &self.path, &text)?;
         self.check(&records)?;
         Ok(records)

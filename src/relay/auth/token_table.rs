@@ -18,6 +18,9 @@ use crate::error::Result;
 /// The loaded tokens and secrets.
 #[derive(Debug, Default)]
 pub(super) struct TokenTable {
+    /// The digest of the file.
+    pub(super) source: Digest,
+    pub(super) notes: Vec<String>,
     tokens: HashMap<Box<str>, Entry>,
     secrets: HashMap<Box<str>, Vec<Entry>>,
 }
@@ -34,6 +37,10 @@ pub(super) struct Entry {
 impl TokenTable {
     pub(super) fn len(&self) -> usize {
         self.tokens.len() + self.secrets.values().map(Vec::len).sum::<usize>()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     pub(super) fn new(records: &[TokenRecord]) -> Result<Self> {
@@ -109,6 +116,10 @@ impl Entry {
         }
         Ok(Verified {
             principal: self.principal.clone(),
+            by: match &self.issuer {
+                Some(issuer) => format!("secret {} of {issuer}", self.id).into(),
+                None => format!("token {}", self.id).into(),
+            },
             expires_at: self.expires,
         })
     }

@@ -1,6 +1,9 @@
 //! A relay's readiness and metrics for its console.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use async_trait::async_trait;
 
@@ -12,7 +15,7 @@ use crate::{
     error::{Error, ErrorKind},
     relay::{
         runtime::{Refused, Relay},
-        server::{Access, Connections, Incident},
+        server::{Access, Connections, Incident, Tls},
     },
     store::{BlobName, BlobStore},
 };
@@ -84,16 +87,25 @@ const CLUSTER: Part = Part {
     name: "cluster",
     required: true,
 };
+/// What the files of access and of TLS said before is in use, which serves its callers.
+const ACCESS: Part = Part {
+    name: "access",
+    required: false,
+};
 const PARTS: &[Part] = &[RELAY, CAPACITY, STORE];
+const GUARDED_PARTS: &[Part] = &[RELAY, CAPACITY, ACCESS, STORE];
 const CLUSTER_PARTS: &[Part] = &[RELAY, CLUSTER, CAPACITY, STORE];
+const GUARDED_CLUSTER_PARTS: &[Part] = &[RELAY, CLUSTER, CAPACITY, ACCESS, STORE];
 
 #[async_trait]
 impl StatusSource for RelayStatus {
     fn parts(&self) -> &'static [Part] {
-        if self.relay.cluster_state().is_some() {
-            CLUSTER_PARTS
-        } else {
-            PARTS
+        let is_guarded = self.access.is_controlled() || self.connections.tls().is_some();
+        match (self.relay.cluster_state().is_some(), is_guarded) {
+            (false, false) => PARTS,
+            (false, true) => GUARDED_PARTS,
+            (true, false) => CLUSTER_PARTS,
+            (true, true) => GUARDED_CLUSTER_PARTS,
         }
     }
 
@@ -102,6 +114,11 @@ impl StatusSource for RelayStatus {
             "relay" if self.relay.is_draining() => vec!["shutting down".to_owned()],
             "cluster" if !self.relay.is_draining() => cluster_status::failures(&self.relay),
             "capacity" if !self.relay.is_draining() => self.full(),
+            "access" => {
+                let tls = self.connections.tls().map(Tls::failures);
+                let rules = self.access.stale().into_iter();
+                rules.chain(tls.into_iter().flatten()).collect()
+            }
             "store" => self.unreadable_store().await.into_iter().collect(),
             _ => Vec::new(),
         }
@@ -114,9 +131,10 @@ impl StatusSource for RelayStatus {
         metrics.counters.extend(self.access_counters());
         metrics.gauges.push((
             "access_rules_stale",
-            "1 while the files of access cannot be read, and former rules are in use",
+            "1 while a file of access cannot be read, and what it said before is in use",
             u64::from(self.access.refusals().is_stale),
         ));
+        metrics.gauges.extend(self.tls_gauges());
         cluster_status::add_metrics(&self.relay, &mut metrics);
         let dropped = self.log_lines_dropped.map_or(0, |count| count());
         metrics.counters.push((
@@ -246,6 +264,27 @@ impl RelayStatus {
                 u64::from(memory.is_short()),
             ),
         ]
+    }
+
+    /// Returns the gauges of the certificate; none without TLS.
+    fn tls_gauges(&self) -> Vec<Metric> {
+        let Some(tls) = self.connections.tls() else {
+            return Vec::new();
+        };
+        let ends_at = tls.ends_at().and_then(|end| {
+            let since = end.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+            Some((
+                "tls_certificate_end_timestamp_seconds",
+                "The end of the certificate, in seconds since 1970",
+                since.as_secs(),
+            ))
+        });
+        let stale = (
+            "tls_files_stale",
+            "1 while the files of TLS cannot be read, and former ones are in use",
+            u64::from(tls.is_stale()),
+        );
+        ends_at.into_iter().chain([stale]).collect()
     }
 
     /// Returns the counters of refused callers.

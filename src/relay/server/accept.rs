@@ -82,6 +82,7 @@ pub(crate) struct Connections {
     /// Connections before their preface.
     handshakes: EvictingPool,
     shared: Arc<Shared>,
+    tls: Option<Arc<Tls>>,
 }
 
 /// Maximum connections waiting to be accepted.
@@ -157,7 +158,7 @@ impl Server {
             let short_of_memory = Arc::clone(&short_of_memory);
             Arc::clone(&memory).watch(move |is_short| short_of_memory(is_short))
         });
-        let connections = Connections::new(limits, shared);
+        let connections = Connections::new(limits, shared, tls.clone());
         if let Some(tls) = &tls {
             scope.spawn(Arc::clone(tls).follow());
         }
@@ -220,14 +221,20 @@ impl Drop for Server {
 }
 
 impl Connections {
-    fn new(limits: ConnectionLimits, shared: Shared) -> Self {
+    fn new(limits: ConnectionLimits, shared: Shared, tls: Option<Arc<Tls>>) -> Self {
         let max = limits.established.min(Semaphore::MAX_PERMITS);
         Self {
             max,
             permits: Arc::new(Semaphore::new(max)),
             handshakes: EvictingPool::new(limits.handshakes),
             shared: Arc::new(shared),
+            tls,
         }
+    }
+
+    /// Returns the TLS of the connections.
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_deref()
     }
 
     /// Returns the number of established connections.
@@ -291,16 +298,15 @@ impl AcceptLoop {
                         shared.incidents.note(Incident::ShortOfMemory, peer);
                         continue;
                     }
-                    let Some(address_guard) = self.addresses.admit(peer.ip(), self.clock.now())
-                    else {
+                    let Some(admitted) = self.addresses.admit(peer.ip(), self.clock.now()) else {
                         shared.incidents.note(Incident::AddressFull, peer);
                         continue;
                     };
                     let handshake = self.connections.handshakes.enter();
                     let this = self.clone();
                     let connection = async move {
-                        let _address_guard = address_guard;
-                        this.handle(stream, peer, handshake).await;
+                        let _address_guard = admitted.guard;
+                        this.handle(stream, peer, handshake, admitted.place).await;
                     };
                     let span = tracing::debug_span!("connection", %peer);
                     scope.spawn(connection.instrument(span));
@@ -333,11 +339,18 @@ impl AcceptLoop {
     }
 
     /// Runs a connection from preface to end.
-    async fn handle(self, stream: TcpStream, peer: SocketAddr, handshake: PoolPlace) {
+    async fn handle(
+        self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        handshake: PoolPlace,
+        place: Option<PoolPlace>,
+    ) {
         if let Err(error) = prepare(&stream) {
             tracing::debug!(%error, "socket options");
         }
-        let Some((stream, _permit)) = self.establish(stream, peer, handshake).await else {
+        let established = self.establish(stream, peer, handshake, place.as_ref());
+        let Some((stream, _permit)) = established.await else {
             return;
         };
         tracing::debug!("a connection is open");
@@ -347,11 +360,9 @@ impl AcceptLoop {
             Arc::clone(&self.connections.shared),
             self.budget.of_connection(),
         )
-        .certified_for(certificate.left(wall()));
-        let peer = Arc::new(Peer {
-            address: peer,
-            certificate,
-        });
+        .certified_for(certificate.left(wall()))
+        .unproven(place);
+        let peer = Arc::new(Peer::new(peer, certificate));
         let served = connection::serve(stream, self.routes, activity, self.access, peer);
         match served.await {
             Ok(()) => tracing::debug!("the connection has ended"),
@@ -366,6 +377,7 @@ impl AcceptLoop {
         stream: TcpStream,
         peer: SocketAddr,
         handshake: PoolPlace,
+        place: Option<&PoolPlace>,
     ) -> Option<(Transport, OwnedSemaphorePermit)> {
         let preface_received = AtomicBool::new(false);
         let established = async {
@@ -374,6 +386,12 @@ impl AcceptLoop {
             preface_received.store(true, Relaxed);
             let permit = Arc::clone(&self.connections.permits).acquire_owned().await;
             io::Result::Ok((stream, permit.expect("never closed")))
+        };
+        let displaced = async {
+            match place {
+                Some(place) => place.evicted().await,
+                None => std::future::pending().await,
+            }
         };
         let note_incident = || {
             let incident = match preface_received.load(Relaxed) {
@@ -398,6 +416,10 @@ impl AcceptLoop {
             },
             () = handshake.evicted() => {
                 note_incident();
+                None
+            }
+            () = displaced => {
+                self.connections.shared.incidents.note(Incident::AddressFull, peer);
                 None
             }
             () = tokio::time::sleep(HANDSHAKE_DEADLINE) => {

@@ -2,20 +2,20 @@
 //!
 //! One for each server, below gRPC and the admin port. Without a file of rules every caller may do
 //! everything, which suits a relay on loopback. The files are read again every ten seconds, and at
-//! once on request; files that break a rule leave the former ones in use.
+//! once on request; a file that breaks a rule leaves in use what it said before.
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-use http::{Extensions, HeaderMap, header::AUTHORIZATION};
+use http::{Extensions, HeaderMap};
 use tonic::Status;
 
 pub use super::callers::AccessFiles;
 use super::{
-    callers::{Callers, Refusals},
+    callers::{Callers, Refusals, authorization},
     calls::{Call, Right},
     certificate::{Peer, PeerCertificate},
     requester::Requester,
@@ -37,6 +37,8 @@ pub(crate) struct Access(Option<Arc<Callers>>);
 #[derive(Debug, Clone, Default)]
 pub(super) struct LastCaller(Arc<Mutex<Option<Requester>>>);
 
+/// What a log line says of files that cannot be applied.
+const NOT_APPLIED: &str = "what the files of access said before stays in use";
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 /// Files that cannot be read are logged once a minute.
 const LOGGED_FAILURES: u64 = 6;
@@ -60,7 +62,7 @@ impl Access {
     /// have changed.
     ///
     /// # Errors
-    /// As [`Access::load`]; the former files stay in use.
+    /// As [`Access::load`]; what those files said before stays in use.
     pub(crate) async fn reload(&self) -> Result<bool> {
         let Some(state) = self.0.clone() else {
             return Ok(false);
@@ -73,7 +75,7 @@ impl Access {
     /// Records in the audit log what the operator did on the relay's machine.
     pub(crate) fn record_own(&self, action: &str, why: &str) {
         if let Some(state) = &self.0 {
-            state.record_own(action, "relay", why);
+            state.record_own(action, "relay", true, why);
         }
     }
 
@@ -91,13 +93,18 @@ impl Access {
                 Some(Err(error)) => {
                     // A revocation may wait for it.
                     if failures.is_multiple_of(LOGGED_FAILURES) {
-                        tracing::error!(%error, "the former rules stay in use");
+                        tracing::error!(%error, "{NOT_APPLIED}");
                     }
                     failures += 1;
                 }
                 None => return,
             }
         }
+    }
+
+    /// Returns why what a file said before is in use.
+    pub(crate) fn stale(&self) -> Option<String> {
+        self.0.as_ref()?.stale()
     }
 
     pub(crate) fn refusals(&self) -> Refusals {
@@ -161,10 +168,9 @@ impl Access {
         let Some(state) = &self.0 else {
             return Ok(());
         };
-        let peer = Arc::new(Peer {
-            address: peer,
-            certificate: PeerCertificate::default(),
-        });
+        let peer = Arc::new(Peer::new(peer, PeerCertificate::default()));
+        // A connection to this port is not counted by address, so its first signature is.
+        peer.has_bad_signature.store(true, Relaxed);
         let caller = state.authenticate(headers, &peer, route);
         let caller = caller.map_err(|status| {
             let text = status.message().to_owned();
@@ -198,7 +204,7 @@ impl LastCaller {
     /// Returns the last caller, if it also sent a request with these headers.
     fn of(&self, headers: &HeaderMap) -> Option<Requester> {
         let last = lock(&self.0).clone()?;
-        let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+        let authorization = authorization(headers).ok()?;
         last.is_current(authorization).then_some(last)
     }
 }

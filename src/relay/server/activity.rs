@@ -5,7 +5,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -19,6 +19,8 @@ use crate::{
     base::{
         backoff::about,
         clock::{Clock, Tick},
+        eviction::PoolPlace,
+        sync::lock,
         task::TaskGroup,
     },
     error::Result,
@@ -53,6 +55,9 @@ pub(super) struct Activity {
     open_streams: AtomicUsize,
     /// A request was admitted: of a known caller, or on a relay without access control.
     is_admitted: AtomicBool,
+    /// Held until then: newer connections of the address may displace this one.
+    unproven: Mutex<Option<PoolPlace>>,
+    displaced: Option<CancellationToken>,
     /// A request that needs no caller was answered.
     is_probed: AtomicBool,
     /// Its streams that need no caller.
@@ -117,6 +122,8 @@ impl Activity {
             certified_until: None,
             open_streams: AtomicUsize::new(0),
             is_admitted: AtomicBool::new(false),
+            unproven: Mutex::default(),
+            displaced: None,
             is_probed: AtomicBool::new(false),
             open_to_all: Arc::new(Semaphore::new(OPEN_TO_ALL)),
             is_unwanted: Notify::new(),
@@ -131,6 +138,13 @@ impl Activity {
     /// [`DRAIN_TIMEOUT`] later with its streams. The peer connects again, with its renewed one.
     pub(super) fn certified_for(mut self, time: Option<Duration>) -> Self {
         self.certified_until = time.map(|time| self.now() + time);
+        self
+    }
+
+    /// Ends the connection if a newer one of its address takes this place before a request is admitted.
+    pub(super) fn unproven(mut self, place: Option<PoolPlace>) -> Self {
+        self.displaced = place.as_ref().map(PoolPlace::token);
+        self.unproven = Mutex::new(place);
         self
     }
 
@@ -189,7 +203,10 @@ impl Activity {
 
     /// Notes that a request was admitted, so that the connection may wait for the next one.
     pub(super) fn note_admitted(&self) {
-        self.is_admitted.store(true, Relaxed);
+        if !self.is_admitted.load(Relaxed) {
+            self.is_admitted.store(true, Relaxed);
+            drop(lock(&self.unproven).take());
+        }
     }
 
     /// Notes a request that needs no caller. It does not keep the connection.
@@ -285,6 +302,7 @@ impl Activity {
         let age = about(self.shared.lifetimes.max_age, &mut fastrand::Rng::new());
         tokio::select! {
             () = self.must_close.notified() => {}
+            () = self.displaced() => self.note(Incident::AddressFull),
             () = self.ends_with_time(age) => {}
         }
         self.ending.store(Ending::Closed as u8, Relaxed);
@@ -308,6 +326,13 @@ impl Activity {
             () = self.drained() => {}
             () = self.uncertified() => {}
             () = outlived => {}
+        }
+    }
+
+    async fn displaced(&self) {
+        match &self.displaced {
+            Some(displaced) => displaced.cancelled().await,
+            None => std::future::pending().await,
         }
     }
 

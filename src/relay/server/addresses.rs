@@ -1,4 +1,7 @@
 //! Counts the connections of each peer address, and limits their rate.
+//!
+//! At its limit an address loses its oldest connection without an admitted request for each new one:
+//! silent connections of one program must not keep its neighbours behind the same address out.
 
 use std::{
     collections::HashMap,
@@ -7,7 +10,12 @@ use std::{
     time::Duration,
 };
 
-use crate::base::{clock::Tick, network::network, sync::lock};
+use crate::base::{
+    clock::Tick,
+    eviction::{EvictingPool, PoolPlace},
+    network::network,
+    sync::lock,
+};
 
 /// Counts connections by address, up to a limit for each.
 #[derive(Debug, Clone)]
@@ -19,6 +27,14 @@ pub(super) struct Addresses {
 #[derive(Debug)]
 pub(super) struct AddressGuard {
     counted: Option<(Arc<AddressTable>, IpAddr)>,
+}
+
+/// A connection that was let in.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    pub(super) guard: AddressGuard,
+    /// Held until a request is admitted; `None` for an address without a limit.
+    pub(super) place: Option<PoolPlace>,
 }
 
 #[derive(Debug)]
@@ -41,9 +57,11 @@ struct State {
     sweep_at: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Peer {
     open: usize,
+    /// The connections without an admitted request.
+    unproven: EvictingPool,
     /// The time at which the peer has no unused connection of its rate: GCRA's theoretical arrival
     /// time (ITU-T I.371).
     due: Tick,
@@ -85,27 +103,52 @@ impl Addresses {
         }
     }
 
-    /// Counts a connection from this address, or returns `None` if the address is at its limit, or
-    /// connects too often.
-    pub(super) fn admit(&self, peer: IpAddr, now: Tick) -> Option<AddressGuard> {
+    /// Counts a connection from this address, or returns `None` if the address connects too often, or
+    /// is at its limit with connections that have an admitted request.
+    pub(super) fn admit(&self, peer: IpAddr, now: Tick) -> Option<Admitted> {
         let peer = peer.to_canonical();
         let exempt = self.table.exempt_loopback && peer.is_loopback();
         let Some(max) = self.table.max.filter(|_| !exempt) else {
-            return Some(AddressGuard { counted: None });
+            return Some(Admitted {
+                guard: AddressGuard { counted: None },
+                place: None,
+            });
         };
         let network = network(peer);
         let mut state = self.table.lock();
         state.sweep(now);
         let peer = state.peers.entry(network).or_default();
         let due = peer.due.max(now) + self.table.interval;
-        if peer.open >= max || due.since(now) > self.table.burst {
+        if due.since(now) > self.table.burst {
             return None;
         }
+        let displaced = match peer.open >= max {
+            true => Some(peer.unproven.take_oldest()?),
+            false => None,
+        };
+        // One that is displaced counts until it has closed.
         (peer.open, peer.due) = (peer.open + 1, due);
+        let place = peer.unproven.enter();
         drop(state);
-        Some(AddressGuard {
-            counted: Some((Arc::clone(&self.table), network)),
+        if let Some(displaced) = displaced {
+            displaced.cancel();
+        }
+        Some(Admitted {
+            guard: AddressGuard {
+                counted: Some((Arc::clone(&self.table), network)),
+            },
+            place: Some(place),
         })
+    }
+}
+
+impl Default for Peer {
+    fn default() -> Self {
+        Self {
+            open: 0,
+            unproven: EvictingPool::new(usize::MAX),
+            due: Tick::default(),
+        }
     }
 }
 
@@ -150,11 +193,42 @@ mod tests {
         Addresses::new(stated, SocketAddr::new(ip(listen), 7600))
     }
 
+    /// Counts a connection whose request is admitted at once.
+    fn proven(addresses: &Addresses, peer: &str) -> Option<AddressGuard> {
+        addresses
+            .admit(ip(peer), START)
+            .map(|admitted| admitted.guard)
+    }
+
+    #[test]
+    fn at_its_limit_an_address_loses_its_oldest_connection_without_a_request() {
+        let addresses = counting(Some(3), "0.0.0.0");
+        let admit = || addresses.admit(ip("10.0.0.1"), START);
+        let _proven = proven(&addresses, "10.0.0.1").expect("room");
+        let is_displaced = |admitted: &Admitted| {
+            let place = admitted.place.as_ref().expect("it is counted");
+            place.token().is_cancelled()
+        };
+        let (oldest, other) = (admit().expect("room"), admit().expect("room"));
+        let new = admit().expect("the oldest makes room");
+        assert!(is_displaced(&oldest) && !is_displaced(&other));
+        drop(oldest);
+        // Another one for the next, also while the displaced ones have not closed.
+        let newer = admit().expect("the next makes room");
+        assert!(is_displaced(&other) && !is_displaced(&new));
+        for mut admitted in [other, new, newer] {
+            admitted.place = None;
+            std::mem::forget(admitted.guard);
+        }
+        assert!(admit().is_none(), "all have an admitted request");
+        assert!(addresses.admit(ip("10.0.0.2"), START).is_some());
+    }
+
     #[test]
     fn an_address_at_its_limit_is_admitted_again_when_one_of_its_connections_ends() {
         let addresses = counting(Some(2), "0.0.0.0");
-        let first = addresses.admit(ip("10.0.0.1"), START).expect("room");
-        let _second = addresses.admit(ip("::ffff:10.0.0.1"), START).expect("room");
+        let first = proven(&addresses, "10.0.0.1").expect("room");
+        let _second = proven(&addresses, "::ffff:10.0.0.1").expect("room");
         assert!(
             addresses.admit(ip("10.0.0.1"), START).is_none(),
             "the same machine"
@@ -167,7 +241,7 @@ mod tests {
     #[test]
     fn a_network_of_64_bits_is_one_address() {
         let addresses = counting(Some(1), "::");
-        let _guard = addresses.admit(ip("2001:db8:0:1::1"), START).expect("room");
+        let _guard = proven(&addresses, "2001:db8:0:1::1").expect("room");
         assert!(addresses.admit(ip("2001:db8:0:1:ffff::2"), START).is_none());
         assert!(addresses.admit(ip("2001:db8:0:2::1"), START).is_some());
     }
@@ -209,7 +283,7 @@ mod tests {
     #[test]
     fn loopback_is_open_unless_a_limit_is_stated() {
         let held = |addresses: &Addresses, peer| {
-            let guards = (0..1000).map_while(|_| addresses.admit(ip(peer), START));
+            let guards = (0..1000).map_while(|_| proven(addresses, peer));
             guards.collect::<Vec<_>>().len()
         };
         assert_eq!(held(&counting(None, "127.0.0.1"), "127.0.0.1"), 1000);

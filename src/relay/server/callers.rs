@@ -4,7 +4,7 @@ use std::{
     path::PathBuf,
     sync::{
         Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -20,7 +20,9 @@ use crate::{
         sync::lock,
     },
     error::{Error, ErrorKind, Result},
-    relay::auth::{Attempts, AuditEvent, AuditLog, AuthFile, Authenticator, Caller, Denial},
+    relay::auth::{
+        Attempts, AuditEvent, AuditLog, AuthConfig, AuthFile, Authenticator, Caller, Denial,
+    },
     wire::to_status,
 };
 
@@ -38,8 +40,9 @@ pub struct AccessFiles {
 #[derive(Debug)]
 pub(super) struct Callers {
     file: AuthFile,
-    /// The digest of the files that are in use.
-    digest: Mutex<[u8; 32]>,
+    /// One reading at a time: an earlier one must not replace a later one, which may lack a revoked
+    /// token.
+    reading: Mutex<()>,
     pub(super) authenticator: Authenticator,
     attempts: Attempts,
     audit: Option<AuditLog>,
@@ -47,8 +50,15 @@ pub(super) struct Callers {
     unauthenticated: AtomicU64,
     denied: AtomicU64,
     over_quota: LimitedCounts<1>,
-    /// The files could not be read again.
-    is_stale: AtomicBool,
+    /// Since when, and why, what a file said before is in use.
+    stale: Mutex<Option<Stale>>,
+}
+
+/// Files that could not be read again.
+#[derive(Debug)]
+struct Stale {
+    since: Tick,
+    why: String,
 }
 
 /// The counts of refused requests.
@@ -58,7 +68,7 @@ pub(crate) struct Refusals {
     pub(crate) denied: u64,
     pub(crate) over_quota: u64,
     pub(crate) audit_lines_lost: u64,
-    /// The rules in use are former ones, because the files cannot be read.
+    /// What a file said before is in use, because it cannot be read.
     pub(crate) is_stale: bool,
 }
 
@@ -72,19 +82,16 @@ impl Callers {
     /// [`ErrorKind::Invalid`] or [`ErrorKind::Unavailable`] with the file and the rule that it breaks.
     pub(super) fn load(files: &AccessFiles) -> Result<Self> {
         let file = AuthFile::new(&files.rules);
-        // Before the files are read: a change in between is found by the next look.
-        let (digest, config) = file
-            .digest()
-            .and_then(|digest| Ok((digest, file.read()?)))
-            // A file of the configuration that is missing is a wrong configuration.
-            .map_err(|error| match error.kind() {
-                ErrorKind::NotFound => Error::new(ErrorKind::Invalid, error.to_string()),
-                _ => error,
-            })?;
+        // A file of the configuration that is missing is a wrong configuration.
+        let config = file.read().map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::new(ErrorKind::Invalid, error.to_string()),
+            _ => error,
+        })?;
+        log_notes(&config);
         let audit = files.audit_log.as_ref().map(AuditLog::open).transpose()?;
         Ok(Self {
             file,
-            digest: Mutex::new(digest),
+            reading: Mutex::new(()),
             authenticator: Authenticator::new(config),
             attempts: Attempts::default(),
             audit,
@@ -92,7 +99,7 @@ impl Callers {
             unauthenticated: AtomicU64::new(0),
             denied: AtomicU64::new(0),
             over_quota: LimitedCounts::new(LOG_INTERVAL),
-            is_stale: AtomicBool::new(false),
+            stale: Mutex::default(),
         })
     }
 
@@ -109,51 +116,73 @@ impl Callers {
             denied: self.denied.load(Relaxed),
             over_quota: self.over_quota.count(0),
             audit_lines_lost: self.audit.as_ref().map_or(0, AuditLog::lost),
-            is_stale: self.is_stale.load(Relaxed),
+            is_stale: lock(&self.stale).is_some(),
         }
     }
 
-    /// Returns whether the files have changed, and applies them.
+    /// Returns why what a file said before is in use.
+    pub(super) fn stale(&self) -> Option<String> {
+        let stale = lock(&self.stale);
+        let stale = stale.as_ref()?;
+        let age = self.now().since(stale.since).as_secs();
+        Some(format!("not applied for {age} s: {}", stale.why))
+    }
+
+    /// Returns whether the files have changed, and applies those that can be read.
+    ///
+    /// # Errors
+    /// Why files are not applied.
     pub(super) fn reload(&self) -> Result<bool> {
-        let reloaded = self.read_again();
-        self.is_stale.store(reloaded.is_err(), Relaxed);
-        reloaded
+        let _one_at_a_time = lock(&self.reading);
+        let former = self.authenticator.config();
+        let (config, failures) = self.file.read_again(&former);
+        let is_changed = !config.is_same(&former);
+        if is_changed {
+            self.apply(config, &former);
+        }
+        let why: Vec<_> = failures.iter().map(ToString::to_string).collect();
+        let why = why.join("; ");
+        let mut stale = lock(&self.stale);
+        let Some(first) = failures.into_iter().next() else {
+            *stale = None;
+            return Ok(is_changed);
+        };
+        let since = stale.take().map(|stale| (stale.since, stale.why));
+        let is_known = since.as_ref().is_some_and(|(_, known)| *known == why);
+        *stale = Some(Stale {
+            since: since.map_or_else(|| self.now(), |(since, _)| since),
+            why: why.clone(),
+        });
+        drop(stale);
+        if !is_known {
+            self.record_own("reload", "relay", false, &why);
+        }
+        Err(Error::new(first.kind(), why).with_source(first))
     }
 
-    /// One at a time: an earlier reading must not replace a later one, which may lack a revoked token.
-    fn read_again(&self) -> Result<bool> {
-        let mut in_use = lock(&self.digest);
-        let digest = self.file.digest()?;
-        if *in_use == digest {
-            return Ok(false);
-        }
-        let config = self.file.read()?;
+    fn apply(&self, config: AuthConfig, former: &AuthConfig) {
         let (rules, tokens) = (config.policy().rule_count(), config.token_count());
-        let former = self.authenticator.config();
-        let changes = config.token_changes(&former);
+        let changes = config.token_changes(former);
+        log_notes(&config);
         self.authenticator.replace(config);
-        *in_use = digest;
         tracing::info!(rules, tokens, "other rules are in use");
-        self.record_own(
-            "reload",
-            "relay",
-            &format!("{rules} rules, {tokens} tokens"),
-        );
+        let why = format!("{rules} rules, {tokens} tokens");
+        self.record_own("reload", "relay", true, &why);
         for change in &changes {
-            self.record_own("token", &change.id, &change.what);
+            self.record_own("token", &change.id, true, &change.what);
         }
-        Ok(true)
     }
 
     /// Records what the operator did on the relay's machine: with a file or a signal.
-    pub(super) fn record_own(&self, action: &str, target: &str, why: &str) {
+    pub(super) fn record_own(&self, action: &str, target: &str, allowed: bool, why: &str) {
         self.record(&AuditEvent {
             at: wall(),
             principal: "",
+            credential: "",
             from: None,
             action,
             target,
-            allowed: true,
+            allowed,
             why,
         });
     }
@@ -168,7 +197,8 @@ impl Callers {
         peer: &Peer,
         target: &str,
     ) -> std::result::Result<Caller, Status> {
-        let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+        let authorization =
+            authorization(headers).map_err(|denial| self.refuse(denial, peer, target))?;
         let (names, now) = (&peer.certificate.names, wall());
         let by_certificate = authorization.is_none();
         let known = self.authenticator.known(authorization, names, now);
@@ -195,10 +225,18 @@ impl Callers {
     ) -> std::result::Result<Caller, Denial> {
         let names = &peer.certificate.names;
         let (address, tick) = (peer.address.ip(), self.clock.now());
-        if Authenticator::needs_signature(authorization) {
+        let is_signed = Authenticator::needs_signature(authorization);
+        // A connection costs more than a signature, so the first one of a connection, and the next one
+        // after a good one, are not limited: bad ones of a neighbour behind the same address use up
+        // their own connections only.
+        if is_signed && peer.has_bad_signature.load(Relaxed) {
             self.attempts.check_signature(address, tick)?;
         }
         let caller = self.authenticator.authenticate(authorization, names, now);
+        if is_signed {
+            let is_bad = caller.as_ref().is_err_and(|denial| denial.is_guess());
+            peer.has_bad_signature.store(is_bad, Relaxed);
+        }
         let Err(denial) = caller else {
             return caller;
         };
@@ -216,6 +254,7 @@ impl Callers {
         self.record(&AuditEvent {
             at: wall(),
             principal: "",
+            credential: "",
             from: Some(peer.address.ip()),
             action: "authenticate",
             target,
@@ -254,5 +293,23 @@ impl Callers {
         if let Some(audit) = &self.audit {
             audit.record(event);
         }
+    }
+}
+
+/// Returns the value of the header `authorization`.
+///
+/// # Errors
+/// There are several: a proxy before this relay may have checked another one.
+pub(super) fn authorization(headers: &HeaderMap) -> std::result::Result<Option<&[u8]>, Denial> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    match (values.next(), values.next()) {
+        (value, None) => Ok(value.map(http::HeaderValue::as_bytes)),
+        _ => Err(Denial::SeveralHeaders),
+    }
+}
+
+fn log_notes(config: &AuthConfig) {
+    for note in config.notes() {
+        tracing::warn!("{note}");
     }
 }

@@ -2,16 +2,22 @@
 
 use std::{
     net::SocketAddr,
+    sync::atomic::AtomicBool,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use rustls::pki_types::CertificateDer;
-use x509_parser::{certificate::X509Certificate, extensions::GeneralName, prelude::FromDer as _};
+use x509_parser::{
+    certificate::X509Certificate, extensions::GeneralName, prelude::FromDer as _, time::ASN1Time,
+};
+
+use crate::relay::auth::{is_host_name, is_uri};
 
 /// What a client's certificate states.
 #[derive(Debug, Default)]
 pub(super) struct PeerCertificate {
-    /// The DNS names and URIs of its subject alternative names (RFC 5280, section 4.2.1.6).
+    /// The DNS names and URIs of its subject alternative names (RFC 5280, section 4.2.1.6). No DNS name has the
+    /// form of a URI, nor the reverse.
     pub(super) names: Vec<String>,
     pub(super) expires_at: Option<SystemTime>,
 }
@@ -21,6 +27,18 @@ pub(super) struct PeerCertificate {
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
     pub(super) certificate: PeerCertificate,
+    /// A signature of a credential was wrong, and none was right since then.
+    pub(super) has_bad_signature: AtomicBool,
+}
+
+impl Peer {
+    pub(super) fn new(address: SocketAddr, certificate: PeerCertificate) -> Self {
+        Self {
+            address,
+            certificate,
+            has_bad_signature: AtomicBool::new(false),
+        }
+    }
 }
 
 impl PeerCertificate {
@@ -33,11 +51,9 @@ impl PeerCertificate {
         let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
             return Self::default();
         };
-        let end = certificate.validity().not_after.timestamp();
-        let end = Duration::from_secs(u64::try_from(end).unwrap_or_default());
         Self {
             names: names(&certificate),
-            expires_at: UNIX_EPOCH.checked_add(end),
+            expires_at: time(certificate.validity().not_after),
         }
     }
 }
@@ -50,6 +66,18 @@ impl PeerCertificate {
     }
 }
 
+/// Returns the start and the end of a certificate; `None` if it cannot be read.
+pub(super) fn validity(certificate: &CertificateDer<'_>) -> Option<(SystemTime, SystemTime)> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let validity = certificate.validity();
+    Some((time(validity.not_before)?, time(validity.not_after)?))
+}
+
+fn time(at: ASN1Time) -> Option<SystemTime> {
+    let seconds = u64::try_from(at.timestamp()).unwrap_or_default();
+    UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
 fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
     let Ok(Some(alternative)) = certificate.subject_alternative_name() else {
         return Vec::new();
@@ -57,10 +85,11 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
     let names = alternative.value.general_names.iter();
     names
         .filter_map(|name| match name {
-            GeneralName::DNSName(name) | GeneralName::URI(name) => Some((*name).to_owned()),
+            // The constraints of an authority's DNS names do not bind its URIs (RFC 5280, section
+            // 4.2.1.10), so that neither kind must pass for the other.
+            GeneralName::DNSName(name) if is_host_name(name) => Some((*name).to_owned()),
+            GeneralName::URI(name) if is_uri(name) => Some((*name).to_owned()),
             _ => None,
         })
-        // No rule can name another one.
-        .filter(|name| name.bytes().all(|byte| byte.is_ascii_graphic()))
         .collect()
 }

@@ -7,7 +7,8 @@ use crate::base::{clock::Clock, log_limiter::LimitedCounts};
 /// Misbehaviour of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Incident {
-    /// Connected beyond the limit for its address, or too often.
+    /// Connected beyond the limit for its address, or too often, or was displaced at that limit before
+    /// its first request.
     AddressFull,
     /// Failed in the TLS handshake, or spoke plain text.
     Handshake,

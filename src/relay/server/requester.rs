@@ -380,6 +380,7 @@ impl Known {
         self.access.record(&AuditEvent {
             at: wall(),
             principal: self.caller.principal().name(),
+            credential: self.caller.credential(),
             from: Some(self.peer.address.ip()),
             action,
             target: &target.to_string(),

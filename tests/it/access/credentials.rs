@@ -5,6 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use rcgen::SanType;
 use reveille::{
     Client, Credential, ErrorKind, FlagName, NodeConfig, Notification,
     auth::{NewToken, Principal},
@@ -12,6 +13,11 @@ use reveille::{
 
 use super::{GuardedRelay, client};
 use crate::{
+    attacks::{
+        peer::{Peer, Unfinished, status},
+        target::Target,
+    },
+    binary::Binary,
     support::{PATIENCE, queue, within},
     tls::Authority,
 };
@@ -147,6 +153,29 @@ async fn a_client_certificate_names_its_principal() {
         error.contains("no name of the client certificate"),
         "{error}"
     );
+    // A name of one kind does not pass for the other: an authority's constraints on DNS names do not
+    // bind its URIs.
+    let text = |text: &str| text.try_into().expect("ASCII");
+    for (file, name) in [
+        ("uri", SanType::URI(text("ops.example.com"))),
+        (
+            "dns",
+            SanType::DnsName(text("spiffe://example.com/billing")),
+        ),
+    ] {
+        let issued = authority.write(home.path(), file, authority.issue_as(name));
+        let config = reveille::ClientConfig {
+            tls: files.client(Some(&issued)),
+            ..reveille::ClientConfig::default()
+        };
+        let client = Client::with_config(&relay.relay.url(), config).expect("a client");
+        let error = refused(&client).await;
+        // Without a name of use there is no credential.
+        assert!(
+            error.contains("a credential is required"),
+            "{file}: {error}"
+        );
+    }
     // A bad token is refused although the certificate would do.
     let both = reveille::ClientConfig {
         tls: files.client(Some(&authority.write(
@@ -227,5 +256,50 @@ async fn a_credential_goes_over_plain_text_to_this_machine_only() {
     Client::with_config("http://relay.example.com:7600", config(true)).expect("permitted");
     for near in ["http://localhost:1", "http://127.0.0.1:1", "http://[::1]:1"] {
         drop(client(near, Credential::text("planted")));
+    }
+}
+
+#[tokio::test]
+async fn two_authorization_headers_are_refused() {
+    let relay = GuardedRelay::start().await;
+    let token = relay.token("owner").await;
+    let good = format!("Bearer {}", token.reveal());
+    let address = relay.relay.admin_address().expect("a port");
+    let alone = super::admin_port::answer(address, "/metrics", Some(&good)).await;
+    assert!(alone.starts_with("HTTP/1.1 200"), "{alone}");
+    for two in [
+        format!("{good}\r\nauthorization: Bearer {WRONG}"),
+        format!("Bearer {WRONG}\r\nauthorization: {good}"),
+        format!("{good}\r\nauthorization: {good}"),
+    ] {
+        let answer = super::admin_port::answer(address, "/metrics", Some(&two)).await;
+        assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+        assert!(answer.contains("more than one `authorization`"), "{answer}");
+    }
+    // Also on a connection whose last caller was known.
+    let rules = relay.path("auth.toml");
+    let rules = rules.to_str().expect("UTF-8");
+    let binary = Binary::serve_with(&["--auth", rules], &[]).await;
+    let peer = Peer::connect(&Target::plain(&binary), 64 * 1024).await;
+    let call = async |headers: &[&str]| {
+        let mut request = http::Request::post("http://relay/reveille.v1.Relay/Notify")
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        for value in headers {
+            request = request.header("authorization", *value);
+        }
+        let request = request.body(Unfinished::whole(&[])).expect("a request");
+        let answer = within("an answer", peer.send(request)).await;
+        let answer = answer.expect("the connection is kept");
+        status(&answer).map(str::to_owned)
+    };
+    for (headers, expected) in [
+        (&[&*good][..], None),
+        (&[&good, &good], Some("16")),
+        (&[&good], None),
+    ] {
+        // A refusal as UNAUTHENTICATED is in the header; another answer has trailers, or another code.
+        let found = call(headers).await.filter(|code| code == "16");
+        assert_eq!(found.as_deref(), expected, "{headers:?}");
     }
 }

@@ -1,13 +1,16 @@
-//! Rules that change while the relay serves: applied as a whole, or not at all.
+//! Files of access that change while the relay serves: each is applied as a whole, or not at all, and
+//! holds back no other one.
 
 use std::{path::Path, time::Duration};
 
-use reveille::{Credential, Node, NodeConfig};
+use reveille::{Credential, ErrorKind, Node, NodeConfig};
+use tempfile::TempDir;
 
 use super::{GuardedRelay, RULES, token};
 use crate::{
-    binary::{Binary, stderr},
-    support::{PATIENCE, until, within},
+    binary::{Binary, reveille, stderr},
+    support::{PATIENCE, figure_as, until, within},
+    tls::Authority,
 };
 
 #[tokio::test]
@@ -43,6 +46,8 @@ async fn a_bad_file_is_refused_and_the_former_rules_stay() {
     assert!(error.contains("line 1"), "{error}");
 }
 
+/// What the log says of a file that is not applied.
+const NOT_APPLIED: &str = "said before stays in use";
 /// Three periodic readings of the files, one every 10 s, take 20 s at least.
 const THREE_CHANGES: Duration = Duration::from_secs(15);
 
@@ -89,8 +94,242 @@ async fn sighup_applies_the_rules_and_does_not_end_the_relay() {
     std::fs::write(&rules, "[[rule").expect("written");
     relay.hang_up().await;
     until("the relay refuses the file", async || {
-        relay.log().contains("the former rules stay in use")
+        relay.log().contains(NOT_APPLIED)
     })
     .await;
     assert!(relay.run(&["notify", "acct/orders"]).await.status.success());
+}
+
+const ISSUER: &str = r#"
+[[jwt]]
+issuer = "https://login.example.com"
+audience = "reveille"
+jwks = "jwks.json"
+"#;
+/// A public key of the curve Ed25519, the example of RFC 8037.
+const KEYS: &str = r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "1",
+    "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+
+#[tokio::test]
+async fn a_broken_file_keeps_no_revoked_token_valid() {
+    let rules = format!("{RULES}\n{ISSUER}");
+    let relay = GuardedRelay::start().await;
+    std::fs::write(relay.path("jwks.json"), KEYS).expect("written");
+    std::fs::write(relay.path("auth.toml"), &rules).expect("written");
+    relay.reload().await;
+    let owner = relay.token("owner").await;
+    let admin = relay.relay.admin_address().expect("a port");
+    for broken in ["jwks.json", "auth.toml"] {
+        let token = relay.token("other").await;
+        let client = relay.client(Credential::text(token.reveal()));
+        let ready = within("an answer", client.ready(PATIENCE)).await;
+        ready.expect("it is valid");
+        let former = std::fs::read(relay.path(broken)).expect("a file");
+        std::fs::write(relay.path(broken), "{broken").expect("written");
+        relay.tokens().revoke(token.id()).expect("revoked");
+        let node = relay.relay.node().expect("it runs");
+        let error = node.reload_access().await.expect_err(broken).to_string();
+        assert!(error.contains(broken), "{error}");
+        let refused = within("an answer", client.ready(Duration::ZERO)).await;
+        let refused = refused.expect_err("it was revoked");
+        assert_eq!(refused.kind(), ErrorKind::Denied, "{broken}: {refused}");
+        // It is stated wherever an operator looks.
+        let stale = "reveille_access_rules_stale";
+        assert_eq!(figure_as(admin, stale, Some(owner.reveal())).await, 1);
+        let bearer = format!("Bearer {}", owner.reveal());
+        let page = super::admin_port::answer(admin, "/readyz?verbose", Some(&bearer)).await;
+        let line = page
+            .lines()
+            .find(|line| line.starts_with("[-]access failed"));
+        let line = line.unwrap_or_else(|| panic!("{page}"));
+        assert!(
+            line.contains("not applied for") && line.contains(broken),
+            "{line}"
+        );
+        assert!(page.starts_with("HTTP/1.1 200"), "it serves: {page}");
+        let recorded = relay.audit();
+        let recorded = recorded.lines().filter(|line| {
+            line.contains("\"reload\"")
+                && line.contains("\"allowed\":false")
+                && line.contains(broken)
+        });
+        assert_eq!(recorded.count(), 1, "{}", relay.audit());
+        std::fs::write(relay.path(broken), former).expect("written");
+        relay.reload().await;
+        assert_eq!(figure_as(admin, stale, Some(owner.reveal())).await, 0);
+    }
+}
+
+/// A relay with TLS, rules and one token of `nobody`, whose files a test replaces.
+struct Files {
+    home: TempDir,
+    relay: Binary,
+    id: String,
+}
+
+impl Files {
+    async fn start(variables: &[(&str, &str)]) -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| {
+            let path = home.path().join(name);
+            path.to_str().expect("UTF-8").to_owned()
+        };
+        let rules = RULES.replace("\"owner\"", "\"nobody\"");
+        std::fs::write(path("auth.toml"), rules).expect("written");
+        let nobody = token(home.path(), "nobody", None);
+        std::fs::write(path("nobody.token"), nobody.reveal()).expect("written");
+        let authority = Authority::new("relays");
+        let tls = authority.write(home.path(), "relay", authority.server());
+        let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+        let own = [
+            ("REVEILLE_AUTH", path("auth.toml")),
+            ("REVEILLE_TOKEN_FILE", path("nobody.token")),
+            ("REVEILLE_TLS_CERT", text(&tls.certificate)),
+            ("REVEILLE_TLS_KEY", text(&tls.key)),
+            ("REVEILLE_CA", text(&tls.ca)),
+        ];
+        let further = variables.iter();
+        let further = further.map(|(name, value)| (*name, value.replace("HOME", &path(""))));
+        let variables: Vec<_> = own.into_iter().chain(further).collect();
+        let variables: Vec<_> = variables
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        Self {
+            relay: Binary::serve_with(&[], &variables).await,
+            id: nobody.id().to_owned(),
+            home,
+        }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.home.path().join(name)
+    }
+
+    async fn is_allowed(&self) -> bool {
+        let output = self.relay.run(&["notify", "acct/orders"]).await;
+        output.status.success()
+    }
+
+    fn revoke(&self) {
+        let file = self.path("tokens.toml");
+        let file = reveille::auth::TokenFile::new(file);
+        file.revoke(&self.id).expect("revoked");
+    }
+}
+
+/// Opening a named pipe waits for a writer.
+#[tokio::test]
+async fn a_named_pipe_in_place_of_a_file_stops_no_reload_and_no_signal() {
+    for name in ["auth.toml", "relay.key"] {
+        let mut files = Files::start(&[]).await;
+        let (path, aside) = (files.path(name), files.path("aside"));
+        std::fs::rename(&path, &aside).expect("moved");
+        let made = tokio::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.await.expect("mkfifo runs").success());
+        files.relay.hang_up().await;
+        until("the relay says which file it is", async || {
+            let log = files.relay.log();
+            log.lines().any(|line| {
+                line.contains("it is not a regular file")
+                    && line.contains("use")
+                    && line.contains(name)
+            })
+        })
+        .await;
+        assert!(files.is_allowed().await, "{name}");
+        if name == "auth.toml" {
+            // Another file is applied meanwhile.
+            files.revoke();
+            files.relay.hang_up().await;
+            until("the token is refused", async || !files.is_allowed().await).await;
+        }
+        let status = files.relay.terminate().await;
+        assert!(status.success(), "{status:?}: {}", files.relay.log());
+    }
+    let home = tempfile::tempdir().expect("a directory");
+    let pipe = home.path().join("tokens.toml");
+    let made = tokio::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.await.expect("mkfifo runs").success());
+    let pipe = pipe.to_str().expect("UTF-8");
+    let list = reveille(&home, &["token", "list", "--tokens", pipe]).output();
+    let list = within("an error", list).await.expect("it starts");
+    assert!(
+        stderr(&list).contains("it is not a regular file"),
+        "{list:?}"
+    );
+}
+
+/// A library that is loaded before the system's: the open of a file whose name ends with that of
+/// `HANGS` waits for ever once the file `HANGS` exists, as on a network file system without its server.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const HANG: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int hanging_open(const char *symbol, const char *path, int flags, mode_t mode) {
+    int (*next)(const char *, int, ...) = dlsym(RTLD_NEXT, symbol);
+    const char *hangs = getenv("HANGS");
+    size_t length = strlen(path), suffix = strlen("/auth.toml");
+    if (hangs && length >= suffix && !strcmp(path + length - suffix, "/auth.toml") && !access(hangs, F_OK))
+        for (;;) pause();
+    return next(path, flags, mode);
+}
+
+int open64(const char *path, int flags, ...) {
+    va_list rest;
+    va_start(rest, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, mode_t) : 0;
+    va_end(rest);
+    return hanging_open("open64", path, flags, mode);
+}
+
+int open(const char *path, int flags, ...) {
+    va_list rest;
+    va_start(rest, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, mode_t) : 0;
+    va_end(rest);
+    return hanging_open("open", path, flags, mode);
+}
+"#;
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[tokio::test]
+async fn a_file_system_that_hangs_stops_no_revocation_and_no_signal() {
+    let library = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| library.path().join(name);
+    std::fs::write(path("hang.c"), HANG).expect("written");
+    let compiled = tokio::process::Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .args([path("hang.so"), path("hang.c")])
+        .arg("-ldl")
+        .status();
+    assert!(compiled.await.expect("a C compiler").success());
+    let library = path("hang.so");
+    let variables = [
+        ("LD_PRELOAD", library.to_str().expect("UTF-8")),
+        ("HANGS", "HOME/hangs"),
+    ];
+    let mut files = Files::start(&variables).await;
+    assert!(files.is_allowed().await);
+    std::fs::write(files.path("hangs"), "").expect("written");
+    files.revoke();
+    files.relay.hang_up().await;
+    until("the token is refused", async || !files.is_allowed().await).await;
+    until("the relay says which file hangs", async || {
+        let log = files.relay.log();
+        let says =
+            |line: &str| line.contains("auth.toml") && line.contains("did not answer within");
+        log.lines().any(says)
+    })
+    .await;
+    // A read is under way, and has not timed out yet.
+    files.relay.hang_up().await;
+    let status = files.relay.terminate().await;
+    assert!(status.success(), "{status:?}: {}", files.relay.log());
 }

@@ -82,6 +82,9 @@ async fn the_admin_port_accepts_configured_host_names_only() {
         ("127.0.0.1.attacker.example".to_owned(), 421),
         ("localhost.attacker.example".to_owned(), 421),
         (String::new(), 421),
+        // Of two hosts a proxy may have checked the other one.
+        ("localhost\r\nhost: attacker.example".to_owned(), 421),
+        ("localhost\r\nhost: localhost".to_owned(), 421),
     ] {
         for path in ["/metrics", "/livez", "/elsewhere"] {
             let answer = ask(admin, &format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n")).await;

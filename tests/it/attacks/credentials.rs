@@ -7,7 +7,8 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use http::Request;
+use http::{Request, Response};
+use hyper::body::Incoming;
 use rcgen::{KeyPair, PKCS_ED25519, SigningKey as _};
 use reveille::{
     Credential,
@@ -162,14 +163,7 @@ fn unsigned(issuer: &str) -> String {
 impl Answers {
     /// Calls with a bad credential, and counts the answer.
     async fn attempt(&mut self, peer: &Peer, credential: &str) {
-        let request = Request::post("http://relay/reveille.v1.Admin/ListQueues")
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .header("authorization", format!("Bearer {credential}"))
-            .body(Unfinished::whole(&[]))
-            .expect("a request");
-        let answer = within("an answer", peer.send(request)).await;
-        let answer = answer.expect("the connection is kept");
+        let answer = call(peer, credential).await;
         let status = Status::from_header_map(answer.headers()).expect("a refusal");
         let retry = status.get_details_retry_info();
         let retry = retry.and_then(|retry| retry.retry_delay);
@@ -194,6 +188,18 @@ impl Answers {
     fn total(&self) -> u64 {
         self.explained + self.refused + self.unchecked
     }
+}
+
+/// Calls with a credential.
+async fn call(peer: &Peer, credential: &str) -> Response<Incoming> {
+    let request = Request::post("http://relay/reveille.v1.Admin/ListQueues")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("authorization", format!("Bearer {credential}"))
+        .body(Unfinished::whole(&[]))
+        .expect("a request");
+    let answer = within("an answer", peer.send(request)).await;
+    answer.expect("the connection is kept")
 }
 
 /// Shows these bad credentials one after another on several connections, for [`SPAN`].
@@ -226,17 +232,16 @@ async fn flood(target: Target, credentials: Arc<[String]>) -> Answers {
     sum
 }
 
-/// Connects with credentials that the relay has not seen yet, until the attack ends.
+/// Connects with credentials that the relay has not seen yet, until the attack ends. The first call of
+/// each is answered: no retry helps.
 async fn newcomers(target: Target, credentials: Vec<String>) {
     let pause = SPAN / 2 / u32::try_from(credentials.len()).expect("few");
     for credential in credentials {
         tokio::time::sleep(pause).await;
-        let client = target
-            .clone()
-            .with_credential(Credential::text(&credential))
-            .client();
-        let ready = client.ready(Duration::from_secs(2)).await;
-        ready.expect("a good client is not locked out");
+        let peer = Peer::connect(&target, 64 * 1024).await;
+        let answer = call(&peer, &credential).await;
+        // A refusal is in the header.
+        assert_eq!(status(&answer), None, "a good client is locked out");
     }
 }
 
@@ -333,7 +338,7 @@ fn outer_address() -> IpAddr {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn signatures_from_an_address_with_failures_are_checked_at_a_limited_rate() {
-    let new = |access: &Access| vec![access.token(), access.token()];
+    let new = |access: &Access| (0..12).map(|_| access.jwt()).collect();
     let outer = Some(outer_address());
     let (answers, damage) = attacked(Scheme::Plain, outer, &[Bad::Signature], new).await;
     damage.is_within(8 * 1024);

@@ -62,7 +62,7 @@ impl Peer {
         self.send(request).await
     }
 
-    pub(super) async fn send(
+    pub(crate) async fn send(
         &self,
         request: Request<Unfinished>,
     ) -> Result<Response<Incoming>, hyper::Error> {
@@ -171,7 +171,7 @@ impl Body for Unfinished {
 }
 
 /// Returns an answer's gRPC status from its headers, where that of a refusal is.
-pub(super) fn status(answer: &Response<Incoming>) -> Option<&str> {
+pub(crate) fn status(answer: &Response<Incoming>) -> Option<&str> {
     answer.headers().get("grpc-status")?.to_str().ok()
 }
 

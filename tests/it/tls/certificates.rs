@@ -45,6 +45,15 @@ impl Authority {
         self.issue_for(names, Duration::from_secs(3600))
     }
 
+    /// Returns a certificate with a single name of this kind, and its key.
+    pub(crate) fn issue_as(&self, name: SanType) -> (String, String) {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.subject_alt_names.push(name);
+        let certificate = params.signed_by(&key, &self.issuer).expect("signed");
+        (certificate.pem(), key.serialize_pem())
+    }
+
     /// As [`Authority::issue`], with this life from now on.
     pub(crate) fn issue_for(&self, names: &[&str], life: Duration) -> (String, String) {
         let key = KeyPair::generate().expect("a key");

@@ -5,7 +5,10 @@ use std::time::Duration;
 use reveille::{Notification, WakeStream};
 
 use super::{Authority, SecureRelay};
-use crate::support::{PATIENCE, listening, queue, until, within, woken};
+use crate::{
+    binary::Binary,
+    support::{PATIENCE, figure, get, listening, queue, until, within, woken},
+};
 
 /// Checks that a notification reaches the stream.
 async fn is_woken(publisher: &reveille::Publisher, wakes: &mut impl WakeStream) {
@@ -129,4 +132,40 @@ async fn a_connection_ends_with_its_certificate_and_returns_with_the_renewed_one
     })
     .await;
     is_woken(&publisher, &mut wakes).await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_ends_soon_or_has_ended_is_named_wherever_an_operator_looks() {
+    let home = tempfile::tempdir().expect("a directory");
+    let authority = Authority::new("relays");
+    let names = ["localhost", "127.0.0.1"];
+    let issue = |life| authority.write(home.path(), "relay", authority.issue_for(&names, life));
+    let life = Duration::from_secs(3600);
+    let files = issue(life);
+    let now = || {
+        std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .expect("after 1970")
+    };
+    let end = (now() + life).as_secs();
+    let text = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
+    let (certificate, key) = (text(&files.certificate), text(&files.key));
+    let arguments = ["--tls-cert", &certificate, "--tls-key", &key];
+    let relay = Binary::serve_with(&arguments, &[]).await;
+    let metric = "reveille_tls_certificate_end_timestamp_seconds";
+    let stated = figure(relay.admin(), metric).await;
+    assert!(stated.abs_diff(end) < 60, "{stated} {end}");
+    assert_eq!(figure(relay.admin(), "reveille_tls_files_stale").await, 0);
+    for (what, renew) in [("ends soon, at", false), ("has ended at", true)] {
+        if renew {
+            issue(Duration::ZERO);
+        }
+        until(what, async || relay.log().contains(what)).await;
+        let (status, page) = get(relay.admin(), "/readyz?verbose").await;
+        let line = page
+            .lines()
+            .find(|line| line.starts_with("[-]access failed"));
+        assert!(line.is_some_and(|line| line.contains(what)), "{page}");
+        assert_eq!(status, 200, "{page}");
+    }
 }

@@ -7,12 +7,16 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
-        mpsc::{Receiver, SyncSender},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender},
     },
     thread,
+    time::Duration,
 };
 
 use crate::error::{Error, ErrorKind, Result};
+
+/// A denial without a line waits no longer than this for one, unless other lines follow.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// A message to the writer thread.
 #[derive(Debug)]
@@ -35,16 +39,25 @@ pub(super) struct AuditFile {
     lost: Arc<AtomicU64>,
 }
 
-/// Starts the thread, which ends when all senders are dropped.
+/// Starts the thread, which ends when all senders are dropped. After a silence it writes the lines that
+/// are pending.
 #[expect(clippy::disallowed_methods, reason = "lives as long as the audit log")]
-pub(super) fn start(mut file: AuditFile, messages: Receiver<Message>) -> Result<()> {
+pub(super) fn start(
+    mut file: AuditFile,
+    messages: Receiver<Message>,
+    pending: impl Fn() -> Vec<Vec<u8>> + Send + 'static,
+) -> Result<()> {
     let thread = thread::Builder::new().name("audit-log".to_owned());
     let started = thread.spawn(move || {
-        for message in messages {
-            match message {
-                Message::Line(line) => file.write(&line),
-                Message::Reopen => file.reopen(),
-                Message::Flush(_) => file.sync(),
+        loop {
+            match messages.recv_timeout(SILENCE) {
+                Ok(Message::Line(line)) => file.write(&line),
+                Ok(Message::Reopen) => file.reopen(),
+                Ok(Message::Flush(_)) => file.sync(),
+                Err(RecvTimeoutError::Timeout) => {
+                    pending().iter().for_each(|line| file.write(line));
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     });

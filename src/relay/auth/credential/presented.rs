@@ -108,12 +108,13 @@ impl<'a> Presented<'a> {
             }
             Self::Certificate(names) => {
                 let (principal, is_only) = config
-                    .certificates
+                    .certificates()
                     .principal(names)
                     .ok_or(Denial::UnknownCertificate)?;
                 match is_only {
                     true => Ok(Verified {
                         principal: principal.clone(),
+                        by: "certificate".into(),
                         expires_at: None,
                     }),
                     false => Err(Denial::NoPrincipal),

@@ -1,15 +1,16 @@
 //! Checks the tables `[[jwt]]` and reads the keys that they name.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use super::{LONGEST_FILE, form::JwtForm};
 use crate::{
     base::duration,
     error::{Error, Result},
     relay::auth::{
-        issuer::Issuer,
+        issuer::{Issuer, IssuerKeys, IssuerSettings},
         public_key::{Algorithm, IssuerKey, PublicKey, parse_jwks},
         small_file,
+        token::digest,
     },
     types::check_text,
 };
@@ -20,26 +21,41 @@ const GREATEST_LEEWAY: Duration = Duration::from_secs(5 * 60);
 /// Longest name of an issuer, an audience or a claim, in bytes.
 const LONGEST_TEXT: usize = 1024;
 
-pub(super) fn read(directory: &Path, forms: Vec<JwtForm>) -> Result<Vec<Issuer>> {
-    let mut issuers: Vec<Issuer> = Vec::new();
+/// A table `[[jwt]]` whose fields follow the rules.
+#[derive(Debug)]
+pub(super) struct IssuerForm {
+    settings: IssuerSettings,
+    keys: KeyFile,
+}
+
+/// Where the keys are.
+#[derive(Debug)]
+enum KeyFile {
+    Pem(String),
+    KeySet(String),
+}
+
+pub(super) fn read(forms: Vec<JwtForm>) -> Result<Vec<IssuerForm>> {
+    let mut issuers: Vec<IssuerForm> = Vec::new();
     for (at, form) in forms.into_iter().enumerate() {
-        let number = at + 1;
-        let issuer = form.read(directory);
-        let issuer = issuer.map_err(|error| {
-            let message = format!("jwt {number}: {error}");
-            Error::new(error.kind(), message).with_source(error)
-        })?;
-        if issuers.iter().any(|other| other.name == issuer.name) {
-            let rule = format_args!("issuer `{}` stands twice", issuer.name);
-            return Err(Error::invalid(&format!("jwt {number}"), rule));
+        let issuer = form.read().map_err(|error| numbered(at, error))?;
+        if issuers.iter().any(|other| other.name() == issuer.name()) {
+            let rule = format_args!("issuer `{}` stands twice", issuer.name());
+            return Err(Error::invalid(&format!("jwt {}", at + 1), rule));
         }
         issuers.push(issuer);
     }
     Ok(issuers)
 }
 
+/// Names the table of an error.
+pub(super) fn numbered(at: usize, error: Error) -> Error {
+    let message = format!("jwt {}: {error}", at + 1);
+    Error::new(error.kind(), message).with_source(error)
+}
+
 impl JwtForm {
-    fn read(self, directory: &Path) -> Result<Issuer> {
+    fn read(self) -> Result<IssuerForm> {
         let principal = self.principal.unwrap_or_else(|| "sub".to_owned());
         text("issuer", &self.issuer)?;
         text("audience", &self.audience)?;
@@ -47,22 +63,66 @@ impl JwtForm {
         if let Some(claim) = &self.groups {
             text("groups", claim)?;
         }
-        let (field, keys) = match (self.key, self.jwks) {
-            (Some(path), None) => ("key", vec![read_pem(&directory.join(path))?]),
-            (None, Some(path)) => ("jwks", read_jwks(&directory.join(path))?),
+        let keys = match (self.key, self.jwks) {
+            (Some(path), None) => KeyFile::Pem(path),
+            (None, Some(path)) => KeyFile::KeySet(path),
             _ => return Err(Error::invalid("key", "either `key` or `jwks` is required")),
         };
-        let issuer = Issuer {
+        let settings = IssuerSettings {
             name: self.issuer,
             audience: self.audience,
             algorithms: algorithms(self.algorithms)?,
-            keys,
             principal_claim: principal,
             groups_claim: self.groups,
             leeway: leeway(self.leeway.as_deref())?,
         };
-        issuer.check_keys(field)?;
-        Ok(issuer)
+        Ok(IssuerForm { settings, keys })
+    }
+}
+
+impl IssuerForm {
+    pub(super) fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    pub(super) fn issuer(&self, keys: Arc<IssuerKeys>) -> Issuer {
+        Issuer {
+            settings: self.settings.clone(),
+            keys,
+        }
+    }
+
+    /// Reads the keys. Returns the former ones if their file holds the same.
+    pub(super) fn read_keys(
+        &self,
+        directory: &Path,
+        former: Option<&Arc<IssuerKeys>>,
+    ) -> Result<Arc<IssuerKeys>> {
+        let (field, path) = match &self.keys {
+            KeyFile::Pem(path) => ("key", directory.join(path)),
+            KeyFile::KeySet(path) => ("jwks", directory.join(path)),
+        };
+        let content = small_file::read(&format!("{field}: file"), &path, LONGEST_FILE)?;
+        let bytes = &content.bytes;
+        let source = digest(&[field.as_bytes(), bytes]);
+        if let Some(former) = former.filter(|former| former.source == source) {
+            return Ok(Arc::clone(former));
+        }
+        let mut notes: Vec<_> = small_file::note_open(&path, &content).into_iter().collect();
+        let list = match &self.keys {
+            KeyFile::Pem(_) => {
+                PublicKey::from_pem(bytes).map(|key| vec![IssuerKey { id: None, key }])
+            }
+            KeyFile::KeySet(_) => parse_jwks(bytes, &mut notes),
+        };
+        let list = list.map_err(|error| in_file(field, &path, error))?;
+        let keys = IssuerKeys {
+            source,
+            list,
+            notes,
+        };
+        self.settings.check_keys(field, &keys)?;
+        Ok(Arc::new(keys))
     }
 }
 
@@ -92,17 +152,6 @@ fn leeway(text: Option<&str>) -> Result<Duration> {
         true => Ok(leeway),
         false => Err(Error::invalid("leeway", "must be 0s to 5m")),
     }
-}
-
-fn read_pem(path: &Path) -> Result<IssuerKey> {
-    let pem = small_file::read("key: file", path, LONGEST_FILE)?;
-    let key = PublicKey::from_pem(&pem).map_err(|error| in_file("key", path, error))?;
-    Ok(IssuerKey { id: None, key })
-}
-
-fn read_jwks(path: &Path) -> Result<Vec<IssuerKey>> {
-    let json = small_file::read("jwks: file", path, LONGEST_FILE)?;
-    parse_jwks(&json).map_err(|error| in_file("jwks", path, error))
 }
 
 fn in_file(field: &str, path: &Path, error: Error) -> Error {

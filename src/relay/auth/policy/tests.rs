@@ -6,20 +6,19 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    relay::auth::file::AuthFile,
+    relay::auth::file::{AuthConfig, AuthFile},
     types::{FlagName, QueueAddress, Selector},
 };
 
-fn policy(text: &str) -> Policy {
+fn config(text: &str) -> AuthConfig {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("auth.toml");
     std::fs::write(&path, text).expect("written");
-    let config = AuthFile::load(&path).expect("a good file");
-    config.policy
+    AuthFile::load(&path).expect("a good file")
 }
 
-fn usual() -> Policy {
-    policy(
+fn usual() -> AuthConfig {
+    config(
         r#"
         [groups]
         workers = ["worker-1", "worker-2"]
@@ -48,7 +47,8 @@ fn principal(name: &str) -> Principal {
 }
 
 fn verdict(name: &str, action: Action, target: &str) -> Verdict {
-    let (policy, principal) = (usual(), principal(name));
+    let (config, principal) = (usual(), principal(name));
+    let policy = config.policy();
     let target = match action.scope() {
         crate::relay::auth::Scope::Queues if target.contains('*') => {
             let selector: Selector = target.parse().expect("a selector");
@@ -153,7 +153,8 @@ fn a_verdict_names_the_rule_or_the_rules_that_came_close() {
 
 #[test]
 fn an_action_on_a_target_of_another_kind_is_denied() {
-    let policy = usual();
+    let config = usual();
+    let policy = config.policy();
     let flag = FlagName::new("maintenance").expect("a name");
     let ops = principal("ops");
     assert!(
@@ -168,7 +169,8 @@ fn an_action_on_a_target_of_another_kind_is_denied() {
 
 #[test]
 fn groups_come_from_the_file_and_from_the_credential() {
-    let policy = usual();
+    let config = usual();
+    let policy = config.policy();
     let orders: QueueAddress = "acct/orders".parse().expect("an address");
     let stated = Principal::with_groups("new", ["workers"]).expect("a name");
     let grants = policy.grants(&stated);
@@ -181,14 +183,15 @@ fn groups_come_from_the_file_and_from_the_credential() {
 #[test]
 fn the_star_does_not_mean_anonymous_callers() {
     let open = FlagName::new("open").expect("a name");
-    let grants = usual().grants(&Principal::anonymous());
+    let grants = usual().policy().grants(&Principal::anonymous());
     assert!(!grants.allows(Action::Watch, Target::Flag(&open)));
     assert!(!grants.may_some(Action::Watch));
 }
 
 #[test]
 fn may_some_asks_for_any_rule_with_the_action() {
-    let policy = usual();
+    let config = usual();
+    let policy = config.policy();
     assert!(policy.may_some(&principal("billing"), Action::Subscribe));
     assert!(policy.may_some(&principal("stranger"), Action::Watch));
     assert!(!policy.may_some(&principal("stranger"), Action::Notify));
@@ -337,11 +340,11 @@ proptest! {
         names in prop::collection::btree_set("(a|ab|abc|b|c)/(x|xy|xyz|y|z)", 0..20),
     ) {
         let rules: Vec<_> = rules.iter().map(|queue| format!("{queue:?}")).collect();
-        let policy = policy(&format!(
+        let config = config(&format!(
             "[[rule]]\nprincipals = ['p']\nactions = ['notify', 'watch']\nqueues = [{}]\nflags = ['f']",
             rules.join(", ")
         ));
-        let grants = policy.grants(&principal("p"));
+        let grants = config.policy().grants(&principal("p"));
         let all: Vec<QueueAddress> = names.iter().map(|name| name.parse().expect(name)).collect();
         let visible = |queue: &&QueueAddress| grants.allows(Action::Notify, Target::Queue(queue));
         let expected: Vec<_> = all.iter().filter(visible).collect();

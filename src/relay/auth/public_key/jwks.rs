@@ -1,7 +1,8 @@
 //! Reads a JSON Web Key Set (RFC 7517): the keys that this relay can use, by id.
 //!
 //! Keys for encryption and of other types are left out, because issuers publish them in the same
-//! set. A private or a shared key is an error: it does not belong on a relay.
+//! set. A key for signatures that cannot be used is left out with a note (RFC 7517, section 5): the
+//! others of the set stay valid. A private key is an error: it does not belong on a relay.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::Deserialize;
@@ -11,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 #[derive(Deserialize)]
 struct KeySet {
-    keys: Vec<JsonKey>,
+    keys: Vec<serde_json::Value>,
 }
 
 /// Members that are not named here are ignored, as the RFC demands.
@@ -28,8 +29,6 @@ struct JsonKey {
     y: Option<String>,
     n: Option<String>,
     e: Option<String>,
-    /// A part of a private key.
-    d: Option<serde::de::IgnoredAny>,
     /// A shared key.
     k: Option<serde::de::IgnoredAny>,
 }
@@ -37,8 +36,11 @@ struct JsonKey {
 /// Longest id of a key, in bytes.
 const LONGEST_ID: usize = 256;
 
-/// Parses a set. An error names the key by its number, from 1.
-pub(in crate::relay::auth) fn parse_jwks(json: &[u8]) -> Result<Vec<IssuerKey>> {
+/// Parses a set. An error and a note name the key by its number, from 1.
+pub(in crate::relay::auth) fn parse_jwks(
+    json: &[u8],
+    notes: &mut Vec<String>,
+) -> Result<Vec<IssuerKey>> {
     let set: KeySet = serde_json::from_slice(json).map_err(|error| {
         // The error's own text may quote the file.
         let place = format!("line {}, column {}", error.line(), error.column());
@@ -50,18 +52,36 @@ pub(in crate::relay::auth) fn parse_jwks(json: &[u8]) -> Result<Vec<IssuerKey>> 
     let mut keys: Vec<IssuerKey> = Vec::new();
     for (at, key) in set.keys.into_iter().enumerate() {
         let number = at + 1;
-        let fail = |error: &dyn std::fmt::Display| {
-            Error::new(ErrorKind::Invalid, format!("key {number}: {error}"))
-        };
-        let Some(key) = key.read().map_err(|error| fail(&error))? else {
-            continue;
-        };
-        let is_twice =
-            |other: &IssuerKey| other.id == key.id && other.key.algorithm() == key.key.algorithm();
-        if key.id.is_some() && keys.iter().any(is_twice) {
-            return Err(fail(&"its `kid` stands twice"));
+        if key.get("d").is_some() {
+            return Err(invalid(&format!("key {number}: it is a private key")));
         }
-        keys.push(key);
+        let read = match serde_json::from_value::<JsonKey>(key) {
+            Ok(key) => key.read(),
+            // The error's own text may quote the file.
+            Err(_) => Err(invalid("it is no JSON Web Key")),
+        };
+        let is_twice = |key: &IssuerKey| {
+            let same = |other: &&IssuerKey| other.id == key.id;
+            let mut same = keys.iter().filter(same);
+            key.id.is_some() && same.any(|other| other.key.algorithm() == key.key.algorithm())
+        };
+        match read {
+            Ok(Some(key)) if is_twice(&key) => {
+                notes.push(format!(
+                    "key {number} is not used: its `kid` stands twice, and the first one counts"
+                ));
+            }
+            Ok(Some(key)) => keys.push(key),
+            Ok(None) => {}
+            Err(error) => notes.push(format!("key {number} is not used: {}", error.message())),
+        }
+    }
+    let anonymous = keys.iter().filter(|key| key.id.is_none());
+    if anonymous.count() > 1 {
+        notes.push(
+            "several keys have no `kid`: only tokens of an algorithm with one key are accepted"
+                .to_owned(),
+        );
     }
     Ok(keys)
 }
@@ -69,8 +89,10 @@ pub(in crate::relay::auth) fn parse_jwks(json: &[u8]) -> Result<Vec<IssuerKey>> 
 impl JsonKey {
     /// Returns the key, or `None` if it is not for signatures or of another type.
     fn read(self) -> Result<Option<IssuerKey>> {
-        if self.d.is_some() || self.k.is_some() || self.kty == "oct" {
-            return Err(invalid("it is a private or a shared key"));
+        if self.k.is_some() || self.kty == "oct" {
+            return Err(invalid(
+                "it is a shared key, which does not belong on a relay",
+            ));
         }
         let verifies = |ops: &Vec<String>| ops.iter().any(|op| op == "verify");
         let is_for_signatures = self

@@ -11,6 +11,7 @@ fn event<'a>(principal: &'a str, allowed: bool) -> AuditEvent<'a> {
     AuditEvent {
         at: at(0),
         principal,
+        credential: "",
         from: Some("10.0.0.1".parse().expect("an address")),
         action: "notify",
         target: "acct/orders",

@@ -282,44 +282,60 @@ fn a_bad_key_set_is_refused_by_the_keys_number() {
         let n = URL_SAFE_NO_PAD.encode(vec![0xff; bits / 8]);
         json!({"kty": "RSA", "n": n, "e": e})
     };
+    home.write(
+        "keys.json",
+        json!({"keys": [good, with("d", json!("planted"))]}).to_string(),
+    );
+    let text = format!("{JWT}jwks = \"keys.json\"");
+    refused(&home, &text, "key 2: it is a private key");
+    let error = home.load(&text).expect_err("refused");
+    assert!(!format!("{error:?}").contains("planted"), "{error:?}");
+    // A key that cannot be used is left out with a note, and the others are used.
     for (key, part) in [
         (
-            with("d", json!("planted")),
-            "key 2: it is a private or a shared key",
+            json!({"kty": "oct", "k": "planted"}),
+            "key 2 is not used: it is a shared key",
         ),
         (
-            json!({"kty": "oct", "k": "planted"}),
-            "key 2: it is a private or a shared key",
+            with("x", json!("AA")),
+            "key 2 is not used: `x` and `y` of a P-256 key",
         ),
-        (with("x", json!("AA")), "key 2: `x` and `y` of a P-256 key"),
         (
             with("y", json!("!")),
-            "key 2: `y` is missing or not base64url",
+            "key 2 is not used: `y` is missing or not base64url",
         ),
         (
             json!({"kty": "OKP", "crv": "Ed25519", "x": "AA"}),
-            "key 2: an Ed25519 key has 32",
+            "key 2 is not used: an Ed25519 key has 32",
         ),
         (
             rsa(1024, "AQAB"),
-            "key 2: an RSA key has 2048 to 8192 bits, this one has 1024",
+            "key 2 is not used: an RSA key has 2048 to 8192 bits, this one has 1024",
         ),
         (rsa(8200, "AQAB"), "this one has 8200"),
-        (rsa(2048, "AQ"), "key 2: the exponent"),
-        (rsa(2048, "Ag"), "key 2: the exponent"),
-        (rsa(2048, "_____w8"), "key 2: the exponent"),
-        (good.clone(), "key 2: its `kid` stands twice"),
+        (rsa(2048, "AQ"), "key 2 is not used: the exponent"),
+        (rsa(2048, "Ag"), "key 2 is not used: the exponent"),
+        (rsa(2048, "_____w8"), "key 2 is not used: the exponent"),
+        (good.clone(), "key 2 is not used: its `kid` stands twice"),
         (
             with("kid", json!("x".repeat(300))),
-            "key 2: its `kid` is longer",
+            "key 2 is not used: its `kid` is longer",
         ),
-        (json!({"kid": "a"}), "is not a JSON Web Key Set"),
+        (
+            json!({"kid": "planted"}),
+            "key 2 is not used: it is no JSON Web Key",
+        ),
     ] {
         home.write("keys.json", json!({"keys": [good, key]}).to_string());
-        let text = format!("{JWT}jwks = \"keys.json\"");
-        refused(&home, &text, part);
-        let error = home.load(&text).expect_err("refused");
-        assert!(!format!("{error:?}").contains("planted"), "{error:?}");
+        let config = home.config(&text);
+        let notes: Vec<_> = config.notes().collect();
+        assert!(notes.len() == 1 && notes[0].contains(part), "{notes:?}");
+        assert!(!notes[0].contains("planted"), "{notes:?}");
+        // Alone it is no set that a token could be checked with.
+        home.write("keys.json", json!({"keys": [key]}).to_string());
+        if key != good {
+            refused(&home, &text, "no key fits the algorithms");
+        }
     }
     for text in ["", "[]", "{}", "planted"] {
         home.write("keys.json", text);

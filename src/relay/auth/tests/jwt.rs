@@ -7,7 +7,7 @@ use super::{
     Home, at,
     keys::{SigningKey, unsigned},
 };
-use crate::relay::auth::{Authenticator, Denial, Principal};
+use crate::relay::auth::{AuthFile, Authenticator, Denial, Principal};
 
 const START: i64 = 1_800_000_000;
 
@@ -180,20 +180,20 @@ fn claims_that_do_not_fit_are_refused() {
             "unknown_issuer",
         ),
         (claims_without("iss"), "unknown_issuer"),
-        (claims_without("exp"), "malformed"),
-        (claims_with("exp", json!("soon")), "malformed"),
-        (claims_with("exp", json!(-1)), "malformed"),
-        (claims_with("exp", json!(1e300)), "malformed"),
-        (claims_with("exp", Value::Null), "malformed"),
-        (claims_with("nbf", json!([])), "malformed"),
-        (claims_without("sub"), "no_principal"),
-        (claims_with("sub", json!(7)), "no_principal"),
-        (claims_with("sub", json!("")), "no_principal"),
-        (claims_with("sub", json!("anonymous")), "no_principal"),
-        (claims_with("sub", json!("group:ops")), "no_principal"),
-        (claims_with("sub", json!("a b")), "no_principal"),
-        (claims_with("groups", json!("ops")), "malformed"),
-        (claims_with("groups", json!(["ops", 7])), "malformed"),
+        (claims_without("exp"), "bad_claim"),
+        (claims_with("exp", json!("soon")), "bad_claim"),
+        (claims_with("exp", json!(-1)), "bad_claim"),
+        (claims_with("exp", json!(1e300)), "bad_claim"),
+        (claims_with("exp", Value::Null), "bad_claim"),
+        (claims_with("nbf", json!([])), "bad_claim"),
+        (claims_without("sub"), "bad_claim"),
+        (claims_with("sub", json!(7)), "bad_claim"),
+        (claims_with("sub", json!("")), "bad_claim"),
+        (claims_with("sub", json!("anonymous")), "bad_claim"),
+        (claims_with("sub", json!("group:ops")), "bad_claim"),
+        (claims_with("sub", json!("a b")), "bad_claim"),
+        (claims_with("groups", json!(7)), "bad_claim"),
+        (claims_with("groups", json!(["ops", 7])), "bad_claim"),
         (json!(["no", "object"]), "malformed"),
     ] {
         assert_eq!(denied(&relay, &key.token(&claims)), denial, "{claims}");
@@ -202,6 +202,48 @@ fn claims_that_do_not_fit_are_refused() {
     assert!(try_at(&relay, &key.token(&several), 0).is_ok());
     let fraction = claims_with("exp", json!(START as f64 + 0.5));
     assert!(try_at(&relay, &key.token(&fraction), 0).is_ok());
+}
+
+#[test]
+fn a_signed_token_is_refused_with_its_own_reason() {
+    let key = SigningKey::ed25519();
+    let relay = authenticator(&key);
+    for (claims, reason) in [
+        (claims_without("exp"), "the token's `exp` is missing"),
+        (
+            claims_with("exp", json!("soon")),
+            "the token's `exp` must be a number of seconds since 1970",
+        ),
+        (
+            claims_with("groups", json!(7)),
+            "the token's groups must be a list of texts",
+        ),
+        (
+            claims_with("sub", json!("a b")),
+            "the token's principal must be 1 to 128 of",
+        ),
+    ] {
+        let denial = try_at(&relay, &key.token(&claims), 0).expect_err("refused");
+        assert!(denial.to_string().starts_with(reason), "{denial}");
+        // Its issuer has signed it: it is no guess.
+        assert!(!denial.is_guess());
+    }
+}
+
+#[test]
+fn the_names_and_groups_of_common_identity_services_are_accepted() {
+    let key = SigningKey::ed25519();
+    let relay = authenticator(&key);
+    for name in ["auth0|5f7c8ec7c33c6c004bbafe82", "ops+night@example.com"] {
+        let token = key.token(&claims_with("sub", json!(name)));
+        let principal = try_at(&relay, &token, 0).expect("accepted");
+        assert_eq!(principal.name(), name);
+    }
+    for (groups, expected) in [(json!("ops"), &["ops"][..]), (Value::Null, &[])] {
+        let token = key.token(&claims_with("groups", groups));
+        let principal = try_at(&relay, &token, 0).expect("accepted");
+        assert_eq!(principal.groups().collect::<Vec<_>>(), expected);
+    }
 }
 
 #[test]
@@ -300,7 +342,7 @@ fn a_text_that_is_no_token_is_refused() {
         ("..".to_owned(), "malformed"),
         (format!("{token}.{token}"), "malformed"),
         (padded, "malformed"),
-        (key.token_with(&crit, &claims()), "malformed"),
+        (key.token_with(&crit, &claims()), "bad_claim"),
         (oversized, "malformed"),
     ] {
         let found = denied(&relay, &text);
@@ -325,4 +367,40 @@ fn a_key_that_is_replaced_ends_its_callers() {
     relay.replace(home.config(&config("key = \"issuer.pem\"")));
     let denial = relay.still_valid(&caller, at(1)).expect_err("refused");
     assert_eq!(denial, Denial::BadSignature);
+}
+
+#[test]
+fn a_key_set_that_breaks_keeps_its_keys_and_holds_back_no_other_change() {
+    let (key, home) = (SigningKey::ed25519(), Home::new());
+    home.write("jwks.json", json!({"keys": [key.jwk("k1")]}).to_string());
+    let text = config("jwks = \"jwks.json\"");
+    let relay = Authenticator::new(home.config(&text));
+    let file = AuthFile::new(home.path("auth.toml"));
+    home.write("jwks.json", "{broken");
+    let other = text
+        .replace("https://login", "https://other")
+        .replace("jwks.json", "missing.json");
+    let rule = "[[rule]]\nprincipals = [\"billing\"]\nactions = [\"admin\"]\n";
+    home.write("auth.toml", format!("{text}{other}{rule}"));
+    let former = relay.config();
+    let (changed, failures) = file.read_again(&former);
+    let failures: Vec<_> = failures.iter().map(ToString::to_string).collect();
+    assert_eq!(failures.len(), 2, "{failures:?}");
+    assert!(failures[0].contains("jwt 1: jwks: file") && failures[0].contains("jwks.json"));
+    assert!(failures[1].contains("jwt 2: jwks: file") && failures[1].contains("missing.json"));
+    assert_eq!(changed.policy().rule_count(), 1, "the rules are applied");
+    assert!(!changed.is_same(&former));
+    // Nothing has changed since then, and the files are still broken.
+    let (again, failures) = file.read_again(&changed);
+    assert!(again.is_same(&changed));
+    assert_eq!(failures.len(), 2);
+    relay.replace(changed);
+    assert!(try_at(&relay, &key.token(&claims()), 0).is_ok());
+    let foreign = claims_with("iss", json!("https://other.example.com"));
+    assert_eq!(denied(&relay, &key.token(&foreign)), "unknown_key");
+    // The file itself is broken: what it said stays.
+    home.write("auth.toml", "[[rule");
+    let (kept, failures) = file.read_again(&relay.config());
+    assert!(kept.is_same(&relay.config()));
+    assert_eq!(failures.len(), 3);
 }
