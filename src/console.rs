@@ -205,6 +205,15 @@ impl IntoResponse for Refusal {
     }
 }
 
+/// Returns why the process is not ready: no reason if it is.
+pub(crate) async fn not_ready(source: &dyn StatusSource) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for part in source.parts().iter().filter(|part| part.required) {
+        reasons.extend(source.failures(part.name).await);
+    }
+    reasons
+}
+
 async fn readyz(
     State(state): State<ConsoleState>,
     RawQuery(query): RawQuery,

@@ -34,7 +34,7 @@ mod supervisor;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 #[cfg(feature = "console")]
 pub use self::console::ListenerConsole;
@@ -154,7 +154,7 @@ impl Listener {
         let depth = tokio::time::timeout(CHECK_TIMEOUT, self.shared.queue.depth()).await;
         let depth = depth.ok().and_then(Result::ok);
         if let Some(depth) = depth {
-            self.shared.counters.depth.store(depth, Ordering::Relaxed);
+            self.shared.note_depth(depth);
         }
         QueryState {
             current_queue_depth: depth,

@@ -42,6 +42,8 @@ pub(crate) mod proto {
 }
 
 /// The response header of a flag watch whose listener id another stream uses.
+/// Metadata of a health check's answer: why the server is not ready.
+pub(crate) const NOT_READY: &str = "reveille-not-ready";
 pub(crate) const DUPLICATE_LISTENER: &str = "reveille-duplicate-listener";
 
 #[cfg(feature = "relay")]

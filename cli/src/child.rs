@@ -13,12 +13,22 @@ pub(super) use self::{
     foreground::Foreground,
     process::{Process, ProcessGroups, check_exists},
 };
+use std::io;
+
 use rustix::process::{Pid, test_kill_process_group};
 
 use super::signals::Signal;
 
 /// Time from SIGTERM to SIGKILL, where no option states it.
 pub(super) const KILL_AFTER: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Returns whether a command cannot be run however often it is tried.
+pub(super) fn is_permanent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+    ) || error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error())
+}
 
 /// Returns the system's number of a signal.
 pub(super) fn number(signal: Signal) -> rustix::process::Signal {

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use clap::Subcommand;
-use reveille::{Client, FlagEvent, FlagName, FlagState, Listed, ListenerId};
+use reveille::{Client, FlagEvent, FlagName, FlagState, FlagWatcher, Listed, ListenerId};
 use serde::Serialize;
 
 use super::{
@@ -152,13 +152,16 @@ impl Args {
             }
             Verb::Watch { flag, target } => {
                 let target = target.resolve(settings);
-                let watching = watch(flag, &target);
+                let client = target.client()?;
+                let watcher = client.watch_flag(flag, ListenerId::unique(FLAG_WATCH_ID)?);
+                let link = watcher.link();
+                let watching = watch(&client, watcher, &target);
                 match target.timeout {
                     None => watching.await,
                     Some(timeout) => match tokio::time::timeout(timeout, watching).await {
                         Ok(ended) => ended,
                         Err(_) => {
-                            output::note(target.timed_out_waiting());
+                            output::note(target.timed_out_waiting(&link.borrow()));
                             Ok(Exit::TIMED_OUT)
                         }
                     },
@@ -181,10 +184,8 @@ async fn get(flag: &FlagName, target: &Target) -> anyhow::Result<(FlagState, Opt
     Ok((state, waiting))
 }
 
-async fn watch(flag: FlagName, target: &Target) -> anyhow::Result<Exit> {
-    let client = target.client()?;
-    let mut watcher = client.watch_flag(flag, ListenerId::unique(FLAG_WATCH_ID)?);
-    target::with_warning(&client, async {
+async fn watch(client: &Client, mut watcher: FlagWatcher, target: &Target) -> anyhow::Result<Exit> {
+    target::noting_causes(client, watcher.link(), async {
         while let Some(event) = watcher.next_event().await {
             if let FlagEvent::State(state) = event? {
                 let row = FlagRow::from(&state);
@@ -245,6 +246,7 @@ impl Row for FlagRow {
         "EXPIRES AT",
         "REASON",
     ];
+    const DROPPED_FIRST: &'static [&'static str] = &["GENERATION", "EXPIRES AT", "SET BY"];
 
     fn cells(&self) -> Vec<String> {
         let text = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
@@ -272,6 +274,7 @@ impl Row for WaitedFlag {
         "REASON",
         "WAITING",
     ];
+    const DROPPED_FIRST: &'static [&'static str] = &["GENERATION", "EXPIRES AT", "SET BY"];
 
     fn cells(&self) -> Vec<String> {
         let mut cells = self.flag.cells();

@@ -1,17 +1,35 @@
-//! `health`: the standard gRPC health check.
+//! `health`: whether the relay serves, by the standard gRPC health check.
 
+use std::time::Duration;
+
+use reveille::{Client, Error, ErrorKind, duration};
 use serde::Serialize;
 
-use super::{exit::Exit, output::Row, settings::Settings, target::TargetArgs};
+use super::{
+    causes::Causes,
+    exit::{Exit, Failed},
+    foreign_server,
+    output::Row,
+    settings::Settings,
+    target::{self, Target, TargetArgs},
+};
 
-/// Check whether the relay serves
+/// Check whether the relay serves, or wait until it does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   reveille health --relay http://127.0.0.1:7600
+  reveille health --wait --timeout 30s && ./start-workers
 
-Ends with 0 if the relay serves, 1 if it currently does not, 3 if it cannot be reached.")]
+The relay serves while it is ready for clients, as `/readyz` of its admin port states it: not while it \
+drains, is at a limit, or is cut off from its cluster. No credential is needed.
+
+Ends with 0 if the relay serves, 1 if it currently does not, 3 if it cannot be reached. With --wait it \
+ends so after --timeout, or waits for ever without one.")]
 pub(super) struct Args {
+    /// Wait until the relay serves
+    #[arg(long)]
+    wait: bool,
     #[command(flatten)]
     target: TargetArgs,
 }
@@ -20,27 +38,117 @@ pub(super) struct Args {
 struct HealthRow {
     relay: String,
     serving: bool,
+    reason: Option<String>,
 }
+
+/// Pause between two checks.
+const PAUSE: Duration = Duration::from_millis(200);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        if self.wait {
+            let typed = self.target.timeout;
+            let target = self.target.relay.resolve(settings, typed);
+            return wait(&target).await;
+        }
         let target = self.target.resolve(settings);
         let client = target.client()?;
-        let serving = target.within(client.health()).await?;
+        let reason = target.within(client.not_ready()).await?;
         let row = HealthRow {
             relay: client.url().to_owned(),
-            serving,
+            serving: reason.is_none(),
+            reason,
         };
         target.format.one(&row)?;
-        Ok(if serving { Exit::OK } else { Exit::FAILURE })
+        Ok(if row.serving { Exit::OK } else { Exit::FAILURE })
     }
 }
 
+/// Waits until the relay serves, and prints why it does not.
+pub(super) async fn wait(target: &Target) -> anyhow::Result<Exit> {
+    let client = target.client()?;
+    let mut newest = None;
+    let waiting = until_ready(&client, &mut newest);
+    match target.timeout {
+        None => waiting.await?,
+        Some(timeout) => match tokio::time::timeout(timeout, waiting).await {
+            Ok(ready) => ready?,
+            Err(_) => return Err(timed_out(target, timeout, newest)),
+        },
+    }
+    Ok(Exit::OK)
+}
+
+fn timed_out(
+    target: &Target,
+    timeout: Duration,
+    newest: Option<reveille::Result<String>>,
+) -> anyhow::Error {
+    match newest {
+        Some(Ok(reason)) => {
+            let span = duration::Span(timeout);
+            Failed(format!("not ready within {span}: {reason}")).into()
+        }
+        Some(Err(error)) => error.into(),
+        None => target.no_answer().into(),
+    }
+}
+
+/// `newest` is why the newest check did not find the relay ready.
+async fn until_ready(
+    client: &Client,
+    newest: &mut Option<reveille::Result<String>>,
+) -> reveille::Result<()> {
+    let (mut causes, mut foreign) = (Causes::default(), None);
+    let warn_at = tokio::time::Instant::now() + target::WARN_AFTER;
+    loop {
+        let warns = tokio::time::Instant::now() >= warn_at;
+        let cause = match client.not_ready().await {
+            Ok(None) => return Ok(()),
+            Ok(Some(reason)) => {
+                let text = format!("not ready: {reason}");
+                *newest = Some(Ok(reason));
+                text
+            }
+            Err(error) if is_final(&error) => return Err(error),
+            Err(error) => {
+                if warns && foreign.is_none() {
+                    // Once: the probe of a relay is an incident in its log.
+                    foreign = Some(foreign_server::identify(client.url(), PAUSE * 3).await);
+                }
+                let error = foreign.clone().flatten().unwrap_or(error);
+                let text = error.to_string();
+                *newest = Some(Err(unavailable(error)));
+                text
+            }
+        };
+        if warns {
+            causes.note(&cause);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// The settings are wrong, or a server answers there that is no relay.
+fn is_final(error: &Error) -> bool {
+    !matches!(
+        error.kind(),
+        ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Exhausted | ErrorKind::Busy
+    )
+}
+
+/// A relay that does not answer in time may as well be unreachable.
+fn unavailable(error: Error) -> Error {
+    let message = error.message().to_owned();
+    Error::new(ErrorKind::Unavailable, message).with_source(error)
+}
+
 impl Row for HealthRow {
-    const HEADERS: &'static [&'static str] = &["RELAY", "SERVING"];
+    const HEADERS: &'static [&'static str] = &["RELAY", "SERVING", "REASON"];
 
     fn cells(&self) -> Vec<String> {
         let serving = if self.serving { "yes" } else { "no" };
-        vec![self.relay.clone(), serving.to_owned()]
+        let reason = self.reason.clone().unwrap_or_else(|| "-".to_owned());
+        vec![self.relay.clone(), serving.to_owned(), reason]
     }
 }

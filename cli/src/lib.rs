@@ -21,6 +21,7 @@
 mod auth;
 mod backup;
 mod blob;
+mod causes;
 mod child;
 mod cluster;
 mod completions;
@@ -87,7 +88,9 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Serve(Box<serve::Args>),
+    #[command(aliases = ["publish", "pub"])]
     Notify(notify::Args),
+    #[command(alias = "sub")]
     Subscribe(subscribe::Args),
     Listen(listen::Args),
     Unleash(unleash::Args),
@@ -103,6 +106,7 @@ enum Verb {
     Token(token::Args),
     Auth(auth::Args),
     Listeners(listeners::Args),
+    #[command(alias = "list")]
     Queues(queues::Args),
     Relays(relays::Args),
     Health(health::Args),

@@ -16,7 +16,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, sync::Arc, time::Durati
 use reveille::{
     Client, Error, ErrorKind, GroupName, ListenerConsole, ListenerId, PublisherOptions,
     SubscribeOptions, duration,
-    listener::{Delivery, Listener, ListenerBuilder, ListenerMode},
+    listener::{Delivery, Listener, ListenerBuilder},
     queue::WorkQueue,
 };
 
@@ -167,7 +167,8 @@ pub(super) struct Args {
 }
 
 /// The default log level: events for which a listener has no hook.
-const LOG: &str = "error,reveille::listener::policy_file=info,reveille::queue::url=warn";
+const LOG: &str = "error,rustls=off,rustls_platform_verifier=off,\
+                   reveille::listener::policy_file=info,reveille::queue::url=warn";
 /// How often --until-empty checks for its end: soon for a person, cheap for a processor.
 const EMPTY_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Deadline for notifying a poison queue's listeners. After it they find the message by polling.
@@ -368,16 +369,16 @@ impl RunningListener {
     }
 
     async fn until_ended(&mut self, interrupts: &mut Interrupts) -> EndCause {
-        let warning = warn_if_unreachable(self.client.as_ref(), &self.events);
+        let first_mode = log_first_mode(self.client.as_ref(), &self.events);
         let emptied = wait_until_empty(&self.listener, self.until_empty.as_ref());
-        tokio::pin!(warning, emptied);
+        tokio::pin!(first_mode, emptied);
         let mut waits = true;
         loop {
             tokio::select! {
                 Some(reason) = self.reasons.recv() => return EndCause::Worker(reason),
                 signal = interrupts.next() => return EndCause::Signal(signal),
                 () = &mut emptied => return EndCause::Emptied,
-                () = &mut warning, if waits => waits = false,
+                () = &mut first_mode, if waits => waits = false,
             }
         }
     }
@@ -427,15 +428,13 @@ async fn wait_until_empty(listener: &Listener, until_empty: Option<&StopHandle>)
     }
 }
 
-/// Logs once that the relay does not answer, if the listener has logged no mode by then.
-async fn warn_if_unreachable(client: Option<&Client>, events: &EventLog) {
+/// Logs why a new listener polls, if the relay does not serve it within a moment.
+async fn log_first_mode(client: Option<&Client>, events: &EventLog) {
     let Some(client) = client else { return };
     tokio::time::sleep(target::WARN_AFTER).await;
-    if events.has_logged_mode() {
-        return;
-    }
-    if let Some(error) = target::unreachable(client).await {
-        events.log_mode(ListenerMode::Polling, Some(&error));
+    if !events.is_settled() {
+        let cause = target::unreachable(client).await;
+        events.settle(cause.map(|error| error.to_string()));
     }
 }
 

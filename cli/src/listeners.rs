@@ -14,14 +14,27 @@ use super::{
     watchers,
 };
 
-/// List the connected listeners and their state
+/// List the listeners and their state
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   reveille listeners
   reveille listeners -o json
 
-A relay of a cluster lists the listeners of all relays. Nodes that wait for a flag have a row each. In JSON, fields that do not apply to them are null.")]
+STATE is
+  pushed              the relay wakes it
+  busy 4m             it is working; the oldest of its messages began this long ago
+  polling             it polls its queue, without wake-ups
+  silent 12s          it was woken this long ago and has not reported: it hangs, or cannot read its queue
+  gone 3m (no heartbeat)  it did not answer the relay, and has not come back; listed for an hour
+  waiting             it waits for a flag
+
+Other columns: QUEUES match its selectors, it is BUSY with some of them, and is OWED wake-ups of some. \
+TASKS are its dequeue tasks, MOST TASKS the most at one time, by its newest report. Its GROUP shares \
+wake-ups. A narrow terminal does not show all columns; a pipe does.
+
+A relay of a cluster lists the listeners of all relays. Nodes that wait for a flag have a row each. In \
+JSON, fields that do not apply to them are null.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
@@ -36,7 +49,7 @@ enum ListenerRow {
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let call = async |client: &Client| {
-            let mut all = client.listeners().await?.map(ListenerRow::Queues);
+            let mut all = client.listeners_with_lost().await?.map(ListenerRow::Queues);
             if let Some(watchers) = watchers::connected(client, None).await? {
                 let watchers = watchers.map(ListenerRow::Flag);
                 all.entries.extend(watchers.entries);
@@ -54,6 +67,7 @@ impl Serialize for ListenerRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (listener_id, flag, streams, connected_for) = self.stream();
         let info = self.of_queues();
+        let span = |span: Option<Duration>| json!(span.map(millis));
         let timeout = info.map(|of| millis(of.visibility_timeout));
         let tasks = info.map(|of| (of.active_dequeue_tasks, of.total_dequeue_tasks));
         serializer.collect_map([
@@ -72,6 +86,10 @@ impl Serialize for ListenerRow {
             ("total_dequeue_tasks", json!(tasks.map(|tasks| tasks.1))),
             ("group", json!(info.and_then(|of| of.group.as_ref()))),
             ("polling", json!(info.map(|of| of.polling))),
+            ("state", json!(self.state())),
+            ("silent_for_ms", span(info.and_then(|of| of.silent_for))),
+            ("busy_for_ms", span(info.and_then(|of| of.busy_for))),
+            ("gone_for_ms", span(info.and_then(|of| of.lost_for))),
         ])
     }
 }
@@ -80,14 +98,23 @@ impl Row for ListenerRow {
     const HEADERS: &'static [&'static str] = &[
         "LISTENER",
         "LISTENS TO",
-        "GROUP",
+        "STATE",
         "CONNECTED",
         "QUEUES",
         "BUSY",
         "OWED",
         "TASKS",
         "MOST TASKS",
-        "STATE",
+        "GROUP",
+    ];
+    const DROPPED_FIRST: &'static [&'static str] = &[
+        "GROUP",
+        "MOST TASKS",
+        "OWED",
+        "QUEUES",
+        "BUSY",
+        "TASKS",
+        "CONNECTED",
     ];
 
     fn cells(&self) -> Vec<String> {
@@ -95,22 +122,28 @@ impl Row for ListenerRow {
         let info = self.of_queues();
         let number =
             |figure: fn(&ListenerInfo) -> u32| info.map_or_else(dash, |of| figure(of).to_string());
-        let state = match info.map(|of| of.polling) {
-            None => "waiting",
-            Some(true) => "polling",
-            Some(false) => "pushed",
+        let for_so_long = |span: Option<Duration>| {
+            let span = span.unwrap_or_default();
+            // Whole seconds: the relay's own delay is some milliseconds.
+            Span(Duration::from_secs(span.as_secs()))
+        };
+        let state = match (self.state(), info) {
+            ("gone", Some(of)) => format!("gone {} (no heartbeat)", for_so_long(of.lost_for)),
+            ("silent", Some(of)) => format!("silent {}", for_so_long(of.silent_for)),
+            ("busy", Some(of)) => format!("busy {}", for_so_long(of.busy_for)),
+            (state, _) => state.to_owned(),
         };
         vec![
             listener_id.to_owned(),
             listens_to(flag, info.map_or(&[], |of| &of.selectors)),
-            info.and_then(|of| of.group.clone()).unwrap_or_else(dash),
+            state,
             Span(connected_for).to_string(),
             number(|of| of.queues),
             number(|of| of.busy),
             number(|of| of.owed),
             number(|of| of.active_dequeue_tasks),
             number(|of| of.total_dequeue_tasks),
-            state.to_owned(),
+            info.and_then(|of| of.group.clone()).unwrap_or_else(dash),
         ]
     }
 }
@@ -124,6 +157,17 @@ impl ListenerRow {
                 let flag = Some(watcher.flag.as_str());
                 (&watcher.listener_id, flag, watcher.streams, watcher.since)
             }
+        }
+    }
+
+    fn state(&self) -> &'static str {
+        match self.of_queues() {
+            None => "waiting",
+            Some(of) if of.lost_for.is_some() => "gone",
+            Some(of) if of.silent_for.is_some() => "silent",
+            Some(of) if of.polling => "polling",
+            Some(of) if of.busy_for.is_some() => "busy",
+            Some(_) => "pushed",
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reveille::{Accepted, Limits, Notification, PublisherOptions, QueueAddress, duration};
+use reveille::{Accepted, Client, Limits, Notification, PublisherOptions, QueueAddress, duration};
 use serde::Serialize;
 
 use super::{
@@ -71,10 +71,12 @@ impl Args {
         };
         let publisher = client.publisher_with(options);
         let notifying = publisher.notify_all(self.notifications());
-        let accepted = target.acknowledged(&client, notifying).await?;
+        let accepted = target
+            .acknowledged(&client, notifying, || publisher.failure())
+            .await?;
         let rows = self.rows(&accepted);
         target.format.list(&rows)?;
-        self.hint(&rows, &target);
+        self.hint(&rows, &client, &target).await;
         Ok(Exit::OK)
     }
 
@@ -98,7 +100,7 @@ impl Args {
     }
 
     /// Prints one hint about all queues without a listener.
-    fn hint(&self, rows: &[Notified], target: &Target) {
+    async fn hint(&self, rows: &[Notified], client: &Client, target: &Target) {
         let without = rows.iter().filter(|row| row.listeners == 0);
         let mut without: Vec<_> = without.map(|row| &row.queue).collect();
         let Some(queue) = without.first().copied() else {
@@ -111,9 +113,13 @@ impl Args {
             0 => String::new(),
             others => format!(" and {}", output::count(others, "other queue")),
         };
+        let near = match nearest_listened(client, queue).await {
+            Some(near) => format!("; there are listeners for {near}"),
+            None => String::new(),
+        };
         output::note(format_args!(
-            "hint: no listener at this relay yet for {queue}{others}; `reveille listeners --relay {relay}` lists \
-             all listeners, `reveille subscribe {queue} --relay {relay}` starts one"
+            "hint: no listener is connected yet for {queue}{others}{near}; `reveille listeners --relay \
+             {relay}` lists all listeners"
         ));
     }
 }
@@ -127,10 +133,55 @@ impl Row for Notified {
     }
 }
 
+/// Time for the search for a similar name.
+const SEARCH: Duration = Duration::from_secs(1);
+/// A distance above this is no misspelling.
+const NEAR: usize = 3;
+
+/// Returns the listened queue whose name is nearest, if the caller may list any.
+async fn nearest_listened(client: &Client, queue: &str) -> Option<String> {
+    let listed = tokio::time::timeout(SEARCH, client.queues())
+        .await
+        .ok()?
+        .ok()?;
+    let listened = listed.into_iter().filter(|one| one.listeners > 0);
+    let names = listened.map(|one| format!("{}/{}", one.storage_account, one.queue_name));
+    let named = names.map(|name| (distance(queue, &name), name));
+    let (distance, name) = named.min()?;
+    (distance <= NEAR).then_some(name)
+}
+
+/// Returns how many characters must be changed, added or removed to make one text of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.to_lowercase().chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, typed) in one.to_lowercase().chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (column, expected) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(typed != *expected);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
 fn delay(text: &str) -> Result<Duration, String> {
     let span = duration::parse(text).map_err(|error| error.to_string())?;
     if span > Limits::DELAY {
         return Err("must be at most 14d".to_owned());
     }
     Ok(span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelling_is_near_and_another_name_is_not() {
+        assert_eq!(distance("local/odrers", "local/orders"), 2);
+        assert_eq!(distance("Local/Order", "local/orders"), 1);
+        assert!(distance("local/mails", "local/orders") > NEAR);
+    }
 }

@@ -34,6 +34,11 @@ pub(crate) enum Format {
 /// A line of a table, or a JSON object.
 pub(crate) trait Row: Serialize {
     const HEADERS: &'static [&'static str];
+    /// The columns that a narrow terminal does not show, the least important one first.
+    const DROPPED_FIRST: &'static [&'static str] = &[];
+    /// On a narrow terminal the widest cells are cut, those of the first column last. Not where they are
+    /// data that is shown once.
+    const CUT: bool = true;
 
     fn cells(&self) -> Vec<String>;
 }
@@ -43,7 +48,7 @@ impl Format {
     pub(crate) fn list<T: Row>(self, rows: &[T]) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match self {
-            Self::Table => writeln!(out, "{}", table(rows))?,
+            Self::Table => writeln!(out, "{}", fitting_table(rows))?,
             Self::Json => writeln!(out, "{}", serde_json::to_string_pretty(rows)?)?,
             Self::Jsonl => {
                 for row in rows {
@@ -58,7 +63,7 @@ impl Format {
     pub(crate) fn one<T: Row>(self, row: &T) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match self {
-            Self::Table => writeln!(out, "{}", table(std::slice::from_ref(row)))?,
+            Self::Table => writeln!(out, "{}", fitting_table(std::slice::from_ref(row)))?,
             Self::Json => writeln!(out, "{}", serde_json::to_string_pretty(row)?)?,
             Self::Jsonl => writeln!(out, "{}", serde_json::to_string(row)?)?,
         }
@@ -165,19 +170,94 @@ fn printable(text: &str) -> String {
     shown
 }
 
-pub(crate) fn table<T: Row>(rows: &[T]) -> String {
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_header(T::HEADERS.iter().copied());
+/// Returns a table that fits the terminal; a pipe gets the whole one.
+pub(crate) fn fitting_table<T: Row>(rows: &[T]) -> String {
+    table(rows, terminal_width().unwrap_or(usize::MAX))
+}
+
+fn terminal_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    // A terminal that does not know its width states 0.
+    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
+}
+
+/// Returns a table of at most `width` characters a line: without its least important columns, and then
+/// with the widest cells cut.
+fn table<T: Row>(rows: &[T], width: usize) -> String {
+    let mut columns: Vec<Vec<String>> = T::HEADERS
+        .iter()
+        .map(|header| vec![(*header).to_owned()])
+        .collect();
     for row in rows {
-        table.add_row(row.cells().iter().map(|cell| printable(cell)));
+        for (column, cell) in columns.iter_mut().zip(row.cells()) {
+            column.push(printable(&cell));
+        }
     }
-    let last = T::HEADERS.len().saturating_sub(1);
+    let mut dropped = T::DROPPED_FIRST.iter();
+    while total_width(&columns) > width
+        && let Some(least) = dropped.next()
+    {
+        columns.retain(|column| column[0] != *least);
+    }
+    while T::CUT
+        && total_width(&columns) > width
+        && let Some(widest) = widest(&mut columns)
+    {
+        let cut = column_width(widest) - 1;
+        for cell in widest {
+            *cell = shortened(cell, cut);
+        }
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    for at in 0..=rows.len() {
+        let cells = columns.iter().map(|column| column[at].as_str());
+        match at {
+            0 => _ = table.set_header(cells),
+            _ => _ = table.add_row(cells),
+        }
+    }
+    let last = columns.len().saturating_sub(1);
     for (at, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, if at == last { 0 } else { 2 }));
+        column.set_padding((0, if at == last { 0 } else { GAP as u16 }));
     }
     table.trim_fmt()
+}
+
+/// Spaces between two columns.
+const GAP: usize = 2;
+/// No column is cut below this width.
+const LEAST_WIDTH: usize = 8;
+
+fn total_width(columns: &[Vec<String>]) -> usize {
+    let gaps = GAP * columns.len().saturating_sub(1);
+    columns
+        .iter()
+        .map(|column| column_width(column))
+        .sum::<usize>()
+        + gaps
+}
+
+/// Returns the column that is cut next: the first one, whose ids a user may copy, is cut last.
+fn widest(columns: &mut [Vec<String>]) -> Option<&mut Vec<String>> {
+    let (first, others) = columns.split_first_mut()?;
+    let widest = others.iter_mut().max_by_key(|column| column_width(column));
+    let widest = widest.filter(|column| column_width(column) > LEAST_WIDTH);
+    widest.or_else(|| Some(first).filter(|column| column_width(column) > LEAST_WIDTH))
+}
+
+fn column_width(column: &[String]) -> usize {
+    let lines = column.iter().flat_map(|cell| cell.lines());
+    lines.map(|line| line.chars().count()).max().unwrap_or(0)
+}
+
+/// Cuts each line of a cell to this width; `…` stands for the rest.
+fn shortened(cell: &str, width: usize) -> String {
+    let lines = cell.lines().map(|line| match line.chars().count() > width {
+        true => line.chars().take(width - 1).chain(['…']).collect(),
+        false => line.to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Returns whether the reader of stdout, such as the next program of a pipe, has gone.
@@ -212,6 +292,47 @@ mod tests {
             printable("\u{1b}[2Jé\u{7}\u{9b}"),
             "\\u{1b}[2Jé\\u{7}\\u{9b}"
         );
+    }
+
+    #[derive(Serialize)]
+    struct Wide([&'static str; 4]);
+
+    impl Row for Wide {
+        const HEADERS: &'static [&'static str] = &["NAME", "QUEUE", "AGE", "GROUP"];
+        const DROPPED_FIRST: &'static [&'static str] = &["GROUP", "AGE"];
+
+        fn cells(&self) -> Vec<String> {
+            self.0.map(str::to_owned).to_vec()
+        }
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_fewer_columns_and_then_shorter_cells() {
+        let rows = [
+            Wide(["worker-1", "local/orders-of-the-eu-region", "3s", "orders"]),
+            Wide(["worker-2", "local/mails", "12s", "mails"]),
+        ];
+        let shown = |width| table(&rows, width);
+        let header = |width: usize| shown(width).lines().next().map(str::to_owned);
+        assert!(shown(usize::MAX).contains("GROUP"));
+        assert_eq!(
+            header(50).as_deref(),
+            Some("NAME      QUEUE                          AGE")
+        );
+        let narrow = shown(30);
+        assert!(!narrow.contains("AGE"), "{narrow}");
+        assert!(
+            narrow.contains("worker-1  local/orders-of-the…"),
+            "{narrow}"
+        );
+        for width in [20, 30, 39, 40, 46, 50, 60] {
+            let text = shown(width);
+            assert!(
+                text.lines().all(|line| line.chars().count() <= width),
+                "{width}: {text}"
+            );
+            assert_eq!(text.lines().count(), 3, "nothing wraps: {text}");
+        }
     }
 
     #[test]

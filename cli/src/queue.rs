@@ -1,10 +1,11 @@
-//! `queue create|put|get|peek|depth|move|purge|address`: reads and writes a queue.
+//! `queue create|list|put|get|peek|depth|move|purge|address`: reads and writes a queue.
 //! `queue serve|send|receive|status|history|dead|requeue|forget`: messages between machines.
 
 mod dead;
 mod forget;
 mod get;
 mod history;
+mod list;
 mod message_status;
 mod moving;
 mod notification;
@@ -31,6 +32,7 @@ use self::{
     forget::Forget,
     get::{Get, Peek},
     history::History,
+    list::List,
     moving::Move,
     purge::Purge,
     put::Put,
@@ -72,6 +74,9 @@ enum Verb {
 Example:
   reveille queue create 'sqlite:jobs.db?queue=orders'")]
     Create(Named),
+    /// List the queues of a file
+    #[command(after_help = list::AFTER_HELP)]
+    List(List),
     /// Put messages, and notify listeners with --notify
     #[command(after_help = "\
 Example:
@@ -204,6 +209,7 @@ impl Verb {
                 };
                 named.format(settings).next(&row, line)?;
             }
+            Self::List(list) => return list.run(settings).await,
             Self::Put(put) => return put.run(settings).await,
             Self::Get(get) => return get.run(settings).await,
             Self::Peek(peek) => return peek.run(settings).await,

@@ -18,7 +18,13 @@ Example:
   reveille queues
   reveille queues -o jsonl
 
-A relay of a cluster adds up the listeners and timers of all relays. DEPTH is the last depth that a listener reported, and the age of that report.")]
+Columns: DEPTH is the number of messages that a listener read last, and how long ago; 0 once one \
+found no visible message. LISTENERS are the open streams on the queue. IDLE is the time since the last \
+notification or timed wake-up, SEQUENCE their number, TIMERS those that wait. NOTIFICATIONS, MESSAGES \
+and PAYLOAD add up what publishers stated since the relay knows the queue. A narrow terminal does not \
+show all columns; a pipe does.
+
+A relay of a cluster adds up the listeners and timers of all relays.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
@@ -61,14 +67,22 @@ impl Serialize for QueueRow {
 impl Row for QueueRow {
     const HEADERS: &'static [&'static str] = &[
         "QUEUE",
-        "SEQUENCE",
+        "DEPTH",
+        "LISTENERS",
+        "IDLE",
         "NOTIFICATIONS",
         "MESSAGES",
         "PAYLOAD",
-        "LISTENERS",
         "TIMERS",
+        "SEQUENCE",
+    ];
+    const DROPPED_FIRST: &'static [&'static str] = &[
+        "SEQUENCE",
+        "PAYLOAD",
+        "TIMERS",
+        "NOTIFICATIONS",
+        "MESSAGES",
         "IDLE",
-        "DEPTH",
     ];
 
     fn cells(&self) -> Vec<String> {
@@ -82,14 +96,14 @@ impl Row for QueueRow {
         };
         vec![
             self.address(),
-            queue.sequence.to_string(),
+            depth,
+            queue.listeners.to_string(),
+            or_none(queue.idle_for.map(Span)),
             queue.notifications.to_string(),
             queue.messages.to_string(),
             queue.payload_size.to_string(),
-            queue.listeners.to_string(),
             queue.timers.to_string(),
-            or_none(queue.idle_for.map(Span)),
-            depth,
+            queue.sequence.to_string(),
         ]
     }
 }

@@ -1,16 +1,15 @@
-//! `ready`: waits until the relay answers.
+//! `ready`: another name of `health --wait`.
 
-use std::time::Duration;
+use super::{exit::Exit, health, settings::Settings, target::WaitingArgs};
 
-use super::{exit::Exit, settings::Settings, target::WaitingArgs};
-
-/// Wait until the relay answers
+/// Wait until the relay serves, as `health --wait`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   reveille ready --timeout 30s && ./start-workers
 
-Without --timeout it waits for ever. Ends with 3 if the relay does not answer within --timeout.")]
+Without --timeout it waits for ever. Ends with 3 if the relay does not answer within --timeout, and with \
+1 if it answers and is not ready.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: WaitingArgs,
@@ -18,10 +17,6 @@ pub(super) struct Args {
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve(settings);
-        let client = target.client()?;
-        let ready = client.ready(target.timeout.unwrap_or(Duration::MAX));
-        target.acknowledged(&client, ready).await?;
-        Ok(Exit::OK)
+        health::wait(&self.target.resolve(settings)).await
     }
 }

@@ -19,8 +19,13 @@ Example:
   reveille relays -o json
 
 The first row is the relay that answers; the others are as it knows them. A relay without a cluster \
-is the only row. RESYNCS is how often missed messages of a relay made listeners of the answering one \
-check queues.")]
+is the only row, and one that was not heard of yet has none.
+
+Columns: EPOCH is the run of the relay. STATE is missing after 3.5s without a message, and left after a \
+drain. STREAMS of listeners are open. DEGRADED relays let their listeners poll: they are or were cut off \
+from the others. SILENT is the time since the last message. RESYNCS is how often missed messages of a \
+relay made listeners of the answering one check queues. A narrow terminal does not show all columns; a \
+pipe does.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
@@ -69,6 +74,7 @@ impl Row for RelayRow {
     const HEADERS: &'static [&'static str] = &[
         "RELAY", "EPOCH", "VERSION", "STATE", "STREAMS", "QUEUES", "DEGRADED", "SILENT", "RESYNCS",
     ];
+    const DROPPED_FIRST: &'static [&'static str] = &["RESYNCS", "QUEUES", "EPOCH", "VERSION"];
 
     fn cells(&self) -> Vec<String> {
         let relay = &self.0;

@@ -309,7 +309,15 @@ impl Args {
                 queues.host.insecure = insecure;
                 Some(queues)
             }
-            None => None,
+            None => {
+                if let Some(flag) = self.client_tls.typed() {
+                    return Err(Usage(format!(
+                        "--{flag}: the certificate by which --queues connects to other machines: you \
+                         mean --tls-{flag}, the relay's own"
+                    )));
+                }
+                None
+            }
         };
         let relay = RelayConfig::default();
         macro_rules! setting {

@@ -3,20 +3,25 @@
 mod runner;
 mod wake;
 
-use std::{ffi::OsString, time::Duration};
+use std::{
+    ffi::OsString,
+    time::{Duration, Instant as StdInstant},
+};
 
 use reveille::{
-    Client, ConnectionState, GroupName, Limits, LinkState, ListenerId, Report, ReportState,
-    Selector, SubscribeOptions, Subscription, WakeStream as _, WorkDetected, duration,
+    Client, ConnectionState, Error, GroupName, Limits, LinkState, ListenerId, Report, ReportState,
+    Selector, SubscribeOptions, Subscription, Token, WakeReason, WakeStream as _, WorkDetected,
+    duration,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use self::{
     runner::{Finished, Program, Runner},
     wake::WakeRow,
 };
 use super::{
-    exit::Exit,
+    causes::Causes,
+    exit::{Exit, Usage},
     log, output,
     settings::Settings,
     signals::{self, Interrupts},
@@ -38,7 +43,11 @@ there may be work from before the subscription.
 
 --exec runs a shell command (`sh -c`), and `-- CMD` runs a program. One command runs at a time. \
 Wake-ups of a queue that arrive during a run are merged into one later run. A failing command is \
-reported on stderr and does not end `subscribe`.
+reported on stderr, does not end `subscribe`, and runs again after 1s, then after longer pauses up \
+to 30s. After --count wake-ups it does not.
+
+While the relay is away, the command runs every --poll, as for a CATCH_UP: once for each queue or \
+pattern of the command line.
 
 The command's environment has WAKE_ACCOUNT, WAKE_QUEUE, WAKE_REASON, WAKE_SEQUENCE, \
 WAKE_NOTIFICATIONS, WAKE_MESSAGES and WAKE_PAYLOAD_SIZE. WAKE_SELECTOR is ACCOUNT/QUEUE. For a \
@@ -62,6 +71,9 @@ pub(super) struct Args {
     /// Run this shell command on each wake-up (`sh -c`)
     #[arg(long, value_name = "CMD", conflicts_with = "command")]
     exec: Option<String>,
+    /// How often the command runs while no relay reports work; 0: not at all [default: 30s]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
+    poll: Option<Duration>,
     /// Share wake-ups with the other members of this group, instead of getting every wake-up
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
@@ -87,15 +99,23 @@ pub(super) struct Args {
     command: Vec<OsString>,
 }
 
+/// As `listen` polls while its relay is unreachable.
+const POLL: Duration = Duration::from_secs(30);
+
 /// A subscription and the commands that its wake-ups run.
 struct WakeLoop<'a> {
     target: &'a Target,
     client: &'a Client,
     subscription: Subscription,
     link: watch::Receiver<LinkState>,
-    /// The URL of the relay of the newest stream.
+    /// The URL of the relay of the open stream; empty without one.
     relay: String,
+    /// The causes of the present outage.
+    causes: Causes,
+    /// The relay has had the time to answer: causes are printed.
+    is_settled: bool,
     runner: Option<Runner>,
+    poller: Poller,
     /// Reports that could not be sent. R8: they are repeated after the next Welcome, because a
     /// woken listener counts as busy until it reports DRAINED.
     unsent: Vec<Report>,
@@ -107,6 +127,12 @@ impl Args {
         log::to_stderr(log::CLIENT_LOG);
         let target = self.target.resolve(settings);
         let options = self.options()?;
+        let program = self.program();
+        if program.is_none() && self.poll.is_some() {
+            return Err(Usage("--poll: needs a command, which it runs".to_owned()).into());
+        }
+        let poll = self.poll.unwrap_or(POLL);
+        let poll = (program.is_some() && !poll.is_zero()).then_some(poll);
         let client = target.client()?;
         let subscription = client.subscribe(options)?;
         let mut wake_loop = WakeLoop {
@@ -114,8 +140,15 @@ impl Args {
             client: &client,
             link: subscription.link(),
             relay: String::new(),
+            causes: Causes::default(),
+            is_settled: false,
             subscription,
-            runner: self.program().map(|program| Runner::new(program).guarded()),
+            runner: program.map(|program| Runner::new(program).guarded()),
+            poller: Poller {
+                selectors: self.selectors.clone(),
+                interval: poll,
+                next: poll.map(|_| Instant::now() + target::WARN_AFTER),
+            },
             unsent: Vec::new(),
             left: self.count,
         };
@@ -130,7 +163,7 @@ impl Args {
                 return outcome;
             }
             () = timeout => {
-                output::note(target.timed_out_waiting());
+                output::note(target.timed_out_waiting(&wake_loop.link.borrow()));
                 Exit::TIMED_OUT
             }
             signal = interrupts.next() => {
@@ -170,25 +203,51 @@ impl Args {
 impl WakeLoop<'_> {
     /// Handles wake-ups until the count is reached.
     async fn run(&mut self) -> anyhow::Result<Exit> {
-        let warning = target::warn_if_unreachable(self.client);
-        tokio::pin!(warning);
-        let mut waits_to_warn = true;
+        let client = self.client;
+        let settling = async {
+            tokio::time::sleep(target::WARN_AFTER).await;
+            target::unreachable(client).await
+        };
+        tokio::pin!(settling);
         while !self.is_done() {
+            let due = self.next_run();
+            let due = async {
+                match due {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
-                Ok(()) = self.link.changed() => {
-                    waits_to_warn = false;
-                    self.on_link_change().await;
-                }
+                Ok(()) = self.link.changed() => self.on_link_change().await,
                 finished = runner::finished(&mut self.runner) => self.on_finished(finished).await?,
                 work = self.subscription.next(), if self.left != Some(0) => match work {
                     Some(work) => self.on_wake_up(&work?).await?,
                     None => return Ok(Exit::FAILURE),
                 },
-                () = &mut warning, if waits_to_warn => waits_to_warn = false,
+                cause = &mut settling, if !self.is_settled => self.settle(cause.as_ref()),
+                () = due => self.on_due().await?,
             }
         }
         Ok(Exit::OK)
+    }
+
+    /// Returns when a run is due without a wake-up: of a command that failed, or because the relay is
+    /// away.
+    fn next_run(&self) -> Option<Instant> {
+        let retry = self.runner.as_ref().and_then(Runner::retry_at);
+        let next = retry.into_iter().chain(self.poller.next).min();
+        next.filter(|_| self.left != Some(0))
+    }
+
+    async fn on_due(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        let polled = self.poller.take(now);
+        if let Some(runner) = &mut self.runner {
+            runner.enqueue_retries(now);
+            polled.iter().for_each(|work| runner.enqueue(work));
+        }
+        self.start().await
     }
 
     fn is_done(&self) -> bool {
@@ -228,9 +287,15 @@ impl WakeLoop<'_> {
     async fn on_finished(&mut self, finished: Finished) -> anyhow::Result<()> {
         let Finished { work, status } = finished;
         if status.success() {
+            if let Some(runner) = &mut self.runner {
+                runner.succeeded(&work);
+            }
             self.report(report(&work, ReportState::Drained)).await;
         } else {
             output::note(format_args!("{}: the command failed: {status}", work.queue));
+            if let Some(runner) = &mut self.runner {
+                runner.failed(work);
+            }
         }
         self.start().await
     }
@@ -246,10 +311,12 @@ impl WakeLoop<'_> {
     }
 
     async fn on_link_change(&mut self) {
-        let state = self.link.borrow_and_update().connection;
-        match state {
-            ConnectionState::Connected => {
+        let link = self.link.borrow_and_update().clone();
+        self.poller.follow(&link);
+        match link.connection {
+            ConnectionState::Connected if self.relay.is_empty() => {
                 self.client.url().clone_into(&mut self.relay);
+                (self.causes, self.is_settled) = (Causes::default(), true);
                 let epoch = self.subscription.welcome().map(|welcome| &*welcome.epoch);
                 let epoch = epoch.unwrap_or("unknown");
                 output::note(format_args!("connected to {}, epoch {epoch}", self.relay));
@@ -260,13 +327,45 @@ impl WakeLoop<'_> {
                     self.report(Some(report)).await;
                 }
             }
-            ConnectionState::Reconnecting => {
+            ConnectionState::Reconnecting if !self.relay.is_empty() => {
+                let relay = std::mem::take(&mut self.relay);
+                let cause = link.cause.as_deref().unwrap_or("the stream has ended");
+                self.causes.is_new(cause, StdInstant::now());
+                let runs = match self.poller.interval.filter(|_| !link.announced) {
+                    Some(interval) => format!(
+                        ", and running the command every {} meanwhile",
+                        duration::Span(interval)
+                    ),
+                    None => String::new(),
+                };
                 output::note(format_args!(
-                    "disconnected from {}; reconnecting",
-                    self.relay
+                    "disconnected from {relay}: {cause}; reconnecting{runs}"
                 ));
             }
-            ConnectionState::Closed => {}
+            _ => self.note_cause(&link),
+        }
+    }
+
+    /// Prints why wake-ups do not arrive, or not all of them.
+    fn note_cause(&mut self, link: &LinkState) {
+        match &link.cause {
+            Some(cause) if self.is_settled => self.causes.note(cause),
+            None if link.is_pushed() => self.causes = Causes::default(),
+            _ => {}
+        }
+    }
+
+    /// Ends the time that the relay has for its first answer. `cause` is why it cannot be reached.
+    fn settle(&mut self, cause: Option<&Error>) {
+        self.is_settled = true;
+        let link = self.link.borrow().clone();
+        let Some(cause) = cause else {
+            return self.note_cause(&link);
+        };
+        self.causes.note(&cause.to_string());
+        // The stream's own words for it say less.
+        if let Some(known) = &link.cause {
+            self.causes.is_new(known, StdInstant::now());
         }
     }
 
@@ -288,6 +387,56 @@ impl WakeLoop<'_> {
                 self.report(report(&work, ReportState::Drained)).await;
             }
         }
+    }
+}
+
+/// Runs of the command while no relay reports work.
+struct Poller {
+    selectors: Vec<Selector>,
+    /// `None`: none.
+    interval: Option<Duration>,
+    next: Option<Instant>,
+}
+
+impl Poller {
+    fn follow(&mut self, link: &LinkState) {
+        let Some(interval) = self.interval else {
+            return;
+        };
+        if link.is_pushed() || link.announced {
+            self.next = None;
+        } else if self.next.is_none() {
+            // Subscribers of one relay lose it at the same time.
+            self.next = Some(Instant::now() + interval.mul_f64(fastrand::f64()));
+        }
+    }
+
+    /// Returns what to run for, if that is due.
+    fn take(&mut self, now: Instant) -> Vec<WorkDetected> {
+        let Some(interval) = self
+            .interval
+            .filter(|_| self.next.is_some_and(|at| at <= now))
+        else {
+            return Vec::new();
+        };
+        self.next = Some(now + interval.mul_f64(0.75 + fastrand::f64() / 2.0));
+        self.selectors.iter().map(catch_up).collect()
+    }
+}
+
+/// Returns the wake-up of a poll: read the queue once.
+fn catch_up(selector: &Selector) -> WorkDetected {
+    WorkDetected {
+        queue: selector.clone(),
+        reason: WakeReason::CatchUp,
+        sequence: 0,
+        notifications: 0,
+        payload_size: 0,
+        messages: 0,
+        publisher: "".into(),
+        published_at: None,
+        traceparent: "".into(),
+        token: Token::default(),
     }
 }
 

@@ -251,6 +251,7 @@ impl Row for RoundRow {
         "ROUND", "SEEN", "UNMARKED", "ALIVE", "DELETED", "MOVED", "CHANGED", "LEFT", "FAILED",
         "OF ALL",
     ];
+    const DROPPED_FIRST: &'static [&'static str] = &["OF ALL", "CHANGED", "UNMARKED"];
 
     fn cells(&self) -> Vec<String> {
         let mut cells = vec![self.round.to_string()];

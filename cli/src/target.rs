@@ -1,11 +1,15 @@
 //! The relay of a verb, its time-out, and its output format.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
-use reveille::{Client, ClientConfig, Credential, Error, ErrorKind, Listed, duration};
-use tokio::time::Instant;
+use reveille::{
+    Client, ClientConfig, ConnectionState, Credential, Error, ErrorKind, LinkState, Listed,
+    duration,
+};
+use tokio::{sync::watch, time::Instant};
 
 use super::{
+    causes::Causes,
     credential::CredentialArgs,
     exit::Exit,
     foreign_server,
@@ -184,19 +188,27 @@ impl Target {
         }
     }
 
-    /// Runs a call that retries by itself, such as a notification, within the time-out. Prints if
-    /// the relay cannot be reached while it retries.
+    /// Runs a call that retries by itself, such as a notification, within the time-out. Prints why
+    /// it retries: the relay cannot be reached, or the newest attempt failed.
     pub(super) async fn acknowledged<T>(
         &self,
         client: &Client,
         notifying: impl Future<Output = reveille::Result<T>>,
+        failure: impl Fn() -> Option<Error>,
     ) -> reveille::Result<T> {
         tokio::pin!(notifying);
         let mut cause = None;
         let trying = async {
+            let probe = async {
+                tokio::time::sleep(self.warn_after()).await;
+                cause = unreachable(client).await;
+                if let Some(error) = cause.clone().or_else(failure) {
+                    output::note(format_args!("{error}; still trying"));
+                }
+            };
             tokio::select! {
                 done = &mut notifying => return done,
-                () = self.probe(client, &mut cause) => {}
+                () = probe => {}
             }
             notifying.await
         };
@@ -207,52 +219,47 @@ impl Target {
         }
     }
 
-    /// Runs a wait that ends with a time-out. If the relay could not be reached, the error states that:
-    /// the event may have happened.
+    /// Runs a wait that ends with a time-out. If there is no stream then, the error states why: the
+    /// event may have happened.
     pub(super) async fn reaching<T>(
         &self,
         client: &Client,
+        link: watch::Receiver<LinkState>,
         waiting: impl Future<Output = reveille::Result<T>>,
     ) -> reveille::Result<T> {
-        tokio::pin!(waiting);
-        let (mut cause, mut probed) = (None, false);
+        let mut first = None;
+        let noted = link.clone();
         let outcome = tokio::select! {
-            done = &mut waiting => done,
-            () = self.probe(client, &mut cause) => {
-                probed = true;
-                waiting.await
-            }
+            done = waiting => done,
+            never = note_causes(client, noted, self.warn_after(), &mut first) => match never {},
         };
+        let link = link.borrow();
         match outcome {
-            Err(error) if error.kind() == ErrorKind::Timeout => {
-                // A probe without an answer by now is no answer.
-                let cause = cause.or_else(|| (!probed).then(|| self.no_answer()));
-                Err(cause.map_or(error, |cause| {
-                    let span = duration::Span(self.timeout.unwrap_or_default());
-                    let message =
-                        format!("{cause}; not seen within {span}, but it may have happened");
-                    Error::new(ErrorKind::Unavailable, message)
-                }))
+            Err(error) if error.kind() == ErrorKind::Timeout && !is_connected(&link) => {
+                let cause = first.or_else(|| link.cause.as_deref().map(str::to_owned));
+                let cause = cause.unwrap_or_else(|| self.no_answer().to_string());
+                let span = duration::Span(self.timeout.unwrap_or_default());
+                let message = format!("{cause}; not seen within {span}, but it may have happened");
+                Err(Error::new(ErrorKind::Unavailable, message))
             }
             outcome => outcome,
         }
     }
 
-    /// Checks whether the relay is reachable after it has not answered for a while. Starts early
-    /// enough to finish within the time-out.
-    async fn probe(&self, client: &Client, cause: &mut Option<Error>) {
+    /// Returns the time after which a verb prints why it waits: early enough to find that out within
+    /// the time-out.
+    fn warn_after(&self) -> Duration {
         let half = self.timeout.map_or(WARN_AFTER, |timeout| timeout / 2);
-        tokio::time::sleep(half.min(WARN_AFTER)).await;
-        *cause = unreachable(client).await;
-        if let Some(error) = cause {
-            output::note(format_args!("{error}; still trying"));
-        }
+        half.min(WARN_AFTER)
     }
 
-    /// Returns the note of a waiting verb that has timed out.
-    pub(super) fn timed_out_waiting(&self) -> String {
+    /// Returns the note of a waiting verb that has timed out; without a stream it states why.
+    pub(super) fn timed_out_waiting(&self, link: &LinkState) -> String {
         let span = duration::Span(self.timeout.unwrap_or_default());
-        format!("timed out after {span}")
+        match &link.cause {
+            Some(cause) => format!("timed out after {span}: {cause}"),
+            None => format!("timed out after {span}"),
+        }
     }
 
     /// Returns the error of a time-out: "unavailable", as a relay that does not answer in time may
@@ -284,22 +291,57 @@ pub(super) async fn unreachable(client: &Client) -> Option<Error> {
     Some(server.unwrap_or(error))
 }
 
-/// Runs a call that retries for ever, and prints if the relay does not answer.
-pub(super) async fn with_warning<T>(client: &Client, trying: impl Future<Output = T>) -> T {
-    tokio::pin!(trying);
+/// Runs work on a stream, and prints why the stream is not open, as it changes.
+pub(super) async fn noting_causes<T>(
+    client: &Client,
+    link: watch::Receiver<LinkState>,
+    work: impl Future<Output = T>,
+) -> T {
+    let mut first = None;
     tokio::select! {
-        done = &mut trying => return done,
-        () = warn_if_unreachable(client) => {}
+        done = work => done,
+        never = note_causes(client, link, WARN_AFTER, &mut first) => match never {},
     }
-    trying.await
 }
 
-/// Waits [`WARN_AFTER`], then prints a note if the relay does not answer.
-pub(super) async fn warn_if_unreachable(client: &Client) {
-    tokio::time::sleep(WARN_AFTER).await;
-    if let Some(error) = unreachable(client).await {
-        output::note(format_args!("{error}; still trying"));
+/// Prints why a stream is not open: after a moment, then where the cause changes. `first` is set while
+/// a server that is no relay answers, or none.
+async fn note_causes(
+    client: &Client,
+    mut link: watch::Receiver<LinkState>,
+    wait: Duration,
+    first: &mut Option<String>,
+) -> Infallible {
+    tokio::time::sleep(wait).await;
+    let mut causes = Causes::default();
+    if !is_connected(&link.borrow_and_update()) {
+        *first = unreachable(client).await.map(|error| error.to_string());
     }
+    if let Some(first) = first {
+        causes.note(first);
+        // The stream's own words for it say less.
+        if let Some(known) = &link.borrow_and_update().cause {
+            causes.is_new(known, std::time::Instant::now());
+        }
+    }
+    loop {
+        let (connected, cause) = {
+            let link = link.borrow_and_update();
+            (is_connected(&link), link.cause.clone())
+        };
+        match cause {
+            Some(cause) => causes.note(&cause),
+            None if connected => causes = Causes::default(),
+            None => {}
+        }
+        if link.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+fn is_connected(link: &LinkState) -> bool {
+    link.connection == ConnectionState::Connected
 }
 
 #[cfg(test)]

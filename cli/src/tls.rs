@@ -68,6 +68,22 @@ pub(super) struct ServerTlsFiles {
 }
 
 impl ClientTlsArgs {
+    /// Returns a typed flag of a certificate of the client. A variable may be meant for other verbs.
+    pub(super) fn typed(&self) -> Option<&'static str> {
+        let files = [
+            ("cert", "REVEILLE_CERT", &self.cert),
+            ("key", "REVEILLE_KEY", &self.key),
+        ];
+        let is_typed = |variable, file: &Option<PathBuf>| {
+            let stated = file.as_ref().map(|path| path.as_os_str().to_owned());
+            stated.is_some() && std::env::var_os(variable) != stated
+        };
+        let typed = files
+            .into_iter()
+            .find(|(_, variable, file)| is_typed(*variable, file));
+        typed.map(|(flag, ..)| flag)
+    }
+
     /// Merges the arguments with the configuration file.
     pub(super) fn resolve(&self, file: &ClientTlsFiles) -> ClientTlsFiles {
         ClientTlsFiles {

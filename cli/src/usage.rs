@@ -93,16 +93,24 @@ pub(crate) fn pause(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Verbs that a mistyped word must not lead to: they release a fleet, or end or delete something.
+const NO_TIPS: [&str; 6] = ["unleash", "leash", "drain", "purge", "forget", "revoke"];
+
 /// Keeps the error and the tips, on one line. Drops the usage.
 fn condense(text: &str) -> String {
     let squeeze = |paragraph: &str| paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
     text.split("\n\n")
         .map(squeeze)
         .enumerate()
-        .filter(|(at, paragraph)| *at == 0 || paragraph.starts_with("tip:"))
+        .filter(|(at, paragraph)| *at == 0 || is_tip(paragraph))
         .map(|(_, paragraph)| paragraph)
         .collect::<Vec<_>>()
         .join("; ")
+}
+
+fn is_tip(paragraph: &str) -> bool {
+    let names = |verb: &str| paragraph.contains(&format!("'{verb}'"));
+    paragraph.starts_with("tip:") && !NO_TIPS.into_iter().any(names)
 }
 
 /// Returns the user's name, or an empty text.
@@ -122,5 +130,12 @@ mod tests {
             condense(text),
             "error: unexpected argument '--rely' found; tip: a similar argument exists: '--relay'"
         );
+    }
+
+    #[test]
+    fn no_tip_leads_to_a_verb_that_releases_or_ends_something() {
+        let text = "error: unrecognized subcommand 'unlease'\n\n  tip: some similar subcommands \
+                    exist: 'lease', 'unleash'\n\nUsage: reveille\n";
+        assert_eq!(condense(text), "error: unrecognized subcommand 'unlease'");
     }
 }

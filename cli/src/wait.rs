@@ -3,8 +3,10 @@
 use std::{ffi::OsString, time::Duration};
 
 use reveille::{
-    Client, Error, ErrorKind, FlagName, FlagState, ListenerId, duration, release::Release,
+    Client, Error, ErrorKind, FlagName, FlagState, LinkState, ListenerId, duration,
+    release::Release,
 };
+use tokio::sync::watch;
 
 use super::{
     child::Foreground,
@@ -72,8 +74,10 @@ impl Args {
         let parked = park(&mut release, &self.flag, &target);
         let waiting = async {
             match &relay {
-                Some(client) if self.store.is_none() => target.reaching(client, parked).await,
-                Some(client) => target::with_warning(client, parked).await,
+                Some((client, link)) if self.store.is_none() => {
+                    target.reaching(client, link.clone(), parked).await
+                }
+                Some((client, link)) => target::noting_causes(client, link.clone(), parked).await,
                 None => parked.await,
             }
         };
@@ -100,12 +104,12 @@ impl Args {
         }
     }
 
-    /// Returns the release to wait for, and the relay's client if a relay is used.
+    /// Returns the release to wait for; if a relay is used, with its client and the state of the watch.
     fn release(
         &self,
         target: &Target,
         names_relay: bool,
-    ) -> anyhow::Result<(Release, Option<Client>)> {
+    ) -> anyhow::Result<(Release, Option<(Client, watch::Receiver<LinkState>)>)> {
         let interval = self.interval.unwrap_or_default();
         let parked = |url| PolledFlag::new(url, self.flag.clone(), !names_relay);
         let parked = self.store.as_deref().map(parked).transpose()?;
@@ -115,11 +119,12 @@ impl Args {
         }
         let client = target.client()?;
         let watch = client.watch_flag(self.flag.clone(), self.listener_id()?);
+        let link = watch.link();
         let release = match parked {
             None => Release::new(watch),
             Some(parked) => Release::new(watch).with_flag(self.flag.clone(), parked, interval),
         };
-        Ok((release, Some(client)))
+        Ok((release, Some((client, link))))
     }
 
     fn listener_id(&self) -> reveille::Result<ListenerId> {

@@ -7,7 +7,7 @@
 mod timer;
 
 use std::{
-    ops::{Add, AddAssign},
+    ops::{Add, AddAssign, Sub},
     time::Duration,
 };
 
@@ -75,6 +75,15 @@ impl Tick {
     /// Returns the span from `earlier` to this tick, or zero if `earlier` is later.
     pub(crate) const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Sub<Duration> for Tick {
+    type Output = Self;
+
+    /// Saturates at the clock's creation.
+    fn sub(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(span)))
     }
 }
 

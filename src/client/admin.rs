@@ -2,7 +2,7 @@
 //!
 //! Reads all pages of a list. Does not format anything.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use super::{
     Client,
@@ -43,6 +43,14 @@ pub struct ListenerInfo {
     pub group: Option<String>,
     /// From its newest report: it polls its queue without wake-ups.
     pub polling: bool,
+    /// It was woken and has not reported for this long, although it reports, and was not busy: it hangs,
+    /// or it cannot read its queue.
+    pub silent_for: Option<Duration>,
+    /// By its newest report: how long it has been handling the oldest of its messages.
+    pub busy_for: Option<Duration>,
+    /// It was lost this long ago, because it did not answer in time. The other fields are as they were
+    /// then. `None`: its stream is open.
+    pub lost_for: Option<Duration>,
 }
 
 /// One queue, as the relay knows it.
@@ -66,9 +74,10 @@ pub struct QueueInfo {
     pub timers: u32,
     /// Time since the newest notification or timed wake-up; `None` without any.
     pub idle_for: Option<Duration>,
-    /// Number of messages in it by the newest report with a depth; `None` without one.
+    /// The newest depth that a listener read, or 0 since one found no visible message; `None` without
+    /// either.
     pub current_queue_depth: Option<u64>,
-    /// Age of that report; `None` without one, or from a relay older than this field.
+    /// How long ago that was; `None` without it, or from a relay older than this field.
     pub depth_age: Option<Duration>,
 }
 
@@ -117,10 +126,31 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached.
     pub async fn listeners(&self) -> Result<Listed<ListenerInfo>> {
+        self.list_listeners(false).await
+    }
+
+    /// The same with those that were lost within the last hour and have not come back.
+    ///
+    /// # Errors
+    /// As [`Client::listeners`].
+    pub async fn listeners_with_lost(&self) -> Result<Listed<ListenerInfo>> {
+        let mut listed = self.list_listeners(true).await?;
+        // One may have come back to another relay of the cluster.
+        let is_open = |one: &&ListenerInfo| one.lost_for.is_none();
+        let open = listed.entries.iter().filter(is_open);
+        let open: HashSet<String> = open.map(|one| one.listener_id.clone()).collect();
+        let is_listed =
+            |one: &ListenerInfo| one.lost_for.is_none() || !open.contains(&one.listener_id);
+        listed.entries.retain(is_listed);
+        Ok(listed)
+    }
+
+    async fn list_listeners(&self, lost: bool) -> Result<Listed<ListenerInfo>> {
         let fetch = async |page_token| {
             let request = proto::ListListenersRequest {
                 page_size: 0,
                 page_token,
+                lost,
             };
             let call =
                 async |channel, request| AdminClient::new(channel).list_listeners(request).await;
@@ -185,19 +215,36 @@ impl Client {
         Ok(())
     }
 
-    /// Returns whether the relay serves, by the standard gRPC health check.
+    /// Returns whether the relay serves, by the standard gRPC health check: as `/readyz` of its admin
+    /// port. Needs no credential.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached.
     #[cfg(feature = "relay")]
     pub async fn health(&self) -> Result<bool> {
+        Ok(self.not_ready().await?.is_none())
+    }
+
+    /// Returns why the relay does not serve; `None` if it does. The same check as [`Client::health`].
+    ///
+    /// # Errors
+    /// As [`Client::health`].
+    #[cfg(feature = "relay")]
+    pub async fn not_ready(&self) -> Result<Option<String>> {
+        use crate::wire::NOT_READY;
         use tonic_health::pb::{
             HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
         };
         let request = HealthCheckRequest::default();
-        let call = async |channel, request| HealthClient::new(channel).check(request).await;
-        let response = self.read(request, call).await?;
-        Ok(response.status() == ServingStatus::Serving)
+        let call = async |channel, request| {
+            let response = HealthClient::new(channel).check(request).await?;
+            let reason = response.metadata().get(NOT_READY);
+            let reason = reason.and_then(|reason| reason.to_str().ok());
+            let reason = reason.unwrap_or("it states no reason").to_owned();
+            Ok(response.map(|health| (health.status(), reason)))
+        };
+        let (status, reason) = self.read(request, call).await?;
+        Ok((status != ServingStatus::Serving).then_some(reason))
     }
 }
 
@@ -221,6 +268,9 @@ impl ListenerInfo {
             total_dequeue_tasks: listener.total_dequeue_tasks,
             group: (!listener.group.is_empty()).then_some(listener.group),
             polling: listener.polling,
+            silent_for: listener.silent_for.map(|span| span_from_wire(Some(span))),
+            busy_for: listener.busy_for.map(|span| span_from_wire(Some(span))),
+            lost_for: listener.lost_for.map(|span| span_from_wire(Some(span))),
         }
     }
 }

@@ -344,7 +344,7 @@ fn is_unsent(status: &tonic::Status) -> bool {
 }
 
 /// Adds the relay's URL to an error of the connection.
-fn with_relay_url(error: Error, url: &str) -> Error {
+pub(super) fn with_relay_url(error: Error, url: &str) -> Error {
     if error.kind() != ErrorKind::Unavailable {
         return error;
     }
@@ -356,16 +356,21 @@ fn with_relay_url(error: Error, url: &str) -> Error {
 }
 
 fn unreachable(url: &str, why: &str) -> Error {
-    let hint = tls_hint(why);
+    let hint = hint(why);
     Error::new(
         ErrorKind::Unavailable,
         format!("relay `{url}`: {why}{hint}"),
     )
 }
 
-/// Says what to do about an error of TLS, whose library names the alert only.
-fn tls_hint(why: &str) -> &'static str {
-    const HINTS: [(&str, &str); 3] = [
+/// Says what to do about an error whose library names the event only.
+fn hint(why: &str) -> &'static str {
+    const ENDED: &str =
+        ": the relay has ended, or takes no more connections of this address (its log says so)";
+    const HINTS: [(&str, &str); 9] = [
+        ("connection reset", ENDED),
+        ("operation was canceled", ENDED),
+        ("broken pipe", ENDED),
         (
             "alert: CertificateRequired",
             "; the relay requires a client certificate",
@@ -376,7 +381,20 @@ fn tls_hint(why: &str) -> &'static str {
         ),
         (
             "peer certificate: UnknownIssuer",
-            "; the authority of the relay's certificate is not known here: name it as the CA",
+            "; the authority of the relay's certificate is not known here: name it as the CA (--ca FILE)",
+        ),
+        (
+            "CaUsedAsEndEntity",
+            "; the relay shows a certificate of an authority, as `openssl req -x509` makes it: make one with \
+             `-addext basicConstraints=critical,CA:FALSE` (docs/security.md, A certificate)",
+        ),
+        (
+            "certificate not valid for name",
+            "; the name in the URL must be among the alternative names (SAN) of the relay's certificate",
+        ),
+        (
+            "certificate expired",
+            "; the relay's certificate has ended, or the clock of this machine is wrong",
         ),
     ];
     let hint = HINTS.iter().find(|(text, _)| why.contains(text));

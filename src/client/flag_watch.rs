@@ -7,6 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures_core::Stream;
+use tokio::sync::watch;
 use tonic::metadata::MetadataMap;
 
 use super::{
@@ -18,7 +19,9 @@ use crate::{
     base::clock::Tick,
     client::session::{Reconnect, WatchSession},
     error::Result,
-    types::{ConnectionState, FlagEvent, FlagName, FlagState, FlagWatch, Limits, ListenerId},
+    types::{
+        ConnectionState, FlagEvent, FlagName, FlagState, FlagWatch, Limits, LinkState, ListenerId,
+    },
     wire::{DUPLICATE_LISTENER, flag_event, proto, span_to_wire},
 };
 
@@ -69,6 +72,11 @@ impl FlagWatcher {
         self.0.protocol.session.reconnect.state()
     }
 
+    /// Returns a receiver of the connection's state. Updated only while the watch is polled.
+    pub fn link(&self) -> watch::Receiver<LinkState> {
+        self.0.link()
+    }
+
     /// Waits for the next state or acknowledgement; `None` after the relay's refusal was returned.
     ///
     /// # Errors
@@ -89,6 +97,16 @@ impl StreamProtocol for WatchProtocol {
 
     fn reconnect(&mut self) -> &mut Reconnect {
         &mut self.session.reconnect
+    }
+
+    fn link_state(&self) -> LinkState {
+        let reconnect = &self.session.reconnect;
+        LinkState {
+            connection: reconnect.state(),
+            announced: reconnect.is_announced(),
+            cause: reconnect.cause().cloned(),
+            ..LinkState::default()
+        }
     }
 
     fn next_item(&mut self) -> Option<FlagEvent> {

@@ -222,6 +222,11 @@ impl Publisher {
         self.inner.lock().session.dropped()
     }
 
+    /// Returns why the newest attempt to notify failed; `None` once one was acknowledged.
+    pub fn failure(&self) -> Option<Error> {
+        self.inner.lock().session.failure().cloned()
+    }
+
     fn check_name(&self) -> Result<()> {
         check_text("publisher", &self.inner.name, Limits::MAX_TEXT)
     }

@@ -7,10 +7,11 @@ use std::{
     time::Duration,
 };
 
+use tokio::sync::watch;
 use tonic::metadata::MetadataMap;
 
 use super::{
-    connection::Client,
+    connection::{Client, with_relay_url},
     pool::Lease,
     stream::{ResponseStream, StreamEvent},
 };
@@ -18,7 +19,7 @@ use crate::{
     base::clock::{Tick, Timer},
     client::session::{Reconnect, ReconnectStep},
     error::{Error, Result},
-    types::{ConnectionState, ListenerId},
+    types::{ConnectionState, LinkState, ListenerId},
     wire::from_status,
 };
 
@@ -29,6 +30,8 @@ pub(super) trait StreamProtocol {
     type Item;
 
     fn reconnect(&mut self) -> &mut Reconnect;
+
+    fn link_state(&self) -> LinkState;
 
     fn next_item(&mut self) -> Option<Self::Item>;
 
@@ -54,9 +57,6 @@ pub(super) trait StreamProtocol {
     ) -> Option<Error> {
         self.reconnect().broken(now, error, rng)
     }
-
-    /// The state of the connection may have changed.
-    fn state_changed(&self) {}
 }
 
 /// A response stream that reconnects. It has no task: polling drives it.
@@ -66,6 +66,7 @@ pub(super) struct ReconnectingStream<P: StreamProtocol> {
     pub(super) protocol: P,
     responses: ResponseStream<P::Response>,
     timer: Timer,
+    link: watch::Sender<LinkState>,
     /// For the log.
     listener: ListenerId,
     rng: fastrand::Rng,
@@ -78,9 +79,15 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
             protocol,
             responses: ResponseStream::none(),
             timer: Timer::new(client.clock()),
+            link: watch::Sender::new(LinkState::default()),
             listener,
             rng: fastrand::Rng::new(),
         }
+    }
+
+    /// Returns a receiver of the connection's state. Updated only while the stream is polled.
+    pub(super) fn link(&self) -> watch::Receiver<LinkState> {
+        self.link.subscribe()
     }
 
     /// Waits for the next item; `None` after the relay's refusal was returned.
@@ -104,7 +111,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
             };
             if let Poll::Ready(event) = self.responses.poll(cx) {
                 let refusal = self.on_stream_event(event, now);
-                self.protocol.state_changed();
+                self.publish_link();
                 match refusal {
                     Some(refusal) => return Poll::Ready(Some(Err(refusal))),
                     None => continue,
@@ -117,7 +124,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
                 self.responses.abandon(&self.client);
                 self.log_outage();
             }
-            self.protocol.state_changed();
+            self.publish_link();
         }
     }
 
@@ -126,7 +133,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
     pub(super) fn retry_after_refusal(&mut self, after: Duration) -> bool {
         let (now, reconnect) = (self.timer.now(), self.protocol.reconnect());
         let retries = reconnect.retry_after_refusal(now, after, &mut self.rng);
-        self.protocol.state_changed();
+        self.publish_link();
         retries
     }
 
@@ -134,8 +141,17 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
     pub(super) fn pause(&mut self, paused: bool) {
         if self.protocol.reconnect().pause(paused, self.timer.now()) {
             self.responses.close();
-            self.protocol.state_changed();
+            self.publish_link();
         }
+    }
+
+    fn publish_link(&self) {
+        let link = self.protocol.link_state();
+        self.link.send_if_modified(|published| {
+            let changed = *published != link;
+            *published = link;
+            changed
+        });
     }
 
     /// Processes an event of the stream; returns the error if it is final.
@@ -160,7 +176,8 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
             }
             StreamEvent::Broken(status) => {
                 self.count_relays();
-                status.map(from_status)
+                let url = self.responses.relay_url(&self.client);
+                status.map(|status| with_relay_url(from_status(status), url))
             }
         };
         let refusal = self.protocol.broken(now, error.as_ref(), &mut self.rng);
@@ -196,7 +213,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
                 stream = self.listener.as_str(),
                 attempts = outage.attempts,
                 seconds = outage.duration.as_secs(),
-                reason = outage.reason,
+                reason = &*outage.reason,
                 "no stream can be opened; retrying"
             );
         }

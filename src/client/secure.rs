@@ -23,7 +23,11 @@ use tonic::codegen::{Service, http::Uri};
 
 use super::{ClientTls, resolver::Resolver};
 use crate::{
-    base::{sync::lock, task::blocking},
+    base::{
+        pem::{without_key, without_mark},
+        sync::lock,
+        task::blocking,
+    },
     error::{Error, Result},
 };
 
@@ -174,8 +178,8 @@ impl Contents {
             (Some((certificate, key)), Some(identity)) => {
                 let chain = certificates("cert", &identity.certificate, certificate)?;
                 let unfit_key = |reason: &dyn fmt::Display| unfit("key", &identity.key, reason);
-                let key = PrivateKeyDer::from_pem_slice(key)
-                    .map_err(|_| unfit_key(&"no private key in PEM"))?;
+                let key =
+                    PrivateKeyDer::from_pem_slice(key).map_err(|_| unfit_key(&without_key(key)))?;
                 builder
                     .with_client_auth_cert(chain, key)
                     .map_err(|error| unfit_key(&error))?
@@ -188,7 +192,8 @@ impl Contents {
 }
 
 fn read(field: &'static str, path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|error| unfit(field, path, &error))
+    let read = fs::read(path).map_err(|error| unfit(field, path, &error))?;
+    Ok(without_mark(read))
 }
 
 fn certificates(

@@ -79,6 +79,15 @@ impl<T> ResponseStream<T> {
         }
     }
 
+    /// Returns the URL of the stream's relay.
+    pub(super) fn relay_url<'c>(&self, client: &'c Client) -> &'c str {
+        let relays = client.relay_list();
+        match &self.connection {
+            Some(connection) => relays.url_of(connection),
+            None => relays.url(),
+        }
+    }
+
     /// Returns a connection for calls to the stream's relay.
     pub(super) fn call_connection(&self, client: &Client) -> Lease {
         let relays = client.relay_list();

@@ -41,7 +41,6 @@ pub struct Subscription(ReconnectingStream<WakeProtocol>);
 #[derive(Debug)]
 struct WakeProtocol {
     session: SubscriptionSession,
-    link_state: watch::Sender<LinkState>,
 }
 
 impl Subscription {
@@ -51,7 +50,6 @@ impl Subscription {
         let listener = options.listener_id.clone();
         let protocol = WakeProtocol {
             session: SubscriptionSession::new(options, client.reconnect_config()),
-            link_state: watch::Sender::new(LinkState::default()),
         };
         Ok(Self(ReconnectingStream::new(client, listener, protocol)))
     }
@@ -63,7 +61,7 @@ impl Subscription {
 
     /// Returns a receiver of the connection's state. Updated only while the stream is polled.
     pub fn link(&self) -> watch::Receiver<LinkState> {
-        self.0.protocol.link_state.subscribe()
+        self.0.link()
     }
 
     /// Returns the Welcome of the open stream, if any.
@@ -98,6 +96,10 @@ impl StreamProtocol for WakeProtocol {
         &mut self.session.reconnect
     }
 
+    fn link_state(&self) -> LinkState {
+        self.session.link_state()
+    }
+
     fn next_item(&mut self) -> Option<WorkDetected> {
         self.session.next_work()
     }
@@ -126,12 +128,6 @@ impl StreamProtocol for WakeProtocol {
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
         self.session.broken(now, error, rng)
-    }
-
-    fn state_changed(&self) {
-        let link = self.session.link_state();
-        self.link_state
-            .send_if_modified(|published| std::mem::replace(published, link) != link);
     }
 }
 

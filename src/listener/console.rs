@@ -61,10 +61,14 @@ impl StatusSource for ListenerStatus {
 
     async fn failures(&self, part: &str) -> Vec<String> {
         let reason = match part {
-            "listener" => self.0.is_stopping().then_some("shutting down"),
-            _ => (!self.is_pushed()).then_some("no relay sends wake-ups: the queue is polled"),
+            "listener" => self.0.is_stopping().then(|| "shutting down".to_owned()),
+            _ => (!self.is_pushed()).then(|| {
+                let cause = self.0.cause();
+                let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+                format!("no relay sends wake-ups, and the queue is polled{cause}")
+            }),
         };
-        reason.map(str::to_owned).into_iter().collect()
+        reason.into_iter().collect()
     }
 
     fn metrics(&self) -> Metrics {

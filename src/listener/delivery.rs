@@ -212,9 +212,11 @@ impl InFlightMessage<'_> {
         // The message is taken, so another one may be prefetched.
         drop(prefetched);
         let began = Instant::now();
+        let running = shared.counters.handlings.begin(shared.clock.now());
         tracing::debug!("the handler begins");
         shared.hooks.on_start(self.message);
         let ending = self.await_handler(handling, began).await;
+        drop(running);
         let took = began.elapsed();
         tracing::debug!(?took, end = %ending, "the handler has ended");
         if !matches!(ending, AttemptEnd::Abandoned) {

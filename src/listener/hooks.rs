@@ -32,9 +32,10 @@ pub trait Hooks: Send + Sync + 'static {
         let _ = work;
     }
 
-    /// The listener's mode changed.
-    fn on_mode_changed(&self, mode: ListenerMode) {
-        let _ = mode;
+    /// The listener's mode changed, or the reason why it polls, as the relay stated it or as the client
+    /// found it. `None`: it is pushed, or no reason is known.
+    fn on_mode_changed(&self, mode: ListenerMode, cause: Option<&str>) {
+        let _ = (mode, cause);
     }
 
     /// A handler receives a message; a message of a batch joins its batch.
@@ -134,8 +135,10 @@ impl<H: Hooks> Hooks for CatchPanics<H> {
         self.call("on_work_detected", (), |hooks| hooks.on_work_detected(work));
     }
 
-    fn on_mode_changed(&self, mode: ListenerMode) {
-        self.call("on_mode_changed", (), |hooks| hooks.on_mode_changed(mode));
+    fn on_mode_changed(&self, mode: ListenerMode, cause: Option<&str>) {
+        self.call("on_mode_changed", (), |hooks| {
+            hooks.on_mode_changed(mode, cause);
+        });
     }
 
     fn on_start(&self, message: &Message) {

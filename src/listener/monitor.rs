@@ -24,6 +24,11 @@ impl ListenerMonitor {
         self.0.stopping.is_cancelled()
     }
 
+    /// Returns why the listener polls; `None` while it is pushed, and where no cause is known.
+    pub fn cause(&self) -> Option<Arc<str>> {
+        crate::base::sync::lock(&self.0.cause).clone()
+    }
+
     /// Returns the handling times of all messages or batches so far.
     #[cfg(feature = "console")]
     pub(crate) fn handling_times(&self) -> crate::base::histogram::HistogramSnapshot {

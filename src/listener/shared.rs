@@ -55,6 +55,8 @@ pub(super) struct Shared {
     pub(super) abandoning: CancellationToken,
     /// Permits of a stream: messages that may be got before the reader takes one.
     pub(super) prefetch: Option<Arc<Semaphore>>,
+    /// Why it polls, as the hooks were told last.
+    pub(super) cause: Mutex<Option<Arc<str>>>,
     core: Mutex<Core>,
     log_limiter: Mutex<LogLimiter<{ Action::COUNT }>>,
     attempts: Mutex<Attempts>,
@@ -117,6 +119,7 @@ impl Shared {
             stopping: CancellationToken::new(),
             abandoning: CancellationToken::new(),
             prefetch: prefetch.map(|most| Arc::new(Semaphore::new(most))),
+            cause: Mutex::default(),
             core: Mutex::new(Core { scaler, rng }),
             log_limiter: Mutex::new(LogLimiter::new(LOG_INTERVAL)),
             attempts: Mutex::new(Attempts::new(limits, Fault::NONE)),
@@ -153,6 +156,11 @@ impl Shared {
     /// Returns the locked records of single messages; this lock is a leaf as well.
     pub(super) fn attempts(&self) -> MutexGuard<'_, Attempts> {
         lock(&self.attempts)
+    }
+
+    /// Notes the queue's depth, which was read just now.
+    pub(super) fn note_depth(&self, depth: u64) {
+        *lock(&self.counters.depth) = Some((depth, self.clock.now()));
     }
 
     /// Stops getting messages.

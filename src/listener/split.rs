@@ -122,10 +122,10 @@ impl Splitter {
     }
 
     fn send_link(&mut self) {
-        let link = *self.link.borrow_and_update();
+        let link = self.link.borrow_and_update().clone();
         for queue in &self.queues {
             // A queue whose listener has ended needs no event.
-            let _ = queue.send(QueueEvent::Link(link));
+            let _ = queue.send(QueueEvent::Link(link.clone()));
         }
     }
 

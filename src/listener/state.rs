@@ -1,11 +1,18 @@
 //! The state and the totals of a running listener.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    collections::{BTreeMap, btree_map},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use crate::{base::histogram::Histogram, listener::scaling::ListenerMode};
+use crate::{
+    base::{clock::Tick, histogram::Histogram, sync::lock},
+    listener::scaling::ListenerMode,
+};
 
 /// A snapshot of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,10 +74,47 @@ pub(super) struct Counters {
     pub(super) poisoned: AtomicU64,
     pub(super) lost: AtomicU64,
     pub(super) errors: AtomicU64,
-    /// The last known depth; 0 before the first.
-    pub(super) depth: AtomicU64,
+    /// The last depth that was read, and when.
+    pub(super) depth: Mutex<Option<(u64, Tick)>>,
+    pub(super) handlings: RunningHandlings,
     pub(super) handling: HandlingTimes,
     pub(super) wake_latency: MovingMean,
+}
+
+/// The messages or batches that are being handled, by the time at which that began.
+#[derive(Debug, Default)]
+pub(super) struct RunningHandlings(Mutex<BTreeMap<Tick, usize>>);
+
+/// Counts a message or a batch while it is handled.
+pub(super) struct RunningHandling<'a> {
+    of: &'a RunningHandlings,
+    began: Tick,
+}
+
+impl RunningHandlings {
+    pub(super) fn begin(&self, now: Tick) -> RunningHandling<'_> {
+        *lock(&self.0).entry(now).or_default() += 1;
+        RunningHandling {
+            of: self,
+            began: now,
+        }
+    }
+
+    /// Returns when the oldest one began.
+    pub(super) fn oldest(&self) -> Option<Tick> {
+        lock(&self.0).first_key_value().map(|(began, _)| *began)
+    }
+}
+
+impl Drop for RunningHandling<'_> {
+    fn drop(&mut self) {
+        if let btree_map::Entry::Occupied(mut running) = lock(&self.of.0).entry(self.began) {
+            *running.get_mut() -= 1;
+            if *running.get() == 0 {
+                running.remove();
+            }
+        }
+    }
 }
 
 /// A moving mean in microseconds. The stored value is one higher: 0 means no value yet.

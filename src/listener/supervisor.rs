@@ -3,7 +3,7 @@
 
 use std::{
     future::pending,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     base::{
         clock::{Tick, wall},
+        sync::lock,
         task::{self, Scope, TaskOutcome},
     },
     error::{Error, ErrorKind, Result},
@@ -148,24 +149,29 @@ impl Supervisor {
 
     fn on_link_changed(&mut self) {
         let Some(relay) = &mut self.relay else { return };
-        let link = *relay.link.borrow_and_update();
+        let link = relay.link.borrow_and_update().clone();
         let (woken_early, before, after) = self.shared.with_core(|core, now| {
             let (before, chance) = (core.scaler.mode(), core.chance());
-            let woken_early = core.scaler.on_link_changed(link, now, chance);
+            let woken_early = core.scaler.on_link_changed(&link, now, chance);
             (woken_early, before, core.scaler.mode())
         });
         if woken_early {
             self.shared.sleep_changed.notify_waiters();
         }
-        if before != after {
-            let queue = &self.shared.queue;
+        let cause = link.cause.filter(|_| after != ListenerMode::Pushed);
+        let known = std::mem::replace(&mut *lock(&self.shared.cause), cause.clone());
+        let is_new = cause.is_some() && cause != known;
+        if before != after || is_new {
+            let (queue, cause) = (&self.shared.queue, cause.as_deref());
             match after {
                 ListenerMode::Pushed => tracing::info!(%queue, "pushed: the relay sends wake-ups"),
-                _ => {
-                    tracing::warn!(%queue, "polling: the relay cannot send wake-ups at the moment");
-                }
+                _ => tracing::warn!(
+                    %queue,
+                    cause,
+                    "polling: the relay cannot send wake-ups at the moment"
+                ),
             }
-            self.shared.hooks.on_mode_changed(after);
+            self.shared.hooks.on_mode_changed(after, cause);
         }
     }
 
@@ -196,13 +202,13 @@ impl Supervisor {
         };
         let (woken_early, before, after) = self.shared.with_core(|core, now| {
             let (before, chance) = (core.scaler.mode(), core.chance());
-            let woken_early = core.scaler.on_link_changed(link, now, chance);
+            let woken_early = core.scaler.on_link_changed(&link, now, chance);
             (woken_early, before, core.scaler.mode())
         });
         self.shared.notify_changed(woken_early);
         tracing::warn!(queue = %self.shared.queue, "polling: the relay will send no more wake-ups");
         if before != after {
-            self.shared.hooks.on_mode_changed(after);
+            self.shared.hooks.on_mode_changed(after, None);
         }
     }
 
@@ -264,17 +270,21 @@ impl Supervisor {
 /// Makes the message of a report.
 fn report(shared: &Shared, due: PendingReport) -> Report {
     let (active, total) = shared.core().scaler.active();
+    let now = shared.clock.now();
     let counters = &shared.counters;
+    let depth = *lock(&counters.depth);
     let count = |tasks: usize| u32::try_from(tasks).unwrap_or(u32::MAX);
     Report {
         state: due.state,
         sequence: due.sequence,
         visible_in: due.visible_in,
-        current_queue_depth: counters.depth.load(Ordering::Relaxed),
+        current_queue_depth: depth.map_or(0, |(depth, _)| depth),
+        depth_age: depth.map(|(_, read_at)| now.since(read_at)),
         active_dequeue_tasks: count(active),
         total_dequeue_tasks: count(total),
         mean_handling_time: counters.handling.get().unwrap_or_default(),
         mean_wake_latency: counters.wake_latency.get().unwrap_or_default(),
+        busy_for: counters.handlings.oldest().map(|began| now.since(began)),
         ..Report::new(shared.queue.address().clone())
     }
 }
@@ -319,7 +329,7 @@ async fn wanted_tasks(shared: Arc<Shared>) -> Option<(usize, usize)> {
     let late = Error::new(ErrorKind::Timeout, "the depth was not read in time");
     match depth.unwrap_or(Err(late)) {
         Ok(depth) => {
-            shared.counters.depth.store(depth, Ordering::Relaxed);
+            shared.note_depth(depth);
             let load = Load {
                 depth,
                 concurrency: shared.config.handled_at_once(),

@@ -104,6 +104,19 @@ impl SqliteQueue {
         })
     }
 
+    /// Returns the names of the file's queues.
+    ///
+    /// # Errors
+    /// As [`SqliteQueue::open`].
+    pub async fn names(path: impl Into<PathBuf>) -> Result<Vec<String>> {
+        let database = Database::open(path, SCHEMA, Missing::Refuse).await?;
+        let read = |connection: &mut Connection| {
+            let mut select = connection.prepare("SELECT name FROM queues ORDER BY name")?;
+            select.query_map((), |row| row.get(0))?.collect()
+        };
+        database.run(read).await
+    }
+
     /// Opens another queue of the same file.
     #[must_use]
     pub fn another(&self, address: QueueAddress) -> Self {

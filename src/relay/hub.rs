@@ -35,6 +35,7 @@ mod handed_timers;
 mod idle;
 mod increments;
 mod interest;
+mod lost;
 mod mailbox;
 mod map;
 mod members;
@@ -80,6 +81,7 @@ pub(crate) use self::{
     cursor_pool::CursorPool,
     cursors::Filled,
     handed_timers::PendingTimers,
+    lost::Named,
     mailbox::SubscriptionId,
     mailbox::WakeBatch,
     no_subscribers::NearestName,

@@ -41,7 +41,7 @@ mod tests;
 pub(crate) use self::{
     action::{Action, LinkFailure, PeerNotice, PeerNoticeKind, Resync},
     cluster_link::ClusterLink,
-    config::LinkConfig,
+    config::{LinkConfig, MISSING_AFTER},
     frame_draft::FrameDraft,
     peer::PeerStats,
 };

@@ -27,7 +27,7 @@ use crate::{
         clock::wall,
         task::{Scope, measure_polls},
     },
-    console::{Console, ConsolePort},
+    console::{Console, ConsolePort, StatusSource},
     coordination::flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
     error::{Error, Result},
     relay::{
@@ -230,17 +230,18 @@ impl Node {
             move |is_short| relay.set_short_of_memory(is_short)
         };
         let server = Server::start(port, &server_config, routes, draining, short_of_memory);
+        let status = Arc::new(RelayStatus {
+            relay: relay.clone(),
+            flags: flags.clone(),
+            store: Arc::clone(&store),
+            connections: server.connections(),
+            access: access.clone(),
+            log_lines_dropped: config.log_lines_dropped,
+        });
+        health.follow(Arc::clone(&status) as Arc<dyn StatusSource>);
         let console = admin_port.map(|port| {
-            let source = RelayStatus {
-                relay: relay.clone(),
-                flags: flags.clone(),
-                store: Arc::clone(&store),
-                connections: server.connections(),
-                access: access.clone(),
-                log_lines_dropped: config.log_lines_dropped,
-            };
             let hosts = &config.admin_hosts;
-            Console::serve(port, hosts, Arc::new(source), access.admission())
+            Console::serve(port, hosts, status, access.admission())
         });
         Ok(Self {
             relay,

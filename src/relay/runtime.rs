@@ -401,6 +401,15 @@ impl Relay {
         self.shared.hub.queues(from, count, self.shared.clock.now())
     }
 
+    pub(crate) fn lost_listeners(
+        &self,
+        after: Option<SubscriptionId>,
+        count: usize,
+    ) -> Vec<ListenerStats> {
+        let now = self.shared.clock.now();
+        self.shared.hub.lost_listeners(after, count, now)
+    }
+
     pub(crate) fn listeners(
         &self,
         after: Option<SubscriptionId>,

@@ -27,7 +27,7 @@ use crate::{
         scaling::{IdleBackoff, Load, ScalePolicy, Scaler, ScalerConfig, Step, StepPolicy, TaskId},
     },
     queue::{self, retry_state::RetryState},
-    types::ConnectionState,
+    types::{ConnectionState, LinkState},
 };
 
 /// One queue of a listener: its scaler and the messages of its tasks.
@@ -122,10 +122,15 @@ impl World {
         let Some(session) = &listener.session else {
             return;
         };
-        let link = session.link_state();
-        if std::mem::replace(&mut listener.link, link) == link {
+        // The cause is for people: it decides nothing.
+        let link = LinkState {
+            cause: None,
+            ..session.link_state()
+        };
+        if listener.link == link {
             return;
         }
+        listener.link = link.clone();
         listener.alone_since = match link.connection {
             ConnectionState::Connected => None,
             _ if link.announced => listener.alone_since.or(Some(now + ANNOUNCED)),
@@ -135,7 +140,7 @@ impl World {
                 .or(Some(now)),
         };
         for scaled in listener.scaled.values_mut() {
-            scaled.scaler.on_link_changed(link, now, chance);
+            scaled.scaler.on_link_changed(&link, now, chance);
         }
         self.scaled_step_all(number);
     }

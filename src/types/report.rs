@@ -18,8 +18,10 @@ pub struct Report {
     pub number: u64,
     /// Messages become visible after this time, and the relay wakes the queue then. Zero is now.
     pub visible_in: Option<Duration>,
-    /// Number of messages in the queue, as far as the listener knows.
+    /// Number of messages in the queue, as far as the listener knows. After DRAINED it counts as 0.
     pub current_queue_depth: u64,
+    /// Age of `current_queue_depth`; `None`: the depth is not known, and the relay does not list it.
+    pub depth_age: Option<Duration>,
     /// Number of dequeue tasks working or waiting for work.
     pub active_dequeue_tasks: u32,
     /// Maximum of dequeue tasks active at one time.
@@ -28,6 +30,8 @@ pub struct Report {
     pub mean_handling_time: Duration,
     /// Average time of a wake-up from its publisher to the listener.
     pub mean_wake_latency: Duration,
+    /// How long the listener has been handling the oldest of its messages; `None` without one.
+    pub busy_for: Option<Duration>,
 }
 
 /// The state of a listener's work on a queue.
@@ -53,10 +57,12 @@ impl Report {
             number: 0,
             visible_in: None,
             current_queue_depth: 0,
+            depth_age: None,
             active_dequeue_tasks: 0,
             total_dequeue_tasks: 0,
             mean_handling_time: Duration::ZERO,
             mean_wake_latency: Duration::ZERO,
+            busy_for: None,
         }
     }
 

@@ -108,7 +108,7 @@ pub enum ConnectionState {
 }
 
 /// The state of a subscription's connection to its relay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct LinkState {
     /// Whether it has an open stream.
@@ -121,6 +121,9 @@ pub struct LinkState {
     /// The relay announced the end of its stream, to be reopened within seconds, and no attempt has
     /// failed since. Notifications until then arrive as wake-ups on the next stream.
     pub announced: bool,
+    /// Why notifications do not arrive as wake-ups at present, for people: in the relay's words where
+    /// it gave any. `None` while they do, and where nothing is known yet.
+    pub cause: Option<Arc<str>>,
 }
 
 impl LinkState {

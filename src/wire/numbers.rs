@@ -26,7 +26,7 @@ Welcome: 1 relay_id string, 2 epoch string, 3 subscription_id string, 4 heartbea
 Wake: 1 work WorkDetected*
 Heartbeat: 1 degraded bool, 2 resume bytes
 Goodbye: 1 reason Reason, 2 reconnect_after Duration
-ReportRequest: 1 subscription_id string, 2 storage_account string, 3 queue_name string, 4 state ReportState, 5 sequence uint64, 6 number uint64, 7 visible_in Duration, 8 current_queue_depth uint64, 9 active_dequeue_tasks uint32, 10 total_dequeue_tasks uint32, 11 mean_handling_time Duration, 12 mean_wake_latency Duration
+ReportRequest: 1 subscription_id string, 2 storage_account string, 3 queue_name string, 4 state ReportState, 5 sequence uint64, 6 number uint64, 7 visible_in Duration, 8 current_queue_depth uint64, 9 active_dequeue_tasks uint32, 10 total_dequeue_tasks uint32, 11 mean_handling_time Duration, 12 mean_wake_latency Duration, 13 depth_age Duration, 14 busy_for Duration
 ReportResponse:
 Flag: 1 name string, 2 set bool, 3 generation uint64, 4 set_by string, 5 reason string, 6 set_at Timestamp, 7 expires_at Timestamp
 UnleashRequest: 1 flag string, 2 ttl Duration, 3 set_by string, 4 reason string

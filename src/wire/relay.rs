@@ -237,10 +237,12 @@ pub(crate) fn report_from_wire(request: proto::ReportRequest) -> Result<(String,
         number: request.number,
         visible_in: checked_span("visible_in", request.visible_in)?,
         current_queue_depth: request.current_queue_depth,
+        depth_age: checked_span("depth_age", request.depth_age)?,
         active_dequeue_tasks: request.active_dequeue_tasks,
         total_dequeue_tasks: request.total_dequeue_tasks,
         mean_handling_time: span("mean_handling_time", request.mean_handling_time)?,
         mean_wake_latency: span("mean_wake_latency", request.mean_wake_latency)?,
+        busy_for: checked_span("busy_for", request.busy_for)?,
     };
     report.check()?;
     if request.subscription_id.is_empty() {
@@ -271,6 +273,8 @@ pub(crate) fn report_to_wire(subscription_id: &str, report: &Report) -> proto::R
         total_dequeue_tasks: report.total_dequeue_tasks,
         mean_handling_time: Some(span_to_wire(report.mean_handling_time)),
         mean_wake_latency: Some(span_to_wire(report.mean_wake_latency)),
+        depth_age: report.depth_age.map(span_to_wire),
+        busy_for: report.busy_for.map(span_to_wire),
     }
 }
 

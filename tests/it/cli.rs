@@ -18,7 +18,7 @@ async fn notify_prints_sequence_and_listeners() {
         "{stdout}"
     );
     let hint = stderr(&output);
-    assert!(hint.contains("no listener at this relay yet"), "{hint}");
+    assert!(hint.contains("no listener is connected yet"), "{hint}");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ mod admin;
 #[cfg(target_os = "linux")]
 mod attacks;
 mod binary;
+mod causes;
 #[cfg(target_os = "linux")]
 mod clear_up;
 mod cli;

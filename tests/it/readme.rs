@@ -103,6 +103,35 @@ async fn its_shell_and_python_snippets_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_recipe_for_a_certificate_serves_clients() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let recipe = blocks("docs/security.md", &["sh"]).into_iter();
+    let mut recipe = recipe.filter(|(_, body)| body.contains("openssl"));
+    let (_, recipe) = recipe.next().expect("a recipe");
+    let listen = free_address();
+    let (_, port) = listen.rsplit_once(':').expect("a port");
+    let script = format!(
+        "set -eu\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{}\n\
+         reveille notify acct/orders --relay https://127.0.0.1:{port} --ca relay.pem\n",
+        recipe.replace("7600", port)
+    );
+    let binary = Path::new(env!("CARGO_BIN_EXE_reveille")).parent();
+    let known = env::var_os("PATH").unwrap_or_default();
+    let binary = binary.expect("a directory").to_owned();
+    let path = std::iter::once(binary).chain(env::split_paths(&known));
+    let mut shell = Command::new("bash");
+    shell
+        .args(["-c", &script])
+        .current_dir(directory.path())
+        .env("PATH", env::join_paths(path).expect("plain paths"))
+        .env("HOME", directory.path())
+        .env("XDG_DATA_HOME", directory.path())
+        .env("REVEILLE_ADMIN_LISTEN", free_address());
+    let stdout = run(&mut shell, "the recipe").await;
+    assert!(stdout.contains("acct/orders"), "{stdout}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_outbox_in_python_runs() {
     let directory = tempfile::tempdir().expect("a directory");
     let relay = TestRelay::start().await.expect("a relay");

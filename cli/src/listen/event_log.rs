@@ -2,11 +2,11 @@
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use reveille::{
-    Error, QueueAddress,
+    QueueAddress,
     duration::Span,
     listener::{Action, Delivery, HandlerError, Hooks, ListenerError, ListenerMode, ListenerStats},
     queue::Message,
@@ -15,7 +15,10 @@ use reveille::{
 use serde::Serialize;
 
 use super::stop::StopHandle;
-use crate::output::{self, Format};
+use crate::{
+    causes::Causes,
+    output::{self, Format},
+};
 
 /// Writes events to stderr, and each mode once when it begins.
 #[derive(Debug)]
@@ -32,9 +35,12 @@ pub(super) struct EventLog {
 struct Modes {
     /// The event `started` was written, whose mode is the first.
     has_started: bool,
-    last: Option<ListenerMode>,
-    /// A mode that began before `started` was written: it follows that event.
-    waiting: Option<Event>,
+    /// The relay served the listener, or had the time to do so.
+    is_settled: bool,
+    /// The present mode, and why the listener polls.
+    present: Option<(ListenerMode, Option<String>)>,
+    written: Option<ListenerMode>,
+    causes: Causes,
 }
 
 /// Writes the listener's hook calls to the event log.
@@ -134,9 +140,7 @@ impl EventLog {
             mode,
         });
         modes.has_started = true;
-        if let Some(mode) = modes.waiting.take() {
-            self.write(&mode);
-        }
+        self.write_mode(&mut modes);
     }
 
     /// Writes a line if the message was got before.
@@ -161,37 +165,66 @@ impl EventLog {
         });
     }
 
-    pub(super) fn has_logged_mode(&self) -> bool {
-        self.lock_modes().last.is_some()
+    pub(super) fn is_settled(&self) -> bool {
+        self.lock_modes().is_settled
+    }
+
+    /// Ends the time that the relay has to serve a new listener. `cause` is why it cannot be reached.
+    pub(super) fn settle(&self, cause: Option<String>) {
+        let mut modes = self.lock_modes();
+        if std::mem::replace(&mut modes.is_settled, true) {
+            return;
+        }
+        if let Some(cause) = cause {
+            // The stream's own words for it say less.
+            let known = modes.present.take().and_then(|(_, known)| known);
+            if let Some(known) = known {
+                modes.causes.is_new(&known, Instant::now());
+            }
+            modes.present = Some((ListenerMode::Polling, Some(cause)));
+        }
+        self.write_mode(&mut modes);
     }
 
     fn lock_modes(&self) -> MutexGuard<'_, Modes> {
         self.modes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a line for the mode, unless it was the last one written. The lock is held until the line
-    /// is written, so that the last line shows the present mode. An error is of a relay that was asked
-    /// before the listener had a mode: one that was written since then is newer.
-    pub(super) fn log_mode(&self, mode: ListenerMode, error: Option<&Error>) {
+    pub(super) fn log_mode(&self, mode: ListenerMode, cause: Option<&str>) {
         let mut modes = self.lock_modes();
-        let is_late = error.is_some() && modes.last.is_some();
-        if is_late || modes.last.replace(mode) == Some(mode) {
+        modes.is_settled |= mode == ListenerMode::Pushed;
+        modes.present = Some((mode, cause.map(str::to_owned)));
+        self.write_mode(&mut modes);
+    }
+
+    /// Writes a line for the present mode, unless that or its cause was the last one written. The lock is
+    /// held until the line is written, so that the last line shows the present mode.
+    fn write_mode(&self, modes: &mut Modes) {
+        let Some((mode, cause)) = &modes.present else {
+            return;
+        };
+        if !modes.has_started || !modes.is_settled {
             return;
         }
+        let is_same = modes.written.replace(*mode) == Some(*mode);
         let relay = self.relay.as_deref().unwrap_or_default();
-        let (mode, reason) = match (mode, error) {
-            (ListenerMode::Pushed, _) => ("pushed", format!("{relay} reports work")),
-            (_, Some(error)) => ("polling", error.to_string()),
-            _ => (
+        let (mode, reason) = match (mode, cause) {
+            (ListenerMode::Pushed, _) if !is_same => {
+                modes.causes = Causes::default();
+                ("pushed", format!("{relay} reports work"))
+            }
+            (ListenerMode::Polling, Some(cause))
+                if modes.causes.is_new(cause, Instant::now()) || !is_same =>
+            {
+                ("polling", cause.clone())
+            }
+            (ListenerMode::Polling, None) if !is_same => (
                 "polling",
                 format!("{relay} cannot report work at the moment"),
             ),
+            _ => return,
         };
-        let event = Event::Mode { mode, reason };
-        match modes.has_started {
-            true => self.write(&event),
-            false => modes.waiting = Some(event),
-        }
+        self.write(&Event::Mode { mode, reason });
     }
 }
 
@@ -262,8 +295,8 @@ impl Hooks for ListenHooks {
         proposed
     }
 
-    fn on_mode_changed(&self, mode: ListenerMode) {
-        self.events.log_mode(mode, None);
+    fn on_mode_changed(&self, mode: ListenerMode, cause: Option<&str>) {
+        self.events.log_mode(mode, cause);
     }
 
     fn on_poisoned(&self, message: &Message, error: &HandlerError) {
@@ -293,27 +326,29 @@ impl Hooks for ListenHooks {
 mod tests {
     use super::*;
 
+    fn log() -> EventLog {
+        let queue = QueueAddress::new("local", "jobs").expect("a name");
+        EventLog::new(Format::Json, &queue, Some("http://relay".to_owned()))
+    }
+
     /// The last line must show the present mode.
     #[test]
     fn a_mode_that_begins_before_the_start_is_written_after_it() {
-        let queue = QueueAddress::new("local", "jobs").expect("a name");
-        let log = EventLog::new(Format::Json, &queue, Some("http://relay".to_owned()));
+        let log = log();
         log.log_mode(ListenerMode::Pushed, None);
-        let waits = |log: &EventLog| log.lock_modes().waiting.is_some();
-        assert!(waits(&log));
+        assert_eq!(log.lock_modes().written, None);
         log.started();
-        assert!(!waits(&log), "written");
+        assert_eq!(log.lock_modes().written, Some(ListenerMode::Pushed));
         log.log_mode(ListenerMode::Polling, None);
-        assert!(!waits(&log), "written at once");
+        assert_eq!(log.lock_modes().written, Some(ListenerMode::Polling));
     }
 
     #[test]
     fn a_relay_that_answered_late_does_not_hide_the_mode() {
-        let queue = QueueAddress::new("local", "jobs").expect("a name");
-        let log = EventLog::new(Format::Json, &queue, Some("http://relay".to_owned()));
+        let log = log();
+        log.started();
         log.log_mode(ListenerMode::Pushed, None);
-        let late = Error::new(reveille::ErrorKind::Unavailable, "it does not answer");
-        log.log_mode(ListenerMode::Polling, Some(&late));
-        assert_eq!(log.lock_modes().last, Some(ListenerMode::Pushed));
+        log.settle(Some("it does not answer".to_owned()));
+        assert_eq!(log.lock_modes().written, Some(ListenerMode::Pushed));
     }
 }

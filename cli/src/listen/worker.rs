@@ -1,7 +1,6 @@
 //! Handles messages by running the command, judges its end, and ends `listen` after --count messages.
 
 use std::{
-    io,
     os::unix::process::ExitStatusExt as _,
     process::ExitStatus,
     sync::{
@@ -21,7 +20,7 @@ use super::{
     input::Input,
     stop::{StopHandle, StopReason},
 };
-use crate::output;
+use crate::{child, output};
 
 /// The listener's handler.
 #[derive(Debug)]
@@ -150,7 +149,7 @@ impl Worker {
                     End::Handled(result) => break result?,
                     End::NotRun(why) => why,
                 },
-                Err(error) if is_permanent(&error) => {
+                Err(error) if child::is_permanent(&error) => {
                     let text = format!("the command cannot be run: {error}");
                     self.stop_handle.end(StopReason::Unable(text));
                     return postponed();
@@ -228,14 +227,6 @@ enum End {
     Handled(HandlerResult),
     /// No program could be run.
     NotRun(String),
-}
-
-/// Returns whether a command cannot be run for any message, however often it is tried.
-fn is_permanent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
-    ) || error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error())
 }
 
 /// Also a shell whose command died of it.

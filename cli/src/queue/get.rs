@@ -163,6 +163,8 @@ fn raw(body: Option<&[u8]>) -> anyhow::Result<Exit> {
 
 impl Row for MessageRow {
     const HEADERS: &'static [&'static str] = &["ID", "BODY", "BYTES", "DEQUEUED", "INSERTED"];
+    const DROPPED_FIRST: &'static [&'static str] = &["INSERTED", "BYTES"];
+    const CUT: bool = false;
 
     fn cells(&self) -> Vec<String> {
         /// Characters of a body's first line in a table.

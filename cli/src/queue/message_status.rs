@@ -113,6 +113,7 @@ impl Row for MessageStatusRow {
         "CHANGED",
         "REASON",
     ];
+    const DROPPED_FIRST: &'static [&'static str] = &["LAST KNOWN AT", "CHANGED"];
 
     fn cells(&self) -> Vec<String> {
         let or_none = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());

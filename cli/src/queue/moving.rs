@@ -5,7 +5,10 @@ use std::time::Duration;
 use reveille::listener::{RedriveOptions, redrive};
 use serde::Serialize;
 
-use super::{notification::StoredMessages, open};
+use super::{
+    notification::{StoredMessages, notified},
+    open,
+};
 use crate::{exit::Exit, output, settings::Settings, target::TargetArgs, usage};
 
 #[derive(Debug, clap::Args)]
@@ -86,10 +89,7 @@ impl MoveRow {
     fn line(&self) -> String {
         let messages = output::count(self.moved, "message");
         let mut line = format!("moved {messages} from {} to {}", self.from, self.to);
-        if let Some(listeners) = self.listeners {
-            let listeners = output::count(u64::from(listeners), "listener");
-            line.push_str(&format!(", and notified {listeners}"));
-        }
+        line.push_str(&notified(self.listeners));
         if self.left > 0 {
             let left = output::count(self.left, "message");
             line.push_str(&format!(

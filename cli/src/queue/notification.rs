@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reveille::{Client, Error, Notification, PublisherOptions, QueueAddress};
+use reveille::{Client, Error, ErrorKind, Notification, PublisherOptions, QueueAddress};
 
 use crate::{exit::Exit, output, target::Target};
 
@@ -35,7 +35,9 @@ impl StoredMessages {
             ..Notification::new(queue.clone())
         };
         let notifying = publisher.notify(notification);
-        let accepted = target.acknowledged(client, notifying).await?;
+        let accepted = target
+            .acknowledged(client, notifying, || publisher.failure())
+            .await?;
         Ok(accepted.listeners)
     }
 
@@ -49,11 +51,26 @@ impl StoredMessages {
         advice: &str,
     ) -> Exit {
         let (messages, relay) = (self.messages, &target.relay);
+        let (what, once) = match error.kind() {
+            ErrorKind::Denied => ("refused", "with a credential that may notify it"),
+            _ => ("did not acknowledge", "once the relay is back"),
+        };
         output::note(format_args!(
-            "error: the messages are stored, but the relay did not acknowledge the notification: \
-             {error}; {advice}, but run `reveille notify {queue} --messages {messages} --relay \
-             {relay}` once the relay is back"
+            "error: the messages are stored, but the relay {what} the notification: {error}; \
+             {advice}, but run `reveille notify {queue} --messages {messages} --relay {relay}` {once}"
         ));
         Exit::NOT_NOTIFIED
+    }
+}
+
+/// Returns how a notification ended, as the rest of a sentence.
+pub(super) fn notified(listeners: Option<u32>) -> String {
+    match listeners {
+        None => String::new(),
+        Some(0) => "; the relay knows, and no listener is connected yet".to_owned(),
+        Some(listeners) => {
+            let listeners = output::count(u64::from(listeners), "listener");
+            format!(", and notified {listeners}")
+        }
     }
 }

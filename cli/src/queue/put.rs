@@ -10,7 +10,11 @@ use reveille::{
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt as _, BufReader};
 
-use super::{create, notification::StoredMessages, open};
+use super::{
+    create,
+    notification::{StoredMessages, notified},
+    open,
+};
 use crate::{
     exit::{Exit, Usage},
     output,
@@ -176,10 +180,7 @@ impl PutRow {
         if self.created == Some(true) {
             line.push_str(", which was created");
         }
-        if let Some(listeners) = self.listeners {
-            let listeners = output::count(u64::from(listeners), "listener");
-            line.push_str(&format!(", and notified {listeners}"));
-        }
+        line.push_str(&notified(self.listeners));
         line
     }
 }

@@ -149,7 +149,11 @@ async fn notify(manager: QueueManager, client: &Client, target: &Target) -> reve
         deadline: target.timeout.unwrap_or(Duration::MAX),
         ..PublisherOptions::default()
     };
-    let manager = manager.with_notifier(Arc::new(client.publisher_with(options)));
-    let notified = target.acknowledged(client, manager.notify_pending()).await;
+    let publisher = client.publisher_with(options);
+    let manager = manager.with_notifier(Arc::new(publisher.clone()));
+    let notifying = manager.notify_pending();
+    let notified = target
+        .acknowledged(client, notifying, || publisher.failure())
+        .await;
     notified.map(drop)
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     exit::Exit,
-    output::{self, Row, millis, table},
+    output::{self, Row, fitting_table, millis},
     settings::Settings,
 };
 
@@ -98,10 +98,10 @@ impl StatusRow {
     fn text(&self) -> String {
         let mut parts = Vec::new();
         if !self.queues.is_empty() {
-            parts.push(table(&self.queues));
+            parts.push(fitting_table(&self.queues));
         }
         if !self.destinations.is_empty() {
-            parts.push(table(&self.destinations));
+            parts.push(fitting_table(&self.destinations));
         }
         if self.accepted > 0 {
             let accepted = output::count(self.accepted, "message");

@@ -1,17 +1,20 @@
 //! `--exec` and `-- CMD`: one command at a time. Wake-ups that arrive during a run are conflated
-//! into one run per queue.
+//! into one run per queue. A command that failed is run again soon: the relay does not know of it.
 
 use std::{
     collections::VecDeque,
     ffi::OsString,
     process::{ExitStatus, Stdio},
+    time::Duration,
 };
 
 use reveille::WorkDetected;
+use tokio::time::Instant;
 
 use crate::{
     child::{self, KILL_AFTER, Process, ProcessGroups},
     exit::Failed,
+    output,
     signals::Signal,
 };
 
@@ -30,8 +33,24 @@ pub(super) struct Runner {
     /// At most one wake-up of each queue, in order of arrival.
     waiting: VecDeque<WorkDetected>,
     running: Option<(WorkDetected, Process)>,
+    /// The queues whose newest run failed.
+    failing: Vec<FailingQueue>,
     groups: ProcessGroups,
 }
+
+/// A queue whose newest run failed.
+#[derive(Debug)]
+struct FailingQueue {
+    work: WorkDetected,
+    /// The pause after that run.
+    pause: Duration,
+    /// `None` where the next run waits or runs already.
+    retry_at: Option<Instant>,
+}
+
+/// The first and the longest pause after a run that failed.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A command that has ended.
 #[derive(Debug)]
@@ -46,6 +65,7 @@ impl Runner {
             program,
             waiting: VecDeque::new(),
             running: None,
+            failing: Vec::new(),
             groups: ProcessGroups::default(),
         }
     }
@@ -66,8 +86,51 @@ impl Runner {
         self.running.as_ref().map(|(work, _)| work)
     }
 
+    /// Returns when the next run that failed is to be tried again.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.failing.iter().filter_map(|of| of.retry_at).min()
+    }
+
+    /// Adds the runs whose pause has ended to the waiting ones.
+    pub(super) fn enqueue_retries(&mut self, now: Instant) {
+        let due = |of: &&FailingQueue| of.retry_at.is_some_and(|at| at <= now);
+        let due = self.failing.iter().filter(due).map(|of| of.work.clone());
+        for work in due.collect::<Vec<_>>() {
+            self.enqueue(&work);
+        }
+    }
+
+    /// A run of the queue has failed. Returns the pause before the next one.
+    pub(super) fn failed(&mut self, work: WorkDetected) -> Duration {
+        let known = self
+            .failing
+            .iter()
+            .position(|of| of.work.queue == work.queue);
+        let before = known.map(|at| self.failing.swap_remove(at).pause);
+        let pause = before.map_or(PAUSE, |pause| (pause * 2).min(LONGEST_PAUSE));
+        // A wake-up that came meanwhile starts the next run at once.
+        let waits = self.waiting.iter().any(|of| of.queue == work.queue);
+        let retry_at =
+            (!waits).then(|| Instant::now() + pause.mul_f64(0.75 + fastrand::f64() / 2.0));
+        self.failing.push(FailingQueue {
+            work,
+            pause,
+            retry_at,
+        });
+        pause
+    }
+
+    /// A run of the queue has succeeded.
+    pub(super) fn succeeded(&mut self, work: &WorkDetected) {
+        self.failing.retain(|of| of.work.queue != work.queue);
+    }
+
     /// Adds a wake-up to the waiting ones.
     pub(super) fn enqueue(&mut self, work: &WorkDetected) {
+        let mut failing = self.failing.iter_mut();
+        if let Some(failing) = failing.find(|of| of.work.queue == work.queue) {
+            failing.retry_at = None;
+        }
         let mut waiting = self.waiting.iter_mut();
         match waiting.find(|waiting| waiting.queue == work.queue) {
             Some(waiting) => conflate(waiting, work),
@@ -85,13 +148,23 @@ impl Runner {
         };
         let command = self.program.command();
         let process = Process::start(&command, environment(&work), Stdio::null(), &self.groups);
-        let process = process.map_err(|error| {
-            let program = command.first().map(|name| name.to_string_lossy());
-            let program = program.unwrap_or_default();
-            Failed(format!("`{program}` cannot be run: {error}"))
-        })?;
-        self.running = Some((work, process));
-        Ok(self.running())
+        match process {
+            Ok(process) => {
+                self.running = Some((work, process));
+                Ok(self.running())
+            }
+            Err(error) => {
+                let program = command.first().map(|name| name.to_string_lossy());
+                let program = program.unwrap_or_default();
+                let text = format!("`{program}` cannot be run: {error}");
+                if child::is_permanent(&error) {
+                    return Err(Failed(text));
+                }
+                output::note(format_args!("{}: {text}", work.queue));
+                self.failed(work);
+                Ok(None)
+            }
+        }
     }
 
     pub(super) fn forward(&self, signal: Signal) {
@@ -234,6 +307,28 @@ mod tests {
             error.contains("`/no/such/program` cannot be run"),
             "{error}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_failed_is_tried_again_with_growing_pauses_until_one_succeeds() {
+        let mut runner = shell("true");
+        let mut failed = work("a/q", 1, WakeReason::Notified);
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            pauses.push(runner.failed(failed.clone()).as_secs());
+            let at = runner.retry_at().expect("a time");
+            runner.enqueue_retries(at - Duration::from_millis(1));
+            assert!(runner.waiting.is_empty(), "too early");
+            runner.enqueue_retries(at);
+            failed = runner.waiting.pop_front().expect("a run");
+            assert_eq!(runner.retry_at(), None, "it waits already");
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+        runner.enqueue(&work("a/q", 2, WakeReason::Notified));
+        runner.failed(failed.clone());
+        assert_eq!(runner.retry_at(), None, "a wake-up came during the run");
+        runner.succeeded(&failed);
+        assert_eq!(runner.failed(failed), PAUSE);
     }
 
     #[test]

@@ -109,6 +109,7 @@ impl Row for TokenRow {
         "EXPIRES AT",
         "NOTE",
     ];
+    const DROPPED_FIRST: &'static [&'static str] = &["NOTE", "CREATED AT", "KIND"];
 
     fn cells(&self) -> Vec<String> {
         let time = |at: Option<SystemTime>| at.map_or_else(|| "-".to_owned(), output::time);

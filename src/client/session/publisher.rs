@@ -269,6 +269,11 @@ impl PublisherSession {
         others.fold(self.waiters.deadline(), Tick::min)
     }
 
+    /// Returns the error of the last failed attempt, unless one was acknowledged since.
+    pub(crate) fn failure(&self) -> Option<&Error> {
+        self.failure.as_ref()
+    }
+
     /// Returns the earliest time of the next request.
     pub(crate) fn retry_at(&self) -> Tick {
         self.retry_at

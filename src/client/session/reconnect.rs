@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     base::{
@@ -68,6 +68,8 @@ pub(crate) struct Reconnect {
     announced: bool,
     /// Failed attempts since the last message.
     failures: Option<Failures>,
+    /// Why there is no stream, in the relay's words where it gave any. `None` since the last message.
+    cause: Option<Arc<str>>,
 }
 
 /// Consecutive attempts to open a stream that brought no message.
@@ -75,7 +77,6 @@ pub(crate) struct Reconnect {
 struct Failures {
     attempts: u32,
     since: Tick,
-    reason: String,
     /// Time of the newest log line about them.
     logged_at: Option<Tick>,
 }
@@ -86,7 +87,7 @@ pub(crate) struct Outage {
     pub(crate) attempts: u32,
     pub(crate) duration: Duration,
     /// Error of the last attempt.
-    pub(crate) reason: String,
+    pub(crate) reason: Arc<str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +152,7 @@ impl Reconnect {
             ever_connected: false,
             announced: false,
             failures: None,
+            cause: None,
         }
     }
 
@@ -204,7 +206,7 @@ impl Reconnect {
         if let Phase::Open { first_message, .. } = self.phase {
             self.ever_connected = true;
             self.announced = false;
-            self.failures = None;
+            (self.failures, self.cause) = (None, None);
             self.phase = Phase::Open {
                 last_message: now,
                 first_message: first_message.or(Some(now)),
@@ -226,6 +228,7 @@ impl Reconnect {
         };
         if dead {
             self.broken(now, None, rng);
+            self.cause = Some("no answer in time".into());
         } else if let Phase::Open {
             last_message,
             first_message: None,
@@ -246,11 +249,12 @@ impl Reconnect {
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
         self.end_announcement();
+        self.set_cause(error);
         if let Some(error) = error.filter(|error| self.is_final_here(error.kind())) {
             self.phase = Phase::Closed;
             return Some(error.clone());
         }
-        self.note_failure(now, error);
+        self.note_failure(now);
         self.reset_if_stable(now);
         let is_away = error.is_some_and(|error| self.is_answer_of_proxy(error.kind()));
         self.leaves_relay = self.config.others > 0 && (is_away || leaves_relay(error));
@@ -278,7 +282,8 @@ impl Reconnect {
     /// The relay refused the request for its size. The next request is smaller, so the back-off
     /// does not grow.
     pub(crate) fn request_too_large(&mut self, now: Tick, error: &Error, rng: &mut fastrand::Rng) {
-        self.note_failure(now, Some(error));
+        self.set_cause(Some(error));
+        self.note_failure(now);
         self.leaves_relay = false;
         let wait = requested_wait(Some(error)) + jitter(self.config.base, rng);
         self.phase = Phase::Waiting { until: now + wait };
@@ -288,6 +293,7 @@ impl Reconnect {
     /// the back-off does not grow. It resets after a stable stream, as after any other end.
     pub(crate) fn goodbye(&mut self, now: Tick, goodbye: Goodbye, rng: &mut fastrand::Rng) {
         self.reset_after_goodbye(now);
+        self.cause = Some(said_at_goodbye(goodbye.reason).into());
         self.announced = goodbye.reconnect_after <= SHORT_RECONNECT
             && matches!(
                 goodbye.reason,
@@ -332,7 +338,7 @@ impl Reconnect {
             (false, _) => return false,
         };
         // A pause is no outage of the relay.
-        (self.announced, self.failures) = (true, None);
+        (self.announced, self.failures, self.cause) = (true, None, None);
         true
     }
 
@@ -358,8 +364,18 @@ impl Reconnect {
         Some(Outage {
             attempts: failures.attempts,
             duration,
-            reason: failures.reason.clone(),
+            reason: self.cause.clone().unwrap_or_default(),
         })
+    }
+
+    /// States why this side has ended the stream.
+    pub(crate) fn set_cause_of_leaving(&mut self, cause: Option<Arc<str>>) {
+        self.cause = cause;
+    }
+
+    /// Returns why there is no stream: for people, once for each cause.
+    pub(crate) fn cause(&self) -> Option<&Arc<str>> {
+        self.cause.as_ref()
     }
 
     pub(crate) fn state(&self) -> ConnectionState {
@@ -393,8 +409,18 @@ impl Reconnect {
         self.ever_connected && matches!(kind, ErrorKind::NotFound | ErrorKind::Unsupported)
     }
 
+    /// Keeps the text of a cause that has changed in its numbers only, such as the age of a token that
+    /// has expired.
+    fn set_cause(&mut self, error: Option<&Error>) {
+        let text = error.map_or_else(|| "the stream has ended".to_owned(), Error::to_string);
+        let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+        if self.cause.as_deref().map(words) != Some(words(&text)) {
+            self.cause = Some(text.into());
+        }
+    }
+
     /// Counts an attempt that failed before its first message.
-    fn note_failure(&mut self, now: Tick, error: Option<&Error>) {
+    fn note_failure(&mut self, now: Tick) {
         if matches!(
             self.phase,
             Phase::Open {
@@ -404,14 +430,12 @@ impl Reconnect {
         ) {
             return;
         }
-        let failures = self.failures.get_or_insert_with(|| Failures {
+        let failures = self.failures.get_or_insert(Failures {
             attempts: 0,
             since: now,
-            reason: String::new(),
             logged_at: None,
         });
         failures.attempts = failures.attempts.saturating_add(1);
-        failures.reason = error.map_or_else(|| "no answer in time".to_owned(), Error::to_string);
     }
 
     /// An announced end holds for one attempt.
@@ -446,6 +470,16 @@ impl Reconnect {
             return Tick::NEVER;
         }
         last_message + self.heartbeat * 5 / 2
+    }
+}
+
+fn said_at_goodbye(reason: GoodbyeReason) -> &'static str {
+    match reason {
+        GoodbyeReason::Draining => "the relay shuts down",
+        GoodbyeReason::Rotation => "the stream has reached its maximum age",
+        GoodbyeReason::Replaced => "another stream replaced this one",
+        GoodbyeReason::Revoked => "the relay withdrew the permission to listen",
+        GoodbyeReason::Unspecified => "the relay ended the stream",
     }
 }
 

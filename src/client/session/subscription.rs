@@ -142,11 +142,13 @@ impl SubscriptionSession {
                 self.keep_resume(resume);
                 if self.may_leave_degraded(now) {
                     self.degraded_left += 1;
+                    let cause = self.cause();
                     let goodbye = Goodbye {
                         reason: GoodbyeReason::Draining,
                         reconnect_after: Duration::ZERO,
                     };
                     self.reconnect.goodbye(now, goodbye, rng);
+                    self.reconnect.set_cause_of_leaving(cause);
                 }
             }
             SubscribeEvent::Unknown => {}
@@ -207,6 +209,7 @@ impl SubscriptionSession {
             degraded: self.degraded,
             welcomes: self.welcomes,
             announced: self.reconnect.is_announced(),
+            cause: self.cause(),
         }
     }
 
@@ -225,6 +228,18 @@ impl SubscriptionSession {
     fn may_leave_degraded(&self, now: Tick) -> bool {
         let long = |since: Tick| now.since(since) >= DEGRADED_FOR;
         self.degraded_since.is_some_and(long) && self.degraded_left < self.reconnect.others()
+    }
+
+    /// Returns why wake-ups do not arrive, or do not stand for all notifications.
+    fn cause(&self) -> Option<Arc<str>> {
+        let Some(welcome) = self.welcome().filter(|_| self.degraded) else {
+            return self.reconnect.cause().cloned();
+        };
+        let relay = &welcome.relay_id;
+        let text = format!(
+            "relay `{relay}` is cut off from the other relays of its cluster, or was just now"
+        );
+        Some(text.into())
     }
 
     /// Stores the epoch. A new epoch (a restart or another relay) invalidates the resume number.

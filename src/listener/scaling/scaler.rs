@@ -176,7 +176,7 @@ impl Scaler {
     }
 
     /// The link to the relay changed. Returns whether the sleep of a task was shortened.
-    pub(crate) fn on_link_changed(&mut self, link: LinkState, now: Tick, chance: f64) -> bool {
+    pub(crate) fn on_link_changed(&mut self, link: &LinkState, now: Tick, chance: f64) -> bool {
         let connected = link.connection == crate::types::ConnectionState::Connected;
         self.reporter.on_link_changed(connected, link.welcomes, now);
         let mode = match self.mode {

@@ -58,7 +58,7 @@ impl Bench {
 
     fn link(&mut self, welcomes: u64, connection: ConnectionState) {
         let link = link(welcomes, connection);
-        self.scaler.on_link_changed(link, self.now, 0.5);
+        self.scaler.on_link_changed(&link, self.now, 0.5);
     }
 
     fn pass(&mut self, millis: u64) {
@@ -185,9 +185,8 @@ impl Bench {
 fn link(welcomes: u64, connection: ConnectionState) -> LinkState {
     LinkState {
         connection,
-        degraded: false,
         welcomes,
-        announced: false,
+        ..LinkState::default()
     }
 }
 
@@ -353,7 +352,7 @@ fn a_stream_that_ends_as_announced_changes_no_mode_and_costs_no_get() {
         announced: true,
         ..link(1, Reconnecting)
     };
-    assert!(!bench.scaler.on_link_changed(next, bench.now, 0.5));
+    assert!(!bench.scaler.on_link_changed(&next, bench.now, 0.5));
     assert_eq!(bench.scaler.mode(), Pushed);
     bench.pass(1_000);
     bench.waits();
@@ -361,12 +360,12 @@ fn a_stream_that_ends_as_announced_changes_no_mode_and_costs_no_get() {
     bench.waits();
     assert_eq!(bench.scaler.active(), (0, 0), "nothing has issued_wake");
     // When the next attempt fails, the relay counts as away.
-    bench.scaler.on_link_changed(next, bench.now, 0.5);
+    bench.scaler.on_link_changed(&next, bench.now, 0.5);
     bench.link(2, Reconnecting);
     assert_eq!(bench.scaler.mode(), Polling);
     bench.started();
     // A polling listener stays in its mode until the next Welcome.
-    bench.scaler.on_link_changed(next, bench.now, 0.5);
+    bench.scaler.on_link_changed(&next, bench.now, 0.5);
     assert_eq!(bench.scaler.mode(), Polling);
 }
 

@@ -303,7 +303,7 @@ async fn a_batch_that_never_ends_is_cancelled_and_dropped() {
 struct Told(Arc<Mutex<Vec<String>>>);
 
 impl Hooks for Told {
-    fn on_mode_changed(&self, mode: ListenerMode) {
+    fn on_mode_changed(&self, mode: ListenerMode, _: Option<&str>) {
         self.0.lock().expect("no panic").push(format!("{mode:?}"));
     }
 

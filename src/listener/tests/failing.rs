@@ -298,7 +298,7 @@ impl Hooks for Panicking {
         panic!("on_work_detected")
     }
 
-    fn on_mode_changed(&self, _: crate::listener::scaling::ListenerMode) {
+    fn on_mode_changed(&self, _: crate::listener::scaling::ListenerMode, _: Option<&str>) {
         panic!("on_mode_changed")
     }
 

@@ -155,7 +155,7 @@ async fn a_degraded_relay_is_not_trusted_until_it_has_recovered() {
     };
     let degraded = crate::types::LinkState {
         degraded: true,
-        ..connected
+        ..connected.clone()
     };
     let link = tokio::sync::watch::Sender::new(crate::types::LinkState::default());
     let wakes = Flaky {
@@ -166,7 +166,7 @@ async fn a_degraded_relay_is_not_trusted_until_it_has_recovered() {
     let builder = bench.pulling().config(config).wakes(wakes);
     let listener = builder.start(seen.handler()).await.expect("started");
     for (state, mode) in [
-        (connected, ListenerMode::Pushed),
+        (connected.clone(), ListenerMode::Pushed),
         (degraded, ListenerMode::Polling),
         (connected, ListenerMode::Pushed),
     ] {

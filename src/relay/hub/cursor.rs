@@ -61,6 +61,8 @@ pub(super) struct Cursor {
     pub(super) drained_sequence: Option<u64>,
     /// The newest report states that the listener took work.
     pub(super) busy: bool,
+    /// The newest report with a state was BUSY.
+    pub(super) reported_busy: bool,
     /// The newest report's number.
     pub(super) report_number: u64,
 }
@@ -96,6 +98,7 @@ impl Cursor {
             work_sent_at: Tick::default(),
             drained_sequence: None,
             busy: false,
+            reported_busy: false,
             report_number: 0,
         }
     }

@@ -53,9 +53,21 @@ pub(super) struct Cursors {
     pub(super) lacks_cursors: bool,
     /// The listener has reported at least once.
     pub(super) reports: bool,
+    /// The first wake-up since the newest report; [`Tick::NEVER`] without one.
+    woken_at: Tick,
+    /// The log has the line that the listener is silent.
+    silence_logged: bool,
+    /// The queue of the oldest message that the listener handles, and when that began;
+    /// [`Tick::NEVER`] without one.
+    busiest: u32,
+    busy_since: Tick,
     pub(super) active_dequeue_tasks: u32,
     pub(super) total_dequeue_tasks: u32,
 }
+
+/// A listener reports within milliseconds after a wake-up, and later while its queue's service is slow.
+const SILENT_FROM: Duration = Duration::from_secs(3);
+const LOGGED_FROM: Duration = Duration::from_secs(10);
 
 /// The contents of a Wake.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +99,10 @@ impl Cursors {
             compared_revision: None,
             lacks_cursors: false,
             reports: false,
+            woken_at: Tick::NEVER,
+            silence_logged: false,
+            busiest: 0,
+            busy_since: Tick::NEVER,
             active_dequeue_tasks: 0,
             total_dequeue_tasks: 0,
         }
@@ -120,7 +136,7 @@ impl Cursors {
         cursor.needs_catch_up |= old.is_behind();
         cursor.busy = old.busy || old.drained_sequence < old.woken_sequence;
         (cursor.woken_at, cursor.work_sent_at) = (old.woken_at, old.work_sent_at);
-        cursor.report_number = old.report_number;
+        (cursor.report_number, cursor.reported_busy) = (old.report_number, old.reported_busy);
         cursor.marked = old.marked;
         *old = cursor;
         self.set_marked(at);
@@ -187,9 +203,12 @@ impl Cursors {
         batch: &mut WakeBatch,
     ) -> bool {
         self.reports = true;
+        (self.woken_at, self.silence_logged) = (Tick::NEVER, false);
         let alone = self.list.len() == 1;
-        let found = self.list.find(&report.queue);
-        let Some(cursor) = found.and_then(|at| self.list.get_mut(at)) else {
+        let Some(at) = self.list.find(&report.queue) else {
+            return false;
+        };
+        let Some(cursor) = self.list.get_mut(at) else {
             return false;
         };
         if report.number < cursor.report_number {
@@ -217,7 +236,7 @@ impl Cursors {
             .mailbox
             .note_report(told.then(|| now + believed));
         let mut state = cursor.entry.lock();
-        state.depth = (report.current_queue_depth, now);
+        state.note_depth(report, now);
         let head = state.counters.sequence;
         let sequence = trusted_sequence(report.sequence, head, fault);
         let member_report = MemberReport {
@@ -236,14 +255,68 @@ impl Cursors {
         );
         drop(state);
         match report.state {
-            ReportState::Busy => cursor.busy = true,
+            ReportState::Busy => (cursor.busy, cursor.reported_busy) = (true, true),
             ReportState::Drained => {
+                cursor.reported_busy = false;
                 cursor.drained_sequence = cursor.drained_sequence.max(Some(sequence));
                 cursor.busy &= cursor.drained_sequence < cursor.woken_sequence;
             }
             ReportState::Unspecified => {}
         }
+        self.note_busy(at, report, now);
         needs_reconcile
+    }
+
+    /// A Wake has entries.
+    pub(super) fn note_woken(&mut self, now: Tick) {
+        self.woken_at = self.woken_at.min(now);
+    }
+
+    /// Returns for how long a listener that reports has not done so after a wake-up: it hangs, or it
+    /// cannot read its queue. A busy listener reports only after its next get, and one with patterns
+    /// does not report a check under their names.
+    pub(super) fn silent_for(&self, subscription: &Interest, now: Tick) -> Option<Duration> {
+        let silent = now.since(self.woken_at);
+        if !self.reports || silent < SILENT_FROM || subscription.has_pattern() {
+            return None;
+        }
+        let mut some = self.list.first(4 * COMPARE_STEP);
+        (!some.any(|cursor| cursor.reported_busy)).then_some(silent)
+    }
+
+    /// Returns the silence of a listener once, for the log.
+    pub(super) fn take_silence(&mut self, subscription: &Interest, now: Tick) -> Option<Duration> {
+        if self.silence_logged {
+            return None;
+        }
+        let silent = self.silent_for(subscription, now);
+        let silent = silent.filter(|silent| *silent >= LOGGED_FROM)?;
+        self.silence_logged = true;
+        Some(silent)
+    }
+
+    /// Returns how long the listener has been handling the oldest of its messages.
+    pub(super) fn busy_for(&self, now: Tick) -> Option<Duration> {
+        (self.busy_since != Tick::NEVER).then(|| now.since(self.busy_since))
+    }
+
+    /// Notes since when the listener handles a message of the reported queue. Without a stated time that
+    /// began with the first report.
+    fn note_busy(&mut self, at: u32, report: &Report, now: Tick) {
+        let is_busiest = self.busiest == at;
+        let since = match (report.state, report.busy_for) {
+            (ReportState::Drained, _) if is_busiest => Tick::NEVER,
+            (ReportState::Drained, _) => return,
+            (_, Some(age)) => now - age,
+            (ReportState::Busy, None) => match is_busiest {
+                true => self.busy_since.min(now),
+                false => now,
+            },
+            (_, None) => return,
+        };
+        if is_busiest || since < self.busy_since {
+            (self.busiest, self.busy_since) = (at, since);
+        }
     }
 
     /// Adds a cursor to the marked ones.

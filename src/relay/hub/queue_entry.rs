@@ -48,8 +48,8 @@ pub(super) struct QueueState {
     pub(super) active_at: Tick,
     /// When the last subscriber left. Its token stays valid while the queue is remembered.
     pub(super) left_at: Tick,
-    /// The depth in the newest report that stated one, and its time. [`Tick::NEVER`] means none; an
-    /// `Option` would take 8 bytes more for every queue.
+    /// The newest depth that a listener read, and when. [`Tick::NEVER`] means none; an `Option` would
+    /// take 8 bytes more for every queue.
     pub(super) depth: (u64, Tick),
     pub(super) subscribers: Subscribers,
     /// The newest wake-up entry's encoding.

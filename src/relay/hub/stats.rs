@@ -29,7 +29,7 @@ pub(crate) struct QueueStats {
     pub(crate) listeners: usize,
     pub(crate) timers: usize,
     pub(crate) idle_for: Option<Duration>,
-    /// The depth in the newest report that stated one, and its age.
+    /// The newest depth that a listener read, and its age.
     pub(crate) depth: Option<(u64, Duration)>,
 }
 
@@ -38,6 +38,8 @@ pub(crate) struct ListenerStats {
     pub(crate) listener_id: ListenerId,
     pub(crate) subscription: SubscriptionId,
     pub(crate) selectors: Vec<Selector>,
+    /// It had more selectors.
+    pub(crate) selectors_omitted: bool,
     pub(crate) capacity: u32,
     pub(crate) visibility_timeout: Duration,
     pub(crate) connected_for: Duration,
@@ -48,6 +50,12 @@ pub(crate) struct ListenerStats {
     pub(crate) total_dequeue_tasks: u32,
     pub(crate) group: Option<GroupName>,
     pub(crate) polling: bool,
+    /// It was woken and has not reported for this long.
+    pub(crate) silent_for: Option<Duration>,
+    /// How long it has been handling the oldest of its messages.
+    pub(crate) busy_for: Option<Duration>,
+    /// It was lost this long ago.
+    pub(crate) lost_for: Option<Duration>,
 }
 
 impl Hub {
@@ -74,19 +82,20 @@ impl Hub {
         count: usize,
         now: Tick,
     ) -> Vec<ListenerStats> {
-        let chosen: Vec<Arc<Subscription>> = {
-            let subscriptions = lock(&self.subscriptions);
-            let from = after.map_or(Unbounded, Excluded);
-            subscriptions
-                .range((from, Unbounded))
-                .take(count)
-                .map(|(_, s)| Arc::clone(s))
-                .collect()
-        };
-        chosen
-            .iter()
-            .map(|subscription| subscription.stats(now))
-            .collect()
+        let chosen = self.subscriptions_after(after, count);
+        let stats = chosen.iter().map(|subscription| subscription.stats(now));
+        stats.collect()
+    }
+
+    pub(super) fn subscriptions_after(
+        &self,
+        after: Option<SubscriptionId>,
+        count: usize,
+    ) -> Vec<Arc<Subscription>> {
+        let subscriptions = lock(&self.subscriptions);
+        let from = after.map_or(Unbounded, Excluded);
+        let chosen = subscriptions.range((from, Unbounded)).take(count);
+        chosen.map(|(_, one)| Arc::clone(one)).collect()
     }
 }
 
@@ -110,13 +119,14 @@ impl QueueEntry {
 }
 
 impl Subscription {
-    fn stats(&self, now: Tick) -> ListenerStats {
+    pub(super) fn stats(&self, now: Tick) -> ListenerStats {
         let cursors = self.lock();
         let (busy, behind) = cursors.busy_and_behind(self, now);
         ListenerStats {
             listener_id: self.listener_id.clone(),
             subscription: self.id,
             selectors: self.selectors.to_vec(),
+            selectors_omitted: false,
             capacity: self.mailbox.capacity,
             visibility_timeout: self.visibility_timeout,
             connected_for: now.since(self.since),
@@ -127,6 +137,9 @@ impl Subscription {
             total_dequeue_tasks: cursors.total_dequeue_tasks,
             group: self.group.clone(),
             polling: self.mailbox.polls(now),
+            silent_for: cursors.silent_for(self, now),
+            busy_for: cursors.busy_for(now),
+            lost_for: None,
         }
     }
 }

@@ -274,6 +274,11 @@ impl SubscriberStream {
         }
     }
 
+    /// The listener did not answer in time.
+    pub(crate) fn note_lost(&self, now: Tick) {
+        self.hub.note_lost(&self.subscription, now);
+    }
+
     /// Ends the subscription when its stream ends for any reason.
     pub(crate) fn close(&mut self, now: Tick) {
         self.lifecycle.ended = true;

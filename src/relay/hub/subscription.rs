@@ -110,6 +110,9 @@ impl Subscription {
         }
         let accepted_at = marks.accepted_at();
         let mut filled = cursors.fill(self, marks, now, sink);
+        if filled.entries > 0 {
+            cursors.note_woken(now);
+        }
         drop(cursors);
         filled.accepted_at = accepted_at.filter(|_| filled.entries > 0);
         self.mailbox.clear_late();

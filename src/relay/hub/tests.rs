@@ -8,6 +8,7 @@ mod fanout;
 mod forgetting;
 mod groups;
 mod limits;
+mod listing;
 mod memory;
 mod model;
 mod no_subscribers;

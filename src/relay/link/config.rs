@@ -44,7 +44,7 @@ pub(super) const BURST_PAUSE: Duration = Duration::from_micros(400);
 /// A peer is missing after this many own heartbeats without a message of it.
 pub(super) const PATIENCE: u64 = 4;
 /// Nor is it missing before this time: three heartbeats and their jitter, so two may be lost.
-pub(super) const MISSING_AFTER: Duration = Duration::from_millis(3_500);
+pub(crate) const MISSING_AFTER: Duration = Duration::from_millis(3_500);
 /// The most own heartbeats until a peer that was missing before is missing again.
 pub(super) const MAX_PATIENCE: u64 = 32;
 /// A peer that returned this many own heartbeats ago (ten minutes) has the first patience again; a

@@ -17,7 +17,10 @@ use super::{
     NatsConfig,
     login::{read_file, unfit},
 };
-use crate::error::{Error, Result};
+use crate::{
+    base::pem::{without_key, without_mark},
+    error::{Error, Result},
+};
 
 /// Reads the files. Blocks.
 ///
@@ -74,16 +77,16 @@ fn with_certificate(
     key_path: &Path,
 ) -> Result<ClientConfig> {
     let chain = certificates("cluster_cert", cert)?;
-    let pem = read_file("cluster_key", key_path)?;
+    let pem = without_mark(read_file("cluster_key", key_path)?);
     let key = PrivateKeyDer::from_pem_slice(&pem)
-        .map_err(|_| unfit("cluster_key", key_path, "no private key in PEM"))?;
+        .map_err(|_| unfit("cluster_key", key_path, without_key(&pem)))?;
     builder
         .with_client_auth_cert(chain, key)
         .map_err(|error| unfit("cluster_key", key_path, &error.to_string()))
 }
 
 fn certificates(setting: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let pem = read_file(setting, path)?;
+    let pem = without_mark(read_file(setting, path)?);
     let found: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),

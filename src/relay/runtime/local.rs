@@ -101,12 +101,17 @@ impl LocalSubscription {
                     link.connection = ConnectionState::Connected;
                     link.welcomes += 1;
                     link.announced = false;
+                    link.cause = cut_off(degraded);
                 });
             }
             Some(StreamMessage::Wake(wake)) => self.pending.extend(wake.work),
             Some(StreamMessage::Event(SubscribeEvent::Heartbeat { degraded, .. })) => {
                 self.link.send_if_modified(|link| {
-                    std::mem::replace(&mut link.degraded, degraded) != degraded
+                    let changed = std::mem::replace(&mut link.degraded, degraded) != degraded;
+                    if changed {
+                        link.cause = cut_off(degraded);
+                    }
+                    changed
                 });
             }
             Some(StreamMessage::Event(_)) => {}
@@ -125,6 +130,7 @@ impl LocalSubscription {
                 let closed = error.kind() != ErrorKind::Exhausted;
                 self.link.send_modify(|link| {
                     link.announced = false;
+                    link.cause = Some(error.to_string().into());
                     if closed {
                         link.connection = ConnectionState::Closed;
                     }
@@ -173,6 +179,7 @@ impl WakeStream for LocalSubscription {
         self.link.send_modify(|link| {
             link.announced = true;
             link.connection = ConnectionState::Reconnecting;
+            link.cause = None;
         });
         if !paused {
             self.open();
@@ -182,6 +189,12 @@ impl WakeStream for LocalSubscription {
     fn link(&self) -> watch::Receiver<LinkState> {
         self.link.subscribe()
     }
+}
+
+fn cut_off(degraded: bool) -> Option<Arc<str>> {
+    degraded.then(|| {
+        "the relay is cut off from the other relays of its cluster, or was just now".into()
+    })
 }
 
 impl std::fmt::Debug for LocalSubscription {

@@ -47,6 +47,11 @@ impl<S> MessageStream<S> {
         }
     }
 
+    /// The listener did not answer in time: its connection has ended.
+    pub(crate) fn note_lost(&self) {
+        self.stream.note_lost(self.shared.clock.now());
+    }
+
     fn note(&self, event: &SubscribeEvent) {
         match event {
             SubscribeEvent::Heartbeat { .. } => {

@@ -5,14 +5,17 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use super::{RelayInner, SilentRelays};
 use tokio::time::MissedTickBehavior;
+use tracing::field::display;
 
 use crate::{
     base::{clock::Tick, task::Scope},
-    relay::hub::{NearestName, WakeBatch},
+    relay::hub::{Named, NearestName, WakeBatch},
 };
 
 /// The interval of log lines about queues without listeners.
 const LOG_EVERY: Duration = Duration::from_secs(1);
+/// The interval of searches for listeners that do not report: it locks each subscription.
+const SILENCE_EVERY: Duration = Duration::from_secs(5);
 /// Forgetting scans all queues, so it runs at most once a minute.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
@@ -25,6 +28,10 @@ pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>, forget_after: Durat
     let no_listeners = Arc::clone(shared);
     scope.spawn_restarting("queues without listeners", move || {
         log_queues_without_listeners(Arc::clone(&no_listeners))
+    });
+    let listeners = Arc::clone(shared);
+    scope.spawn_restarting("listeners that do not answer", move || {
+        log_listeners_without_answer(Arc::clone(&listeners))
     });
     let forgetting = Arc::clone(shared);
     scope.spawn_restarting("forgetting", move || forget(Arc::clone(&forgetting), every));
@@ -115,6 +122,48 @@ async fn forget(shared: Arc<RelayInner>, every: Duration) {
         while let Some(last) = shared.hub.forget_some(after.as_ref(), shared.clock.now()) {
             after = Some(last);
             tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Logs each listener that was lost, or that was woken and does not report, once.
+async fn log_listeners_without_answer(shared: Arc<RelayInner>) {
+    let mut ticks = tokio::time::interval(LOG_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut search_at = Tick::default();
+    loop {
+        ticks.tick().await;
+        let lost = shared.hub.take_lost();
+        for lost in &lost.listeners {
+            let (listener, queue) = (&lost.listener_id, lost.queue.as_ref().map(display));
+            tracing::warn!(%listener, queue, "a listener is gone: it answered no heartbeat");
+        }
+        if lost.others > 0 {
+            tracing::warn!(listeners = lost.others, "more listeners are gone");
+        }
+        let now = shared.clock.now();
+        if now < search_at {
+            continue;
+        }
+        search_at = now + SILENCE_EVERY;
+        let (mut silent, mut after) = (Named::default(), None);
+        loop {
+            after = shared.hub.find_silent(after, &mut silent, now);
+            if after.is_none() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        for silent in &silent.listeners {
+            let (listener, queue) = (&silent.listener_id, silent.queue.as_ref().map(display));
+            let seconds = silent.silent_for.as_secs();
+            tracing::warn!(%listener, queue, seconds, "a listener was woken and has not reported");
+        }
+        if silent.others > 0 {
+            tracing::warn!(
+                listeners = silent.others,
+                "more listeners were woken and have not reported"
+            );
         }
     }
 }

@@ -43,6 +43,8 @@ pub(super) struct Activity {
     /// has no stream.
     unread: AtomicUsize,
     unsent: AtomicUsize,
+    /// The peer did not answer in time, and the connection has ended.
+    is_lost: AtomicBool,
     /// The socket took no more at the last write.
     write_waits: AtomicBool,
     /// Counts the connection for the first principal that uses it.
@@ -116,6 +118,7 @@ impl Activity {
             budget,
             unread: AtomicUsize::new(0),
             unsent: AtomicUsize::new(0),
+            is_lost: AtomicBool::new(false),
             write_waits: AtomicBool::new(false),
             principal_share: OnceLock::new(),
             bundle: TaskGroup::default(),
@@ -218,6 +221,15 @@ impl Activity {
     /// stream.
     pub(super) fn end_soon(&self) {
         self.is_unwanted.notify_one();
+    }
+
+    /// The peer did not answer in time: the connection ends, and then its streams.
+    pub(super) fn set_lost(&self) {
+        self.is_lost.store(true, Relaxed);
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Relaxed)
     }
 
     pub(super) fn note_received(&self, data: usize) {

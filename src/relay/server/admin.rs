@@ -62,7 +62,8 @@ impl AdminService {
         // As for queues: the token names a listener that the caller may see.
         let (mut last, mut is_full) = (None, false);
         while may_see_any(requester) && !is_full {
-            let part = all_listeners(&self.relay, after, count + 1, &mut silent).await;
+            let part =
+                all_listeners(&self.relay, after, request.lost, count + 1, &mut silent).await;
             after = part
                 .entries
                 .last()

@@ -10,7 +10,7 @@ use crate::{
     coordination::flag::{Flags, WatchersQuery},
     relay::{
         hub::SubscriptionId,
-        link::PeerStats,
+        link::{MISSING_AFTER, PeerStats},
         runtime::{Relay, SilentRelays},
     },
     types::Limits,
@@ -47,13 +47,15 @@ pub(super) async fn all_queues(
 pub(super) async fn all_listeners(
     relay: &Relay,
     after: Option<SubscriptionId>,
+    lost: bool,
     count: usize,
     silent: &mut SilentRelays,
 ) -> Part<proto::Listener> {
-    let own = own_listeners(relay, after, PageLimits::of_client(count)).await;
+    let own = own_listeners(relay, after, lost, PageLimits::of_client(count)).await;
     let call = Call::Listeners(proto::ListListenersRequest {
         page_size: size(count),
         page_token: after.map(stream_token).unwrap_or_default(),
+        lost,
     });
     merged(relay, call, own, silent, |answer| match answer {
         Answer::Listeners(page) => Some((page.listeners, page.next_page_token)),
@@ -103,7 +105,10 @@ pub(super) fn relays(relay: &Relay) -> proto::ListRelaysResponse {
         resyncs: 0,
     };
     let peers = relay.cluster_stats().map(|(_, peers)| peers);
-    let mut peers: Vec<_> = peers.unwrap_or_default().iter().map(peer_info).collect();
+    // One whose first heartbeat has not come is known by its frames only.
+    let is_heard_of = |peer: &&PeerStats| !peer.status.relay_id.is_empty();
+    let peers = peers.unwrap_or_default();
+    let mut peers: Vec<_> = peers.iter().filter(is_heard_of).map(peer_info).collect();
     peers.sort_by(|one, two| one.relay_id.cmp(&two.relay_id));
     proto::ListRelaysResponse {
         relays: std::iter::once(own).chain(peers).collect(),
@@ -121,7 +126,9 @@ pub(super) fn stream_token(id: SubscriptionId) -> String {
 }
 
 fn peer_info(peer: &PeerStats) -> proto::RelayInfo {
-    let state = match (peer.left, peer.missing) {
+    // A relay that is cut off takes no silence for an end (C7), but says what it does not hear.
+    let missing = peer.missing || peer.silent_for >= MISSING_AFTER;
+    let state = match (peer.left, missing) {
         (true, _) => proto::RelayState::Left,
         (false, true) => proto::RelayState::Missing,
         (false, false) => proto::RelayState::Present,

@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    io,
     sync::{Arc, Weak},
     task::Poll,
     time::Duration,
@@ -24,6 +25,7 @@ use super::{
     streams::StreamExecutor,
     transport::Transport,
 };
+use crate::base::causes::causes;
 
 /// Maximum open streams of a connection. hyper's default is 200; tonic has none.
 const MAX_STREAMS: u32 = 1_000;
@@ -91,7 +93,22 @@ pub(super) async fn serve(
             Ending::Closed => return Poll::Ready(Ok(())),
         }
         activity.begin_slice();
-        connection.as_mut().poll(cx)
+        let polled = connection.as_mut().poll(cx);
+        if let Poll::Ready(Err(error)) = &polled
+            && is_timeout(error)
+        {
+            activity.set_lost();
+        }
+        polled
     }));
     served.await
+}
+
+/// Returns whether the peer did not answer a PING, or its system no packet.
+fn is_timeout(error: &hyper::Error) -> bool {
+    let timed_out = |cause: &(dyn std::error::Error + 'static)| {
+        let error = cause.downcast_ref::<io::Error>();
+        error.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
+    };
+    error.is_timeout() || causes(error).any(timed_out)
 }

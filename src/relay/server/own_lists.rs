@@ -33,11 +33,17 @@ pub(super) async fn own_queues(
 pub(super) async fn own_listeners(
     relay: &Relay,
     mut after: Option<SubscriptionId>,
+    lost: bool,
     limits: PageLimits,
 ) -> Part<proto::Listener> {
     let mut page = Page::new(limits);
     loop {
-        let views = relay.listeners(after, BATCH);
+        let mut views = relay.listeners(after, BATCH);
+        if lost {
+            views.extend(relay.lost_listeners(after, BATCH));
+            views.sort_by_key(|view| view.subscription);
+            views.truncate(BATCH);
+        }
         for view in &views {
             if !page.push(listener(relay.relay_id(), view, limits.selector_bytes)) {
                 return page.into_part(true);
@@ -78,7 +84,7 @@ fn watcher(view: &WatcherView) -> proto::FlagWatcher {
 fn listener(relay_id: &str, view: &ListenerStats, selector_bytes: usize) -> proto::Listener {
     let selectors = selectors(view, selector_bytes);
     proto::Listener {
-        selectors_omitted: selectors.len() < view.selectors.len(),
+        selectors_omitted: view.selectors_omitted || selectors.len() < view.selectors.len(),
         listener_id: view.listener_id.to_string(),
         subscription_id: format!("{relay_id}/{:032x}", view.subscription.0),
         selectors,
@@ -96,6 +102,9 @@ fn listener(relay_id: &str, view: &ListenerStats, selector_bytes: usize) -> prot
             .map(ToString::to_string)
             .unwrap_or_default(),
         polling: view.polling,
+        silent_for: view.silent_for.map(span_to_wire),
+        busy_for: view.busy_for.map(span_to_wire),
+        lost_for: view.lost_for.map(span_to_wire),
     }
 }
 

@@ -79,8 +79,9 @@ impl RelayPeers {
     }
 
     async fn listeners(&self, request: &proto::ListListenersRequest) -> Result<Answer> {
+        let after = stream_id(&request.page_token);
         let limits = PageLimits::of_relay(page_size(request.page_size)?);
-        let part = own_listeners(&self.relay, stream_id(&request.page_token), limits).await;
+        let part = own_listeners(&self.relay, after, request.lost, limits).await;
         Ok(Answer::Listeners(proto::ListListenersResponse {
             next_page_token: next(&part),
             listeners: part.entries,

@@ -53,6 +53,7 @@ pub(crate) struct SubscribeResponses {
     /// `None` once the stream was ended by its guard.
     messages: Option<MessageStream<EncodedWake>>,
     guard: Option<Box<StreamGuard>>,
+    connection: Option<ConnectionEnd>,
 }
 
 /// The responses to a pipelined publisher, in the order of its requests.
@@ -146,6 +147,7 @@ impl proto::relay_server::Relay for RelayService {
         let accepts = self.relay.check_accepts_streams();
         let accepts = accepts.inspect_err(|_| ConnectionEnd::end_soon(request.extensions()));
         accepts.map_err(to_refusal)?;
+        let connection = request.extensions().get::<ConnectionEnd>().cloned();
         let request = request.into_inner();
         // Decoding, checking and registering thousands of names takes one turn of the task each.
         spend_and_yield(Work::Names(
@@ -174,6 +176,7 @@ impl proto::relay_server::Relay for RelayService {
         Ok(Response::new(SubscribeResponses {
             messages: Some(messages),
             guard,
+            connection,
         }))
     }
 
@@ -246,6 +249,16 @@ impl Stream for SubscribeResponses {
             },
         };
         Poll::Ready(message.map(|message| Ok(to_wire(message))))
+    }
+}
+
+impl Drop for SubscribeResponses {
+    fn drop(&mut self) {
+        if let Some(messages) = &self.messages
+            && self.connection.as_ref().is_some_and(ConnectionEnd::is_lost)
+        {
+            messages.note_lost();
+        }
     }
 }
 

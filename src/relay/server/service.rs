@@ -84,6 +84,11 @@ impl ConnectionEnd {
             self.1.end_soon();
         }
     }
+
+    /// Returns whether the peer did not answer in time.
+    pub(super) fn is_lost(&self) -> bool {
+        self.1.is_lost()
+    }
 }
 
 /// Prefix of the content type of every gRPC request.

@@ -24,7 +24,13 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::certificate::validity;
 use crate::{
-    base::{clock::wall, file, sync::lock, task::blocking},
+    base::{
+        clock::wall,
+        file,
+        pem::{without_key, without_mark},
+        sync::lock,
+        task::blocking,
+    },
     error::{Error, ErrorKind, Result},
 };
 
@@ -267,7 +273,7 @@ impl Contents {
         };
         let chain = certificates("tls_cert", &files.certificate, &self.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|_| unfit("tls_key", &files.key, &"no private key in PEM"))?;
+            .map_err(|_| unfit("tls_key", &files.key, &without_key(&self.key)))?;
         let mut config = builder
             .with_single_cert(chain, key)
             .map_err(|error| unfit("tls_key", &files.key, &error))?;
@@ -283,7 +289,7 @@ impl Contents {
 /// Returns the bytes of a file, and whether every user of the machine may read it.
 fn read(field: &'static str, path: &Path) -> Result<(Vec<u8>, bool)> {
     let content = file::read(path, LONGEST).map_err(|error| unfit(field, path, &error))?;
-    Ok((content.bytes, content.is_public))
+    Ok((without_mark(content.bytes), content.is_public))
 }
 
 fn certificates(

@@ -272,3 +272,32 @@ async fn a_name_is_logged_as_without_listeners_only_if_no_relay_has_one() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_relay_has_a_row_once_it_has_a_name_and_is_missing_after_its_silence() {
+    let home = tempfile::tempdir().expect("a directory");
+    let store = format!("sqlite:{}", home.path().join("flags.db").display());
+    let mut broker = NatsServer::start();
+    let url = broker.url();
+    let arguments = ["--store", &store, "--cluster", &url];
+    let one = Binary::serve_with(&arguments, &[]).await;
+    let listed = async || {
+        let relays = one.run(&["relays", "-o", "json"]).await;
+        assert!(relays.status.success(), "{}", stderr(&relays));
+        let relays: serde_json::Value = serde_json::from_str(&stdout(&relays)).expect("JSON");
+        let relays = relays.as_array().expect("a list").clone();
+        for relay in &relays {
+            assert_ne!(relay["relay_id"], "", "{relays:?}");
+        }
+        relays
+    };
+    let two = Binary::serve_with(&arguments, &[]);
+    let watched = until("two relays", async || listed().await.len() == 2);
+    let (_two, ()) = tokio::join!(two, watched);
+    // Each is cut off from the other, which it cannot tell from its end.
+    broker.kill();
+    until("the other one is missing", async || {
+        listed().await[1]["state"] == "missing"
+    })
+    .await;
+}

@@ -19,7 +19,7 @@ use crate::support::until;
 struct Modes(Arc<Mutex<Vec<ListenerMode>>>);
 
 impl Hooks for Modes {
-    fn on_mode_changed(&self, mode: ListenerMode) {
+    fn on_mode_changed(&self, mode: ListenerMode, _: Option<&str>) {
         self.0.lock().expect("no panic").push(mode);
     }
 }

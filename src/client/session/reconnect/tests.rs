@@ -131,6 +131,34 @@ fn two_failures_that_take_ten_seconds_are_logged_as_well() {
 }
 
 #[test]
+fn the_cause_is_that_of_the_newest_attempt_and_a_number_in_it_is_no_change() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut stream = Reconnect::new(ReconnectConfig::default());
+    assert_eq!(stream.cause(), None);
+    for (text, cause) in [
+        ("the token expired 0 s ago", "the token expired 0 s ago"),
+        ("the token expired 12 s ago", "the token expired 0 s ago"),
+        (
+            "streams: the limit of 2 is reached",
+            "streams: the limit of 2 is reached",
+        ),
+    ] {
+        let error = Error::new(ErrorKind::Unavailable, text);
+        stream.broken(at(1), Some(&error), &mut rng);
+        assert_eq!(stream.cause().map(|cause| &**cause), Some(cause));
+    }
+    stream.opened(at(2));
+    assert!(stream.cause().is_some(), "a proxy may have opened it");
+    stream.on_message(at(2));
+    assert_eq!(stream.cause(), None);
+    assert!(stream.elapsed(at(200), &mut rng));
+    assert_eq!(
+        stream.cause().map(|cause| &**cause),
+        Some("no answer in time")
+    );
+}
+
+#[test]
 fn only_a_refusal_is_final() {
     let (mut stream, mut rng) = new_stream();
     let gone = Error::new(ErrorKind::Unavailable, "connection refused");

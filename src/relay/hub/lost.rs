@@ -1,0 +1,164 @@
+//! Listeners that were lost, or that do not report: for the lists and for the log.
+//!
+//! A lost listener did not answer in time, so its connection was ended. It is listed for an hour, or
+//! until a listener with its id subscribes here. Both the list and the names for the log are bounded.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Bound::{Excluded, Unbounded},
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use super::{
+    core::Hub,
+    mailbox::SubscriptionId,
+    stats::ListenerStats,
+    subscription::Subscription,
+    sync::{Mutex, lock},
+};
+use crate::{
+    base::clock::Tick,
+    types::{ListenerId, Selector},
+};
+
+/// The lost listeners.
+#[derive(Default)]
+pub(super) struct LostListeners {
+    list: Mutex<LostList>,
+    /// Length of the list: a new subscription usually has nothing to remove.
+    count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct LostList {
+    lost: BTreeMap<SubscriptionId, (ListenerStats, Tick)>,
+    /// In the order of their loss.
+    order: VecDeque<SubscriptionId>,
+    /// For the log.
+    unlogged: Named,
+}
+
+/// Some listeners for the log, and the number of further ones.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    pub(crate) listeners: Vec<NamedListener>,
+    pub(crate) others: u64,
+}
+
+/// A listener for the log.
+#[derive(Debug)]
+pub(crate) struct NamedListener {
+    pub(crate) listener_id: ListenerId,
+    /// Its first selector.
+    pub(crate) queue: Option<Selector>,
+    /// How long it has been silent; zero for a lost one.
+    pub(crate) silent_for: Duration,
+}
+
+/// Lost listeners in the list, and selectors of each.
+const LOST: usize = 256;
+const SELECTORS: usize = 4;
+/// How long a lost listener is listed.
+const LISTED_FOR: Duration = Duration::from_secs(3600);
+/// Names in the log at a time.
+const NAMED: usize = 8;
+/// Subscriptions in one step of a search.
+const STEP: usize = 64;
+
+impl Hub {
+    /// A listener did not answer in time: its connection has ended.
+    pub(crate) fn note_lost(&self, subscription: &Subscription, now: Tick) {
+        let mut stats = subscription.stats(now);
+        let selectors_left = stats.selectors.len().min(SELECTORS);
+        stats.selectors_omitted = stats.selectors.len() > selectors_left;
+        stats.selectors.truncate(selectors_left);
+        let mut list = lock(&self.lost.list);
+        list.unlogged.add(subscription, Duration::ZERO);
+        if list.order.len() == LOST {
+            list.remove_oldest();
+        }
+        list.order.push_back(stats.subscription);
+        list.lost.insert(stats.subscription, (stats, now));
+        self.lost.count.store(list.lost.len(), Ordering::Relaxed);
+    }
+
+    /// A listener subscribes: one with its id is lost no longer.
+    pub(super) fn note_found(&self, listener: &ListenerId) {
+        if self.lost.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut list = lock(&self.lost.list);
+        let LostList { lost, order, .. } = &mut *list;
+        lost.retain(|_, (stats, _)| stats.listener_id != *listener);
+        order.retain(|id| lost.contains_key(id));
+        self.lost.count.store(lost.len(), Ordering::Relaxed);
+    }
+
+    /// Returns the first `count` lost listeners after the given subscription, by id.
+    pub(crate) fn lost_listeners(
+        &self,
+        after: Option<SubscriptionId>,
+        count: usize,
+        now: Tick,
+    ) -> Vec<ListenerStats> {
+        let list = lock(&self.lost.list);
+        let from = after.map_or(Unbounded, Excluded);
+        let some = list.lost.range((from, Unbounded)).map(|(_, one)| one);
+        let recent = some.filter(|(_, lost_at)| now.since(*lost_at) < LISTED_FOR);
+        let with_age = recent.map(|(stats, lost_at)| ListenerStats {
+            lost_for: Some(now.since(*lost_at)),
+            ..stats.clone()
+        });
+        with_age.take(count).collect()
+    }
+
+    /// Takes the lost listeners that the log does not name yet.
+    pub(crate) fn take_lost(&self) -> Named {
+        if self.lost.count.load(Ordering::Relaxed) == 0 {
+            return Named::default();
+        }
+        std::mem::take(&mut lock(&self.lost.list).unlogged)
+    }
+
+    /// Adds the listeners after the given one that were woken and do not report, each once. Returns
+    /// where to continue, or `None` at the end.
+    pub(crate) fn find_silent(
+        &self,
+        after: Option<SubscriptionId>,
+        silent: &mut Named,
+        now: Tick,
+    ) -> Option<SubscriptionId> {
+        let some = self.subscriptions_after(after, STEP);
+        for subscription in &some {
+            let found = subscription.lock().take_silence(subscription, now);
+            if let Some(silent_for) = found {
+                silent.add(subscription, silent_for);
+            }
+        }
+        let last = some.last().filter(|_| some.len() == STEP);
+        last.map(|subscription| subscription.id)
+    }
+}
+
+impl LostList {
+    fn remove_oldest(&mut self) {
+        if let Some(oldest) = self.order.pop_front() {
+            self.lost.remove(&oldest);
+        }
+    }
+}
+
+impl Named {
+    fn add(&mut self, subscription: &Subscription, silent_for: Duration) {
+        if self.listeners.len() == NAMED {
+            self.others += 1;
+            return;
+        }
+        self.listeners.push(NamedListener {
+            listener_id: subscription.listener_id.clone(),
+            queue: subscription.selectors.first().cloned(),
+            silent_for,
+        });
+    }
+}
