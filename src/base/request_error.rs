@@ -2,7 +2,8 @@
 //!
 //! The errors of clients contain URLs with signatures, whole answers, and for a refused request the
 //! signature that was sent. So only parts that are known to be harmless are kept: the status, the
-//! code, the request's id, and the innermost cause of a connection error.
+//! code, the service's sentence (but not where it refuses the credential), the request's id, and the
+//! innermost cause of a connection error.
 
 use std::{error::Error as StdError, fmt, fmt::Display, time::Duration};
 
@@ -11,10 +12,12 @@ use crate::error::{Error, ErrorKind};
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequestError {
-    #[error("the service answered {status} {code}{}", Id(request_id.as_deref()))]
+    #[error("the service answered {status} {code}{}{}", Said(said.as_deref()), Id(request_id.as_deref()))]
     Answered {
         status: u16,
         code: String,
+        /// The service's own explanation.
+        said: Option<String>,
         request_id: Option<String>,
         retry_after: Option<Duration>,
     },
@@ -30,6 +33,9 @@ pub(crate) enum RequestError {
     Other { cause: String },
 }
 
+/// Displays the service's explanation in a message.
+struct Said<'a>(Option<&'a str>);
+
 /// Displays a request's id in a message, for questions to the service's support.
 struct Id<'a>(Option<&'a str>);
 
@@ -39,6 +45,7 @@ impl RequestError {
         Self::Answered {
             status,
             code: sanitized(code),
+            said: None,
             request_id: None,
             retry_after: None,
         }
@@ -152,6 +159,19 @@ fn kind_of(status: u16, code: &str) -> ErrorKind {
     }
 }
 
+/// Returns the sentence in an answer's XML that explains its error. None where the service refuses a
+/// credential, parts of which may be in it.
+pub(crate) fn explanation(status: u16, body: &str) -> Option<String> {
+    if matches!(status, 401 | 403) {
+        return None;
+    }
+    let (_, rest) = body.split_once("<Message>")?;
+    let (text, _) = rest.split_once("</Message>")?;
+    let line = without_query(text.trim_start());
+    let line = line.trim_end_matches(['.', ' ', '\r']);
+    (!line.is_empty() && !line.contains("sig=")).then(|| line.to_owned())
+}
+
 /// Keeps only the characters of codes and ids.
 pub(crate) fn sanitized(text: &str) -> String {
     const LONGEST: usize = 64;
@@ -164,6 +184,15 @@ pub(crate) fn without_query(text: &str) -> String {
     const LONGEST: usize = 200;
     let first = text.split(['?', '\n']).next().unwrap_or_default();
     first.chars().take(LONGEST).collect()
+}
+
+impl Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(said) => write!(f, ": {said}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Display for Id<'_> {
@@ -213,15 +242,38 @@ mod tests {
         let error = RequestError::Answered {
             status: 503,
             code: "ServerBusy".into(),
+            said: explanation(503, "<Message>The server is busy.\nRequestId:1-2</Message>"),
             request_id: Some("1-2".into()),
             retry_after: Some(Duration::from_secs(7)),
         };
-        let words = "the service answered 503 ServerBusy (request 1-2)";
+        let words = "the service answered 503 ServerBusy: The server is busy (request 1-2)";
         assert_eq!(error.to_string(), words);
         let error = error.about("queue `a/q`");
         let words = "queue `a/q` is asked more often than it allows";
         assert_eq!(error.message(), words);
         assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
         assert!(error.is_retryable());
+    }
+
+    #[test]
+    fn an_explanation_is_one_line_and_has_no_part_of_a_credential() {
+        let version = "<?xml version=\"1.0\"?><Error><Code>InvalidHeaderValue</Code><Message>The API \
+                       version 2025-11-05 is not supported by Azurite. Please upgrade.\nRequestId:1\
+                       </Message></Error>";
+        let said = explanation(400, version).expect("a sentence");
+        assert!(
+            said.ends_with("is not supported by Azurite. Please upgrade"),
+            "{said}"
+        );
+        for (status, body) in [
+            (403, "<Message>The signature c2ln is wrong</Message>"),
+            (400, "<Message>sig=c2ln is wrong</Message>"),
+            (400, "<Message></Message>"),
+            (400, "no XML"),
+        ] {
+            assert_eq!(explanation(status, body), None, "{body}");
+        }
+        let long = format!("<Message>{}</Message>", "x".repeat(5_000));
+        assert_eq!(explanation(400, &long).map(|said| said.len()), Some(200));
     }
 }

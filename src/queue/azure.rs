@@ -12,7 +12,10 @@ mod tests;
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -29,6 +32,7 @@ use azure_storage_queue::{
         ReceivedMessage,
     },
 };
+use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 
 pub use self::encoding::MessageEncoding;
@@ -52,6 +56,8 @@ pub struct AzureQueue {
     client: Arc<QueueClient>,
     address: QueueAddress,
     encoding: MessageEncoding,
+    /// Set when a body was read that may have another encoding: one warning is enough.
+    warned: Arc<AtomicBool>,
     group: GroupName,
 }
 
@@ -118,6 +124,7 @@ impl AzureQueue {
             group: listener_group(&config.account, &address),
             address,
             encoding: config.encoding,
+            warned: Arc::default(),
         })
     }
 
@@ -132,13 +139,8 @@ impl AzureQueue {
 
     fn prepare(&self, message: &NewMessage) -> Result<PreparedMessage> {
         let text = self.encoding.encode(&message.body)?;
-        let content = QueueMessage {
-            message_text: Some(text),
-        };
         Ok(PreparedMessage {
-            content: content
-                .try_into()
-                .map_err(|error| self.request_error(error))?,
+            content: Bytes::from(encoding::request(&text)).into(),
             options: QueueClientSendMessageOptions {
                 message_time_to_live: Some(message.time_to_live.map_or(FOREVER, seconds)),
                 visibility_timeout: Some(seconds(message.delay)),
@@ -224,10 +226,18 @@ impl AzureQueue {
     ) -> Result<PeekedMessage> {
         let count = self.required(dequeue_count, "dequeue count")?;
         let inserted_at = self.required(inserted_at, "insertion time")?;
+        // The service omits the text of an empty message.
+        let body = self.encoding.decode(text.unwrap_or_default());
+        if self.encoding.may_be_wrong(&body) && !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                queue = %self,
+                "a message's text was decoded from base64, and its bytes are no text: if its program \
+                 writes plain text, add `?encoding=text` to the queue's URL"
+            );
+        }
         Ok(PeekedMessage {
             id: MessageId::new(&self.required(id, "message's id")?),
-            // The service omits the text of an empty message.
-            body: self.encoding.decode(text.unwrap_or_default()),
+            body,
             dequeue_count: u32::try_from(count).unwrap_or(u32::MAX),
             inserted_at: SystemTime::from(inserted_at),
             fault: None,

@@ -138,12 +138,12 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// Returns the account name in an endpoint: the start of its host, or of its path if the host is an
-/// IP address, as for the emulator.
+/// Returns the account name in an endpoint: the start of its host if that names the service, with a
+/// zone or a private link between them or without; else the start of its path, as for the emulator.
 fn name_of(endpoint: &Url) -> Option<String> {
-    let host = endpoint.host_str()?;
-    let (name, rest) = host.split_once('.')?;
-    if rest.starts_with("queue.") || rest.starts_with("blob.") {
+    let mut labels = endpoint.host_str()?.split('.');
+    let name = labels.next()?;
+    if labels.any(|label| matches!(label, "queue" | "blob")) {
         return Some(name.to_owned());
     }
     let first = endpoint.path_segments()?.next()?;
@@ -200,10 +200,30 @@ mod tests {
                 "QueueEndpoint=http://127.0.0.1:7/acct",
                 "http://127.0.0.1:7/acct",
             ),
+            (
+                "QueueEndpoint=http://localhost:7/acct",
+                "http://localhost:7/acct",
+            ),
+            (
+                "QueueEndpoint=http://azurite:7/acct",
+                "http://azurite:7/acct",
+            ),
+            ("QueueEndpoint=http://[::1]:7/acct", "http://[::1]:7/acct"),
+            (
+                "QueueEndpoint=https://acct.z13.queue.storage.azure.net",
+                "https://acct.z13.queue.storage.azure.net/",
+            ),
+            (
+                "QueueEndpoint=https://acct.privatelink.queue.core.windows.net",
+                "https://acct.privatelink.queue.core.windows.net/",
+            ),
         ] {
-            let account = read(&format!("{text};AccountKey={KEY}"));
-            assert_eq!(account.queue_endpoint(), endpoint, "{text}");
-            assert_eq!(account.name(), "acct", "{text}");
+            let signature = format!("SharedAccessSignature={SIGNATURE}");
+            for credential in [format!("AccountKey={KEY}"), signature] {
+                let account = read(&format!("{text};{credential}"));
+                assert_eq!(account.queue_endpoint(), endpoint, "{text}");
+                assert_eq!(account.name(), "acct", "{text}");
+            }
         }
     }
 

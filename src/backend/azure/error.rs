@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use azure_core::{error::ErrorKind as ClientErrorKind, http::RawResponse};
 
-use crate::base::request_error::{RequestError, sanitized};
+use crate::base::request_error::{RequestError, explanation, sanitized};
 
 impl From<azure_core::Error> for RequestError {
     fn from(error: azure_core::Error) -> Self {
@@ -19,6 +19,10 @@ impl From<azure_core::Error> for RequestError {
                 Self::Answered {
                     status: u16::from(*status),
                     code: error_code.as_deref().map(sanitized).unwrap_or_default(),
+                    said: response.and_then(|response| {
+                        let body = str::from_utf8(response.body()).ok()?;
+                        explanation(u16::from(*status), body)
+                    }),
                     request_id: response
                         .and_then(|r| header(r, "x-ms-request-id"))
                         .map(sanitized),

@@ -21,7 +21,7 @@ pub enum MessageEncoding {
     #[default]
     Base64,
     /// Plain text up to 64 KiB, the default of the newer SDKs. A body that XML cannot carry is
-    /// refused: invalid UTF-8, control characters, and the carriage return, which XML would change.
+    /// refused: invalid UTF-8 and control characters. Each body that was read can be put back.
     Text,
 }
 
@@ -58,6 +58,35 @@ impl MessageEncoding {
             Self::Text => text.into(),
         }
     }
+
+    /// Returns whether a body may be plain text that was taken for base64: text that is decoded by chance
+    /// gives bytes that are no text.
+    pub(crate) fn may_be_wrong(self, body: &[u8]) -> bool {
+        self == Self::Base64 && str::from_utf8(body).is_err()
+    }
+}
+
+/// Returns the request's XML for a message's text.
+pub(super) fn request(text: &str) -> String {
+    const BEGIN: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?><QueueMessage><MessageText>";
+    const END: &str = "</MessageText></QueueMessage>";
+    let mut xml = String::with_capacity(BEGIN.len() + text.len() + END.len());
+    xml.push_str(BEGIN);
+    let mut rest = text;
+    while let Some(at) = rest.find(['&', '<', '>', '\r']) {
+        xml.push_str(&rest[..at]);
+        xml.push_str(match rest.as_bytes()[at] {
+            b'&' => "&amp;",
+            b'<' => "&lt;",
+            b'>' => "&gt;",
+            // As it is, a reader of XML takes it for a line feed.
+            _ => "&#xD;",
+        });
+        rest = &rest[at + 1..];
+    }
+    xml.push_str(rest);
+    xml.push_str(END);
+    xml
 }
 
 impl FromStr for MessageEncoding {
@@ -72,9 +101,9 @@ impl FromStr for MessageEncoding {
     }
 }
 
-/// Returns whether XML 1.0 carries a character unchanged.
+/// Returns whether XML 1.0 carries a character, as itself or by its number.
 fn is_kept(c: char) -> bool {
-    matches!(c, '\t' | '\n' | ' '..='\u{FFFD}' | '\u{10000}'..)
+    matches!(c, '\t' | '\n' | '\r' | ' '..='\u{FFFD}' | '\u{10000}'..)
 }
 
 #[cold]
@@ -118,16 +147,34 @@ mod tests {
     }
 
     #[test]
-    fn text_that_xml_would_change_is_refused() {
-        for kept in ["", " a ", "<&>\"'", "]]>", "\t\n", "é\u{FFFD}\u{1F600}"] {
+    fn text_that_xml_cannot_carry_is_refused() {
+        for kept in ["", " a ", "<&>\"'", "]]>", "\t\r\n", "é\u{FFFD}\u{1F600}"] {
             let text = MessageEncoding::Text.encode(kept.as_bytes()).expect(kept);
             assert_eq!(text, kept);
         }
-        for refused in [&b"\r\n"[..], b"\0", b"\x1b", b"\xff", "\u{FFFF}".as_bytes()] {
+        for refused in [&b"\0"[..], b"\x1b", b"\xff", "\u{FFFF}".as_bytes()] {
             let error = MessageEncoding::Text.encode(refused).expect_err("refused");
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.message().starts_with("body: "), "{error}");
         }
+    }
+
+    #[test]
+    fn a_request_keeps_what_a_reader_of_xml_would_change() {
+        let xml = request("a\r\n<&>\r");
+        assert!(
+            xml.ends_with("<MessageText>a&#xD;\n&lt;&amp;&gt;&#xD;</MessageText></QueueMessage>")
+        );
+    }
+
+    #[test]
+    fn only_bytes_that_are_no_text_may_be_text_that_was_decoded() {
+        let decode = |text: &str| MessageEncoding::Base64.decode(text.to_owned());
+        for (text, wrong) in [("order123", true), ("YWJj", false), ("hello", false)] {
+            let body = decode(text);
+            assert_eq!(MessageEncoding::Base64.may_be_wrong(&body), wrong, "{text}");
+        }
+        assert!(!MessageEncoding::Text.may_be_wrong(b"\xff"));
     }
 
     #[test]

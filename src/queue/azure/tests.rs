@@ -74,15 +74,25 @@ async fn text_is_put_and_returned_unchanged() {
     let queue = text_queue("text");
     queue.create().await.expect("create");
     let largest = "é".repeat(queue.limits().body / 2);
-    for body in ["<&>\"'", "", " ", " a\tb\n ", "]]>", "\u{1F600}", &largest] {
+    let bodies = [
+        "<&>\"'",
+        "",
+        " ",
+        " a\tb\n ",
+        "]]>",
+        "\r",
+        "a\r\nb\r\n",
+        "\u{1F600}",
+    ];
+    for body in bodies.into_iter().chain([&*largest]) {
         let put = queue.put(vec![NewMessage::new(body.to_owned())]).await;
         put.expect("put");
         let got = queue.get(1, WEEK).await.expect("get").pop().expect("one");
         assert_eq!(got.body, body, "{} bytes", body.len());
         queue.delete(&got.receipt).await.expect("delete");
     }
-    let bad = ["kept back", "\r"].map(NewMessage::new).to_vec();
-    let error = queue.put(bad).await.expect_err("a carriage return");
+    let bad = ["kept back", "\u{1b}"].map(NewMessage::new).to_vec();
+    let error = queue.put(bad).await.expect_err("a control character");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert_eq!(queue.depth().await.expect("depth"), 0, "none of them");
 }
