@@ -55,6 +55,18 @@ pub trait BlobStore: Display + Debug + Send + Sync + 'static {
     /// Any error of the store.
     async fn get(&self, name: &BlobName) -> Result<Option<Blob>>;
 
+    /// Reads a blob, of a longer one only the first `max` bytes: another program may have written it.
+    ///
+    /// # Errors
+    /// Any error of the store.
+    async fn get_start(&self, name: &BlobName, max: usize) -> Result<Option<Blob>> {
+        let blob = self.get(name).await?;
+        Ok(blob.map(|mut blob| {
+            blob.content.bytes.truncate(max);
+            blob
+        }))
+    }
+
     /// Creates a blob and returns its ETag.
     ///
     /// # Errors

@@ -64,6 +64,13 @@ async fn a_written_blob_is_read(store: &dyn BlobStore) {
     assert_eq!(blob.content, content, "names of metadata are in lower case");
     assert_eq!(blob.etag, etag.expect("create"));
 
+    for (max, length) in [(0, 0), (10, 10), (256, 256), (1_000, 256)] {
+        let start = store.get_start(&name("read/a b/ä"), max).await;
+        let start = start.expect("get").expect("a blob");
+        assert_eq!(start.content.bytes, content.bytes[..length], "{max}");
+        assert_eq!(start.etag, blob.etag);
+    }
+
     let empty = BlobContent::default();
     store
         .create(&name("read/empty"), empty.clone())
@@ -73,6 +80,8 @@ async fn a_written_blob_is_read(store: &dyn BlobStore) {
         read(store, "read/empty").await.expect("a blob").content,
         empty
     );
+    let start = store.get_start(&name("read/empty"), 10).await.expect("get");
+    assert_eq!(start.expect("a blob").content, empty);
 }
 
 async fn creating_what_exists_is_a_conflict(store: &dyn BlobStore) {
