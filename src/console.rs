@@ -107,22 +107,8 @@ impl ConsolePort {
 }
 
 impl Console {
-    /// Listens and serves. Requests may state `hosts` as their host, in addition to IP addresses and
+    /// Serves on a bound port. Requests may state `hosts` as their host, in addition to IP addresses and
     /// `localhost`. Pages that are not probes need the `admission`, if there is one.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unavailable`], with the address, if it cannot listen there.
-    pub(crate) async fn start(
-        listen: SocketAddr,
-        hosts: &[String],
-        source: Arc<dyn StatusSource>,
-        admission: Option<Admission>,
-    ) -> Result<Self> {
-        let port = ConsolePort::bind(listen).await?;
-        Ok(Self::serve(port, hosts, source, admission))
-    }
-
-    /// Serves on a bound port, as [`Console::start`] does.
     pub(crate) fn serve(
         port: ConsolePort,
         hosts: &[String],

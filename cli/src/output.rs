@@ -219,18 +219,18 @@ fn table<T: Row>(rows: &[T], width: usize) -> String {
     }
     let last = columns.len().saturating_sub(1);
     for (at, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, if at == last { 0 } else { GAP as u16 }));
+        column.set_padding((0, if at == last { 0 } else { GAP }));
     }
     table.trim_fmt()
 }
 
 /// Spaces between two columns.
-const GAP: usize = 2;
+const GAP: u16 = 2;
 /// No column is cut below this width.
 const LEAST_WIDTH: usize = 8;
 
 fn total_width(columns: &[Vec<String>]) -> usize {
-    let gaps = GAP * columns.len().saturating_sub(1);
+    let gaps = usize::from(GAP) * columns.len().saturating_sub(1);
     columns
         .iter()
         .map(|column| column_width(column))

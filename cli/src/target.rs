@@ -335,7 +335,7 @@ async fn note_causes(
             None => {}
         }
         if link.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

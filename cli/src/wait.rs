@@ -65,6 +65,9 @@ const ACK_AFTER_END: Duration = Duration::from_secs(1);
 /// A node reads a store at most this often.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
+/// The client of a relay, and the state of its watch.
+type Watched = (Client, watch::Receiver<LinkState>);
+
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         log::to_stderr(log::WAIT_LOG);
@@ -109,7 +112,7 @@ impl Args {
         &self,
         target: &Target,
         names_relay: bool,
-    ) -> anyhow::Result<(Release, Option<(Client, watch::Receiver<LinkState>)>)> {
+    ) -> anyhow::Result<(Release, Option<Watched>)> {
         let interval = self.interval.unwrap_or_default();
         let parked = |url| PolledFlag::new(url, self.flag.clone(), !names_relay);
         let parked = self.store.as_deref().map(parked).transpose()?;

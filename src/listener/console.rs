@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::{ListenerMode, ListenerMonitor};
 use crate::{
-    console::{Console, Metrics, Part, StatusSource},
+    console::{Console, ConsolePort, Metrics, Part, StatusSource},
     error::Result,
 };
 
@@ -33,8 +33,8 @@ impl ListenerConsole {
         listen: SocketAddr,
         hosts: &[String],
     ) -> Result<Self> {
-        let console =
-            Console::start(listen, hosts, Arc::new(ListenerStatus(listener)), None).await?;
+        let port = ConsolePort::bind(listen).await?;
+        let console = Console::serve(port, hosts, Arc::new(ListenerStatus(listener)), None);
         Ok(Self { console })
     }
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::Sweeper;
 use crate::{
-    console::{Console, Metrics, Part, StatusSource},
+    console::{Console, ConsolePort, Metrics, Part, StatusSource},
     error::Result,
 };
 
@@ -30,7 +30,8 @@ impl SweepConsole {
         listen: SocketAddr,
         hosts: &[String],
     ) -> Result<Self> {
-        let console = Console::start(listen, hosts, Arc::new(SweeperStatus(sweeper)), None).await?;
+        let port = ConsolePort::bind(listen).await?;
+        let console = Console::serve(port, hosts, Arc::new(SweeperStatus(sweeper)), None);
         Ok(Self { console })
     }
 
