@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::{
     damaged::with_suffix,
     error::SqliteError,
-    open::{connect, create_file, number, write_back_on_close},
+    open::{checkpoint, connect, create_file, number, write_back_on_close},
     place::check_place,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -56,11 +56,20 @@ fn copy_and_rename(from: &Path, to: &Path) -> Result<(), SqliteError> {
     let source = open_source(from)?;
     create_file(&part)?;
     let copied = copy(&source, &part).and_then(|()| rename(&part, to));
+    leave_no_empty_log(&source);
     if copied.is_err() {
         // The error that is reported came first.
         let _ = fs::remove_file(&part);
     }
     copied
+}
+
+/// A file that no program uses has no log, before and after.
+fn leave_no_empty_log(source: &Connection) {
+    if matches!(checkpoint(source, "NOOP"), Ok((_, frames)) if frames <= 0) {
+        // Else an empty log stays, as after a crash.
+        let _ = write_back_on_close(source, true);
+    }
 }
 
 fn open_source(from: &Path) -> Result<Connection, SqliteError> {

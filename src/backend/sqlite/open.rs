@@ -13,6 +13,9 @@ use super::{
 };
 use crate::base::sync::lock;
 
+/// A log that was written back is cut to this size: many times what it grows to between two
+/// write-backs.
+const LOG_BYTES: i64 = 64 << 20;
 /// Statements that stay prepared: more than any program here uses.
 const STATEMENTS: usize = 128;
 
@@ -256,7 +259,7 @@ pub(super) fn write_log_back(connection: &mut Connection) -> rusqlite::Result<()
 
 /// Writes the log back. Returns whether another process prevented it, and the number of frames that
 /// were in the log; -1 without a log.
-fn checkpoint(connection: &Connection, mode: &str) -> rusqlite::Result<(bool, i64)> {
+pub(super) fn checkpoint(connection: &Connection, mode: &str) -> rusqlite::Result<(bool, i64)> {
     let sql = format!("PRAGMA wal_checkpoint({mode})");
     connection.query_row(&sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
 }
@@ -269,6 +272,8 @@ fn set_pragmas(connection: &Connection) -> rusqlite::Result<()> {
         connection.pragma_update(None, "fullfsync", true)?;
         connection.pragma_update(None, "checkpoint_fullfsync", true)?;
     }
+    // After a large commit the log does not keep its size.
+    connection.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     connection.pragma_update(None, "foreign_keys", true)?;
     // A manipulated file must not run functions or crash the process with bad cells.
