@@ -171,6 +171,8 @@ const LOG: &str = "error,rustls=off,rustls_platform_verifier=off,\
                    reveille::listener::policy_file=info,reveille::queue::url=warn";
 /// How often --until-empty checks for its end: soon for a person, cheap for a processor.
 const EMPTY_CHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// A slower check of the poison queue is left out.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Deadline for notifying a poison queue's listeners. After it they find the message by polling.
 const POISON_NOTIFY_DEADLINE: Duration = Duration::from_secs(2);
 
@@ -212,10 +214,12 @@ impl Args {
             until_empty: until_empty.clone(),
         });
         if let PoisonQueue::Url(url) = self.poison()? {
-            builder = builder.poison(match self.create && self.poison.is_some() {
+            let poison = match self.create && self.poison.is_some() {
                 true => queue::create(&url).await?.0,
                 false => queue::open(&url).await?,
-            });
+            };
+            check_poison(&*queue, &*poison).await?;
+            builder = builder.poison(poison);
         }
         if let Some(client) = &client {
             let mut options = config.subscription(id, &*queue);
@@ -435,6 +439,25 @@ async fn log_first_mode(client: Option<&Client>, events: &EventLog) {
     if !events.is_settled() {
         let cause = target::unreachable(client).await;
         events.settle(cause.map(|error| error.to_string()));
+    }
+}
+
+/// Checks that the poison queue accepts a credential that the queue accepts: a signature may be for one
+/// queue. The poison queue is created when it is needed, and another error may pass by then.
+async fn check_poison(queue: &dyn WorkQueue, poison: &dyn WorkQueue) -> Result<(), Error> {
+    let denial = async |queue: &dyn WorkQueue| {
+        let depth = tokio::time::timeout(CHECK_TIMEOUT, queue.depth()).await;
+        let error = depth.ok()?.err()?;
+        (error.kind() == ErrorKind::Denied).then_some(error)
+    };
+    match denial(poison).await {
+        Some(error) if denial(queue).await.is_none() => {
+            let message = format!(
+                "poison {error}; name a queue that it allows with --poison, or pass --no-poison"
+            );
+            Err(Error::new(ErrorKind::Denied, message))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -16,8 +16,9 @@ use crate::{
 /// An entry of the poison queue, as JSON: a message and its error.
 ///
 /// A message that would be too long with its error, or whose body is no UTF-8, is put unchanged. A
-/// message that is too long for the poison queue even then is put with the beginning of its body:
-/// the rest is lost, and [`body_bytes`](Self::body_bytes) is set.
+/// message that is too long for the poison queue even then, or that the queue refuses because it takes
+/// text only, is put with the beginning of its body: the rest is lost, and
+/// [`body_bytes`](Self::body_bytes) is set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PoisonedMessage {
@@ -51,9 +52,21 @@ pub(super) async fn put(shared: &Shared, message: &Message, error: &HandlerError
     let Some(poison) = &shared.poison else {
         return Ok(());
     };
-    let (body, cut) = envelope(shared, message, error, poison.limits().body);
-    let put = tokio::time::timeout(PUT_TIMEOUT, put_or_create(&**poison, body));
-    put.await.unwrap_or_else(|_| {
+    let limit = poison.limits().body;
+    let (body, mut cut) = envelope(shared, message, error, limit);
+    let put = async {
+        match put_or_create(&**poison, body).await {
+            // As it is: a queue of text takes no bytes, and no control characters.
+            Err(refusal) if refusal.kind() == ErrorKind::Invalid && !cut => {
+                cut = true;
+                let beginning = beginning(poisoned(shared, message, error, limit), message, limit);
+                put_or_create(&**poison, beginning).await
+            }
+            put => put,
+        }
+    };
+    let put = tokio::time::timeout(PUT_TIMEOUT, put).await;
+    put.unwrap_or_else(|_| {
         let message = format!("`{poison}` did not answer within {PUT_TIMEOUT:?}");
         Err(Error::new(ErrorKind::Timeout, message))
     })?;
@@ -62,7 +75,7 @@ pub(super) async fn put(shared: &Shared, message: &Message, error: &HandlerError
         let bytes = message.body.len();
         tracing::error!(
             %queue, %id, %poison, bytes,
-            "a message was too long for the poison queue: only its beginning was put"
+            "a message did not fit into the poison queue: only the beginning of its text was put"
         );
     }
     tracing::warn!(%queue, %id, %poison, %error, "a message was moved to the poison queue");
@@ -108,18 +121,7 @@ fn envelope(
     error: &HandlerError,
     limit: usize,
 ) -> (Bytes, bool) {
-    let since = message.inserted_at.duration_since(SystemTime::UNIX_EPOCH);
-    let mut text = with_causes(&**error);
-    text.truncate(text.floor_char_boundary(MAX_ERROR.min(limit / 4)));
-    let mut poisoned = PoisonedMessage {
-        queue: shared.queue.address().to_string(),
-        id: message.id.as_str().to_owned(),
-        dequeue_count: message.dequeue_count,
-        inserted_at: since.unwrap_or_default().as_secs(),
-        error: text,
-        body: String::new(),
-        body_bytes: None,
-    };
+    let mut poisoned = poisoned(shared, message, error, limit);
     if let Ok(body) = str::from_utf8(&message.body) {
         body.clone_into(&mut poisoned.body);
         if let Some(json) = json(&poisoned, limit) {
@@ -129,10 +131,36 @@ fn envelope(
     if message.body.len() <= limit {
         return (message.body.clone(), false);
     }
+    (beginning(poisoned, message, limit), true)
+}
+
+/// Returns the entry without a body.
+fn poisoned(
+    shared: &Shared,
+    message: &Message,
+    error: &HandlerError,
+    limit: usize,
+) -> PoisonedMessage {
+    let since = message.inserted_at.duration_since(SystemTime::UNIX_EPOCH);
+    let mut text = with_causes(&**error);
+    text.truncate(text.floor_char_boundary(MAX_ERROR.min(limit / 4)));
+    PoisonedMessage {
+        queue: shared.queue.address().to_string(),
+        id: message.id.as_str().to_owned(),
+        dequeue_count: message.dequeue_count,
+        inserted_at: since.unwrap_or_default().as_secs(),
+        error: text,
+        body: String::new(),
+        body_bytes: None,
+    }
+}
+
+/// Returns the entry with the beginning of the body.
+fn beginning(mut poisoned: PoisonedMessage, message: &Message, limit: usize) -> Bytes {
     poisoned.body_bytes = Some(message.body.len());
     let beginning = &message.body[..limit.min(message.body.len())];
     let beginning = String::from_utf8_lossy(beginning).into_owned();
-    (longest(poisoned, &beginning, limit), true)
+    longest(poisoned, &beginning, limit)
 }
 
 /// Returns the JSON with the longest beginning of the body that fits. If even an empty body does

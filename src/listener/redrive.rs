@@ -29,8 +29,8 @@ pub struct Redriven {
     pub moved: u64,
     /// The bytes of their bodies.
     pub bytes: u64,
-    /// Messages that stay in their queue: their body cannot be read, or is too long for the other
-    /// queue. They become visible again after a minute.
+    /// Messages that stay in their queue: their body cannot be read, or the other queue does not take
+    /// it, such as one that is too long. They become visible again after a minute.
     pub left: u64,
 }
 
@@ -97,9 +97,23 @@ async fn move_batch(
     let put = bodies.iter().cloned().map(NewMessage::new).collect();
     let mut failed = None;
     for ((receipt, body), outcome) in receipts.iter().zip(&bodies).zip(to.put_each(put).await) {
-        if let Err(error) = outcome {
-            failed = failed.or(Some(error));
-            continue;
+        let outcome = match outcome {
+            // A body that the queue does not take may have held up the others of its request.
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                to.put(vec![NewMessage::new(body.clone())]).await.map(drop)
+            }
+            outcome => outcome.map(drop),
+        };
+        match outcome {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                done.left += 1;
+                continue;
+            }
+            Err(error) => {
+                failed = failed.or(Some(error));
+                continue;
+            }
         }
         match from.delete(receipt).await {
             // Already deleted: another process moved it as well, and it will be handled twice.
@@ -212,6 +226,19 @@ mod tests {
         assert_eq!(failed.expect_err("one").kind(), ErrorKind::Unavailable);
         assert_eq!(poison.depth().await.expect("in memory"), 1);
         assert_eq!(orders.depth().await.expect("in memory"), 2);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_the_queue_does_not_take_stays_and_holds_up_no_other() {
+        let poison = queue("orders-poison");
+        let orders = ScriptedQueue::new("local/orders".parse().expect("an address"));
+        put(&poison, (0..3).map(|number| poisoned(&number.to_string()))).await;
+        // Each of them once, as of one request; then the first one again.
+        orders.fail(Call::Put, 4, Error::invalid("body", "must be text"));
+        let done = redrive(&poison, &orders, &RedriveOptions::default()).await;
+        let done = done.expect("moved");
+        assert_eq!((done.moved, done.left), (2, 1));
+        assert_eq!(poison.depth().await.expect("in memory"), 1);
     }
 
     #[tokio::test]

@@ -77,6 +77,30 @@ async fn a_message_too_long_for_the_poison_queue_goes_there_cut() {
     }
 }
 
+/// A queue of text takes no bytes and no control characters.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_the_poison_queue_does_not_take_goes_there_wrapped() {
+    let bench = Bench::new();
+    let poison = ScriptedQueue::new("local/jobs-poison".parse().expect("an address"));
+    poison.fail(Call::Put, 1, Error::invalid("body", "must be text"));
+    let put = bench
+        .queue
+        .put(vec![NewMessage::new(vec![255_u8; 3])])
+        .await;
+    put.expect("put");
+    let builder = bench.pulling().poison(Arc::new(poison.clone()));
+    let listener = rejecting(builder).await.expect("started");
+    seconds(600).await;
+    assert_eq!(bench.depth().await, 0);
+    assert_eq!(listener.state().stats.received, 1, "not round and round");
+    let got = poison.get(9, Duration::from_secs(30)).await.expect("got");
+    let found: PoisonedMessage = serde_json::from_slice(&got[0].body).expect("JSON");
+    assert_eq!(
+        (&*found.body, found.body_bytes),
+        ("\u{fffd}\u{fffd}\u{fffd}", Some(3))
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_queue_is_not_its_own_poison_queue() {
     let bench = Bench::new();
