@@ -68,8 +68,13 @@ pub(crate) struct Scaler {
     issued_wake: u64,
     /// The wake count at the newest get that the queue answered.
     answered_wake: u64,
-    /// The number of tasks wanted at the last depth query.
+    /// The number of tasks wanted, as far as the depth is believed.
     target: usize,
+    /// The number of tasks for the last depth since an empty get.
+    wanted: usize,
+    /// How many more tasks a depth may start. A depth counts messages that are not visible yet: after
+    /// an empty get one, and twice as many after each full get.
+    believed: usize,
     /// The snapshot of the last empty get, if no wake and no message came since it was issued.
     emptied: Option<Snapshot>,
     /// The last answered get returned as many messages as requested.
@@ -120,6 +125,8 @@ impl Scaler {
             issued_wake: 0,
             answered_wake: 0,
             target: 0,
+            wanted: 0,
+            believed: usize::MAX,
             emptied: None,
             backlog: false,
             policy_limit: usize::MAX,
@@ -220,8 +227,15 @@ impl Scaler {
     pub(crate) fn on_depth(&mut self, tasks: Option<usize>, now: Tick) {
         (self.depth_query, self.depth_at) = (DepthQuery::Idle, Some(now));
         if let Some(tasks) = tasks.filter(|_| self.emptied.is_none()) {
-            self.target = tasks;
+            self.wanted = tasks;
+            self.believe();
         }
+    }
+
+    /// Sets the target by the last depth.
+    fn believe(&mut self) {
+        let most = self.tasks.len().saturating_add(self.believed);
+        self.target = self.wanted.min(most);
     }
 
     /// A task ended without leaving, mostly by a panic: its pending poll becomes a new wake. No
@@ -377,5 +391,10 @@ impl Scaler {
     #[cfg(test)]
     pub(crate) fn tasks(&self) -> &Tasks {
         &self.tasks
+    }
+
+    #[cfg(test)]
+    pub(crate) fn target(&self) -> usize {
+        self.target
     }
 }

@@ -385,3 +385,27 @@ fn a_sleep_without_an_end_asks_for_no_appointment_again_and_again() {
     }
     panic!("it never waits");
 }
+
+/// A depth counts messages that are delayed, or that others handle. With 60 of them each visible message
+/// would start as many tasks as the policy allows, and each of those a get for nothing.
+#[test]
+fn a_depth_after_an_empty_get_starts_one_more_task_and_each_full_get_twice_as_many() {
+    let mut bench = Bench::pushed();
+    let task = bench.works(1, true);
+    bench.depth(Some(60));
+    assert_eq!(bench.scaler.target(), 60, "nothing is known against it");
+    bench.goes_on(task);
+    bench.leaves(task);
+    assert_eq!(bench.scaler.target(), 0);
+
+    bench.pass(10_000);
+    let first = bench.works(2, true);
+    bench.depth(Some(60));
+    assert_eq!(bench.scaler.target(), 2);
+    let second = bench.gets();
+    bench.finds(second, true);
+    assert_eq!(bench.scaler.target(), 4);
+    bench.goes_on(first);
+    bench.finds(first, true);
+    assert_eq!(bench.scaler.target(), 6);
+}

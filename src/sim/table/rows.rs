@@ -35,7 +35,7 @@ pub(super) const FAULTS: &[Row] = rows! {
     HeartbeatUnchecked, 51, "R6", "a heartbeat compares no cursors";
     LookPutOff, 283, "R6", "each wake puts off the look at all cursors";
     SilenceUnnoticed, 4, "R6", "a silent stream is not noticed";
-    RestUntilHeartbeat, 156, "R6", "a rest after many lasts until a heartbeat";
+    RestUntilHeartbeat, 60, "R6", "a rest after many lasts until a heartbeat";
     GoodbyeKeepsBackoff, 43, "I18", "a good stream's Goodbye does not reset the back-off";
     SilentConnectionKept, 11, "R6", "the stream after a silent one uses the same connection";
     ConnectionWindowNarrow, 47, "section 2", "an unread stream takes up the whole connection's window";
@@ -85,7 +85,7 @@ pub(super) const FAULTS: &[Row] = rows! {
     DrainedEarly, 4, "R8", "DRAINED is said while another task holds messages";
     HiddenUnsaid, 27, "section 3", "the time when messages become visible again is not reported";
     LostGetUnsaid, 25, "section 3", "a get without an answer hides messages that are not reported";
-    LostGetRetried, 699, "section 3", "a get without an answer is repeated by what tries again, and comes back empty";
+    LostGetRetried, 980, "section 3", "a get without an answer is repeated by what tries again, and comes back empty";
     AnnouncedForever, 419, "section 6", "an announced end counts as one, however the next attempt fails";
     LookerHandles, 635, "section 6", "the task that looks also handles, and no other one looks";
     DepthNotAskedAgain, 2014, "section 6", "a depth that needed no more tasks is not asked for again";

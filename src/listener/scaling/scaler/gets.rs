@@ -60,6 +60,10 @@ impl Scaler {
     /// an idle period.
     pub(crate) fn found(&mut self, id: TaskId, full: bool, now: Tick) -> bool {
         (self.emptied, self.found_in_mode) = (None, true);
+        if full && self.wanted > 0 {
+            self.believed = self.believed.saturating_mul(2);
+            self.believe();
+        }
         let Some(task) = self.tasks.get_mut(id) else {
             return false;
         };
@@ -127,6 +131,7 @@ impl Scaler {
         }
         let holds = self.stays_for_messages(id);
         (self.emptied, self.backlog, self.target) = (Some(snapshot), false, 0);
+        (self.wanted, self.believed) = (0, 1);
         let next = match idle {
             Idle::Stop if holds && self.may_only_handle(id, now) => self.sleep(id, Tick::NEVER),
             Idle::Stop if !holds && self.may_leave(id) => {
