@@ -34,13 +34,13 @@ mod transaction;
 pub use rusqlite;
 
 #[cfg(feature = "relay")]
-pub(crate) use self::host::ReceivingStream;
+pub(crate) use self::host::HostFigures;
 #[cfg(feature = "relay")]
 pub use self::host::{Host, HostConfig};
 pub use self::{
     config::{QueueManagerConfig, Route},
     dead_letters::{DeadLetter, Purged},
-    forget::Forgotten,
+    forget::{Forgotten, Renewed},
     manager::QueueManager,
     message::{Destination, MessageId},
     message_status::{HandedOver, MessageStatus},
@@ -48,3 +48,5 @@ pub use self::{
     status::{DestinationStatus, HistoryEntry, ManagerStatus, QueueStatus},
     transaction::Transaction,
 };
+#[cfg(feature = "relay")]
+pub(crate) use self::{handover::SenderRights, host::ReceivingStream};

@@ -1,5 +1,6 @@
 //! `queue create|list|put|get|peek|depth|move|purge|address`: reads and writes a queue.
-//! `queue serve|send|receive|status|history|dead|requeue|forget`: messages between machines.
+//! `queue serve|send|receive|status|history|dead|requeue|forget|new-identity`: messages between
+//! machines.
 
 mod dead;
 mod forget;
@@ -8,6 +9,7 @@ mod history;
 mod list;
 mod message_status;
 mod moving;
+mod new_identity;
 mod notification;
 mod place;
 mod purge;
@@ -34,6 +36,7 @@ use self::{
     history::History,
     list::List,
     moving::Move,
+    new_identity::NewIdentity,
     purge::Purge,
     put::Put,
     receive::Receive,
@@ -52,8 +55,8 @@ use super::{exit::Exit, output::Format, program, settings::Settings};
 /// AZURE_STORAGE_QUEUE_ENDPOINT overrides the account's default endpoint. Messages in Azure are
 /// base64, unless the URL ends in `?encoding=text`.
 ///
-/// `serve`, `send`, `receive`, `status`, `history`, `dead`, `requeue` and `forget` work on all queues
-/// of a directory, whose file is DIR/queues.db. Its queues have the URLs
+/// `serve`, `send`, `receive`, `status`, `history`, `dead`, `requeue`, `forget` and `new-identity` work
+/// on all queues of a directory, whose file is DIR/queues.db. Its queues have the URLs
 /// `sqlite:DIR/queues.db?queue=NAME`. The table `[queues]` of the configuration file sets their
 /// limits, routes and aliases.
 #[derive(Debug, clap::Args)]
@@ -120,7 +123,8 @@ Example:
   reveille queue purge 'sqlite:jobs.db?queue=orders'
   reveille queue purge queues --destination reveille://berlin:7610/orders
 
-With --destination, messages that the next machine may have already are kept.")]
+With --destination, messages that the next machine may have already are offered no more, and go when \
+the next connection shows that it has not.")]
     Purge(Purge),
     /// Print the address (ACCOUNT/QUEUE) for notifications of a queue
     #[command(after_help = "\
@@ -142,15 +146,18 @@ Example:
     /// List messages that were received, or handed over to other machines
     #[command(after_help = history::AFTER_HELP)]
     History(History),
-    /// List messages that could not be delivered, with the reasons
+    /// List, show or delete messages that could not be delivered
     #[command(after_help = dead::AFTER_HELP)]
     Dead(Dead),
     /// Send dead letters again
     #[command(after_help = requeue::AFTER_HELP)]
     Requeue(Requeue),
-    /// Forget the queue file of a machine that is gone for good
+    /// Forget the queue file of a machine that is gone for good, or whose a sender's file is
     #[command(after_help = forget::AFTER_HELP)]
     Forget(Forget),
+    /// Make a copy of a queue file another file, for a cloned machine
+    #[command(after_help = new_identity::AFTER_HELP)]
+    NewIdentity(NewIdentity),
 }
 
 /// A queue's URL, and the output format.
@@ -236,6 +243,7 @@ impl Verb {
             Self::Dead(dead) => return dead.run(settings).await,
             Self::Requeue(requeue) => return requeue.run(settings).await,
             Self::Forget(forget) => return forget.run(settings).await,
+            Self::NewIdentity(renewal) => return renewal.run(settings).await,
             Self::Serve(_) => unreachable!("run by `Args::run`"),
         }
         Ok(Exit::OK)

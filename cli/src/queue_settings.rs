@@ -28,6 +28,9 @@ pub(super) struct QueueSettings {
     #[serde(deserialize_with = "span")]
     history_age: Option<Duration>,
     history_rows: Option<u64>,
+    #[serde(deserialize_with = "span")]
+    duplicate_window: Option<Duration>,
+    names: Vec<String>,
     hop_limit: Option<usize>,
     tls: Option<bool>,
     #[serde(deserialize_with = "aliases")]
@@ -80,6 +83,8 @@ impl QueueSettings {
             max_age: self.max_age.unwrap_or(defaults.max_age),
             history_age: self.history_age.unwrap_or(defaults.history_age),
             history_rows: self.history_rows.unwrap_or(defaults.history_rows),
+            duplicate_window: self.duplicate_window.unwrap_or(defaults.duplicate_window),
+            names: self.names.clone(),
             hop_limit: self.hop_limit.unwrap_or(defaults.hop_limit),
             routes: routes.collect(),
             aliases: self.aliases.clone(),
@@ -161,6 +166,8 @@ max_queue = 20
 max_age = "2d"
 history_age = "1h"
 history_rows = 30
+duplicate_window = "3d"
+names = ["Rome:7610"]
 hop_limit = 4
 routes = [{ pattern = "*.east", hop = "gate:7600" }]
 [aliases]
@@ -189,6 +196,8 @@ berlin = "reveille://berlin:7600/orders"
         assert_eq!(manager.max_age, Duration::from_secs(2 * 24 * 3600));
         assert_eq!(manager.history_age, Duration::from_secs(3600));
         assert_eq!((manager.history_rows, manager.hop_limit), (30, 4));
+        assert_eq!(manager.duplicate_window, Duration::from_secs(3 * 24 * 3600));
+        assert_eq!(manager.names, ["Rome:7610"]);
         let route = Route {
             pattern: "*.east".to_owned(),
             hop: "gate:7600".to_owned(),

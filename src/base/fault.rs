@@ -290,6 +290,8 @@ pub(crate) enum Fault {
     UncertaintyNotNoted,
     /// Hand-over: a message that the next machine may have stored expires.
     UncertainExpired,
+    /// Hand-over: an offer that a slow line did not carry in time is made again.
+    OfferNotShrunk,
     /// Cluster, C2: a frame that is published again has more entries under the same number.
     LinkFrameRebuilt,
     /// Cluster, C2: a frame is published once.

@@ -118,7 +118,7 @@ fn insert_kept(
     now: Micros,
 ) -> rusqlite::Result<Option<i64>> {
     let Some(hop) = &send.hop else {
-        let queue = local_queue(transaction, &send.queue, None)?;
+        let queue = local_queue(transaction, &send.queue, 0, None)?;
         insert_message(transaction, queue, now, now, &send.uid, &send.body)?;
         return Ok(Some(queue));
     };

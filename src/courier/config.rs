@@ -18,10 +18,11 @@ pub struct QueueManagerConfig {
     pub account: String,
     /// The maximum size of a body in bytes; at most 64 KiB, which every receiver accepts.
     pub max_body: usize,
-    /// The maximum number of messages that wait for another machine. At 1 KiB a message, the
-    /// default is about 1 GiB of disk.
+    /// The maximum number of messages that wait for one next machine, so that a machine that is away
+    /// stops no send to others. At 1 KiB a message, the default is about 1 GiB of disk.
     pub max_outgoing: u64,
-    /// The maximum number of messages in each local queue; `None` is unlimited.
+    /// The maximum number of messages in each local queue, for sends of transactions and of other
+    /// machines; `None` is unlimited. A put into a queue is not limited.
     pub max_queue: Option<u64>,
     /// A message that was not accepted by the next machine for this long becomes a dead letter.
     pub max_age: Duration,
@@ -29,6 +30,12 @@ pub struct QueueManagerConfig {
     pub history_age: Duration,
     /// The maximum number of rows of each kind of history: sent, and received.
     pub history_rows: u64,
+    /// The ids of messages from other machines are known for this long, at about 55 bytes each. A copy
+    /// of another machine's file that is put back within this time brings no message twice.
+    pub duplicate_window: Duration,
+    /// Further names (`HOST:PORT`) of this machine, such as former ones. A message for one of them is
+    /// for this machine.
+    pub names: Vec<String>,
     /// The next machine for each destination; the first match wins. A destination without a route
     /// is contacted directly.
     pub routes: Vec<Route>,
@@ -65,6 +72,9 @@ impl Default for QueueManagerConfig {
             max_age: 14 * DAY,
             history_age: 7 * DAY,
             history_rows: 100_000,
+            // As the age limit: a copy has no message that waits for longer.
+            duplicate_window: 14 * DAY,
+            names: Vec::new(),
             routes: Vec::new(),
             aliases: BTreeMap::new(),
             // As many as an IP network's early routing protocols: a longer path is a loop.
@@ -100,6 +110,10 @@ impl QueueManagerConfig {
             };
             return Err(Error::invalid(field, "must be at least 1"));
         }
+        for name in &mut self.names {
+            name.make_ascii_lowercase();
+            check_authority(name)?;
+        }
         if self.hop_limit == 0 || self.hop_limit > 255 {
             return Err(Error::invalid("hop_limit", "must be 1 to 255"));
         }
@@ -130,6 +144,12 @@ impl QueueManagerConfig {
             return Err(Error::invalid("alias", rule));
         }
         Ok(self)
+    }
+
+    /// Returns the other machine that a destination names.
+    pub(super) fn remote<'a>(&self, to: &'a Destination) -> Option<&'a str> {
+        let is_own = |authority: &str| self.names.iter().any(|name| name == authority);
+        to.authority().filter(|authority| !is_own(authority))
     }
 
     /// Returns the next machine on the way to `authority`.

@@ -1,14 +1,18 @@
-//! Dead letters: listed, and sent again; and the removal of messages that wait for a machine.
+//! Dead letters: listed, shown, removed, and sent again; and the removal of messages that wait for a
+//! machine.
 //!
 //! A dead letter keeps its body until an operator sends it again or removes it.
 
 use std::time::SystemTime;
 
-use rusqlite::{OptionalExtension, Transaction, params};
+use bytes::Bytes;
+use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 use super::{
-    manager::{QueueManager, Shared},
+    handover::outgoing::PURGED,
+    manager::{QueueManager, Shared, check_not_reserved},
     message::{Destination, MessageId, new_id},
+    rows::{destination, unsigned},
     staging::{insert_local, local_queue},
 };
 use crate::{
@@ -45,15 +49,25 @@ pub struct DeadLetter {
 pub struct Purged {
     /// Messages that were removed.
     pub removed: u64,
-    /// Messages that the next machine may have stored already: only the hand-over settles them.
-    pub kept: u64,
+    /// Messages that the next machine may have stored already. They are offered no more, and the
+    /// hand-over removes those that the machine has not stored.
+    pub pending: u64,
+}
+
+/// The dead letters that came since a look at them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NewDeadLetters {
+    pub(crate) count: u64,
+    /// The newest one.
+    pub(crate) newest: Option<DeadLetter>,
+    /// The row of the newest one, for the next look.
+    pub(crate) upto: i64,
 }
 
 /// The rows of one write.
 const STEP: usize = 100;
 
-const SELECT: &str = "SELECT uid, authority, queue, checksum, body, stored_at, died_at
-     FROM dead_letters WHERE uid = ?1";
+const COLUMNS: &str = "uid, authority, queue, reason, length(body), stored_at, died_at";
 const IS_CERTAIN: &str =
     "id > coalesce((SELECT uncertain_upto FROM hops WHERE authority = outgoing.hop), 0)";
 const WAITING: &str = "status = 1 AND authority = ?1 AND queue = ?2";
@@ -65,38 +79,99 @@ impl QueueManager {
     /// Of the file.
     pub async fn dead_letters(&self, max: usize) -> Result<Vec<DeadLetter>> {
         let read = self.database().run(move |connection| {
-            let mut select = connection.prepare_cached(
-                "SELECT uid, authority, queue, reason, length(body), stored_at, died_at
-                 FROM dead_letters ORDER BY id DESC LIMIT ?1",
-            )?;
-            let rows = select.query_map([limit(max)], |row| {
-                Ok(DeadLetter {
-                    id: MessageId::from_bytes(row.get(0)?),
-                    destination: Destination::stored(row.get(1)?, row.get(2)?),
-                    reason: row.get(3)?,
-                    size: row.get::<_, i64>(4)?.unsigned_abs(),
-                    stored_at: system_time(row.get(5)?),
-                    died_at: system_time(row.get(6)?),
-                })
-            })?;
+            let sql = format!("SELECT {COLUMNS} FROM dead_letters ORDER BY id DESC LIMIT ?1");
+            let mut select = connection.prepare_cached(&sql)?;
+            let rows = select.query_map([limit(max)], letter)?;
             rows.collect()
         });
         read.await
     }
 
-    /// Sends a dead letter again. A message to another machine gets a new id, which is returned: the
-    /// machines on its way may know the old one, and would take it for a copy.
+    /// Returns a dead letter with its body.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is no such dead letter.
+    pub async fn dead_letter(&self, id: MessageId) -> Result<(DeadLetter, Bytes)> {
+        let read = self.database().run(move |connection| {
+            let sql = format!("SELECT {COLUMNS}, body FROM dead_letters WHERE uid = ?1");
+            let mut select = connection.prepare_cached(&sql)?;
+            let found = select.query_row([id.as_bytes()], |row| {
+                Ok((letter(row)?, row.get::<_, Vec<u8>>(7)?.into()))
+            });
+            found.optional()
+        });
+        read.await?.ok_or_else(|| missing(id))
+    }
+
+    /// Removes a dead letter. The message is lost then.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is no such dead letter.
+    pub async fn remove_dead_letter(&self, id: MessageId) -> Result<()> {
+        let delete = "DELETE FROM dead_letters WHERE uid = ?1";
+        let removed = self
+            .database()
+            .write(move |transaction| transaction.execute(delete, [id.as_bytes()]));
+        match removed.await? {
+            0 => Err(missing(id)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes all dead letters that are there now; returns how many.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub async fn remove_dead_letters(&self) -> Result<u64> {
+        let (last, mut count) = (self.new_dead_letters(0).await?.upto, 0);
+        loop {
+            let step = self.database().write(move |transaction| {
+                let delete = "DELETE FROM dead_letters WHERE id IN
+                                (SELECT id FROM dead_letters WHERE id <= ?1 LIMIT ?2)";
+                transaction.execute(delete, [last, limit(STEP)])
+            });
+            match step.await? {
+                0 => return Ok(count),
+                removed => count += removed as u64,
+            }
+        }
+    }
+
+    /// Returns the dead letters behind a row.
+    pub(crate) async fn new_dead_letters(&self, after: i64) -> Result<NewDeadLetters> {
+        let read = self.database().run(move |connection| {
+            let count = "SELECT count(*), coalesce(max(id), ?1) FROM dead_letters WHERE id > ?1";
+            let (count, upto): (i64, i64) = connection
+                .prepare_cached(count)?
+                .query_row([after], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let sql = format!("SELECT {COLUMNS} FROM dead_letters WHERE id = ?1 AND id > ?2");
+            let mut select = connection.prepare_cached(&sql)?;
+            Ok(NewDeadLetters {
+                count: count.unsigned_abs(),
+                newest: select.query_row([upto, after], letter).optional()?,
+                upto,
+            })
+        });
+        read.await
+    }
+
+    /// Sends a dead letter again, to `to` or to its former destination. A message to another machine gets
+    /// a new id, which is returned: the machines on its way may know the old one, and would take it for
+    /// a copy.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no such dead letter, or its queue does not exist;
-    /// [`ErrorKind::Invalid`] if its body is damaged; [`ErrorKind::Exhausted`] if a limit is
-    /// reached.
-    pub async fn requeue(&self, id: MessageId) -> Result<MessageId> {
-        let (uid, new) = (*id.as_bytes(), new_id()?);
+    /// [`ErrorKind::Invalid`] if its body is damaged or at another machine;
+    /// [`ErrorKind::Exhausted`] if a limit is reached.
+    pub async fn requeue(&self, id: MessageId, to: Option<&Destination>) -> Result<MessageId> {
+        if let Some(to) = to {
+            check_not_reserved(to.queue())?;
+        }
+        let (uid, new, to) = (*id.as_bytes(), new_id()?, to.cloned());
         let shared = std::sync::Arc::clone(&self.shared);
         let requeued = self.database().write(move |transaction| {
             let now = clock::advance_exactly(transaction)?;
-            requeue(transaction, &shared, uid, new, now)
+            requeue(transaction, &shared, (uid, new), to, now)
         });
         let (id, is_local) = requeued.await?;
         if !is_local {
@@ -106,19 +181,24 @@ impl QueueManager {
         Ok(MessageId::from_bytes(id))
     }
 
-    /// Sends all dead letters again, the oldest first; returns how many. A dead letter that cannot
-    /// be sent stays, with the error in its reason.
+    /// Sends all dead letters that are there now again, the oldest first, to `to` or to their former
+    /// destinations; returns how many. A dead letter whose queue does not exist stays, with that reason;
+    /// a damaged one stays as well.
     ///
     /// # Errors
     /// Of the file, and [`ErrorKind::Exhausted`] if a limit is reached: the rest stays.
-    pub async fn requeue_all(&self) -> Result<u64> {
+    pub async fn requeue_all(&self, to: Option<&Destination>) -> Result<u64> {
+        // Messages that are refused again are dead letters behind the last one.
         let (mut after, mut count) = (0, 0);
+        let last = self.new_dead_letters(0).await?.upto;
         loop {
             let read = self.database().run(move |connection| {
-                let sql = "SELECT id, uid FROM dead_letters WHERE id > ?1 ORDER BY id LIMIT ?2";
+                let sql = "SELECT id, uid FROM dead_letters WHERE id > ?1 AND id <= ?2
+                           ORDER BY id LIMIT ?3";
                 let mut select = connection.prepare_cached(sql)?;
-                let rows =
-                    select.query_map([after, limit(STEP)], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                let rows = select.query_map([after, last, limit(STEP)], |row| {
+                    Ok((row.get(0)?, row.get(1)?))
+                })?;
                 rows.collect::<rusqlite::Result<Vec<(i64, [u8; 16])>>>()
             });
             let rows = read.await?;
@@ -127,21 +207,21 @@ impl QueueManager {
             };
             after = *last;
             for (_, uid) in rows {
-                match self.requeue(MessageId::from_bytes(uid)).await {
+                match self.requeue(MessageId::from_bytes(uid), to).await {
                     Ok(_) => count += 1,
-                    Err(error)
-                        if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) =>
-                    {
+                    Err(error) if error.kind() == ErrorKind::NotFound => {
                         self.keep(uid, error.message().to_owned()).await?;
                     }
+                    Err(error) if error.kind() == ErrorKind::Invalid => {}
                     Err(error) => return Err(error),
                 }
             }
         }
     }
 
-    /// Removes the messages that wait for another machine. Messages that the machine may have stored
-    /// already are kept: removed here, they could still become visible there.
+    /// Removes the messages that wait for another machine. Those that the machine may have stored
+    /// already are removed when the hand-over has shown that it has not: removed at once, they could
+    /// still become visible there.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a local queue: purge the queue itself.
@@ -159,19 +239,20 @@ impl QueueManager {
                      WHERE {WAITING} AND {IS_CERTAIN} LIMIT 1000)"
                 );
                 let removed = transaction.execute(&sql, params![authority, queue])?;
-                let sql = format!("SELECT count(*) FROM outgoing WHERE {WAITING}");
-                let kept: i64 = match removed {
-                    0 => {
-                        transaction.query_row(&sql, params![authority, queue], |row| row.get(0))?
-                    }
+                let sql = format!("UPDATE outgoing SET ends_at = ?3 WHERE {WAITING}");
+                let pending = match removed {
+                    0 => transaction.execute(&sql, params![authority, queue, PURGED])?,
                     _ => 0,
                 };
-                Ok((removed as u64, kept.unsigned_abs()))
+                Ok((removed as u64, pending as u64))
             });
-            let (step, kept) = step.await?;
+            let (step, pending) = step.await?;
             removed += step;
             if step == 0 {
-                return Ok(Purged { removed, kept });
+                if pending > 0 {
+                    self.shared.signal_outgoing();
+                }
+                return Ok(Purged { removed, pending });
             }
         }
     }
@@ -191,38 +272,55 @@ impl QueueManager {
 fn requeue(
     transaction: &Transaction<'_>,
     shared: &Shared,
-    uid: [u8; 16],
-    new: [u8; 16],
+    (uid, new): ([u8; 16], [u8; 16]),
+    to: Option<Destination>,
     now: Micros,
 ) -> rusqlite::Result<([u8; 16], bool)> {
-    type Found = (String, String, i64, Vec<u8>, Micros);
-    let found: Option<Found> = transaction
-        .prepare_cached(SELECT)?
-        .query_row([uid], |row| {
-            Ok((
-                row.get(1)?,
-                row.get(2)?,
-                row.get(3)?,
-                row.get(4)?,
-                row.get(5)?,
-            ))
-        })
-        .optional()?;
+    let select = "SELECT authority, queue, checksum, body, stored_at FROM dead_letters
+                  WHERE uid = ?1";
+    let found = transaction.prepare_cached(select)?.query_row([uid], |row| {
+        let (sum, body): (i64, Vec<u8>) = (row.get(2)?, row.get(3)?);
+        Ok((destination(row, 0)?, sum, body, row.get::<_, Micros>(4)?))
+    });
     let id = MessageId::from_bytes(uid);
-    let Some((authority, queue, sum, body, stored_at)) = found else {
-        let message = format!("there is no dead letter `{id}`");
-        return Err(refuse(Error::new(ErrorKind::NotFound, message)));
+    let Some((former, sum, body, stored_at)) = found.optional()? else {
+        return Err(refuse(missing(id)));
     };
     if !is_sound(&body, Some(sum)) {
-        let rule = format_args!("`{id}` is damaged: its body does not have its checksum");
-        return Err(refuse(Error::invalid("dead letter", rule)));
+        let why = match body.is_empty() {
+            true => "has no body here: only the former queue file of the other machine has it",
+            false => "is damaged: its body does not have its checksum",
+        };
+        return Err(refuse(Error::invalid(
+            "dead letter",
+            format_args!("`{id}` {why}"),
+        )));
     }
     transaction.execute("DELETE FROM dead_letters WHERE uid = ?1", [uid])?;
-    if authority.is_empty() {
-        let queue = local_queue(transaction, &queue, shared.config.max_queue)?;
+    let to = to.unwrap_or(former);
+    let Some(authority) = shared.config.remote(&to) else {
+        let queue = local_queue(transaction, to.queue(), 0, shared.config.max_queue)?;
         insert_local(transaction, queue, now, stored_at, &uid, &body)?;
         return Ok((uid, true));
-    }
-    shared.insert_outgoing(transaction, now, &new, (&authority, &queue), &body)?;
+    };
+    shared.insert_outgoing(transaction, now, &new, (authority, to.queue()), &body)?;
     Ok((new, false))
+}
+
+/// Reads the columns [`COLUMNS`].
+fn letter(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
+    Ok(DeadLetter {
+        id: MessageId::from_bytes(row.get(0)?),
+        destination: destination(row, 1)?,
+        reason: row.get(3)?,
+        size: unsigned(row, 4)?,
+        stored_at: system_time(row.get(5)?),
+        died_at: system_time(row.get(6)?),
+    })
+}
+
+#[cold]
+fn missing(id: MessageId) -> Error {
+    let message = format!("there is no dead letter `{id}`");
+    Error::new(ErrorKind::NotFound, message)
 }

@@ -1,11 +1,12 @@
-//! Forgets which queue file answered under a machine's name, after that file was replaced.
+//! Forgets which queue file answered under a machine's name, after that file was replaced; whose a
+//! sender's file is; and the identity of a copy.
 
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::{
     handover::outgoing::{self, ALL},
     manager::QueueManager,
-    message::check_authority,
+    message::{MessageId, check_authority},
     rows::unsigned,
 };
 use crate::{
@@ -43,8 +44,56 @@ impl QueueManager {
     }
 }
 
+/// The result of [`QueueManager::new_identity`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Renewed {
+    /// Messages that the file held for their senders, or whose next machine had not confirmed them. The
+    /// original has them.
+    pub removed: u64,
+}
+
+impl QueueManager {
+    /// Forgets which principal has shown the queue file of a sender first, so that another one may; returns
+    /// whether the file was known.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub async fn forget_sender(&self, file: MessageId) -> Result<bool> {
+        let update = "UPDATE senders SET principal = NULL WHERE file = ?1";
+        let forgotten = self
+            .database()
+            .write(move |transaction| transaction.execute(update, [file.as_bytes()]));
+        Ok(forgotten.await? > 0)
+    }
+
+    /// Makes a copy of a queue file another file: it gets a new id, and forgets what only the original may
+    /// settle. Call it for a file that [`QueueManager::host`] has opened, before it is hosted.
+    ///
+    /// Messages that wait for other machines stay; each of them arrives once, from the original or from the
+    /// copy.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub async fn new_identity(&self) -> Result<Renewed> {
+        let renewed = self.database().write(|transaction| {
+            transaction.execute("UPDATE identity SET id = randomblob(16)", [])?;
+            let mut removed = transaction.execute("DELETE FROM inbound", [])?;
+            removed += transaction.execute("DELETE FROM outgoing WHERE status = 2", [])?;
+            transaction.execute("DELETE FROM senders", [])?;
+            let update = "UPDATE hops SET uncertain_upto = 0, receiver = NULL, connected_at = NULL";
+            transaction.execute(update, [])?;
+            Ok(Renewed {
+                removed: removed as u64,
+            })
+        });
+        renewed.await
+    }
+}
+
 fn forget(transaction: &Transaction<'_>, authority: &str) -> rusqlite::Result<Forgotten> {
-    let select = "SELECT uncertain_upto FROM hops WHERE authority = ?1 AND receiver IS NOT NULL";
+    let select = "SELECT uncertain_upto FROM hops
+                  WHERE authority = ?1 AND (receiver IS NOT NULL OR uncertain_upto > 0)";
     let uncertain: Option<i64> = transaction
         .query_row(select, [authority], |row| row.get(0))
         .optional()?;

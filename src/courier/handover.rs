@@ -24,9 +24,10 @@ mod verdict;
 pub(crate) use self::{
     frames::{
         Accept, Hello, Numbered, OfferedMessage, ReceiverContent, ReceiverFrame, SenderContent,
-        SenderFrame, Upto, Welcome,
+        SenderFrame, Upto, Welcome, agreed_version,
     },
-    policy::Policy,
+    inbound::bury_absent,
+    policy::{Policy, SenderRights},
     receiver::ReceiverSession,
     sender::SenderSession,
 };

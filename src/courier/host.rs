@@ -14,7 +14,10 @@ pub(crate) mod wire;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -23,7 +26,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::hop::Hop;
 pub(crate) use self::receiving::ReceivingStream;
-use super::{QueueManager, crash_point::crash_point, handover::Policy};
+use super::{
+    QueueManager, crash_point::crash_point, dead_letters::NewDeadLetters, handover::Policy,
+};
 use crate::{
     base::{
         clock::{Clock, Tick},
@@ -92,6 +97,15 @@ pub(crate) struct Shared {
     ending: CancellationToken,
     /// The last search for dead processes.
     recovered: Mutex<Tick>,
+    figures: HostFigures,
+}
+
+/// What a host counts from time to time.
+#[derive(Debug, Default)]
+pub(crate) struct HostFigures {
+    pub(crate) dead_letters: AtomicU64,
+    /// Messages that wait for other machines.
+    pub(crate) outgoing: AtomicU64,
 }
 
 /// Kinds of the log limiter.
@@ -139,6 +153,7 @@ impl Host {
         let clock = Clock::new();
         let shared = Arc::new(Shared {
             recovered: Mutex::new(clock.now()),
+            figures: HostFigures::default(),
             changed: Notify::new(),
             unnotified: Notify::new(),
             policy: manager.policy(),
@@ -176,6 +191,11 @@ impl Host {
         &self.shared.manager
     }
 
+    /// Returns what was counted at the last maintenance.
+    pub(crate) fn figures(&self) -> &HostFigures {
+        &self.shared.figures
+    }
+
     /// Returns a new receiving side of a connection from another machine.
     pub(crate) fn receiving(&self) -> ReceivingStream {
         ReceivingStream::new(Arc::clone(&self.shared))
@@ -204,8 +224,13 @@ impl Shared {
             hops.insert(name, hop);
         }
         loop {
-            match self.manager.hops_with_messages().await {
+            let names = match self.manager.choose_hops().await {
+                Ok(()) => self.manager.hops_with_messages().await,
+                Err(error) => Err(error),
+            };
+            match names {
                 Ok(names) => {
+                    hops.retain(|_, hop| !hop.has_ended());
                     for name in names {
                         let hop = hops
                             .entry(name)
@@ -275,7 +300,20 @@ impl Shared {
     }
 
     async fn maintain(&self) {
+        let mut known = 0;
         loop {
+            match self.manager.new_dead_letters(known).await {
+                Ok(found) => {
+                    self.report_dead_letters(&found);
+                    known = found.upto;
+                }
+                Err(error) => self.report(ERROR_OF_FILE, &error, "dead letters cannot be read"),
+            }
+            if let Ok((dead_letters, outgoing)) = self.manager.count_waiting().await {
+                let figures = &self.figures;
+                figures.dead_letters.store(dead_letters, Ordering::Relaxed);
+                figures.outgoing.store(outgoing, Ordering::Relaxed);
+            }
             // With more to do: go on soon, but let other writers in.
             let pause = match self.manager.maintain().await {
                 Ok(true) => MAINTENANCE_GAP,
@@ -287,6 +325,21 @@ impl Shared {
             };
             tokio::time::sleep(pause).await;
         }
+    }
+
+    /// Logs the dead letters since the last look; the first look finds all of them.
+    fn report_dead_letters(&self, found: &NewDeadLetters) {
+        let Some(newest) = &found.newest else {
+            return;
+        };
+        tracing::warn!(
+            path = %self.manager.path().display(),
+            count = found.count,
+            id = %newest.id,
+            destination = %newest.destination,
+            reason = newest.reason,
+            "messages could not be delivered: see `reveille queue dead`"
+        );
     }
 
     /// Passes on the signal of commits in this process.

@@ -4,11 +4,11 @@
 //! `send_in`, `notifying`, `retention`, `hosting`, `status`, `dead_letters`.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
 };
 
@@ -85,10 +85,8 @@ pub(super) struct Shared {
     /// Set if a transaction of the caller has sent to another machine.
     pub(super) sent_in: AtomicBool,
     outgoing: watch::Sender<u64>,
-    /// The number of sends to other machines until they are counted again.
-    pub(super) outgoing_room: AtomicI64,
-    /// Sends to other machines that are in the memory of open transactions.
-    pub(super) kept_outgoing: AtomicI64,
+    /// By next machine, the number of sends until the waiting messages are counted again.
+    pub(super) outgoing_room: Mutex<HashMap<Arc<str>, i64>>,
     /// Queues of the file to which this process has sent.
     pub(super) known_queues: Mutex<HashSet<String>>,
     pub(super) scope: Scope,
@@ -143,8 +141,7 @@ impl QueueManager {
             outgoing_unnotified: AtomicBool::new(false),
             sent_in: AtomicBool::new(false),
             outgoing: watch::Sender::new(0),
-            outgoing_room: AtomicI64::new(0),
-            kept_outgoing: AtomicI64::new(0),
+            outgoing_room: Mutex::default(),
             known_queues: Mutex::default(),
             scope: Scope::new(),
             process: Mutex::new(None),
@@ -199,12 +196,15 @@ impl QueueManager {
     }
 
     /// Opens a connection to the file for the application's own tables, with the settings that
-    /// durability needs.
+    /// durability needs. Its transactions take the write lock when they begin: one that began with a read
+    /// could not write any more after a commit of another process.
     ///
     /// # Errors
     /// As [`QueueManager::open`]. Blocks for some milliseconds.
     pub fn connect(&self) -> Result<rusqlite::Connection> {
-        Database::connect(self.path(), SCHEMA)
+        let mut connection = Database::connect(self.path(), SCHEMA)?;
+        connection.set_transaction_behavior(rusqlite::TransactionBehavior::Immediate);
+        Ok(connection)
     }
 
     /// Returns a receiver that changes when this process has committed messages to other machines.

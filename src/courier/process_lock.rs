@@ -24,6 +24,8 @@ pub(super) struct ProcessLock {
 }
 
 pub(super) const SUFFIX: &str = ".process-";
+/// The end of the name of a file that is not locked yet.
+pub(super) const NEW: &str = ".new";
 
 impl ProcessLock {
     /// Creates and locks the file of this process for the queue file `path`.
@@ -32,7 +34,7 @@ impl ProcessLock {
         let name = MessageId::from_bytes(id).to_string();
         let path = with_suffix(path, &format!("{SUFFIX}{name}"));
         // Under its name the file is locked from the start.
-        let new = with_suffix(&path, ".new");
+        let new = with_suffix(&path, NEW);
         let fail = |error: io::Error| {
             let message = format!("lock file `{}` cannot be made: {error}", path.display());
             Error::new(ErrorKind::Unavailable, message).with_source(error)
@@ -67,13 +69,15 @@ pub(super) fn is_dead(path: &Path, process: [u8; 16]) -> io::Result<bool> {
 
 /// Returns whether a file is missing or no process locks it.
 pub(super) fn is_unlocked(path: &Path) -> io::Result<bool> {
-    match OpenOptions::new().write(true).open(path) {
+    match File::open(path) {
         Ok(file) => match file.try_lock() {
             Ok(()) => Ok(true),
             Err(fs::TryLockError::WouldBlock) => Ok(false),
             Err(fs::TryLockError::Error(error)) => Err(error),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        // Another user's: its process counts as alive, and its messages return by their time-outs.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(false),
         Err(error) => Err(error),
     }
 }

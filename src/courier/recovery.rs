@@ -3,11 +3,11 @@
 //! The host looks for the locks of ended processes. Messages of live processes return by their
 //! transactions' time-outs.
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, time::Duration};
 
 use super::{
     manager::QueueManager,
-    process_lock::{SUFFIX, is_dead, is_unlocked},
+    process_lock::{NEW, SUFFIX, is_dead, is_unlocked},
     taken::{Owner, give_back},
 };
 use crate::{
@@ -64,13 +64,22 @@ impl QueueManager {
         };
         let prefix = format!("{}{SUFFIX}", name.to_string_lossy());
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            let is_lock = entry.file_name().to_string_lossy().starts_with(&prefix);
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_lock = name.starts_with(&prefix) && (!name.ends_with(NEW) || is_old(&entry));
             if is_lock && is_unlocked(&entry.path()).unwrap_or(false) {
                 // If it stays, the next pass removes it.
                 let _ = fs::remove_file(entry.path());
             }
         }
     }
+}
+
+/// Returns whether the process that made a file must have locked it by now, or is dead.
+fn is_old(entry: &fs::DirEntry) -> bool {
+    const OLD: Duration = Duration::from_secs(60);
+    let modified = entry.metadata().and_then(|metadata| metadata.modified());
+    let age = modified.ok().and_then(|modified| modified.elapsed().ok());
+    age.is_some_and(|age| age > OLD)
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Error {

@@ -3,10 +3,14 @@
 //!
 //! Each step is a short write, so that no other writer of the file waits long. Knows no socket.
 
+use std::time::Duration;
+
 use rusqlite::{Connection, Transaction};
 
 use super::{
-    config::QueueManagerConfig, handover::outgoing::expire_unoffered, manager::QueueManager,
+    config::QueueManagerConfig,
+    handover::{bury_absent, outgoing::expire_unoffered},
+    manager::QueueManager,
 };
 use crate::{
     base::fault::Fault,
@@ -41,6 +45,15 @@ const COUNT_SENT: &str = "SELECT count(*) FROM outgoing WHERE status = 3";
 const REMOVE_RECEIVED: &str = "DELETE FROM received WHERE uid IN
      (SELECT uid FROM received WHERE received_at <= ?1 ORDER BY received_at LIMIT ?2)";
 const COUNT_RECEIVED: &str = "SELECT count(*) FROM received";
+const REMOVE_ARRIVED: &str = "DELETE FROM arrived WHERE uid IN
+     (SELECT uid FROM arrived WHERE at <= ?1 ORDER BY at LIMIT ?2)";
+/// Machines that never answered, and for which no message waits.
+const REMOVE_HOPS: &str = "DELETE FROM hops WHERE receiver IS NULL AND uncertain_upto = 0
+       AND NOT EXISTS (SELECT 1 FROM outgoing WHERE hop = hops.authority AND status = 1)
+       AND NOT EXISTS (SELECT 1 FROM outgoing WHERE hop = hops.authority AND status = 2)";
+/// A sender connects at least once an hour while it has a host. One that was away for this long, and
+/// for the age limit, does not come back.
+const ABSENT: Micros = 2 * 24 * 3_600_000_000;
 
 impl QueueManager {
     /// Does one step of each kind of removal; returns whether more is left to do. The host calls it
@@ -55,9 +68,14 @@ impl QueueManager {
             remove(transaction, &config, now)
         });
         let removed = removed.await?;
-        let buried = self.database().write(|transaction| {
+        let absent = micros(self.config().max_age).max(ABSENT);
+        let buried = self.database().write(move |transaction| {
             let now = clock::advance(transaction)?;
-            bury_too_old(transaction, now)
+            let wall = clock::machine_time();
+            let is_full = bury_too_old(transaction, now)?;
+            let ended = (now.saturating_sub(absent), wall.saturating_sub(absent));
+            let buried = bury_absent(transaction, ended, wall, MOVED_PER_STEP)?;
+            Ok(is_full || buried >= MOVED_PER_STEP)
         });
         let buried = buried.await?;
         let shrunk = self.database().run(|connection| shrink(connection)).await?;
@@ -76,12 +94,14 @@ fn remove(
         let deleted = delete.execute([upto, rows])?;
         Ok::<_, rusqlite::Error>(i64::try_from(deleted).unwrap_or(i64::MAX) >= STEP)
     };
-    let age = Micros::try_from(config.history_age.as_micros()).unwrap_or(Micros::MAX);
-    let cut = now.saturating_sub(age);
+    let cut = now.saturating_sub(micros(config.history_age));
     let most = i64::try_from(config.history_rows).unwrap_or(i64::MAX);
     // Listeners remove them too, but a queue may be read by transactions only.
     let mut is_full = remove_expired(transaction, now)?;
     is_full |= delete(REMOVE_STAGED, now, STEP)?;
+    transaction.prepare_cached(REMOVE_HOPS)?.execute(())?;
+    let known_from = now.saturating_sub(micros(config.duplicate_window));
+    is_full |= delete(REMOVE_ARRIVED, known_from, STEP)?;
     for sql in [MERGE_DUE, REMOVE_MERGED] {
         transaction.prepare_cached(sql)?.execute([now])?;
     }
@@ -94,6 +114,10 @@ fn remove(
         is_full |= excess > 0 && delete(remove, Micros::MAX, excess)?;
     }
     Ok(is_full)
+}
+
+fn micros(span: Duration) -> Micros {
+    Micros::try_from(span.as_micros()).unwrap_or(Micros::MAX)
 }
 
 /// Moves messages that waited too long to the dead letters; returns whether the step was a full one.

@@ -19,6 +19,10 @@ pub(super) fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<SystemTime>
 
 /// Reads a destination from the columns of its machine and its queue.
 pub(super) fn destination(row: &Row<'_>, column: usize) -> rusqlite::Result<Destination> {
-    let (authority, queue): (String, String) = (row.get(column)?, row.get(column + 1)?);
-    Ok(Destination::stored(authority, queue))
+    // A damaged name must not hide the rows that are read with it.
+    let text = |column| {
+        let text = row.get_ref(column)?.as_bytes()?;
+        Ok::<_, rusqlite::Error>(String::from_utf8_lossy(text).into_owned())
+    };
+    Ok(Destination::stored(text(column)?, text(column + 1)?))
 }

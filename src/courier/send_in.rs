@@ -2,7 +2,7 @@
 //!
 //! Business data and messages are committed together or not at all, without an outbox table.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
 use rusqlite::Transaction;
@@ -85,8 +85,8 @@ impl Shared {
         body: &[u8],
     ) -> rusqlite::Result<()> {
         let now = clock::advance_exactly(transaction)?;
-        let Some(authority) = to.authority() else {
-            let queue = local_queue(transaction, to.queue(), self.config.max_queue)?;
+        let Some(authority) = self.config.remote(to) else {
+            let queue = local_queue(transaction, to.queue(), 0, self.config.max_queue)?;
             return insert_local(transaction, queue, now, now, uid, body);
         };
         self.insert_outgoing(transaction, now, uid, (authority, to.queue()), body)?;
@@ -103,7 +103,8 @@ impl Shared {
         (authority, queue): (&str, &str),
         body: &[u8],
     ) -> rusqlite::Result<()> {
-        self.reserve_outgoing(transaction, 0)?;
+        let hop: Arc<str> = self.config.hop_of(authority).into();
+        self.reserve_outgoing(transaction, (&hop, authority), 0)?;
         let message = NewOutgoing {
             uid,
             authority,

@@ -92,7 +92,7 @@ pub(super) fn stage(
     check_time(now, ends_at)?;
     let to = match &send.hop {
         Some(hop) => SentTo::Hop(Arc::clone(hop)),
-        None => SentTo::Queue(local_queue(transaction, &send.queue, None)?),
+        None => SentTo::Queue(local_queue(transaction, &send.queue, 0, None)?),
     };
     let sum = checksum(&send.body);
     let (authority, name, body) = (&send.authority, &send.queue, &send.body[..]);
@@ -101,10 +101,12 @@ pub(super) fn stage(
     Ok((row, to))
 }
 
-/// Returns the number of a queue of this file that has room.
+/// Returns the number of a queue of this file that has room. The transaction has `sent` messages for it
+/// that are not counted yet.
 pub(super) fn local_queue(
     connection: &Connection,
     name: &str,
+    sent: usize,
     max: Option<u64>,
 ) -> rusqlite::Result<i64> {
     let Some(queue) = queue_id(connection, name)? else {
@@ -118,6 +120,7 @@ pub(super) fn local_queue(
         let count: i64 = connection
             .prepare_cached("SELECT max(messages, 0) FROM queues WHERE id = ?1")?
             .query_row([queue], |row| row.get(0))?;
+        let count = count.saturating_add(limit(sent));
         if count >= i64::try_from(max).unwrap_or(i64::MAX) {
             let message = format!(
                 "max_queue: queue `{name}` has {count} messages, and at most {max} may wait"
@@ -160,23 +163,26 @@ pub(super) fn insert_message(
 /// Checks that there is room for a message to another machine; returns how many more may be sent
 /// until the next check. Half of the room, because other processes send too.
 ///
-/// `kept` more messages are in the memory of this process.
+/// `sent` messages of the transaction are not in the file. Those of other transactions are not counted:
+/// they are few.
 pub(super) fn check_outgoing(
     connection: &Connection,
+    (hop, authority): (&str, &str),
+    sent: usize,
     max: u64,
-    kept: i64,
 ) -> rusqlite::Result<i64> {
     let max = i64::try_from(max).unwrap_or(i64::MAX);
     let count: i64 = connection
         .prepare_cached(
-            "SELECT (SELECT count(*) FROM (SELECT 1 FROM outgoing WHERE status = 1 LIMIT ?1))
-               + (SELECT count(*) FROM staged WHERE authority <> '')",
+            "SELECT (SELECT count(*) FROM
+                       (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 LIMIT ?2))
+               + (SELECT count(*) FROM staged WHERE authority = ?3)",
         )?
-        .query_row([max], |row| row.get(0))?;
-    let count = count.saturating_add(kept);
+        .query_row(params![hop, max, authority], |row| row.get(0))?;
+    let count = count.saturating_add(limit(sent));
     if count >= max {
         let message =
-            format!("max_outgoing: {count} messages wait for other machines, the maximum is {max}");
+            format!("max_outgoing: {count} messages wait for `{hop}`, the maximum is {max}");
         return Err(refuse(Error::new(ErrorKind::Exhausted, message)));
     }
     Ok((max - count - 1) / 2)
@@ -193,7 +199,7 @@ pub(super) fn receive(
     now: Micros,
 ) -> rusqlite::Result<(Received, Vec<ReceivedMessage>)> {
     check_time(now, until)?;
-    let queue = local_queue(transaction, name, None)?;
+    let queue = local_queue(transaction, name, 0, None)?;
     let (mut taken, mut messages) = (Vec::new(), Vec::new());
     let mut select = transaction.prepare_cached(SELECT_VISIBLE)?;
     loop {

@@ -4,10 +4,7 @@
 //! database transaction stays open during the caller's work. Only the commit waits for the disk.
 //! Knows nothing of the hand-over to other machines.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -48,12 +45,12 @@ pub struct Transaction {
     ends_at: Option<Micros>,
     /// Bytes of the sent messages that are in memory.
     kept: usize,
-    /// Sent messages to other machines that are in memory.
-    kept_outgoing: KeptOutgoing,
     /// Whether a step was begun that leaves rows in the file, even if it was cancelled.
     has_staged: bool,
     has_received: bool,
     sent: Vec<Sent>,
+    /// Messages to each queue of this file, if these have a limit.
+    sent_here: HashMap<String, usize>,
     received: Received,
     is_over: bool,
 }
@@ -91,10 +88,6 @@ impl QueueManager {
 
 impl Transaction {
     fn new(shared: Arc<Shared>, timeout: Duration) -> Self {
-        let kept_outgoing = KeptOutgoing {
-            shared: Arc::clone(&shared),
-            count: 0,
-        };
         Self {
             shared,
             // Distinguishes the open transactions of a file; not a secret.
@@ -103,10 +96,10 @@ impl Transaction {
             timeout,
             ends_at: None,
             kept: 0,
-            kept_outgoing,
             has_staged: false,
             has_received: false,
             sent: Vec::new(),
+            sent_here: HashMap::new(),
             received: Received::default(),
             is_over: false,
         }
@@ -129,26 +122,19 @@ impl Transaction {
         let config = &self.shared.config;
         staging::check_body(&body, config.max_body)?;
         check_not_reserved(to.queue())?;
-        let authority = to.authority().unwrap_or_default();
+        let remote = config.remote(to);
         let (uid, size) = (new_id()?, body.len() + KEPT_OVERHEAD);
         let send = NewSend {
             uid,
-            hop: to.authority().map(|authority| self.hop(authority)),
-            authority: authority.to_owned(),
+            hop: remote.map(|authority| self.hop(authority)),
+            authority: remote.unwrap_or_default().to_owned(),
             queue: to.queue().to_owned(),
             body,
         };
         self.check_time()?;
-        if send.hop.is_some() {
-            self.kept_outgoing.add(1);
-        }
-        let room = self.shared.check_room(&send).await;
-        let is_kept = self.kept + size <= KEPT;
-        if send.hop.is_some() && (room.is_err() || !is_kept) {
-            self.kept_outgoing.add(-1);
-        }
-        room?;
-        let sent = match is_kept {
+        self.check_room(&send).await?;
+        let here = send.hop.is_none().then(|| send.queue.clone());
+        let sent = match self.kept + size <= KEPT {
             true => {
                 self.kept += size;
                 Sent::Kept(send)
@@ -156,6 +142,9 @@ impl Transaction {
             false => self.stage(send).await?,
         };
         self.sent.push(sent);
+        if let Some(queue) = here.filter(|_| self.shared.config.max_queue.is_some()) {
+            *self.sent_here.entry(queue).or_default() += 1;
+        }
         Ok(MessageId::from_bytes(uid))
     }
 
@@ -172,6 +161,35 @@ impl Transaction {
             }) if **last == *hop => Arc::clone(last),
             _ => hop.into(),
         }
+    }
+
+    /// Checks that a message has room where it goes, and that a queue of this file exists.
+    async fn check_room(&self, send: &NewSend) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        if let Some(hop) = &send.hop {
+            if shared.take_outgoing_room(hop) {
+                return Ok(());
+            }
+            let (hop, authority) = (Arc::clone(hop), send.authority.clone());
+            let is_kept = |sent: &&Sent| matches!(sent, Sent::Kept(kept) if kept.hop == send.hop);
+            let kept = self.sent.iter().filter(is_kept).count();
+            let database = shared.database.clone();
+            let reserve = database.run(move |connection| {
+                shared.reserve_outgoing(connection, (&hop, &authority), kept)
+            });
+            return reserve.await;
+        }
+        let (queue, max) = (send.queue.clone(), shared.config.max_queue);
+        if max.is_none() && lock(&shared.known_queues).contains(&queue) {
+            return Ok(());
+        }
+        let sent = self.sent_here.get(&queue).copied().unwrap_or_default();
+        let find = shared
+            .database
+            .run(move |connection| staging::local_queue(connection, &queue, sent, max));
+        find.await?;
+        lock(&shared.known_queues).insert(send.queue.clone());
+        Ok(())
     }
 
     async fn stage(&mut self, send: NewSend) -> Result<Sent> {
@@ -364,30 +382,6 @@ impl Drop for Transaction {
     }
 }
 
-/// The messages to other machines that a transaction has in memory. The file does not count them.
-#[derive(Debug)]
-struct KeptOutgoing {
-    shared: Arc<Shared>,
-    count: i64,
-}
-
-impl KeptOutgoing {
-    fn add(&mut self, messages: i64) {
-        self.count += messages;
-        self.shared
-            .kept_outgoing
-            .fetch_add(messages, Ordering::Relaxed);
-    }
-}
-
-impl Drop for KeptOutgoing {
-    fn drop(&mut self) {
-        self.shared
-            .kept_outgoing
-            .fetch_sub(self.count, Ordering::Relaxed);
-    }
-}
-
 /// The end of a transaction, as far as its steps know it.
 #[derive(Debug, Clone, Copy)]
 struct Times {
@@ -402,47 +396,30 @@ impl Times {
 }
 
 impl Shared {
-    /// Checks that a message has room where it goes, and that a queue of this file exists.
-    async fn check_room(self: &Arc<Self>, send: &NewSend) -> Result<()> {
-        if send.hop.is_some() {
-            if self.take_outgoing_room() {
-                return Ok(());
+    fn take_outgoing_room(&self, hop: &str) -> bool {
+        match lock(&self.outgoing_room).get_mut(hop) {
+            Some(room) if *room > 0 => {
+                *room -= 1;
+                true
             }
-            let shared = Arc::clone(self);
-            let reserve =
-                move |connection: &mut rusqlite::Connection| shared.reserve_outgoing(connection, 1);
-            return self.database.run(reserve).await;
+            _ => false,
         }
-        if self.config.max_queue.is_none() && lock(&self.known_queues).contains(&send.queue) {
-            return Ok(());
-        }
-        let (queue, max) = (send.queue.clone(), self.config.max_queue);
-        let find = self
-            .database
-            .run(move |connection| staging::local_queue(connection, &queue, max));
-        find.await?;
-        lock(&self.known_queues).insert(send.queue.clone());
-        Ok(())
     }
 
-    fn take_outgoing_room(&self) -> bool {
-        self.outgoing_room.fetch_sub(1, Ordering::Relaxed) > 0
-    }
-
-    /// Counts a message to another machine against the limit. `own` is 1 if it is counted as kept in
-    /// memory already.
+    /// Counts a message to another machine against the limit of its next machine. `sent` messages of
+    /// the transaction are not in the file.
     pub(super) fn reserve_outgoing(
         &self,
         connection: &rusqlite::Connection,
-        own: i64,
+        (hop, authority): (&Arc<str>, &str),
+        sent: usize,
     ) -> rusqlite::Result<()> {
-        if self.take_outgoing_room() {
+        if self.take_outgoing_room(hop) {
             return Ok(());
         }
-        self.outgoing_room.store(0, Ordering::Relaxed);
-        let kept = self.kept_outgoing.load(Ordering::Relaxed) - own;
-        let room = staging::check_outgoing(connection, self.config.max_outgoing, kept)?;
-        self.outgoing_room.store(room, Ordering::Relaxed);
+        let max = self.config.max_outgoing;
+        let room = staging::check_outgoing(connection, (hop, authority), sent, max)?;
+        lock(&self.outgoing_room).insert(Arc::clone(hop), room);
         Ok(())
     }
 }

@@ -58,7 +58,8 @@ use crate::{
 /// without metadata only the age of the blobs below [`ClaimConfig::prefix`] is known.
 ///
 /// Put a [`Retrying`](super::Retrying) inside, around the queue itself, so that a retry repeats no
-/// upload.
+/// upload. Where the answer of a put was lost, two messages have one blob: after the first one is
+/// deleted, the body of the second one is gone.
 #[derive(Debug, Clone)]
 pub struct ClaimCheck<Q> {
     inner: Q,

@@ -209,10 +209,7 @@ impl Node {
             None => None,
         };
         #[cfg(feature = "courier")]
-        let queues = match &config.queues {
-            Some(queues) => Some(Arc::new(host(&relay, queues).await?)),
-            None => None,
-        };
+        let queues = host(&relay, config.queues.as_ref()).await?;
         let draining = CancellationToken::new();
         let services = Services {
             #[cfg(feature = "courier")]
@@ -237,6 +234,8 @@ impl Node {
             connections: server.connections(),
             access: access.clone(),
             log_lines_dropped: config.log_lines_dropped,
+            #[cfg(feature = "courier")]
+            queues: queues.clone(),
         });
         health.follow(Arc::clone(&status) as Arc<dyn StatusSource>);
         let console = admin_port.map(|port| {
@@ -391,14 +390,18 @@ impl Node {
 /// Opens the queue file and starts to host it. The relay is its notifier, and announces the messages
 /// that other processes send.
 #[cfg(feature = "courier")]
-async fn host(relay: &Relay, queues: &QueuesConfig) -> Result<Host> {
+async fn host(relay: &Relay, queues: Option<&QueuesConfig>) -> Result<Option<Arc<Host>>> {
+    let Some(queues) = queues else {
+        return Ok(None);
+    };
     let notifier = Arc::new(relay.publisher("queues"));
     let manager = QueueManager::host(&queues.path, queues.manager.clone()).await?;
     let manager = manager.with_notifier(notifier);
     let address = manager.outgoing_address()?;
     let options = SubscribeOptions::new(ListenerId::new("queues")?, [Selector::from(address)]);
     let wakes = relay.subscribe(options)?;
-    Host::start(manager, queues.host.clone(), Some(Box::new(wakes))).await
+    let host = Host::start(manager, queues.host.clone(), Some(Box::new(wakes)));
+    host.await.map(Arc::new).map(Some)
 }
 
 #[cfg(test)]

@@ -109,6 +109,7 @@ enum Event {
     ReceiverEnds(u64),
     Consume(usize),
     Trouble,
+    Crash(usize),
     Restart(usize),
 }
 
@@ -132,8 +133,11 @@ impl World {
     fn new(seed: u64, fault: Fault, print: bool) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let shape = Shape::new(&mut rng);
-        let machines =
-            (0..shape.machines).map(|number| Machine::new(number, policy(number, &shape)));
+        let machines = (0..shape.machines).map(|number| {
+            let mut machine = Machine::new(number, policy(number, &shape));
+            machine.deletes = shape.deletes;
+            machine
+        });
         let mut world = Self {
             machines: machines.collect(),
             rng,
@@ -163,12 +167,18 @@ impl World {
         self.troubled = false;
         for number in 0..self.machines.len() {
             self.machines[number].policy.max_queue = u64::MAX;
+            self.machines[number].policy.max_outgoing = u64::MAX;
             if !self.machines[number].up {
                 self.restart(number);
             }
         }
         // Longer than any wait that a failed attempt has begun before.
-        self.run_until(TROUBLED + QUIET)?;
+        let quiet = if self.shape.rate > 0 {
+            3 * QUIET
+        } else {
+            QUIET
+        };
+        self.run_until(TROUBLED + quiet)?;
         self.check_end()
     }
 
@@ -211,6 +221,11 @@ impl World {
             }
             Event::Consume(machine) => self.consume(machine)?,
             Event::Trouble => self.trouble(),
+            Event::Crash(machine) => {
+                if self.troubled {
+                    self.crash(machine);
+                }
+            }
             Event::Restart(machine) => self.restart(machine),
         }
         Ok(())
@@ -267,7 +282,8 @@ impl World {
         self.totals.sent += sends.len() as u64;
         let (now, _) = self.machines[from].times(self.now);
         let ends_at = Some(now + self.shape.max_age);
-        self.machines[from].send(now, ends_at, &sends);
+        let size = self.shape.size;
+        self.machines[from].send(now, ends_at, size, &sends);
         let life = self.machines[from].life;
         self.push(0, Event::Host(from, life));
     }
@@ -318,7 +334,10 @@ impl World {
         if !machine.up || machine.life != life || open || !self.machines[to].up {
             return;
         }
-        let mut sender = SenderSession::new(hop, "machine", self.rng.u64(..), self.fault);
+        let machine = &self.machines[number];
+        let offer_bytes = machine.offer_bytes.get(hop).copied();
+        let sender = SenderSession::new(hop, "machine", self.rng.u64(..), self.fault);
+        let mut sender = sender.with_offer_bytes(offer_bytes.unwrap_or(usize::MAX));
         let hello = self.machines[number].step(true, |transaction| sender.begin(transaction));
         let policy = self.machines[to].policy.clone();
         let receiver = ReceiverSession::new(self.rng.u128(..).to_be_bytes(), policy, self.fault);
@@ -475,6 +494,8 @@ impl World {
         };
         let from = connection.from;
         if let Some(mut sender) = connection.sender.take() {
+            let (hop, bytes) = (connection.hop.clone(), sender.next_offer_bytes());
+            self.machines[from].offer_bytes.insert(hop, bytes);
             self.machines[from].step(true, |transaction| sender.end(transaction));
             let wait = self.rng.i64(..15 * SECOND);
             let wait = if self.rng.bool() { wait / 200 } else { wait };

@@ -37,12 +37,12 @@ tokens = "tokens.toml"
 
 [[rule]]
 principals = ["owner"]
-actions = ["notify", "subscribe", "report"]
+actions = ["notify", "subscribe", "report", "hand_over"]
 queues = ["*/*"]
 
 [[rule]]
 principals = ["owner"]
-actions = ["watch", "unleash", "admin", "hand_over"]
+actions = ["watch", "unleash", "admin"]
 flags = ["*"]
 
 [[rule]]

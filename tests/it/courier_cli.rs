@@ -3,6 +3,7 @@
 mod ages;
 mod restores;
 mod routes;
+mod slow_line;
 mod tls;
 
 use std::{
@@ -246,6 +247,15 @@ async fn a_refused_message_is_a_dead_letter_and_is_sent_again() {
     let requeued = rome.json(&again).await;
     assert_eq!(requeued["requeued"], 1);
     assert_eq!(requeued["dead_letters"], 1);
+    // The host says what has happened.
+    until("the log names the dead letters", async || {
+        let log = rome.log();
+        log.contains("messages could not be delivered") && log.contains(reason)
+    })
+    .await;
+    let newest = dead[0]["message_id"].as_str().expect("an id");
+    let shown = rome.json(&["queue", "dead", rome.place(), newest]).await;
+    assert_eq!(shown["body"], "milk");
     let line = rome.run(&["queue", "requeue", rome.place(), "--all"]).await;
     assert_eq!(line, "sent 1 message again\n");
     until("both are visible", async || {
@@ -254,6 +264,73 @@ async fn a_refused_message_is_a_dead_letter_and_is_sent_again() {
     .await;
     assert_eq!(berlin.receive("orders").await, ["tea", "milk"]);
     assert_eq!(rome.output(&again).await.status.code(), Some(5));
+
+    // To another queue, and away.
+    let missing = berlin.destination("missing");
+    let send = ["queue", "send", rome.place(), &missing, "tea", "milk"];
+    rome.run(&send).await;
+    until("they are refused", async || {
+        let dead = rome.json(&["queue", "dead", rome.place()]).await;
+        dead.as_array().expect("a list").len() == 2
+    })
+    .await;
+    let dead = rome.json(&["queue", "dead", rome.place()]).await;
+    let oldest = dead[1]["message_id"].as_str().expect("an id");
+    let redirect = ["queue", "requeue", rome.place(), oldest, "--to", &to];
+    rome.run(&redirect).await;
+    until("it is visible", async || {
+        berlin.receive("orders").await == ["tea"]
+    })
+    .await;
+    let remove = ["queue", "dead", rome.place(), "--remove"];
+    assert_eq!(rome.output(&remove).await.status.code(), Some(2));
+    let line = rome.run(&[&remove[..], &["--all"]].concat()).await;
+    assert_eq!(line, "removed 1 dead letter\n");
+    let dead = rome.json(&["queue", "dead", rome.place()]).await;
+    assert_eq!(dead.as_array().expect("a list").len(), 0);
+}
+
+/// A copy of a machine with its queue file, as from one image.
+#[tokio::test]
+async fn a_cloned_machine_is_told_and_gets_an_identity_of_its_own() {
+    let berlin = Machine::hosted(&[]).await;
+    berlin.create("orders").await;
+    let to = berlin.destination("orders");
+    let mut rome = Machine::new();
+    let send = ["queue", "send", rome.place(), &to, "tea", "--create"];
+    rome.run(&send).await;
+    let mut clone = Machine::new();
+    std::fs::copy(file(&rome), file(&clone)).expect("copied");
+    rome.host(&[]).await;
+    clone.host(&[]).await;
+    let told = "run `reveille queue new-identity` there";
+    until("one of them is told", async || {
+        for machine in [&rome, &clone] {
+            machine
+                .run(&["queue", "send", machine.place(), &to, "milk"])
+                .await;
+        }
+        rome.log().contains(told) || clone.log().contains(told)
+    })
+    .await;
+    let place = clone.place().to_owned();
+    let verb = ["queue", "new-identity", &place];
+    assert_eq!(
+        clone.output(&verb).await.status.code(),
+        Some(5),
+        "it is hosted"
+    );
+    clone.terminate().await;
+    clone.run(&verb).await;
+    clone.host(&[]).await;
+    until("both are settled", async || {
+        rome.destination_status().await["ready"] == 0
+            && clone.destination_status().await["ready"] == 0
+    })
+    .await;
+    // The message that was in both files is there once.
+    let received = berlin.receive("orders").await;
+    assert_eq!(received.iter().filter(|body| *body == "tea").count(), 1);
 }
 
 #[tokio::test]
@@ -285,7 +362,7 @@ async fn messages_wait_for_a_machine_that_is_away_and_can_be_purged() {
     let purge = ["queue", "purge", rome.place(), "--destination", &to];
     let purged = rome.json(&purge).await;
     assert_eq!(
-        (&purged["deleted"], &purged["kept"]),
+        (&purged["deleted"], &purged["pending"]),
         (&1.into(), &0.into())
     );
 

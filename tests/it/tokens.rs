@@ -630,7 +630,7 @@ async fn a_verdict_names_the_rule_or_the_reason() {
             "no: rule 2 allows `watch`, but on other flags",
         ),
         (
-            &["ops", "hand_over"],
+            &["ops", "hand_over", "acct/orders"],
             "no: no rule of `ops` allows `hand_over`",
         ),
         (

@@ -33,8 +33,8 @@ pub(super) struct Can {
     #[arg(value_parser = PossibleValuesParser::new(Action::ALL.map(Action::as_str))
         .try_map(|name| name.parse::<Action>()))]
     action: Action,
-    /// The target: ACCOUNT/QUEUE or a pattern for `notify`, `subscribe` and `report`; a flag or a
-    /// prefix with `*` for `watch` and `unleash`; none for `admin` and `hand_over`
+    /// The target: ACCOUNT/QUEUE or a pattern for `notify`, `subscribe`, `report` and `hand_over`; a
+    /// flag or a prefix with `*` for `watch` and `unleash`; none for `admin`
     target: Option<String>,
     /// A group that the credential states, in addition to the groups of the file; may be repeated
     #[arg(long = "group", value_name = "G", value_parser = group)]

@@ -28,7 +28,7 @@ pub(super) struct Purge {
 struct PurgedRow {
     destination: String,
     deleted: u64,
-    kept: u64,
+    pending: u64,
 }
 
 impl Purge {
@@ -48,7 +48,7 @@ impl Purge {
         let row = PurgedRow {
             destination: destination.to_string(),
             deleted: purged.removed,
-            kept: purged.kept,
+            pending: purged.pending,
         };
         format.next(&row, row.line())?;
         Ok(Exit::OK)
@@ -60,9 +60,11 @@ impl PurgedRow {
     fn line(&self) -> String {
         let deleted = output::count(self.deleted, "message");
         let mut line = format!("deleted {deleted} to {}", self.destination);
-        if self.kept > 0 {
-            let kept = output::count(self.kept, "message");
-            line.push_str(&format!("; kept {kept}, which the next machine may have"));
+        if self.pending > 0 {
+            let pending = output::count(self.pending, "message");
+            line.push_str(&format!(
+                "; {pending} more will go unless the next machine has them already"
+            ));
         }
         line
     }

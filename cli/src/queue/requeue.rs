@@ -10,6 +10,7 @@ pub(super) const AFTER_HELP: &str = "\
 Example:
   reveille queue requeue queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
   reveille queue requeue queues --all
+  reveille queue requeue queues --all --to reveille://berlin:7610/orders
 
 A message to another machine gets a new id. With --all, a dead letter whose queue is missing stays, \
 with that reason. The host of DIR finds the messages within a second.";
@@ -31,6 +32,9 @@ pub(super) struct Requeue {
     place: PlaceArgs,
     #[command(flatten)]
     which: Which,
+    /// Send to this destination instead: QUEUE, reveille://HOST:PORT/QUEUE or an alias
+    #[arg(long, value_name = "DESTINATION")]
+    to: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -48,9 +52,14 @@ struct RequeuedRow {
 impl Requeue {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let manager = self.place.open(settings).await?;
+        let to = self.to.as_deref().map(|to| manager.destination(to));
+        let to = to.transpose()?;
         let (requeued, message_id) = match self.which.message_id {
-            Some(id) => (1, Some(manager.requeue(id).await?.to_string())),
-            None => (manager.requeue_all().await?, None),
+            Some(id) => {
+                let id = manager.requeue(id, to.as_ref()).await?;
+                (1, Some(id.to_string()))
+            }
+            None => (manager.requeue_all(to.as_ref()).await?, None),
         };
         let row = RequeuedRow {
             requeued,

@@ -80,6 +80,7 @@ fn session(connection: u8) -> ReceiverSession {
     };
     let policy = Policy {
         own: OWN,
+        names: Vec::new(),
         max_body: MAX_BODY,
         max_queue: MAX_QUEUE,
         max_outgoing: 4,
@@ -205,6 +206,7 @@ impl Receiver {
 fn hello(sender: u8) -> Hello {
     Hello {
         version: u32::from(sender % 5 != 4),
+        least_version: u32::from(sender.is_multiple_of(3)),
         sender: [sender; 16],
         name: "there".to_owned(),
         authority: "here:7600".to_owned(),

@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use crate::error::{Error, Result};
+
 /// 16 random bytes that identify a queue file.
 pub(crate) type FileId = [u8; 16];
 /// The id of a message: a UUID of version 7.
@@ -52,7 +54,10 @@ pub(crate) type ReceiverFrame = Numbered<ReceiverContent>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
+    /// The newest version that the sender knows.
     pub(crate) version: u32,
+    /// The oldest one; 0 is the newest.
+    pub(crate) least_version: u32,
     pub(crate) sender: FileId,
     pub(crate) name: String,
     /// The authority by which the sender reaches the receiver.
@@ -61,6 +66,7 @@ pub(crate) struct Hello {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Welcome {
+    /// The version of this connection.
     pub(crate) version: u32,
     pub(crate) receiver: FileId,
     /// Messages of this sender that are stored and not visible.
@@ -104,8 +110,26 @@ pub(crate) struct Upto {
 /// Microseconds of a file's clock, or of a machine's.
 pub(super) type Micros = i64;
 
-/// The version of the hand-over.
+/// The newest and the oldest version of the hand-over that this program knows.
 pub(crate) const VERSION: u32 = 1;
+pub(crate) const LEAST_VERSION: u32 = 1;
+
+/// Returns the newest version that both sides know.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if there is none.
+pub(crate) fn agreed_version(least: u32, newest: u32) -> Result<u32> {
+    let least = if least == 0 { newest } else { least };
+    let agreed = newest.min(VERSION);
+    if agreed >= least.max(LEAST_VERSION) {
+        return Ok(agreed);
+    }
+    let rule = format_args!(
+        "of the hand-over is {least} to {newest} there and {LEAST_VERSION} to {VERSION} here: use \
+         programs of neighbouring versions"
+    );
+    Err(Error::invalid("version", rule))
+}
 
 impl FrameNumbers {
     /// Numbers a frame that leaves.

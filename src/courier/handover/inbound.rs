@@ -2,13 +2,16 @@
 //!
 //! Each function runs in the caller's transaction. Knows no session.
 
-use rusqlite::{Transaction, params};
+use rusqlite::{Row, Transaction, params};
 
 use super::{
     frames::{Micros, OfferedMessage, Uid},
     outgoing::size,
 };
-use crate::base::fault::{Fault, planted};
+use crate::{
+    base::fault::{Fault, planted},
+    queue::sqlite::limit,
+};
 
 /// A stored message that does not become visible in a queue of this machine.
 pub(super) struct Stored {
@@ -39,8 +42,8 @@ fn known(fault: Fault) -> &'static str {
     if planted!(fault, RestoredCopyStored) {
         return "EXISTS (SELECT 1 FROM messages WHERE uid = ?1)";
     }
-    "EXISTS (SELECT 1 FROM messages WHERE uid = ?1)
-       OR EXISTS (SELECT 1 FROM received WHERE uid = ?1)
+    "EXISTS (SELECT 1 FROM arrived WHERE uid = ?1)
+       OR EXISTS (SELECT 1 FROM messages WHERE uid = ?1)
        OR EXISTS (SELECT 1 FROM outgoing WHERE uid = ?1)
        OR EXISTS (SELECT 1 FROM dead_letters WHERE uid = ?1)"
 }
@@ -74,6 +77,20 @@ pub(super) fn drop_known(
     );
     let mut delete = transaction.prepare_cached(&sql)?;
     delete.execute(confirmed.rows()).map(drop)
+}
+
+/// Remembers the ids of the confirmed messages, whatever becomes of them.
+pub(super) fn note_arrived(
+    transaction: &Transaction<'_>,
+    now: Micros,
+    confirmed: Confirmed,
+) -> rusqlite::Result<()> {
+    let sql = format!(
+        "INSERT INTO arrived (uid, at) SELECT uid, ?4 FROM inbound i WHERE {CONFIRMED}
+         ON CONFLICT DO UPDATE SET at = excluded.at"
+    );
+    let values = params![confirmed.sender, confirmed.first, confirmed.last, now];
+    transaction.prepare_cached(&sql)?.execute(values).map(drop)
 }
 
 /// Moves the confirmed messages to their queues, in the order of their offers. Returns the queues
@@ -119,13 +136,7 @@ pub(super) fn confirmed(
 ) -> rusqlite::Result<Vec<Stored>> {
     let sql = format!("SELECT id, authority, queue FROM inbound i WHERE {CONFIRMED} ORDER BY id");
     let mut select = transaction.prepare_cached(&sql)?;
-    let stored = select.query_map(confirmed.rows(), |row| {
-        Ok(Stored {
-            row: row.get(0)?,
-            authority: row.get(1)?,
-            queue: row.get(2)?,
-        })
-    })?;
+    let stored = select.query_map(confirmed.rows(), read)?;
     stored.collect()
 }
 
@@ -185,9 +196,51 @@ pub(super) fn bury(
     let sql = "INSERT INTO dead_letters
                  (uid, authority, queue, reason, stored_at, died_at, checksum, body)
                SELECT uid, authority, queue, ?2, arrived_at, ?3, checksum, body
-               FROM inbound WHERE id = ?1";
+               FROM inbound WHERE id = ?1
+               ON CONFLICT (uid) DO UPDATE
+               SET reason = excluded.reason, died_at = excluded.died_at";
     transaction
         .prepare_cached(sql)?
         .execute(params![message.row, reason, wall])?;
     Ok(())
+}
+
+/// Moves up to `most` messages whose senders are away to the dead letters, and forgets senders without
+/// messages; returns how many. `ended` is the time since which a sender must have connected, by the
+/// file's clock, and since which a message must have arrived, by the machine's.
+///
+/// A dead letter has the message's id: if its sender comes back after all, the message is known.
+pub(crate) fn bury_absent(
+    transaction: &Transaction<'_>,
+    ended: (Micros, Micros),
+    wall: Micros,
+    most: usize,
+) -> rusqlite::Result<usize> {
+    let sql = "SELECT i.id, i.authority, i.queue FROM inbound i JOIN senders s ON s.id = i.sender
+               WHERE s.seen_at <= ?1 AND i.arrived_at <= ?2 LIMIT ?3";
+    let mut select = transaction.prepare_cached(sql)?;
+    let stored = select.query_map(params![ended.0, ended.1, limit(most)], read)?;
+    let stored: Vec<Stored> = stored.collect::<rusqlite::Result<_>>()?;
+    for message in &stored {
+        bury(
+            transaction,
+            wall,
+            message,
+            "its sender has not confirmed it, and is away",
+        )?;
+        delete(transaction, message)?;
+    }
+    let forget = "DELETE FROM senders
+                  WHERE seen_at <= ?1 AND id NOT IN (SELECT sender FROM inbound)";
+    transaction.prepare_cached(forget)?.execute([ended.0])?;
+    Ok(stored.len())
+}
+
+/// Reads the columns id, authority, queue.
+fn read(row: &Row<'_>) -> rusqlite::Result<Stored> {
+    Ok(Stored {
+        row: row.get(0)?,
+        authority: row.get(1)?,
+        queue: row.get(2)?,
+    })
 }

@@ -9,7 +9,7 @@ use rusqlite::{Connection, params};
 
 use super::{
     frames::{Micros, OfferedMessage, SenderContent, SenderFrame},
-    outgoing::{Destination, Row, next_of, size, with_id},
+    outgoing::{Destination, Row, destination, next_of, size, with_id},
     sender::{InFlight, SenderSession},
 };
 use crate::{base::fault::planted, queue::sqlite::limit};
@@ -21,8 +21,11 @@ pub(crate) struct Next {
     /// When there may be more to offer without an answer: a postponed destination's wait ends, or
     /// there are more rows to read.
     pub(crate) wait: Option<Duration>,
-    /// Rows whose bodies are damaged. The caller makes dead letters of them with `bury_damaged`.
+    /// Rows whose bodies or names are damaged. The caller makes dead letters of them with
+    /// `bury_damaged`.
     pub(crate) damaged: Vec<i64>,
+    /// Messages were purged: the caller removes them with [`SenderSession::expire`].
+    pub(crate) has_purged: bool,
 }
 
 /// Messages that are offered and not yet visible at the receiver.
@@ -31,9 +34,9 @@ const WINDOW: usize = 1_000;
 const WINDOW_BYTES: usize = 4 << 20;
 /// Messages of one offer.
 const OFFER: usize = 128;
-/// Bytes of bodies of one offer: a line with 256 kbit/s takes 4 s, less than the receiver's
-/// deadline for a frame.
-const OFFER_BYTES: usize = 128 << 10;
+/// Bytes of bodies of one offer: a line with 20 KiB/s takes 7 s, less than the sender waits for an
+/// answer. On a slower line the offers shrink.
+pub(super) const OFFER_BYTES: usize = 128 << 10;
 /// While this many offers are unanswered, an offer must be a full one. Each offer costs three commits
 /// on the two machines, so that many small ones would be slow. A message waits for one answer at most.
 const PARTIAL: usize = 2;
@@ -54,7 +57,8 @@ impl SenderSession {
         if self.welcomed || planted!(self.fault, OffersBeforeWelcome) {
             let mut bytes = 0;
             self.offer_again(connection, now, &mut messages, &mut bytes)?;
-            if self.unanswered.len() < PARTIAL || self.has_full_offer(connection)? {
+            let is_slow = self.offer_bytes < OFFER_BYTES;
+            if self.unanswered.len() < PARTIAL || (!is_slow && self.has_full_offer(connection)?) {
                 has_more = self.offer_new(connection, &mut messages, &mut bytes)?;
             }
         }
@@ -69,11 +73,14 @@ impl SenderSession {
             self.unanswered.push_back(self.number);
             self.frames.number(SenderContent::Offer(messages))
         });
+        let purged = "SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 AND ends_at < 0 LIMIT 1";
+        let has_purged = self.welcomed && connection.prepare_cached(purged)?.exists([&self.hop])?;
         let damaged = std::mem::take(&mut self.damaged);
         Ok(Next {
             offer,
             wait,
             damaged,
+            has_purged,
         })
     }
 
@@ -131,7 +138,7 @@ impl SenderSession {
     fn has_full_offer(&self, connection: &Connection) -> rusqlite::Result<bool> {
         let sql = "SELECT count(*), coalesce(sum(size), 0) FROM
                      (SELECT size FROM outgoing WHERE hop = ?1 AND status = 1 AND id > ?2
-                      ORDER BY id LIMIT ?3)";
+                        AND ends_at IS NOT -1 ORDER BY id LIMIT ?3)";
         let mut select = connection.prepare_cached(sql)?;
         let values = params![self.hop, self.cursor, limit(OFFER)];
         let (messages, bytes) =
@@ -149,13 +156,17 @@ impl SenderSession {
     ) -> rusqlite::Result<bool> {
         // Without the bodies: a postponed destination may have any number of rows to skip.
         let sql = "SELECT id, authority, queue, size FROM outgoing
-                   WHERE hop = ?1 AND status = 1 AND id > ?2 ORDER BY id";
+                   WHERE hop = ?1 AND status = 1 AND id > ?2 AND ends_at IS NOT -1 ORDER BY id";
         let mut select = connection.prepare_cached(sql)?;
         let mut rows = select.query(params![self.hop, self.cursor])?;
         let mut skipped = 0;
         while let Some(row) = rows.next()? {
             let id = row.get(0)?;
-            let destination = (row.get(1)?, row.get(2)?);
+            let Some(destination) = destination(row, 1)? else {
+                self.cursor = id;
+                self.damaged.push(id);
+                continue;
+            };
             if self.retries.contains_key(&destination) {
                 self.cursor = id;
                 skipped += 1;
@@ -186,7 +197,7 @@ impl SenderSession {
 
     /// Returns whether a body of `next` bytes fits into an offer and the window.
     fn has_room(&self, messages: usize, bytes: usize, next: usize) -> bool {
-        let fits = messages == 0 || bytes + next <= OFFER_BYTES;
+        let fits = messages == 0 || bytes + next <= self.offer_bytes;
         fits && messages < OFFER
             && self.in_flight.len() < WINDOW
             && self.in_flight_bytes < WINDOW_BYTES

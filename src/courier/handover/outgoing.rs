@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use super::frames::{Micros, OfferedMessage, Uid};
 use crate::{
     base::fault::{Fault, planted},
+    courier::message::{Destination as Queue, check_authority},
     queue::sqlite::{
         checksum::{BAD_CHECKSUM, checksum, is_sound},
         limit,
@@ -34,6 +35,8 @@ const TOO_OLD: &str = "the next machine did not accept it within the age limit";
 const COLUMNS: &str = "id, uid, authority, queue, visited, checksum, body";
 /// All messages may be stored at the hop.
 pub(crate) const ALL: i64 = i64::MAX;
+/// The age limit of a purged message. It is removed when it is certain that the hop has not stored it.
+pub(crate) const PURGED: Micros = -1;
 
 /// A message to another machine, as a commit adds it.
 #[derive(Debug)]
@@ -79,18 +82,22 @@ pub(crate) fn hops_with(connection: &Connection, status: u8) -> rusqlite::Result
         "SELECT hop FROM outgoing WHERE status = {status} AND hop > ?1 ORDER BY hop LIMIT 1"
     );
     let mut select = connection.prepare_cached(&sql)?;
-    let mut hops: Vec<String> = Vec::new();
+    let (mut hops, mut last) = (Vec::new(), Vec::new());
     loop {
-        let last = hops.last().map_or("", String::as_str);
-        match select.query_row([last], |row| row.get(0)).optional()? {
-            Some(hop) => hops.push(hop),
-            None => return Ok(hops),
-        }
+        let next = select.query_row([Text(&last)], |row| {
+            Ok(row.get_ref(0)?.as_bytes()?.to_vec())
+        });
+        let Some(next) = next.optional()? else {
+            return Ok(hops);
+        };
+        // A damaged name is that of no machine, and delays no other one.
+        hops.extend(String::from_utf8(next.clone()).ok());
+        last = next;
     }
 }
 
 /// Moves up to `most` ready messages beyond their age limit to the dead letters, without their next
-/// machines; returns how many. A message that its next machine may have stored stays: only a
+/// machines, and removes purged ones; returns how many. A message that its next machine may have stored stays: only a
 /// connection shows whether it has.
 pub(crate) fn expire_unoffered(
     transaction: &Transaction<'_>,
@@ -116,8 +123,8 @@ pub(crate) fn expire_unoffered(
     Ok(expired)
 }
 
-/// Moves up to `most` ready messages of a next machine beyond their age limit to the dead letters:
-/// those behind the row `after` that are not among `except`.
+/// Moves up to `most` ready messages of a next machine beyond their age limit to the dead letters, and
+/// removes purged ones: those behind the row `after` that are not among `except`.
 pub(super) fn expire(
     transaction: &Transaction<'_>,
     hop: &str,
@@ -126,19 +133,23 @@ pub(super) fn expire(
     most: usize,
     except: &HashSet<i64>,
 ) -> rusqlite::Result<usize> {
-    let sql = "SELECT id FROM outgoing WHERE hop = ?1 AND status = 1 AND ends_at <= ?2 AND id > ?3
+    let sql = "SELECT id, ends_at FROM outgoing
+               WHERE hop = ?1 AND status = 1 AND ends_at <= ?2 AND id > ?3
                ORDER BY ends_at LIMIT ?4";
-    let rows: Vec<i64> = transaction
+    let rows: Vec<(i64, Micros)> = transaction
         .prepare_cached(sql)?
         .query_map(
             params![hop, now, after, limit(most + except.len())],
-            |row| row.get(0),
+            |row| Ok((row.get(0)?, row.get(1)?)),
         )?
         .collect::<rusqlite::Result<_>>()?;
-    let rows = rows.iter().filter(|row| !except.contains(row)).take(most);
+    let rows = rows.into_iter().filter(|(row, _)| !except.contains(row));
     let mut expired = 0;
-    for row in rows {
-        bury(transaction, *row, now, TOO_OLD)?;
+    for (row, ends_at) in rows.take(most) {
+        match ends_at {
+            PURGED => remove(transaction, row)?,
+            _ => bury(transaction, row, now, TOO_OLD)?,
+        }
         expired += 1;
     }
     Ok(expired)
@@ -195,7 +206,7 @@ pub(super) fn next_of(
 ) -> rusqlite::Result<Option<Row>> {
     let sql = format!(
         "SELECT {COLUMNS} FROM outgoing WHERE hop = ?1 AND status = 1 AND id > ?2 AND id <= ?3
-           AND authority = ?4 AND queue = ?5 ORDER BY id LIMIT 1"
+           AND authority = ?4 AND queue = ?5 AND ends_at IS NOT -1 ORDER BY id LIMIT 1"
     );
     let (authority, queue) = destination;
     connection
@@ -315,7 +326,97 @@ pub(crate) fn bury(
     transaction
         .prepare_cached(copy)?
         .execute(params![row, reason, now])?;
+    remove(transaction, row)
+}
+
+fn remove(transaction: &Transaction<'_>, row: i64) -> rusqlite::Result<()> {
     let delete = "DELETE FROM outgoing WHERE id = ?1 AND status = 1";
-    transaction.prepare_cached(delete)?.execute([row])?;
-    Ok(())
+    transaction.prepare_cached(delete)?.execute([row]).map(drop)
+}
+
+/// Reads the columns of a machine and a queue; `None` if they are damaged. Neither this machine nor the
+/// next one could read such a row, so that it would be offered again and again.
+pub(super) fn destination(
+    row: &rusqlite::Row<'_>,
+    column: usize,
+) -> rusqlite::Result<Option<Destination>> {
+    let text = |column| Ok::<_, rusqlite::Error>(row.get_ref(column)?.as_str().ok());
+    let (Some(authority), Some(queue)) = (text(column)?, text(column + 1)?) else {
+        return Ok(None);
+    };
+    let is_valid = check_authority(authority).is_ok() && Queue::local(queue).is_ok();
+    Ok(is_valid.then(|| (authority.to_owned(), queue.to_owned())))
+}
+
+/// A next machine that the routes no longer name, or of a program with other routes.
+#[derive(Debug)]
+pub(crate) struct Detour {
+    /// As stored: it may be damaged.
+    hop: Vec<u8>,
+    authority: String,
+    new_hop: String,
+}
+
+/// The ready messages of a hop to an authority that the hop has certainly not stored.
+const CERTAIN: &str = "hop = ?1 AND authority = ?2 AND status = 1
+    AND id > coalesce((SELECT uncertain_upto FROM hops WHERE authority = ?1), 0)";
+
+/// Returns the next machines of ready messages that are not those of `hop_of`. It steps from one
+/// destination to the next in the index.
+pub(crate) fn detours(
+    connection: &Connection,
+    hop_of: impl Fn(&str) -> String,
+) -> rusqlite::Result<Vec<Detour>> {
+    let mut select = connection.prepare_cached(
+        "SELECT hop, authority FROM outgoing WHERE status = 1 AND (hop, authority) > (?1, ?2)
+         ORDER BY hop, authority LIMIT 1",
+    )?;
+    let mut certain =
+        connection.prepare_cached(&format!("SELECT 1 FROM outgoing WHERE {CERTAIN}"))?;
+    let (mut hop, mut authority) = (Vec::new(), Vec::new());
+    let mut detours = Vec::new();
+    loop {
+        let after = params![Text(&hop), Text(&authority)];
+        let next = select.query_row(after, |row| {
+            let text = |column| Ok::<_, rusqlite::Error>(row.get_ref(column)?.as_bytes()?.to_vec());
+            Ok((text(0)?, text(1)?))
+        });
+        let Some(next) = next.optional()? else {
+            return Ok(detours);
+        };
+        (hop, authority) = next;
+        let Ok(authority) = str::from_utf8(&authority) else {
+            continue;
+        };
+        let new_hop = hop_of(authority);
+        if new_hop.as_bytes() != hop && certain.exists(params![Text(&hop), authority])? {
+            detours.push(Detour {
+                hop: hop.clone(),
+                authority: authority.to_owned(),
+                new_hop,
+            });
+        }
+    }
+}
+
+/// Gives the messages of a detour their new next machine. Those that the former one may have stored
+/// stay.
+///
+/// They get new numbers in the same order: a connection to the new machine may have passed the old ones.
+pub(crate) fn reroute(transaction: &Transaction<'_>, detour: &Detour) -> rusqlite::Result<()> {
+    let sql = format!(
+        "UPDATE outgoing SET hop = ?3, id = id + (SELECT max(id) FROM outgoing) WHERE {CERTAIN}"
+    );
+    let values = params![Text(&detour.hop), detour.authority, detour.new_hop];
+    transaction.prepare_cached(&sql)?.execute(values).map(drop)
+}
+
+/// A text of a file, which may be no UTF-8.
+struct Text<'a>(&'a [u8]);
+
+impl rusqlite::ToSql for Text<'_> {
+    fn to_sql(&self) -> rusqlite::Result<rusqlite::types::ToSqlOutput<'_>> {
+        let text = rusqlite::types::ValueRef::Text(self.0);
+        Ok(rusqlite::types::ToSqlOutput::Borrowed(text))
+    }
 }

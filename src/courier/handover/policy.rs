@@ -1,19 +1,28 @@
 //! What a machine accepts from others, and where it passes messages on.
 
-use super::frames::FileId;
-use crate::courier::config::Route;
+use std::{fmt, sync::Arc};
+
+use rusqlite::{OptionalExtension as _, Transaction, params};
+
+use super::frames::{FileId, OfferedMessage};
+use crate::{
+    courier::{config::Route, message::MessageId},
+    error::{Error, ErrorKind, Result},
+};
 
 /// The rules of a receiver.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
     /// The id of the own file.
     pub(crate) own: FileId,
+    /// Further authorities (`HOST:PORT`) of this machine.
+    pub(crate) names: Vec<String>,
     /// The maximum size of a body, in bytes.
     pub(crate) max_body: usize,
     /// The maximum number of messages of a queue; beyond it, messages are postponed.
     pub(crate) max_queue: u64,
-    /// The maximum number of messages that wait for other machines; beyond it, messages for other
-    /// machines are postponed.
+    /// The maximum number of messages that wait for one next machine; beyond it, messages for it
+    /// are postponed.
     pub(crate) max_outgoing: u64,
     /// The maximum number of machines that a message may pass.
     pub(crate) max_hops: usize,
@@ -22,10 +31,78 @@ pub(crate) struct Policy {
     pub(crate) routes: Vec<Route>,
 }
 
+/// Who has opened a connection. The default may do everything.
+#[derive(Clone, Default)]
+pub(crate) struct SenderRights {
+    /// `None` without access control.
+    pub(crate) principal: Option<String>,
+    /// Returns whether the principal may hand over messages to this queue.
+    pub(crate) may_send: Option<Arc<MaySend>>,
+}
+
+/// For a queue of this machine, its name; for another machine `None`.
+pub(crate) type MaySend = dyn Fn(Option<&str>) -> bool + Send + Sync;
+
 impl Policy {
+    /// Returns whether the authority of a message is a name of this machine.
+    pub(super) fn is_own(&self, authority: &str) -> bool {
+        !authority.is_empty() && self.names.iter().any(|name| name == authority)
+    }
+
     /// Returns the next machine of a message that passes through this one. Only a route allows it:
     /// a machine is no open relay.
     pub(crate) fn next_hop(&self, authority: &str) -> Option<&str> {
         Route::next_hop(&self.routes, authority)
+    }
+}
+
+impl SenderRights {
+    /// Checks that the queue file of a sender has not come from another principal before.
+    pub(super) fn check_file(
+        &self,
+        transaction: &Transaction<'_>,
+        file: &FileId,
+    ) -> rusqlite::Result<Result<()>> {
+        let Some(principal) = &self.principal else {
+            return Ok(Ok(()));
+        };
+        let other = "SELECT principal FROM senders WHERE file = ?1 AND principal <> ?2";
+        let other: Option<String> = transaction
+            .prepare_cached(other)?
+            .query_row(params![file, principal], |row| row.get(0))
+            .optional()?;
+        Ok(match other {
+            None => Ok(()),
+            Some(other) => {
+                let file = MessageId::from_bytes(*file);
+                let message = format!(
+                    "queue file {file} belongs to principal `{other}`, not to `{principal}`: if that \
+                     is so no longer, run `reveille queue forget DIR --sender {file}` there"
+                );
+                Err(Error::new(ErrorKind::Denied, message))
+            }
+        })
+    }
+
+    /// Returns why the message may not be handed over.
+    pub(super) fn refusal(&self, message: &OfferedMessage) -> Option<String> {
+        let may_send = self.may_send.as_ref()?;
+        let queue = message.authority.is_empty().then_some(&*message.queue);
+        if may_send(queue) {
+            return None;
+        }
+        let principal = self.principal.as_deref().unwrap_or_default();
+        Some(match queue {
+            Some(queue) => format!("`{principal}` may not hand over messages to queue `{queue}`"),
+            None => format!("`{principal}` may not hand over messages to other machines"),
+        })
+    }
+}
+
+impl fmt::Debug for SenderRights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SenderRights")
+            .field(&self.principal)
+            .finish()
     }
 }

@@ -2,7 +2,7 @@
 //! sender has confirmed them.
 //!
 //! Each step runs in a transaction of the queue file, with the file's time. A message that is stored
-//! twice cannot become visible twice: its id is known until its history is removed. After an error
+//! twice cannot become visible twice: its id is known for a time (`arrived`). After an error
 //! the session must be dropped with its connection. This module knows no socket.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -12,10 +12,10 @@ use rusqlite::{OptionalExtension as _, Transaction, params};
 use super::{
     frames::{
         Accept, Arrival, FrameNumbers, Hello, Micros, OfferedMessage, ReceiverContent,
-        ReceiverFrame, SenderContent, SenderFrame, Upto, VERSION, Welcome,
+        ReceiverFrame, SenderContent, SenderFrame, Upto, Welcome, agreed_version,
     },
     inbound::{self, Confirmed, Stored, bury, pass_on, store},
-    policy::Policy,
+    policy::{Policy, SenderRights},
 };
 use crate::{
     base::fault::{Fault, planted},
@@ -30,6 +30,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct ReceiverSession {
     pub(super) policy: Policy,
+    pub(super) rights: SenderRights,
     pub(super) fault: Fault,
     /// Random; distinguishes this connection from the sender's others.
     connection: [u8; 16],
@@ -52,9 +53,9 @@ pub(crate) struct ReceiverSession {
     /// the refusal is lost, the message is offered again, and may be stored then: later ones must
     /// not overtake it.
     pub(super) refused: HashMap<(String, String), u64>,
-    /// Counted once for each offer: the ready messages for other machines, and those that each queue
-    /// has and will have.
-    pub(super) waiting: Option<u64>,
+    /// Counted once for each offer: the ready messages for each next machine, and those that each
+    /// queue has and will have.
+    pub(super) waiting: HashMap<String, u64>,
     pub(super) depths: HashMap<String, u64>,
 }
 
@@ -74,6 +75,10 @@ const UNCONFIRMED: u64 = 2_000;
 /// Destinations that have postponed or refused messages.
 const DESTINATIONS: usize = 10_000;
 
+/// Another process connects with the same queue file while this one lives.
+const OTHER_CONNECTION: &str = "the sender has opened another connection; if a copy of its queue \
+    file is in use on another machine, run `reveille queue new-identity` there";
+
 /// The outcome of a step: the inner error ends the connection.
 type Step<T> = rusqlite::Result<Result<T>>;
 
@@ -82,6 +87,7 @@ impl ReceiverSession {
     pub(crate) fn new(connection: [u8; 16], policy: Policy, fault: Fault) -> Self {
         Self {
             policy,
+            rights: SenderRights::default(),
             fault,
             connection,
             frames: FrameNumbers::default(),
@@ -93,9 +99,14 @@ impl ReceiverSession {
             confirmed: 0,
             postponed: HashSet::new(),
             refused: HashMap::new(),
-            waiting: None,
+            waiting: HashMap::new(),
             depths: HashMap::new(),
         }
+    }
+
+    /// Sets who has opened the connection, with its present rights.
+    pub(crate) fn set_rights(&mut self, rights: SenderRights) {
+        self.rights = rights;
     }
 
     /// Handles a frame, and returns the answers to send when the transaction is durable.
@@ -118,18 +129,18 @@ impl ReceiverSession {
         }
         let answer = match (frame.content, self.sender) {
             (SenderContent::Hello(hello), None) => self
-                .hello(transaction, wall, &hello)?
+                .hello(transaction, now, wall, &hello)?
                 .map(ReceiverContent::Welcome),
             (SenderContent::Offer(messages), Some(sender)) => {
                 if !self.is_present(transaction, sender)? {
-                    return Ok(Err(replaced("the sender has opened another connection")));
+                    return Ok(Err(replaced(OTHER_CONNECTION)));
                 }
-                self.offer(transaction, wall, sender, &messages)?
+                self.offer(transaction, wall, sender, messages)?
                     .map(ReceiverContent::Accept)
             }
             (SenderContent::Confirm(upto), Some(sender)) => {
                 if !self.is_present(transaction, sender)? {
-                    return Ok(Err(replaced("the sender has opened another connection")));
+                    return Ok(Err(replaced(OTHER_CONNECTION)));
                 }
                 self.confirm(transaction, now, wall, sender, upto)?
                     .map(ReceiverContent::Visible)
@@ -145,26 +156,42 @@ impl ReceiverSession {
     fn hello(
         &mut self,
         transaction: &Transaction<'_>,
+        now: Micros,
         wall: Micros,
         hello: &Hello,
     ) -> Step<Welcome> {
-        if let Err(error) = check_version(hello.version) {
-            return Ok(Err(error));
-        }
+        let version = match agreed_version(hello.least_version, hello.version) {
+            Ok(version) => version,
+            Err(error) => return Ok(Err(error)),
+        };
         if hello.sender == self.policy.own {
-            let rule = "is this machine itself: check the destination or the route";
+            let rule = "is this machine itself, or has a copy of its queue file: check the \
+                        destination or the route, or run `reveille queue new-identity` on the copy";
             return Ok(Err(Error::invalid("receiver", rule)));
         }
-        let present = "INSERT INTO senders (file, authority, connection, name, connected_at)
-                       VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (file, authority) DO UPDATE
+        if let Err(error) = self.rights.check_file(transaction, &hello.sender)? {
+            return Ok(Err(error));
+        }
+        let present = "INSERT INTO senders
+                         (file, authority, connection, name, connected_at, seen_at, principal)
+                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (file, authority) DO UPDATE
                        SET connection = excluded.connection, name = excluded.name,
-                           connected_at = excluded.connected_at
+                           connected_at = excluded.connected_at, seen_at = excluded.seen_at,
+                           principal = coalesce(excluded.principal, principal)
                        RETURNING id";
         let authority = match planted!(self.fault, OneSessionPerSender) {
             true => "",
             false => &hello.authority,
         };
-        let values = params![hello.sender, authority, self.connection, hello.name, wall];
+        let values = params![
+            hello.sender,
+            authority,
+            self.connection,
+            hello.name,
+            wall,
+            now,
+            self.rights.principal
+        ];
         let sender: i64 = transaction.query_row(present, values, |row| row.get(0))?;
         self.sender = Some(sender);
         let held = "SELECT id, uid FROM inbound WHERE sender = ?1 ORDER BY id";
@@ -175,7 +202,7 @@ impl ReceiverSession {
         self.holds = !held.is_empty();
         let held = held.into_iter().map(|(_, uid)| uid).collect();
         Ok(Ok(Welcome {
-            version: VERSION,
+            version,
             receiver: self.policy.own,
             held,
         }))
@@ -199,12 +226,12 @@ impl ReceiverSession {
         transaction: &Transaction<'_>,
         wall: Micros,
         sender: i64,
-        messages: &[OfferedMessage],
+        messages: Vec<OfferedMessage>,
     ) -> Step<Accept> {
         let mut accept = Accept::default();
-        self.waiting = None;
+        self.waiting.clear();
         self.depths.clear();
-        for message in messages {
+        for mut message in messages {
             if message.number != self.number + 1 {
                 let rule = format_args!("must be {}, but is {}", self.number + 1, message.number);
                 return Ok(Err(Error::invalid("number", rule)));
@@ -218,11 +245,14 @@ impl ReceiverSession {
                 let rule = "does not fit the body, which was damaged on the way";
                 return Ok(Err(Error::invalid("checksum", rule)));
             }
+            if self.policy.is_own(&message.authority) {
+                message.authority.clear();
+            }
             let destination = || (message.authority.clone(), message.queue.clone());
-            let verdict = self.verdict(transaction, sender, message)?;
-            match self.after_refusals(message, verdict) {
+            let verdict = self.verdict(transaction, wall, sender, &message)?;
+            match self.after_refusals(&message, verdict) {
                 Verdict::Store => {
-                    let row = store(transaction, wall, sender, message)?;
+                    let row = store(transaction, wall, sender, &message)?;
                     self.stored.push_back((message.number, row));
                     if planted!(self.fault, VisibleBeforeConfirmed) {
                         let upto = Upto {
@@ -285,6 +315,7 @@ impl ReceiverSession {
             return Ok(Ok(upto));
         };
         inbound::drop_known(transaction, confirmed, self.fault)?;
+        inbound::note_arrived(transaction, now, confirmed)?;
         let visible = inbound::make_visible(transaction, now, wall, confirmed)?;
         for (queue, messages, bytes) in visible {
             count_put(transaction, queue, messages)?;
@@ -335,17 +366,6 @@ impl ReceiverSession {
         let ends_at = self.policy.max_age.map(|age| now.saturating_add(age));
         pass_on(transaction, wall, message, hop, ends_at)
     }
-}
-
-/// Checks the version of a sender.
-pub(crate) fn check_version(version: u32) -> Result<()> {
-    if version == VERSION {
-        return Ok(());
-    }
-    let rule = format_args!(
-        "is {version} and this machine knows {VERSION} only: use programs of one version"
-    );
-    Err(Error::invalid("version", rule))
 }
 
 #[cold]

@@ -9,12 +9,13 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{OptionalExtension as _, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
 use super::frames::{
-    Accept, Arrival, FileId, FrameNumbers, Hello, Micros, ReceiverContent, ReceiverFrame,
-    SenderContent, SenderFrame, Uid, Upto, VERSION, Welcome,
+    Accept, Arrival, FileId, FrameNumbers, Hello, LEAST_VERSION, Micros, ReceiverContent,
+    ReceiverFrame, SenderContent, SenderFrame, Uid, Upto, VERSION, Welcome, agreed_version,
 };
+use super::offering::OFFER_BYTES;
 use super::outgoing::{
     ALL, Destination, bury, clear_error, expire, mark_sent, mark_visible, note_error,
     uncertain_upto,
@@ -48,6 +49,9 @@ pub(crate) struct SenderSession {
     pub(super) in_flight_bytes: usize,
     /// The last numbers of the offers that are not answered.
     pub(super) unanswered: VecDeque<u64>,
+    /// The largest offer in bytes of bodies. A slow line gets small ones, so that their answers come
+    /// in time.
+    pub(super) offer_bytes: usize,
     /// Destinations that postponed a message on this connection; ordered, so that a seed of the
     /// simulation can be replayed.
     pub(super) retries: BTreeMap<Destination, Retry>,
@@ -103,6 +107,7 @@ impl SenderSession {
             in_flight: BTreeMap::new(),
             in_flight_bytes: 0,
             unanswered: VecDeque::new(),
+            offer_bytes: OFFER_BYTES,
             retries: BTreeMap::new(),
             has_accepted: false,
             noted_postponement: false,
@@ -111,15 +116,28 @@ impl SenderSession {
         }
     }
 
-    /// Notes that only the hop will know which messages it has, and returns Hello.
-    pub(crate) fn begin(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<SenderFrame> {
-        self.uncertain_before = uncertain_upto(transaction, &self.hop)?;
-        if !planted!(self.fault, UncertaintyNotNoted) {
-            self.set_uncertain(transaction, ALL)?;
+    /// Sets the largest offer, as the last connection has left it.
+    pub(crate) fn with_offer_bytes(mut self, bytes: usize) -> Self {
+        self.offer_bytes = bytes.min(OFFER_BYTES);
+        self
+    }
+
+    /// Returns the largest offer for the next connection: half of the present one if an offer was not
+    /// answered.
+    pub(crate) fn next_offer_bytes(&self) -> usize {
+        match self.unanswered.is_empty() || planted!(self.fault, OfferNotShrunk) {
+            true => self.offer_bytes,
+            false => (self.offer_bytes / 2).max(1),
         }
-        self.own = transaction.query_row("SELECT id FROM identity", [], |row| row.get(0))?;
+    }
+
+    /// Returns Hello.
+    pub(crate) fn begin(&mut self, connection: &Connection) -> rusqlite::Result<SenderFrame> {
+        self.uncertain_before = uncertain_upto(connection, &self.hop)?;
+        self.own = connection.query_row("SELECT id FROM identity", [], |row| row.get(0))?;
         let hello = Hello {
             version: VERSION,
+            least_version: LEAST_VERSION,
             sender: self.own,
             name: self.name.clone(),
             authority: self.hop.clone(),
@@ -184,7 +202,8 @@ impl SenderSession {
         Ok(Ok(frames.into_iter().collect()))
     }
 
-    /// The messages that the receiver holds are sent; those that it no longer holds are visible.
+    /// The messages that the receiver holds are sent; those that it no longer holds are visible. From
+    /// now on only the receiver knows which messages it has.
     fn welcome(
         &mut self,
         transaction: &Transaction<'_>,
@@ -192,6 +211,11 @@ impl SenderSession {
         welcome: &Welcome,
     ) -> rusqlite::Result<Option<SenderContent>> {
         self.welcomed = true;
+        let noted = match planted!(self.fault, UncertaintyNotNoted) {
+            true => self.uncertain_before,
+            false => ALL,
+        };
+        self.set_uncertain(transaction, noted)?;
         let held: HashSet<Uid> = welcome.held.iter().copied().collect();
         let sent: Vec<(i64, Uid)> = transaction
             .prepare_cached("SELECT id, uid FROM outgoing WHERE hop = ?1 AND status = 2")?
@@ -236,12 +260,18 @@ impl SenderSession {
         })))
     }
 
-    /// Moves messages beyond their age limit to the dead letters, in steps. The receiver has none of
-    /// the ready ones but those that are offered now.
-    fn expire(&self, transaction: &Transaction<'_>, now: Micros) -> rusqlite::Result<()> {
+    /// Moves messages beyond their age limit to the dead letters, and removes purged ones, in steps. The
+    /// receiver has none of the ready ones but those that are offered now. Returns whether there may be
+    /// more.
+    pub(crate) fn expire(
+        &self,
+        transaction: &Transaction<'_>,
+        now: Micros,
+    ) -> rusqlite::Result<bool> {
         let unanswered = self.in_flight.values().filter(|message| !message.sent);
         let unanswered = unanswered.map(|message| message.row).collect();
-        expire(transaction, &self.hop, 0, now, EXPIRED, &unanswered).map(drop)
+        let expired = expire(transaction, &self.hop, 0, now, EXPIRED, &unanswered)?;
+        Ok(expired >= EXPIRED)
     }
 
     /// Checks that no other file answers than the one with earlier messages.
@@ -253,8 +283,8 @@ impl SenderSession {
         transaction: &Transaction<'_>,
         welcome: &Welcome,
     ) -> rusqlite::Result<Result<()>> {
-        if welcome.version != VERSION {
-            return Ok(Err(other_version(welcome.version)));
+        if let Err(error) = agreed_version(welcome.version, welcome.version) {
+            return Ok(Err(error));
         }
         let former = "SELECT receiver FROM hops WHERE authority = ?1 AND receiver <> ?2";
         let values = params![self.hop, welcome.receiver];
@@ -286,6 +316,7 @@ impl SenderSession {
             .is_some_and(|last| *last <= accept.upto)
         {
             self.unanswered.pop_front();
+            self.offer_bytes = (self.offer_bytes * 2).min(OFFER_BYTES);
         }
         let refused: HashMap<u64, String> = accept.refused.into_iter().collect();
         let postponed: HashSet<u64> = accept.postponed.iter().map(|(number, _)| *number).collect();
@@ -398,13 +429,12 @@ impl SenderSession {
 
     /// Notes which messages the hop may have stored. The connection has ended.
     pub(crate) fn end(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+        if !self.welcomed {
+            return Ok(());
+        }
         let unanswered = self.in_flight.values().filter(|message| !message.sent);
         let unanswered = unanswered.map(|message| message.row).max();
-        let upto = match self.welcomed {
-            true => unanswered.unwrap_or(0),
-            false => self.uncertain_before,
-        };
-        self.set_uncertain(transaction, upto)
+        self.set_uncertain(transaction, unanswered.unwrap_or(0))
     }
 
     fn set_uncertain(&self, transaction: &Transaction<'_>, upto: i64) -> rusqlite::Result<()> {
@@ -435,14 +465,6 @@ fn unexpected() -> Error {
         ErrorKind::Internal,
         "the receiver's frame does not fit: is it of another version?",
     )
-}
-
-#[cold]
-fn other_version(version: u32) -> Error {
-    let rule = format_args!(
-        "of the hand-over is {version} there and {VERSION} here: use programs of one version"
-    );
-    Error::invalid("version", rule)
 }
 
 #[cold]

@@ -1,11 +1,11 @@
 //! Single steps of the hand-over that the simulation reaches rarely, or cannot judge.
 
-use rusqlite::{Connection, Transaction};
+use rusqlite::{Connection, Transaction, backup::Backup};
 
 use super::{
     Accept, OfferedMessage, Policy, ReceiverContent, ReceiverFrame, ReceiverSession, SenderContent,
-    SenderFrame, SenderSession, Welcome,
-    outgoing::{self, NewOutgoing, bury_damaged},
+    SenderFrame, SenderRights, SenderSession, Welcome, bury_absent,
+    outgoing::{self, NewOutgoing, PURGED, bury_damaged, detours, reroute},
 };
 use crate::{
     base::fault::Fault,
@@ -58,6 +58,7 @@ fn outgoing_to<'a>(uid: &'a [u8; 16], queue: &'a str) -> NewOutgoing<'a> {
 fn policy(max_queue: u64) -> Policy {
     Policy {
         own: [2; 16],
+        names: vec!["former:7600".to_owned()],
         max_body: 1_000,
         max_queue,
         max_outgoing: u64::MAX,
@@ -104,6 +105,12 @@ impl Pair {
         let hello = step(&mut self.from, |transaction| sender.begin(transaction));
         let welcome = self.receives(hello);
         self.answered(welcome);
+    }
+
+    /// Ends the connection for the sender.
+    fn end(&mut self) {
+        let sender = &mut self.sender;
+        step(&mut self.from, |transaction| sender.end(transaction));
     }
 
     /// Opens a connection to the file with this id, which may be refused.
@@ -451,14 +458,17 @@ fn peers_of_another_version_are_refused_and_nothing_changes() {
     let SenderContent::Hello(content) = &mut hello.content else {
         panic!("no Hello");
     };
-    content.version = 2;
+    (content.version, content.least_version) = (2, 2);
     pair.receiver = ReceiverSession::new([8; 16], policy(u64::MAX), Fault::NONE);
     let (receiver, now) = (&mut pair.receiver, pair.now);
     let answers = step(&mut pair.to, |transaction| {
         receiver.on_frame(transaction, now, now, hello)
     });
     let error = answers.expect_err("another version").to_string();
-    assert!(error.contains("programs of one version"), "{error}");
+    assert!(
+        error.contains("programs of neighbouring versions"),
+        "{error}"
+    );
 
     let welcome = Welcome {
         version: 2,
@@ -474,7 +484,10 @@ fn peers_of_another_version_are_refused_and_nothing_changes() {
         sender.on_frame(transaction, now, welcome)
     });
     let error = replies.expect_err("another version").to_string();
-    assert!(error.contains("programs of one version"), "{error}");
+    assert!(
+        error.contains("programs of neighbouring versions"),
+        "{error}"
+    );
     let ready = "SELECT count(*) FROM outgoing WHERE status = 1";
     let ready: i64 = pair
         .from
@@ -523,4 +536,293 @@ fn a_damaged_message_is_not_offered_and_delays_no_other_one() {
         .query_row(dead, [], |row| row.get(0))
         .expect("counted");
     assert_eq!(dead, 2);
+}
+
+fn copy_of(file: &Connection) -> Connection {
+    let mut copy = Connection::open_in_memory().expect("a file in memory");
+    Backup::new(file, &mut copy)
+        .and_then(|backup| backup.run_to_completion(10_000, std::time::Duration::ZERO, None))
+        .expect("copied");
+    copy
+}
+
+fn number(file: &Connection, sql: &str) -> i64 {
+    file.query_row(sql, [], |row| row.get(0)).expect(sql)
+}
+
+/// A listener deletes messages; a transaction leaves them in the history, which has its own limits.
+#[test]
+fn a_restored_sender_brings_no_message_twice_whichever_way_it_was_consumed() {
+    for consume in [
+        "DELETE FROM messages",
+        "INSERT INTO received (uid, queue, size, arrived_at, received_at)
+           SELECT uid, 'orders', 1, 1, 1 FROM messages;
+         DELETE FROM messages; DELETE FROM received",
+    ] {
+        let (mut from, to) = (file(1), file(2));
+        create_queue(&to, "orders");
+        commit_message(&mut from, 1, "orders");
+        let copy = copy_of(&from);
+        let mut pair = Pair::new(from, to, u64::MAX);
+        pair.settle();
+        assert_eq!(pair.visible(), [[1; 16]]);
+        pair.to.execute_batch(consume).expect("consumed");
+        pair.from = copy;
+        commit_message(&mut pair.from, 2, "orders");
+        pair.connect(u64::MAX);
+        pair.settle();
+        assert_eq!(pair.visible(), [[2; 16]], "{consume}");
+        assert_eq!(
+            number(&pair.from, "SELECT count(*) FROM outgoing WHERE status = 3"),
+            2
+        );
+    }
+}
+
+#[test]
+fn offers_shrink_while_they_are_not_answered_and_grow_with_the_answers() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    for uid in 1..=40 {
+        let (uid, body) = ([uid; 16], vec![7; 10 << 10]);
+        let message = NewOutgoing {
+            checksum: checksum(&body),
+            body: &body,
+            ..outgoing_to(&uid, "orders")
+        };
+        step(&mut from, |transaction| {
+            outgoing::insert(transaction, &message)
+        });
+    }
+    let mut pair = Pair::new(from, to, u64::MAX);
+    let first_of = |pair: &mut Pair| messages(&pair.offer().expect("an offer")).len();
+    let mut lengths = vec![first_of(&mut pair)];
+    for _ in 0..5 {
+        let bytes = pair.sender.next_offer_bytes();
+        pair.end();
+        pair.connect(u64::MAX);
+        pair.sender = std::mem::replace(
+            &mut pair.sender,
+            SenderSession::new(HOP, "", 7, Fault::NONE),
+        )
+        .with_offer_bytes(bytes);
+        lengths.push(first_of(&mut pair));
+    }
+    assert_eq!(lengths, [12, 6, 3, 1, 1, 1], "down to one message");
+    assert_eq!(pair.offer().map(|offer| messages(&offer).len()), Some(1));
+    assert!(pair.offer().is_none(), "two offers wait on a slow line");
+
+    let bytes = pair.sender.next_offer_bytes();
+    pair.end();
+    pair.connect(u64::MAX);
+    pair.sender = std::mem::replace(
+        &mut pair.sender,
+        SenderSession::new(HOP, "", 7, Fault::NONE),
+    )
+    .with_offer_bytes(bytes);
+    let mut lengths = Vec::new();
+    while let Some(offer) = pair.offer() {
+        lengths.push(messages(&offer).len());
+        let answer = pair.receives(offer);
+        pair.answered(answer);
+    }
+    assert_eq!(lengths.iter().sum::<usize>(), 40);
+    assert_eq!(lengths.iter().max(), Some(&12), "{lengths:?}");
+}
+
+/// A message that was offered may be there. The others go at once, although a connection is open.
+#[test]
+fn messages_that_are_purged_while_a_connection_is_open_are_not_offered_and_go() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    for uid in 1..=3 {
+        commit_message(&mut from, uid, "orders");
+    }
+    let mut pair = Pair::new(from, to, 1);
+    let offer = pair.offer().expect("an offer");
+    let answer = pair.receives(offer);
+    pair.answered(answer);
+    assert_eq!(pair.visible(), [[1; 16]]);
+    let purge = "UPDATE outgoing SET ends_at = ?1 WHERE status = 1";
+    assert_eq!(pair.from.execute(purge, [PURGED]).expect("purged"), 2);
+    pair.now += 60_000_000;
+    let next = pair.sender.next_offer(&pair.from, pair.now).expect("read");
+    assert!(next.offer.is_none() && next.has_purged);
+    let (sender, now) = (&pair.sender, pair.now);
+    step(&mut pair.from, |transaction| {
+        sender.expire(transaction, now)
+    });
+    let left = "SELECT count(*) FROM outgoing WHERE status = 1";
+    assert_eq!(number(&pair.from, left), 0);
+    assert_eq!(number(&pair.from, "SELECT count(*) FROM dead_letters"), 0);
+}
+
+#[test]
+fn an_attempt_that_is_not_answered_leaves_no_message_uncertain() {
+    let mut from = file(1);
+    commit_message(&mut from, 1, "orders");
+    let mut sender = SenderSession::new(HOP, "here", 7, Fault::NONE);
+    step(&mut from, |transaction| sender.begin(transaction));
+    // The process is killed here.
+    let uncertain = "SELECT count(*) FROM hops WHERE uncertain_upto > 0";
+    assert_eq!(number(&from, uncertain), 0);
+}
+
+#[test]
+fn messages_of_a_sender_that_is_gone_do_not_fill_a_queue_and_become_dead_letters() {
+    const DAY: i64 = 86_400_000_000;
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    commit_message(&mut from, 1, "orders");
+    let mut pair = Pair::new(from, to, 1);
+    let offer = pair.offer().expect("an offer");
+    pair.receives(offer);
+    // The sender's disk has failed. Another machine has a message for the queue.
+    let mut other = file(3);
+    commit_message(&mut other, 2, "orders");
+    pair.from = other;
+    pair.now += DAY;
+    pair.connect(1);
+    pair.settle();
+    assert_eq!(pair.visible(), [[2; 16]]);
+
+    let now = pair.now + 14 * DAY;
+    let buried = step(&mut pair.to, |transaction| {
+        bury_absent(transaction, (now - 14 * DAY - 1, now), now, 10)
+    });
+    assert_eq!(buried, 1);
+    let letter = "SELECT count(*) FROM dead_letters WHERE reason LIKE '%is away%'";
+    assert_eq!(number(&pair.to, letter), 1);
+    assert_eq!(
+        number(&pair.to, "SELECT count(*) FROM senders"),
+        1,
+        "the other one's"
+    );
+}
+
+#[test]
+fn a_damaged_name_of_a_message_delays_no_other_message() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    for uid in 1..=3 {
+        commit_message(&mut from, uid, "orders");
+    }
+    let damage = "UPDATE outgoing SET queue = CAST(x'ff' AS TEXT) WHERE id = 1;
+                  UPDATE outgoing SET authority = 'there' WHERE id = 2";
+    from.execute_batch(damage).expect("damaged");
+    let mut pair = Pair::new(from, to, u64::MAX);
+    let next = pair.sender.next_offer(&pair.from, pair.now).expect("read");
+    assert_eq!(next.damaged, [1, 2]);
+    let answer = pair.receives(next.offer.expect("an offer"));
+    pair.answered(answer);
+    assert_eq!(pair.visible(), [[3; 16]]);
+    step(&mut pair.from, |transaction| {
+        bury_damaged(transaction, &[1, 2], 5)
+    });
+    assert_eq!(number(&pair.from, "SELECT count(*) FROM dead_letters"), 2);
+}
+
+/// The routes have changed, or another program has sent the messages with other routes.
+#[test]
+fn waiting_messages_get_the_next_machine_of_the_present_routes() {
+    let mut from = file(1);
+    for uid in 1..=3 {
+        commit_message(&mut from, uid, "orders");
+    }
+    // The former machine may have the first one. The name of the last one is damaged.
+    let uncertain = "INSERT INTO hops (authority, uncertain_upto) VALUES ('there:7600', 1);
+                     UPDATE outgoing SET hop = CAST(x'ff' AS TEXT) WHERE id = 3";
+    from.execute_batch(uncertain).expect("noted");
+    let found = detours(&from, |_| "gate:1".to_owned()).expect("read");
+    assert_eq!(found.len(), 2, "{found:?}");
+    step(&mut from, |transaction| {
+        found
+            .iter()
+            .try_for_each(|detour| reroute(transaction, detour))
+    });
+    let gate = "SELECT count(*) FROM outgoing WHERE hop = 'gate:1' AND id > 3";
+    assert_eq!(number(&from, gate), 2);
+    assert_eq!(
+        number(
+            &from,
+            "SELECT min(id) FROM outgoing WHERE hop = 'there:7600'"
+        ),
+        1
+    );
+    let again = detours(&from, |_| "gate:1".to_owned()).expect("read");
+    assert!(again.is_empty(), "{again:?}");
+}
+
+#[test]
+fn a_message_for_a_former_name_of_the_machine_is_for_the_machine() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    let message = NewOutgoing {
+        authority: "former:7600",
+        ..outgoing_to(&[1; 16], "orders")
+    };
+    step(&mut from, |transaction| {
+        outgoing::insert(transaction, &message)
+    });
+    let mut pair = Pair::new(from, to, u64::MAX);
+    pair.settle();
+    assert_eq!(pair.visible(), [[1; 16]]);
+}
+
+#[test]
+fn a_queue_file_belongs_to_the_principal_that_showed_it_first() {
+    let mut to = file(2);
+    let mut hello = |principal: Option<&str>| {
+        let mut from = file(1);
+        let mut sender = SenderSession::new(HOP, "here", 7, Fault::NONE);
+        let hello = step(&mut from, |transaction| sender.begin(transaction));
+        let rights = SenderRights {
+            principal: principal.map(str::to_owned),
+            ..SenderRights::default()
+        };
+        let mut receiver = ReceiverSession::new([9; 16], policy(u64::MAX), Fault::NONE);
+        receiver.set_rights(rights);
+        step(&mut to, |transaction| {
+            receiver.on_frame(transaction, 1, 1, hello)
+        })
+    };
+    hello(None).expect("before access control");
+    hello(Some("rome")).expect("the first one");
+    hello(Some("rome")).expect("again");
+    let error = hello(Some("milan")).expect_err("another one");
+    assert_eq!(error.kind(), crate::error::ErrorKind::Denied);
+    assert!(
+        error.message().contains("forget DIR --sender 0101"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_principal_hands_over_messages_for_its_queues_only() {
+    let (mut from, to) = (file(1), file(2));
+    for queue in ["orders", "audit"] {
+        create_queue(&to, queue);
+    }
+    commit_message(&mut from, 1, "audit");
+    commit_message(&mut from, 2, "orders");
+    let mut pair = Pair::new(from, to, u64::MAX);
+    pair.receiver.set_rights(SenderRights {
+        principal: Some("rome".to_owned()),
+        may_send: Some(std::sync::Arc::new(|queue| queue == Some("orders"))),
+    });
+    pair.settle();
+    assert_eq!(pair.visible(), [[2; 16]]);
+    let letter = "SELECT count(*) FROM dead_letters
+                  WHERE reason = '`rome` may not hand over messages to queue `audit`'";
+    assert_eq!(number(&pair.from, letter), 1);
+}
+
+/// A machine is updated while its neighbours are of the version before.
+#[test]
+fn neighbouring_versions_agree_on_the_older_one() {
+    use super::agreed_version;
+    assert_eq!(agreed_version(1, 2).expect("the older one"), 1);
+    assert_eq!(agreed_version(0, 1).expect("this one"), 1);
+    agreed_version(2, 3).expect_err("two versions newer");
+    agreed_version(0, 0).expect_err("older than the first");
 }

@@ -3,15 +3,18 @@
 //! Only reads the queue file. A refusal is decided by rules that repeating the offer does not
 //! change; a postponement ends by itself.
 
-use rusqlite::{OptionalExtension as _, Transaction};
+use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::{
-    frames::OfferedMessage,
+    frames::{Micros, OfferedMessage},
     inbound::is_known,
     outgoing::size,
     receiver::{ReceiverSession, Verdict, no_route},
 };
 use crate::{base::fault::planted, queue::sqlite::limit};
+
+/// Messages that are not confirmed for longer do not fill a queue: their sender is away.
+const ABSENT: Micros = 3_600_000_000;
 
 impl ReceiverSession {
     /// Postpones a message that would overtake a refused one of its destination.
@@ -32,6 +35,7 @@ impl ReceiverSession {
     pub(super) fn verdict(
         &mut self,
         transaction: &Transaction<'_>,
+        wall: Micros,
         sender: i64,
         message: &OfferedMessage,
     ) -> rusqlite::Result<Verdict> {
@@ -50,6 +54,9 @@ impl ReceiverSession {
         if is_known(transaction, sender, &message.uid, self.fault)? {
             return Ok(Verdict::Known);
         }
+        if let Some(reason) = self.rights.refusal(message) {
+            return Ok(Verdict::Refuse(reason));
+        }
         if message.body.len() > self.policy.max_body {
             return Ok(Verdict::Refuse(format!(
                 "the body has {} bytes, and the limit is {}",
@@ -58,8 +65,8 @@ impl ReceiverSession {
             )));
         }
         match message.authority.is_empty() {
-            true => self.verdict_here(transaction, message),
-            false => self.verdict_elsewhere(transaction, message),
+            true => self.verdict_here(transaction, wall, message),
+            false => self.verdict_elsewhere(transaction, wall, message),
         }
     }
 
@@ -67,9 +74,10 @@ impl ReceiverSession {
     fn verdict_here(
         &mut self,
         transaction: &Transaction<'_>,
+        wall: Micros,
         message: &OfferedMessage,
     ) -> rusqlite::Result<Verdict> {
-        let Some(depth) = self.depth(transaction, &message.queue)? else {
+        let Some(depth) = self.depth(transaction, wall, &message.queue)? else {
             let reason = format!("queue `{}` does not exist", message.queue);
             return Ok(Verdict::Refuse(reason));
         };
@@ -90,6 +98,7 @@ impl ReceiverSession {
     fn depth(
         &mut self,
         transaction: &Transaction<'_>,
+        wall: Micros,
         queue: &str,
     ) -> rusqlite::Result<Option<u64>> {
         if let Some(depth) = self.depths.get(queue) {
@@ -105,10 +114,11 @@ impl ReceiverSession {
         };
         let mut depth = 0;
         if self.policy.max_queue != u64::MAX {
-            let arriving = "SELECT count(*) FROM inbound WHERE authority = '' AND queue = ?1";
+            let arriving = "SELECT count(*) FROM inbound
+                            WHERE authority = '' AND queue = ?1 AND arrived_at > ?2";
             let arriving: usize = transaction
                 .prepare_cached(arriving)?
-                .query_row([queue], |row| size(row, 0))?;
+                .query_row(params![queue, wall - ABSENT], |row| size(row, 0))?;
             depth = (visible + arriving) as u64;
         }
         self.depths.insert(queue.to_owned(), depth);
@@ -119,31 +129,38 @@ impl ReceiverSession {
     fn verdict_elsewhere(
         &mut self,
         transaction: &Transaction<'_>,
+        wall: Micros,
         message: &OfferedMessage,
     ) -> rusqlite::Result<Verdict> {
-        if self.policy.next_hop(&message.authority).is_none() {
+        let Some(hop) = self.policy.next_hop(&message.authority) else {
             return Ok(Verdict::Refuse(no_route(&message.authority)));
-        }
+        };
         if self.policy.max_outgoing == u64::MAX {
             return Ok(Verdict::Store);
         }
-        let waiting = match self.waiting {
-            Some(waiting) => waiting,
+        let waiting = match self.waiting.get(hop) {
+            Some(waiting) => *waiting,
             None => {
+                // Messages that are not yet confirmed may go to another next machine: they are few.
                 let sql = "SELECT (SELECT count(*) FROM
-                               (SELECT 1 FROM outgoing WHERE status = 1 LIMIT ?1))
-                             + (SELECT count(*) FROM inbound WHERE authority <> '')";
+                               (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 LIMIT ?2))
+                             + (SELECT count(*) FROM inbound
+                                WHERE authority = ?3 AND arrived_at > ?4)";
                 let most = limit(usize::try_from(self.policy.max_outgoing).unwrap_or(usize::MAX));
+                let values = params![hop, most, message.authority, wall - ABSENT];
                 transaction
                     .prepare_cached(sql)?
-                    .query_row([most], |row| size(row, 0))? as u64
+                    .query_row(values, |row| size(row, 0))? as u64
             }
         };
-        let has_room = waiting < self.policy.max_outgoing;
-        self.waiting = Some(waiting + u64::from(has_room));
+        let max = self.policy.max_outgoing;
+        let has_room = waiting < max;
+        let full = format!("{max} messages wait for `{hop}`, which is the limit");
+        let waiting = waiting + u64::from(has_room);
+        self.waiting.insert(hop.to_owned(), waiting);
         Ok(match has_room {
             true => Verdict::Store,
-            false => Verdict::Postpone("messages for other machines are at their limit".to_owned()),
+            false => Verdict::Postpone(full),
         })
     }
 
@@ -152,7 +169,10 @@ impl ReceiverSession {
         let own = &self.policy.own;
         let mut passed = message.visited.chunks(own.len());
         if passed.any(|file| file == own) && !planted!(self.fault, LoopAccepted) {
-            return Some(format!("the routes to `{}` form a loop", message.authority));
+            return Some(format!(
+                "the routes to `{}` form a loop, or two machines have copies of one queue file",
+                message.authority
+            ));
         }
         let limit = self.policy.max_hops;
         (message.visited.len() / own.len() > limit)

@@ -7,8 +7,9 @@ use crate::{
         QueueManager,
         handover::{
             Policy,
-            outgoing::{end_crashed, hops_with, note_error},
+            outgoing::{detours, end_crashed, hops_with, note_error, reroute},
         },
+        rows::unsigned,
     },
     error::Result,
     queue::sqlite::clock::{self, Micros},
@@ -69,6 +70,7 @@ impl QueueManager {
         let config = self.config();
         Policy {
             own: self.file_id(),
+            names: config.names.clone(),
             max_body: config.max_body,
             max_queue: config.max_queue.unwrap_or(u64::MAX),
             max_outgoing: config.max_outgoing,
@@ -88,6 +90,24 @@ impl QueueManager {
         let (hop, error) = (hop.to_owned(), error.to_owned());
         self.write(move |transaction, _| {
             note_error(transaction, &hop, clock::machine_time(), &error)
+        })
+        .await
+    }
+
+    /// Gives the waiting messages the next machines of this host's routes. Their senders may know
+    /// other routes, or the routes may have changed since.
+    pub(super) async fn choose_hops(&self) -> Result<()> {
+        let config = self.config().clone();
+        let hop_of = move |authority: &str| config.hop_of(authority).to_owned();
+        let detours = self.read(move |connection, _| detours(connection, hop_of));
+        let detours = detours.await?;
+        if detours.is_empty() {
+            return Ok(());
+        }
+        self.write(move |transaction, _| {
+            detours
+                .iter()
+                .try_for_each(|detour| reroute(transaction, detour))
         })
         .await
     }
@@ -114,6 +134,17 @@ impl QueueManager {
             let mut select = connection.prepare_cached(sql)?;
             let hops = select.query_map([], |row| row.get(0))?;
             hops.collect()
+        })
+        .await
+    }
+
+    /// Counts the dead letters, and the messages that wait for other machines.
+    pub(super) async fn count_waiting(&self) -> Result<(u64, u64)> {
+        self.read(|connection, _| {
+            let sql = "SELECT (SELECT count(*) FROM dead_letters),
+                         (SELECT count(*) FROM outgoing INDEXED BY outgoing_ready WHERE status = 1)";
+            let mut select = connection.prepare_cached(sql)?;
+            select.query_row((), |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?)))
         })
         .await
     }

@@ -50,13 +50,21 @@ impl Hop {
     pub(super) fn changed(&self) {
         self.changed.notify_one();
     }
+
+    /// Returns whether the task has ended, because no message waits for a machine that never answered.
+    /// Senders name any machines.
+    pub(super) fn has_ended(&self) -> bool {
+        Arc::strong_count(&self.changed) == 1
+    }
 }
 
 async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>, greets: bool) {
     let mut rng = fastrand::Rng::new();
     let mut backoff = Backoff::new(FIRST_WAIT, shared.config.max_backoff);
     let mut greetings = if greets { GREETINGS } else { 0 };
-    let mut failing = false;
+    let (mut failing, mut is_known) = (false, greets);
+    // Any number: the session has a limit.
+    let mut offer_bytes = usize::MAX;
     while !shared.ending.is_cancelled() {
         let waited = tokio::time::timeout(GREETING_INTERVAL, changed.notified());
         if waited.await.is_err() {
@@ -72,13 +80,25 @@ async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>, greet
             }
         };
         if !has_messages && greetings == 0 {
-            continue;
+            match is_known {
+                true => continue,
+                false => return,
+            }
         }
-        let mut attempt = Attempt::default();
+        let mut attempt = Attempt {
+            offer_bytes,
+            ..Attempt::default()
+        };
         let ended = connection(&shared, &authority, &changed, &mut attempt).await;
-        if attempt.accepted {
+        offer_bytes = attempt.offer_bytes;
+        // Two machines with copies of one file replace each other's connections all the time.
+        let is_replaced = ended
+            .as_ref()
+            .is_err_and(|e| e.kind() == ErrorKind::Conflict);
+        if attempt.accepted && !is_replaced {
             backoff.reset();
         }
+        is_known |= attempt.settled;
         greetings = match attempt.settled {
             true => 0,
             false => greetings.saturating_sub(1),
@@ -118,6 +138,8 @@ struct Attempt {
     /// The machine holds no message of an earlier connection any more.
     settled: bool,
     accepted: bool,
+    /// The largest offer of this connection, and then of the next one.
+    offer_bytes: usize,
 }
 
 /// Connects and moves messages until the connection is idle.
@@ -140,13 +162,29 @@ async fn connection(
     let channel = RelayChannel::new(channel, credential);
     let client = CourierClient::new(channel);
     let _open = shared.connections.token();
-    let mut sending = Sending::open(Arc::clone(shared), authority, client).await?;
+    let opened = Sending::open(Arc::clone(shared), authority, attempt.offer_bytes, client).await;
+    let mut sending = opened.map_err(|error| without_credential(shared, authority, error))?;
     let ended = sending.run(changed).await;
+    attempt.offer_bytes = sending.next_offer_bytes().unwrap_or(attempt.offer_bytes);
     attempt.settled = sending.has_settled();
     attempt.accepted = sending.has_accepted();
     let written = sending.end().await;
     let ended = ended?;
     written.map(|()| ended)
+}
+
+/// Says why a machine that no route and no alias names has got no credential.
+#[cold]
+fn without_credential(shared: &Shared, authority: &str, error: Error) -> Error {
+    let is_named = shared.manager.config().names_machine(authority);
+    if is_named || shared.config.credential.is_none() || error.kind() != ErrorKind::Denied {
+        return error;
+    }
+    let text = format!(
+        "`{authority}` was shown no credential, because no route and no alias names it: add it to \
+         [queues.aliases]"
+    );
+    Error::new(ErrorKind::Denied, text).with_source(error)
 }
 
 #[cold]
@@ -173,7 +211,8 @@ fn endpoint(
     }
     let endpoint = endpoint
         .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE)
+        // On a slow line an answer waits behind the offers.
+        .keep_alive_timeout(config.answer_timeout)
         .keep_alive_while_idle(true);
     Ok((endpoint, connector))
 }

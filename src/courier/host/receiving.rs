@@ -11,10 +11,10 @@ use crate::{
     base::fault::Fault,
     courier::{
         crash_point::crash_point,
-        handover::{ReceiverSession, SenderFrame},
+        handover::{ReceiverSession, SenderFrame, SenderRights},
     },
     error::{Error, ErrorKind, Result},
-    queue::sqlite::clock::machine_time,
+    queue::sqlite::clock::{self, machine_time},
     wire::proto::{HandOverRequest, HandOverResponse},
 };
 
@@ -47,7 +47,7 @@ impl ReceivingStream {
         crash_point("receiving-after-answer");
     }
 
-    /// Handles frames in their order, and returns the answers.
+    /// Handles frames of a sender in their order, and returns the answers.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a frame that breaks a rule; [`ErrorKind::Conflict`] if the sender
@@ -58,6 +58,7 @@ impl ReceivingStream {
     pub(crate) async fn handle(
         &mut self,
         requests: Vec<HandOverRequest>,
+        rights: SenderRights,
     ) -> Result<Vec<HandOverResponse>> {
         let frames: Result<Vec<SenderFrame>> = requests.into_iter().map(wire::frame).collect();
         let frames = frames?;
@@ -68,14 +69,17 @@ impl ReceivingStream {
         let handled = self
             .shared
             .manager
-            .write(move |transaction, now| {
-                let wall = machine_time();
+            .database()
+            .write(move |transaction| {
+                // Exactly: confirmed messages are read in the order of their times.
+                let (now, wall) = (clock::advance_exactly(transaction)?, machine_time());
                 let mut answers = Vec::new();
                 let mut session = match state {
                     State::Open(session) => session,
                     State::New => Box::new(ReceiverSession::new(connection, policy, Fault::NONE)),
                     State::Ended => return Ok(Err(ended())),
                 };
+                session.set_rights(rights);
                 for frame in frames {
                     match session.on_frame(transaction, now, wall, frame)? {
                         Ok(frames) => answers.extend(frames),

@@ -59,14 +59,16 @@ impl Sending {
     pub(super) async fn open(
         shared: Arc<Shared>,
         authority: &str,
+        offer_bytes: usize,
         mut client: CourierClient<RelayChannel>,
     ) -> Result<Self> {
         let name = shared.config.name.clone();
-        let mut session = SenderSession::new(authority, &name, fastrand::u64(..), Fault::NONE);
+        let session = SenderSession::new(authority, &name, fastrand::u64(..), Fault::NONE);
+        let mut session = session.with_offer_bytes(offer_bytes);
         let (session, hello) = shared
             .manager
-            .write(move |transaction, _| {
-                let hello = session.begin(transaction)?;
+            .read(move |connection, _| {
+                let hello = session.begin(connection)?;
                 Ok((session, hello))
             })
             .await?;
@@ -76,17 +78,9 @@ impl Sending {
             .expect("the channel is new");
         let opened = client.hand_over(ReceiverStream::new(frames));
         let limit = shared.config.answer_timeout;
-        let opened = match tokio::time::timeout(limit, opened).await {
-            Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(from_status(status)),
-            Err(_) => Err(silent(authority, limit)),
-        };
-        let answers = match opened {
-            Ok(answers) => answers,
-            Err(error) => {
-                end(&shared, session).await?;
-                return Err(error);
-            }
+        let answers = match tokio::time::timeout(limit, opened).await {
+            Ok(opened) => opened.map_err(from_status)?.into_inner(),
+            Err(_) => return Err(silent(authority, limit)),
         };
         crash_point("sending-after-hello");
         Ok(Self {
@@ -110,6 +104,12 @@ impl Sending {
         self.session
             .as_ref()
             .is_some_and(SenderSession::has_accepted)
+    }
+
+    /// Returns the largest offer for the next connection; `None` after a job has failed.
+    pub(super) fn next_offer_bytes(&self) -> Option<usize> {
+        let session = self.session.as_ref();
+        session.map(SenderSession::next_offer_bytes)
     }
 
     /// Moves messages until there are none for a while, the other machine closes the stream, or the
@@ -145,10 +145,12 @@ impl Sending {
 
     /// Notes in the file which messages the other machine may have stored.
     pub(super) async fn end(mut self) -> Result<()> {
-        match self.session.take() {
-            Some(session) => end(&self.shared, session).await,
-            None => Ok(()),
-        }
+        let Some(mut session) = self.session.take() else {
+            return Ok(());
+        };
+        let manager = &self.shared.manager;
+        let ended = manager.write(move |transaction, _| session.end(transaction));
+        ended.await
     }
 
     /// Offers messages as far as the window allows. Returns when a postponed destination may be
@@ -163,6 +165,9 @@ impl Sending {
             });
             let (session, next) = offering.await?;
             self.session = Some(session);
+            if next.has_purged {
+                self.expire().await?;
+            }
             if !next.damaged.is_empty() {
                 let bury = self
                     .shared
@@ -180,6 +185,22 @@ impl Sending {
             self.send(offer).await?;
             crash_point("sending-after-offer");
         }
+    }
+
+    /// Removes messages that were purged meanwhile.
+    async fn expire(&mut self) -> Result<()> {
+        let mut has_more = true;
+        while has_more {
+            let session = self.session.take().ok_or_else(lost)?;
+            let expiring = self.shared.manager.write(move |transaction, now| {
+                let has_more = session.expire(transaction, now)?;
+                Ok((session, has_more))
+            });
+            let session;
+            (session, has_more) = expiring.await?;
+            self.session = Some(session);
+        }
+        Ok(())
     }
 
     /// Handles an answer, together with further answers that have arrived.
@@ -233,13 +254,6 @@ impl Sending {
             Err(_) => Err(silent(&self.authority, limit)),
         }
     }
-}
-
-/// Notes in the file which messages the other machine may have stored.
-async fn end(shared: &Shared, mut session: SenderSession) -> Result<()> {
-    let manager = &shared.manager;
-    let ended = manager.write(move |transaction, _| session.end(transaction));
-    ended.await
 }
 
 #[cold]

@@ -16,7 +16,7 @@ use crate::{
     courier::{
         handover::{
             Accept, Hello, Numbered, OfferedMessage, ReceiverContent, ReceiverFrame, SenderContent,
-            SenderFrame, Upto, Welcome, receiver::check_version,
+            SenderFrame, Upto, Welcome, agreed_version,
         },
         message::{Destination, check_authority},
     },
@@ -46,6 +46,7 @@ pub(crate) fn request(frame: SenderFrame) -> HandOverRequest {
             sender: hello.sender.to_vec().into(),
             name: hello.name,
             authority: hello.authority,
+            least_version: hello.least_version,
         }),
         SenderContent::Offer(messages) => RequestKind::Offer(offer(messages)),
         SenderContent::Confirm(upto) => RequestKind::Confirm(proto::HandOverConfirm {
@@ -67,9 +68,10 @@ pub(crate) fn frame(request: HandOverRequest) -> Result<SenderFrame> {
     let content = match request.kind {
         Some(RequestKind::Hello(hello)) => {
             // First: the other fields may have other rules there.
-            check_version(hello.version)?;
+            agreed_version(hello.least_version, hello.version)?;
             SenderContent::Hello(Hello {
                 version: hello.version,
+                least_version: hello.least_version,
                 sender: id("sender", &hello.sender)?,
                 name: shortened(hello.name),
                 authority: machine(hello.authority)?,
@@ -355,6 +357,7 @@ mod tests {
                 sender: Bytes::from_static(b"short"),
                 name: String::new(),
                 authority: "host:1".to_owned(),
+                least_version: 0,
             };
             let kind = Some(RequestKind::Hello(hello));
             let error = frame(HandOverRequest { frame: 1, kind }).expect_err("refused");

@@ -42,7 +42,7 @@ async fn small_messages_wait_in_memory_and_keep_their_order_among_large_ones() {
 }
 
 #[tokio::test]
-async fn messages_in_memory_count_against_the_limit_until_their_transaction_ends() {
+async fn messages_in_memory_count_against_the_limit() {
     let place = Place::new();
     let config = QueueManagerConfig {
         max_outgoing: 3,
@@ -52,22 +52,34 @@ async fn messages_in_memory_count_against_the_limit_until_their_transaction_ends
     let far = manager
         .destination("reveille://far:7600/in")
         .expect("a destination");
-    let (mut first, mut second) = (manager.begin(), manager.begin());
-    for body in ["a", "b"] {
-        first.send(&far, body).await.expect("room");
+    let mut full = manager.begin();
+    for body in ["a", "b", "c"] {
+        full.send(&far, body).await.expect("room");
     }
-    second.send(&far, "c").await.expect("room");
-    for full in [&mut first, &mut second] {
-        let error = full.send(&far, "d").await.expect_err("full");
-        assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
-    }
-    drop(first);
-    for body in ["d", "e"] {
-        second.send(&far, body).await.expect("room again");
-    }
-    second.commit().await.expect("committed");
+    let error = full.send(&far, "d").await.expect_err("full");
+    assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+    full.commit().await.expect("committed");
     let error = manager.begin().send(&far, "f").await.expect_err("full");
     assert!(error.message().contains("3 messages wait"), "{error}");
+}
+
+#[tokio::test]
+async fn a_transaction_cannot_fill_a_queue_beyond_its_limit() {
+    let place = Place::new();
+    let config = QueueManagerConfig {
+        max_queue: Some(3),
+        ..QueueManagerConfig::default()
+    };
+    let manager = place.open_with(config).await;
+    let orders = manager.destination("orders").expect("a queue");
+    let mut full = manager.begin();
+    for body in ["a".to_owned(), large("b"), "c".to_owned()] {
+        full.send(&orders, body).await.expect("room");
+    }
+    let error = full.send(&orders, "d").await.expect_err("full");
+    assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+    full.commit().await.expect("committed");
+    assert_eq!(drain(&manager, "orders").await.len(), 3);
 }
 
 #[tokio::test]
@@ -397,12 +409,22 @@ async fn messages_to_another_machine_wait_in_the_order_of_the_commits() {
     let near = manager
         .destination("reveille://near:7600/in")
         .expect("a destination");
-    let error = full.send(&near, "5").await.expect_err("full");
+    for body in ["5", "6"] {
+        full.send(&near, body).await.expect("room");
+    }
+    let error = full.send(&near, "7").await.expect_err("full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert!(
-        error.message().starts_with("max_outgoing: 4 messages"),
+        error
+            .message()
+            .starts_with("max_outgoing: 4 messages wait for `near:7600`"),
         "{error}"
     );
+    // A machine that is away stops no send to others.
+    let gate = manager.destination("reveille://a.far:7600/in");
+    let gate = gate.expect("a destination");
+    full.send(&gate, "8").await.expect("room");
+    drop(full);
     send(&manager, "orders", &["local"]).await;
     assert!(
         !signal.has_changed().expect("open"),

@@ -132,8 +132,7 @@ pub(crate) const SCHEMA: Schema = Schema {
         ) STRICT;
         CREATE INDEX inbound_by_sender ON inbound (sender);
         CREATE INDEX inbound_by_queue ON inbound (queue) WHERE authority = '';
-        -- History: messages that a committed transaction received, or that were passed on. It also
-        -- recognises a message that comes again from a restored copy of its sender.
+        -- History: messages that a committed transaction received.
         CREATE TABLE received (
             uid BLOB NOT NULL PRIMARY KEY,
             queue TEXT NOT NULL,
@@ -166,5 +165,19 @@ pub(crate) const SCHEMA: Schema = Schema {
         ALTER TABLE unnotified ADD COLUMN told INTEGER NOT NULL DEFAULT 0;
         CREATE INDEX unnotified_untold ON unnotified (queue, due) WHERE told = 0;
         CREATE INDEX unnotified_told ON unnotified (due) WHERE told = 1",
+        // A restored copy of a sender brings its messages again, also those that a consumer has
+        // deleted.
+        "-- The ids of messages that came from other machines, for a time.
+        CREATE TABLE arrived (
+            uid BLOB NOT NULL PRIMARY KEY,
+            at INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID;
+        CREATE INDEX arrived_by_time ON arrived (at);
+        INSERT INTO arrived (uid, at) SELECT uid, received_at FROM received;
+        -- The last Hello, by the file's clock.
+        ALTER TABLE senders ADD COLUMN seen_at INTEGER NOT NULL DEFAULT 0;
+        UPDATE senders SET seen_at = (SELECT seen FROM clock);
+        -- Of the first Hello; NULL: any.
+        ALTER TABLE senders ADD COLUMN principal TEXT",
     ],
 };

@@ -23,7 +23,7 @@ pub enum Action {
     Unleash,
     /// Read the relay's state.
     Admin,
-    /// Hand over messages to another machine.
+    /// Hand over messages to queues of another machine.
     HandOver,
 }
 
@@ -85,9 +85,9 @@ impl Action {
     /// Returns the kind of target that the action applies to.
     pub const fn scope(self) -> Scope {
         match self {
-            Self::Notify | Self::Subscribe | Self::Report => Scope::Queues,
+            Self::Notify | Self::Subscribe | Self::Report | Self::HandOver => Scope::Queues,
             Self::Watch | Self::Unleash => Scope::Flags,
-            Self::Admin | Self::HandOver => Scope::Relay,
+            Self::Admin => Scope::Relay,
         }
     }
 }
@@ -182,7 +182,7 @@ mod tests {
             let inserted = matches!(action, Action::HandOver | Action::Notify);
             assert_eq!(set.contains(action), inserted, "{action}");
         }
-        assert!(set.has_scope(Scope::Queues) && set.has_scope(Scope::Relay));
-        assert!(!set.has_scope(Scope::Flags));
+        assert!(set.has_scope(Scope::Queues));
+        assert!(!set.has_scope(Scope::Flags) && !set.has_scope(Scope::Relay));
     }
 }

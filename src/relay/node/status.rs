@@ -28,6 +28,9 @@ pub(super) struct RelayStatus {
     pub(super) connections: Connections,
     pub(super) access: Access,
     pub(super) log_lines_dropped: Option<fn() -> u64>,
+    /// The host of `--queues`.
+    #[cfg(feature = "courier")]
+    pub(super) queues: Option<Arc<crate::courier::Host>>,
 }
 
 /// Time limit of a store check, so that a slow store does not delay the probe.
@@ -135,6 +138,10 @@ impl StatusSource for RelayStatus {
             u64::from(self.access.refusals().is_stale),
         ));
         metrics.gauges.extend(self.tls_gauges());
+        #[cfg(feature = "courier")]
+        if let Some(host) = &self.queues {
+            metrics.gauges.extend(queue_gauges(host.figures()));
+        }
         cluster_status::add_metrics(&self.relay, &mut metrics);
         let dropped = self.log_lines_dropped.map_or(0, |count| count());
         metrics.counters.push((
@@ -151,6 +158,24 @@ impl StatusSource for RelayStatus {
         }
         metrics
     }
+}
+
+/// Returns the gauges of hosted queues.
+#[cfg(feature = "courier")]
+fn queue_gauges(figures: &crate::courier::HostFigures) -> [Metric; 2] {
+    use std::sync::atomic::Ordering::Relaxed;
+    [
+        (
+            "dead_letters",
+            "Messages of the hosted queues that could not be delivered",
+            figures.dead_letters.load(Relaxed),
+        ),
+        (
+            "outgoing_messages",
+            "Messages of the hosted queues that wait for other machines",
+            figures.outgoing.load(Relaxed),
+        ),
+    ]
 }
 
 impl RelayStatus {

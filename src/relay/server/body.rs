@@ -6,7 +6,8 @@
 //! message that arrives in one piece is passed on as it is, neither copied nor counted.
 //!
 //! A stream of requests may be silent between two messages without limit. An unfinished message has
-//! a deadline, as a single request has. A drain ends it at once, because it may never be complete.
+//! a deadline, as a single request has; a hand-over's is renewed while bytes arrive, because its line
+//! may be slow. A drain ends it at once, because it may never be complete.
 
 use std::{
     pin::Pin,
@@ -48,6 +49,8 @@ pub(super) struct RequestBody {
     largest_chunk: usize,
     /// The error that ends the body after the messages passed on.
     refusal: Option<Status>,
+    /// Bytes of an unfinished message since its deadline was set.
+    progress: usize,
     /// Deadline of an unfinished message. Not set for a request that arrived at once.
     abort: Option<BoxFuture<'static, AbortReason>>,
 }
@@ -87,6 +90,8 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 const PREFIX: usize = 5;
 /// Time to complete a request: 1 MiB at 2 Mbit/s. A client gives up after 5 s as well.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// Bytes that renew the deadline of a hand-over: the slowest line has 0.8 KiB/s.
+const PROGRESS: usize = 4 * 1024;
 /// Suggested wait when the budget is used up: unfinished requests complete or time out until then.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Bytes of unfinished requests that a connection may hold while the process is short of memory: some
@@ -107,6 +112,7 @@ impl RequestBody {
             handed_on: 0,
             largest_chunk: 0,
             refusal: None,
+            progress: 0,
             abort: None,
         }
     }
@@ -130,8 +136,13 @@ impl RequestBody {
     fn on_data(&mut self, mut data: Bytes) -> Bytes {
         let begins = !self.messages.is_unfinished();
         let scanned = self.messages.scan(&data);
-        if self.call.kind.is_client_streaming() && (begins || scanned.complete > 0) {
+        self.progress += data.len();
+        let has_progress = self.call.is_hand_over() && self.progress >= PROGRESS;
+        if has_progress
+            || (self.call.kind.is_client_streaming() && (begins || scanned.complete > 0))
+        {
             self.abort = None;
+            self.progress = 0;
         }
         let rest = data.split_off(scanned.complete);
         let whole = match scanned.complete {

@@ -92,6 +92,11 @@ impl Call {
 }
 
 impl Call {
+    /// Returns whether its requests may take as long as a slow line needs, while bytes arrive.
+    pub(super) fn is_hand_over(self) -> bool {
+        self.kind == CallKind::OtherStream && !self.is_reflection
+    }
+
     /// Returns what a caller needs for the call with this path; `None` for an unknown call, which is
     /// refused.
     pub(super) fn right(path: &str) -> Option<Right> {
@@ -117,7 +122,7 @@ impl Call {
             "/reveille.v1.Admin/ListRelays"
             | "/reveille.v1.Admin/WatchStats"
             | "/reveille.v1.Admin/Drain" => Right::Relay(Action::Admin),
-            "/reveille.v1.Courier/HandOver" => Right::Relay(Action::HandOver),
+            "/reveille.v1.Courier/HandOver" => Right::Some(Action::HandOver),
             _ => return None,
         })
     }

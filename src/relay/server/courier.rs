@@ -13,7 +13,7 @@ use super::{
     service::ConnectionEnd,
 };
 use crate::{
-    courier::{Host, ReceivingStream},
+    courier::{Host, ReceivingStream, SenderRights},
     relay::auth::Action,
     wire::{
         proto::{self, HandOverRequest, HandOverResponse},
@@ -33,6 +33,8 @@ pub(super) struct CourierService {
 struct Answers {
     requests: Streaming<HandOverRequest>,
     receiving: ReceivingStream,
+    /// The account of the host's queues.
+    account: String,
     /// Cancelled when the host shuts down.
     draining: CancellationToken,
     /// Cancelled then, and at the maximum age of the connection.
@@ -71,10 +73,11 @@ impl proto::courier_server::Courier for CourierService {
         let end = request.extensions().get::<ConnectionEnd>().cloned();
         let answers = Answers {
             requests: request.into_inner(),
+            account: self.host.manager().config().account.clone(),
             receiving: self.host.receiving(),
             draining: self.draining.clone(),
             ending: end.map_or_else(|| self.draining.clone(), |end| end.0),
-            guard: requester.guard(|| Needs::Relay(Action::HandOver)),
+            guard: requester.guard(|| Needs::Some(Action::HandOver)),
             ready: VecDeque::new(),
             ended: false,
         };
@@ -145,7 +148,13 @@ impl Answers {
                 None => break,
             }
         }
-        let answers = self.receiving.handle(requests).await.map_err(to_status)?;
+        // By the rules of now: a stream goes on when they change.
+        let guard = self.guard.as_ref();
+        let rights = guard.map_or_else(SenderRights::default, |guard| {
+            guard.requester().sender(&self.account)
+        });
+        let answers = self.receiving.handle(requests, rights).await;
+        let answers = answers.map_err(to_status)?;
         self.ready.extend(answers);
         Ok(true)
     }

@@ -21,6 +21,8 @@ use crate::{
     },
     types::{FlagName, Goodbye, GoodbyeReason, Selector},
 };
+#[cfg(feature = "courier")]
+use crate::{courier::SenderRights, types::QueueAddress};
 
 /// The caller of a request. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -42,9 +44,6 @@ pub(super) enum Needs {
     Flag(FlagName),
     /// The action on some queue; each request is checked.
     Some(Action),
-    /// The action on the relay.
-    #[cfg_attr(not(feature = "courier"), expect(dead_code, reason = "of the courier"))]
-    Relay(Action),
     /// To be known.
     Known,
 }
@@ -59,6 +58,9 @@ pub(super) struct StreamGuard {
     selectors: Option<Share>,
 }
 
+/// What a sender needs for messages that pass through to other machines.
+#[cfg(feature = "courier")]
+const ALL_QUEUES: &str = "*/*";
 /// Interval between two checks of a stream's caller; a stream ends within 60 s of a revocation,
 /// which the relay reads within 10 s.
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
@@ -200,6 +202,26 @@ impl Requester {
         }
     }
 
+    /// Returns the caller as the sender of messages to the queues of an account.
+    #[cfg(feature = "courier")]
+    pub(super) fn sender(&self, account: &str) -> SenderRights {
+        let Some(known) = &self.0 else {
+            return SenderRights::default();
+        };
+        let (grants, account) = (Arc::clone(known.caller.grants()), account.to_owned());
+        let may_send = move |queue: Option<&str>| match queue {
+            Some(queue) => QueueAddress::new(&account, queue)
+                .is_ok_and(|address| grants.allows(Action::HandOver, Target::Queue(&address))),
+            None => ALL_QUEUES
+                .parse()
+                .is_ok_and(|all| grants.allows(Action::HandOver, Target::Selector(&all))),
+        };
+        SenderRights {
+            principal: Some(known.caller.principal().name().to_owned()),
+            may_send: Some(Arc::new(may_send)),
+        }
+    }
+
     /// Returns the pool of the cursors of the caller; `None` where nothing is counted.
     pub(super) fn cursor_pool(&self) -> Option<Arc<CursorPool>> {
         let known = self.0.as_ref()?;
@@ -224,7 +246,7 @@ impl Needs {
     /// Returns the action for the audit log.
     fn action(&self) -> &'static str {
         match self {
-            Self::Queues(action, _) | Self::Some(action) | Self::Relay(action) => action.as_str(),
+            Self::Queues(action, _) | Self::Some(action) => action.as_str(),
             Self::Flag(_) => Action::Watch.as_str(),
             Self::Known => "reflect",
         }
@@ -237,7 +259,7 @@ impl Needs {
                 .first()
                 .map_or_else(String::new, ToString::to_string),
             Self::Flag(flag) => flag.to_string(),
-            Self::Some(_) | Self::Relay(_) | Self::Known => Target::Relay.to_string(),
+            Self::Some(_) | Self::Known => Target::Relay.to_string(),
         }
     }
 }
@@ -333,7 +355,6 @@ impl Known {
                 (Action::Watch, allows)
             }
             Needs::Some(action) => (*action, grants.may_some(*action)),
-            Needs::Relay(action) => (*action, grants.allows(*action, Target::Relay)),
             Needs::Known => return Ok(known),
         };
         match is_allowed {

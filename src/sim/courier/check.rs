@@ -42,12 +42,16 @@ impl World {
             &self.machines[connection.from],
             &self.machines[connection.to],
         );
-        for id in from.ids("SELECT uid FROM outgoing WHERE status = 1 LIMIT 20") {
+        let ready = format!(
+            "SELECT uid FROM outgoing WHERE status = 1 AND hop = '{}' LIMIT 20",
+            connection.hop
+        );
+        for id in from.ids(&ready) {
             let sent = &self.sent[usize::try_from(id).expect("a number")];
             if sent.may_be_lost || self.shape.restores {
                 continue;
             }
-            let visible = to.count("messages WHERE 1", id) + to.count("received WHERE 1", id);
+            let visible = to.count("messages WHERE 1", id) + to.count("arrived WHERE 1", id);
             let dead = to.count("dead_letters WHERE 1", id);
             if visible + dead > 0 {
                 return Err(format!("a message is on both sides: {id}"));

@@ -1,6 +1,6 @@
 //! One machine of the hand-over's simulation: a queue file in memory, its clock, its consumer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, Transaction, backup::Backup, params};
 
@@ -37,6 +37,10 @@ pub(super) struct Machine {
     clock: (i64, i64),
     /// Messages that the consumer has handled, in order.
     pub(super) received: Vec<Id>,
+    /// The consumer deletes messages without a transaction, so that no history has them.
+    pub(super) deletes: bool,
+    /// The largest offers to each next machine, in the memory of a life.
+    pub(super) offer_bytes: BTreeMap<String, usize>,
 }
 
 /// The queues of each machine; "missing" is not among them.
@@ -67,6 +71,8 @@ impl Machine {
             offset: 0,
             clock: (0, 0),
             received: Vec::new(),
+            deletes: false,
+            offer_bytes: BTreeMap::new(),
         }
     }
 
@@ -94,12 +100,18 @@ impl Machine {
     }
 
     /// Commits messages of an application.
-    pub(super) fn send(&mut self, now: i64, ends_at: Option<i64>, sends: &[(Id, String, &str)]) {
+    pub(super) fn send(
+        &mut self,
+        now: i64,
+        ends_at: Option<i64>,
+        size: usize,
+        sends: &[(Id, String, &str)],
+    ) {
         let routes = self.policy.routes.clone();
         self.step(true, |transaction| {
             for (id, authority, queue) in sends {
                 let hop = Route::next_hop(&routes, authority).unwrap_or(authority);
-                let body = id.to_string().into_bytes();
+                let body = format!("{id:<size$}").into_bytes();
                 let message = NewOutgoing {
                     uid: &uid(*id),
                     authority,
@@ -127,6 +139,7 @@ impl Machine {
     /// The consumer handles messages, oldest first; returns them with their queues.
     pub(super) fn receive(&mut self, now: i64, max: u32) -> Vec<Id> {
         let select = "SELECT id, uid, body FROM messages ORDER BY visible_at, id LIMIT ?1";
+        let deletes = self.deletes;
         let ids = self.step(true, |transaction| {
             let rows: Vec<(i64, [u8; 16], Vec<u8>)> = transaction
                 .prepare_cached(select)?
@@ -137,13 +150,15 @@ impl Machine {
                 let keep =
                     "INSERT OR IGNORE INTO received (uid, queue, size, arrived_at, received_at)
                             VALUES (?1, '', 0, 0, ?2)";
-                transaction
-                    .prepare_cached(keep)?
-                    .execute(params![uid, now])?;
+                if !deletes {
+                    transaction
+                        .prepare_cached(keep)?
+                        .execute(params![uid, now])?;
+                }
                 let delete = "DELETE FROM messages WHERE id = ?1";
                 transaction.prepare_cached(delete)?.execute([row])?;
                 let text = String::from_utf8(body).expect("a number");
-                ids.push(text.parse().expect("a number"));
+                ids.push(text.trim_end().parse().expect("a number"));
             }
             Ok(ids)
         });
@@ -169,6 +184,7 @@ impl Machine {
 
     /// What a host does once it has opened the file.
     pub(super) fn opened(&mut self) {
+        self.offer_bytes.clear();
         self.step(true, end_crashed);
         self.greet();
     }
@@ -285,7 +301,7 @@ fn copy_of(file: &Connection) -> Connection {
 fn ids_of(file: &Connection) -> BTreeSet<Id> {
     let sql =
         "SELECT uid FROM outgoing UNION SELECT uid FROM inbound UNION SELECT uid FROM messages
-               UNION SELECT uid FROM received UNION SELECT uid FROM dead_letters";
+               UNION SELECT uid FROM arrived UNION SELECT uid FROM dead_letters";
     let mut select = file.prepare(sql).expect("a statement");
     let rows = select
         .query_map([], |row| row.get::<_, [u8; 16]>(0))

@@ -20,6 +20,13 @@ pub(super) struct Shape {
     pub(super) latency: i64,
     pub(super) max_age: i64,
     max_queue: u64,
+    max_outgoing: u64,
+    /// The bytes of a body.
+    pub(super) size: usize,
+    /// The bytes that a line carries in a second; 0: any number.
+    pub(super) rate: i64,
+    /// Consumers delete messages without a transaction.
+    pub(super) deletes: bool,
     /// One frame in this many is lost, and so on; 0: none.
     pub(super) lost: u32,
     pub(super) late: u32,
@@ -59,6 +66,7 @@ impl Shape {
         let slow = if rng.bool() { 50 * MILLI } else { 2 * SECOND };
         let far = if rng.bool() { 5 * MILLI } else { 300 * MILLI };
         let queue_changes = !restores && rng.u8(..3) == 0;
+        let is_slow = rng.u8(..6) == 0;
         Self {
             machines: if paths == Paths::Direct {
                 rng.usize(2..=3)
@@ -87,6 +95,10 @@ impl Shape {
                 false => 14 * DAY,
             },
             max_queue: if rng.bool() { rng.u64(1..4) } else { u64::MAX },
+            max_outgoing: if rng.bool() { rng.u64(2..6) } else { u64::MAX },
+            size: if is_slow { 900 } else { 1 },
+            rate: if is_slow { rng.i64(3_000..6_000) } else { 0 },
+            deletes: rng.bool(),
             lost: one_in(rng, 40),
             late: one_in(rng, 30),
             repeated: one_in(rng, 20),
@@ -162,9 +174,10 @@ pub(super) fn policy(own: usize, shape: &Shape) -> Policy {
     }
     Policy {
         own: file_id(own),
+        names: Vec::new(),
         max_body: 1_000,
         max_queue: shape.max_queue,
-        max_outgoing: u64::MAX,
+        max_outgoing: shape.max_outgoing,
         max_hops: 16,
         max_age: Some(shape.max_age),
         routes,

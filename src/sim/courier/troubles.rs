@@ -1,7 +1,7 @@
 //! The network and the troubles of the hand-over's simulation.
 
 use super::{DAY, Event, FORWARD, Frame, MILLI, SECOND, World};
-use crate::courier::handover::{ReceiverContent, ReceiverFrame, SenderFrame};
+use crate::courier::handover::{ReceiverContent, ReceiverFrame, SenderContent, SenderFrame};
 
 impl World {
     pub(super) fn latency(&mut self) -> i64 {
@@ -9,13 +9,17 @@ impl World {
     }
 
     pub(super) fn send_to_receiver(&mut self, id: u64, frame: SenderFrame) {
-        for (at, frame) in self.travel(id, 0, frame) {
+        let bytes = match &frame.content {
+            SenderContent::Offer(messages) => messages.iter().map(|m| m.body.len()).sum(),
+            _ => 0,
+        };
+        for (at, frame) in self.travel(id, 0, bytes, frame) {
             self.push(at - self.now, Event::ToReceiver(id, Frame(frame)));
         }
     }
 
     pub(super) fn send_to_sender(&mut self, id: u64, frame: ReceiverFrame) {
-        for (at, frame) in self.travel(id, 1, frame) {
+        for (at, frame) in self.travel(id, 1, 0, frame) {
             self.push(at - self.now, Event::ToSender(id, Frame(frame)));
         }
     }
@@ -35,6 +39,7 @@ impl World {
         &mut self,
         id: u64,
         direction: usize,
+        bytes: usize,
         frame: T,
     ) -> Vec<(i64, T)> {
         if self.happens(self.shape.lost) {
@@ -45,6 +50,11 @@ impl World {
         let swapped = self.happens(self.shape.swapped);
         let repeated = self.happens(self.shape.repeated);
         let mut latency = self.latency();
+        let sending = match self.shape.rate {
+            0 => 0,
+            rate => i64::try_from(bytes).expect("few") * SECOND / rate,
+        };
+        latency += sending;
         if late {
             self.totals.late += 1;
             // Mostly as long as a new connection takes.
@@ -63,7 +73,7 @@ impl World {
             self.totals.swapped += 1;
             at += self.shape.latency;
         } else if let Some(connection) = self.connections.get_mut(&id) {
-            at = at.max(connection.arrivals[direction] + 1);
+            at = at.max(connection.arrivals[direction] + 1 + sending);
             connection.arrivals[direction] = at;
         }
         let mut arrivals = vec![(at, frame.clone())];
@@ -83,7 +93,14 @@ impl World {
         self.push(pause, Event::Trouble);
         let number = self.rng.usize(..self.machines.len());
         match self.rng.u8(..8) {
-            0 | 1 if self.shape.crashes => self.crash(number),
+            0 if self.shape.crashes => self.crash(number),
+            1 if self.shape.crashes => {
+                // A loop: the machine ends soon after each start.
+                for crash in 0..self.rng.i64(1..6) {
+                    let after = crash * self.rng.i64(100 * MILLI..SECOND);
+                    self.push(after, Event::Crash(number));
+                }
+            }
             2 if self.shape.restores => self.machines[number].copy_file(),
             3 if self.shape.restores && self.machines[number].copy.is_some() => {
                 self.crash(number);

@@ -105,3 +105,27 @@ async fn a_restored_host_confirms_messages_that_its_file_does_not_know() {
     .await;
     assert_eq!(berlin.receive("orders").await, ["first", "second"]);
 }
+
+/// A listener deletes messages without a transaction, as `queue get --delete` does.
+#[tokio::test]
+async fn a_restored_sender_brings_no_message_that_was_deleted() {
+    let (mut rome, berlin) = (Machine::new(), Machine::hosted(&[]).await);
+    berlin.create("orders").await;
+    let to = berlin.destination("orders");
+    rome.run(&["queue", "send", rome.place(), &to, "first", "--create"])
+        .await;
+    let copy = rome.remove_file();
+    rome.restore_file(&copy);
+    rome.host(&[]).await;
+    rome.confirmed(1).await;
+    let queue = berlin.queue("orders");
+    let got = berlin.run(&["queue", "get", &queue, "--delete"]).await;
+    assert!(got.contains("first"), "{got}");
+    rome.kill().await;
+    rome.remove_file();
+    rome.restore_file(&copy);
+    rome.host(&[]).await;
+    rome.confirmed(1).await;
+    let depth = berlin.run(&["queue", "depth", &queue]).await;
+    assert_eq!(depth.trim(), "0");
+}

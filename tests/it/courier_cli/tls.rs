@@ -75,8 +75,8 @@ async fn a_token_lets_a_machine_hand_over_and_goes_to_named_machines_only() {
         std::fs::write(&path, text).expect("written");
         path.to_str().expect("UTF-8").to_owned()
     };
-    let rules =
-        "tokens = \"tokens.toml\"\n[[rule]]\nprincipals = [\"rome\"]\nactions = [\"hand_over\"]\n";
+    let rules = "tokens = \"tokens.toml\"\n[[rule]]\nprincipals = [\"rome\"]\n\
+                 actions = [\"hand_over\"]\nqueues = [\"local/orders\"]\n";
     let rules = file(&berlin, "auth.toml", rules);
     let new = NewToken {
         principal: Principal::new("rome").expect("a name"),
@@ -96,7 +96,7 @@ async fn a_token_lets_a_machine_hand_over_and_goes_to_named_machines_only() {
         .await;
     until("the reason is known", async || {
         let status = rome.run(&["queue", "status", rome.place()]).await;
-        status.contains("a credential is required")
+        status.contains("was shown no credential, because no route and no alias names it")
     })
     .await;
     rome.terminate().await;
@@ -108,4 +108,16 @@ async fn a_token_lets_a_machine_hand_over_and_goes_to_named_machines_only() {
     })
     .await;
     assert_eq!(berlin.receive("orders").await, ["first"]);
+
+    // The rule names one queue.
+    berlin.create("audit").await;
+    let audit = berlin.destination("audit");
+    rome.run(&["queue", "send", rome.place(), &audit, "forged"])
+        .await;
+    until("it is refused", async || {
+        let dead = rome.run(&["queue", "dead", rome.place()]).await;
+        dead.contains("`rome` may not hand over messages to queue `audit`")
+    })
+    .await;
+    assert!(berlin.receive("audit").await.is_empty());
 }

@@ -198,7 +198,7 @@ async fn read_into(
     }
     if let Some(receiver) = receiver {
         receiver.forget();
-        manager.requeue_all().await?;
+        manager.requeue_all(None).await?;
         let hosting = Host::start(manager.clone(), quick(), None).await?;
         let waiting = hand_over(manager).await;
         hosting.shutdown().await;

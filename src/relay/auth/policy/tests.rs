@@ -93,7 +93,7 @@ fn a_rule_allows_its_principals_its_actions_on_its_targets_only() {
         ("ops", A::Watch, "maintenance*", true),
         ("ops", A::Watch, "maint*", false),
         ("ops", A::Admin, "", true),
-        ("ops", A::HandOver, "", false),
+        ("ops", A::HandOver, "acct/orders", false),
         ("billing", A::Admin, "", false),
         ("stranger", A::Watch, "open", true),
         ("stranger", A::Watch, "open*", false),
@@ -139,7 +139,7 @@ fn a_verdict_names_the_rule_or_the_rules_that_came_close() {
         (
             "billing",
             A::HandOver,
-            "",
+            "other/orders",
             "no rule of `billing` allows `hand_over`",
         ),
     ] {
