@@ -369,7 +369,7 @@ impl PublisherState {
             && let Some(notifications) = self.session.request(now)
         {
             let request = NotifyRequest::new(Arc::clone(name), notifications);
-            room.send(request.with_counted(self.session.counted()));
+            room.send(request.with_counted(&self.session.counted()));
         }
     }
 

@@ -226,7 +226,7 @@ impl Node {
             let relay = relay.clone();
             move |is_short| relay.set_short_of_memory(is_short)
         };
-        let server = Server::start(port, &server_config, routes, draining, short_of_memory);
+        let server = Server::start(port, &server_config, routes, draining, short_of_memory)?;
         let status = Arc::new(RelayStatus {
             relay: relay.clone(),
             flags: flags.clone(),

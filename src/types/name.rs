@@ -90,17 +90,27 @@ fn refuse(field: &str, name: &str) -> Error {
     )
 }
 
-/// Checks a free text: at most `limit` bytes, no control characters.
+/// Checks a free text of a caller: at most `limit` bytes, nothing that acts on a terminal.
 pub(crate) fn check_text(field: &str, text: &str, limit: usize) -> Result<()> {
+    check_kept_text(field, text, limit)?;
+    if text.chars().any(acts_on_a_terminal) {
+        let rule = "must not hold control characters, nor marks that turn the text's direction";
+        return Err(Error::invalid(field, rule));
+    }
+    Ok(())
+}
+
+/// Checks a free text that the store or another relay has: one of an earlier version may hold marks that
+/// [`check_text`] refuses.
+pub(crate) fn check_kept_text(field: &str, text: &str, limit: usize) -> Result<()> {
     if text.len() > limit {
         return Err(Error::invalid(
             field,
             format_args!("must be at most {limit} bytes, but has {}", text.len()),
         ));
     }
-    if text.chars().any(acts_on_a_terminal) {
-        let rule = "must not hold control characters, nor marks that turn the text's direction";
-        return Err(Error::invalid(field, rule));
+    if text.chars().any(char::is_control) {
+        return Err(Error::invalid(field, "must not hold control characters"));
     }
     Ok(())
 }
@@ -154,6 +164,12 @@ mod tests {
             "\u{2066}x",
         ] {
             assert!(check_text("publisher", bad, 128).is_err(), "{bad:?}");
+            let is_kept = !bad.chars().any(char::is_control);
+            assert_eq!(
+                check_kept_text("reason", bad, 128).is_ok(),
+                is_kept,
+                "{bad:?}"
+            );
         }
         assert!(check_text("publisher", &"x".repeat(129), 128).is_err());
     }

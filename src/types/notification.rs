@@ -53,6 +53,11 @@ pub(crate) struct Counted {
     pub(crate) position: u64,
 }
 
+impl Counted {
+    /// Relays of which a request states what they have counted.
+    pub(crate) const MOST: usize = 8;
+}
+
 impl Notification {
     /// Creates a notification of one message of unknown size, without a delay.
     pub fn new(queue: QueueAddress) -> Self {

@@ -15,7 +15,7 @@ use super::time::{checked_time, time_to_wire};
 use crate::{
     error::{Error, Result},
     types::{
-        FlagName, GroupName, Limits, QueueAddress, check_text,
+        FlagName, GroupName, Limits, QueueAddress, check_kept_text,
         cluster::{
             ClusterContent, ClusterLimits, ClusterMessage, FlagHint, FlagSet, Frame, FrameEntry,
             LifeId, RecentQueue, RelayHeartbeat, RelayStatus,
@@ -126,8 +126,8 @@ pub(super) fn read_entry(entry: link::FrameEntry) -> Result<FrameEntry> {
     if entry.causes > ClusterLimits::CAUSES {
         return Err(Error::invalid("causes", "must be at most 2^32"));
     }
-    check_text("publisher", &entry.publisher, Limits::MAX_TEXT)?;
-    check_text("traceparent", &entry.traceparent, Limits::TRACEPARENT)?;
+    check_kept_text("publisher", &entry.publisher, Limits::MAX_TEXT)?;
+    check_kept_text("traceparent", &entry.traceparent, Limits::TRACEPARENT)?;
     let groups = entry.served_groups;
     at_most(
         "served_groups",
@@ -159,8 +159,8 @@ fn read_flag(flag: link::FlagHint) -> Result<FlagHint> {
 }
 
 fn read_set(set: link::FlagSet) -> Result<FlagSet> {
-    check_text("set_by", &set.set_by, Limits::MAX_TEXT)?;
-    check_text("reason", &set.reason, Limits::REASON)?;
+    check_kept_text("set_by", &set.set_by, Limits::MAX_TEXT)?;
+    check_kept_text("reason", &set.reason, Limits::REASON)?;
     Ok(FlagSet {
         generation: set.generation,
         set_by: set.set_by,
@@ -188,8 +188,8 @@ fn read_heartbeat(heartbeat: link::Heartbeat) -> Result<RelayHeartbeat> {
             "must be as many as `queue_hashes`",
         ));
     }
-    check_text("relay_id", &heartbeat.relay_id, Limits::MAX_TEXT)?;
-    check_text("version", &heartbeat.version, Limits::MAX_TEXT)?;
+    check_kept_text("relay_id", &heartbeat.relay_id, Limits::MAX_TEXT)?;
+    check_kept_text("version", &heartbeat.version, Limits::MAX_TEXT)?;
     let queue = |(hash, age): (u64, u64)| match heartbeat.frame.checked_sub(age) {
         Some(frame @ 1..) => Ok(RecentQueue { hash, frame }),
         _ => Err(Error::invalid("queue_ages", "must be less than `frame`")),

@@ -62,9 +62,6 @@ struct Text {
     length: usize,
 }
 
-/// Relays of which a request states what they have counted; more are ignored.
-pub(crate) const MOST_COUNTED: usize = 8;
-
 /// The field numbers of the schema.
 mod field {
     pub(super) const EVENTS: u32 = 1;
@@ -152,7 +149,7 @@ impl NotifyRequest {
     fn merge_counted(&mut self, buf: &mut impl Buf, ctx: DecodeContext) -> Result<(), DecodeError> {
         let mut counted = proto::Counted::default();
         encoding::message::merge(WireType::LengthDelimited, &mut counted, buf, ctx)?;
-        if self.counted.len() < MOST_COUNTED {
+        if self.counted.len() < Counted::MOST {
             self.counted.push(counted);
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! One entry of a publisher's outbox: a conflated notification and its waiters.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::waiters::WaiterList;
 use crate::{
@@ -8,16 +8,26 @@ use crate::{
     types::{Counted, Limits, Notification, QueueAddress},
 };
 
-/// Notifications with the same key are conflated: same queue, same due time.
+/// Notifications with the same key are conflated: same queue, same due time, counted by the same relays.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct EntryKey {
     pub(super) queue: QueueAddress,
     /// Due time on the timer grid; `None` for an immediate notification.
     pub(super) due: Option<Tick>,
+    /// The epochs of [`Entry::counted`], in order.
+    pub(super) counted_by: Vec<Arc<str>>,
 }
 
-/// Relays of which an entry remembers that they have counted it.
-const MOST_COUNTED: usize = 8;
+impl EntryKey {
+    /// Returns the key of a notification that no relay has counted.
+    pub(super) fn new(queue: QueueAddress, due: Option<Tick>) -> Self {
+        Self {
+            queue,
+            due,
+            counted_by: Vec::new(),
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -31,7 +41,7 @@ pub(super) struct Entry {
     pub(super) waiters: WaiterList,
     /// It contains a posted notification, which has no waiter.
     pub(super) posted: bool,
-    /// C8: relays that have counted all of it, and could not confirm that.
+    /// C8: relays that have counted all of it, and could not confirm that, in the order of their epochs.
     pub(super) counted: Vec<Counted>,
 }
 
@@ -52,19 +62,27 @@ impl Entry {
         self.first_submission = self.first_submission.min(other.first_submission);
         self.max_batch = self.max_batch.min(other.max_batch);
         self.posted |= other.posted;
-        self.counted
-            .retain(|counted| other.counted.contains(counted));
+        // The keys are the same, so the relays are.
+        for (kept, new) in self.counted.iter_mut().zip(other.counted) {
+            kept.position = kept.position.max(new.position);
+        }
         self.waiters.extend(other.waiters);
     }
 
     /// A relay has counted it.
     pub(super) fn was_counted(&mut self, counted: &Counted) {
-        self.counted.retain(|before| before.epoch != counted.epoch);
-        // Those of relays that ended, or are not asked any more, go first.
-        if self.counted.len() == MOST_COUNTED {
-            self.counted.remove(0);
+        let by = |other: &Counted| (*other.epoch).cmp(&counted.epoch);
+        match self.counted.binary_search_by(by) {
+            Ok(at) => self.counted[at].position = counted.position,
+            // Of so many relays most have ended: what they have counted is of no use.
+            Err(_) if self.counted.len() == Counted::MOST => self.counted = vec![counted.clone()],
+            Err(at) => self.counted.insert(at, counted.clone()),
         }
-        self.counted.push(counted.clone());
+        let epochs = self
+            .counted
+            .iter()
+            .map(|counted| Arc::clone(&counted.epoch));
+        self.key.counted_by = epochs.collect();
     }
 
     /// Marks the entry as set aside: flushes do not wait for it, as they report its refusal at

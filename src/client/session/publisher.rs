@@ -143,18 +143,26 @@ impl PublisherSession {
     }
 
     /// C8: returns what relays have counted of the newest request.
-    pub(crate) fn counted(&self) -> &[Counted] {
+    pub(crate) fn counted(&self) -> Vec<Counted> {
         let newest = self.in_flight.back();
-        let mut entries = newest
-            .into_iter()
-            .flat_map(|request| request.body.entries());
-        let Some(first) = entries.next().filter(|first| !first.counted.is_empty()) else {
-            return &[];
+        let mut entries = newest.into_iter().flat_map(|newest| newest.body.entries());
+        let Some(mut all) = entries.next().map(|first| first.counted.clone()) else {
+            return Vec::new();
         };
-        match entries.all(|entry| entry.counted == first.counted) {
-            true => &first.counted,
-            false => &[],
+        for entry in entries {
+            let of = |epoch: &str| entry.counted.iter().find(|other| *other.epoch == *epoch);
+            all.retain_mut(|counted| match of(&counted.epoch) {
+                Some(other) => {
+                    counted.position = counted.position.max(other.position);
+                    true
+                }
+                None => false,
+            });
+            if all.is_empty() {
+                break;
+            }
         }
+        all
     }
 
     /// C8: a relay has counted the oldest request in flight. Its answer follows, an error.
@@ -350,10 +358,10 @@ impl PublisherSession {
     fn key(&self, notification: &Notification, now: Tick) -> EntryKey {
         let queue = notification.queue.clone();
         if planted!(self.config.fault, DelaySlotIgnored) {
-            return EntryKey { queue, due: None };
+            return EntryKey::new(queue, None);
         }
         let due = (!notification.delay.is_zero()).then(|| now.after_on_grid(notification.delay));
-        EntryKey { queue, due }
+        EntryKey::new(queue, due)
     }
 
     /// Returns whether the error is a refusal of the whole stream rather than a broken connection.
@@ -414,7 +422,7 @@ impl PublisherSession {
             let is_full = entries.len() >= most || (bytes > room && !entries.is_empty());
             // What a relay has counted and what it has not are two requests.
             let first = entries.first();
-            if is_full || first.is_some_and(|first| first.counted != front.counted) {
+            if is_full || first.is_some_and(|first| first.key.counted_by != front.key.counted_by) {
                 break;
             }
             room = room.saturating_sub(bytes);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     base::{clock::micros, fnv::fnv1a},
     store::{Blob, BlobContent, BlobName, ETag},
-    types::{FlagName, FlagState, Limits, UnleashOptions, check_text},
+    types::{FlagName, FlagState, Limits, UnleashOptions, check_kept_text},
 };
 
 /// The folder of the flags' blobs.
@@ -153,8 +153,8 @@ impl FlagDocument {
     /// Parses a document. Returns `None` for foreign content, or for a value out of range.
     fn read(blob: &Blob) -> Option<Self> {
         let document: Self = serde_json::from_slice(&blob.content.bytes).ok()?;
-        check_text("set_by", &document.set_by, Limits::MAX_TEXT).ok()?;
-        check_text("reason", &document.reason, Limits::REASON).ok()?;
+        check_kept_text("set_by", &document.set_by, Limits::MAX_TEXT).ok()?;
+        check_kept_text("reason", &document.reason, Limits::REASON).ok()?;
         document.set_at()?;
         let generation = (1..HASHES * 2).contains(&document.generation);
         (generation && document.ttl() <= Limits::TTL).then_some(document)

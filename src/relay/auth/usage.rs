@@ -56,8 +56,10 @@ pub(crate) struct RateOfNotify {
     pub(super) rate: NotifyRate,
     limiter: RateLimiter<NotKeyed, InMemoryState, LatestTime, NoOpMiddleware<Nanos>>,
     now: LatestTime,
-    /// Notifications that were taken and then refused for another reason. The limiter takes none back.
+    /// Notifications that were taken and then refused for another reason, and when. The limiter takes
+    /// none back; after [`UNUSED_FOR`] it has earned as many again.
     unused: AtomicU32,
+    unused_at: AtomicU64,
 }
 
 /// The clock of a limiter: the latest time that a caller has stated.
@@ -66,6 +68,8 @@ struct LatestTime(Arc<AtomicU64>);
 
 /// Rates beyond these are removed once no caller has them.
 const MOST_RATES: usize = 8;
+/// What was given back is there for this long.
+const UNUSED_FOR: Duration = Duration::from_secs(1);
 /// A refused client waits for this long at least: streams and connections end at any time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -181,6 +185,7 @@ impl RateOfNotify {
             limiter: RateLimiter::direct_with_clock(quota, now.clone()),
             now,
             unused: AtomicU32::new(0),
+            unused_at: AtomicU64::new(0),
         }
     }
 
@@ -192,27 +197,37 @@ impl RateOfNotify {
         let count = u32::try_from(notifications).unwrap_or(u32::MAX);
         // The burst is as large as a request may be.
         let count = count.min(self.rate.burst.get());
+        self.now.0.fetch_max(now.as_nanos(), Relaxed);
         let unused = match self.unused.load(Relaxed) {
             0 => 0,
             _ => self.unused.swap(0, Relaxed),
         };
+        let given_back = Tick::from_nanos(self.unused_at.load(Relaxed));
+        let unused = match now.since(given_back) < UNUSED_FOR {
+            true => unused,
+            false => 0,
+        };
         let reused = count.min(unused);
-        self.give_back(unused - reused);
+        self.add_unused(unused - reused);
         let Some(count) = NonZeroU32::new(count - reused) else {
             return Ok(());
         };
-        self.now.0.fetch_max(now.as_nanos(), Relaxed);
         match self.limiter.check_n(count) {
             Ok(Ok(())) | Err(_) => Ok(()),
             Ok(Err(not_until)) => {
-                self.give_back(reused);
+                self.add_unused(reused);
                 Err(self.exceeded(not_until.wait_time_from(self.now.now())))
             }
         }
     }
 
     /// Gives back what was taken for a request that counted nothing.
-    pub(crate) fn give_back(&self, notifications: u32) {
+    pub(crate) fn give_back(&self, notifications: u32, now: Tick) {
+        self.unused_at.store(now.as_nanos(), Relaxed);
+        self.add_unused(notifications);
+    }
+
+    fn add_unused(&self, notifications: u32) {
         if notifications > 0 {
             let most = self.rate.burst.get();
             let add = |unused: u32| Some(unused.saturating_add(notifications).min(most));
@@ -310,11 +325,14 @@ mod tests {
         let rate = RateOfNotify::new("billing", rate);
         let now = Tick::default();
         rate.take(1024, now).expect("the burst");
-        rate.give_back(1000);
+        rate.give_back(1000, now);
         rate.take(600, now).expect("a part of it");
         assert!(rate.take(500, now).is_err(), "more than the rest");
         rate.take(400, now).expect("the rest");
         assert!(rate.take(1, now).is_err());
+        rate.give_back(1000, now);
+        let later = now + Duration::from_secs(1);
+        assert!(rate.take(101, later).is_err(), "beside what was earned");
     }
 
     #[test]

@@ -108,8 +108,12 @@ impl ClusterLink {
         }
         self.update_isolation(now);
         if now >= self.replaced_at() {
-            self.replace_at = now + REPLACE_AGAIN;
-            self.actions.push_back(Action::Replace);
+            // A relay that was paused has own messages to read first.
+            let is_late = now.since(self.replaced_at()) >= UNSENT_AGAIN * 10;
+            self.replace_at = now + if is_late { UNSENT_AGAIN } else { REPLACE_AGAIN };
+            if !is_late {
+                self.actions.push_back(Action::Replace);
+            }
         }
     }
 

@@ -107,7 +107,7 @@ impl QueueNode {
             tls: config.tls,
             access: access.clone(),
         };
-        let server = Server::start(Port::bind(&server)?, &server, routes, draining, |_| ());
+        let server = Server::start(Port::bind(&server)?, &server, routes, draining, |_| ())?;
         Ok(Self {
             host,
             server,

@@ -164,7 +164,7 @@ impl WakeStream for LocalSubscription {
         Box::pin(async move {
             relay.report(&id, &report)?;
             match report.counts_a_cause() {
-                true => relay.confirm().await,
+                true => relay.confirm_report().await,
                 false => Ok(()),
             }
         })

@@ -66,9 +66,10 @@ pub(crate) struct Server {
     connections: Connections,
 }
 
-/// A bound port with its certificate. Connections wait until [`Server::start`].
+/// A bound port with its certificate. Connections are refused until [`Server::start`], so that a client
+/// goes to another relay.
 pub(crate) struct Port {
-    listener: TcpListener,
+    socket: Socket,
     address: SocketAddr,
     tls: Option<Arc<Tls>>,
 }
@@ -105,16 +106,13 @@ impl Port {
     /// [`ErrorKind::Invalid`] if the TLS files do not fit, or a limit breaks its rule.
     pub(crate) fn bind(config: &ServerConfig) -> Result<Self> {
         config.limits.check()?;
-        let failed = |error: io::Error| {
-            let message = format!("cannot listen on {}", config.listen);
-            Error::new(ErrorKind::Unavailable, message).with_source(error)
-        };
+        let failed = |error| cannot_listen(config.listen, error);
         let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
-        let listener = listen(config.listen).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let socket = bind(config.listen).map_err(failed)?;
+        let address = socket.local_addr().map_err(failed)?;
         Ok(Self {
-            listener,
-            address,
+            socket,
+            address: address.as_socket().unwrap_or(config.listen),
             tls,
         })
     }
@@ -123,18 +121,22 @@ impl Port {
 impl Server {
     /// Serves the routes on every connection to the port. `short_of_memory` is told when the process
     /// comes near its limit of memory, and when there is room again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`], with the address, if it cannot listen there.
     pub(crate) fn start(
         port: Port,
         config: &ServerConfig,
         routes: Routes,
         draining: CancellationToken,
         short_of_memory: impl Fn(bool) + Send + Sync + 'static,
-    ) -> Self {
+    ) -> Result<Self> {
         let Port {
-            listener,
+            socket,
             address,
             tls,
         } = port;
+        let listener = listen(socket).map_err(|error| cannot_listen(address, error))?;
         let scope = Arc::new(Scope::new());
         let limits = config.limits.connections(config.listen);
         let limits = ConnectionLimits::new(limits, open_files());
@@ -177,12 +179,12 @@ impl Server {
             connections: connections.clone(),
         };
         scope.spawn(accept.run(listener, Arc::clone(&scope)));
-        Self {
+        Ok(Self {
             address,
             scope,
             draining,
             connections,
-        }
+        })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -445,7 +447,7 @@ impl AcceptLoop {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -455,8 +457,17 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+fn listen(socket: Socket) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
+}
+
+fn cannot_listen(address: SocketAddr, error: io::Error) -> Error {
+    let message = format!("cannot listen on {address}");
+    Error::new(ErrorKind::Unavailable, message).with_source(error)
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
@@ -517,6 +528,7 @@ mod tests {
             draining,
             |_| (),
         )
+        .expect("it listens")
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -197,8 +197,11 @@ impl Requester {
 
     /// Gives back what [`Requester::take_notifications`] took for a request that counted nothing.
     pub(super) fn give_back_notifications(&self, count: usize) {
-        if let Some(rate) = self.0.as_ref().and_then(|known| known.caller.rate()) {
-            rate.give_back(u32::try_from(count).unwrap_or(u32::MAX));
+        if let Some(known) = &self.0
+            && let Some(rate) = known.caller.rate()
+        {
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            rate.give_back(count, known.access.now());
         }
     }
 

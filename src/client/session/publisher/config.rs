@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::{base::fault::Fault, types::Limits};
+use crate::{
+    base::fault::Fault,
+    types::{Counted, Limits},
+};
 
 /// How a publisher sends.
 #[derive(Debug, Clone)]
@@ -30,6 +33,8 @@ pub(crate) struct PublisherConfig {
 
 /// The publisher's name in a request: key, length and the longest text.
 const MAX_NAME_BYTES: usize = 3 + Limits::MAX_TEXT;
+/// What relays have counted of a request: keys, lengths, epochs and positions.
+const COUNTED_BYTES: usize = Counted::MOST * (Limits::TOKEN + 20);
 
 impl Default for PublisherConfig {
     fn default() -> Self {
@@ -51,6 +56,7 @@ impl Default for PublisherConfig {
 impl PublisherConfig {
     /// Returns the bytes of a request that are available for entries.
     pub(super) fn entry_bytes(&self) -> usize {
-        self.request_bytes.saturating_sub(MAX_NAME_BYTES)
+        let others = MAX_NAME_BYTES + COUNTED_BYTES;
+        self.request_bytes.saturating_sub(others)
     }
 }
