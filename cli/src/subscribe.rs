@@ -110,6 +110,8 @@ struct WakeLoop<'a> {
     link: watch::Receiver<LinkState>,
     /// The URL of the relay of the open stream; empty without one.
     relay: String,
+    /// The number of that stream.
+    stream: u64,
     /// The causes of the present outage.
     causes: Causes,
     /// The relay has had the time to answer: causes are printed.
@@ -140,6 +142,7 @@ impl Args {
             client: &client,
             link: subscription.link(),
             relay: String::new(),
+            stream: 0,
             causes: Causes::default(),
             is_settled: false,
             subscription,
@@ -245,7 +248,7 @@ impl WakeLoop<'_> {
         let polled = self.poller.take(now);
         if let Some(runner) = &mut self.runner {
             runner.enqueue_retries(now);
-            polled.iter().for_each(|work| runner.enqueue(work));
+            polled.iter().for_each(|work| runner.enqueue_poll(work));
         }
         self.start().await
     }
@@ -314,7 +317,8 @@ impl WakeLoop<'_> {
         let link = self.link.borrow_and_update().clone();
         self.poller.follow(&link);
         match link.connection {
-            ConnectionState::Connected if self.relay.is_empty() => {
+            ConnectionState::Connected if link.welcomes != self.stream => {
+                self.stream = link.welcomes;
                 self.client.url().clone_into(&mut self.relay);
                 (self.causes, self.is_settled) = (Causes::default(), true);
                 let epoch = self.subscription.welcome().map(|welcome| &*welcome.epoch);

@@ -138,6 +138,15 @@ impl Runner {
         }
     }
 
+    /// Adds a run for a poll. A run that waits already reads the queue as well, and covers a wake-up.
+    pub(super) fn enqueue_poll(&mut self, work: &WorkDetected) {
+        let failing = self.failing.iter().map(|of| &of.work);
+        let mut known = self.waiting.iter().chain(failing);
+        if !known.any(|known| known.queue == work.queue) {
+            self.waiting.push_back(work.clone());
+        }
+    }
+
     /// Starts a command for the next waiting wake-up, if none runs, and returns that wake-up.
     pub(super) fn start(&mut self) -> Result<Option<&WorkDetected>, Failed> {
         if self.running.is_some() {
@@ -327,6 +336,9 @@ mod tests {
         runner.enqueue(&work("a/q", 2, WakeReason::Notified));
         runner.failed(failed.clone());
         assert_eq!(runner.retry_at(), None, "a wake-up came during the run");
+        runner.waiting.clear();
+        runner.enqueue_poll(&work("a/q", 0, WakeReason::CatchUp));
+        assert!(runner.waiting.is_empty(), "its own run covers a wake-up");
         runner.succeeded(&failed);
         assert_eq!(runner.failed(failed), PAUSE);
     }
