@@ -47,7 +47,7 @@ AckFlagRequest: 1 flag string, 2 generation uint64, 3 listener_id string
 AckFlagResponse:
 HandOverRequest: 1 frame uint64, 2 hello HandOverHello?, 3 offer HandOverOffer?, 4 confirm HandOverConfirm?
 HandOverResponse: 1 frame uint64, 2 welcome HandOverWelcome?, 3 accept HandOverAccept?, 4 visible HandOverVisible?
-HandOverHello: 1 version uint32, 2 sender bytes, 3 name string, 4 authority string
+HandOverHello: 1 version uint32, 2 sender bytes, 3 name string, 4 authority string, 5 least_version uint32
 HandOverWelcome: 1 version uint32, 2 receiver bytes, 3 held bytes*
 HandOverOffer: 1 messages OfferedMessage*, 2 deflated bytes
 OfferedMessages: 1 messages OfferedMessage*
