@@ -333,6 +333,30 @@ async fn a_cloned_machine_is_told_and_gets_an_identity_of_its_own() {
     assert_eq!(received.iter().filter(|body| *body == "tea").count(), 1);
 }
 
+/// Else any user of the machine could lock them, and no host would start.
+#[tokio::test]
+async fn the_files_of_a_host_are_for_its_owner_only() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let rome = Machine::hosted(&[]).await;
+    rome.create("orders").await;
+    let files = std::fs::read_dir(rome.place()).expect("a directory");
+    let files: Vec<_> = files.map(|file| file.expect("an entry")).collect();
+    let names: Vec<_> = files.iter().map(|file| file.file_name()).collect();
+    assert!(
+        names.iter().any(|name| name == "queues.db.host"),
+        "{names:?}"
+    );
+    for file in files {
+        let name = file.file_name();
+        // Not the log of this test. A lock of a process may have gone with it.
+        if name.to_string_lossy().starts_with("queues.db")
+            && let Ok(metadata) = file.metadata()
+        {
+            assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "{name:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn messages_wait_for_a_machine_that_is_away_and_can_be_purged() {
     let (rome, mut berlin) = (Machine::hosted(&[]).await, Machine::new());
