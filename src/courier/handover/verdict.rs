@@ -13,8 +13,9 @@ use super::{
 };
 use crate::{base::fault::planted, queue::sqlite::limit};
 
-/// Messages that are not confirmed for longer do not fill a queue: their sender is away.
-const ABSENT: Micros = 3_600_000_000;
+/// Messages that are not confirmed for longer do not fill a queue: their sender is away. If it returns,
+/// they may exceed the limit.
+const ABSENT: Micros = 15_000_000;
 
 impl ReceiverSession {
     /// Postpones a message that would overtake a refused one of its destination.
@@ -115,10 +116,10 @@ impl ReceiverSession {
         let mut depth = 0;
         if self.policy.max_queue != u64::MAX {
             let arriving = "SELECT count(*) FROM inbound
-                            WHERE authority = '' AND queue = ?1 AND arrived_at > ?2";
+                            WHERE authority = '' AND queue = ?1 AND abs(arrived_at - ?2) < ?3";
             let arriving: usize = transaction
                 .prepare_cached(arriving)?
-                .query_row(params![queue, wall - ABSENT], |row| size(row, 0))?;
+                .query_row(params![queue, wall, ABSENT], |row| size(row, 0))?;
             depth = (visible + arriving) as u64;
         }
         self.depths.insert(queue.to_owned(), depth);
@@ -145,9 +146,9 @@ impl ReceiverSession {
                 let sql = "SELECT (SELECT count(*) FROM
                                (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 LIMIT ?2))
                              + (SELECT count(*) FROM inbound
-                                WHERE authority = ?3 AND arrived_at > ?4)";
+                                WHERE authority = ?3 AND abs(arrived_at - ?4) < ?5)";
                 let most = limit(usize::try_from(self.policy.max_outgoing).unwrap_or(usize::MAX));
-                let values = params![hop, most, message.authority, wall - ABSENT];
+                let values = params![hop, most, message.authority, wall, ABSENT];
                 transaction
                     .prepare_cached(sql)?
                     .query_row(values, |row| size(row, 0))? as u64
