@@ -83,7 +83,7 @@ pub(super) struct Args {
     /// gs://BUCKET[/PREFIX] [default: a file in the user's data directory]
     #[arg(long, env = "REVEILLE_STORE", value_name = "URL")]
     store: Option<String>,
-    /// How often the relay reads each watched flag from the store, as another relay or a person may
+    /// How often the relay looks in the store for changes of watched flags, as a relay or a person may
     /// have written it; 0 is never [default: 10s]
     #[arg(long, env = "REVEILLE_FLAG_REFRESH", value_name = "D", allow_hyphen_values = true, value_parser = values::refresh)]
     flag_refresh: Option<Duration>,

@@ -210,14 +210,18 @@ pub(crate) enum Fault {
     AwaitedBeforeListed,
     /// R8: a report is taken from a subscription that has already ended. Needs two threads.
     ReportAfterEnd,
-    /// R20: the store is read before the watcher is registered.
+    /// R20: a watcher is told the state that was read before its registration.
     FlagReadBeforeRegister,
     /// R20: a read counts although a local write ended during it.
     FlagReadDuringWrite,
-    /// R20: a list of the store counts although a local write ended during it.
-    FlagListDuringWrite,
     /// R21: a watcher is told the present state only.
     FlagSetConflated,
+    /// R21: a clearing leaves no trace of the set that it ends.
+    FlagEndUnmarked,
+    /// R21: a set that ended after a watcher's first read is not told when its state is known.
+    FlagBaseIgnored,
+    /// R21: the flag is read before its newest set that is over.
+    FlagEndReadLast,
     /// R22: an expired flag is deleted even if its ETag has changed.
     FlagExpiryUnconditional,
     /// Section 8, durable first: watchers are told before the flag is written.
@@ -364,10 +368,8 @@ pub(crate) enum Fault {
     LinkResyncReadsNoFlags,
     /// C14: the acknowledgements of another relay are read once in a generation.
     FlagAcksReadOnce,
-    /// C14: a set through another relay is told to watchers that came after it.
+    /// C14: a set through another relay is told although it was over before a watcher came.
     FlagOldSetTold,
-    /// C14: generations that are hashes are ordered as numbers.
-    FlagHashOrdered,
     /// C14: an acknowledgement of a generation that the relay does not know is dropped.
     FlagAckUnread,
     /// C14: the outcome of a write counts although another relay's write was heard during it.

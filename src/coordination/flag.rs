@@ -40,7 +40,10 @@ mod tests;
 use tokio::sync::Notify;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Poll, Waker},
     time::SystemTime,
 };
@@ -48,14 +51,14 @@ use std::{
 use futures_util::TryStreamExt as _;
 
 #[cfg(feature = "sweep")]
-pub(crate) use self::document::FOLDER;
+pub(crate) use self::document::{ENDED_FOLDER, FOLDER};
 #[cfg(feature = "relay")]
 pub(crate) use self::watch_stream::WatchStream;
 #[cfg(all(feature = "relay", feature = "nats"))]
 pub(crate) use self::{
     ack_queries::{AckQuery, AskAcks, RemoteAcks},
     acks::{AckKey, KnownAcks},
-    hints::{FlagHints, read_heard},
+    hints::FlagHints,
 };
 pub(crate) use self::{
     background::{FlagTimers, start},
@@ -66,8 +69,8 @@ pub(crate) use self::{
 };
 use self::{
     blobs::FlagBlobs,
-    document::{EndRule, StoredFlag},
-    keyed_mutex::KeyedMutex,
+    document::{EndRule, EndedSet, StoredFlag, Version},
+    keyed_mutex::{KeyedGuard, KeyedMutex},
     registry::WatchRegistry,
 };
 pub use self::{store_flag::StoreFlag, store_flags::StoreFlags};
@@ -98,9 +101,6 @@ pub(crate) struct FlagsConfig {
     /// Limit of acknowledgements of all flags together: 16 MB. One flag may use at most as much of
     /// the room as it leaves free.
     pub(crate) max_acks: usize,
-    /// Up to this number of watched flags, the refresh reads each flag. Beyond it, the refresh
-    /// lists the store.
-    pub(crate) refresh_reads: usize,
     pub(crate) fault: Fault,
 }
 
@@ -111,7 +111,6 @@ impl Default for FlagsConfig {
             max_watched_flags: 10_000,
             max_acks_per_flag: 100_000,
             max_acks: 1_000_000,
-            refresh_reads: 8,
             fault: Default::default(),
         }
     }
@@ -129,15 +128,14 @@ struct Inner {
     registry: Mutex<WatchRegistry>,
     /// Only for the times that operators are shown. It decides nothing.
     clock: Clock,
-    /// Serializes the local writes of each flag, so that watchers see them in the order in which
-    /// they reached the store.
-    writes: KeyedMutex,
-    /// Serializes the reads of each flag. Of a thousand watchers that register at once, the first
-    /// two reads synchronize all.
-    reads: KeyedMutex,
-    refresh_reads: usize,
-    /// Watched flags may have changed: they are read before the next interval.
+    /// Serializes the reads and local writes of each flag, so that watchers see them in the order in
+    /// which they reached the store. Of a thousand watchers that register at once, the first two
+    /// reads synchronize all.
+    locks: KeyedMutex,
+    /// Watched flags have changed, or all may have: they are read before the next interval.
     refresh_requested: Notify,
+    /// Whether all watched flags may have changed.
+    resync: AtomicBool,
     /// The writes for the other relays; empty where the relay is alone.
     #[cfg(all(feature = "relay", feature = "nats"))]
     hints: std::sync::OnceLock<FlagHints>,
@@ -151,9 +149,8 @@ impl Flags {
             blobs: FlagBlobs { store },
             registry: Mutex::new(WatchRegistry::new(can_remove_expired, &config)),
             clock: Clock::new(),
-            writes: KeyedMutex::default(),
-            reads: KeyedMutex::default(),
-            refresh_reads: config.refresh_reads,
+            locks: KeyedMutex::default(),
+            resync: AtomicBool::new(false),
             refresh_requested: Notify::new(),
             #[cfg(all(feature = "relay", feature = "nats"))]
             hints: std::sync::OnceLock::new(),
@@ -167,16 +164,33 @@ impl Flags {
     /// A relay without other relays tells no other one of its writes.
     #[cfg(not(all(feature = "relay", feature = "nats")))]
     #[allow(clippy::unused_self, reason = "as in a cluster")]
-    fn note_written(&self, _name: &FlagName, _state: &FlagState) {}
+    fn note_set(&self, _state: &FlagState) {}
 
-    /// Reads the watched flags soon: another relay may have written one.
+    #[cfg(not(all(feature = "relay", feature = "nats")))]
+    #[allow(clippy::unused_self, reason = "as in a cluster")]
+    fn note_cleared(&self, _ended: &EndedSet) {}
+
+    /// Reads all watched flags that have changed soon: another relay may have written one.
     pub(crate) fn refresh_soon(&self) {
+        self.inner.resync.store(true, Ordering::Relaxed);
         self.inner.refresh_requested.notify_one();
     }
 
-    /// Waits for [`Flags::refresh_soon`].
+    /// Waits until watched flags must be read before the next interval.
     pub(crate) async fn refresh_requested(&self) {
         self.inner.refresh_requested.notified().await;
+    }
+
+    /// Reads the flags for which [`Flags::refresh_requested`] became ready. Returns whether a request
+    /// was sent to the store.
+    ///
+    /// # Errors
+    /// As [`Flags::refresh`], which is to be called then.
+    pub(crate) async fn refresh_as_requested(&self, wall: SystemTime) -> Result<bool> {
+        match self.inner.resync.swap(false, Ordering::Relaxed) {
+            true => self.refresh(wall).await,
+            false => self.read_requested(wall).await,
+        }
     }
 
     /// Reads a flag from the store.
@@ -326,13 +340,47 @@ impl Inner {
         lock(&self.registry)
     }
 
-    /// Reads a flag's blob. The registry decides whether the read counts.
-    async fn read_and_apply(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
-        let reading = self.registry().begin_read();
-        let found = self.blobs.read(name).await?;
-        let wakers = self.registry().finish_read(name, reading, found, wall);
+    /// Waits for the flag's lock before a read.
+    async fn lock_to_read(&self, name: &FlagName) -> Option<KeyedGuard<'_>> {
+        match planted!(self.fault, FlagReadDuringWrite) {
+            true => None,
+            false => Some(self.locks.lock(name).await),
+        }
+    }
+
+    /// Reads a flag: first the newest set that is over, and then the flag. In the other order a set
+    /// and its clearing between the two would seem to be over before the read. The caller holds the
+    /// flag's lock.
+    async fn read(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
+        let began = self.registry().next_sequence();
+        let reads_flag_first = planted!(self.fault, FlagEndReadLast);
+        let early = match reads_flag_first {
+            true => Some(self.blobs.read(name).await?),
+            false => None,
+        };
+        let (_, ended_version) = self.read_ended(name, began).await?;
+        let found = match early {
+            Some(found) => found,
+            None => self.blobs.read(name).await?,
+        };
+        let versions = (found.as_ref().map(StoredFlag::version), ended_version);
+        let read = (found, Some(versions));
+        let wakers = self.registry().finish_read(name, began, read, wall);
         wakers.wake_in_slices().await;
         Ok(())
+    }
+
+    /// Reads and notes the flag's newest set that is over, for a read or write that began at this
+    /// sequence number. Returns it, and the version of its blob.
+    async fn read_ended(
+        &self,
+        name: &FlagName,
+        began: u64,
+    ) -> Result<(Option<EndedSet>, Option<Version>)> {
+        let (ended, version) = self.blobs.ended(name).await?;
+        let noted = self.registry().note_ended(name, ended.as_ref(), began);
+        noted.wake_in_slices().await;
+        Ok((ended, version))
     }
 
     #[cold]

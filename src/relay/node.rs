@@ -72,7 +72,7 @@ pub struct NodeConfig {
     /// Returns the number of log lines that were dropped because their reader stalled, for the
     /// metrics.
     pub log_lines_dropped: Option<fn() -> u64>,
-    /// Interval of reading each watched flag again, in case another program wrote it; zero is
+    /// Interval of listing the flags, in case another program wrote one that is watched; zero is
     /// never.
     pub flag_refresh: Duration,
     /// Maximum flags set at one time; setting a further one is refused without any effect.
@@ -332,7 +332,7 @@ impl Node {
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) as for [`Node::unleash`].
     pub async fn leash(&self, flag: &FlagName) -> Result<FlagState> {
-        self.flags.leash(flag).await
+        self.flags.leash(flag, wall()).await
     }
 
     /// Returns a watch of a flag within this process, registered from now on.

@@ -35,7 +35,6 @@ const STEPS: u32 = 20_000;
 
 /// One run.
 struct World {
-    seed: u64,
     rng: fastrand::Rng,
     fault: Fault,
     print: bool,
@@ -64,6 +63,9 @@ struct Shape {
     watchers: u32,
     /// Whether others write too.
     foreign: bool,
+    /// How far the other relay's clock is ahead, and behind.
+    ahead: Duration,
+    behind: Duration,
     /// One operation in this many is a crash; 0: none.
     crashes: u32,
     /// One step in this many moves the clock; 0: the clock stands still, and generations must
@@ -71,6 +73,8 @@ struct Shape {
     clock: u32,
     /// Whether flags expire.
     expiring: bool,
+    /// Whether the refresh runs often.
+    refreshes: bool,
 }
 
 /// A running operation.
@@ -102,6 +106,8 @@ struct Watcher {
     settling_woken: Arc<Woken>,
     woken: Arc<Woken>,
     registered: u32,
+    /// The writes of the store at its registration.
+    writes: usize,
     told: Vec<FlagState>,
 }
 
@@ -138,16 +144,16 @@ pub(super) fn run(seed: u64, fault: Fault, print: bool) -> Option<String> {
     World::new(seed, fault, print).run().err()
 }
 
-/// Every other seed refreshes by lists of the store, even with few watched flags.
-fn config(seed: u64, fault: Fault) -> FlagsConfig {
-    let mut config = FlagsConfig {
+/// Returns nothing, or up to ten minutes in whole milliseconds.
+fn minutes(rng: &mut fastrand::Rng) -> Duration {
+    Duration::from_millis([0, rng.u64(..600_000)][rng.usize(..2)])
+}
+
+fn config(fault: Fault) -> FlagsConfig {
+    FlagsConfig {
         fault,
         ..FlagsConfig::default()
-    };
-    if seed % 2 == 1 {
-        config.refresh_reads = 0;
     }
-    config
 }
 
 impl Shape {
@@ -156,9 +162,12 @@ impl Shape {
             operations: rng.u32(1..=8),
             watchers: rng.u32(1..=3),
             foreign: rng.u8(..3) == 0,
+            ahead: minutes(rng),
+            behind: minutes(rng),
             crashes: if rng.u8(..3) == 0 { 6 } else { 0 },
             clock: *rng.choice(&[0, 8, 20]).expect("some"),
             expiring: rng.bool(),
+            refreshes: rng.bool(),
         }
     }
 }
@@ -169,9 +178,8 @@ impl World {
         let flag = FlagName::new("go").expect("a name");
         let store = ShakyStore::new(&flag, rng.fork());
         let shape = Shape::new(&mut rng);
-        let flags = |fault| Flags::new(Arc::new(store.clone()), config(seed, fault));
+        let flags = |fault| Flags::new(Arc::new(store.clone()), config(fault));
         let world = Self {
-            seed,
             rng,
             fault,
             print,
@@ -226,12 +234,15 @@ impl World {
             0..=3 => self.begin_operation(),
             4..=5 => self.come_or_go(),
             6 => self.begin_refresh(),
-            // Lists are rarer than reads, which each watcher makes for itself.
-            10..=17 if self.seed % 2 == 1 => self.begin_refresh(),
-            7..=9 => {
+            // Some runs refresh often.
+            10..=17 if self.shape.refreshes => self.begin_refresh(),
+            7..=9 | 18..=24 => {
                 let due = self.here.next_expiry();
                 if due.is_some_and(|due| due <= self.store.wall()) && !self.is_busy(Who::Expiry) {
                     self.begin_expiry();
+                    if self.shape.foreign && self.rng.bool() && !self.is_busy(Who::Elsewhere) {
+                        self.begin_extension();
+                    }
                 }
             }
             _ => {}
@@ -269,11 +280,11 @@ impl World {
     }
 
     fn begin_leash(&mut self) {
-        let (here, flag) = (self.here.clone(), self.flag.clone());
+        let (here, flag, wall) = (self.here.clone(), self.flag.clone(), self.store.wall());
         let unknown = Arc::clone(&self.unknown);
         self.log(|| "a leash begins".to_owned());
         let work = async move {
-            if here.leash(&flag).await.is_err() {
+            if here.leash(&flag, wall).await.is_err() {
                 unknown.store(true, Ordering::Relaxed);
             }
         };
@@ -287,7 +298,8 @@ impl World {
         // stands still is for one relay.
         self.store.advance(Duration::from_millis(1));
         let (relay, flag, options) = (self.elsewhere.clone(), self.flag.clone(), self.options());
-        let wall = self.store.wall() + Duration::from_micros(500);
+        let wall = self.store.wall() + self.shape.ahead - self.shape.behind;
+        let wall = wall + Duration::from_micros(500);
         let choice = self.rng.u8(..6);
         self.log(|| format!("elsewhere: {choice}"));
         let unknown = Arc::clone(&self.unknown);
@@ -296,7 +308,7 @@ impl World {
             _ if self.is_busy(Who::Elsewhere) => {}
             _ => self.begin(Who::Elsewhere, async move {
                 if choice == 2 {
-                    drop(relay.leash(&flag).await);
+                    drop(relay.leash(&flag, wall).await);
                 } else {
                     drop(relay.unleash(&flag, &options, wall).await);
                 }
@@ -304,6 +316,23 @@ impl World {
                 unknown.store(true, Ordering::Relaxed);
             }),
         }
+    }
+
+    /// Another relay sets the flag again at the moment at which it has expired here.
+    fn begin_extension(&mut self) {
+        self.unknown.store(true, Ordering::Relaxed);
+        let (relay, flag) = (self.elsewhere.clone(), self.flag.clone());
+        let wall = self.store.wall() + Duration::from_micros(500);
+        let options = UnleashOptions {
+            ttl: Some(Duration::from_secs(60)),
+            ..self.options()
+        };
+        self.log(|| "elsewhere: an extension".to_owned());
+        let unknown = Arc::clone(&self.unknown);
+        self.begin(Who::Elsewhere, async move {
+            drop(relay.unleash(&flag, &options, wall).await);
+            unknown.store(true, Ordering::Relaxed);
+        });
     }
 
     fn begin_refresh(&mut self) {
@@ -351,8 +380,7 @@ impl World {
         self.unknown.store(false, Ordering::Relaxed);
         // Longer than generations run ahead of the clock.
         self.store.advance(Duration::from_secs(1));
-        let config = config(self.seed, self.fault);
-        self.here = Flags::new(Arc::new(self.store.clone()), config);
+        self.here = Flags::new(Arc::new(self.store.clone()), config(self.fault));
         let (here, wall) = (self.here.clone(), self.store.wall());
         self.begin(Who::Refresh, async move { drop(here.recover(wall).await) });
     }
@@ -380,6 +408,7 @@ impl World {
             settling_woken: Woken::new(),
             woken: Woken::new(),
             registered: number,
+            writes: self.store.writes(),
             told: Vec::new(),
         });
     }
@@ -453,9 +482,19 @@ impl World {
         let watcher = &self.watchers[index];
         for state in &watcher.told[before..] {
             self.log(|| format!("watcher {} is told {state:?}", watcher.number));
-            if state.set && !self.store.ever_held(state) {
+            if !state.set {
+                continue;
+            }
+            if !self.store.ever_held(state) {
                 return Err(format!(
                     "durable first: a watcher is told a state that was never in the store: {{{state:?}}}"
+                ));
+            }
+            // The newest write before it is the state at its registration.
+            let held = self.store.last_held(state.generation);
+            if held < Some(watcher.writes.max(1) - 1) {
+                return Err(format!(
+                    "R20: a watcher is told a set that was over before it came: {{{state:?}}}"
                 ));
             }
         }

@@ -4,13 +4,13 @@
 //! one means. The limits are those of docs/cluster.md.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use super::{FlagName, FlagState, GroupName, QueueAddress};
-use crate::base::clock::micros;
 
 /// The limits of a message between relays.
 #[derive(Debug)]
@@ -42,6 +42,8 @@ pub(crate) struct Frame {
     pub(crate) number: u64,
     pub(crate) entries: Vec<FrameEntry>,
     pub(crate) flags: Vec<FlagHint>,
+    /// More flags were written than the frames name.
+    pub(crate) flags_omitted: bool,
 }
 
 /// The increments of one queue.
@@ -75,9 +77,22 @@ pub(crate) struct HandedTimer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FlagHint {
     pub(crate) name: FlagName,
-    /// The newest set since the last frame.
+    /// The newest set: of this write, or the one that it cleared. A relay of the version before
+    /// states none where it cleared the flag.
     pub(crate) newest_set: Option<FlagSet>,
     pub(crate) set_now: bool,
+    /// The number of the newest set: greater than those of the sets that were over before it. 0
+    /// from a relay of the version before.
+    pub(crate) number: u64,
+}
+
+/// Flags that were written, for the other relays: the newest write of each. Bounded, because frames
+/// may have to wait for the broker. Beyond the bound the receivers read all watched flags.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ChangedFlags {
+    by_name: BTreeMap<FlagName, FlagHint>,
+    /// There are more than `by_name` holds.
+    pub(crate) omitted: bool,
 }
 
 /// A set of a flag.
@@ -125,22 +140,34 @@ pub(crate) struct RelayStatus {
     pub(crate) degraded: bool,
 }
 
-impl FlagHint {
-    /// Conflates with a later hint of the same flag: the newest set stays.
-    pub(crate) fn merge(&mut self, later: Self) {
-        let order = |hint: &Self| hint.newest_set.as_ref().map(FlagSet::order);
-        if order(&later) >= order(self) {
-            self.newest_set = later.newest_set;
+impl ChangedFlags {
+    /// At most about 1.5 KiB each.
+    const MAX: usize = 1_000;
+
+    pub(crate) fn add(&mut self, hint: FlagHint) {
+        if self.by_name.len() < Self::MAX || self.by_name.contains_key(&hint.name) {
+            self.by_name.insert(hint.name.clone(), hint);
+        } else {
+            self.omitted = true;
         }
-        self.set_now = later.set_now;
+    }
+
+    /// Adds later writes.
+    pub(crate) fn append(&mut self, later: Self) {
+        self.omitted |= later.omitted;
+        later.by_name.into_values().for_each(|hint| self.add(hint));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_name.is_empty() && !self.omitted
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<FlagHint> {
+        self.by_name.pop_first().map(|(_, hint)| hint)
     }
 }
 
 impl FlagSet {
-    pub(crate) fn order(&self) -> u64 {
-        FlagState::set_order(self.generation, self.set_at)
-    }
-
     pub(crate) fn of(state: &FlagState) -> Self {
         Self {
             generation: state.generation,
@@ -188,17 +215,6 @@ pub(crate) fn queue_hash(queue: &QueueAddress) -> u64 {
 /// Returns the hash by which relays compare their stores. The text has no secrets.
 pub(crate) fn store_hash(store: &str) -> u64 {
     crate::base::fnv::fnv1a(store.bytes())
-}
-
-impl FlagState {
-    /// Returns a number by which sets of one flag are ordered, up to the difference of the writers'
-    /// clocks: a generation that is a hash has no order.
-    pub(crate) fn set_order(generation: u64, set_at: Option<SystemTime>) -> u64 {
-        match generation {
-            Self::HASHES.. => set_at.map_or(0, micros),
-            _ => generation,
-        }
-    }
 }
 
 impl LifeId {

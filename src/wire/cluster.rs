@@ -74,6 +74,7 @@ pub(crate) fn cluster_message_to_wire(message: &ClusterMessage) -> Bytes {
             number: frame.number,
             entries: frame.entries.iter().map(write_entry).collect(),
             flags: frame.flags.iter().map(write_flag).collect(),
+            flags_omitted: frame.flags_omitted,
         })),
         ClusterContent::Heartbeat(heartbeat) => Some(link::broadcast::Content::Heartbeat(
             write_heartbeat(heartbeat),
@@ -119,6 +120,7 @@ fn read_frame(frame: link::Frame) -> Result<Frame> {
             .into_iter()
             .map(read_flag)
             .collect::<Result<_>>()?,
+        flags_omitted: frame.flags_omitted,
     })
 }
 
@@ -155,6 +157,7 @@ fn read_flag(flag: link::FlagHint) -> Result<FlagHint> {
         name: FlagName::new(&flag.name)?,
         newest_set: flag.newest_set.map(read_set).transpose()?,
         set_now: flag.set_now,
+        number: flag.number,
     })
 }
 
@@ -247,6 +250,7 @@ fn write_flag(flag: &FlagHint) -> link::FlagHint {
         name: flag.name.to_string(),
         newest_set: flag.newest_set.as_ref().map(set),
         set_now: flag.set_now,
+        number: flag.number,
     }
 }
 

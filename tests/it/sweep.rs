@@ -152,7 +152,13 @@ async fn a_container_that_was_mistyped_is_not_made_and_what_is_ours_is_not_marke
     let refused = place.run(&["blob", "ttl", &blob, "--after", "1h"]).await;
     assert_eq!(refused.status.code(), Some(5), "{}", stderr(&refused));
     assert!(!place.file("source").exists());
-    for ours in ["ids/orders", "leases/billing", "flags/go", "sweeps/job"] {
+    for ours in [
+        "ids/orders",
+        "leases/billing",
+        "flags/go",
+        "flags-ended/go",
+        "sweeps/job",
+    ] {
         let blob = format!("{}#{ours}", place.store("source"));
         place.names("source").await;
         let refused = place.run(&["blob", "ttl", &blob, "--after", "1h"]).await;

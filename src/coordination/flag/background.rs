@@ -77,6 +77,7 @@ async fn expire(flags: Flags, timers: FlagTimers, mut retry: RetryState) {
 
 async fn refresh(flags: Flags, timers: FlagTimers, mut retry: RetryState) {
     loop {
+        let mut requested = false;
         if !retry.failing {
             let interval = async {
                 match timers.refresh.is_zero() {
@@ -86,10 +87,16 @@ async fn refresh(flags: Flags, timers: FlagTimers, mut retry: RetryState) {
             };
             tokio::select! {
                 () = interval => {}
-                () = flags.refresh_requested() => {}
+                () = flags.refresh_requested() => requested = true,
             }
         }
-        let refresh = flags.refresh((timers.wall)());
+        let wall = (timers.wall)();
+        let refresh = async {
+            match requested {
+                true => flags.refresh_as_requested(wall).await,
+                false => flags.refresh(wall).await,
+            }
+        };
         let read = tokio::time::timeout(REFRESH_TIMEOUT, refresh).await;
         retry
             .record(read.unwrap_or_else(|_| Err(late_error())))

@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 
-use super::document::{FOLDER, FlagDocument, StoredFlag, Version, blob_name};
+use super::document::{
+    ENDED_FOLDER, EndedSet, FOLDER, FOLDERS, FlagDocument, StoredFlag, Version, blob_name,
+    ended_name,
+};
 use crate::{
     error::{Error, Result},
     store::{BlobStore, ETag, PageOptions},
@@ -18,6 +21,15 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(super) struct FlagBlobs {
     pub(super) store: Arc<dyn BlobStore>,
+}
+
+/// A blob in a list of all.
+#[derive(Debug)]
+pub(super) struct ListedBlob {
+    pub(super) name: FlagName,
+    /// Whether it is the flag's newest set that is over, and not the flag.
+    pub(super) ended: bool,
+    pub(super) version: Version,
 }
 
 /// The flags of one page of a list, by name.
@@ -71,6 +83,70 @@ impl FlagBlobs {
     /// Deletes a flag's blob, with an ETag only the blob that was read with it.
     pub(super) async fn delete(&self, name: &FlagName, etag: Option<&ETag>) -> Result<()> {
         self.store.delete(&blob_name(name), etag).await.map(drop)
+    }
+
+    /// Reads the newest set of a flag that is over, and the version of its blob. Foreign content
+    /// counts as no set.
+    pub(super) async fn ended(
+        &self,
+        name: &FlagName,
+    ) -> Result<(Option<EndedSet>, Option<Version>)> {
+        let found = self.store.get(&ended_name(name)).await;
+        let blob = found.map_err(|error| self.read_error(name, error))?;
+        let ended = blob.as_ref().and_then(|blob| EndedSet::read(name, blob));
+        let version = blob.map(|blob| Version::new(blob.etag, blob.last_modified));
+        Ok((ended, version))
+    }
+
+    /// Writes the newest set that is over, over the one that was read before.
+    ///
+    /// # Errors
+    /// `Conflict` if another one was written since; any error of the store.
+    pub(super) async fn put_ended(&self, ended: &EndedSet, before: Option<&ETag>) -> Result<()> {
+        let (name, content) = (ended_name(&ended.state.name), ended.content());
+        let written = match before {
+            Some(etag) => self.store.update(&name, content, etag).await,
+            None => self.store.create(&name, content).await,
+        };
+        written.map(drop)
+    }
+
+    /// Removes a set that is over, if it is still the one that was listed and the store can tell.
+    pub(super) async fn forget_ended(&self, name: &FlagName, listed: &Version) -> Result<()> {
+        let can_tell = self.store.capabilities().conditional_delete;
+        let condition = Some(listed.etag()).filter(|_| can_tell);
+        self.store
+            .delete(&ended_name(name), condition)
+            .await
+            .map(drop)
+    }
+
+    /// Lists the blobs of all flags, and of their sets that are over.
+    pub(super) async fn list_all(&self, mut each: impl FnMut(ListedBlob)) -> Result<()> {
+        let mut token = None;
+        loop {
+            let size = Limits::PAGE_MAX;
+            let page = self
+                .store
+                .list(FOLDERS, &PageOptions { size, token })
+                .await?;
+            for entry in page.entries {
+                let path = entry.name.as_str();
+                let flag = path.strip_prefix(FOLDER);
+                let name = flag.or_else(|| path.strip_prefix(ENDED_FOLDER));
+                if let Some(name) = name.and_then(|name| FlagName::new(name).ok()) {
+                    each(ListedBlob {
+                        name,
+                        ended: flag.is_none(),
+                        version: Version::new(entry.etag, entry.last_modified),
+                    });
+                }
+            }
+            token = page.next;
+            if token.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     /// Lists the flags whose names begin with `prefix`, page by page.

@@ -1,7 +1,8 @@
-//! A flag's blob: `flags/NAME`. Its existence means "set", with any content.
+//! A flag's blobs: `flags/NAME`, whose existence means "set" with any content, and
+//! `flags-ended/NAME`, which holds the newest set that is over.
 //!
-//! Reveille writes a JSON document with author, reason and expiry. Another content is a flag that
-//! an operator set by hand, and is valid.
+//! Reveille writes JSON documents with author, reason and expiry. Another content of `flags/NAME` is
+//! a flag that an operator set by hand, and is valid.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,6 +17,11 @@ use crate::{
 
 /// The folder of the flags' blobs.
 pub(crate) const FOLDER: &str = "flags/";
+/// The folder of the sets that are over. It is another one, because the existence of a blob in
+/// [`FOLDER`] means "set".
+pub(crate) const ENDED_FOLDER: &str = "flags-ended/";
+/// The prefix of the blobs of both folders, for one list of all.
+pub(super) const FOLDERS: &str = "flags";
 
 pub(crate) const HASHES: u64 = FlagState::HASHES;
 
@@ -32,6 +38,22 @@ pub(crate) struct FlagDocument {
     /// 0 means no expiry.
     #[serde(default)]
     ttl_ms: u64,
+}
+
+/// The newest set of a flag that is over. A clearing writes it before it deletes the flag's blob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EndedSet {
+    /// Greater than those of all sets of this flag that were over before.
+    pub(crate) number: u64,
+    /// The state as it was set.
+    pub(crate) state: FlagState,
+}
+
+#[derive(Serialize, Deserialize)]
+struct EndedDocument {
+    number: u64,
+    #[serde(flatten)]
+    set: FlagDocument,
 }
 
 /// Identifies one write of a blob. The time is in whole seconds, because lists and reads return it
@@ -62,7 +84,7 @@ pub(crate) enum EndRule {
 }
 
 /// The largest expected difference between the clocks of the store, the relay and this machine.
-pub(super) const ALLOWANCE: Duration = Duration::from_secs(5);
+const ALLOWANCE: Duration = Duration::from_secs(5);
 
 impl Version {
     pub(crate) fn new(etag: ETag, last_modified: SystemTime) -> Self {
@@ -71,6 +93,14 @@ impl Version {
             etag,
             seconds: since.unwrap_or_default().as_secs(),
         }
+    }
+
+    pub(super) fn etag(&self) -> &ETag {
+        &self.etag
+    }
+
+    pub(super) fn seconds(&self) -> u64 {
+        self.seconds
     }
 }
 
@@ -119,6 +149,56 @@ pub(crate) fn blob_name(flag: &FlagName) -> BlobName {
         .expect("a flag's name is a valid part of a blob's name")
 }
 
+/// Returns the name of the blob with a flag's newest set that is over.
+pub(crate) fn ended_name(flag: &FlagName) -> BlobName {
+    BlobName::new(&format!("{ENDED_FOLDER}{flag}"))
+        .expect("a flag's name is a valid part of a blob's name")
+}
+
+impl EndedSet {
+    /// Makes the end of a set after the one that ended before it.
+    pub(super) fn new(state: FlagState, before: Option<&Self>, wall: SystemTime) -> Self {
+        let before = before.map_or(0, |before| before.number);
+        let generation = match state.generation {
+            HASHES.. => micros(wall),
+            generation => generation,
+        };
+        Self {
+            number: generation.max(before + 1),
+            state,
+        }
+    }
+
+    /// Returns `None` for content that reveille did not write.
+    pub(super) fn read(name: &FlagName, blob: &Blob) -> Option<Self> {
+        let document: EndedDocument = serde_json::from_slice(&blob.content.bytes).ok()?;
+        let set = document.set.checked()?;
+        (document.number < HASHES).then(|| Self {
+            number: document.number,
+            state: set.state(name),
+        })
+    }
+
+    pub(super) fn content(&self) -> BlobContent {
+        let state = &self.state;
+        let set_at = state.set_at.unwrap_or(UNIX_EPOCH);
+        let ttl = state
+            .expires_at
+            .and_then(|end| end.duration_since(set_at).ok());
+        let document = EndedDocument {
+            number: self.number,
+            set: FlagDocument {
+                generation: state.generation,
+                set_by: state.set_by.clone(),
+                reason: state.reason.clone(),
+                set_at: Timestamp::from(set_at).to_string(),
+                ttl_ms: ttl.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+            },
+        };
+        json(&document)
+    }
+}
+
 impl FlagDocument {
     /// Makes the document of a flag that is set now. Values that the options leave out come from
     /// `current`, the state of a flag that is set already. Its expiry stays, to the millisecond.
@@ -153,16 +233,19 @@ impl FlagDocument {
     /// Parses a document. Returns `None` for foreign content, or for a value out of range.
     fn read(blob: &Blob) -> Option<Self> {
         let document: Self = serde_json::from_slice(&blob.content.bytes).ok()?;
-        check_kept_text("set_by", &document.set_by, Limits::MAX_TEXT).ok()?;
-        check_kept_text("reason", &document.reason, Limits::REASON).ok()?;
-        document.set_at()?;
-        let generation = (1..HASHES * 2).contains(&document.generation);
-        (generation && document.ttl() <= Limits::TTL).then_some(document)
+        document.checked()
+    }
+
+    fn checked(self) -> Option<Self> {
+        check_kept_text("set_by", &self.set_by, Limits::MAX_TEXT).ok()?;
+        check_kept_text("reason", &self.reason, Limits::REASON).ok()?;
+        self.set_at()?;
+        let generation = (1..HASHES * 2).contains(&self.generation);
+        (generation && self.ttl() <= Limits::TTL).then_some(self)
     }
 
     pub(crate) fn content(&self) -> BlobContent {
-        let bytes = serde_json::to_vec(self).expect("numbers and texts are written as JSON");
-        bytes::Bytes::from(bytes).into()
+        json(self)
     }
 
     pub(crate) fn state(&self, name: &FlagName) -> FlagState {
@@ -186,6 +269,11 @@ impl FlagDocument {
     fn set_at(&self) -> Option<SystemTime> {
         self.set_at.parse::<Timestamp>().ok()?.try_into().ok()
     }
+}
+
+fn json(document: &impl Serialize) -> BlobContent {
+    let bytes = serde_json::to_vec(document).expect("numbers and texts are written as JSON");
+    bytes::Bytes::from(bytes).into()
 }
 
 /// FNV-1a of ETag and last-modified: the same on every machine and in every version.

@@ -2,8 +2,10 @@
 //!
 //! Each state of the flag has a number. A watcher stores the number of the newest state that it has
 //! received, and the flag stores the newest set beside the present state. R21: a set is never
-//! conflated away. The memory of a watcher is constant, however many changes it has missed. Pure:
-//! no locks, no waits, no clock.
+//! conflated away. The memory of a watcher is constant, however many changes it has missed.
+//!
+//! A watcher is released by a set that it sees, and by a set that is over and has a greater number
+//! than the newest one at its first read. Pure: no locks, no waits, no clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,12 +16,12 @@ use std::{
 
 use super::{
     acks::AckKey,
-    document::{ALLOWANCE, Version},
+    document::{EndedSet, Version},
     event::{Acks, Event, SharedState},
     wakers::Wakers,
 };
 #[cfg(all(feature = "relay", feature = "nats"))]
-use crate::types::cluster::FlagSet;
+use crate::types::cluster::FlagHint;
 use crate::{
     base::fault::{Fault, planted},
     types::{FlagName, FlagState},
@@ -38,15 +40,14 @@ pub(super) struct FlagEntry {
     newest_set: Option<Arc<SharedState>>,
     /// The number of the newest set; 0 for none.
     newest_set_change: u64,
-    /// The number of the newest local write that set the flag under a new generation.
-    unleashed_change: u64,
-    /// The registry's sequence number at the creation of this entry.
-    created: u64,
-    /// The end of the newest local write, with any outcome, or of the newest read that counted.
-    updated: u64,
-    /// The version of the blob that the present state was read from; `None` if it was not read or
-    /// has no blob.
-    pub(super) version: Option<Version>,
+    /// The number of the present set; 0 if the flag is not set, or was set by hand.
+    present_number: u64,
+    /// The number of the newest set that is over, in the store; `None` before the first read.
+    ended: Option<u64>,
+    /// The registry's sequence number when the newest set of another relay was heard and told.
+    heard: u64,
+    /// The versions of both blobs that the present state was read from.
+    pub(super) versions: Option<Versions>,
     watchers: BTreeMap<u64, Watcher>,
     /// The watchers that receive counts of acknowledgements.
     observers: BTreeSet<u64>,
@@ -61,50 +62,41 @@ pub(super) struct FlagEntry {
     fault: Fault,
 }
 
+/// The versions of the flag's blob and of its newest set that is over; `None` for no blob.
+pub(super) type Versions = (Option<Version>, Option<Version>);
+
 /// The state of one watcher.
 #[derive(Debug)]
 struct Watcher {
     /// The registry's sequence number at the registration.
     registered: u64,
-    /// The relay's wall clock after the registration, when the first read began.
-    registered_at: Option<SystemTime>,
-    /// Whether a read that counts has supplied the present state (R20: only a fresh read settles a
-    /// watcher).
+    /// The number of the newest set that was over at the first read after the registration.
+    base: Option<u64>,
+    /// Whether the state is known for it (R20: only a read after the registration settles a
+    /// watcher). Until then it is told nothing.
     synced: bool,
-    /// Whether it has received no state yet.
-    is_new: bool,
+    /// Whether its first state, "not set", is pending.
+    first_unset: bool,
     /// The number of the newest state that it has received.
     delivered: u64,
     delivered_acks: Option<Acks>,
     waker: Option<Waker>,
-    /// Planted fault: a state that was read before the registration.
-    #[cfg(test)]
-    stale: Option<Arc<SharedState>>,
 }
 
-/// The origin of a state. The number is the registry's sequence at its begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StateOrigin {
-    /// A local write that set the flag under a new generation.
-    Unleash(u64),
-    /// A set through another relay, which may have been cleared long ago, with its time on that
-    /// relay's clock.
-    Heard(u64, Option<SystemTime>),
-    /// Another successful local write.
-    Write(u64),
-    /// A read of the store.
-    Read(u64),
-}
-
-impl StateOrigin {
-    /// Returns whether it is a write that set the flag under a new generation.
-    pub(super) fn is_new_set(self) -> bool {
-        matches!(self, Self::Unleash(_) | Self::Heard(..))
-    }
+/// A state of the flag that was in the store after its origin began.
+#[derive(Debug)]
+pub(super) struct Observed {
+    /// The registry's sequence number at the begin of the read or write.
+    pub(super) began: u64,
+    pub(super) state: FlagState,
+    /// When to read the blob again: at its expiry, which may have passed already.
+    pub(super) check_at: Option<SystemTime>,
+    /// Whether a local write has set the flag under a new generation.
+    pub(super) unleashed: bool,
 }
 
 impl FlagEntry {
-    pub(super) fn new(name: FlagName, created: u64, fault: Fault) -> Self {
+    pub(super) fn new(name: FlagName, fault: Fault) -> Self {
         Self {
             name,
             present: None,
@@ -112,10 +104,10 @@ impl FlagEntry {
             change: 0,
             newest_set: None,
             newest_set_change: 0,
-            unleashed_change: 0,
-            created,
-            updated: 0,
-            version: None,
+            present_number: 0,
+            ended: None,
+            heard: 0,
+            versions: None,
             watchers: BTreeMap::new(),
             observers: BTreeSet::new(),
             remote_watchers: 0,
@@ -127,16 +119,15 @@ impl FlagEntry {
     }
 
     pub(super) fn register(&mut self, id: u64, acks: bool) {
+        let known = planted!(self.fault, FlagReadBeforeRegister) && self.present.is_some();
         let watcher = Watcher {
             registered: id,
-            registered_at: None,
-            synced: false,
-            is_new: true,
-            delivered: self.change,
+            base: None,
+            synced: known,
+            first_unset: false,
+            delivered: self.change.saturating_sub(u64::from(known)),
             delivered_acks: None,
             waker: None,
-            #[cfg(test)]
-            stale: None,
         };
         self.watchers.insert(id, watcher);
         if acks {
@@ -173,37 +164,6 @@ impl FlagEntry {
         !self.acked.is_empty() && self.present.as_ref().is_some_and(|state| state.set)
     }
 
-    /// R20: returns whether a read that began at this sequence number counts. It does not if a
-    /// local write has ended since, or another read that counted and may have seen newer content.
-    /// Nor does it if this entry was created since, because the entry does not know earlier writes.
-    pub(super) fn accepts_read(&self, began: u64) -> bool {
-        self.created < began && self.updated < began
-    }
-
-    /// Returns whether a write ended or a read counted since this sequence number.
-    pub(super) fn is_updated_since(&self, began: u64) -> bool {
-        self.updated > began
-    }
-
-    /// Returns whether the newest set that is known here is older than one through another relay.
-    #[cfg(all(feature = "relay", feature = "nats"))]
-    pub(super) fn is_before(&self, set: &FlagSet) -> bool {
-        let newest = self.newest_set.as_deref();
-        newest.is_none_or(|known| {
-            if planted!(self.fault, FlagHashOrdered) {
-                return known.generation < set.generation;
-            }
-            let order = FlagState::set_order(known.generation, known.set_at);
-            known.generation != set.generation && order < set.order()
-        })
-    }
-
-    /// Notes the end of a local write, or of a read that counts.
-    pub(super) fn mark_updated(&mut self, now: u64) {
-        self.updated = now;
-        self.version = None;
-    }
-
     /// Returns the unset state of this flag.
     pub(super) fn unset(&self) -> FlagState {
         FlagState::unset(self.name.clone(), self.generation().unwrap_or(0))
@@ -219,81 +179,137 @@ impl FlagEntry {
         self.check_at
     }
 
-    /// Applies a state that has held since its origin began, and the time to read the blob again.
-    /// Watchers receive the state if it is a change. Watchers that registered before the origin
-    /// began become synchronized.
-    pub(super) fn apply(
-        &mut self,
-        state: FlagState,
-        check_at: Option<SystemTime>,
-        source: StateOrigin,
-        wakers: &mut Wakers,
-    ) {
+    /// Takes the newest set that is over, as a read that began at this sequence number found it. A
+    /// set with a greater number than the known one was missed: the watchers are told of it.
+    pub(super) fn note_ended(&mut self, ended: Option<&EndedSet>, began: u64, wakers: &mut Wakers) {
+        let number = ended.map_or(0, |ended| ended.number);
+        let registered = self.watchers.values_mut().filter(|w| w.registered < began);
+        for watcher in registered {
+            watcher.base.get_or_insert(number);
+        }
+        let Some(known) = self.ended else {
+            self.ended = Some(number);
+            if let Some(ended) = ended
+                && self.newest_set.is_none()
+            {
+                self.newest_set = Some(SharedState::new(ended.state.clone()));
+            }
+            return;
+        };
+        if let Some(ended) = ended.filter(|ended| ended.number > known) {
+            self.ended = Some(ended.number);
+            // The watchers were told the present set, which is later.
+            if ended.number > self.present_number {
+                self.note_set(&ended.state, wakers);
+            }
+        }
+    }
+
+    /// Takes a set that was surely in the store, and may be over. Returns whether it is new here.
+    pub(super) fn note_set(&mut self, set: &FlagState, wakers: &mut Wakers) -> bool {
+        let is_new = self.generation() != Some(set.generation);
+        if is_new {
+            self.change_to(set.clone(), wakers);
+        }
+        is_new
+    }
+
+    /// Takes a set that has expired and whose blob is still in the store. The first read shows nothing
+    /// that a watcher waits for.
+    pub(super) fn note_expired(&mut self, set: &FlagState, wakers: &mut Wakers) {
+        if self.present.is_some() {
+            self.note_set(set, wakers);
+        } else {
+            self.newest_set = Some(SharedState::new(set.clone()));
+        }
+    }
+
+    /// Takes a set through another relay, which may be over. The flag must be read then. A set whose
+    /// number is not greater than that of the present set, or of the newest one that is over, is older
+    /// than what the watchers know (C14: a late hint releases no later watcher).
+    #[cfg(all(feature = "relay", feature = "nats"))]
+    pub(super) fn hear(&mut self, hint: FlagHint, now: u64, wakers: &mut Wakers) {
+        let Some(set) = hint.newest_set else { return };
+        let is_later = |ended: u64| {
+            let is_told = hint.number <= ended || hint.number <= self.present_number;
+            hint.number == 0 || !is_told || planted!(self.fault, FlagOldSetTold)
+        };
+        if planted!(self.fault, LinkHintSetUntold) || !self.ended.is_some_and(is_later) {
+            return;
+        }
+        if self.present.is_some() && self.note_set(&set.into_state(&self.name), wakers) {
+            self.heard = now;
+        }
+    }
+
+    /// Returns whether another relay's set was heard since this sequence number. The order of it and
+    /// of an observation that began before is unknown, and a read follows.
+    pub(super) fn heard_since(&self, began: u64) -> bool {
+        self.heard > began
+    }
+
+    /// Takes a state that was in the store. Watchers receive it if it is a change. Watchers that
+    /// registered before its origin began become synchronized.
+    pub(super) fn observe(&mut self, observed: Observed, wakers: &mut Wakers) {
+        let Observed {
+            began,
+            state,
+            check_at,
+            unleashed,
+        } = observed;
         self.check_at = check_at;
         let same = match &self.present {
             Some(present) => ***present == state || (!present.set && !state.set),
             None => false,
         };
         if !same {
-            self.change += 1;
-            self.present = Some(SharedState::new(state));
-            self.note_set(source);
+            self.change_to(state, wakers);
         }
-        let (StateOrigin::Unleash(began)
-        | StateOrigin::Heard(began, _)
-        | StateOrigin::Write(began)
-        | StateOrigin::Read(began)) = source;
-        wakers.reserve(if same { 0 } else { self.watchers.len() });
-        let ignores_reads = planted!(self.fault, FlagReadBeforeRegister);
+        let (change, ended) = (self.change, self.ended.unwrap_or_default());
+        let set = self.present.as_ref().is_some_and(|present| present.set);
+        let newest_set = self.newest_set_change;
+        let ignores_base = planted!(self.fault, FlagBaseIgnored);
         for watcher in self.watchers.values_mut() {
-            if watcher.came_after(source) && !planted!(self.fault, FlagOldSetTold) {
-                // Its own read has seen the set, or found it cleared. A first state that it has not
-                // received yet comes with the read that follows the announcement.
-                watcher.delivered = self.change;
-                watcher.synced &= !watcher.is_new;
+            let Some(base) = watcher.base.filter(|_| !watcher.synced) else {
+                continue;
+            };
+            if watcher.registered > began {
                 continue;
             }
-            let syncs = watcher.registered < began && !watcher.synced && !ignores_reads;
-            watcher.synced |= syncs;
-            if watcher.registered > began
-                && matches!(source, StateOrigin::Read(_))
-                && watcher.is_new
-            {
-                // The state is older than this watcher. The watcher has missed nothing and reads
-                // for itself.
-                watcher.delivered = self.change;
-            }
-            let write = !matches!(source, StateOrigin::Read(_));
-            if write && same && watcher.is_new && watcher.registered < began {
-                // An older read has seen this write before it ended, and does not count for this
-                // watcher. R21: a set is never conflated away, so the write is sent.
-                watcher.delivered = watcher.delivered.min(self.change.saturating_sub(1));
-            }
-            if syncs || !same {
-                wakers.push(watcher.waker.take());
-            }
+            watcher.synced = true;
+            // A set that this watcher has waited for is never its first state, so that it does not
+            // take it for an older one.
+            watcher.first_unset = !set || unleashed;
+            watcher.delivered = match () {
+                () if set => change - 1,
+                () if ended > base && !ignores_base => newest_set.saturating_sub(1),
+                () => change,
+            };
+            wakers.push(watcher.waker.take());
         }
     }
 
-    /// Remembers a set apart from the present state.
-    fn note_set(&mut self, source: StateOrigin) {
-        let Some(state) = self.present.clone().filter(|state| state.set) else {
-            return;
-        };
-        if self.generation() != Some(state.generation) {
+    /// Makes a state the present one.
+    fn change_to(&mut self, state: FlagState, wakers: &mut Wakers) {
+        let set = state.set;
+        if set && self.generation() != Some(state.generation) {
             self.acked.clear();
         }
-        if source.is_new_set() {
-            self.unleashed_change = self.change;
+        self.change += 1;
+        // A generation is greater than the numbers of the sets that were over before.
+        self.present_number = match state.generation {
+            generation if set && generation < FlagState::HASHES => generation,
+            _ => 0,
+        };
+        let state = SharedState::new(state);
+        self.present = Some(Arc::clone(&state));
+        if set {
+            self.newest_set = Some(state);
+            self.newest_set_change = self.change;
         }
-        self.newest_set = Some(state);
-        self.newest_set_change = self.change;
-    }
-
-    /// Notes the relay's wall clock after a watcher's registration.
-    pub(super) fn set_registered_at(&mut self, id: u64, wall: SystemTime) {
-        if let Some(watcher) = self.watchers.get_mut(&id) {
-            watcher.registered_at.get_or_insert(wall);
+        wakers.reserve(self.watchers.len());
+        for watcher in self.watchers.values_mut().filter(|watcher| watcher.synced) {
+            wakers.push(watcher.waker.take());
         }
     }
 
@@ -304,30 +320,19 @@ impl FlagEntry {
 
     /// Takes the watcher's next event. If there is none, `waker` is woken when one is ready.
     pub(super) fn next_event(&mut self, id: u64, waker: &Waker) -> Option<Event> {
-        let ignores_reads = planted!(self.fault, FlagReadBeforeRegister);
         let conflates_sets = planted!(self.fault, FlagSetConflated);
         let watcher = self.watchers.get_mut(&id)?;
-        #[cfg(test)]
-        if watcher.is_new && watcher.stale.is_some() {
-            watcher.is_new = false;
-            return watcher.stale.take().map(Event::State);
-        }
-        if ignores_reads && !watcher.synced {
-            watcher.waker = Some(waker.clone());
-            return None;
-        }
-        let state = if watcher.is_new && watcher.delivered < self.unleashed_change {
-            // The flag was unleashed after this watcher registered. The watcher first receives "not
-            // set", so that it does not take the set for an older one.
-            watcher.is_new = false;
-            Some(SharedState::new(FlagState::unset(self.name.clone(), 0)))
+        let state = if !watcher.synced {
+            None
+        } else if std::mem::take(&mut watcher.first_unset) {
+            let generation = self.newest_set.as_ref().map_or(0, |set| set.generation);
+            let unset = FlagState::unset(self.name.clone(), generation);
+            Some(SharedState::new(unset))
         } else if watcher.delivered < self.newest_set_change && !conflates_sets {
-            watcher.mark_delivered(self.newest_set_change);
+            watcher.delivered = self.newest_set_change;
             self.newest_set.clone()
-        } else if watcher.synced && watcher.is_new
-            || !watcher.is_new && watcher.delivered < self.change
-        {
-            watcher.mark_delivered(self.change);
+        } else if watcher.delivered < self.change {
+            watcher.delivered = self.change;
             self.present.clone()
         } else {
             None
@@ -350,7 +355,7 @@ impl FlagEntry {
         let newest = self.generation();
         let watcher = self.watchers.get_mut(&id)?;
         let stale = newest != Some(acks.generation);
-        if watcher.is_new || stale || watcher.delivered_acks == Some(acks) {
+        if !watcher.synced || stale || watcher.delivered_acks == Some(acks) {
             return None;
         }
         watcher.delivered_acks = Some(acks);
@@ -380,33 +385,5 @@ impl FlagEntry {
                 wakers.push(watcher.waker.take());
             }
         }
-    }
-
-    /// Planted fault: applies a read as if every new watcher had registered after it.
-    #[cfg(test)]
-    pub(super) fn register_late(&mut self, read: &FlagState, wakers: &mut Wakers) {
-        for watcher in self.watchers.values_mut().filter(|w| !w.synced) {
-            watcher.synced = true;
-            watcher.delivered = self.change;
-            watcher.stale = Some(SharedState::new(read.clone()));
-            wakers.push(watcher.waker.take());
-        }
-    }
-}
-
-impl Watcher {
-    /// Returns whether it registered after a set through another relay, also if the clocks differ
-    /// by the allowance.
-    fn came_after(&self, source: StateOrigin) -> bool {
-        let StateOrigin::Heard(_, Some(set_at)) = source else {
-            return false;
-        };
-        let registered = self.registered_at;
-        registered.is_some_and(|at| at > set_at + ALLOWANCE)
-    }
-
-    fn mark_delivered(&mut self, number: u64) {
-        self.delivered = number;
-        self.is_new = false;
     }
 }

@@ -12,17 +12,8 @@ use std::{
 
 use futures_util::TryStreamExt as _;
 
-use super::{
-    Flags, Inner,
-    document::EndRule,
-    registry::WriteOutcome,
-    writes::{ATTEMPTS, WriteGuard, contended},
-};
-use crate::{
-    base::fault::planted,
-    error::{ErrorKind, Result},
-    types::FlagName,
-};
+use super::Flags;
+use crate::{error::Result, types::FlagName};
 
 impl Flags {
     /// Searches the store for flags with an expiry, set before this relay started or by another
@@ -76,48 +67,9 @@ impl Flags {
     }
 
     async fn expire_one(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
-        let _guard = self.inner.writes.lock(name).await;
-        for _ in 0..ATTEMPTS {
-            let write = WriteGuard::begin(&self.inner, name);
-            if let Some(outcome) = self.inner.try_expire(name, wall).await? {
-                write.end(outcome).wake_watchers().await;
-                return Ok(());
-            }
-        }
-        Err(contended(name, "has expired, but"))
-    }
-}
-
-impl Inner {
-    /// Removes an expired flag's blob, if the store can do that. Returns `None` after a conflict.
-    async fn try_expire(&self, name: &FlagName, wall: SystemTime) -> Result<Option<WriteOutcome>> {
-        // Read again: another writer may have extended it.
-        let Some(found) = self.blobs.read(name).await? else {
-            self.registry().set.remove(name);
-            return Ok(Some(WriteOutcome::Unset));
-        };
-        let etag = found.etag.clone();
-        if let Some(state) = found.active(EndRule::SetAt, wall) {
-            return Ok(Some(WriteOutcome::Found(state)));
-        }
-        let condition = if planted!(self.fault, FlagExpiryUnconditional) {
-            None
-        } else if self.blobs.store.capabilities().conditional_delete {
-            Some(&etag)
-        } else {
-            // The blob stays, and reads as not set.
-            return Ok(Some(WriteOutcome::Unset));
-        };
-        match self.blobs.delete(name, condition).await {
-            Ok(()) => self.registry().set.remove(name),
-            Err(error) if error.kind() == ErrorKind::Conflict => return Ok(None),
-            // The store turned out to have no conditional delete. The blob stays, and reads as not
-            // set.
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
-                self.registry().set_cannot_remove();
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(Some(WriteOutcome::Unset))
+        let ended = self.inner.end_set(name, wall, true).await;
+        let (written, _) = ended.map_err(|(_, error)| error)?;
+        written.wake_watchers().await;
+        Ok(())
     }
 }

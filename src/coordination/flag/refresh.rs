@@ -1,35 +1,32 @@
-//! The periodic refresh: it finds changes of other writers.
+//! The refresh: it finds changes of other writers.
 //!
-//! A few watched flags are read one by one. For many, the relay reads one list of the store, and
-//! then only the flags whose blobs have changed since their last read. R20 (only a fresh read
-//! settles a watcher) holds for a list as for a read. A list counts for a flag only if its watchers
-//! registered before the request of the first page, and if no local write of the flag has ended
-//! since.
+//! At the interval, and after a resync, one list of the store shows which watched flags have changed
+//! since their last read. These are read, and those that another relay has announced. R20: a list
+//! settles nothing by itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::SystemTime,
 };
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{StreamExt as _, stream};
 
-use super::{Flags, blobs::READS_AT_ONCE, document::Version, registry::ReadStart, wakers::Wakers};
-use crate::{
-    error::Result,
-    types::{FlagName, Limits},
+use super::{
+    Flags,
+    blobs::{ListedBlob, READS_AT_ONCE},
+    document::Version,
+    entry::Versions,
 };
-
-/// The result of a complete list of the store.
-#[derive(Debug, Default)]
-struct ListedFlags {
-    /// Blobs of the watched flags.
-    watched: BTreeMap<FlagName, Version>,
-    /// All flags, up to the limit of set flags.
-    names: BTreeSet<FlagName>,
-}
+use crate::{error::Result, types::FlagName};
 
 /// Flags that are compared with a list under one hold of the registry's lock.
 const CHUNK: usize = 256;
+
+/// The time of the store after which a set that is over is forgotten. A relay that could not read the
+/// store for longer than that misses it.
+const KEEP_ENDED: u64 = 7 * 24 * 3600;
+/// Sets that are forgotten by one refresh.
+const FORGET_AT_ONCE: usize = 32;
 
 impl Flags {
     /// Reads changes that other writers of the store made to watched flags, and notifies the
@@ -43,81 +40,90 @@ impl Flags {
     /// # Cancel safety
     /// Safe: reads that ended count, and the next call does the rest.
     pub(crate) async fn refresh(&self, wall: SystemTime) -> Result<bool> {
-        let watched = self.inner.registry().refresh_plan();
-        let pages = watched.set / Limits::PAGE_MAX + 1;
-        let count = watched.names.len();
-        let few = count <= self.inner.refresh_reads || count < pages;
-        if few && !watched.is_full {
-            self.read_each(&watched.names, wall).await?;
-            return Ok(!watched.names.is_empty());
+        let (watched, is_full) = {
+            let registry = self.inner.registry();
+            (registry.watched(), registry.set.is_full())
+        };
+        if watched.is_empty() && !is_full {
+            return Ok(false);
         }
-        self.refresh_by_list(&watched.names, wall).await?;
+        self.request_changed(&watched).await?;
+        self.read_requested(wall).await?;
         Ok(true)
     }
 
-    /// Reads flags, many at a time. A flag that cannot be read does not stop the others.
-    pub(super) async fn read_each(&self, names: &[FlagName], wall: SystemTime) -> Result<()> {
-        let reads = names.iter().cloned().map(|name| async move {
-            let _guard = self.inner.reads.lock(&name).await;
-            self.inner.read_and_apply(&name, wall).await
+    /// Reads the flags that another relay has announced. Returns whether there were any.
+    ///
+    /// # Errors
+    /// The store's error. These flags are read again by the next call.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(crate) async fn read_requested(&self, wall: SystemTime) -> Result<bool> {
+        let names = self.inner.registry().requested();
+        let any = !names.is_empty();
+        let reads = names.into_iter().map(|name| async move {
+            let _guard = self.inner.lock_to_read(&name).await;
+            self.inner.read(&name, wall).await
         });
         let reads = stream::iter(reads).buffer_unordered(READS_AT_ONCE);
         reads
             .fold(Ok(()), async |before, read| before.and(read))
-            .await
+            .await?;
+        Ok(any)
     }
 
-    async fn refresh_by_list(&self, names: &[FlagName], wall: SystemTime) -> Result<()> {
-        // R20: the read begins before the first page is requested.
-        let reading = self.inner.registry().begin_read();
-        let listed = self.list_all(names).await?;
-        self.inner
-            .registry()
-            .replace_set_flags(&listed.names, reading);
-        let mut changed = Vec::new();
-        for chunk in names.chunks(CHUNK) {
-            changed.extend(self.compare(chunk, &listed, reading).await);
+    /// Lists the store, and requests a read of each watched flag that has changed.
+    async fn request_changed(&self, watched: &[FlagName]) -> Result<()> {
+        let (began, max) = {
+            let mut registry = self.inner.registry();
+            (registry.next_sequence(), registry.max_flags())
+        };
+        let mut listed = BTreeMap::<FlagName, Versions>::new();
+        let (mut names, mut ended, mut newest) = (BTreeSet::new(), Vec::new(), 0);
+        let each = |blob: ListedBlob| {
+            newest = newest.max(blob.version.seconds());
+            let is_watched = watched.binary_search(&blob.name).is_ok();
+            if !blob.ended && names.len() < max {
+                names.insert(blob.name.clone());
+            }
+            if is_watched {
+                let versions = listed.entry(blob.name).or_default();
+                match blob.ended {
+                    true => versions.1 = Some(blob.version),
+                    false => versions.0 = Some(blob.version),
+                }
+            } else if blob.ended {
+                ended.push((blob.name, blob.version));
+            }
+        };
+        self.inner.blobs.list_all(each).await?;
+        self.inner.registry().replace_set_flags(&names, began);
+        for chunk in watched.chunks(CHUNK) {
+            {
+                let mut registry = self.inner.registry();
+                for name in chunk {
+                    let versions = listed.remove(name).unwrap_or_default();
+                    if registry.is_stale(name, &versions) {
+                        registry.request_read(name);
+                    }
+                }
+            }
             tokio::task::yield_now().await;
         }
-        self.read_each(&changed, wall).await
+        self.forget_ended(&ended, newest).await;
+        Ok(())
     }
 
-    /// Returns which of these flags must be read.
-    async fn compare(
-        &self,
-        names: &[FlagName],
-        listed: &ListedFlags,
-        reading: ReadStart,
-    ) -> Vec<FlagName> {
-        let (mut changed, mut wakers) = (Vec::new(), Wakers::default());
-        {
-            let mut registry = self.inner.registry();
-            for name in names {
-                let version = listed.watched.get(name);
-                if registry.apply_listed(name, reading, version, &mut wakers) {
-                    changed.push(name.clone());
-                }
+    /// Removes sets that were over long ago by the clock of the store.
+    async fn forget_ended(&self, ended: &[(FlagName, Version)], newest: u64) {
+        let is_old = |version: &Version| version.seconds() + KEEP_ENDED < newest;
+        let old = ended.iter().filter(|(_, version)| is_old(version));
+        for (name, version) in old.take(FORGET_AT_ONCE) {
+            if let Err(error) = self.inner.blobs.forget_ended(name, version).await {
+                tracing::debug!(%error, %name, "an old set could not be forgotten");
+                return;
             }
         }
-        wakers.wake_in_slices().await;
-        changed
-    }
-
-    /// Reads the whole list: a part of it does not show that a flag is missing.
-    async fn list_all(&self, watched: &[FlagName]) -> Result<ListedFlags> {
-        let max = self.inner.registry().max_flags();
-        let mut listed = ListedFlags::default();
-        let mut pages = std::pin::pin!(self.inner.blobs.pages(""));
-        while let Some(page) = pages.try_next().await? {
-            for (name, version) in page {
-                if watched.binary_search(&name).is_ok() {
-                    listed.watched.insert(name.clone(), version);
-                }
-                if listed.names.len() < max {
-                    listed.names.insert(name);
-                }
-            }
-        }
-        Ok(listed)
     }
 }

@@ -1,12 +1,13 @@
 //! The registry of watches: the watched flags, their known states, and the events of watchers.
 //!
 //! The decisions of docs/protocol.md section 8, pure and synchronous. A watcher first registers. A
-//! read of the store counts for the watchers that registered before it began, and only if no local
-//! write of the flag ended during it (R20: only a fresh read settles a watcher). Callers report the
-//! begin and the end of each read and write. One sequence number orders all of these steps; the
-//! registry knows no other time.
+//! read of the store counts for the watchers that registered before it began (R20: only a fresh read
+//! settles a watcher). Callers hold the flag's lock during each read and write, so that those of one
+//! flag are in order. One sequence number orders registrations, reads and writes; the registry knows
+//! no other time.
 
 mod acknowledge;
+#[cfg(all(feature = "relay", feature = "nats"))]
 mod other_relays;
 #[cfg(all(feature = "relay", feature = "nats"))]
 mod remote_acks;
@@ -22,8 +23,8 @@ pub(super) use self::watchers::Registered;
 use super::{
     FlagsConfig,
     acks::AckBudget,
-    document::{EndRule, HASHES, StoredFlag, Version},
-    entry::{FlagEntry, StateOrigin},
+    document::{EndRule, EndedSet, HASHES, StoredFlag},
+    entry::{FlagEntry, Observed, Versions},
     event::Event,
     presence::Presence,
     set_flags::SetFlags,
@@ -37,18 +38,6 @@ use crate::{
     error::Result,
     types::{FlagName, FlagState},
 };
-
-/// The flags that a refresh reads.
-#[derive(Debug)]
-pub(super) struct RefreshPlan {
-    /// Names of the watched flags, sorted.
-    pub(super) names: Vec<FlagName>,
-    /// Number of known set flags, watched or not.
-    pub(super) set: usize,
-    /// Whether the number of set flags is at its limit. Only a list shows that other writers have
-    /// cleared some.
-    pub(super) is_full: bool,
-}
 
 /// The watched flags, and unwatched flags that are remembered for their acknowledgements or expiry.
 #[derive(Debug)]
@@ -76,48 +65,26 @@ pub(super) struct WatchRegistry {
     /// Whether the store has a conditional delete (R22: an expired flag is removed only as it was
     /// read).
     can_remove_expired: bool,
-    /// Whether other relays announce their writes of the store.
-    shared: bool,
+    /// Watched flags that must be read, with the sequence number of the newest reason.
+    requested: BTreeMap<FlagName, u64>,
     fault: Fault,
 }
 
-/// The start of a read of the store.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ReadStart {
-    began: u64,
-}
-
-/// The state that a local write left in the store.
+/// The outcome of a local write.
 #[derive(Debug, Clone)]
-pub(super) enum WriteOutcome {
-    /// The write set the flag under a new generation.
-    Unleashed(FlagState),
-    /// Another relay set the flag under a new generation.
-    Heard(FlagState),
-    /// The flag was already set. The write changed its expiry, author or reason.
-    Kept(FlagState),
-    /// The flag was found set, and nothing was written.
-    Found(FlagState),
-    /// There is no blob, or only an expired one.
-    Unset,
-}
-
-impl WriteOutcome {
-    /// Returns the state of a flag that is set now.
-    pub(super) fn state(&self) -> Option<&FlagState> {
-        match self {
-            Self::Unleashed(state)
-            | Self::Heard(state)
-            | Self::Kept(state)
-            | Self::Found(state) => Some(state),
-            Self::Unset => None,
-        }
-    }
+pub(super) struct Written {
+    pub(super) state: FlagState,
+    /// Whether it has set the flag under a new generation.
+    pub(super) unleashed: bool,
+    /// The set that it has ended.
+    pub(super) ended: Option<EndedSet>,
 }
 
 /// Unwatched flags that are remembered for their acknowledgements: at about 2 KiB each, 2 MiB. The
 /// acknowledgements of a forgotten flag are unknown again.
 const MAX_IDLE: usize = 1024;
+/// The range of the steps of generations while the clock is behind: about a second.
+const BEHIND: u64 = 1_000_003;
 
 impl WatchRegistry {
     pub(super) fn new(can_remove_expired: bool, config: &FlagsConfig) -> Self {
@@ -136,7 +103,7 @@ impl WatchRegistry {
             ack_task: None,
             expiry_task: None,
             can_remove_expired,
-            shared: false,
+            requested: BTreeMap::new(),
             fault: config.fault,
         }
     }
@@ -146,92 +113,111 @@ impl WatchRegistry {
         self.can_remove_expired = false;
     }
 
-    fn next_sequence(&mut self) -> u64 {
+    /// Returns the number of the next registration, or of a read or write that begins.
+    pub(super) fn next_sequence(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
     }
 
-    /// Returns a new generation for a flag that is being set.
-    pub(super) fn new_generation(&mut self, wall: SystemTime) -> u64 {
+    /// Returns a new generation for a flag that is being set. It is greater than the number of each
+    /// set that is over.
+    pub(super) fn new_generation(&mut self, wall: SystemTime, ended: u64) -> u64 {
         let micros = micros(wall);
         if planted!(self.fault, FlagGenerationRepeats) {
             return micros;
         }
         // One counter serves all flags: it outlives each of them and costs eight bytes.
-        self.last_generation = micros.max(self.last_generation + 1);
+        let least = self.last_generation.max(ended) + 1;
+        // Two relays whose clocks are behind must not continue from one number in the same way.
+        self.last_generation = match micros >= least {
+            true => micros,
+            false => least + micros % BEHIND,
+        };
         self.last_generation
     }
 
-    /// Starts a read of one flag or a list of all flags.
-    pub(super) fn begin_read(&mut self) -> ReadStart {
-        ReadStart {
-            began: self.next_sequence(),
-        }
+    /// Takes a flag's newest set that is over, as a read or write that began at this sequence number
+    /// found it.
+    pub(super) fn note_ended(
+        &mut self,
+        name: &FlagName,
+        ended: Option<&EndedSet>,
+        began: u64,
+    ) -> Wakers {
+        let mut wakers = Wakers::default();
+        self.change(name, &mut wakers, |entry, wakers| {
+            entry.note_ended(ended, began, wakers);
+        });
+        wakers
     }
 
-    /// Applies the result of a read, also of an expired flag. R20: the read does not count if a
-    /// local write ended during it, because its result may be older than that write.
+    /// Applies the result of a read, also of an expired flag. The caller has noted the newest set that
+    /// is over before it read the flag.
     pub(super) fn finish_read(
         &mut self,
         name: &FlagName,
-        reading: ReadStart,
-        found: Option<StoredFlag>,
+        began: u64,
+        (found, versions): (Option<StoredFlag>, Option<Versions>),
         wall: SystemTime,
     ) -> Wakers {
         let mut wakers = Wakers::default();
-        let now = self.next_sequence();
-        let version = found.as_ref().map(StoredFlag::version);
         self.note_generation(found.as_ref().map(|found| &found.state));
-        let fault = self.fault;
-        let accepts_any_read = planted!(fault, FlagReadDuringWrite);
-        if let Some(entry) = self.entries.get_mut(name) {
-            #[cfg(test)]
-            if planted!(fault, FlagReadBeforeRegister) {
-                let state = found
-                    .clone()
-                    .and_then(|found| found.active(EndRule::SetAt, wall))
-                    .unwrap_or_else(|| entry.unset());
-                entry.register_late(&state, &mut wakers);
-            }
-            if entry.accepts_read(reading.began) || accepts_any_read {
-                entry.mark_updated(now);
-                entry.version = version;
-                self.apply_found(name, found, wall, reading.began, &mut wakers);
-            }
+        let heard = |entry: &FlagEntry| entry.heard_since(began);
+        if !self.entries.contains_key(name) || self.entries.get(name).is_some_and(heard) {
+            return wakers;
         }
+        if self.requested.get(name).is_some_and(|at| *at < began) {
+            self.requested.remove(name);
+        }
+        let check_at = found.as_ref().and_then(|found| found.state.expires_at);
+        let set = found.as_ref().map(|found| found.state.clone());
+        let active = found.and_then(|found| found.active(EndRule::SetAt, wall));
+        let check_at = check_at.filter(|_| active.is_some() || self.can_remove_expired);
+        let expired = set.filter(|_| active.is_none());
+        let observed = Observed {
+            began,
+            state: active.unwrap_or_else(|| self.unset(name)),
+            check_at,
+            unleashed: false,
+        };
+        self.change(name, &mut wakers, |entry, wakers| {
+            if let Some(expired) = expired {
+                entry.note_expired(&expired, wakers);
+            }
+            entry.observe(observed, wakers);
+            entry.versions = versions;
+        });
         self.forget_if_unused(name);
         wakers
     }
 
-    /// Takes one flag's result of a complete list: the version of its blob, or `None` for no blob.
-    /// Returns whether the flag must be read because its blob has changed.
-    pub(super) fn apply_listed(
-        &mut self,
-        name: &FlagName,
-        reading: ReadStart,
-        version: Option<&Version>,
-        wakers: &mut Wakers,
-    ) -> bool {
-        let accepts_any_list = planted!(self.fault, FlagListDuringWrite);
+    /// Returns whether a watched flag must be read, because the versions in a list are not those of
+    /// its newest read.
+    pub(super) fn is_stale(&self, name: &FlagName, listed: &Versions) -> bool {
+        let entry = self.entries.get(name);
+        entry.is_some_and(|entry| entry.versions.as_ref() != Some(listed))
+    }
+
+    /// Requests a read of a flag, if it is watched. Returns whether it is.
+    pub(super) fn request_read(&mut self, name: &FlagName) -> bool {
         let now = self.next_sequence();
-        let Some(entry) = self.entries.get_mut(name) else {
-            return false;
-        };
-        if version.is_some() {
-            return entry.version.as_ref() != version;
+        let watched = self.watched.contains(name);
+        if watched {
+            self.requested.insert(name.clone(), now);
         }
-        if entry.accepts_read(reading.began) || accepts_any_list {
-            entry.mark_updated(now);
-            let unset = entry.unset();
-            self.apply(name, unset, None, StateOrigin::Read(reading.began), wakers);
-            self.forget_if_unused(name);
-        }
-        false
+        watched
+    }
+
+    /// Returns the flags that must be read, and forgets those that are not watched any more.
+    pub(super) fn requested(&mut self) -> Vec<FlagName> {
+        let watched = &self.watched;
+        self.requested.retain(|name, _| watched.contains(name));
+        self.requested.keys().cloned().collect()
     }
 
     /// Takes the names of all flags in a complete list.
-    pub(super) fn replace_set_flags(&mut self, listed: &BTreeSet<FlagName>, reading: ReadStart) {
-        self.set.replace(listed, reading.began);
+    pub(super) fn replace_set_flags(&mut self, listed: &BTreeSet<FlagName>, began: u64) {
+        self.set.replace(listed, began);
     }
 
     pub(super) fn max_flags(&self) -> usize {
@@ -247,54 +233,44 @@ impl WatchRegistry {
         self.set.reserve(name, now)
     }
 
-    /// Starts a local write of the flag and returns its sequence number.
-    pub(super) fn begin_write(&mut self) -> u64 {
-        self.next_sequence()
-    }
-
-    /// Ends a successful local write. Returns the state to report and the number of watchers.
+    /// Ends a successful local write. Returns the number of watchers.
     pub(super) fn finish_write(
         &mut self,
         name: &FlagName,
         began: u64,
-        written: WriteOutcome,
-    ) -> (FlagState, u32, Wakers) {
+        written: Written,
+    ) -> (u32, Wakers) {
         let mut wakers = Wakers::default();
-        let (state, source) = match written {
-            WriteOutcome::Unleashed(state) => (Some(state), StateOrigin::Unleash(began)),
-            WriteOutcome::Heard(state) => {
-                let source = StateOrigin::Heard(began, state.set_at);
-                (Some(state), source)
-            }
-            WriteOutcome::Kept(state) => (Some(state), StateOrigin::Write(began)),
-            WriteOutcome::Found(state) => (Some(state), StateOrigin::Read(began)),
-            WriteOutcome::Unset => (None, StateOrigin::Write(began)),
-        };
-        self.note_generation(state.as_ref());
-        let state = state.unwrap_or_else(|| self.unset(name));
+        let Written {
+            state,
+            unleashed,
+            ended,
+        } = written;
+        self.note_generation(Some(&state));
         if state.expires_at.is_none() && !self.entries.contains_key(name) {
-            return (state, 0, wakers);
+            return (0, wakers);
         }
-        let now = self.next_sequence();
-        let unordered = self.is_unordered(name, began) && !source.is_new_set();
-        let entry = self.entry(name);
-        entry.mark_updated(now);
-        let watching = entry.watching();
-        if unordered {
-            // The state may be older than the one known here. The caller has the flag read again.
-            return (state, watching, wakers);
-        }
-        self.apply(name, state.clone(), state.expires_at, source, &mut wakers);
+        let observed = Observed {
+            began,
+            check_at: state.expires_at,
+            state,
+            unleashed,
+        };
+        let ignores_heard = planted!(self.fault, FlagWriteUnordered);
+        self.entry(name);
+        let watching = self.change(name, &mut wakers, |entry, wakers| {
+            if ended.is_some() {
+                entry.note_ended(ended.as_ref(), began, wakers);
+            }
+            entry.versions = None;
+            // Else the read that follows what was heard decides.
+            if !entry.heard_since(began) || ignores_heard {
+                entry.observe(observed, wakers);
+            }
+            entry.watching()
+        });
         self.forget_if_unused(name);
-        (state, watching, wakers)
-    }
-
-    /// Ends a local write with unknown outcome: it may have happened.
-    pub(super) fn abandon_write(&mut self, name: &FlagName) {
-        let now = self.next_sequence();
-        if let Some(entry) = self.entries.get_mut(name) {
-            entry.mark_updated(now);
-        }
+        (watching.unwrap_or_default(), wakers)
     }
 
     /// Remembers a flag with an expiry that a search of the store found, even if it is not watched.
@@ -305,17 +281,10 @@ impl WatchRegistry {
         self.set.found(&name);
         if found.state.expires_at.is_some() && !self.entries.contains_key(&name) {
             let began = self.next_sequence();
-            self.apply_found(&name, Some(found), wall, began, &mut wakers);
-            self.forget_if_unused(&name);
+            self.entry(&name);
+            wakers.append(self.finish_read(&name, began, (Some(found), None), wall));
         }
         wakers
-    }
-
-    /// Notes the wall clock after a watcher's registration.
-    pub(super) fn set_registered_at(&mut self, name: &FlagName, id: u64, wall: SystemTime) {
-        if let Some(entry) = self.entries.get_mut(name) {
-            entry.set_registered_at(id, wall);
-        }
     }
 
     /// Returns whether this relay knows the generation as the flag's newest one.
@@ -341,13 +310,9 @@ impl WatchRegistry {
         self.entries.get(name).map_or_else(unset, FlagEntry::unset)
     }
 
-    /// Returns which flags the next refresh must read.
-    pub(super) fn refresh_plan(&self) -> RefreshPlan {
-        RefreshPlan {
-            names: self.watched.iter().cloned().collect(),
-            set: self.set.len(),
-            is_full: self.set.is_full(),
-        }
+    /// Returns the watched flags, sorted.
+    pub(super) fn watched(&self) -> Vec<FlagName> {
+        self.watched.iter().cloned().collect()
     }
 
     /// Returns the time of the next expiry.
@@ -367,42 +332,25 @@ impl WatchRegistry {
     }
 
     fn entry(&mut self, name: &FlagName) -> &mut FlagEntry {
-        let (created, fault) = (self.next_sequence(), self.fault);
+        let fault = self.fault;
         self.entries
             .entry(name.clone())
-            .or_insert_with(|| FlagEntry::new(name.clone(), created, fault))
+            .or_insert_with(|| FlagEntry::new(name.clone(), fault))
     }
 
-    /// Applies the result of a read. An expired flag reads as not set, and stays due until its blob
-    /// is removed, where the store can do that.
-    fn apply_found(
+    /// Changes a known flag, and keeps what follows from it: the room of acknowledgements, and the
+    /// order of expiries.
+    fn change<T>(
         &mut self,
         name: &FlagName,
-        found: Option<StoredFlag>,
-        wall: SystemTime,
-        began: u64,
         wakers: &mut Wakers,
-    ) {
-        let check_at = found.as_ref().and_then(|found| found.state.expires_at);
-        let state = found.and_then(|found| found.active(EndRule::SetAt, wall));
-        let check_at = check_at.filter(|_| state.is_some() || self.can_remove_expired);
-        let state = state.unwrap_or_else(|| self.unset(name));
-        self.apply(name, state, check_at, StateOrigin::Read(began), wakers);
-    }
-
-    fn apply(
-        &mut self,
-        name: &FlagName,
-        state: FlagState,
-        check_at: Option<SystemTime>,
-        source: StateOrigin,
-        wakers: &mut Wakers,
-    ) {
-        let entry = self.entry(name);
+        change: impl FnOnce(&mut FlagEntry, &mut Wakers) -> T,
+    ) -> Option<T> {
+        let entry = self.entries.get_mut(name)?;
         let (ended, acks) = (entry.check_at(), entry.acked.len());
-        entry.apply(state, check_at, source, wakers);
-        let cleared = acks - entry.acked.len();
-        self.acks.give_back(cleared);
+        let output = change(entry, wakers);
+        let check_at = entry.check_at();
+        self.acks.give_back(acks - entry.acked.len());
         if ended != check_at {
             if let Some(end) = ended {
                 self.expiries.remove(&(end, name.clone()));
@@ -412,15 +360,13 @@ impl WatchRegistry {
             wakers.push(self.expiry_task.take());
         }
         self.mark_acks(name, wakers);
+        Some(output)
     }
 
     /// Takes a generation that another writer gave out. A hash, or a number beyond the clock's
     /// reach, is no counter: two relays would continue from the same value.
     fn note_generation(&mut self, state: Option<&FlagState>) {
-        self.note_number(state.map_or(0, |state| state.generation));
-    }
-
-    fn note_number(&mut self, generation: u64) {
+        let generation = state.map_or(0, |state| state.generation);
         if generation < HASHES {
             self.last_generation = self.last_generation.max(generation);
         }

@@ -30,10 +30,6 @@ impl SetFlags {
         self.max
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.by_name.len()
-    }
-
     pub(super) fn is_full(&self) -> bool {
         self.by_name.len() >= self.max
     }

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use super::{
     StoreFlags,
     document::{EndRule, StoredFlag, blob_name},
-    registry::WriteOutcome,
+    registry::Written,
     writes::SetError,
 };
 use crate::{
@@ -56,13 +56,21 @@ impl StoreFlag {
             ttl: Some(Duration::ZERO),
             ..UnleashOptions::default()
         };
-        let plan = |found: Option<StoredFlag>| {
+        let plan = |found: Option<StoredFlag>, ended: u64| {
             let wall = (self.flags.wall)();
             match found.and_then(|found| found.active(EndRule::LastModified, wall)) {
-                Some(state) if state.expires_at.is_none() => (WriteOutcome::Found(state), None),
-                current => flags
-                    .inner
-                    .plan_write(&self.name, current.as_ref(), &for_good, wall),
+                Some(state) if state.expires_at.is_none() => {
+                    let found = Written {
+                        state,
+                        unleashed: false,
+                        ended: None,
+                    };
+                    (found, None)
+                }
+                current => {
+                    let inner = &flags.inner;
+                    inner.plan_write(&self.name, current.as_ref(), ended, &for_good, wall)
+                }
             }
         };
         match flags.inner.modify(&self.name, plan).await {
@@ -82,7 +90,7 @@ impl GlobalFlag for StoreFlag {
     async fn set(&self, set: bool) -> Result<()> {
         match set {
             true => self.set_for_good().await,
-            false => self.flags.blobs.delete(&self.name, None).await,
+            false => self.flags.leash(&self.name).await.map(drop),
         }
     }
 }

@@ -81,7 +81,7 @@ impl StoreFlags {
     /// # Errors
     /// [`ErrorKind::Unavailable`] as for [`StoreFlags::unleash`].
     pub async fn leash(&self, flag: &FlagName) -> Result<FlagState> {
-        self.flags().leash(flag).await
+        self.flags().leash(flag, (self.wall)()).await
     }
 
     /// Reads a flag. An expired flag is not set, nor is an unknown one.

@@ -59,7 +59,6 @@ impl Wakers {
         self.0.extend(waker);
     }
 
-    #[cfg(all(feature = "relay", feature = "nats"))]
     pub(super) fn append(&mut self, mut other: Self) {
         self.0.append(&mut other.0);
     }

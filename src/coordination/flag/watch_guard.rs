@@ -54,10 +54,9 @@ impl WatchGuard {
         }
     }
 
-    /// Makes the present state known: by a read of the store that began after this watcher
-    /// registered, and during which no local write ended (R20: a fresh read). The read may be this
-    /// watcher's own or another watcher's. Until then the only first state that is sent is that of
-    /// a local unleash.
+    /// Makes the present state known: by a read of the store, or a local write, that began after this
+    /// watcher registered (R20: a fresh read). The read may be this watcher's own or another
+    /// watcher's. Nothing is sent before.
     ///
     /// # Errors
     /// `Unavailable` for any error of the store. It may be called again.
@@ -74,8 +73,6 @@ impl WatchGuard {
         wall: SystemTime,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
         let (flags, name, id) = (self.flags.clone(), self.name.clone(), self.id);
-        // Now, and not at the first poll: a hint may come before it.
-        flags.inner.registry().set_registered_at(&name, id, wall);
         async move { sync(&flags, &name, id, wall).await }
     }
 
@@ -105,12 +102,11 @@ async fn sync(flags: &Flags, name: &FlagName, id: u64, wall: SystemTime) -> Resu
     if is_synced() {
         return Ok(());
     }
-    let _guard = inner.reads.lock(name).await;
-    // The loop ends: only the end of a write invalidates a read. A write that began after the
-    // registration synchronizes the watcher as well.
+    let _guard = inner.lock_to_read(name).await;
+    // The loop ends: only a set of another relay that is heard during a read invalidates it.
     while !is_synced() {
         // A watcher survives any error of the store: only a request can be refused for good.
-        let read = inner.read_and_apply(name, wall).await;
+        let read = inner.read(name, wall).await;
         read.map_err(|error| inner.unavailable(name, "cannot be watched now", error))?;
     }
     Ok(())

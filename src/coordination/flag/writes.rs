@@ -1,14 +1,16 @@
 //! Durable writes of flags: set and clear.
 //!
 //! A write reaches the store first; the registry then returns the watchers to wake. A write with an
-//! unknown outcome notifies no watcher: the next refresh finds it.
+//! unknown outcome notifies no watcher: the next refresh finds it. A clearing first writes the set
+//! that it ends to `flags-ended/NAME`, so that a relay which sees neither the set nor its hint still
+//! tells the watchers that waited for it.
 
 use std::time::SystemTime;
 
 use super::{
     Flags, Inner,
-    document::{EndRule, FlagDocument, StoredFlag},
-    registry::WriteOutcome,
+    document::{EndRule, EndedSet, FlagDocument, StoredFlag, Version},
+    registry::Written,
     wakers::PendingWakes,
 };
 use crate::{
@@ -17,16 +19,9 @@ use crate::{
     types::{FlagName, FlagState, UnleashOptions},
 };
 
-/// A local write in progress. Dropping it before its end reports the write as abandoned.
-pub(super) struct WriteGuard<'a> {
-    inner: &'a Inner,
-    name: &'a FlagName,
-    began: u64,
-    ended: bool,
-}
-
-/// The outcome of a planned write, and the document to write; `None` leaves the blob as it is.
-pub(super) type WritePlan = (WriteOutcome, Option<FlagDocument>);
+/// A planned write: the state that it leaves, and the document to write; `None` leaves the blob as it
+/// is.
+pub(super) type WritePlan = (Written, Option<FlagDocument>);
 
 /// Why a flag was not set.
 #[derive(Debug)]
@@ -40,7 +35,7 @@ pub(super) enum SetError {
 }
 
 /// Attempts at a write that conflicts with other writers of the same flag.
-pub(super) const ATTEMPTS: u32 = 16;
+const ATTEMPTS: u32 = 16;
 
 const NOT_READ: &str = "was not set, and no watcher was notified: it could not be read first";
 const NOT_SET: &str = "was not set, and no watcher was notified";
@@ -74,13 +69,14 @@ impl Flags {
         wall: SystemTime,
     ) -> Result<PendingWakes<(FlagState, u32)>> {
         options.check()?;
-        let plan = |found: Option<StoredFlag>| {
+        let plan = |found: Option<StoredFlag>, ended: u64| {
             let current = found.and_then(|found| found.active(EndRule::SetAt, wall));
-            self.inner.plan_write(name, current.as_ref(), options, wall)
+            self.inner
+                .plan_write(name, current.as_ref(), ended, options, wall)
         };
         let written = self.inner.modify(name, plan).await;
         let written = written.map_err(|error| self.inner.set_error(name, error))?;
-        self.note_written(name, &written.outcome.0);
+        self.note_set(&written.outcome.0);
         Ok(written)
     }
 
@@ -88,34 +84,40 @@ impl Flags {
     ///
     /// # Errors
     /// `Unavailable` as for [`Flags::unleash`].
-    pub(crate) async fn leash(&self, name: &FlagName) -> Result<FlagState> {
-        let (state, _) = self.clear(name).await?.wake_watchers().await;
+    pub(crate) async fn leash(&self, name: &FlagName, wall: SystemTime) -> Result<FlagState> {
+        let (state, _) = self.clear(name, wall).await?.wake_watchers().await;
         Ok(state)
     }
 
     /// Like [`Flags::leash`], but leaves the waking of the watchers to the caller. Also returns the
     /// number of watchers.
-    pub(crate) async fn clear(&self, name: &FlagName) -> Result<PendingWakes<(FlagState, u32)>> {
-        let _guard = self.inner.writes.lock(name).await;
-        let write = WriteGuard::begin(&self.inner, name);
-        match self.inner.blobs.delete(name, None).await {
-            Ok(()) => {
-                self.inner.registry().set.remove(name);
-                let written = write.end(WriteOutcome::Unset);
-                self.note_written(name, &written.outcome.0);
-                Ok(written)
-            }
-            Err(error) => {
-                let doing = match is_refusal(&error) {
-                    true => "was not cleared, and no watcher was notified",
-                    false => {
-                        "may or may not be cleared, and no watcher was notified: check with `flag get`"
-                    }
-                };
-                Err(self.inner.unavailable(name, doing, error))
-            }
+    pub(crate) async fn clear(
+        &self,
+        name: &FlagName,
+        wall: SystemTime,
+    ) -> Result<PendingWakes<(FlagState, u32)>> {
+        let cleared = self.inner.end_set(name, wall, false).await;
+        let (written, ended) = cleared.map_err(|(doing, error)| {
+            let doing = match doing {
+                Ending::Deletes if !is_refusal(&error) => {
+                    "may or may not be cleared, and no watcher was notified: check with `flag get`"
+                }
+                _ => "was not cleared, and no watcher was notified",
+            };
+            self.inner.unavailable(name, doing, error)
+        })?;
+        if let Some(ended) = &ended {
+            self.note_cleared(ended);
         }
+        Ok(written)
     }
+}
+
+/// The step at which the end of a set has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    Prepares,
+    Deletes,
 }
 
 impl Inner {
@@ -124,34 +126,42 @@ impl Inner {
     pub(super) async fn modify(
         &self,
         name: &FlagName,
-        plan: impl Fn(Option<StoredFlag>) -> WritePlan,
+        plan: impl Fn(Option<StoredFlag>, u64) -> WritePlan,
     ) -> Result<PendingWakes<(FlagState, u32)>, SetError> {
-        let _guard = self.writes.lock(name).await;
+        let _guard = self.locks.lock(name).await;
         // The outcome of the last attempt that was answered with a conflict.
-        let mut tried: Option<WriteOutcome> = None;
+        let mut tried: Option<Written> = None;
         let mut new = false;
         for _ in 0..ATTEMPTS {
-            let write = WriteGuard::begin(self, name);
+            let began = self.registry().next_sequence();
             let read_error = |error| SetError::Read(error, tried.is_some());
             let found = self.blobs.get(name).await.map_err(read_error)?;
+            // After the flag: a new generation is greater than the number of each set that is over
+            // where the flag is not set.
+            let (ended, _) = self.blobs.ended(name).await.map_err(read_error)?;
             if found.is_none() {
                 new |= self.registry().admit_set(name).map_err(SetError::Other)?;
             }
             // A network that repeats a request returns the second answer: a conflict with our own
             // write. No other writer uses this generation with this time.
             let state = found.as_ref().map(|found| &found.state);
-            if let Some(own) = tried.take_if(|own| state == own.state()) {
-                return Ok(write.end(own));
+            if let Some(own) = tried.take_if(|own| state == Some(&own.state)) {
+                return Ok(self.finish_set(name, began, ended.as_ref(), own));
             }
             let etag = found.as_ref().map(|found| found.etag.clone());
-            let (outcome, document) = plan(found);
+            let number = ended.as_ref().map_or(0, |ended| ended.number);
+            let (written, document) = plan(found, number);
             let Some(document) = document else {
-                return Ok(write.end(outcome));
+                return Ok(self.finish_set(name, began, ended.as_ref(), written));
             };
-            self.notify_before_durable(name, &outcome).await;
+            if planted!(self.fault, FlagTellsBeforeDurable) {
+                self.finish_set(name, began, ended.as_ref(), written.clone())
+                    .wake_watchers()
+                    .await;
+            }
             match self.blobs.put(name, &document, etag.as_ref()).await {
-                Ok(()) => return Ok(write.end(outcome)),
-                Err(error) if error.kind() == ErrorKind::Conflict => tried = Some(outcome),
+                Ok(()) => return Ok(self.finish_set(name, began, ended.as_ref(), written)),
+                Err(error) if error.kind() == ErrorKind::Conflict => tried = Some(written),
                 Err(error) => {
                     if new && is_refusal(&error) {
                         self.registry().set.remove(name);
@@ -163,22 +173,156 @@ impl Inner {
         Err(SetError::Other(contended(name, "was not set:")))
     }
 
-    /// Plans a write over the `current` state; `None` if the flag is not set.
+    /// Plans a write over the `current` state; `None` if the flag is not set. `ended` is the number of
+    /// its newest set that is over.
     pub(super) fn plan_write(
         &self,
         name: &FlagName,
         current: Option<&FlagState>,
+        ended: u64,
         options: &UnleashOptions,
         wall: SystemTime,
     ) -> WritePlan {
-        let new_generation = || self.registry().new_generation(wall);
+        let new_generation = || self.registry().new_generation(wall, ended);
         let generation = current.map_or_else(new_generation, |state| state.generation);
         let document = FlagDocument::new(generation, options, current, wall);
-        let written = match current {
-            Some(_) => WriteOutcome::Kept(document.state(name)),
-            None => WriteOutcome::Unleashed(document.state(name)),
+        let written = Written {
+            state: document.state(name),
+            unleashed: current.is_none(),
+            ended: None,
         };
         (written, Some(document))
+    }
+
+    /// Ends a flag's set: writes it to `flags-ended/NAME`, then deletes the flag's blob. With
+    /// `expired` only a set that has expired is ended, and only by a delete that is conditional on
+    /// its ETag (R22: an expired flag is removed only as it was read). Where the store has no such
+    /// delete, its blob stays, and reads as not set.
+    ///
+    /// Returns the set that was ended; `None` if the flag was not set, or has not expired.
+    pub(super) async fn end_set(
+        &self,
+        name: &FlagName,
+        wall: SystemTime,
+        expired: bool,
+    ) -> Result<(PendingWakes<(FlagState, u32)>, Option<EndedSet>), (Ending, Error)> {
+        let prepares = |error| (Ending::Prepares, error);
+        let _guard = self.locks.lock(name).await;
+        for _ in 0..ATTEMPTS {
+            let began = self.registry().next_sequence();
+            // Read again, also where it has expired: another writer may have extended it.
+            let ended = self.read_ended(name, began).await.map_err(prepares)?;
+            let found = self.blobs.get(name).await.map_err(prepares)?;
+            let unset = Written {
+                state: self.registry().unset(name),
+                unleashed: false,
+                ended: None,
+            };
+            let Some(found) = found else {
+                self.registry().set.remove(name);
+                return Ok((self.finish(name, began, unset), None));
+            };
+            let etag = found.etag.clone();
+            let set = found.state.clone();
+            if expired && let Some(state) = found.active(EndRule::SetAt, wall) {
+                let kept = Written { state, ..unset };
+                return Ok((self.finish(name, began, kept), None));
+            }
+            let can_tell = self.blobs.store.capabilities().conditional_delete;
+            if expired && !can_tell {
+                return Ok((self.finish(name, began, unset), None));
+            }
+            let ended = self.put_ended(name, &set, ended, wall).await;
+            let ended = ended.map_err(prepares)?;
+            let ignores_etag = expired && planted!(self.fault, FlagExpiryUnconditional);
+            let condition = Some(&etag).filter(|_| can_tell && !ignores_etag);
+            match self.blobs.delete(name, condition).await {
+                Ok(()) => self.registry().set.remove(name),
+                Err(error) if error.kind() == ErrorKind::Conflict => continue,
+                // The store turned out to have no conditional delete.
+                Err(error) if error.kind() == ErrorKind::Unsupported && condition.is_some() => {
+                    self.registry().set_cannot_remove();
+                    if !expired {
+                        let deleted = self.blobs.delete(name, None).await;
+                        deleted.map_err(|error| (Ending::Deletes, error))?;
+                        self.registry().set.remove(name);
+                    }
+                }
+                Err(error) => return Err((Ending::Deletes, error)),
+            }
+            let cleared = Written {
+                ended: Some(ended.clone()),
+                ..unset
+            };
+            return Ok((self.finish(name, began, cleared), Some(ended)));
+        }
+        let what = match expired {
+            true => "has expired, but",
+            false => "was not cleared:",
+        };
+        Err((Ending::Prepares, contended(name, what)))
+    }
+
+    /// Writes a set that is about to end, unless an earlier attempt or another relay has written it.
+    async fn put_ended(
+        &self,
+        name: &FlagName,
+        set: &FlagState,
+        mut before: (Option<EndedSet>, Option<Version>),
+        wall: SystemTime,
+    ) -> Result<EndedSet> {
+        for _ in 0..ATTEMPTS {
+            let (ended, version) = before;
+            if let Some(own) = ended
+                .as_ref()
+                .filter(|ended| ended.state.generation == set.generation)
+            {
+                return Ok(own.clone());
+            }
+            let new = EndedSet::new(set.clone(), ended.as_ref(), wall);
+            if planted!(self.fault, FlagEndUnmarked) {
+                return Ok(new);
+            }
+            let etag = version.as_ref().map(Version::etag);
+            match self.blobs.put_ended(&new, etag).await {
+                Ok(()) => return Ok(new),
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                Err(error) => return Err(error),
+            }
+            before = self.blobs.ended(name).await?;
+        }
+        Err(contended(name, "was not cleared:"))
+    }
+
+    /// Reports that a flag is set, and the newest set that is over before it. The latter was read
+    /// after the flag: it settles watchers together with the set only.
+    fn finish_set(
+        &self,
+        name: &FlagName,
+        began: u64,
+        ended: Option<&EndedSet>,
+        written: Written,
+    ) -> PendingWakes<(FlagState, u32)> {
+        let mut noted = self.registry().note_ended(name, ended, began);
+        let mut pending = self.finish(name, began, written);
+        noted.append(std::mem::take(&mut pending.wakers));
+        pending.wakers = noted;
+        pending
+    }
+
+    /// Reports the outcome of a write to the registry, which returns the watchers to wake.
+    fn finish(
+        &self,
+        name: &FlagName,
+        began: u64,
+        written: Written,
+    ) -> PendingWakes<(FlagState, u32)> {
+        let state = written.state.clone();
+        let (watching, wakers) = self.registry().finish_write(name, began, written);
+        PendingWakes {
+            outcome: (state, watching),
+            wakers,
+        }
     }
 
     /// Adds the possible outcomes to the error of a set.
@@ -194,53 +338,11 @@ impl Inner {
         };
         self.unavailable(name, outcome, error)
     }
-
-    /// Planted fault: notifies the watchers before the write.
-    async fn notify_before_durable(&self, name: &FlagName, written: &WriteOutcome) {
-        if planted!(self.fault, FlagTellsBeforeDurable) {
-            let write = WriteGuard::begin(self, name);
-            write.end(written.clone()).wake_watchers().await;
-        }
-    }
-}
-
-impl<'a> WriteGuard<'a> {
-    pub(super) fn begin(inner: &'a Inner, name: &'a FlagName) -> Self {
-        let began = inner.registry().begin_write();
-        Self {
-            inner,
-            name,
-            began,
-            ended: false,
-        }
-    }
-
-    /// Reports the outcome to the registry, which returns the watchers to wake.
-    pub(super) fn end(mut self, written: WriteOutcome) -> PendingWakes<(FlagState, u32)> {
-        self.ended = true;
-        let mut registry = self.inner.registry();
-        let unordered = registry.is_unordered(self.name, self.began);
-        let (state, watching, wakers) = registry.finish_write(self.name, self.began, written);
-        drop(registry);
-        if unordered {
-            self.inner.refresh_requested.notify_one();
-        }
-        let outcome = (state, watching);
-        PendingWakes { outcome, wakers }
-    }
-}
-
-impl Drop for WriteGuard<'_> {
-    fn drop(&mut self) {
-        if !self.ended {
-            self.inner.registry().abandon_write(self.name);
-        }
-    }
 }
 
 /// Returns the error of a flag that other writers changed during each attempt.
 #[cold]
-pub(super) fn contended(name: &FlagName, what: &str) -> Error {
+fn contended(name: &FlagName, what: &str) -> Error {
     let message = format!("flag `{name}` {what} other writers keep changing it");
     Error::new(ErrorKind::Unavailable, message)
 }

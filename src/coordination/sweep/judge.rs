@@ -94,6 +94,7 @@ pub(crate) fn is_protected(name: &BlobName) -> bool {
         super::FOLDER,
         unique_id::FOLDER,
         flag::FOLDER,
+        flag::ENDED_FOLDER,
     ];
     own.iter().any(|folder| name.as_str().starts_with(folder))
 }

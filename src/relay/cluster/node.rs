@@ -1,12 +1,7 @@
 //! The machine of one relay in a cluster. A driver calls it for each message, at its deadline, and
 //! when the hub has increments; after each call it takes the outputs.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, VecDeque, btree_map::Entry},
-    sync::Arc,
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -23,10 +18,7 @@ use crate::{
             Action, ClusterLink, FrameDraft, LinkConfig, LinkFailure, PeerNotice, PeerStats, Resync,
         },
     },
-    types::{
-        FlagName,
-        cluster::{FlagHint, LifeId},
-    },
+    types::cluster::{ChangedFlags, FlagHint, LifeId},
 };
 
 /// One relay of a cluster.
@@ -42,7 +34,7 @@ pub(crate) struct ClusterNode {
     /// The time that the newest confirmed frame took, until the driver takes it.
     confirmed_after: Option<Duration>,
     /// C14: flags for the next frames.
-    flags: BTreeMap<FlagName, FlagHint>,
+    flags: ChangedFlags,
     outputs: VecDeque<Output>,
     leaving: Leaving,
     stats: ClusterStats,
@@ -120,7 +112,7 @@ impl ClusterNode {
             confirmed_position: 0,
             frame_sent_at: now,
             confirmed_after: None,
-            flags: BTreeMap::new(),
+            flags: ChangedFlags::default(),
             outputs: VecDeque::new(),
             leaving: Leaving::No,
             stats: ClusterStats::default(),
@@ -187,15 +179,8 @@ impl ClusterNode {
 
     /// C14: tells the other relays of flags that were written through this one.
     /// The caller calls [`ClusterNode::on_tick`] then.
-    pub(crate) fn add_flags(&mut self, hints: Vec<FlagHint>) {
-        for hint in hints {
-            match self.flags.entry(hint.name.clone()) {
-                Entry::Vacant(place) => {
-                    place.insert(hint);
-                }
-                Entry::Occupied(mut place) => place.get_mut().merge(hint),
-            }
-        }
+    pub(crate) fn add_flags(&mut self, changed: ChangedFlags) {
+        self.flags.append(changed);
     }
 
     /// Returns when [`ClusterNode::on_tick`] has something to do.
@@ -298,9 +283,12 @@ impl ClusterNode {
         }
         let mut draft = FrameDraft::new();
         while draft.has_room()
-            && let Some(flag) = self.flags.pop_first().map(|(_, flag)| flag)
+            && let Some(flag) = self.flags.pop()
         {
             draft.push_flag(flag);
+        }
+        if std::mem::take(&mut self.flags.omitted) {
+            draft.omit_flags();
         }
         let mut entries = 0;
         while draft.has_room()
@@ -366,6 +354,9 @@ impl ClusterNode {
                 self.hub.count_peer_increments(&frame.entries, in_full, now);
                 if !frame.flags.is_empty() && !planted!(self.fault, LinkHintDropped) {
                     self.outputs.push_back(Output::Flags(frame.flags));
+                }
+                if frame.flags_omitted {
+                    self.read_flags();
                 }
             }
             Action::Resync(Resync::Queues(hashes)) => {

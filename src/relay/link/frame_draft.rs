@@ -42,7 +42,13 @@ impl FrameDraft {
         self.frame.flags.push(flag);
     }
 
+    /// States that more flags were written than the frames name.
+    pub(crate) fn omit_flags(&mut self) {
+        self.frame.flags_omitted = true;
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.frame.entries.is_empty() && self.frame.flags.is_empty()
+        let frame = &self.frame;
+        frame.entries.is_empty() && frame.flags.is_empty() && !frame.flags_omitted
     }
 }

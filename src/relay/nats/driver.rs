@@ -6,12 +6,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{NatsConnection, NatsMessage, calls::PeerCalls, observed_flags::add_acknowledgements};
 use crate::{
-    base::{
-        clock::{Clock, wall},
-        log_limiter::LimitedCounts,
-        task::Scope,
-    },
-    coordination::flag::{FlagHints, Flags, read_heard},
+    base::{clock::Clock, log_limiter::LimitedCounts, task::Scope},
+    coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
     relay::{
         cluster::Output,
@@ -35,8 +31,9 @@ struct Driver {
     calls: PeerCalls,
     runner: ClusterRunner,
     flags: Flags,
-    /// C14: flags that were written through other relays.
-    heard: Arc<FlagHints>,
+    /// Wakes the watchers of flags that were written through other relays. They may be very many,
+    /// and this task must not wait for them.
+    waking: Scope,
     clock: Clock,
     bad_messages: LimitedCounts<1>,
     notices: LimitedCounts<2>,
@@ -59,8 +56,6 @@ impl ClusterDriver {
         service: Arc<dyn PeerService>,
     ) -> Self {
         let [leaving, left, failed] = std::array::from_fn(|_| CancellationToken::new());
-        let heard = Arc::<FlagHints>::default();
-        let reader = read_heard(flags.clone(), Arc::clone(&heard), wall, tokio::time::sleep);
         let calls = relay.take_peer_calls().expect("the task is started once");
         let calls = PeerCalls::new(connection.publisher(), calls, service);
         let acknowledgements = add_acknowledgements(relay.clone(), flags.clone());
@@ -69,7 +64,7 @@ impl ClusterDriver {
             calls,
             runner,
             flags,
-            heard: Arc::clone(&heard),
+            waking: Scope::new(),
             clock: Clock::new(),
             bad_messages: LimitedCounts::new(LOG_EVERY),
             notices: LimitedCounts::new(LOG_EVERY),
@@ -78,7 +73,6 @@ impl ClusterDriver {
             has_left: false,
         };
         let scope = Scope::new();
-        scope.spawn(reader);
         scope.spawn(acknowledgements);
         // Without this task the relay is cut off, so its end is a failure of the relay.
         let (end, failure) = (left.clone().drop_guard(), failed.clone());
@@ -186,7 +180,10 @@ impl Driver {
                     }
                 }
                 Output::Replace => self.connection.replace(),
-                Output::Flags(hints) => hints.into_iter().for_each(|hint| self.heard.add(hint)),
+                Output::Flags(hints) => {
+                    let pending = self.flags.hear(hints);
+                    self.waking.spawn(pending.wake_watchers());
+                }
                 Output::ReadFlags => self.flags.refresh_soon(),
                 Output::Notice(notice) => self.note(&notice),
                 Output::Left { told } => {

@@ -29,7 +29,7 @@ use crate::{
         cluster::{ClusterNode, ClusterStats, Output},
         link::{LinkConfig, PeerStats},
     },
-    types::cluster::{FlagHint, LifeId},
+    types::cluster::{ChangedFlags, LifeId},
 };
 
 /// When publishers are answered.
@@ -246,8 +246,8 @@ impl ClusterRunner {
     }
 
     /// Tells the other relays of flags that were written through this one.
-    pub(crate) fn add_flags(&mut self, hints: Vec<FlagHint>) {
-        self.run(|node, _, _| node.add_flags(hints));
+    pub(crate) fn add_flags(&mut self, changed: ChangedFlags) {
+        self.run(|node, _, _| node.add_flags(changed));
     }
 
     pub(crate) fn next_output(&mut self) -> Option<Output> {

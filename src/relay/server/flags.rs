@@ -207,7 +207,8 @@ impl FlagsService {
         };
         options.check()?;
         requester.record("leash", &flag, &options.reason);
-        let written = self.calls.run(&extensions, self.flags.clear(&flag)).await;
+        let written = self.flags.clear(&flag, wall());
+        let written = self.calls.run(&extensions, written).await;
         let written =
             written.inspect_err(|error| requester.record_failure("leash", &flag, error))?;
         let (state, watchers) = written.wake_watchers().await;

@@ -61,11 +61,12 @@ struct FlagPlan {
     foreign: bool,
     /// Requests to the store fail now and then.
     failing: bool,
+    /// Requests to the store take seconds.
+    slow: bool,
     /// Some clients leave when the flag is set.
     releases: bool,
     /// `--flag-refresh`; zero turns it off.
     refresh: Duration,
-    refresh_reads: usize,
     /// The longest wait between two operations, in milliseconds.
     gap: u64,
     /// The longest wait between two steps of a task, in microseconds.
@@ -101,6 +102,10 @@ pub(super) enum FlagEvent {
     AskEnds(u64),
 }
 
+/// The largest difference of two wall clocks, in microseconds: five minutes.
+const SKEW: u64 = 300_000_000;
+/// Pauses of a slow store: at 10 ms each, a request takes 1.5 s, and at most 6 s.
+const SLOW: u8 = 150;
 /// The first operation: all relays have met.
 const WORK: Duration = Duration::from_secs(8);
 
@@ -122,27 +127,26 @@ impl FlagEvent {
 
 impl FlagPlan {
     fn of(rng: &mut fastrand::Rng, relays: usize) -> Self {
-        let skewed = rng.bool();
-        let mut skew = || match skewed {
-            true => Duration::from_micros(rng.u64(0..3_000_000)),
-            false => Duration::ZERO,
-        };
-        let skews = (0..relays).map(|_| skew()).collect();
+        let skew = [1, 3_000_000, SKEW][rng.usize(0..3)];
+        let skews = (0..relays)
+            .map(|_| Duration::from_micros(rng.u64(0..skew)))
+            .collect();
+        let slow = rng.u32(0..6) == 0;
         Self {
             skews,
+            slow,
             enabled: rng.u32(0..4) == 0,
             watchers: rng.usize(1..=4),
             observers: rng.usize(0..=1),
             foreign: rng.bool(),
-            failing: rng.u32(0..4) == 0,
+            failing: rng.u32(0..4) == 0 && !slow,
             releases: rng.bool(),
             refresh: match rng.bool() {
                 true => seconds(10),
                 false => Duration::ZERO,
             },
-            refresh_reads: if rng.u32(0..4) == 0 { 0 } else { 8 },
-            gap: [4_000, 16_000][rng.usize(0..2)],
-            step: [500, 4_000, 20_000][rng.usize(0..3)],
+            gap: [4_000, 16_000][if slow { 1 } else { rng.usize(0..2) }],
+            step: [500, 4_000, 20_000][if slow { 2 } else { rng.usize(0..3) }],
         }
     }
 }
@@ -155,6 +159,9 @@ impl FlagWorld {
         let store = ShakyStore::new(&name, rng.fork());
         if !plan.failing {
             store.stop_failing();
+        }
+        if plan.slow {
+            store.slow_down(SLOW);
         }
         let clients = (0..plan.watchers + plan.observers)
             .map(|number| Client::new(number, number >= plan.watchers))

@@ -33,7 +33,7 @@ pub(super) struct OwnMessages {
 }
 
 /// The older relay, where there is one.
-const OLDER: usize = 0;
+pub(super) const OLDER: usize = 0;
 /// Isolated after this time without an own message (C9).
 const ISOLATED_AFTER: Duration = Duration::from_millis(3_500);
 
@@ -77,9 +77,16 @@ impl OwnMessages {
 }
 
 /// Returns what passes between an older relay and a newer one: neither knows the fields of the other.
-fn without_newer_fields(bytes: &Bytes) -> Bytes {
+fn without_newer_fields(bytes: &Bytes, from: usize) -> Bytes {
     let mut message = cluster_message_from_wire(bytes).expect("a relay of the model sent it");
     if let ClusterContent::Frame(frame) = &mut message.content {
+        for flag in &mut frame.flags {
+            flag.number = 0;
+            flag.newest_set = flag
+                .newest_set
+                .take()
+                .filter(|_| from != OLDER || flag.set_now);
+        }
         for entry in &mut frame.entries {
             entry.served_groups.clear();
             entry.checked = false;
@@ -107,7 +114,7 @@ impl World {
         let bytes = match self.plan.older && crosses {
             true => {
                 self.totals.count("messages without newer fields", 1);
-                &without_newer_fields(&packet.bytes)
+                &without_newer_fields(&packet.bytes, packet.from)
             }
             false => &packet.bytes,
         };

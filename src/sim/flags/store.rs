@@ -40,6 +40,8 @@ struct Shared {
     rng: fastrand::Rng,
     /// One call in this many fails; 0: none.
     failing: u8,
+    /// The most pauses before an effect, and after it.
+    pauses: u8,
     /// Whether the present step is an expiry's: only an expiry must not remove a valid flag.
     expiring: bool,
     /// The flag after each write, as it is in the store: oldest first.
@@ -57,6 +59,7 @@ impl ShakyStore {
         let shared = Shared {
             rng,
             failing,
+            pauses: 2,
             expiring: false,
             history: Vec::new(),
             violation: None,
@@ -81,6 +84,12 @@ impl ShakyStore {
 
     pub(in crate::sim) fn stop_failing(&self) {
         lock(&self.shared).failing = 0;
+    }
+
+    /// Lets each call pause up to this many times before its effect, and after it.
+    #[cfg(feature = "nats")]
+    pub(in crate::sim) fn slow_down(&self, pauses: u8) {
+        lock(&self.shared).pauses = pauses;
     }
 
     /// Sets whether the next step is an expiry's.
@@ -122,7 +131,6 @@ impl ShakyStore {
         (first.map(|index| from + index), newest)
     }
 
-    #[cfg(feature = "nats")]
     pub(in crate::sim) fn writes(&self) -> usize {
         lock(&self.shared).history.len()
     }
@@ -135,6 +143,13 @@ impl ShakyStore {
             held.as_ref()
                 .is_some_and(|held| held.generation == generation)
         })
+    }
+
+    /// Returns the newest write that left a generation in the store, on the count of its writes.
+    pub(in crate::sim) fn last_held(&self, generation: u64) -> Option<usize> {
+        let shared = lock(&self.shared);
+        let mut held = shared.history.iter().map(Option::as_ref);
+        held.rposition(|held| held.is_some_and(|held| held.generation == generation))
     }
 
     /// Sets or clears the flag by hand, without reveille.
@@ -215,7 +230,11 @@ impl ShakyStore {
     }
 
     async fn rest(&self) {
-        let mut rests = lock(&self.shared).rng.u8(..=2);
+        let mut rests = {
+            let mut shared = lock(&self.shared);
+            let pauses = shared.pauses;
+            shared.rng.u8(..=pauses)
+        };
         std::future::poll_fn(|context| {
             if rests == 0 {
                 return Poll::Ready(());

@@ -104,13 +104,12 @@ pub(super) const FAULTS: &[Row] = rows! {
 };
 
 pub(super) const FLAG_FAULTS: &[Row] = rows! {
-    FlagReadBeforeRegister, 3, "R20", "the store is read before the watcher is registered";
-    FlagReadDuringWrite, 207, "R20", "a read counts although a write ended during it";
-    FlagListDuringWrite, 683, "R20", "a list of the store counts although a write ended during it";
-    FlagSetConflated, 111, "R21", "a watcher is told the present state only";
-    FlagExpiryUnconditional, 560, "R22", "an expired flag is deleted even if it has changed";
-    FlagTellsBeforeDurable, 2, "durable first", "watchers are told before the flag is written";
-    FlagGenerationRepeats, 5, "generation", "the time alone makes generations";
+    FlagReadBeforeRegister, 59, "R20", "a watcher is told the state that was read before its registration";
+    FlagReadDuringWrite, 59, "R20", "a read counts although a write ended during it";
+    FlagSetConflated, 1594, "R21", "a watcher is told the present state only";
+    FlagExpiryUnconditional, 421, "R22", "an expired flag is deleted even if it has changed";
+    FlagTellsBeforeDurable, 3, "durable first", "watchers are told before the flag is written";
+    FlagGenerationRepeats, 3, "generation", "the time alone makes generations";
 };
 
 pub(super) const LEASE_FAULTS: &[Row] = rows! {
@@ -187,12 +186,14 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkCheckIgnored, 0, "C12", "a check by a listener of another relay does not restart the interval";
     LinkLeavesEarly, 325, "C15", "a relay leaves before its last causes are confirmed";
     LinkTimersNotHandedOver, 22, "C15", "a relay leaves without the hand-over of its timers";
-    LinkHintDropped, 2, "C14", "the flags in another relay's frame are not read";
-    LinkHintSetUntold, 6, "C14", "a set that another relay announces is not told, only the present state";
-    LinkResyncReadsNoFlags, 123, "C14", "a resync reads no watched flags";
-    FlagOldSetTold, 91, "C14", "a set through another relay is told to watchers that came after it";
-    FlagHashOrdered, 86, "C14", "generations that are hashes are ordered as numbers";
-    FlagWriteUnordered, 795, "C14", "the outcome of a write counts although another relay's write was heard during it";
-    FlagAcksReadOnce, 18, "C14", "the acknowledgements of another relay are read once in a generation";
-    FlagAckUnread, 18, "C14", "an acknowledgement of a generation that the relay does not know is dropped";
+    LinkHintDropped, 1, "C14", "the flags in another relay's frame are not read";
+    LinkHintSetUntold, 140, "C14", "a set that another relay announces is not told, only the present state";
+    LinkResyncReadsNoFlags, 40, "C14", "a resync reads no watched flags";
+    FlagEndUnmarked, 1, "R21", "a clearing leaves no trace of the set that it ends";
+    FlagEndReadLast, 0, "R21", "the flag is read before its newest set that is over";
+    FlagBaseIgnored, 429, "R21", "a set that ended after a watcher's first read is not told";
+    FlagOldSetTold, 19, "C14", "a set through another relay is told although it was over before a watcher came";
+    FlagWriteUnordered, 160, "C14", "the outcome of a write counts although another relay's write was heard during it";
+    FlagAcksReadOnce, 60, "C14", "the acknowledgements of another relay are read once in a generation";
+    FlagAckUnread, 99, "C14", "an acknowledgement of a generation that the relay does not know is dropped";
 };

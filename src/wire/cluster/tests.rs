@@ -25,7 +25,9 @@ fn frame() -> link::Frame {
                 expires_at: None,
             }),
             set_now: true,
+            number: 3,
         }],
+        flags_omitted: true,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use reveille::{Client, WakeReason};
+use reveille::{Client, FlagName, FlagWatch as _, ListenerId, UnleashOptions, WakeReason};
 
 use super::witness::{SLACK, Witness, all_are_told, names, publish};
 use crate::{
@@ -33,7 +33,8 @@ async fn serve_their_sides_and_tell_all(part: fn(&Wire)) {
     let mut relays = Vec::new();
     let mut brokers = Vec::new();
     for server in [&servers.first, &servers.second] {
-        let arguments = ["--store", &store, "--cluster", &server.url()];
+        let (url, refresh) = (server.url(), ["--flag-refresh", "0"]);
+        let arguments = ["--store", &store, "--cluster", &url, refresh[0], refresh[1]];
         relays.push(Binary::serve_with(&arguments, &[]).await);
         let connected = within("a connection", async_nats::connect(server.url())).await;
         brokers.push(connected.expect("connected"));
@@ -48,6 +49,13 @@ async fn serve_their_sides_and_tell_all(part: fn(&Wire)) {
         let id = format!("worker-{number}");
         witnesses.push(Witness::of(&relay.url(), &id, &queues).await);
     }
+
+    let clients = [0, 1].map(|side: usize| Client::new(&relays[side].url()).expect("a URL"));
+    let (flag, node) = (FlagName::new("go"), ListenerId::new("parked"));
+    let flag = flag.expect("a name");
+    let mut parked = clients[1].watch_flag(flag.clone(), node.expect("a name"));
+    let first = within("the state", parked.next()).await.expect("not ended");
+    assert!(!first.expect("read").set);
 
     part(&servers.route);
     for relay in &relays {
@@ -68,10 +76,20 @@ async fn serve_their_sides_and_tell_all(part: fn(&Wire)) {
         notified.push(all);
     }
 
+    // A flag is set and cleared while no message passes (R21).
+    let (admin, options) = (clients[0].flags(), UnleashOptions::default());
+    let set = admin.unleash(&flag, &options);
+    let set = within("an answer", set).await.expect("stored").flag;
+    let cleared = within("an answer", admin.leash(&flag)).await;
+    assert!(!cleared.expect("cleared").set);
+
     servers.route.mend();
     let (first, second) = (&brokers[0], &brokers[1]);
     until("joined", async || passes(first, second).await).await;
     let joined = Instant::now();
+    let told = within("the set", parked.next()).await.expect("not ended");
+    let told = told.expect("read");
+    assert_eq!((told.set, told.generation), (true, set.generation));
     for (side, all) in notified.iter().enumerate() {
         let bound = Duration::from_millis(4500);
         all_are_told(&witnesses[1 - side], all, joined, bound).await;

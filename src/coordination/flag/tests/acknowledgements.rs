@@ -50,7 +50,7 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
     let expecting = flags.watch(&name("go"), listener("cli"), true);
     expecting.sync(at(0)).await.expect("sync");
     assert_eq!(counted(&flags, &expecting).await.last(), Some(&acks(2, 0)));
-    flags.leash(&name("go")).await.expect("leash");
+    flags.leash(&name("go"), at(0)).await.expect("leash");
     let next = unleash(&flags, "go", &forever(), 0).await;
     let none = FlagEvent::Acks {
         generation: next.generation,
@@ -70,7 +70,7 @@ async fn acknowledgements_are_bounded() {
     let error = ack(100_000).expect_err("one too many");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     // A new generation has new room.
-    flags.leash(&name("go")).await.expect("leash");
+    flags.leash(&name("go"), at(0)).await.expect("leash");
     let set = unleash(&flags, "go", &forever(), 0).await;
     flags
         .ack(&name("go"), set.generation, &listener("a"))

@@ -31,9 +31,15 @@ async fn a_flag_is_set_read_and_cleared() {
         !flags.get(&go, at(61)).await.expect("get").set,
         "the flag has expired"
     );
-    let cleared = flags.leash(&go).await.expect("leash");
+    let cleared = flags.leash(&go, at(0)).await.expect("leash");
     assert!(!cleared.set);
-    assert!(!flags.leash(&go).await.expect("again is no error").set);
+    assert!(
+        !flags
+            .leash(&go, at(0))
+            .await
+            .expect("again is no error")
+            .set
+    );
     assert!(!flags.get(&go, at(1)).await.expect("get").set);
 }
 
@@ -63,10 +69,10 @@ async fn a_foreign_blob_sets_the_flag_and_keeps_its_generation_when_unleashed() 
     let told = unleash(&flags, "go", &forever(), 0).await;
     assert_eq!(told.generation, found.generation);
     assert_eq!(flags.get(&name("go"), at(0)).await.expect("get"), told);
-    // Its hash does not advance the counter.
-    flags.leash(&name("go")).await.expect("leash");
+    // Its hash does not advance the counter: the time of its end does.
+    flags.leash(&name("go"), at(0)).await.expect("leash");
     let own = unleash(&flags, "go", &forever(), 0).await;
-    assert_eq!(own.generation, 1_700_000_000_000_000);
+    assert!(own.generation < 1_700_000_002_000_000, "{own:?}");
 }
 
 #[tokio::test]
@@ -110,7 +116,10 @@ async fn a_failed_write_notifies_no_watcher_and_returns_an_error() {
         assert!(error.message().contains("stepped:"), "{error}");
         assert_eq!(take_states(&watch), []);
     }
-    let error = flags.leash(&name("go")).await.expect_err("failed");
+    let error = flags.leash(&name("go"), at(0)).await.expect_err("failed");
+    assert!(error.message().contains("was not cleared"), "{error}");
+    // Now only the deletion has to be done.
+    let error = flags.leash(&name("go"), at(0)).await.expect_err("failed");
     assert!(
         error.message().contains("may or may not be cleared"),
         "{error}"
@@ -163,7 +172,7 @@ async fn flags_in_one_file_outlive_their_relay_and_are_shared() {
         }
     };
     tokio::join!(refresh(&one), refresh(&two));
-    two.leash(&name("go")).await.expect("leash");
+    two.leash(&name("go"), at(0)).await.expect("leash");
     one.refresh(at(20)).await.expect("refresh");
     assert!(!take_states(&watch).last().expect("told").set);
 }

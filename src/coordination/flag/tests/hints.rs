@@ -1,21 +1,26 @@
 //! C14: flags that are written through other relays.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::SystemTime,
+};
 
 use super::{
     super::{
-        AckKey, Flags, FlagsConfig, document::blob_name, registry::WriteOutcome, writes::WriteGuard,
+        AckKey, Flags, FlagsConfig,
+        document::{blob_name, ended_name},
     },
-    at, forever, listener, name, setup,
+    at, forever, lasting, listener, name, setup,
     stepped::SteppedStore,
     take_states, unleash, watch,
 };
 use crate::{
-    base::clock::micros,
     store::BlobStore,
     types::{
         FlagState,
-        cluster::{FlagHint, FlagSet},
+        cluster::{ChangedFlags, FlagHint, FlagSet},
     },
 };
 
@@ -26,10 +31,21 @@ fn other(store: &SteppedStore) -> Flags {
     flags
 }
 
-/// Gives the hints of one relay to another.
+/// Takes the hints that wait.
+async fn waiting(from: &Flags) -> Vec<FlagHint> {
+    let mut changed = from.hints().take().await;
+    std::iter::from_fn(|| changed.pop()).collect()
+}
+
+/// Gives hints to a relay, which reads the flags.
+async fn hear(to: &Flags, hints: Vec<FlagHint>, wall: SystemTime) {
+    to.hear(hints).wake_watchers().await;
+    to.refresh_as_requested(wall).await.expect("a read");
+}
+
 async fn pass_on(from: &Flags, to: &Flags, wall: SystemTime) {
-    let hints = from.hints().take().await;
-    to.apply_hints(hints, wall).await.expect("a read");
+    let hints = waiting(from).await;
+    hear(to, hints, wall).await;
 }
 
 fn sets(states: &[FlagState]) -> Vec<bool> {
@@ -43,9 +59,70 @@ async fn a_watcher_that_was_there_is_told_a_set_of_another_relay_that_is_over() 
     let waiting = watch(&here, "go").await;
     assert_eq!(sets(&take_states(&waiting)), [false]);
     unleash(&there, "go", &forever(), 10).await;
-    there.leash(&name("go")).await.expect("leash");
+    there.leash(&name("go"), at(10)).await.expect("leash");
     pass_on(&there, &here, at(60)).await;
     assert_eq!(sets(&take_states(&waiting)), [true, false]);
+}
+
+#[tokio::test]
+async fn a_set_is_told_however_far_the_clocks_differ() {
+    for (here_at, there_at) in [(30, 10), (10, 3_000), (3_000, 10)] {
+        let (store, here) = setup();
+        let there = other(&store);
+        let parked = here.watch(&name("go"), listener("parked"), false);
+        parked.sync(at(here_at)).await.expect("sync");
+        assert_eq!(sets(&take_states(&parked)), [false]);
+        unleash(&there, "go", &forever(), there_at).await;
+        pass_on(&there, &here, at(here_at + 1)).await;
+        assert_eq!(sets(&take_states(&parked)), [true]);
+    }
+}
+
+#[tokio::test]
+async fn a_watcher_that_registers_while_a_slow_set_is_written_is_told() {
+    let (fast, _) = setup();
+    let slow = fast.slow_copy();
+    let (here, there) = (
+        Flags::new(Arc::new(fast), FlagsConfig::default()),
+        other(&slow),
+    );
+    let mut context = Context::from_waker(Waker::noop());
+    let (go, options) = (name("go"), forever());
+    let mut set = pin!(there.unleash(&go, &options, at(0)));
+    assert!(set.as_mut().poll(&mut context).is_pending());
+    // A minute later the flag is not in the store yet.
+    let parked = here.watch(&name("go"), listener("parked"), false);
+    parked.sync(at(60)).await.expect("sync");
+    assert_eq!(sets(&take_states(&parked)), [false]);
+    while let Poll::Pending = set.as_mut().poll(&mut context) {}
+    pass_on(&there, &here, at(61)).await;
+    assert_eq!(sets(&take_states(&parked)), [true]);
+}
+
+#[tokio::test]
+async fn a_set_and_its_clearing_are_told_although_the_frames_were_lost() {
+    let (store, here) = setup();
+    let there = other(&store);
+    let parked = watch(&here, "go").await;
+    take_states(&parked);
+    unleash(&there, "go", &forever(), 10).await;
+    drop(waiting(&there).await);
+    there.leash(&name("go"), at(11)).await.expect("leash");
+    // The second frame arrives.
+    pass_on(&there, &here, at(12)).await;
+    assert_eq!(sets(&take_states(&parked)), [true, false]);
+
+    let set = unleash(&there, "go", &lasting(5), 20).await;
+    there.expire(at(25)).await.expect("expire");
+    drop(waiting(&there).await);
+    assert!(store.peek(&blob_name(&name("go"))).is_none());
+    // No frame arrives. The refresh finds the trace of the set.
+    here.refresh(at(30)).await.expect("refresh");
+    let told = take_states(&parked);
+    assert_eq!(sets(&told), [true, false]);
+    assert_eq!(told[0], set);
+    here.refresh(at(40)).await.expect("refresh");
+    assert_eq!(take_states(&parked), []);
 }
 
 #[tokio::test]
@@ -55,36 +132,56 @@ async fn a_watcher_that_came_after_a_set_and_its_end_is_not_released_by_a_late_h
     let early = watch(&here, "go").await;
     take_states(&early);
     unleash(&there, "go", &forever(), 10).await;
-    there.leash(&name("go")).await.expect("leash");
-    // The frame waits for the end of an outage. A node registers, and parks.
+    let first = waiting(&there).await;
+    there.leash(&name("go"), at(11)).await.expect("leash");
+    // The frames wait for the end of an outage. A node registers, and parks.
     let late = here.watch(&name("go"), listener("late"), false);
-    late.sync(at(30)).await.expect("sync");
+    late.sync(at(11)).await.expect("sync");
     assert_eq!(sets(&take_states(&late)), [false]);
-    pass_on(&there, &here, at(60)).await;
-    assert!(!sets(&take_states(&late)).contains(&true));
     assert_eq!(sets(&take_states(&early)), [true, false]);
+    hear(&here, first, at(12)).await;
+    pass_on(&there, &here, at(12)).await;
+    assert_eq!(take_states(&late), []);
+    assert_eq!(take_states(&early), []);
 }
 
 #[tokio::test]
 async fn a_late_hint_is_no_first_state_of_a_watcher_that_came_after_it() {
     let (store, here) = setup();
     let there = other(&store);
-    let over = unleash(&there, "go", &forever(), 10).await;
-    there.leash(&name("go")).await.expect("leash");
+    unleash(&there, "go", &forever(), 10).await;
+    there.leash(&name("go"), at(10)).await.expect("leash");
     let late = here.watch(&name("go"), listener("late"), false);
-    late.sync(at(30)).await.expect("sync");
-    // The hint counts before its read of the store ends.
-    let go = name("go");
-    let heard = WriteGuard::begin(&here.inner, &go);
-    let told = heard.end(WriteOutcome::Heard(over)).wake_watchers();
-    told.await;
+    // The hint comes before the watcher's read.
+    drop(here.hear(waiting(&there).await));
     assert_eq!(take_states(&late), []);
-    pass_on(&there, &here, at(60)).await;
+    late.sync(at(30)).await.expect("sync");
+    here.refresh_as_requested(at(31)).await.expect("a read");
     assert_eq!(sets(&take_states(&late)), [false]);
 }
 
 #[tokio::test]
-async fn a_set_after_one_by_hand_is_newer_although_its_generation_is_less() {
+async fn a_set_that_ends_before_a_watchers_state_is_known_is_told_to_it() {
+    let (store, there) = setup();
+    let slow = Flags::new(Arc::new(store.slow_copy()), FlagsConfig::default());
+    let parked = slow.watch(&name("go"), listener("parked"), false);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut sync = pin!(parked.sync(at(0)));
+    // It has read which set is over, and not yet the flag.
+    for _ in 0..2 {
+        assert!(sync.as_mut().poll(&mut context).is_pending());
+    }
+    unleash(&there, "go", &forever(), 0).await;
+    there.leash(&name("go"), at(0)).await.expect("leash");
+    while let Poll::Pending = sync.as_mut().poll(&mut context) {}
+    assert_eq!(sets(&take_states(&parked)), [false]);
+    let mut refresh = pin!(slow.refresh(at(1)));
+    while let Poll::Pending = refresh.as_mut().poll(&mut context) {}
+    assert_eq!(sets(&take_states(&parked)), [true, false]);
+}
+
+#[tokio::test]
+async fn a_set_after_one_by_hand_is_told_although_its_generation_is_less() {
     let (store, here) = setup();
     let there = other(&store);
     let by_hand = store.create(&blob_name(&name("go")), "x".into()).await;
@@ -92,58 +189,96 @@ async fn a_set_after_one_by_hand_is_newer_although_its_generation_is_less() {
     let waiting = watch(&here, "go").await;
     let by_hand = take_states(&waiting).pop().expect("a state");
     assert!(by_hand.generation >= FlagState::HASHES);
-    there.leash(&name("go")).await.expect("leash");
+    there.leash(&name("go"), at(4)).await.expect("leash");
     pass_on(&there, &here, at(5)).await;
     assert_eq!(sets(&take_states(&waiting)), [false]);
     let set = unleash(&there, "go", &forever(), 10).await;
     assert!(set.generation < by_hand.generation);
-    there.leash(&name("go")).await.expect("leash");
+    there.leash(&name("go"), at(10)).await.expect("leash");
     pass_on(&there, &here, at(11)).await;
     assert_eq!(sets(&take_states(&waiting)), [true, false]);
 }
 
-#[test]
-fn hints_of_one_flag_keep_its_newest_set() {
-    let set = |generation, second| {
-        let state = FlagState {
-            set: true,
-            set_at: Some(at(second)),
-            ..FlagState::unset(name("go"), generation)
-        };
-        FlagHint {
-            name: name("go"),
-            newest_set: Some(FlagSet::of(&state)),
-            set_now: true,
-        }
-    };
-    let cleared = FlagHint {
+#[tokio::test]
+async fn relays_of_the_version_before_lose_no_release() {
+    let (store, here) = setup();
+    let parked = watch(&here, "go").await;
+    take_states(&parked);
+    let hint = |newest_set, set_now| FlagHint {
         name: name("go"),
-        newest_set: None,
-        set_now: false,
+        newest_set,
+        set_now,
+        number: 0,
     };
-    let mut hint = set(FlagState::HASHES + 7, 1);
-    hint.merge(cleared.clone());
-    assert_eq!(
-        (hint.generation(), hint.set_now),
-        (FlagState::HASHES + 7, false)
-    );
-    let later = micros(at(2));
-    hint.merge(set(later, 2));
-    assert_eq!((hint.generation(), hint.set_now), (later, true));
-    hint.merge(cleared);
-    assert_eq!((hint.generation(), hint.set_now), (later, false));
+    // It sets the flag and clears it, without a trace, before the flag is read here.
+    let set = FlagState {
+        set: true,
+        set_at: Some(at(3)),
+        ..FlagState::unset(name("go"), 3)
+    };
+    drop(here.hear(vec![hint(Some(FlagSet::of(&set)), true)]));
+    hear(&here, vec![hint(None, false)], at(1)).await;
+    assert_eq!(sets(&take_states(&parked)), [true, false]);
+    // It clears a flag that was set here.
+    unleash(&here, "go", &forever(), 4).await;
+    let cleared = store.delete(&blob_name(&name("go")), None).await;
+    assert!(cleared.expect("delete"));
+    hear(&here, vec![hint(None, false)], at(5)).await;
+    assert_eq!(sets(&take_states(&parked)), [true, false]);
+    assert!(store.peek(&ended_name(&name("go"))).is_none());
 }
 
 #[tokio::test]
-async fn a_generation_is_greater_than_those_of_other_relays_that_were_heard() {
+async fn hints_are_bounded_and_only_of_writes_with_an_effect() {
     let (store, here) = setup();
     let there = other(&store);
-    let ahead = unleash(&there, "go", &forever(), 3).await;
-    there.leash(&name("go")).await.expect("leash");
-    // No stream watches the flag here.
-    pass_on(&there, &here, at(0)).await;
+    there.leash(&name("nothing"), at(0)).await.expect("leash");
+    for number in 0..1_200 {
+        unleash(&there, &format!("flag-{number}"), &forever(), 0).await;
+        unleash(&there, "go", &forever(), 0).await;
+    }
+    let mut changed = there.hints().take().await;
+    assert!(changed.omitted);
+    let mut later = ChangedFlags::default();
+    changed.omitted = false;
+    std::mem::swap(&mut changed, &mut later);
+    changed.append(later);
+    let names: Vec<_> = std::iter::from_fn(|| changed.pop()).collect();
+    assert_eq!(names.len(), 1_000);
+    assert!(names.iter().all(|hint| hint.name.as_str() != "nothing"));
+    // The receiver keeps those of watched flags only.
+    let watch = watch(&here, "flag-7").await;
+    take_states(&watch);
+    drop(here.hear(names));
+    assert_eq!(here.inner.registry().requested(), [name("flag-7")]);
+}
+
+#[tokio::test]
+async fn a_generation_is_greater_than_those_that_are_over() {
+    let (store, here) = setup();
+    let there = other(&store);
+    let ahead = unleash(&there, "go", &forever(), 3_000).await;
+    there.leash(&name("go"), at(3_000)).await.expect("leash");
     let behind = unleash(&here, "go", &forever(), 0).await;
     assert!(behind.generation > ahead.generation);
+}
+
+#[tokio::test]
+async fn sets_that_were_over_long_ago_are_forgotten() {
+    let (store, here) = setup();
+    let there = other(&store);
+    let _watch = watch(&here, "go").await;
+    for flag in ["old", "go", "new"] {
+        unleash(&there, flag, &forever(), 0).await;
+        if flag == "new" {
+            store.set_time(at(8 * 24 * 3600));
+        }
+        there.leash(&name(flag), at(0)).await.expect("leash");
+    }
+    here.refresh(at(0)).await.expect("refresh");
+    let kept = |flag| store.peek(&ended_name(&name(flag))).is_some();
+    assert!(!kept("old"));
+    assert!(kept("go") && kept("new"), "watched, and new");
 }
 
 #[tokio::test]
@@ -166,10 +301,4 @@ async fn an_acknowledgement_of_a_set_that_this_relay_does_not_know_is_counted() 
     let known = here.acks_of(&name("go"), set.generation, None::<AckKey>, 10);
     assert_eq!((known.acknowledged, known.watchers), (1, 0));
     assert!(here.observed().is_empty());
-}
-
-impl FlagHint {
-    fn generation(&self) -> u64 {
-        self.newest_set.as_ref().map_or(0, |set| set.generation)
-    }
 }

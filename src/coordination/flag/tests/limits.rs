@@ -75,7 +75,7 @@ async fn a_set_flag_beyond_the_limit_is_refused_and_the_others_go_on() {
     let (again, _) = try_unleash("two", 5).await.expect("set already");
     assert_eq!(again.generation, two.generation);
 
-    flags.leash(&name("one")).await.expect("leash");
+    flags.leash(&name("one"), at(0)).await.expect("leash");
     try_unleash("three", 0).await.expect("room again");
     // Another program clears a flag. The next refresh finds it, although no flag is watched.
     try_unleash("four", 0).await.expect_err("one too many");
@@ -140,11 +140,14 @@ async fn many_watched_flags_are_refreshed_by_one_list_of_the_store() {
     flags.refresh(at(10)).await.expect("refresh");
     assert_eq!(store.take_calls(), (0, 2), "two pages, and no read");
 
-    elsewhere.leash(&name("flag-7")).await.expect("leash");
+    elsewhere
+        .leash(&name("flag-7"), at(0))
+        .await
+        .expect("leash");
     set(2_000).await.expect("unleash");
     store.take_calls();
     flags.refresh(at(20)).await.expect("refresh");
-    assert_eq!(store.take_calls(), (1, 2), "the flag that has changed");
+    assert_eq!(store.take_calls(), (4, 2), "both blobs of two flags");
     let told: Vec<_> = watches.iter().flat_map(take_states).collect();
     let told: Vec<_> = told.iter().map(|s| (s.name.as_str(), s.set)).collect();
     assert_eq!(told, [("flag-7", false), ("flag-2000", true)]);
@@ -162,13 +165,10 @@ fn finish<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn a_list_older_than_a_local_write_or_a_newer_read_does_not_count() {
+fn a_list_older_than_a_local_write_or_a_newer_read_changes_nothing() {
     for read in [false, true] {
         let store = SteppedStore::with_few_steps();
-        let config = FlagsConfig {
-            refresh_reads: 0,
-            ..FlagsConfig::default()
-        };
+        let config = FlagsConfig::default();
         let flags = Flags::new(Arc::new(store.clone()), config);
         let watch = flags.watch(&name("go"), listener("w"), false);
         finish(watch.sync(at(0))).expect("sync");
@@ -196,24 +196,6 @@ fn a_list_older_than_a_local_write_or_a_newer_read_does_not_count() {
             assert!(take_states(&late).iter().all(|state| state.set));
         }
     }
-}
-
-#[test]
-fn a_list_synchronizes_only_watchers_that_registered_before_it() {
-    let store = SteppedStore::with_few_steps();
-    let config = FlagsConfig {
-        refresh_reads: 0,
-        ..FlagsConfig::default()
-    };
-    let flags = Flags::new(Arc::new(store), config);
-    let early = flags.watch(&name("go"), listener("early"), false);
-    let mut refresh = pin!(flags.refresh(at(1)));
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(refresh.as_mut().poll(&mut context).is_pending());
-    let late = flags.watch(&name("go"), listener("late"), false);
-    finish(refresh).expect("refresh");
-    assert!(early.is_synced() && !late.is_synced());
-    assert!(take_states(&late).is_empty(), "nothing is known for it yet");
 }
 
 #[tokio::test]
@@ -262,7 +244,7 @@ async fn a_flag_neither_watched_nor_set_is_forgotten_with_its_acknowledgements()
     watch.sync(at(0)).await.expect("sync");
     let set = unleash(&flags, "go", &forever(), 0).await;
     watch.ack(set.generation).expect("ack");
-    flags.leash(&name("go")).await.expect("leash");
+    flags.leash(&name("go"), at(0)).await.expect("leash");
     drop(watch);
     let registry = format!("{:?}", flags.inner.registry());
     assert!(registry.contains("entries: {}, idle: {}"), "{registry}");

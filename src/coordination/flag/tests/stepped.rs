@@ -8,6 +8,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
+    time::SystemTime,
 };
 
 use async_trait::async_trait;
@@ -25,6 +26,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(super) struct SteppedStore {
     inner: MemoryStore,
+    time: Arc<Mutex<SystemTime>>,
     failing: Arc<Mutex<Failing>>,
     conditional_delete: bool,
     rests: Rests,
@@ -61,8 +63,11 @@ pub(super) enum Failing {
 impl SteppedStore {
     /// Makes a store that runs step by step, with [`explore`].
     pub(super) fn new() -> Self {
+        let time = Arc::new(Mutex::new(super::at(0)));
+        let shown = Arc::clone(&time);
         Self {
-            inner: MemoryStore::with_wall(|| super::at(0)),
+            inner: MemoryStore::with_wall(move || *lock(&shown)),
+            time,
             failing: Arc::default(),
             conditional_delete: true,
             rests: Rests::BeforeAndAfter,
@@ -83,6 +88,19 @@ impl SteppedStore {
         let mut store = Self::new();
         store.rests = Rests::After;
         store
+    }
+
+    /// Returns the same store, with calls that pause.
+    pub(super) fn slow_copy(&self) -> Self {
+        Self {
+            rests: Rests::After,
+            ..self.clone()
+        }
+    }
+
+    /// Sets the time of the store.
+    pub(super) fn set_time(&self, time: SystemTime) {
+        *lock(&self.time) = time;
     }
 
     pub(super) fn without_conditional_delete(mut self) -> Self {

@@ -46,7 +46,7 @@ async fn the_list_marks_the_listeners_that_have_acknowledged() {
     drop(one);
     assert_eq!(shown(&flags), ["node-1*0+", "node-2*1", "node-3*0"]);
     // No listener has acknowledged the next generation.
-    flags.leash(&go).await.expect("leash");
+    flags.leash(&go, at(0)).await.expect("leash");
     flags.unleash(&go, &forever(), at(1)).await.expect("set");
     assert_eq!(shown(&flags), ["node-1*0", "node-2*1", "node-3*0"]);
     drop((two, observer));

@@ -47,7 +47,7 @@ async fn a_watcher_first_receives_the_present_state_and_then_each_change() {
     assert!(!states[0].set);
     assert_eq!(states[1], set);
     assert_eq!(take_states(&late_error), std::slice::from_ref(&set));
-    let cleared = flags.leash(&name("go")).await.expect("leash");
+    let cleared = flags.leash(&name("go"), at(0)).await.expect("leash");
     assert_eq!(cleared.generation, set.generation);
     for watch in [&early, &late_error] {
         assert_eq!(take_states(watch), std::slice::from_ref(&cleared));
@@ -67,7 +67,7 @@ async fn a_refresh_finds_another_writers_change_and_sends_it_once() {
         flags.refresh(at(0)).await.expect("refresh");
     }
     assert_eq!(take_states(&watch), [set]);
-    elsewhere.leash(&name("go")).await.expect("leash");
+    elsewhere.leash(&name("go"), at(0)).await.expect("leash");
     for _ in 0..2 {
         flags.refresh(at(0)).await.expect("refresh");
     }
@@ -93,7 +93,7 @@ async fn a_stream_sends_heartbeats_only_into_silence_and_ends_with_goodbye() {
     unleash(&flags, "go", &forever(), 0).await;
     assert!(matches!(next(&mut feed, 16), StreamAction::Send(Event::State(s)) if s.set));
     assert_eq!(next(&mut feed, 16), StreamAction::Wait(tick(21)));
-    flags.leash(&name("go")).await.expect("leash");
+    flags.leash(&name("go"), at(0)).await.expect("leash");
     let mut drain = || feed.next(tick(17), Some(Drain::at_once(tick(17))), Waker::noop());
     assert!(
         matches!(drain(), StreamAction::Send(Event::State(s)) if !s.set),
@@ -116,7 +116,7 @@ async fn unwatched_flags_are_forgotten_unless_they_expire_or_have_acknowledgemen
             .await
             .expect("unleash");
         drop(watch(&flags, flag.as_str()).await);
-        flags.leash(&flag).await.expect("leash");
+        flags.leash(&flag, at(0)).await.expect("leash");
     }
     let registry = format!("{:?}", flags.inner.registry());
     assert!(registry.contains("entries: {}, idle: {}"), "{registry}");

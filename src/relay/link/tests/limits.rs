@@ -77,6 +77,7 @@ fn largest_flag() -> FlagHint {
             expires_at: now,
         }),
         set_now: true,
+        number: u64::MAX,
     }
 }
 

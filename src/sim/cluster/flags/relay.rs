@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 
 use super::{
     asks::{AskRequest, PeerAsks},
@@ -15,21 +15,24 @@ use super::{
     tasks::Bell,
 };
 use crate::{
-    base::{clock::Tick, sync::lock},
-    coordination::flag::{
-        Event as WatchEvent, FlagHints, Flags, FlagsConfig, RemoteAcks, read_heard,
-    },
+    base::{clock::Tick, fault::Fault, sync::lock},
+    coordination::flag::{Event as WatchEvent, Flags, FlagsConfig, RemoteAcks},
     sim::{
-        cluster::world::{Event, World},
+        cluster::{
+            link::OLDER,
+            world::{Event, World},
+        },
         flags::store::ShakyStore,
     },
-    types::{UnleashOptions, cluster::FlagHint},
+    types::{
+        UnleashOptions,
+        cluster::{ChangedFlags, FlagHint},
+    },
 };
 
 /// The flags of a run of a relay.
 pub(super) struct FlagRelay {
     pub(super) flags: Flags,
-    heard: Arc<FlagHints>,
     pub(super) wall: Wall,
 }
 
@@ -44,7 +47,7 @@ pub(super) struct Wall {
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     /// Hints for the next frames, by relay.
-    hints: Vec<(usize, Vec<FlagHint>)>,
+    hints: Vec<(usize, ChangedFlags)>,
     written: Vec<Written>,
     /// Events of streams, and streams that the relay ends.
     pub(super) told: Vec<(usize, WatchEvent)>,
@@ -96,8 +99,11 @@ impl World {
         }
         self.flag_clock();
         let config = FlagsConfig {
-            refresh_reads: self.flags.plan.refresh_reads,
-            fault: self.fault,
+            // The version before cleared flags so.
+            fault: match self.plan.older && relay == OLDER && self.fault == Fault::None {
+                true => Fault::FlagEndUnmarked,
+                false => self.fault,
+            },
             ..FlagsConfig::default()
         };
         let wall = Wall {
@@ -105,16 +111,8 @@ impl World {
             ahead: self.flags.plan.skews[relay],
         };
         let flags = Flags::new(Arc::new(self.flags.store.clone()), config);
-        let heard = Arc::<FlagHints>::default();
         let bell = self.flags.tasks.bell();
         let outbox = Arc::clone(&self.flags.outbox);
-        let (reader, sleep, walls) = (Arc::clone(&heard), Arc::clone(&bell), wall.clone());
-        let reading = read_heard(
-            flags.clone(),
-            reader,
-            move || walls.now(),
-            move |span| sleep.sleep(span),
-        );
         let refresh = refresh(
             flags.clone(),
             wall.clone(),
@@ -129,7 +127,6 @@ impl World {
         let (asking, sleep) = (flags.clone(), Arc::clone(&bell));
         let tasks = &mut self.flags.tasks;
         tasks.spawn(relay, take_hints(flags.clone(), relay, outbox));
-        tasks.spawn(relay, reading);
         tasks.spawn(relay, refresh);
         tasks.spawn(relay, tell_acks(flags.clone(), bell));
         tasks.spawn(relay, async move {
@@ -138,7 +135,7 @@ impl World {
                 sleep.sleep(ASK_EVERY).await;
             }
         });
-        self.flags.relays[relay] = Some(FlagRelay { flags, heard, wall });
+        self.flags.relays[relay] = Some(FlagRelay { flags, wall });
     }
 
     /// A relay ends, with all that its flags know.
@@ -155,7 +152,8 @@ impl World {
     pub(in crate::sim::cluster) fn hear_flags(&mut self, relay: usize, hints: Vec<FlagHint>) {
         self.totals.count("flag hints", hints.len() as u64);
         if let Some(place) = &self.flags.relays[relay] {
-            hints.into_iter().for_each(|hint| place.heard.add(hint));
+            // Its drop wakes the watchers.
+            drop(place.flags.hear(hints));
         }
     }
 
@@ -189,7 +187,10 @@ impl World {
         let work = async move {
             let written = match set {
                 true => flags.unleash(&name, &options, wall.now()).await,
-                false => flags.leash(&name).await.map(|state| (state, 0)),
+                false => {
+                    let cleared = flags.leash(&name, wall.now()).await;
+                    cleared.map(|state| (state, 0))
+                }
             };
             let generation = written.ok().map(|(state, _)| match state.set {
                 true => state.generation,
@@ -261,13 +262,20 @@ async fn take_hints(flags: Flags, relay: usize, outbox: Arc<Mutex<Outbox>>) {
 async fn refresh(flags: Flags, wall: Wall, bell: Arc<Bell>, every: Duration) {
     loop {
         let requested = pin!(flags.refresh_requested());
-        if every.is_zero() {
+        let is_requested = if every.is_zero() {
             requested.await;
+            true
         } else {
-            select(requested, pin!(bell.sleep(every))).await;
-        }
-        while flags.refresh(wall.now()).await.is_err() {
+            let interval = pin!(bell.sleep(every));
+            matches!(select(requested, interval).await, Either::Left(_))
+        };
+        let mut read = match is_requested {
+            true => flags.refresh_as_requested(wall.now()).await,
+            false => flags.refresh(wall.now()).await,
+        };
+        while read.is_err() {
             bell.sleep(AGAIN).await;
+            read = flags.refresh(wall.now()).await;
         }
     }
 }
