@@ -26,9 +26,9 @@ mod work;
 pub use address::{QueueAddress, Selector};
 pub use flag::{FlagEvent, FlagName, FlagState, LeashOptions, UnleashOptions};
 pub use limits::Limits;
-pub use name::{GroupName, ListenerId};
 #[cfg(feature = "coordination")]
 pub(crate) use name::check_kept_text;
+pub use name::{GroupName, ListenerId};
 pub(crate) use name::{check_name, check_text};
 pub use notification::{Accepted, Notification};
 pub(crate) use notification::{Counted, is_in_calendar};
