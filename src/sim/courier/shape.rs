@@ -177,7 +177,11 @@ pub(super) fn policy(own: usize, shape: &Shape) -> Policy {
         names: Vec::new(),
         max_body: 1_000,
         max_queue: shape.max_queue,
-        max_outgoing: shape.max_outgoing,
+        // Full machines in a circle of routes wait for each other, until their messages are too old.
+        max_outgoing: match shape.paths {
+            Paths::Loop => u64::MAX,
+            Paths::Direct | Paths::Gate => shape.max_outgoing,
+        },
         max_hops: 16,
         max_age: Some(shape.max_age),
         routes,
