@@ -86,7 +86,9 @@ impl Flags {
             wakers.append(self.inner.registry().hear(hint));
         }
         self.inner.refresh_requested.notify_one();
-        let outcome = ();
-        PendingWakes { outcome, wakers }
+        PendingWakes {
+            outcome: (),
+            wakers,
+        }
     }
 }

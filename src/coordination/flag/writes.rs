@@ -23,6 +23,9 @@ use crate::{
 /// is.
 pub(super) type WritePlan = (Written, Option<FlagDocument>);
 
+/// A write that was done: the state, and the number of watchers, which are still to wake.
+type Done = PendingWakes<(FlagState, u32)>;
+
 /// Why a flag was not set.
 #[derive(Debug)]
 pub(super) enum SetError {
@@ -205,7 +208,7 @@ impl Inner {
         name: &FlagName,
         wall: SystemTime,
         expired: bool,
-    ) -> Result<(PendingWakes<(FlagState, u32)>, Option<EndedSet>), (Ending, Error)> {
+    ) -> Result<(Done, Option<EndedSet>), (Ending, Error)> {
         let prepares = |error| (Ending::Prepares, error);
         let _guard = self.locks.lock(name).await;
         for _ in 0..ATTEMPTS {
