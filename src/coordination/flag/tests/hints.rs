@@ -3,7 +3,7 @@
 use std::{
     pin::pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Waker},
     time::SystemTime,
 };
 
@@ -94,7 +94,7 @@ async fn a_watcher_that_registers_while_a_slow_set_is_written_is_told() {
     let parked = here.watch(&name("go"), listener("parked"), false);
     parked.sync(at(60)).await.expect("sync");
     assert_eq!(sets(&take_states(&parked)), [false]);
-    while let Poll::Pending = set.as_mut().poll(&mut context) {}
+    while set.as_mut().poll(&mut context).is_pending() {}
     pass_on(&there, &here, at(61)).await;
     assert_eq!(sets(&take_states(&parked)), [true]);
 }
@@ -173,10 +173,10 @@ async fn a_set_that_ends_before_a_watchers_state_is_known_is_told_to_it() {
     }
     unleash(&there, "go", &forever(), 0).await;
     there.leash(&name("go"), at(0)).await.expect("leash");
-    while let Poll::Pending = sync.as_mut().poll(&mut context) {}
+    while sync.as_mut().poll(&mut context).is_pending() {}
     assert_eq!(sets(&take_states(&parked)), [false]);
     let mut refresh = pin!(slow.refresh(at(1)));
-    while let Poll::Pending = refresh.as_mut().poll(&mut context) {}
+    while refresh.as_mut().poll(&mut context).is_pending() {}
     assert_eq!(sets(&take_states(&parked)), [true, false]);
 }
 
