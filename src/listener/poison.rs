@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -15,10 +16,10 @@ use crate::{
 
 /// An entry of the poison queue, as JSON: a message and its error.
 ///
-/// A message that would be too long with its error, or whose body is no UTF-8, is put unchanged. A
-/// message that is too long for the poison queue even then, or that the queue refuses because it takes
-/// text only, is put with the beginning of its body: the rest is lost, and
-/// [`body_bytes`](Self::body_bytes) is set.
+/// A message that would be too long with its error, or whose body is no UTF-8, is put unchanged. If the
+/// queue refuses that, because it takes text only, [`body_base64`](Self::body_base64) has the body. A
+/// message that is too long for the poison queue even then is put with the beginning of its body: the
+/// rest is lost, and [`body_bytes`](Self::body_bytes) is set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PoisonedMessage {
@@ -37,6 +38,9 @@ pub struct PoisonedMessage {
     /// The length of the whole body in bytes, if `body` is only its beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_bytes: Option<usize>,
+    /// The whole body in base64, if `body` cannot hold it; `body` is empty then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_base64: Option<String>,
 }
 
 /// The maximum length of an error's text with its causes, in bytes. In a poison queue for short
@@ -58,9 +62,14 @@ pub(super) async fn put(shared: &Shared, message: &Message, error: &HandlerError
         match put_or_create(&**poison, body).await {
             // As it is: a queue of text takes no bytes, and no control characters.
             Err(refusal) if refusal.kind() == ErrorKind::Invalid && !cut => {
-                cut = true;
-                let beginning = beginning(poisoned(shared, message, error, limit), message, limit);
-                put_or_create(&**poison, beginning).await
+                let mut poisoned = poisoned(shared, message, error, limit);
+                poisoned.body_base64 = Some(STANDARD.encode(&message.body));
+                let body = json(&poisoned, limit).unwrap_or_else(|| {
+                    cut = true;
+                    poisoned.body_base64 = None;
+                    beginning(poisoned, message, limit)
+                });
+                put_or_create(&**poison, body).await
             }
             put => put,
         }
@@ -152,6 +161,7 @@ fn poisoned(
         error: text,
         body: String::new(),
         body_bytes: None,
+        body_base64: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 
 use super::poison::PoisonedMessage;
@@ -132,7 +133,10 @@ fn original(message: &Message, as_is: bool) -> Option<Bytes> {
     match serde_json::from_slice::<PoisonedMessage>(body) {
         Ok(poisoned) if !as_is => {
             let is_whole = poisoned.body_bytes.is_none();
-            is_whole.then(|| poisoned.body.into())
+            match poisoned.body_base64 {
+                Some(body) => STANDARD.decode(body).ok().map(Bytes::from),
+                None => is_whole.then(|| poisoned.body.into()),
+            }
         }
         _ => Some(body.clone()),
     }
@@ -213,6 +217,18 @@ mod tests {
         assert_eq!((done.moved, done.left), (1, 1));
         assert_eq!(poison.depth().await.expect("in memory"), 1);
         assert_eq!(bodies(&orders).await, ["whole"]);
+    }
+
+    #[tokio::test]
+    async fn bytes_that_went_to_a_queue_of_text_come_back_whole() {
+        let (poison, orders) = (queue("orders-poison"), queue("orders"));
+        let mut wrapped: serde_json::Value = serde_json::from_str(&poisoned("")).expect("JSON");
+        wrapped["body_base64"] = "/wAN".into();
+        put(&poison, [wrapped.to_string()]).await;
+        let done = redrive(&poison, &orders, &RedriveOptions::default()).await;
+        assert_eq!(done.expect("in memory").moved, 1);
+        let got = orders.get(1, VISIBILITY_TIMEOUT).await.expect("in memory");
+        assert_eq!(&got[0].body[..], [255, 0, 13]);
     }
 
     #[tokio::test]
