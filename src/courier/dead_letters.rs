@@ -66,6 +66,8 @@ pub(crate) struct NewDeadLetters {
 
 /// The rows of one write.
 const STEP: usize = 100;
+/// The same, without their bodies.
+const MARKED: usize = 1_000;
 
 const COLUMNS: &str = "uid, authority, queue, reason, length(body), stored_at, died_at";
 const IS_CERTAIN: &str =
@@ -230,31 +232,48 @@ impl QueueManager {
             let rule = "must be on another machine: purge a local queue as a queue";
             return Err(Error::invalid("destination", rule));
         };
-        let mut removed = 0;
+        let mut purged = Purged::default();
         loop {
             let (authority, queue) = (authority.to_owned(), destination.queue().to_owned());
             let step = self.database().write(move |transaction| {
                 let sql = format!(
                     "DELETE FROM outgoing WHERE id IN (SELECT id FROM outgoing
-                     WHERE {WAITING} AND {IS_CERTAIN} LIMIT 1000)"
+                     WHERE {WAITING} AND {IS_CERTAIN} LIMIT {MARKED})"
                 );
-                let removed = transaction.execute(&sql, params![authority, queue])?;
-                let sql = format!("UPDATE outgoing SET ends_at = ?3 WHERE {WAITING}");
-                let pending = match removed {
-                    0 => transaction.execute(&sql, params![authority, queue, PURGED])?,
-                    _ => 0,
-                };
-                Ok((removed as u64, pending as u64))
+                transaction.execute(&sql, params![authority, queue])
             });
-            let (step, pending) = step.await?;
-            removed += step;
-            if step == 0 {
-                if pending > 0 {
-                    self.shared.signal_outgoing();
-                }
-                return Ok(Purged { removed, pending });
+            match step.await? {
+                0 => break,
+                removed => purged.removed += removed as u64,
             }
         }
+        let mut after = 0;
+        loop {
+            let (authority, queue) = (authority.to_owned(), destination.queue().to_owned());
+            let step = self.database().write(move |transaction| {
+                let sql = format!(
+                    "SELECT max(id) FROM (SELECT id FROM outgoing WHERE {WAITING} AND id > ?3
+                       ORDER BY id LIMIT {MARKED})"
+                );
+                let upto: Option<i64> =
+                    transaction
+                        .query_row(&sql, params![authority, queue, after], |row| row.get(0))?;
+                let sql = format!(
+                    "UPDATE outgoing SET ends_at = ?5 WHERE {WAITING} AND id > ?3 AND id <= ?4"
+                );
+                let marked =
+                    transaction.execute(&sql, params![authority, queue, after, upto, PURGED])?;
+                Ok((upto, marked))
+            });
+            let (upto, marked) = step.await?;
+            purged.pending += marked as u64;
+            let Some(upto) = upto else { break };
+            after = upto;
+        }
+        if purged.pending > 0 {
+            self.shared.signal_outgoing();
+        }
+        Ok(purged)
     }
 
     /// Notes why a dead letter stays.

@@ -224,11 +224,11 @@ impl Shared {
             hops.insert(name, hop);
         }
         loop {
-            let names = match self.manager.choose_hops().await {
-                Ok(()) => self.manager.hops_with_messages().await,
-                Err(error) => Err(error),
-            };
-            match names {
+            if let Err(error) = self.manager.choose_hops().await {
+                let text = "waiting messages keep their former next machines";
+                self.report(ERROR_OF_FILE, &error, text);
+            }
+            match self.manager.hops_with_messages().await {
                 Ok(names) => {
                     hops.retain(|_, hop| !hop.has_ended());
                     for name in names {

@@ -21,6 +21,7 @@ use super::{
     notify_state::NotifyState,
     notifying::Refusals,
     process_lock::ProcessLock,
+    retention::SteadyClock,
 };
 use crate::{
     backend::sqlite::{Database, Missing},
@@ -87,6 +88,7 @@ pub(super) struct Shared {
     outgoing: watch::Sender<u64>,
     /// By next machine, the number of sends until the waiting messages are counted again.
     pub(super) outgoing_room: Mutex<HashMap<Arc<str>, i64>>,
+    pub(super) steady: Mutex<SteadyClock>,
     /// Queues of the file to which this process has sent.
     pub(super) known_queues: Mutex<HashSet<String>>,
     pub(super) scope: Scope,
@@ -142,6 +144,7 @@ impl QueueManager {
             sent_in: AtomicBool::new(false),
             outgoing: watch::Sender::new(0),
             outgoing_room: Mutex::default(),
+            steady: Mutex::new(SteadyClock::new()),
             known_queues: Mutex::default(),
             scope: Scope::new(),
             process: Mutex::new(None),

@@ -126,7 +126,7 @@ fn find(connection: &Connection, uid: [u8; 16]) -> rusqlite::Result<Option<Messa
             in_queue,
         ),
         (
-            "SELECT queue, arrived_at FROM inbound WHERE uid = ?1",
+            "SELECT queue, arrived_at FROM inbound WHERE uid = ?1 AND checksum >= 0",
             |row, _| {
                 Ok(MessageStatus::Accepted {
                     queue: row.get(0)?,

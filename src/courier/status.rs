@@ -125,7 +125,11 @@ impl QueueManager {
             Ok(ManagerStatus {
                 queues: queues(connection, now)?,
                 destinations: destinations(connection, now)?,
-                accepted: count(connection, "SELECT count(*) FROM inbound")?,
+                // The others were given up: they are dead letters.
+                accepted: count(
+                    connection,
+                    "SELECT count(*) FROM inbound WHERE checksum >= 0",
+                )?,
                 dead_letters: count(connection, "SELECT count(*) FROM dead_letters")?,
             })
         });

@@ -11,11 +11,12 @@ Example:
   reveille queue new-identity queues
 
 Two machines with copies of one queue file replace each other's connections, and messages between them \
-are refused as a loop of routes. Stop the host of the copy, run this command on it, and start the host \
-again. A file that is restored or moved keeps its identity: do not run this command on it.
+are refused as a loop of routes. Stop the host of the copy and the applications that use it, run this \
+command on it, and start them again. A file that is restored or moved keeps its identity: do not run this command on it.
 
-Messages that wait for other machines stay in both files; each arrives once. The copy forgets the \
-messages that only the original may settle.";
+Messages that wait for other machines stay in both files; each arrives once. Messages that wait in the \
+queues of the copy stay there too, and are handled on both machines: purge the queues of one of them. The \
+copy forgets the messages that only the original may settle.";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct NewIdentity {

@@ -28,6 +28,11 @@ pub(super) struct Confirmed {
     pub(super) last: i64,
 }
 
+/// In place of the checksum: the message was given up, because its sender was away. The row stays
+/// without the body, so that the sender learns that it must not offer the message again. A checksum is
+/// not negative.
+const GIVEN_UP: i64 = -1;
+
 /// The confirmed messages, in `i`.
 const CONFIRMED: &str = "i.sender = ?1 AND i.id BETWEEN ?2 AND ?3";
 
@@ -65,14 +70,14 @@ pub(super) fn is_known(
 }
 
 /// Deletes the confirmed messages that the file had already: another connection of a restored copy
-/// of the sender has brought them.
+/// of the sender has brought them, or they were given up.
 pub(super) fn drop_known(
     transaction: &Transaction<'_>,
     confirmed: Confirmed,
     fault: Fault,
 ) -> rusqlite::Result<()> {
     let sql = format!(
-        "DELETE FROM inbound AS i WHERE {CONFIRMED} AND ({})",
+        "DELETE FROM inbound AS i WHERE {CONFIRMED} AND (i.checksum = {GIVEN_UP} OR {})",
         known(fault).replace("?1", "i.uid")
     );
     let mut delete = transaction.prepare_cached(&sql)?;
@@ -206,33 +211,44 @@ pub(super) fn bury(
 }
 
 /// Moves up to `most` messages whose senders are away to the dead letters, and forgets senders without
-/// messages; returns how many. `ended` is the time since which a sender must have connected, by the
-/// file's clock, and since which a message must have arrived, by the machine's.
+/// messages; returns how many. `absent` is the time since which a sender has not connected, by the
+/// file's clock `now`, and since which a message has been here, by the machine's `wall`.
 ///
-/// A dead letter has the message's id: if its sender comes back after all, the message is known.
+/// The sender may offer such a message, or make a dead letter of it, when it comes back after all. So
+/// the row stays, and Welcome lists it.
 pub(crate) fn bury_absent(
     transaction: &Transaction<'_>,
-    ended: (Micros, Micros),
-    wall: Micros,
+    absent: Micros,
+    (now, wall): (Micros, Micros),
     most: usize,
 ) -> rusqlite::Result<usize> {
-    let sql = "SELECT i.id, i.authority, i.queue FROM inbound i JOIN senders s ON s.id = i.sender
-               WHERE s.seen_at <= ?1 AND i.arrived_at <= ?2 LIMIT ?3";
-    let mut select = transaction.prepare_cached(sql)?;
-    let stored = select.query_map(params![ended.0, ended.1, limit(most)], read)?;
-    let stored: Vec<Stored> = stored.collect::<rusqlite::Result<_>>()?;
-    for message in &stored {
-        bury(
-            transaction,
-            wall,
-            message,
-            "its sender has not confirmed it, and is away",
-        )?;
-        delete(transaction, message)?;
+    let (seen, arrived) = (now.saturating_sub(absent), wall.saturating_sub(absent));
+    let sql = format!(
+        "SELECT i.id, i.authority, i.queue, {} FROM inbound i JOIN senders s ON s.id = i.sender
+         WHERE s.seen_at <= ?1 AND i.arrived_at <= ?2 AND i.checksum <> {GIVEN_UP} LIMIT ?3",
+        known(Fault::NONE).replace("?1", "i.uid")
+    );
+    let mut select = transaction.prepare_cached(&sql)?;
+    let stored = select.query_map(params![seen, arrived, limit(most)], |row| {
+        Ok((read(row)?, row.get(3)?))
+    })?;
+    let stored: Vec<(Stored, bool)> = stored.collect::<rusqlite::Result<_>>()?;
+    let note = "INSERT INTO arrived (uid, at) SELECT uid, ?2 FROM inbound WHERE id = ?1
+                ON CONFLICT DO UPDATE SET at = excluded.at";
+    let mut note = transaction.prepare_cached(note)?;
+    let give_up = format!("UPDATE inbound SET checksum = {GIVEN_UP}, body = x'' WHERE id = ?1");
+    let mut give_up = transaction.prepare_cached(&give_up)?;
+    for (message, is_known) in &stored {
+        if !is_known {
+            let reason = "its sender has not confirmed it, and is away";
+            bury(transaction, wall, message, reason)?;
+        }
+        note.execute([message.row, now])?;
+        give_up.execute([message.row])?;
     }
     let forget = "DELETE FROM senders
                   WHERE seen_at <= ?1 AND id NOT IN (SELECT sender FROM inbound)";
-    transaction.prepare_cached(forget)?.execute([ended.0])?;
+    transaction.prepare_cached(forget)?.execute([seen])?;
     Ok(stored.len())
 }
 

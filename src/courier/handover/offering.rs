@@ -3,7 +3,7 @@
 //!
 //! Only reads the queue file.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use rusqlite::{Connection, params};
 
@@ -73,8 +73,7 @@ impl SenderSession {
             self.unanswered.push_back(self.number);
             self.frames.number(SenderContent::Offer(messages))
         });
-        let purged = "SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 AND ends_at < 0 LIMIT 1";
-        let has_purged = self.welcomed && connection.prepare_cached(purged)?.exists([&self.hop])?;
+        let has_purged = self.welcomed && self.has_purged(connection)?;
         let damaged = std::mem::take(&mut self.damaged);
         Ok(Next {
             offer,
@@ -82,6 +81,20 @@ impl SenderSession {
             damaged,
             has_purged,
         })
+    }
+
+    /// Returns whether there are purged messages that are not on the way.
+    fn has_purged(&self, connection: &Connection) -> rusqlite::Result<bool> {
+        let sql = "SELECT id FROM outgoing WHERE hop = ?1 AND status = 1 AND ends_at < 0 LIMIT ?2";
+        let purged: Vec<i64> = connection
+            .prepare_cached(sql)?
+            .query_map(params![self.hop, limit(WINDOW + 1)], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        if purged.is_empty() {
+            return Ok(false);
+        }
+        let in_flight: HashSet<i64> = self.in_flight.values().map(|message| message.row).collect();
+        Ok(purged.iter().any(|row| !in_flight.contains(row)))
     }
 
     /// Offers the messages of destinations whose wait is over and whose earlier offers are answered.

@@ -38,6 +38,9 @@ pub(crate) const ALL: i64 = i64::MAX;
 /// The age limit of a purged message. It is removed when it is certain that the hop has not stored it.
 pub(crate) const PURGED: Micros = -1;
 
+/// The purged messages that a step removes.
+const REMOVED: usize = 1_000;
+
 /// A message to another machine, as a commit adds it.
 #[derive(Debug)]
 pub(crate) struct NewOutgoing<'a> {
@@ -124,7 +127,8 @@ pub(crate) fn expire_unoffered(
 }
 
 /// Moves up to `most` ready messages of a next machine beyond their age limit to the dead letters, and
-/// removes purged ones: those behind the row `after` that are not among `except`.
+/// removes purged ones: those behind the row `after` that are not among `except`. Returns how many; `most`
+/// if there may be more.
 pub(super) fn expire(
     transaction: &Transaction<'_>,
     hop: &str,
@@ -133,23 +137,28 @@ pub(super) fn expire(
     most: usize,
     except: &HashSet<i64>,
 ) -> rusqlite::Result<usize> {
-    let sql = "SELECT id, ends_at FROM outgoing
-               WHERE hop = ?1 AND status = 1 AND ends_at <= ?2 AND id > ?3
+    let purged = "DELETE FROM outgoing WHERE id IN (SELECT id FROM outgoing
+                    WHERE hop = ?1 AND status = 1 AND ends_at = ?2 AND id > ?3
+                      AND id NOT IN (SELECT value FROM json_each(?4)) LIMIT ?5)";
+    let offered: Vec<i64> = except.iter().copied().collect();
+    let values = params![hop, PURGED, after, format!("{offered:?}"), limit(REMOVED)];
+    if transaction.prepare_cached(purged)?.execute(values)? == REMOVED {
+        return Ok(most);
+    }
+    let sql = "SELECT id FROM outgoing
+               WHERE hop = ?1 AND status = 1 AND ends_at BETWEEN 0 AND ?2 AND id > ?3
                ORDER BY ends_at LIMIT ?4";
-    let rows: Vec<(i64, Micros)> = transaction
+    let rows: Vec<i64> = transaction
         .prepare_cached(sql)?
         .query_map(
             params![hop, now, after, limit(most + except.len())],
-            |row| Ok((row.get(0)?, row.get(1)?)),
+            |row| row.get(0),
         )?
         .collect::<rusqlite::Result<_>>()?;
-    let rows = rows.into_iter().filter(|(row, _)| !except.contains(row));
+    let rows = rows.into_iter().filter(|row| !except.contains(row));
     let mut expired = 0;
-    for (row, ends_at) in rows.take(most) {
-        match ends_at {
-            PURGED => remove(transaction, row)?,
-            _ => bury(transaction, row, now, TOO_OLD)?,
-        }
+    for row in rows.take(most) {
+        bury(transaction, row, now, TOO_OLD)?;
         expired += 1;
     }
     Ok(expired)
@@ -402,13 +411,29 @@ pub(crate) fn detours(
 /// Gives the messages of a detour their new next machine. Those that the former one may have stored
 /// stay.
 ///
-/// They get new numbers in the same order: a connection to the new machine may have passed the old ones.
+/// They get the next numbers in the same order: a connection to the new machine may have passed the old
+/// ones, and must not pass those of later messages.
 pub(crate) fn reroute(transaction: &Transaction<'_>, detour: &Detour) -> rusqlite::Result<()> {
+    let last = "SELECT max(coalesce(max(id), 0),
+                  coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outgoing'), 0))
+                FROM outgoing";
+    let last: i64 = transaction
+        .prepare_cached(last)?
+        .query_row((), |row| row.get(0))?;
     let sql = format!(
-        "UPDATE outgoing SET hop = ?3, id = id + (SELECT max(id) FROM outgoing) WHERE {CERTAIN}"
+        "UPDATE outgoing SET hop = ?3, id = ?4 + moved.place
+         FROM (SELECT id AS former, row_number() OVER (ORDER BY id) AS place
+               FROM outgoing WHERE {CERTAIN}) AS moved
+         WHERE id = moved.former"
     );
-    let values = params![Text(&detour.hop), detour.authority, detour.new_hop];
-    transaction.prepare_cached(&sql)?.execute(values).map(drop)
+    let values = params![Text(&detour.hop), detour.authority, detour.new_hop, last];
+    let moved = transaction.prepare_cached(&sql)?.execute(values)?;
+    // An update of an id does not raise the number of the next row.
+    let next = "UPDATE sqlite_sequence SET seq = ?1 WHERE name = 'outgoing'";
+    transaction
+        .prepare_cached(next)?
+        .execute([last + limit(moved)])
+        .map(drop)
 }
 
 /// A text of a file, which may be no UTF-8.

@@ -245,12 +245,13 @@ impl ReceiverSession {
                 let rule = "does not fit the body, which was damaged on the way";
                 return Ok(Err(Error::invalid("checksum", rule)));
             }
+            // As the sender knows it: two names of this machine are two orders.
+            let destination = (message.authority.clone(), message.queue.clone());
             if self.policy.is_own(&message.authority) {
                 message.authority.clear();
             }
-            let destination = || (message.authority.clone(), message.queue.clone());
-            let verdict = self.verdict(transaction, wall, sender, &message)?;
-            match self.after_refusals(&message, verdict) {
+            let verdict = self.verdict(transaction, wall, sender, &message, &destination)?;
+            match self.after_refusals(&destination, verdict) {
                 Verdict::Store => {
                     let row = store(transaction, wall, sender, &message)?;
                     self.stored.push_back((message.number, row));
@@ -264,11 +265,11 @@ impl ReceiverSession {
                 }
                 Verdict::Known => {}
                 Verdict::Refuse(reason) => {
-                    self.refused.insert(destination(), message.number);
+                    self.refused.insert(destination, message.number);
                     accept.refused.push((message.number, reason));
                 }
                 Verdict::Postpone(reason) => {
-                    self.postponed.insert(destination());
+                    self.postponed.insert(destination);
                     accept.postponed.push((message.number, reason));
                 }
             }
@@ -307,6 +308,8 @@ impl ReceiverSession {
             let rule = format_args!("must be at most {}, but is {}", self.number, upto.number);
             return Ok(Err(Error::invalid("upto", rule)));
         }
+        let seen = "UPDATE senders SET seen_at = ?2 WHERE id = ?1";
+        transaction.prepare_cached(seen)?.execute([sender, now])?;
         self.confirmed = self.confirmed.max(upto.number);
         self.holds &= !upto.held;
         // The sender confirms after it has made dead letters of the refused ones.

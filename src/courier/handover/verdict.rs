@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension as _, Transaction, params};
 use super::{
     frames::{Micros, OfferedMessage},
     inbound::is_known,
-    outgoing::size,
+    outgoing::{Destination, size},
     receiver::{ReceiverSession, Verdict, no_route},
 };
 use crate::{base::fault::planted, queue::sqlite::limit};
@@ -19,15 +19,14 @@ const ABSENT: Micros = 15_000_000;
 
 impl ReceiverSession {
     /// Postpones a message that would overtake a refused one of its destination.
-    pub(super) fn after_refusals(&self, message: &OfferedMessage, verdict: Verdict) -> Verdict {
+    pub(super) fn after_refusals(&self, destination: &Destination, verdict: Verdict) -> Verdict {
         if !matches!(verdict, Verdict::Store)
             || self.refused.is_empty()
             || planted!(self.fault, RefusedOvertaken)
         {
             return verdict;
         }
-        let destination = (message.authority.clone(), message.queue.clone());
-        match self.refused.contains_key(&destination) {
+        match self.refused.contains_key(destination) {
             true => Verdict::Postpone("an earlier message of the queue was refused".to_owned()),
             false => verdict,
         }
@@ -39,12 +38,12 @@ impl ReceiverSession {
         wall: Micros,
         sender: i64,
         message: &OfferedMessage,
+        destination: &Destination,
     ) -> rusqlite::Result<Verdict> {
-        let destination = (message.authority.clone(), message.queue.clone());
         if message.resume {
-            self.postponed.remove(&destination);
+            self.postponed.remove(destination);
         }
-        if self.postponed.contains(&destination) && !planted!(self.fault, PostponedOvertaken) {
+        if self.postponed.contains(destination) && !planted!(self.fault, PostponedOvertaken) {
             let reason = "an earlier message of the queue was postponed".to_owned();
             return Ok(Verdict::Postpone(reason));
         }
@@ -55,8 +54,9 @@ impl ReceiverSession {
         if is_known(transaction, sender, &message.uid, self.fault)? {
             return Ok(Verdict::Known);
         }
+        // Rules may be corrected.
         if let Some(reason) = self.rights.refusal(message) {
-            return Ok(Verdict::Refuse(reason));
+            return Ok(Verdict::Postpone(reason));
         }
         if message.body.len() > self.policy.max_body {
             return Ok(Verdict::Refuse(format!(

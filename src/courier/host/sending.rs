@@ -165,9 +165,7 @@ impl Sending {
             });
             let (session, next) = offering.await?;
             self.session = Some(session);
-            if next.has_purged {
-                self.expire().await?;
-            }
+            let has_more_purged = next.has_purged && self.expire().await?;
             if !next.damaged.is_empty() {
                 let bury = self
                     .shared
@@ -176,7 +174,11 @@ impl Sending {
                 bury.await?;
             }
             let Some(offer) = next.offer else {
-                return Ok(next.wait);
+                // Between two steps an answer is read.
+                return Ok(match has_more_purged {
+                    true => Some(Duration::ZERO),
+                    false => next.wait,
+                });
             };
             if !awaited {
                 self.progress = self.shared.clock.now();
@@ -187,20 +189,16 @@ impl Sending {
         }
     }
 
-    /// Removes messages that were purged meanwhile.
-    async fn expire(&mut self) -> Result<()> {
-        let mut has_more = true;
-        while has_more {
-            let session = self.session.take().ok_or_else(lost)?;
-            let expiring = self.shared.manager.write(move |transaction, now| {
-                let has_more = session.expire(transaction, now)?;
-                Ok((session, has_more))
-            });
-            let session;
-            (session, has_more) = expiring.await?;
-            self.session = Some(session);
-        }
-        Ok(())
+    /// Removes messages that were purged meanwhile, in one step. Returns whether there may be more.
+    async fn expire(&mut self) -> Result<bool> {
+        let session = self.session.take().ok_or_else(lost)?;
+        let expiring = self.shared.manager.write(move |transaction, now| {
+            let has_more = session.expire(transaction, now)?;
+            Ok((session, has_more))
+        });
+        let (session, has_more) = expiring.await?;
+        self.session = Some(session);
+        Ok(has_more)
     }
 
     /// Handles an answer, together with further answers that have arrived.

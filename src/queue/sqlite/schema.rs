@@ -174,6 +174,10 @@ pub(crate) const SCHEMA: Schema = Schema {
         ) STRICT, WITHOUT ROWID;
         CREATE INDEX arrived_by_time ON arrived (at);
         INSERT INTO arrived (uid, at) SELECT uid, received_at FROM received;
+        INSERT OR IGNORE INTO arrived (uid, at) SELECT ids.uid, clock.seen FROM clock,
+            (SELECT uid FROM messages WHERE uid IS NOT NULL
+             UNION SELECT uid FROM outgoing WHERE visited <> x''
+             UNION SELECT uid FROM dead_letters) AS ids;
         -- The last Hello, by the file's clock.
         ALTER TABLE senders ADD COLUMN seen_at INTEGER NOT NULL DEFAULT 0;
         UPDATE senders SET seen_at = (SELECT seen FROM clock);

@@ -211,13 +211,15 @@ impl Requester {
         let Some(known) = &self.0 else {
             return SenderRights::default();
         };
-        let (grants, account) = (Arc::clone(known.caller.grants()), account.to_owned());
+        let (requester, account) = (self.clone(), account.to_owned());
+        let may = move |target: Target<'_>| requester.check(Action::HandOver, target).is_ok();
         let may_send = move |queue: Option<&str>| match queue {
-            Some(queue) => QueueAddress::new(&account, queue)
-                .is_ok_and(|address| grants.allows(Action::HandOver, Target::Queue(&address))),
+            Some(queue) => {
+                QueueAddress::new(&account, queue).is_ok_and(|address| may(Target::Queue(&address)))
+            }
             None => ALL_QUEUES
                 .parse()
-                .is_ok_and(|all| grants.allows(Action::HandOver, Target::Selector(&all))),
+                .is_ok_and(|all| may(Target::Selector(&all))),
         };
         SenderRights {
             principal: Some(known.caller.principal().name().to_owned()),
