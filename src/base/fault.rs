@@ -362,8 +362,6 @@ pub(crate) enum Fault {
     LinkTimersNotHandedOver,
     /// C14: the flags in another relay's frame are not read.
     LinkHintDropped,
-    /// C14: a set that another relay announces is not told, only the present state.
-    LinkHintSetUntold,
     /// C14: a resync reads no watched flags.
     LinkResyncReadsNoFlags,
     /// C14: the acknowledgements of another relay are read once in a generation.

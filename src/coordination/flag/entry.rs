@@ -234,7 +234,7 @@ impl FlagEntry {
             let is_told = hint.number <= ended || hint.number <= self.present_number;
             hint.number == 0 || !is_told || planted!(self.fault, FlagOldSetTold)
         };
-        if planted!(self.fault, LinkHintSetUntold) || !self.ended.is_some_and(is_later) {
+        if !self.ended.is_some_and(is_later) {
             return;
         }
         if self.present.is_some() && self.note_set(&set.into_state(&self.name), wakers) {

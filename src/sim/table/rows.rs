@@ -187,11 +187,8 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkLeavesEarly, 325, "C15", "a relay leaves before its last causes are confirmed";
     LinkTimersNotHandedOver, 22, "C15", "a relay leaves without the hand-over of its timers";
     LinkHintDropped, 1, "C14", "the flags in another relay's frame are not read";
-    LinkHintSetUntold, 140, "C14", "a set that another relay announces is not told, only the present state";
     LinkResyncReadsNoFlags, 60, "C14", "a resync reads no watched flags";
     FlagEndUnmarked, 1, "R21", "a clearing leaves no trace of the set that it ends";
-    FlagEndReadLast, 0, "R21", "the flag is read before its newest set that is over";
-    FlagBaseIgnored, 429, "R21", "a set that ended after a watcher's first read is not told";
     FlagOldSetTold, 57, "C14", "a set through another relay is told although it was over before a watcher came";
     FlagWriteUnordered, 28, "C14", "the outcome of a write counts although another relay's write was heard during it";
     FlagAcksReadOnce, 100, "C14", "the acknowledgements of another relay are read once in a generation";
