@@ -218,10 +218,6 @@ pub(crate) enum Fault {
     FlagSetConflated,
     /// R21: a clearing leaves no trace of the set that it ends.
     FlagEndUnmarked,
-    /// R21: a set that ended after a watcher's first read is not told when its state is known.
-    FlagBaseIgnored,
-    /// R21: the flag is read before its newest set that is over.
-    FlagEndReadLast,
     /// R22: an expired flag is deleted even if its ETag has changed.
     FlagExpiryUnconditional,
     /// Section 8, durable first: watchers are told before the flag is written.

@@ -353,16 +353,8 @@ impl Inner {
     /// flag's lock.
     async fn read(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
         let began = self.registry().next_sequence();
-        let reads_flag_first = planted!(self.fault, FlagEndReadLast);
-        let early = match reads_flag_first {
-            true => Some(self.blobs.read(name).await?),
-            false => None,
-        };
         let (_, ended_version) = self.read_ended(name, began).await?;
-        let found = match early {
-            Some(found) => found,
-            None => self.blobs.read(name).await?,
-        };
+        let found = self.blobs.read(name).await?;
         let versions = (found.as_ref().map(StoredFlag::version), ended_version);
         let read = (found, Some(versions));
         let wakers = self.registry().finish_read(name, began, read, wall);

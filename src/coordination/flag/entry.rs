@@ -268,7 +268,6 @@ impl FlagEntry {
         let (change, ended) = (self.change, self.ended.unwrap_or_default());
         let set = self.present.as_ref().is_some_and(|present| present.set);
         let newest_set = self.newest_set_change;
-        let ignores_base = planted!(self.fault, FlagBaseIgnored);
         for watcher in self.watchers.values_mut() {
             let Some(base) = watcher.base.filter(|_| !watcher.synced) else {
                 continue;
@@ -282,7 +281,7 @@ impl FlagEntry {
             watcher.first_unset = !set || unleashed;
             watcher.delivered = match () {
                 () if set => change - 1,
-                () if ended > base && !ignores_base => newest_set.saturating_sub(1),
+                () if ended > base => newest_set.saturating_sub(1),
                 () => change,
             };
             wakers.push(watcher.waker.take());

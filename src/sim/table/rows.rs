@@ -165,14 +165,14 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkGapForgotten, 13, "C3", "numbers that a frame skips do not join the gap";
     LinkNameNotKept, 24, "C3", "an entry of a frame makes a queue entry only where a pattern is here";
     LinkRecentCutSilently, 15, "C4", "queues leave the list of a heartbeat, and its lower bound stays";
-    LinkNumberBackTrusted, 120, "C5", "a number that goes back is no resync";
+    LinkNumberBackTrusted, 4, "C5", "a number that goes back is no resync";
     LinkHeartbeatUnread, 2, "C5", "the numbers of heartbeats are not compared";
     LinkNewPeerTrusted, 22, "C5", "a new peer begins at its first number";
     LinkCopyTrusted, 0, "C5", "a copy of a heartbeat counts as a number that goes back";
     LinkResyncSkipsPatterns, 120, "C6", "a hash without a queue wakes no pattern";
     LinkResyncPostponesForgetting, 256, "C6", "a resync postpones forgetting";
     LinkResyncNeedsListener, 30, "C6", "a resync counts no cause where the queue has no listener at present";
-    LinkMissingNoCheck, 11, "C7", "groups check nothing when a peer is missing";
+    LinkMissingNoCheck, 12, "C7", "groups check nothing when a peer is missing";
     LinkMissingSkipsEmpty, 16, "C7", "groups without members do not check";
     LinkInterruptionIgnored, 25, "C7", "a peer that goes missing after an interruption is no resync";
     LinkEventsTrusted, 53, "C7", "only the client's events are interruptions";

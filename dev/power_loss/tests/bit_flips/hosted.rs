@@ -86,7 +86,8 @@ impl Receiver {
 
     /// Forgets all messages: those of the next copy have the same ids.
     fn forget(&self) {
-        let forget = "DELETE FROM messages; DELETE FROM received; DELETE FROM inbound;
+        let forget = "DELETE FROM messages; DELETE FROM arrived; DELETE FROM inbound;
+                      DELETE FROM received;
                       DELETE FROM outgoing; DELETE FROM senders; DELETE FROM dead_letters";
         self.connection.execute_batch(forget).expect("forgotten");
     }
