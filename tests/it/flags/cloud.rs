@@ -112,7 +112,9 @@ async fn one_list_an_interval_for_any_number_of_waiting_nodes() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     let polls = lists() - before;
     assert!((4..=11).contains(&polls), "{polls} lists in ten intervals");
-    assert_eq!(requests(BLOB).len(), read, "nothing has changed");
+    // The last of the first reads may have been under way.
+    let reads = requests(BLOB).len() - read;
+    assert!(reads <= 1, "{reads} reads, although nothing has changed");
 
     assert_eq!(azurite().by_hand("PUT", "flags-polls/flags/go", "go"), 201);
     while let Some(node) = within("a release", nodes.join_next()).await {
