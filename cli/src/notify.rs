@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use reveille::{Accepted, Client, Limits, Notification, PublisherOptions, QueueAddress, duration};
 use serde::Serialize;
+use strsim::osa_distance;
 
 use super::{
     exit::Exit,
@@ -135,7 +136,7 @@ impl Row for Notified {
 
 /// Time for the search for a similar name.
 const SEARCH: Duration = Duration::from_secs(1);
-/// A distance above this is no misspelling.
+/// More letters that are changed, added, left out or exchanged are no misspelling.
 const NEAR: usize = 3;
 
 /// Returns the listened queue whose name is nearest, if the caller may list any.
@@ -146,24 +147,10 @@ async fn nearest_listened(client: &Client, queue: &str) -> Option<String> {
         .ok()?;
     let listened = listed.into_iter().filter(|one| one.listeners > 0);
     let names = listened.map(|one| format!("{}/{}", one.storage_account, one.queue_name));
-    let named = names.map(|name| (distance(queue, &name), name));
+    let queue = queue.to_lowercase();
+    let named = names.map(|name| (osa_distance(&queue, &name.to_lowercase()), name));
     let (distance, name) = named.min()?;
     (distance <= NEAR).then_some(name)
-}
-
-/// Returns how many characters must be changed, added or removed to make one text of the other.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.to_lowercase().chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, typed) in one.to_lowercase().chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (column, expected) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(typed != *expected);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 fn delay(text: &str) -> Result<Duration, String> {
@@ -172,16 +159,4 @@ fn delay(text: &str) -> Result<Duration, String> {
         return Err("must be at most 14d".to_owned());
     }
     Ok(span)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_misspelling_is_near_and_another_name_is_not() {
-        assert_eq!(distance("local/odrers", "local/orders"), 2);
-        assert_eq!(distance("Local/Order", "local/orders"), 1);
-        assert!(distance("local/mails", "local/orders") > NEAR);
-    }
 }

@@ -118,8 +118,8 @@ impl Client {
         FlagWatcher::new(self, &flag, &listener_id)
     }
 
-    /// Waits until the relay answers, at most for `within`; zero is one attempt. Does not check the relay's store,
-    /// because wake-ups need none.
+    /// Waits until the relay answers, at most for `within`; zero is one attempt. Does not check the
+    /// relay's store, because wake-ups need none.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] with the last failure if it does not answer.

@@ -220,18 +220,23 @@ async fn messages_go_from_one_machine_to_another_in_their_order() {
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
 }
 
+/// Waits until a machine has two dead letters, and returns them.
+async fn two_dead_letters(machine: &Machine) -> Value {
+    let dead = async || machine.json(&["queue", "dead", machine.place()]).await;
+    until("they are refused", async || {
+        dead().await.as_array().expect("a list").len() == 2
+    })
+    .await;
+    dead().await
+}
+
 #[tokio::test]
 async fn a_refused_message_is_a_dead_letter_and_is_sent_again() {
     let (rome, berlin) = (Machine::hosted(&[]).await, Machine::hosted(&[]).await);
     let to = berlin.destination("orders");
     let send = ["queue", "send", rome.place(), &to, "tea", "milk"];
     rome.run(&send).await;
-    until("they are refused", async || {
-        let dead = rome.json(&["queue", "dead", rome.place()]).await;
-        dead.as_array().expect("a list").len() == 2
-    })
-    .await;
-    let dead = rome.json(&["queue", "dead", rome.place()]).await;
+    let dead = two_dead_letters(&rome).await;
     assert_eq!(dead[0]["destination"], Value::from(&*to));
     let reason = dead[0]["reason"].as_str().expect("a reason");
     assert!(reason.contains("orders"), "{reason}");
@@ -269,12 +274,7 @@ async fn a_refused_message_is_a_dead_letter_and_is_sent_again() {
     let missing = berlin.destination("missing");
     let send = ["queue", "send", rome.place(), &missing, "tea", "milk"];
     rome.run(&send).await;
-    until("they are refused", async || {
-        let dead = rome.json(&["queue", "dead", rome.place()]).await;
-        dead.as_array().expect("a list").len() == 2
-    })
-    .await;
-    let dead = rome.json(&["queue", "dead", rome.place()]).await;
+    let dead = two_dead_letters(&rome).await;
     let oldest = dead[1]["message_id"].as_str().expect("an id");
     let redirect = ["queue", "requeue", rome.place(), oldest, "--to", &to];
     rome.run(&redirect).await;

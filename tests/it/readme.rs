@@ -70,19 +70,9 @@ async fn its_shell_and_python_snippets_run() {
     }
     let (listen, binary) = (free_address(), Path::new(env!("CARGO_BIN_EXE_reveille")));
     let python = python();
-    let directories =
-        [binary.parent(), python.parent()].map(|d| d.expect("a directory").to_owned());
-    let path = env::var_os("PATH").unwrap_or_default();
-    let path = directories.into_iter().chain(env::split_paths(&path));
-    let mut shell = Command::new("bash");
+    let mut shell = shell(&script, &[binary, &python], directory.path());
     shell
-        .args(["-c", &script])
-        .current_dir(directory.path())
-        .env("PATH", env::join_paths(path).expect("plain paths"))
-        .env("HOME", directory.path())
-        .env("XDG_DATA_HOME", directory.path())
         .env("REVEILLE_LISTEN", &listen)
-        .env("REVEILLE_ADMIN_LISTEN", free_address())
         .env("REVEILLE_RELAY", format!("http://{listen}"))
         .env("RELAY", &listen);
     let stdout = run(&mut shell, "the README's snippets").await;
@@ -102,6 +92,24 @@ async fn its_shell_and_python_snippets_run() {
     }
 }
 
+/// Returns a shell at home in a directory, which finds these programs first.
+fn shell(script: &str, programs: &[&Path], home: &Path) -> Command {
+    let known = env::var_os("PATH").unwrap_or_default();
+    let first = programs
+        .iter()
+        .map(|program| program.parent().expect("a directory").to_owned());
+    let path = env::join_paths(first.chain(env::split_paths(&known)));
+    let mut shell = Command::new("bash");
+    shell
+        .args(["-c", script])
+        .current_dir(home)
+        .env("PATH", path.expect("plain paths"))
+        .env("HOME", home)
+        .env("XDG_DATA_HOME", home)
+        .env("REVEILLE_ADMIN_LISTEN", free_address());
+    shell
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_recipe_for_a_certificate_serves_clients() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -115,18 +123,8 @@ async fn the_recipe_for_a_certificate_serves_clients() {
          reveille notify acct/orders --relay https://127.0.0.1:{port} --ca relay.pem\n",
         recipe.replace("7600", port)
     );
-    let binary = Path::new(env!("CARGO_BIN_EXE_reveille")).parent();
-    let known = env::var_os("PATH").unwrap_or_default();
-    let binary = binary.expect("a directory").to_owned();
-    let path = std::iter::once(binary).chain(env::split_paths(&known));
-    let mut shell = Command::new("bash");
-    shell
-        .args(["-c", &script])
-        .current_dir(directory.path())
-        .env("PATH", env::join_paths(path).expect("plain paths"))
-        .env("HOME", directory.path())
-        .env("XDG_DATA_HOME", directory.path())
-        .env("REVEILLE_ADMIN_LISTEN", free_address());
+    let binary = Path::new(env!("CARGO_BIN_EXE_reveille"));
+    let mut shell = shell(&script, &[binary], directory.path());
     let stdout = run(&mut shell, "the recipe").await;
     assert!(stdout.contains("acct/orders"), "{stdout}");
 }

@@ -100,7 +100,8 @@ pub(crate) fn hops_with(connection: &Connection, status: u8) -> rusqlite::Result
 }
 
 /// Moves up to `most` ready messages beyond their age limit to the dead letters, without their next
-/// machines, and removes purged ones; returns how many. A message that its next machine may have stored stays: only a
+/// machines, and removes purged ones; returns how many. A message that its next machine may have stored
+/// stays: only a
 /// connection shows whether it has.
 pub(crate) fn expire_unoffered(
     transaction: &Transaction<'_>,

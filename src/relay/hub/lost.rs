@@ -84,15 +84,19 @@ impl Hub {
     }
 
     /// A listener subscribes: one with its id is lost no longer.
-    pub(super) fn note_found(&self, listener: &ListenerId) {
+    pub(super) fn note_found(&self, listener: &ListenerId, now: Tick) {
         if self.lost.count.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut list = lock(&self.lost.list);
         let LostList { lost, order, .. } = &mut *list;
-        lost.retain(|_, (stats, _)| stats.listener_id != *listener);
-        order.retain(|id| lost.contains_key(id));
-        self.lost.count.store(lost.len(), Ordering::Relaxed);
+        lost.retain(|_, (stats, lost_at)| {
+            stats.listener_id != *listener && now.since(*lost_at) < LISTED_FOR
+        });
+        if lost.len() != order.len() {
+            order.retain(|id| lost.contains_key(id));
+            self.lost.count.store(lost.len(), Ordering::Relaxed);
+        }
     }
 
     /// Returns the first `count` lost listeners after the given subscription, by id.
@@ -115,9 +119,6 @@ impl Hub {
 
     /// Takes the lost listeners that the log does not name yet.
     pub(crate) fn take_lost(&self) -> Named {
-        if self.lost.count.load(Ordering::Relaxed) == 0 {
-            return Named::default();
-        }
         std::mem::take(&mut lock(&self.lost.list).unlogged)
     }
 

@@ -91,7 +91,7 @@ impl Hub {
             resumed,
         }));
         lock(&self.subscriptions).insert(id, Arc::clone(&subscription));
-        self.note_found(&options.listener_id);
+        self.note_found(&options.listener_id, now);
         for _ in 0..FIRST {
             if self.attach_some(&subscription, now) {
                 break;

@@ -154,7 +154,11 @@ impl Relay {
     /// `Unavailable` where they are not, within a second.
     pub(crate) async fn confirm(&self) -> Result<()> {
         match self.confirmations() {
-            Some(confirmations) => confirmations.wait(self.counted_position()).await,
+            Some(confirmations) => {
+                let position = self.counted_position();
+                let confirmed = confirmations.wait(position, CONFIRMED_WITHIN).await?;
+                confirmed.then_some(()).ok_or_else(Confirmations::isolated)
+            }
             None => Ok(()),
         }
     }
@@ -168,7 +172,10 @@ impl Relay {
         match self.confirmations() {
             Some(confirmations) => {
                 let position = self.counted_position();
-                confirmations.wait_or_isolated(position).await
+                confirmations
+                    .wait(position, REPORTED_WITHIN)
+                    .await
+                    .map(drop)
             }
             None => Ok(()),
         }
@@ -322,31 +329,23 @@ impl Confirmations {
         }
     }
 
-    async fn wait(mut self, position: u64) -> Result<()> {
+    /// Returns whether the causes up to a position are confirmed; not while this relay is isolated.
+    ///
+    /// # Errors
+    /// `Unavailable` after this time.
+    async fn wait(mut self, position: u64, within: Duration) -> Result<bool> {
         let settled = self
             .state
             .wait_for(|state| state.confirmed >= position || state.isolated);
-        match tokio::time::timeout(CONFIRMED_WITHIN, settled).await {
-            Ok(Ok(state)) if state.confirmed >= position => Ok(()),
-            Ok(_) => Err(Self::isolated()),
-            Err(_) => Err(Self::late()),
-        }
-    }
-
-    async fn wait_or_isolated(mut self, position: u64) -> Result<()> {
-        let settled = self
-            .state
-            .wait_for(|state| state.confirmed >= position || state.isolated);
-        match tokio::time::timeout(REPORTED_WITHIN, settled).await {
-            Ok(_) => Ok(()),
+        match tokio::time::timeout(within, settled).await {
+            Ok(state) => Ok(state.is_ok_and(|state| state.confirmed >= position)),
             Err(_) => Err(Self::late()),
         }
     }
 
     /// The causes are counted here, and are told to the other relays later.
     pub(crate) fn late() -> Error {
-        let message =
-            "cluster: counted here, but not confirmed by the broker within 1 s; repeat it";
+        let message = "cluster: counted here, but not confirmed by the broker in time; repeat it";
         Error::new(ErrorKind::Unavailable, message)
     }
 

@@ -102,7 +102,10 @@ impl proto::relay_server::Relay for RelayService {
         request: Request<NotifyRequest>,
     ) -> Result<Response<proto::NotifyResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let end = request.extensions().get::<ConnectionEnd>().cloned();
+        let end = self.relay.cluster_state().and_then(|_| {
+            let end = request.extensions().get::<ConnectionEnd>();
+            end.cloned()
+        });
         let response = notify(&self.relay, &requester, request.into_inner()).map_err(to_status)?;
         let confirmed = self.relay.confirm().await;
         confirmed
@@ -416,8 +419,8 @@ fn notify(
     Ok((response, position))
 }
 
-/// A publisher behind a balancer connects again, and may reach a relay that is not cut off. Its
-/// connection may be short only after that: where all relays are cut off, none is better.
+/// A publisher behind a balancer connects again, and may reach a relay that is not cut off. Where all
+/// are cut off none is better, so it does so once in [`LEAVES_AFTER`] only.
 fn leave_if_cut_off(relay: &Relay, connection: Option<&ConnectionEnd>) {
     let is_cut_off = relay.cluster_state().is_some_and(|state| state.isolated);
     if let Some(connection) = connection.filter(|_| is_cut_off) {
