@@ -44,7 +44,7 @@ there may be work from before the subscription.
 --exec runs a shell command (`sh -c`), and `-- CMD` runs a program. One command runs at a time. \
 Wake-ups of a queue that arrive during a run are merged into one later run. A failing command is \
 reported on stderr, does not end `subscribe`, and runs again after 1s, then after longer pauses up \
-to 30s. After --count wake-ups it does not.
+to 30s. After --count wake-ups it does not, and the exit code is 1.
 
 While the relay is away, the command runs every --poll, as for a CATCH_UP: once for each queue or \
 pattern of the command line.
@@ -232,7 +232,9 @@ impl WakeLoop<'_> {
                 () = due => self.on_due().await?,
             }
         }
-        Ok(Exit::OK)
+        // A count leaves no time for the run after one that failed.
+        let has_failed = self.runner.as_ref().is_some_and(Runner::has_failed);
+        Ok(if has_failed { Exit::FAILURE } else { Exit::OK })
     }
 
     /// Returns when a run is due without a wake-up: of a command that failed, or because the relay is

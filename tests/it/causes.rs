@@ -127,7 +127,7 @@ async fn an_expired_token_is_stated_by_the_listener_that_has_it() {
                  actions = [\"notify\", \"subscribe\", \"report\"]\nqueues = [\"*/*\"]\n";
     std::fs::write(&auth, rules).expect("written");
     let auth = auth.display().to_string();
-    let verb = ["token", "new", "worker", "--expires", "3s", "--auth", &auth];
+    let verb = ["token", "new", "worker", "--expires", "8s", "--auth", &auth];
     let token = within("a token", reveille(&home, &verb).output()).await;
     let token = token.expect("it starts");
     assert!(token.status.success(), "{}", stderr(&token));
@@ -388,7 +388,7 @@ async fn health_ready_and_the_admin_port_agree_without_a_credential() {
     let verdicts = async || {
         let page = crate::support::get(relay.admin(), "/readyz").await.0 == 200;
         let health = relay.run(&["health", "-o", "json"]).await;
-        let ready = relay.run(&["ready", "--timeout", "1s"]).await;
+        let ready = relay.run(&["ready", "--timeout", "3s"]).await;
         let text = String::from_utf8(health.stdout).expect("text");
         (page, health.status.code(), ready.status.code(), text)
     };

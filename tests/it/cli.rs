@@ -281,6 +281,17 @@ async fn a_subscriber_runs_a_command_on_each_wake_up() {
 }
 
 #[tokio::test]
+async fn the_exit_code_of_a_counted_subscriber_is_that_of_its_last_command() {
+    let relay = Binary::serve().await;
+    for (command, code) in [("false", 1), ("true", 0)] {
+        let arguments = ["subscribe", "acct/orders", "--count", "1", "--", command];
+        let ended = relay.run(&arguments).await;
+        let complaint = stderr(&ended);
+        assert_eq!(ended.status.code(), Some(code), "{command}: {complaint}");
+    }
+}
+
+#[tokio::test]
 async fn a_flag_survives_a_crash_of_the_relay() {
     let mut relay = Binary::serve().await;
     let unleashed = relay

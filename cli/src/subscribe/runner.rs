@@ -81,6 +81,11 @@ impl Runner {
         self.running.is_none() && self.waiting.is_empty()
     }
 
+    /// Returns whether the newest run of a queue failed, or could not start.
+    pub(super) fn has_failed(&self) -> bool {
+        !self.failing.is_empty()
+    }
+
     /// Returns the wake-up of the running command.
     pub(super) fn running(&self) -> Option<&WorkDetected> {
         self.running.as_ref().map(|(work, _)| work)

@@ -1,10 +1,12 @@
 //! Listeners that were lost, or that do not report: for the lists and for the log.
 //!
 //! A lost listener did not answer in time, so its connection was ended. It is listed for an hour, or
-//! until a listener with its id subscribes here. Both the list and the names for the log are bounded.
+//! until a listener with its id subscribes here. A listener often notices a dead connection before
+//! the relay does: it has subscribed again when the old connection ends, and is not lost.
+//! Both the list and the names for the log are bounded.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     ops::Bound::{Excluded, Unbounded},
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
@@ -89,14 +91,10 @@ impl Hub {
             return;
         }
         let mut list = lock(&self.lost.list);
-        let LostList { lost, order, .. } = &mut *list;
-        lost.retain(|_, (stats, lost_at)| {
-            stats.listener_id != *listener && now.since(*lost_at) < LISTED_FOR
+        list.retain(|stats, lost_at| {
+            stats.listener_id != *listener && now.since(lost_at) < LISTED_FOR
         });
-        if lost.len() != order.len() {
-            order.retain(|id| lost.contains_key(id));
-            self.lost.count.store(lost.len(), Ordering::Relaxed);
-        }
+        self.lost.count.store(list.lost.len(), Ordering::Relaxed);
     }
 
     /// Returns the first `count` lost listeners after the given subscription, by id.
@@ -119,7 +117,38 @@ impl Hub {
 
     /// Takes the lost listeners that the log does not name yet.
     pub(crate) fn take_lost(&self) -> Named {
-        std::mem::take(&mut lock(&self.lost.list).unlogged)
+        let list = lock(&self.lost.list);
+        if list.unlogged.listeners.is_empty() {
+            return Named::default();
+        }
+        let lost = list.lost.values().map(|(stats, _)| stats);
+        let lost: HashMap<_, _> = lost
+            .map(|stats| (stats.listener_id.clone(), stats.subscription))
+            .collect();
+        drop(list);
+        let mut back = HashMap::new();
+        let mut after = None;
+        loop {
+            let some = self.subscriptions_after(after, STEP);
+            for open in &some {
+                if lost.get(&open.listener_id).is_some_and(|id| *id < open.id) {
+                    back.insert(open.listener_id.clone(), open.id);
+                }
+            }
+            after = some.last().map(|open| open.id);
+            if some.len() < STEP {
+                break;
+            }
+        }
+        let mut list = lock(&self.lost.list);
+        let is_lost = |listener: &ListenerId, id| back.get(listener).is_none_or(|open| *open < id);
+        list.retain(|stats, _| is_lost(&stats.listener_id, stats.subscription));
+        self.lost.count.store(list.lost.len(), Ordering::Relaxed);
+        let mut unlogged = std::mem::take(&mut list.unlogged);
+        unlogged
+            .listeners
+            .retain(|named| !back.contains_key(&named.listener_id));
+        unlogged
     }
 
     /// Adds the listeners after the given one that were woken and do not report, each once. Returns
@@ -143,6 +172,12 @@ impl Hub {
 }
 
 impl LostList {
+    fn retain(&mut self, is_lost: impl Fn(&ListenerStats, Tick) -> bool) {
+        self.lost.retain(|_, (stats, at)| is_lost(stats, *at));
+        let Self { lost, order, .. } = self;
+        order.retain(|id| lost.contains_key(id));
+    }
+
     fn remove_oldest(&mut self) {
         if let Some(oldest) = self.order.pop_front() {
             self.lost.remove(&oldest);

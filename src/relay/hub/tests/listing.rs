@@ -131,3 +131,23 @@ fn lost_listeners_are_listed_for_an_hour_or_until_they_come_back() {
     hub.note_lost(&back, after(HOUR));
     assert_eq!(lost(after(HOUR + SECOND))[0].lost_for, Some(SECOND));
 }
+
+#[test]
+fn a_listener_that_subscribed_again_before_its_old_connection_ended_is_not_lost() {
+    let hub = hub();
+    let named = |name| SubscribeOptions {
+        listener_id: ListenerId::new(name).expect("a name"),
+        ..options(&["orders"])
+    };
+    let [old, gone] = ["worker", "other"].map(|name| subscribe_with(&hub, &named(name), START));
+    let _back = subscribe_with(&hub, &named("worker"), after(SECOND));
+    for lost in [&old, &gone] {
+        hub.note_lost(lost, after(SECOND));
+        hub.unsubscribe(lost, after(SECOND));
+    }
+    let logged = hub.take_lost().listeners;
+    assert_eq!(logged.len(), 1, "{logged:?}");
+    assert_eq!(logged[0].listener_id, gone.listener_id);
+    let listed = hub.lost_listeners(None, 1000, after(SECOND));
+    assert_eq!(listed.len(), 1, "{listed:?}");
+}
