@@ -54,6 +54,7 @@ struct Set {
     answered: Tick,
     relay: usize,
     position: usize,
+    generation: u64,
 }
 
 /// Where nothing is wrong: over the broker, with a read of the store, to the client.
@@ -132,6 +133,7 @@ impl World {
                 answered: now,
                 relay: written.writer.relay,
                 position: position + 1,
+                generation,
             });
         }
     }
@@ -282,6 +284,9 @@ impl World {
         let sets = std::mem::take(&mut self.flags.oracle.sets);
         for set in sets {
             let (mut waits, mut missed) = (set.answered + wait >= self.now, None);
+            let last = self.flags.store.last_held(set.generation);
+            let ended_by = last.map_or(0, |index| index + 1) + 1;
+            let by_hand = self.flags.oracle.by_hand.contains(&ended_by);
             for (number, client) in self.flags.clients.iter().enumerate() {
                 let Some((relay, opened)) = self.flag_watches_since(client) else {
                     continue;
@@ -293,8 +298,9 @@ impl World {
                 }
                 let whole = self.relays[relay].whole_from;
                 let whole = whole.max(self.relays[set.relay].whole_from);
-                // A relay of the version before clears without a trace, and a missed frame with it.
-                if self.plan.older && whole + SOON >= set.began {
+                // Who clears by hand, or a relay of the version before, leaves no trace: the set is missed
+                // with a frame.
+                if (self.plan.older || by_hand) && whole + SOON >= set.began {
                     continue;
                 }
                 match set.answered.max(whole) + wait < self.now {
