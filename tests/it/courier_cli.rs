@@ -290,6 +290,27 @@ async fn a_refused_message_is_a_dead_letter_and_is_sent_again() {
     assert_eq!(dead.as_array().expect("a list").len(), 0);
 }
 
+#[tokio::test]
+async fn a_relay_counts_the_dead_letters_and_the_waiting_messages_of_its_queues() {
+    let berlin = Machine::hosted(&[]).await;
+    let home = tempfile::tempdir().expect("a directory");
+    let place = home.path().display().to_string();
+    let relay = Binary::serve_with(&["--queues", &place], &[]).await;
+    let nobody = Machine::new();
+    let count = async |name| crate::support::figure(relay.admin(), name).await;
+    let waits = nobody.destination("orders");
+    let refused = berlin.destination("missing");
+    for (to, dead, outgoing) in [(&waits, 0, 1), (&refused, 1, 1)] {
+        let sent = relay.run(&["queue", "send", &place, to, "tea"]).await;
+        assert!(sent.status.success(), "{}", stderr(&sent));
+        until("both figures", async || {
+            let dead_letters = count("reveille_dead_letters").await;
+            (dead_letters, count("reveille_outgoing_messages").await) == (dead, outgoing)
+        })
+        .await;
+    }
+}
+
 /// A copy of a machine with its queue file, as from one image.
 #[tokio::test]
 async fn a_cloned_machine_is_told_and_gets_an_identity_of_its_own() {

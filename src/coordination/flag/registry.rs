@@ -366,9 +366,12 @@ impl WatchRegistry {
     /// Takes a generation that another writer gave out. A hash, or a number beyond the clock's
     /// reach, is no counter: two relays would continue from the same value.
     fn note_generation(&mut self, state: Option<&FlagState>) {
-        let generation = state.map_or(0, |state| state.generation);
-        if generation < HASHES {
-            self.last_generation = self.last_generation.max(generation);
+        self.note_number(state.map_or(0, |state| state.generation));
+    }
+
+    fn note_number(&mut self, number: u64) {
+        if number < HASHES {
+            self.last_generation = self.last_generation.max(number);
         }
     }
 

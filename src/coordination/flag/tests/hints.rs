@@ -32,7 +32,7 @@ fn other(store: &SteppedStore) -> Flags {
 }
 
 /// Takes the hints that wait.
-async fn waiting(from: &Flags) -> Vec<FlagHint> {
+async fn waiting_hints(from: &Flags) -> Vec<FlagHint> {
     let mut changed = from.hints().take().await;
     std::iter::from_fn(|| changed.pop()).collect()
 }
@@ -44,7 +44,7 @@ async fn hear(to: &Flags, hints: Vec<FlagHint>, wall: SystemTime) {
 }
 
 async fn pass_on(from: &Flags, to: &Flags, wall: SystemTime) {
-    let hints = waiting(from).await;
+    let hints = waiting_hints(from).await;
     hear(to, hints, wall).await;
 }
 
@@ -78,6 +78,25 @@ async fn a_set_is_told_however_far_the_clocks_differ() {
     }
 }
 
+/// A seed of the cluster found it: the set that was cleared by hand had the greater number.
+#[tokio::test]
+async fn a_set_is_told_after_one_that_was_cleared_by_hand() {
+    let (store, here) = setup();
+    let (ahead, behind) = (other(&store), other(&store));
+    let waiting = watch(&here, "go").await;
+    unleash(&ahead, "go", &forever(), 3_000).await;
+    let hints = waiting_hints(&ahead).await;
+    behind.hear(hints.clone()).wake_watchers().await;
+    hear(&here, hints, at(20)).await;
+    assert_eq!(sets(&take_states(&waiting)), [false, true]);
+    let by_hand = store.delete(&blob_name(&name("go")), None).await;
+    by_hand.expect("deleted");
+    unleash(&behind, "go", &forever(), 10).await;
+    behind.leash(&name("go"), at(10)).await.expect("leash");
+    pass_on(&behind, &here, at(30)).await;
+    assert_eq!(sets(&take_states(&waiting)), [true, false]);
+}
+
 #[tokio::test]
 async fn a_watcher_that_registers_while_a_slow_set_is_written_is_told() {
     let (fast, _) = setup();
@@ -106,7 +125,7 @@ async fn a_set_and_its_clearing_are_told_although_the_frames_were_lost() {
     let parked = watch(&here, "go").await;
     take_states(&parked);
     unleash(&there, "go", &forever(), 10).await;
-    drop(waiting(&there).await);
+    drop(waiting_hints(&there).await);
     there.leash(&name("go"), at(11)).await.expect("leash");
     // The second frame arrives.
     pass_on(&there, &here, at(12)).await;
@@ -114,7 +133,7 @@ async fn a_set_and_its_clearing_are_told_although_the_frames_were_lost() {
 
     let set = unleash(&there, "go", &lasting(5), 20).await;
     there.expire(at(25)).await.expect("expire");
-    drop(waiting(&there).await);
+    drop(waiting_hints(&there).await);
     assert!(store.peek(&blob_name(&name("go"))).is_none());
     // No frame arrives. The refresh finds the trace of the set.
     here.refresh(at(30)).await.expect("refresh");
@@ -132,7 +151,7 @@ async fn a_watcher_that_came_after_a_set_and_its_end_is_not_released_by_a_late_h
     let early = watch(&here, "go").await;
     take_states(&early);
     unleash(&there, "go", &forever(), 10).await;
-    let first = waiting(&there).await;
+    let first = waiting_hints(&there).await;
     there.leash(&name("go"), at(11)).await.expect("leash");
     // The frames wait for the end of an outage. A node registers, and parks.
     let late = here.watch(&name("go"), listener("late"), false);
@@ -153,7 +172,7 @@ async fn a_late_hint_is_no_first_state_of_a_watcher_that_came_after_it() {
     there.leash(&name("go"), at(10)).await.expect("leash");
     let late = here.watch(&name("go"), listener("late"), false);
     // The hint comes before the watcher's read.
-    drop(here.hear(waiting(&there).await));
+    drop(here.hear(waiting_hints(&there).await));
     assert_eq!(take_states(&late), []);
     late.sync(at(30)).await.expect("sync");
     here.refresh_as_requested(at(31)).await.expect("a read");
