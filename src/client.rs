@@ -11,6 +11,7 @@ mod connection;
 mod connector;
 mod credential;
 mod environment;
+mod explain;
 mod flag_watch;
 mod flags;
 mod pages;
@@ -22,11 +23,14 @@ mod resolver;
 #[cfg(feature = "tls")]
 mod secure;
 pub(crate) mod session;
+mod stats;
 mod stream;
 mod subscription;
 mod tls;
 
-pub use admin::{ListenerInfo, QueueInfo, RelayInfo, RelayState};
+pub use admin::{
+    ConsoleAddress, ListenerInfo, QueueInfo, QueueOrder, QueueQuery, RelayInfo, RelayState,
+};
 #[cfg(all(feature = "courier", feature = "relay"))]
 pub(crate) use channel::RelayChannel;
 pub use config::{ClientConfig, PublisherOptions};
@@ -34,9 +38,14 @@ pub use connection::Client;
 #[cfg(all(feature = "courier", feature = "relay"))]
 pub(crate) use connector::Connector;
 pub use credential::Credential;
+pub use explain::{Decision, DecisionKind, Explanation, Finding, FindingKind};
 pub use flag_watch::FlagWatcher;
 pub use flags::{FlagWatcherInfo, Flags, Unleashed};
 pub use pages::Listed;
 pub use publisher::Publisher;
+pub use stats::{
+    BusyQueue, History, HistorySample, LatencyBuckets, RelayLevels, RelayStats, RelayTotals,
+    Savings, Stats, StatsWatch,
+};
 pub use subscription::Subscription;
 pub use tls::{ClientIdentity, ClientTls};

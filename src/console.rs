@@ -6,7 +6,7 @@
 //! all parts, `/readyz/PART` reports one. The metrics are Prometheus text. The port is for
 //! operators: it listens on loopback by default, and accepts only configured host names. Its
 //! connections and deadlines are separate from those of gRPC, so that neither port can exhaust the
-//! other.
+//! other. A relay adds the routes of its page.
 
 mod connection;
 pub(crate) mod hosts;
@@ -26,6 +26,7 @@ use axum::{
 };
 use tokio::net::TcpListener;
 
+pub(crate) use connection::{LongAnswer, Peer};
 pub(crate) use metrics::{Metric, Metrics};
 
 use self::hosts::Hosts;
@@ -108,12 +109,14 @@ impl ConsolePort {
 
 impl Console {
     /// Serves on a bound port. Requests may state `hosts` as their host, in addition to IP addresses and
-    /// `localhost`. Pages that are not probes need the `admission`, if there is one.
+    /// `localhost`. Pages that are not probes need the `admission`, if there is one. The `further`
+    /// routes check their callers themselves.
     pub(crate) fn serve(
         port: ConsolePort,
         hosts: &[String],
         source: Arc<dyn StatusSource>,
         admission: Option<Admission>,
+        further: Router,
     ) -> Self {
         let ConsolePort { listener, address } = port;
         let connections = connection::pool();
@@ -127,7 +130,10 @@ impl Console {
                 source,
                 connections: connections.clone(),
             })
+            // Before the layer: also an unknown page needs the admission.
+            .fallback(async || StatusCode::NOT_FOUND)
             .layer(middleware::from_fn_with_state(admission, admit))
+            .merge(further)
             .layer(middleware::from_fn_with_state(hosts, hosts::check));
         let scope = Arc::new(Scope::new());
         scope.spawn(connection::accept(
@@ -160,7 +166,7 @@ impl Drop for Console {
 /// and learn only whether the process is alive and ready.
 async fn admit(
     State(admission): State<Option<Admission>>,
-    Extension(peer): Extension<connection::Peer>,
+    Extension(peer): Extension<Peer>,
     request: Request,
     next: Next,
 ) -> Response {

@@ -143,8 +143,8 @@ pub use listener::scaling;
 pub use relay::auth;
 #[cfg(feature = "relay")]
 pub use relay::{
-    AccessFiles, ClusterAck, LocalPublisher, LocalSubscription, Node, NodeConfig, Relay,
-    RelayConfig, ServerLimits, ServerTls,
+    AccessFiles, ClusterAck, ConsoleMode, LocalPublisher, LocalSubscription, Node, NodeConfig,
+    Relay, RelayConfig, ServerLimits, ServerTls,
 };
 #[cfg(all(feature = "nats", feature = "relay"))]
 pub use relay::{ClusterConfig, NatsConfig, NatsCredentials};

@@ -63,8 +63,8 @@ pub(crate) use relay::{
     accepted_from_wire, counted_from_wire, report_to_wire, subscribe_event, subscribe_to_wire,
 };
 pub(crate) use relay::{
-    goodbye_to_wire, report_from_wire, selector_to_wire, subscribe_event_to_wire,
-    subscribe_from_wire,
+    goodbye_to_wire, reason_from_wire, reason_to_wire, report_from_wire, selector_to_wire,
+    subscribe_event_to_wire, subscribe_from_wire,
 };
 pub(crate) use status::{from_answer, from_status};
 pub(crate) use status::{to_answer, to_status};

@@ -3,7 +3,8 @@
 //! The demo starts a relay and a fleet of parked listeners, and releases them. The idle fleet has
 //! zero dequeue tasks. A batch of transactions is split, put, rated and added up to the cent. Then
 //! the fleet is at zero again. A fleet of as many polling listeners does the same work, and a table
-//! compares the costs. The demo leaves no process and no file behind.
+//! compares the costs. With the console, the woken fleet then works on until Ctrl-C. The demo leaves
+//! no process and no file behind.
 
 mod billing;
 mod courier;
@@ -24,7 +25,8 @@ use serde::Serialize;
 /// Run a billing example on one machine, with woken and with polling listeners.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  reveille demo\n  reveille demo --listeners 12 -o json\n  reveille demo courier"
+    after_help = "Example:\n  reveille demo\n  reveille demo --console\n  \
+                  reveille demo --listeners 12 -o json\n  reveille demo courier"
 )]
 pub(crate) struct DemoArgs {
     /// Number of listeners of each of the two fleets; each is a separate process.
@@ -33,6 +35,9 @@ pub(crate) struct DemoArgs {
     /// Print the figures as JSON.
     #[arg(short, long, default_value = "table", value_parser = ["table", "json"])]
     output: String,
+    /// Show the relay's console, and go on with one batch after another until Ctrl-C.
+    #[arg(long)]
+    console: bool,
     #[command(subcommand)]
     part: Option<Part>,
 }
@@ -49,6 +54,9 @@ enum Part {
     Relay {
         #[arg(long)]
         store: String,
+        /// With the console.
+        #[arg(long)]
+        console: bool,
     },
     /// One listener of a fleet.
     #[command(hide = true)]
@@ -85,10 +93,10 @@ const FLAG: &str = "demo-start";
 /// Runs the demo, or one of its child processes.
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     match args.part {
-        None => script::run(args.listeners, args.output == "json").await,
+        None => script::run(args.listeners, args.output == "json", args.console).await,
         Some(Part::Courier(courier)) => courier::run(courier, args.output == "json").await,
         Some(Part::CourierMachine(machine)) => courier::machine::run(machine).await,
-        Some(Part::Relay { store }) => protocol::serve_relay(&store).await,
+        Some(Part::Relay { store, console }) => protocol::serve_relay(&store, console).await,
         Some(Part::Worker(args)) => worker::run(args).await,
     }
 }

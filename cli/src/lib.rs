@@ -11,7 +11,7 @@
 //! | `lease run/show` | one lease holder at a time |
 //! | `sweep`, `blob ttl` | removes blobs whose time to live has ended |
 //! | `token new/list/revoke`, `auth check/can` | credentials of callers, and the rules for them |
-//! | `listeners`, `queues`, `relays`, `health`, `ready`, `drain` | for operators of a relay |
+//! | `listeners`, `queues`, `why`, `relays`, `console`, `top`, `health`, `ready`, `drain` | for operators of a relay |
 //! | `demo` | a demonstration on one machine |
 //! | `completions`, `proto` | files for shells, and for clients in other languages |
 //!
@@ -25,6 +25,7 @@ mod causes;
 mod child;
 mod cluster;
 mod completions;
+mod console;
 mod credential;
 mod demo;
 mod direct_store;
@@ -62,11 +63,13 @@ mod target;
 mod tests;
 mod tls;
 mod token;
+mod top;
 mod unleash;
 mod usage;
 mod values;
 mod wait;
 mod watchers;
+mod why;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -108,7 +111,10 @@ enum Verb {
     Listeners(listeners::Args),
     #[command(alias = "list")]
     Queues(queues::Args),
+    Why(why::Args),
     Relays(relays::Args),
+    Console(console::Args),
+    Top(top::Args),
     Health(health::Args),
     Ready(ready::Args),
     Drain(drain::Args),
@@ -190,7 +196,10 @@ impl Verb {
             Self::Auth(args) => args.run(settings).await,
             Self::Listeners(args) => args.run(settings).await,
             Self::Queues(args) => args.run(settings).await,
+            Self::Why(args) => args.run(settings).await,
             Self::Relays(args) => args.run(settings).await,
+            Self::Console(args) => args.run(settings).await,
+            Self::Top(args) => args.run(settings).await,
             Self::Health(args) => args.run(settings).await,
             Self::Ready(args) => args.run(settings).await,
             Self::Drain(args) => args.run(settings).await,

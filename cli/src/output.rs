@@ -175,6 +175,31 @@ pub(crate) fn fitting_table<T: Row>(rows: &[T]) -> String {
     table(rows, terminal_width().unwrap_or(usize::MAX))
 }
 
+/// Returns a text in lines that fit the terminal, the further ones indented; a pipe gets one line.
+pub(crate) fn paragraph(text: &str) -> String {
+    wrapped(text, terminal_width().unwrap_or(usize::MAX))
+}
+
+fn wrapped(text: &str, width: usize) -> String {
+    let (mut lines, mut used) = (String::new(), 0);
+    for word in printable(text).split_whitespace() {
+        let length = word.chars().count();
+        match used {
+            0 => used = length,
+            _ if used + 1 + length <= width => {
+                lines.push(' ');
+                used += 1 + length;
+            }
+            _ => {
+                lines.push_str("\n  ");
+                used = 2 + length;
+            }
+        }
+        lines.push_str(word);
+    }
+    lines
+}
+
 fn terminal_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     // A terminal that does not know its width states 0.
@@ -333,6 +358,18 @@ mod tests {
             );
             assert_eq!(text.lines().count(), 3, "nothing wraps: {text}");
         }
+    }
+
+    #[test]
+    fn a_paragraph_breaks_between_words() {
+        let text = "no listener subscribes to acct/orders; start one";
+        let lines = "no listener\n  subscribes to\n  acct/orders; start\n  one";
+        assert_eq!(wrapped(text, 20), lines);
+        assert_eq!(wrapped(text, usize::MAX), text);
+        assert_eq!(
+            wrapped("acct/longer-than-a-line it is", 10),
+            "acct/longer-than-a-line\n  it is"
+        );
     }
 
     #[test]

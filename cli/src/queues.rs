@@ -1,6 +1,6 @@
 //! `queues`: the queues that the relay has in memory.
 
-use reveille::{Client, QueueInfo, duration::Span};
+use reveille::{Client, QueueInfo, QueueOrder, QueueQuery, duration::Span};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
@@ -17,26 +17,65 @@ use super::{
 Example:
   reveille queues
   reveille queues -o jsonl
+  reveille queues --filter invoices
+  reveille queues --order backlog
 
-Columns: DEPTH is the number of messages that a listener read last, and how long ago; 0 once one \
+Columns: BACKLOG is the number of messages that are not known to be handled: those of the newest depth, \
+and those notified since; `?` until a listener has reported. DEPTH is the number of messages that a listener read last, and how long ago; 0 once one \
 found no visible message. LISTENERS are the open streams on the queue. IDLE is the time since the last \
 notification or timed wake-up, SEQUENCE their number, TIMERS those that wait. NOTIFICATIONS, MESSAGES \
 and PAYLOAD add up what publishers stated since the relay knows the queue. A narrow terminal does not \
 show all columns; a pipe does.
 
+--order: `rate` has the most notifications in the last second first, and measures from the first call \
+on; `backlog` the largest one, `idle` the longest without a notification, `listeners` the fewest. These \
+orders show the first 100 queues.
+
 A relay of a cluster adds up the listeners and timers of all relays.")]
 pub(super) struct Args {
+    /// Only queues whose ACCOUNT/NAME contains this text
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// The order of the list [default: name]
+    #[arg(long, value_name = "ORDER")]
+    order: Option<Order>,
     #[command(flatten)]
     target: TargetArgs,
 }
 
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Order {
+    Name,
+    Rate,
+    Backlog,
+    Idle,
+    Listeners,
+}
+
 #[derive(Debug)]
-struct QueueRow(QueueInfo);
+pub(super) struct QueueRow(pub(super) QueueInfo);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let call = async |client: &Client| client.queues().await;
+        let query = QueueQuery {
+            filter: self.filter.unwrap_or_default(),
+            order: self.order.map_or_else(QueueOrder::default, Order::of_list),
+            ..QueueQuery::default()
+        };
+        let call = async |client: &Client| client.queues_where(&query).await;
         self.target.list(settings, call, QueueRow).await
+    }
+}
+
+impl Order {
+    fn of_list(self) -> QueueOrder {
+        match self {
+            Self::Name => QueueOrder::Name,
+            Self::Rate => QueueOrder::Rate,
+            Self::Backlog => QueueOrder::Backlog,
+            Self::Idle => QueueOrder::Idle,
+            Self::Listeners => QueueOrder::Listeners,
+        }
     }
 }
 
@@ -60,6 +99,9 @@ impl Serialize for QueueRow {
             ("idle_for_ms", json!(queue.idle_for.map(millis))),
             ("depth", json!(queue.current_queue_depth)),
             ("depth_age_ms", json!(queue.depth_age.map(millis))),
+            ("backlog", json!(queue.backlog)),
+            ("in_doubt", json!(queue.in_doubt)),
+            ("busy", json!(queue.busy)),
         ])
     }
 }
@@ -67,6 +109,7 @@ impl Serialize for QueueRow {
 impl Row for QueueRow {
     const HEADERS: &'static [&'static str] = &[
         "QUEUE",
+        "BACKLOG",
         "DEPTH",
         "LISTENERS",
         "IDLE",
@@ -96,6 +139,7 @@ impl Row for QueueRow {
         };
         vec![
             self.address(),
+            format!("{}{}", queue.backlog, if queue.in_doubt { "?" } else { "" }),
             depth,
             queue.listeners.to_string(),
             or_none(queue.idle_for.map(Span)),

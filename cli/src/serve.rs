@@ -72,13 +72,16 @@ pub(super) struct Args {
     /// [default: 127.0.0.1:7600]
     #[arg(long, env = "REVEILLE_LISTEN", value_name = "ADDRESS", value_parser = values::address)]
     listen: Option<SocketAddr>,
-    /// The address of the admin port (health and metrics), or `off` [default: 127.0.0.1:7601]
+    /// The address of the admin port (console, health and metrics), or `off` [default: 127.0.0.1:7601]
     #[arg(long, env = "REVEILLE_ADMIN_LISTEN", value_name = "ADDRESS")]
     admin_listen: Option<AdminListen>,
     /// Host names that requests to the admin port may use, comma-separated; IP addresses and
     /// localhost are always allowed
     #[arg(long, env = "REVEILLE_ADMIN_HOST", value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name)]
     admin_host: Vec<String>,
+    /// What the page on the admin port may do [default: act on loopback or with --auth, else read]
+    #[arg(long, env = "REVEILLE_CONSOLE", value_name = "MODE")]
+    console: Option<values::Console>,
     /// Where flags are kept: sqlite:PATH, memory:, az://CONTAINER[/PREFIX], s3://BUCKET[/PREFIX],
     /// gs://BUCKET[/PREFIX] [default: a file in the user's data directory]
     #[arg(long, env = "REVEILLE_STORE", value_name = "URL")]
@@ -105,6 +108,21 @@ pub(super) struct Args {
     /// [default: 60s]
     #[arg(long, env = "REVEILLE_SENTINEL", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     sentinel: Option<Duration>,
+    /// How often a listener that polls would read its queue, for the reads that sleeping saves
+    /// [default: 1s]
+    #[arg(long, env = "REVEILLE_ASSUMED_POLL", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
+    assumed_poll: Option<Duration>,
+    /// The price of a million reads, for the cost that sleeping saves [default: 0.04]
+    #[arg(
+        long,
+        env = "REVEILLE_PRICE_PER_MILLION",
+        value_name = "PRICE",
+        allow_negative_numbers = true
+    )]
+    price_per_million: Option<f64>,
+    /// The currency of the price [default: USD]
+    #[arg(long, env = "REVEILLE_CURRENCY", value_name = "NAME")]
+    currency: Option<String>,
     #[command(flatten)]
     limits: LimitArgs,
     /// Maximum number of queues in memory, about 500 bytes each, 620 in a cluster; a new queue
@@ -341,6 +359,12 @@ impl Args {
                         .sentinel
                         .or(file.sentinel)
                         .unwrap_or(relay.sentinel_interval),
+                    assumed_poll: setting!(relay.assumed_poll),
+                    price_per_million: setting!(relay.price_per_million),
+                    currency: self
+                        .currency
+                        .or_else(|| file.currency.clone())
+                        .unwrap_or(relay.currency),
                     max_queues: setting!(relay.max_queues),
                     max_cursors: setting!(relay.max_cursors),
                     max_cursors_per_stream: setting!(relay.max_cursors_per_stream),
@@ -358,6 +382,7 @@ impl Args {
                     true => file.admin_host.clone().unwrap_or_default(),
                     false => self.admin_host,
                 },
+                console: self.console.or(file.console).map(Into::into),
                 log_lines_dropped: Some(log::dropped_lines),
                 flag_refresh: setting!(defaults.flag_refresh),
                 max_flags: setting!(defaults.max_flags),
@@ -429,6 +454,7 @@ fn announce(node: &Node, open_files: Option<u64>) {
     tracing::info!(
         relay = %node.url(),
         admin = %AdminListen(node.admin_address()),
+        console = node.console_url(),
         store = %node.store(),
         queues = queues.map(|queues| tracing::field::display(queues.path().display())),
         epoch = node.epoch(),

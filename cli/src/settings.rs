@@ -49,6 +49,7 @@ pub(super) struct ServeSettings {
     pub(super) admin_listen: Option<AdminListen>,
     #[serde(deserialize_with = "host_names")]
     pub(super) admin_host: Option<Vec<String>>,
+    pub(super) console: Option<values::Console>,
     pub(super) store: Option<String>,
     #[serde(deserialize_with = "refresh")]
     pub(super) flag_refresh: Option<Duration>,
@@ -61,6 +62,10 @@ pub(super) struct ServeSettings {
     pub(super) forget_after: Option<Duration>,
     #[serde(deserialize_with = "span")]
     pub(super) sentinel: Option<Duration>,
+    #[serde(deserialize_with = "span")]
+    pub(super) assumed_poll: Option<Duration>,
+    pub(super) price_per_million: Option<f64>,
+    pub(super) currency: Option<String>,
     pub(super) max_connections: Option<usize>,
     pub(super) max_connections_per_address: Option<usize>,
     pub(super) max_streams: Option<usize>,

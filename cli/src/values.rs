@@ -23,6 +23,28 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// What the page on the admin port may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Console {
+    /// There is no page
+    Off,
+    /// It only shows
+    Read,
+    /// It also sets and clears flags, notifies queues and drains the relay
+    Act,
+}
+
+impl From<Console> for reveille::ConsoleMode {
+    fn from(console: Console) -> Self {
+        match console {
+            Console::Off => Self::Off,
+            Console::Read => Self::Read,
+            Console::Act => Self::Act,
+        }
+    }
+}
+
 /// With a shorter interval a relay would do little else than read flags.
 const MIN_REFRESH: Duration = Duration::from_millis(100);
 

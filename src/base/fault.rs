@@ -73,6 +73,8 @@ pub(crate) enum Fault {
     NeverReportingIsIdle,
     /// R9: a reported sequence above the head is taken at its word.
     SequenceAboveHeadAccepted,
+    /// Backlog: a report lowers it whatever the report has seen.
+    LateDepthLowersBacklog,
     /// R10: `visible_in = 0` wakes no listener.
     VisibleNowIgnored,
     /// R19: a notification that was not acknowledged is not sent again.

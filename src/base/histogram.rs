@@ -71,6 +71,17 @@ impl Histogram {
         self.sum_nanos.fetch_add(nanos(duration), Ordering::Relaxed);
     }
 
+    /// Returns the upper bounds of the buckets but the last.
+    pub(crate) fn bounds(&self) -> &'static [Duration] {
+        self.bounds
+    }
+
+    /// Returns the counts of the buckets, one more than bounds.
+    pub(crate) fn counts(&self) -> Vec<u64> {
+        let counts = self.counts.iter();
+        counts.map(|count| count.load(Ordering::Relaxed)).collect()
+    }
+
     pub(crate) fn snapshot(&self) -> HistogramSnapshot {
         let bounds = self.bounds.iter().map(Duration::as_secs_f64);
         let counts = self

@@ -2,15 +2,17 @@
 //!
 //! Reads all pages of a list. Does not format anything.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
 use super::{
     Client,
     connection::AdminClient,
+    explain::Explanation,
     pages::{ListPage, Listed, all_pages},
 };
 use crate::{
-    error::Result,
+    error::{Error, Result},
+    types::QueueAddress,
     wire::{proto, span_from_wire, span_to_wire},
 };
 
@@ -79,6 +81,40 @@ pub struct QueueInfo {
     pub current_queue_depth: Option<u64>,
     /// How long ago that was; `None` without it, or from a relay older than this field.
     pub depth_age: Option<Duration>,
+    /// Messages that are not known to be handled: the newest depth and the messages notified since.
+    pub backlog: u64,
+    /// No listener has reported since the relay knows the queue: there may be messages from before.
+    pub in_doubt: bool,
+    /// Number of streams that are busy with it.
+    pub busy: u32,
+}
+
+/// Which queues are listed, and in which order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QueueQuery {
+    /// Only queues whose `account/queue` contains this text; at most 128 bytes.
+    pub filter: String,
+    /// The order of the list.
+    pub order: QueueOrder,
+    /// In another order than by name: at most this many queues, up to 1,000; 0: 100.
+    pub count: u32,
+}
+
+/// The order of a list of queues.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QueueOrder {
+    /// By account and name: all queues.
+    #[default]
+    Name,
+    /// Most notifications in the last second first. The relay begins to measure at the first call.
+    Rate,
+    /// Largest backlog first.
+    Backlog,
+    /// Longest without a notification first.
+    Idle,
+    /// Fewest listeners first.
+    Listeners,
 }
 
 /// One run of a relay in a cluster.
@@ -104,6 +140,15 @@ pub struct RelayInfo {
     pub resyncs: u64,
 }
 
+/// Where a relay's console is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsoleAddress {
+    /// The admin port.
+    pub address: SocketAddr,
+    /// A login with the caller's credential, once, within 60 s; `None` where no login is needed.
+    pub code: Option<String>,
+}
+
 /// Whether a relay of a cluster is present, as the answering relay knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -126,7 +171,7 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached.
     pub async fn listeners(&self) -> Result<Listed<ListenerInfo>> {
-        self.list_listeners(false).await
+        self.list_listeners("", false).await
     }
 
     /// The same with those that were lost within the last hour and have not come back.
@@ -134,7 +179,7 @@ impl Client {
     /// # Errors
     /// As [`Client::listeners`].
     pub async fn listeners_with_lost(&self) -> Result<Listed<ListenerInfo>> {
-        let mut listed = self.list_listeners(true).await?;
+        let mut listed = self.list_listeners("", true).await?;
         // One may have come back to another relay of the cluster.
         let is_open = |one: &&ListenerInfo| one.lost_for.is_none();
         let open = listed.entries.iter().filter(is_open);
@@ -145,12 +190,23 @@ impl Client {
         Ok(listed)
     }
 
-    async fn list_listeners(&self, lost: bool) -> Result<Listed<ListenerInfo>> {
+    /// Lists the listeners with an open stream whose id, group or a selector contains this text of at
+    /// most 128 bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a longer text, and as
+    /// [`Client::listeners`].
+    pub async fn listeners_containing(&self, filter: &str) -> Result<Listed<ListenerInfo>> {
+        self.list_listeners(filter, false).await
+    }
+
+    async fn list_listeners(&self, filter: &str, lost: bool) -> Result<Listed<ListenerInfo>> {
         let fetch = async |page_token| {
             let request = proto::ListListenersRequest {
                 page_size: 0,
                 page_token,
                 lost,
+                filter: filter.to_owned(),
             };
             let call =
                 async |channel, request| AdminClient::new(channel).list_listeners(request).await;
@@ -169,10 +225,22 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached.
     pub async fn queues(&self) -> Result<Listed<QueueInfo>> {
+        self.queues_where(&QueueQuery::default()).await
+    }
+
+    /// Lists the queues of a query: all of them by name, or the first ones in another order.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a filter or a count beyond its limit, and as
+    /// [`Client::queues`].
+    pub async fn queues_where(&self, query: &QueueQuery) -> Result<Listed<QueueInfo>> {
+        let by_name = query.order == QueueOrder::Name;
         let fetch = async |page_token| {
             let request = proto::ListQueuesRequest {
-                page_size: 0,
+                page_size: if by_name { 0 } else { query.count },
                 page_token,
+                filter: query.filter.clone(),
+                order_by: query.order.to_wire().into(),
             };
             let call =
                 async |channel, request| AdminClient::new(channel).list_queues(request).await;
@@ -197,6 +265,39 @@ impl Client {
         let call = async |channel, request| AdminClient::new(channel).list_relays(request).await;
         let listed = self.read(request, call).await?.relays.into_iter();
         Ok(listed.map(RelayInfo::from_wire).collect())
+    }
+
+    /// Returns where the relay's console is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) if the relay has none, or if the caller has no token
+    /// and one is needed; [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot
+    /// be reached; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) from a relay older than
+    /// this call.
+    pub async fn console(&self) -> Result<ConsoleAddress> {
+        let request = proto::OpenConsoleRequest {};
+        let call = async |channel, request| AdminClient::new(channel).open_console(request).await;
+        let opened = self.call(request, call).await?;
+        let address = opened.address.parse();
+        let address = address.map_err(|_| Error::invalid("address", "must be IP:PORT"))?;
+        let code = Some(opened.code).filter(|code| !code.is_empty());
+        Ok(ConsoleAddress { address, code })
+    }
+
+    /// Asks why a queue is, or is not, served. The first question makes the relays note their decisions
+    /// about the queue, until ten minutes after the newest one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached;
+    /// [`ErrorKind::Denied`](crate::ErrorKind::Denied) if the caller may not use the queue;
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) from a relay older than this call.
+    pub async fn explain(&self, queue: &QueueAddress) -> Result<Explanation> {
+        let request = proto::ExplainRequest {
+            storage_account: queue.storage_account().to_owned(),
+            queue_name: queue.queue_name().to_owned(),
+        };
+        let call = async |channel, request| AdminClient::new(channel).explain(request).await;
+        self.read(request, call).await.map(Explanation::from_wire)
     }
 
     /// Asks the relay to end in order. It answers when the drain has begun: its streams end within
@@ -275,6 +376,18 @@ impl ListenerInfo {
     }
 }
 
+impl QueueOrder {
+    fn to_wire(self) -> proto::QueueOrder {
+        match self {
+            Self::Name => proto::QueueOrder::Unspecified,
+            Self::Rate => proto::QueueOrder::Rate,
+            Self::Backlog => proto::QueueOrder::Backlog,
+            Self::Idle => proto::QueueOrder::Idle,
+            Self::Listeners => proto::QueueOrder::Listeners,
+        }
+    }
+}
+
 impl RelayInfo {
     fn from_wire(relay: proto::RelayInfo) -> Self {
         let state = match relay.state() {
@@ -299,7 +412,7 @@ impl RelayInfo {
 }
 
 impl QueueInfo {
-    fn from_wire(queue: proto::Queue) -> Self {
+    pub(super) fn from_wire(queue: proto::Queue) -> Self {
         Self {
             storage_account: queue.storage_account,
             queue_name: queue.queue_name,
@@ -312,6 +425,9 @@ impl QueueInfo {
             idle_for: queue.idle_for.map(|span| span_from_wire(Some(span))),
             current_queue_depth: queue.current_queue_depth,
             depth_age: queue.depth_age.map(|age| span_from_wire(Some(age))),
+            backlog: queue.backlog,
+            in_doubt: queue.in_doubt,
+            busy: queue.busy,
         }
     }
 }

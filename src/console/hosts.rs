@@ -8,10 +8,13 @@ use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, StatusCode, Version, header, uri::Authority},
+    http::{HeaderMap, Method, StatusCode, Version, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+
+/// Routes below this path may take a body.
+const API: &str = "/api/";
 
 /// The allowed names, in addition to IP addresses and `localhost`.
 #[derive(Debug)]
@@ -42,7 +45,7 @@ fn normal(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// Refuses requests for other hosts, and requests with a body, as no route takes one.
+/// Refuses requests for other hosts, and requests with a body that no route takes.
 pub(super) async fn check(
     State(hosts): State<Arc<Hosts>>,
     request: Request,
@@ -63,8 +66,9 @@ pub(super) async fn check(
         let text = "Host: must be an IP address, localhost, or a name of --admin-host\n";
         return (StatusCode::MISDIRECTED_REQUEST, text).into_response();
     }
-    if has_body(request.headers()) {
-        let text = "requests on this port have no body\n";
+    let takes_body = request.method() == Method::POST && request.uri().path().starts_with(API);
+    if !takes_body && has_body(request.headers()) {
+        let text = "this request has no body\n";
         return (StatusCode::PAYLOAD_TOO_LARGE, text).into_response();
     }
     next.run(request).await

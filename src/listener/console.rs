@@ -34,7 +34,13 @@ impl ListenerConsole {
         hosts: &[String],
     ) -> Result<Self> {
         let port = ConsolePort::bind(listen).await?;
-        let console = Console::serve(port, hosts, Arc::new(ListenerStatus(listener)), None);
+        let console = Console::serve(
+            port,
+            hosts,
+            Arc::new(ListenerStatus(listener)),
+            None,
+            axum::Router::new(),
+        );
         Ok(Self { console })
     }
 

@@ -18,6 +18,7 @@ mod principal;
 mod public_key;
 mod quota;
 mod small_file;
+mod tickets;
 mod token;
 mod token_changes;
 mod token_file;
@@ -43,5 +44,6 @@ pub use self::{
 pub(crate) use self::{
     attempts::Attempts,
     file::{is_host_name, is_uri},
+    tickets::Tickets,
     usage::{Resource, Share},
 };

@@ -14,12 +14,15 @@
 //! attach, its cursors, a queue entry, then the timers or a mailbox's lists. A shard of the map is
 //! held while its ordered index is written; the index of patterns is a leaf. A notification takes a
 //! shard's lock and the entry's. It also takes the lists of streams with more than 62 queues, and
-//! the overflow's while a pattern lacks cursors.
+//! the overflow's while a pattern lacks cursors. The entry of a queue that an operator watches is held
+//! while the log of decisions or the list of subscriptions is taken.
 
+mod activity;
 mod admission;
 mod announced;
 mod attach;
 mod attaching;
+mod backlog;
 mod capacity;
 mod config;
 mod coordinator;
@@ -29,12 +32,14 @@ mod cursor;
 mod cursor_list;
 mod cursor_pool;
 mod cursors;
+mod decisions;
 mod fanout;
 mod group;
 mod handed_timers;
 mod idle;
 mod increments;
 mod interest;
+mod load;
 mod lost;
 mod mailbox;
 mod map;
@@ -48,8 +53,10 @@ mod peer_causes;
 mod probe_table;
 mod queue_check;
 mod queue_entry;
+mod queue_listeners;
 mod queue_state;
 mod queue_update;
+mod ranking;
 mod redelivery;
 mod report;
 pub(crate) mod resume;
@@ -75,16 +82,21 @@ use self::concurrency::sync;
 use crate::base::sync;
 
 pub(crate) use self::{
+    activity::{ActiveQueue, ActivityWatch},
+    capacity::LimitUse,
     config::{CoordinatorConfig, HubConfig},
     core::{Hub, HubStats},
     counters::Epoch,
     cursor_pool::CursorPool,
     cursors::Filled,
+    decisions::{Decision, DecisionKind, NotedDecisions},
     handed_timers::PendingTimers,
     lost::Named,
     mailbox::SubscriptionId,
     mailbox::WakeBatch,
-    no_subscribers::NearestName,
+    no_subscribers::{NearestName, UnservedQueue},
+    queue_listeners::{ListenerSurvey, QueueListener},
+    ranking::{QueueOrder, Ranking},
     resync::{ResyncScope, ResyncWalk},
     stats::{ListenerStats, QueueStats},
     stream::{StreamConfig, StreamMessage, SubscriberStream},
@@ -92,4 +104,6 @@ pub(crate) use self::{
 };
 
 #[cfg(test)]
-pub(crate) use self::{fanout::Walk, subscription::Subscription};
+pub(crate) use self::{
+    fanout::Walk, load::LoadStats, queue_listeners::SurveyedListener, subscription::Subscription,
+};

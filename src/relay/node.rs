@@ -31,10 +31,11 @@ use crate::{
     coordination::flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
     error::{Error, Result},
     relay::{
+        console::{self, ConsoleMode},
         runtime::{Relay, RelayConfig},
         server::{
-            Access, AccessFiles, DEFAULT_IDLE_TIMEOUT, Health, Port, Server, ServerConfig,
-            ServerLimits, ServerTls, Services,
+            Access, AccessFiles, ConsoleDoor, DEFAULT_IDLE_TIMEOUT, Health, LocalCalls, Port,
+            Server, ServerConfig, ServerLimits, ServerTls, Services, StatsSource,
         },
     },
     store::{self, BlobStore},
@@ -65,6 +66,9 @@ pub struct NodeConfig {
     /// Host names that requests to the admin port may state, in addition to IP addresses and
     /// `localhost`. Requests with another host are refused.
     pub admin_hosts: Vec<String>,
+    /// What the page on the admin port may do. Default: act on loopback and where callers must be
+    /// known, otherwise show.
+    pub console: Option<ConsoleMode>,
     /// The limits of connections, streams and memory.
     pub limits: ServerLimits,
     /// Serves reflection, with which tools read the services of the gRPC port.
@@ -113,6 +117,7 @@ pub struct Node {
     has_tls: bool,
     access: Access,
     console: Option<Console>,
+    door: ConsoleDoor,
     health: Health,
     store: Arc<dyn BlobStore>,
     flags: Flags,
@@ -135,6 +140,7 @@ impl Default for NodeConfig {
             admin_listen: Some(SocketAddr::from(([127, 0, 0, 1], 7601))),
             store: "memory:".to_owned(),
             admin_hosts: Vec::new(),
+            console: None,
             limits: ServerLimits::default(),
             reflection: true,
             log_lines_dropped: None,
@@ -147,6 +153,34 @@ impl Default for NodeConfig {
             cluster: None,
             measure_polls: false,
         }
+    }
+}
+
+/// Returns what the page may do.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if anybody on the network could act.
+fn console_mode(config: &NodeConfig) -> Result<ConsoleMode> {
+    let is_safe = config.access.is_some()
+        || config
+            .admin_listen
+            .is_none_or(|listen| listen.ip().is_loopback());
+    match config.console {
+        Some(ConsoleMode::Act) if !is_safe => Err(Error::invalid(
+            "console",
+            "may act on loopback only, or where callers must be known: state --auth",
+        )),
+        Some(stated) => Ok(stated),
+        None if is_safe => Ok(ConsoleMode::Act),
+        None => Ok(ConsoleMode::Read),
+    }
+}
+
+fn flags_config(config: &NodeConfig) -> FlagsConfig {
+    FlagsConfig {
+        max_flags: config.max_flags,
+        max_watched_flags: config.max_watched_flags,
+        ..FlagsConfig::default()
     }
 }
 
@@ -170,6 +204,8 @@ impl Node {
         if let Some(cluster) = &config.cluster {
             cluster.check(&config.store, config.relay.sentinel_interval)?;
         }
+        let mode = console_mode(&config)?;
+        let flags_config = flags_config(&config);
         let stream_max_age = config.relay.stream_max_age;
         let server_config = ServerConfig {
             listen: config.listen,
@@ -181,8 +217,8 @@ impl Node {
         };
         // A relay that cannot serve must not become a member of its cluster.
         let port = Port::bind(&server_config)?;
-        let admin_port = match config.admin_listen {
-            Some(listen) => Some(ConsolePort::bind(listen).await?),
+        let admin_port = match config.admin_listen.map(ConsolePort::bind) {
+            Some(bound) => Some(bound.await?),
             None => None,
         };
         let store = store::open(&config.store).await?;
@@ -191,26 +227,19 @@ impl Node {
         #[cfg(not(feature = "nats"))]
         let ack = None;
         let relay = Relay::start_with(config.relay, ack)?;
-        let flags_config = FlagsConfig {
-            max_flags: config.max_flags,
-            max_watched_flags: config.max_watched_flags,
-            ..FlagsConfig::default()
-        };
-        let flags = Flags::new(Arc::clone(&store), flags_config);
         let scope = Scope::new();
-        let timers = FlagTimers {
-            refresh: config.flag_refresh,
-            wall: Arc::new(wall),
-        };
-        start_timers(&flags, &timers, &scope);
+        let flags = start_flags(&store, flags_config, config.flag_refresh, &scope);
+        let (known, kept) = (access.clone(), Arc::clone(&store));
+        let stats = StatsSource::new(relay.clone(), flags.clone(), known, kept);
         #[cfg(feature = "nats")]
         let cluster = match &config.cluster {
-            Some(cluster) => Box::pin(cluster.start(&relay, &flags, &store.to_string())).await?,
+            Some(cluster) => Box::pin(cluster.start(&relay, &flags, &*store, &stats)).await?,
             None => None,
         };
         #[cfg(feature = "courier")]
         let queues = host(&relay, config.queues.as_ref()).await?;
         let draining = CancellationToken::new();
+        let door = ConsoleDoor::default();
         let services = Services {
             #[cfg(feature = "courier")]
             queues: queues.clone(),
@@ -219,14 +248,16 @@ impl Node {
             stream_max_age,
             draining: draining.clone(),
             access: access.clone(),
+            console: door.clone(),
+            stats: stats.clone(),
             reflection: config.reflection,
         };
         let (routes, health) = services.routes()?;
-        let short_of_memory = {
-            let relay = relay.clone();
-            move |is_short| relay.set_short_of_memory(is_short)
-        };
-        let server = Server::start(port, &server_config, routes, draining, short_of_memory)?;
+        let calls = LocalCalls::new(routes.clone(), access.clone(), door.clone());
+        let limited = relay.clone();
+        let limit = move |is_short| limited.set_short_of_memory(is_short);
+        let server = Server::start(port, &server_config, routes, draining, limit)?;
+        stats.set_connections(server.connections());
         let status = Arc::new(RelayStatus {
             relay: relay.clone(),
             flags: flags.clone(),
@@ -239,15 +270,19 @@ impl Node {
         });
         health.follow(Arc::clone(&status) as Arc<dyn StatusSource>);
         let console = admin_port.map(|port| {
-            let hosts = &config.admin_hosts;
-            Console::serve(port, hosts, status, access.admission())
+            let pages = console::routes(relay.clone(), calls, mode);
+            Console::serve(port, &config.admin_hosts, status, access.admission(), pages)
         });
+        if let Some(console) = console.as_ref().filter(|_| mode != ConsoleMode::Off) {
+            door.open_at(console.address());
+        }
         Ok(Self {
             relay,
             has_tls: server_config.tls.is_some(),
             access,
             server,
             console,
+            door,
             health,
             store,
             flags,
@@ -283,6 +318,12 @@ impl Node {
     /// Returns the address of the admin port.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.console.as_ref().map(Console::address)
+    }
+
+    /// Returns the URL of the page for operators; `None` without one.
+    pub fn console_url(&self) -> Option<String> {
+        let address = self.door.address()?;
+        Some(format!("http://{address}/"))
     }
 
     /// Returns the maximum number of connections.
@@ -385,6 +426,21 @@ impl Node {
             console.shutdown().await;
         }
     }
+}
+
+fn start_flags(
+    store: &Arc<dyn BlobStore>,
+    config: FlagsConfig,
+    refresh: Duration,
+    scope: &Scope,
+) -> Flags {
+    let flags = Flags::new(Arc::clone(store), config);
+    let timers = FlagTimers {
+        refresh,
+        wall: Arc::new(wall),
+    };
+    start_timers(&flags, &timers, scope);
+    flags
 }
 
 /// Opens the queue file and starts to host it. The relay is its notifier, and announces the messages

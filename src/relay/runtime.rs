@@ -5,7 +5,10 @@
 
 mod cluster;
 mod drain;
+mod facts;
+mod figures;
 mod hand_over;
+mod history;
 mod local;
 mod message_stream;
 mod peer_calls;
@@ -25,6 +28,11 @@ pub use self::cluster::ClusterAck;
 use self::cluster::ClusterHandle;
 pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, Confirmations};
 use self::drain::DrainState;
+pub(crate) use self::facts::RelaySurvey;
+use self::facts::SurveyCache;
+pub(crate) use self::figures::{Buckets, RelayFigures};
+use self::history::History;
+pub(crate) use self::history::Sample;
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::peer_calls::{PeerCall, PeerService, SilentRelays};
@@ -33,15 +41,20 @@ use crate::{
     base::{
         clock::{Clock, Tick},
         histogram::Histogram,
+        sync::Mutex,
         task::Scope,
     },
     error::{Error, ErrorKind, Result},
     relay::cluster::ClusterNode,
     relay::hub::{
-        CoordinatorConfig, CursorPool, Epoch, Hub, HubConfig, HubStats, ListenerStats, QueueStats,
-        StreamConfig, SubscriberStream, SubscriptionId, WakeBuilder,
+        ActiveQueue, ActivityWatch, CoordinatorConfig, CursorPool, Epoch, Hub, HubConfig, HubStats,
+        ListenerStats, QueueOrder, QueueStats, Ranking, StreamConfig, SubscriberStream,
+        SubscriptionId, WakeBuilder,
     },
-    types::{Accepted, GroupName, Notification, Report, SubscribeOptions, check_name},
+    types::{
+        Accepted, GroupName, Notification, QueueAddress, Report, SubscribeOptions, check_name,
+        check_text,
+    },
 };
 
 /// Settings of a relay.
@@ -84,10 +97,19 @@ pub struct RelayConfig {
     /// When the relay drains, its streams end one after another within this span, so that clients
     /// move to other relays spread over it. Zero: at once.
     pub drain: Duration,
+    /// How often a listener that polls would read each of its queues, to compute the reads that sleeping
+    /// listeners save; at least 1 ms.
+    pub assumed_poll: Duration,
+    /// The price of a million reads, in [`currency`](Self::currency), for the figures of an operator.
+    pub price_per_million: f64,
+    /// The currency of the price; at most 16 bytes.
+    pub currency: String,
 }
 
 /// A shorter time would be over before a report can arrive.
 const SHORTEST_CLAIM: Duration = Duration::from_millis(10);
+/// No listener polls faster.
+const SHORTEST_POLL: Duration = Duration::from_millis(1);
 /// In a cluster a queue must be known until a relay that served its group is found to be missing: that is
 /// 35 s after its end at the latest (C7), and its members may have had the work for a while before.
 const SHORTEST_MEMORY: Duration = Duration::from_secs(60);
@@ -121,9 +143,20 @@ struct RelayInner {
     clock: Clock,
     stream_config: StreamConfig,
     drain: DrainState,
+    survey: SurveyCache,
     counters: RelayMetrics,
+    history: Mutex<History>,
+    tariff: Tariff,
     /// `None` where the relay is alone.
     cluster: Option<ClusterHandle>,
+}
+
+/// What polling would cost.
+#[derive(Debug, Clone)]
+pub(crate) struct Tariff {
+    pub(crate) assumed_poll: Duration,
+    pub(crate) price_per_million: f64,
+    pub(crate) currency: String,
 }
 
 /// Totals of sent messages and refused requests.
@@ -137,6 +170,8 @@ pub(crate) struct RelayMetrics {
     /// From acceptance to sending: for each time that a stream takes its marks, the duration of the
     /// oldest notification.
     pub(crate) wake_latency: Histogram,
+    /// From the publisher to the handler: the means that listeners report.
+    pub(crate) handler_latency: Histogram,
 }
 
 impl Default for RelayMetrics {
@@ -149,6 +184,8 @@ impl Default for RelayMetrics {
             refusals: Refusals::default(),
             // A relay takes tens of microseconds; a stream that is not read may wait for minutes.
             wake_latency: Histogram::new(Duration::from_micros(50), Duration::from_secs(60)),
+            // It has a network in it, and a handler that waits for a place.
+            handler_latency: Histogram::new(Duration::from_millis(1), Duration::from_secs(60)),
         }
     }
 }
@@ -169,6 +206,11 @@ impl Default for RelayConfig {
             group_keep: Duration::from_secs(600),
             stream_max_age: Duration::from_secs(30 * 60),
             drain: Duration::ZERO,
+            // A loop that waits for a second between two reads is the usual one.
+            assumed_poll: Duration::from_secs(1),
+            // Azure's price of a queue's operations (docs/cluster.md).
+            price_per_million: 0.04,
+            currency: "USD".to_owned(),
         }
     }
 }
@@ -197,6 +239,7 @@ impl Relay {
                 return Err(Error::invalid(field, rule));
             }
         }
+        check_tariff(&config)?;
         if cluster.is_some() && config.forget_after < SHORTEST_MEMORY {
             let after = config.forget_after;
             let rule =
@@ -220,6 +263,7 @@ impl Relay {
                 max_groups: config.max_groups,
                 ..CoordinatorConfig::default()
             },
+            assumed_poll: config.assumed_poll,
             cluster: cluster.is_some(),
             ..HubConfig::default()
         }));
@@ -241,7 +285,14 @@ impl Relay {
             clock,
             stream_config,
             drain: DrainState::new(config.drain),
+            survey: SurveyCache::default(),
             counters: RelayMetrics::default(),
+            history: Mutex::default(),
+            tariff: Tariff {
+                assumed_poll: config.assumed_poll,
+                price_per_million: config.price_per_million,
+                currency: config.currency,
+            },
         });
         let scope = Scope::new();
         tasks::spawn(&scope, &shared, config.forget_after);
@@ -371,6 +422,10 @@ impl Relay {
         let (queue, state) = (&report.queue, report.state);
         tracing::debug!(subscription = subscription_id, %queue, ?state, "a report");
         let taken = self.shared.hub.report(id, report, now);
+        if taken.is_ok() && !report.mean_wake_latency.is_zero() {
+            let counters = &self.shared.counters;
+            counters.handler_latency.observe(report.mean_wake_latency);
+        }
         taken.inspect_err(|error| self.refused(Refused::Report, error, now))
     }
 
@@ -397,8 +452,48 @@ impl Relay {
             .map_err(|_| unknown())
     }
 
-    pub(crate) fn queues(&self, from: &str, count: usize) -> Vec<QueueStats> {
-        self.shared.hub.queues(from, count, self.shared.clock.now())
+    pub(crate) fn find_queues(
+        &self,
+        from: &str,
+        filter: &str,
+        count: usize,
+    ) -> (Vec<QueueStats>, Option<QueueAddress>) {
+        let now = self.shared.clock.now();
+        self.shared.hub.find_queues(from, filter, count, now)
+    }
+
+    pub(crate) fn named_queues(&self, names: &[QueueAddress]) -> Vec<QueueStats> {
+        self.shared.hub.named_queues(names, self.shared.clock.now())
+    }
+
+    /// Begins a search for the first queues in an order.
+    pub(crate) fn rank_queues(&self, order: QueueOrder, filter: &str, count: usize) -> Ranking {
+        let now = self.shared.clock.now();
+        self.shared.hub.rank_queues(order, filter, count, now)
+    }
+
+    /// Visits the next queues of the search; returns how many there were, 0 at the end.
+    pub(crate) fn rank_some(
+        &self,
+        ranking: &mut Ranking,
+        is_visible: impl Fn(&QueueAddress) -> bool,
+    ) -> usize {
+        let now = self.shared.clock.now();
+        self.shared.hub.rank_some(ranking, is_visible, now)
+    }
+
+    /// Returns what the search has found, with rates.
+    pub(crate) fn ranked(&self, ranking: Ranking) -> Vec<(QueueStats, u64)> {
+        ranking.into_stats(self.shared.clock.now())
+    }
+
+    /// Measures the busiest queues until the drop of the watch.
+    pub(crate) fn watch_activity(&self) -> ActivityWatch {
+        self.shared.hub.watch_activity(self.shared.clock.now())
+    }
+
+    pub(crate) fn active_queues(&self) -> Vec<ActiveQueue> {
+        self.shared.hub.active_queues()
     }
 
     pub(crate) fn lost_listeners(
@@ -433,6 +528,21 @@ impl Relay {
     pub(crate) fn set_short_of_memory(&self, is_short: bool) {
         self.shared.hub.set_short_of_memory(is_short);
     }
+}
+
+/// Checks the settings of what polling would cost.
+fn check_tariff(config: &RelayConfig) -> Result<()> {
+    if config.assumed_poll < SHORTEST_POLL {
+        let rule = format_args!(
+            "must be at least {SHORTEST_POLL:?}, not {:?}",
+            config.assumed_poll
+        );
+        return Err(Error::invalid("assumed_poll", rule));
+    }
+    if !config.price_per_million.is_finite() || config.price_per_million < 0.0 {
+        return Err(Error::invalid("price_per_million", "must be 0 or more"));
+    }
+    check_text("currency", &config.currency, 16)
 }
 
 /// Returns 128 random bits of the operating system.

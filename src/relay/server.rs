@@ -20,12 +20,15 @@ mod cluster_lists;
 mod connection;
 #[cfg(feature = "courier")]
 mod courier;
+mod explain;
+mod findings;
 pub(crate) mod flags;
 pub(crate) mod frames;
 mod health;
 mod incidents;
 mod io;
 mod limits;
+mod local_calls;
 mod memory;
 mod memory_reader;
 mod own_lists;
@@ -33,6 +36,7 @@ mod pages;
 #[cfg(feature = "nats")]
 mod peers;
 pub(crate) mod preface;
+mod recent_refusals;
 mod relay;
 mod requester;
 mod requests;
@@ -40,7 +44,9 @@ mod response;
 mod service;
 mod services;
 mod shared;
+mod stats;
 mod store_calls;
+mod store_probe;
 mod streams;
 mod tls;
 mod transport;
@@ -54,10 +60,13 @@ pub(crate) use activity::DEFAULT_IDLE_TIMEOUT;
 pub(crate) use health::Health;
 pub(crate) use incidents::Incident;
 pub use limits::ServerLimits;
+pub(crate) use local_calls::{ConsoleDoor, LocalCaller, LocalCalls};
 #[cfg(feature = "nats")]
 pub(crate) use peers::RelayPeers;
 pub(crate) use services::Services;
 #[cfg(feature = "courier")]
 pub(crate) use services::queue_routes;
+pub(crate) use stats::StatsSource;
+pub(crate) use store_probe::unreadable_store;
 pub use tls::ServerTls;
 pub(crate) use tls::Tls;

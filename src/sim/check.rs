@@ -314,7 +314,41 @@ impl World {
 
     /// The relay's streams beat until their Goodbye (I16), its memory is bounded (I10), and its
     /// counters balance (I19).
+    /// The relay makes no promise of the messages that it has counted in this queue: it has forgotten
+    /// them.
+    pub(super) fn not_counted(&mut self, queue: usize) {
+        for id in &self.queues.list[queue].messages {
+            self.queues.messages[*id].counted_in = 0;
+        }
+    }
+
+    /// Counted messages that no listener has got are in the backlog.
+    fn check_backlogs(&mut self) {
+        let Some(hub) = self.relay.hub.clone() else {
+            return;
+        };
+        // In a full table an entry may give way to another one at any time.
+        if self.plan.max_queues.is_some() {
+            return;
+        }
+        for view in hub.queues("", usize::MAX, self.now) {
+            let Some(queue) = self.queues.find(&view.address) else {
+                continue;
+            };
+            let ids = self.queues.list[queue].messages.iter();
+            let waits = ids.filter(|id| {
+                let message = &self.queues.messages[**id];
+                message.counted_in == self.relay.life && message.gets == 0
+            });
+            let waiting = waits.count() as u64;
+            if waiting > view.backlog {
+                self.violate(|| format!("backlog: {waiting} messages wait: {view:?}"));
+            }
+        }
+    }
+
     fn check_relay(&mut self) {
+        self.check_backlogs();
         let Some(hub) = &self.relay.hub else { return };
         let stats = hub.stats();
         let (queues, streams) = (

@@ -68,6 +68,9 @@ impl World {
         let due = now + later(notification.delay);
         for message in self.publishers[publisher].told(queue, notification.payload_size) {
             let message = &mut self.queues.messages[message];
+            if notification.delay.is_zero() && message.visible_at <= now {
+                message.counted_in = self.relay.life;
+            }
             let told = match message.announced {
                 Announced::Publisher(..) => true,
                 // A second notification: it helps if the message is visible then.

@@ -30,6 +30,8 @@ pub(super) struct Message {
     pub(super) holder: Option<(usize, u64)>,
     pub(super) announced: Announced,
     pub(super) done: bool,
+    /// The relay's life that has counted it when it was visible; 0 before that.
+    pub(super) counted_in: u64,
     /// A handler has handled it; it is in the poison queue.
     pub(super) handled: bool,
     pub(super) poisoned: bool,
@@ -115,6 +117,7 @@ impl Queues {
             holder: None,
             announced: by,
             done: false,
+            counted_in: 0,
             handled: false,
             poisoned: false,
             dequeue_count: 0,

@@ -417,7 +417,14 @@ impl World {
         let every = self.forget_every();
         if let Some(hub) = &self.relay.hub {
             hub.forget(self.now);
+            let known = hub.queues("", usize::MAX, self.now);
             self.after(every, Event::Forget);
+            for queue in 0..self.queues.list.len() {
+                let address = &self.queues.list[queue].address;
+                if !known.iter().any(|view| view.address == *address) {
+                    self.not_counted(queue);
+                }
+            }
         }
     }
 

@@ -234,6 +234,10 @@ impl World {
     fn was_accepted(&mut self, conn: ConnId, call: &Call) {
         self.accepted(conn, &call.report, call.stale);
         let drained = call.report.state == ReportState::Drained;
+        if call.stale && drained {
+            // Its sequence may be that of this stream's first wake-up, which it has not seen.
+            self.not_counted(call.queue);
+        }
         if call.stale && drained && self.is_member(call.listener) {
             // A sequence of another life that is valid in this one. If it crossed the stream's
             // first wake-up, it covers that, and only the sentinel finds the messages.

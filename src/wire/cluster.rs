@@ -30,6 +30,7 @@ use crate::{
     unreachable_pub,
     unused_qualifications,
     clippy::allow_attributes_without_reason,
+    clippy::large_enum_variant,
     reason = "generated code"
 )]
 pub(crate) mod link {

@@ -185,7 +185,7 @@ pub(super) fn goodbye_from_wire(goodbye: &proto::Goodbye) -> Goodbye {
     }
 }
 
-pub(super) fn reason_to_wire(reason: WakeReason) -> proto::WakeReason {
+pub(crate) fn reason_to_wire(reason: WakeReason) -> proto::WakeReason {
     match reason {
         WakeReason::Unspecified => proto::WakeReason::Unspecified,
         WakeReason::CatchUp => proto::WakeReason::CatchUp,
@@ -196,17 +196,21 @@ pub(super) fn reason_to_wire(reason: WakeReason) -> proto::WakeReason {
     }
 }
 
-/// Converts a wake-up. Names that break the rule come from a newer relay; such a wake-up is
-/// ignored, as it matches no queue of this client.
-pub(super) fn work_from_wire(work: proto::WorkDetected) -> Option<WorkDetected> {
-    let reason = match work.reason() {
+pub(crate) fn reason_from_wire(reason: proto::WakeReason) -> WakeReason {
+    match reason {
         proto::WakeReason::Unspecified => WakeReason::Unspecified,
         proto::WakeReason::Notified => WakeReason::Notified,
         proto::WakeReason::CatchUp => WakeReason::CatchUp,
         proto::WakeReason::Sentinel => WakeReason::Sentinel,
         proto::WakeReason::Timed => WakeReason::Timed,
         proto::WakeReason::Reassigned => WakeReason::Reassigned,
-    };
+    }
+}
+
+/// Converts a wake-up. Names that break the rule come from a newer relay; such a wake-up is
+/// ignored, as it matches no queue of this client.
+pub(super) fn work_from_wire(work: proto::WorkDetected) -> Option<WorkDetected> {
+    let reason = reason_from_wire(work.reason());
     Some(WorkDetected {
         queue: Selector::new(&work.storage_account, &work.queue_name).ok()?,
         reason,

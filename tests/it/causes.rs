@@ -1,5 +1,7 @@
 //! A program that a relay does not serve states why: the relay's own words, once for each cause.
 
+mod why;
+
 use std::{
     path::Path,
     process::Stdio,

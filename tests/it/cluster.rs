@@ -11,8 +11,10 @@ mod processes;
 mod secured;
 mod settings;
 mod silent;
+mod stats;
 mod stock;
 mod timers;
+mod why;
 mod witness;
 
 use std::time::Duration;

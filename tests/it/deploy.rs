@@ -1,5 +1,5 @@
 //! The manifests under `deploy/` name settings that `reveille serve` has, and versions that the tests
-//! run.
+//! run. The dashboard and the alert rules name metrics that a relay has.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,10 @@ use async_nats::ConnectOptions;
 use futures_util::{FutureExt as _, StreamExt as _};
 
 use crate::{
-    binary::{reveille, stdout},
-    sources::root,
+    binary::{Binary, reveille, stdout},
+    sources::{self, root},
     support::{
+        get,
         nats::{NatsServer, installed},
         until, within,
     },
@@ -219,5 +220,115 @@ fn the_brokers_configuration_is_valid_with_its_variables() {
             .output()
             .expect("it starts");
         assert!(checked.status.success(), "{file}: {checked:?}");
+    }
+}
+
+const DASHBOARD: &str = "deploy/grafana/reveille.json";
+const RULES: &str = "deploy/prometheus/alerts.yaml";
+const TESTS_OF_RULES: &str = "deploy/prometheus/alerts_test.yaml";
+
+/// Metrics of relays with hosted queues, with TLS and of a cluster.
+const OF_SOME_RELAYS: [&str; 20] = [
+    "reveille_dead_letters",
+    "reveille_outgoing_messages",
+    "reveille_tls_certificate_end_timestamp_seconds",
+    "reveille_tls_files_stale",
+    "reveille_cluster_confirmation_seconds_bucket",
+    "reveille_cluster_confirmation_seconds_sum",
+    "reveille_cluster_degraded",
+    "reveille_cluster_entries_received_total",
+    "reveille_cluster_entries_sent_total",
+    "reveille_cluster_frames_received_total",
+    "reveille_cluster_frames_sent_total",
+    "reveille_cluster_isolations_total",
+    "reveille_cluster_messages_refused_total",
+    "reveille_cluster_messages_repeated_total",
+    "reveille_cluster_passed_on_total",
+    "reveille_cluster_relays",
+    "reveille_cluster_relays_missed_total",
+    "reveille_cluster_resynced_queues_total",
+    "reveille_cluster_resyncs_of_all_total",
+    "reveille_cluster_resyncs_total",
+];
+
+#[tokio::test]
+async fn the_dashboard_and_the_alert_rules_name_metrics_that_relays_have() {
+    let relay = Binary::serve().await;
+    let (status, page) = get(relay.admin(), "/metrics").await;
+    assert_eq!(status, 200, "{page}");
+    // The lines of samples; those of help and types begin with `#`.
+    let served: BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.split([' ', '{']).next())
+        .collect();
+    let sources = sources::read("src/relay");
+    for name in OF_SOME_RELAYS {
+        assert!(!served.contains(name), "each relay has {name}");
+        let bare = name.strip_prefix("reveille_").expect("the prefix");
+        let bare = ["_total", "_bucket", "_sum", "_count"]
+            .into_iter()
+            .find_map(|suffix| bare.strip_suffix(suffix))
+            .unwrap_or(bare);
+        let quoted = format!("\"{bare}\"");
+        let is_known = sources.iter().any(|source| source.text.contains(&quoted));
+        assert!(is_known, "no source has {quoted}");
+    }
+    for file in [DASHBOARD, RULES, TESTS_OF_RULES] {
+        let text = read(file);
+        let names = words(&text, "reveille_", |c| c.is_ascii_lowercase() || c == '_');
+        assert!(names.len() > 30, "{file}: {names:?}");
+        for name in names {
+            let is_known = served.contains(name) || OF_SOME_RELAYS.contains(&name);
+            assert!(is_known, "{file}: no relay has {name}");
+        }
+    }
+}
+
+#[test]
+fn the_dashboard_has_rows_of_panels_with_queries() {
+    let dashboard: serde_json::Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let ids: BTreeSet<_> = panels
+        .iter()
+        .map(|panel| panel["id"].as_u64().expect("a number"))
+        .collect();
+    assert_eq!(ids.len(), panels.len(), "each panel has its own id");
+    let (rows, panels): (Vec<_>, Vec<_>) = panels.iter().partition(|panel| panel["type"] == "row");
+    assert_eq!(rows.len(), 8, "{rows:?}");
+    for panel in panels {
+        let targets = panel["targets"].as_array().expect("queries");
+        assert!(!targets.is_empty(), "{panel}");
+        for target in targets {
+            assert_eq!(target["datasource"]["uid"], "${datasource}", "{panel}");
+            assert!(target["expr"].is_string(), "{panel}");
+        }
+    }
+}
+
+#[test]
+fn each_alert_says_what_to_do_and_has_a_test() {
+    let operations = read("docs/operations.md");
+    let sections: BTreeSet<String> = operations
+        .lines()
+        .filter(|line| line.starts_with("##"))
+        .map(|line| {
+            let title = line.trim_start_matches('#').trim();
+            title.to_lowercase().replace(' ', "-")
+        })
+        .collect();
+    let (rules, tests) = (read(RULES), read(TESTS_OF_RULES));
+    let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
+    assert!(alerts.len() > 20, "{}", alerts.len());
+    for alert in alerts {
+        let name = alert.lines().next().unwrap_or_default();
+        for key in ["expr:", "labels: {severity: ", "summary: ", "description: "] {
+            assert!(alert.contains(key), "{name} has no {key}");
+        }
+        let runbook = alert.split("runbook: docs/operations.md#").nth(1);
+        let runbook = runbook.and_then(|rest| rest.lines().next());
+        let section = runbook.unwrap_or_else(|| panic!("{name} names no section"));
+        assert!(sections.contains(section), "{name}: no section {section}");
+        let fires = format!("ALERTS{{alertname=\"{name}\"");
+        assert!(tests.contains(&fires), "{name} has no test");
     }
 }

@@ -4,7 +4,7 @@
 use crate::sources::{Source, read};
 
 /// From the lowest up; modules of one layer do not import each other, but for the base.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 12] = [
     "error base Error ErrorKind Result planted",
     "types",
     "wire backend/sqlite backend/azure console",
@@ -15,6 +15,7 @@ const LAYERS: [&str; 11] = [
     "client coordination/release coordination/sweep listener relay/nats",
     "courier",
     "relay/server",
+    "relay/console",
     "relay/node",
 ];
 /// Stand above the layers, or declare modules only.

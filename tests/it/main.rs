@@ -14,6 +14,7 @@ mod cli;
 mod client;
 mod cluster;
 mod connections;
+mod console;
 mod courier_cli;
 mod demo;
 mod deploy;
@@ -44,6 +45,7 @@ mod sources;
 mod spans;
 #[cfg(unix)]
 mod sqlite_file;
+mod stats;
 mod support;
 mod sweep;
 mod tls;

@@ -49,6 +49,9 @@ CALLS = {
     "/reveille.v1.Admin/ListQueues": (FILTERED, [admin_pb2.ListQueuesRequest()]),
     "/reveille.v1.Admin/ListRelays": (DENIED, [admin_pb2.ListRelaysRequest()]),
     "/reveille.v1.Admin/WatchStats": (DENIED, [admin_pb2.WatchStatsRequest()]),
+    "/reveille.v1.Admin/GetHistory": (DENIED, [admin_pb2.GetHistoryRequest()]),
+    "/reveille.v1.Admin/Explain": (DENIED, [admin_pb2.ExplainRequest(**queue)]),
+    "/reveille.v1.Admin/OpenConsole": (FILTERED, [admin_pb2.OpenConsoleRequest()]),
     "/reveille.v1.Courier/HandOver": (
         DENIED,
         [courier_pb2.HandOverRequest(frame=1, hello=courier_pb2.HandOverHello(version=1, sender=b"s" * 16, name="n", authority="a:1"))],
@@ -166,6 +169,7 @@ ALIKE = [
         [lambda name: relay_pb2.SubscribeRequest(listener_id="l", selectors=[relay_pb2.Selector(**of_queue(name))])],
     ),
     ("/reveille.v1.Relay/Report", QUEUES, [report_to(subscription), report_to("relay/999999")]),
+    ("/reveille.v1.Admin/Explain", QUEUES, [lambda name: admin_pb2.ExplainRequest(**of_queue(name))]),
     ("/reveille.v1.Flags/Unleash", FLAGS, [lambda name: flags_pb2.UnleashRequest(flag=name)]),
     ("/reveille.v1.Flags/Leash", FLAGS, [lambda name: flags_pb2.LeashRequest(flag=name)]),
     ("/reveille.v1.Flags/GetFlag", FLAGS, [lambda name: flags_pb2.GetFlagRequest(flag=name)]),

@@ -22,8 +22,12 @@ pub(super) struct Worker(Subprocess);
 const LINE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Starts `reveille demo relay`.
-pub(super) fn start_relay(store: &str) -> anyhow::Result<Subprocess> {
-    Subprocess::start("relay", ["demo", "relay", "--store", store], LINE_TIMEOUT)
+pub(super) fn start_relay(store: &str, console: bool) -> anyhow::Result<Subprocess> {
+    let console = console.then_some("--console");
+    let args = ["demo", "relay", "--store", store]
+        .into_iter()
+        .chain(console);
+    Subprocess::start("relay", args, LINE_TIMEOUT)
 }
 
 impl Fleet {

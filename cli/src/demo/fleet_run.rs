@@ -31,7 +31,7 @@ pub(super) struct FleetRun {
     queues: Queues,
     publisher: Option<Publisher>,
     controller: Listener,
-    totals: watch::Receiver<Totals>,
+    totals: watch::Sender<Totals>,
 }
 
 /// Measurements of the batch.
@@ -64,9 +64,10 @@ impl FleetRun {
     ) -> anyhow::Result<Self> {
         let queues = Queues::open(home, mode).await?;
         let fleet = Fleet::start(mode, listeners, client.url(), home)?;
-        let (sender, totals) = watch::channel(Totals::default());
+        let totals = watch::Sender::new(Totals::default());
+        let added_to = totals.clone();
         let handler = move |delivery: Delivery| {
-            let added = add_result(&sender, &delivery);
+            let added = add_result(&added_to, &delivery);
             async move { added }
         };
         let id = format!("{}-controller", mode.name());
@@ -120,6 +121,7 @@ impl FleetRun {
         batch: &[WorkItem],
         progress: &Progress,
     ) -> anyhow::Result<FleetOutcome> {
+        self.totals.send_replace(Totals::default());
         let before = self.state().await?;
         let last_put = {
             let submit = self.submit(batch);
@@ -131,7 +133,7 @@ impl FleetRun {
                 }
             }
         };
-        let mut totals = self.totals.clone();
+        let mut totals = self.totals.subscribe();
         let complete = totals.wait_for(|totals| totals.items() == ITEMS);
         let drained = timeout(TIMEOUT, complete).await.is_ok();
         let drained = drained.then(|| last_put.elapsed());

@@ -42,17 +42,20 @@ pub(super) struct FleetState {
     pub(super) transactions: u64,
 }
 
-/// Serves a relay on a free port, and prints its URL.
-pub(super) async fn serve_relay(store: &str) -> anyhow::Result<()> {
+/// Serves a relay on a free port, and prints its URL, and that of its console.
+pub(super) async fn serve_relay(store: &str, console: bool) -> anyhow::Result<()> {
     let any_port = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let config = NodeConfig {
         listen: any_port,
-        admin_listen: None,
+        admin_listen: console.then_some(any_port),
         store: store.to_owned(),
         ..NodeConfig::default()
     };
     let node = Node::start(config).await?;
     print_line(&node.url())?;
+    if let Some(console) = node.console_url() {
+        print_line(&console)?;
+    }
     parent_ended().await;
     node.shutdown(Duration::from_millis(500)).await;
     Ok(())

@@ -26,6 +26,8 @@ struct Demo {
     /// Number of listeners of each fleet.
     listeners: usize,
     relay: Subprocess,
+    /// The URL of the relay's console.
+    console: Option<String>,
     home: Home,
 }
 
@@ -33,9 +35,12 @@ struct Demo {
 const IDLE: Duration = Duration::from_secs(5);
 const COUNT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Runs the demo.
-pub(super) async fn run(listeners: u16, json: bool) -> anyhow::Result<()> {
-    let mut demo = Demo::open(usize::from(listeners)).await?;
+/// The pause between two batches of a demo that goes on.
+const PAUSE: Duration = Duration::from_secs(4);
+
+/// Runs the demo; with the console until it is interrupted.
+pub(super) async fn run(listeners: u16, json: bool, console: bool) -> anyhow::Result<()> {
+    let mut demo = Demo::open(usize::from(listeners), console).await?;
     let mut release = demo.unleash().await?;
     let (pushed, polling) = demo.measure_idle().await?;
     let batch = batch();
@@ -46,7 +51,13 @@ pub(super) async fn run(listeners: u16, json: bool) -> anyhow::Result<()> {
     let pushed = demo.work(Mode::Pushed, &batch, cents, pushed).await?;
     let polling = demo.work(Mode::Polling, &batch, cents, polling).await?;
     release.late_starter_ms = millis(demo.start_late().await?);
-    demo.close().await;
+    let going_on = match console {
+        true => Some(demo),
+        false => {
+            demo.close().await;
+            None
+        }
+    };
     let figures = Figures {
         transactions: TRANSACTIONS,
         work_items: ITEMS,
@@ -56,6 +67,9 @@ pub(super) async fn run(listeners: u16, json: bool) -> anyhow::Result<()> {
         polling,
     };
     figures.print(json)?;
+    if let Some(demo) = going_on {
+        demo.go_on(&batch, cents).await?;
+    }
     if figures.exact() {
         return Ok(());
     }
@@ -64,14 +78,21 @@ pub(super) async fn run(listeners: u16, json: bool) -> anyhow::Result<()> {
 
 impl Demo {
     /// Starts the relay and both fleets, and waits until all listeners are parked.
-    async fn open(listeners: usize) -> anyhow::Result<Self> {
+    async fn open(listeners: usize, console: bool) -> anyhow::Result<Self> {
         let progress = Progress::new();
         progress.doing("starting a relay");
         let home = Home::new()?;
         let store = format!("sqlite:{}", home.path().join("flags.db").display());
-        let mut relay = start_relay(&store)?;
+        let mut relay = start_relay(&store, console)?;
         let url = relay.line().await?;
         progress.done(&format!("a relay serves on {url}"));
+        let console = match console {
+            true => Some(relay.line().await?),
+            false => None,
+        };
+        if let Some(console) = &console {
+            progress.done(&format!("its console is at {console}"));
+        }
         progress.doing("starting two fleets");
         let client = Client::new(&url)?;
         let (pushed, polling) = tokio::try_join!(
@@ -85,6 +106,7 @@ impl Demo {
             polling,
             listeners,
             relay,
+            console,
             home,
         };
         demo.pushed.fleet.wait_parked().await?;
@@ -195,6 +217,23 @@ impl Demo {
         ));
         late.stop().await;
         Ok(span)
+    }
+
+    /// Lets the woken fleet handle one batch after another. Ends with an error only.
+    async fn go_on(mut self, batch: &[WorkItem], cents: u64) -> anyhow::Result<()> {
+        let console = self.console.clone().unwrap_or_default();
+        for round in 2_u64.. {
+            self.progress.doing(&format!(
+                "batch {round} comes soon; the console is at {console}; Ctrl-C ends the demo"
+            ));
+            sleep(PAUSE).await;
+            let outcome = self.pushed.work(batch, &self.progress).await?;
+            if outcome.totals.cents != cents {
+                return Err(Failed(format!("the totals of batch {round} are not exact")).into());
+            }
+        }
+        self.close().await;
+        Ok(())
     }
 
     async fn close(self) {

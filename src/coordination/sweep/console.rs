@@ -31,7 +31,13 @@ impl SweepConsole {
         hosts: &[String],
     ) -> Result<Self> {
         let port = ConsolePort::bind(listen).await?;
-        let console = Console::serve(port, hosts, Arc::new(SweeperStatus(sweeper)), None);
+        let console = Console::serve(
+            port,
+            hosts,
+            Arc::new(SweeperStatus(sweeper)),
+            None,
+            axum::Router::new(),
+        );
         Ok(Self { console })
     }
 

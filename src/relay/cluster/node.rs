@@ -103,7 +103,7 @@ impl ClusterNode {
     pub(crate) fn new(hub: Arc<Hub>, config: LinkConfig, now: Tick) -> Self {
         let fault = config.fault;
         let link = ClusterLink::new(config, now);
-        hub.set_degraded_from(link.degraded_from());
+        hub.set_degraded_from(link.degraded_from(), now);
         Self {
             hub,
             link,
@@ -335,7 +335,7 @@ impl ClusterNode {
         while let Some(action) = self.link.next_action() {
             self.act_on(action, now);
         }
-        self.hub.set_degraded_from(self.link.degraded_from());
+        self.hub.set_degraded_from(self.link.degraded_from(), now);
     }
 
     fn read_flags(&mut self) {
@@ -384,7 +384,7 @@ impl ClusterNode {
             }
             Action::Degraded(degraded) => {
                 self.stats.degraded += u64::from(degraded);
-                self.hub.set_degraded_from(self.link.degraded_from());
+                self.hub.set_degraded_from(self.link.degraded_from(), now);
                 self.hub.wake_all();
             }
             Action::Notice(notice) => self.outputs.push_back(Output::Notice(notice)),

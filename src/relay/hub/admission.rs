@@ -38,7 +38,10 @@ impl Hub {
         }
         let reserved = self.reserve(&exact, subscription.group.as_ref(), now);
         match &reserved {
-            Ok(_) => subscription.lock().reserved = exact.len(),
+            Ok(_) => {
+                let reserved = u32::try_from(exact.len());
+                subscription.lock().reserved = reserved.expect("bounded by a request");
+            }
             Err(_) => self.cursors_left(subscription, exact.len() as u64),
         }
         reserved

@@ -10,6 +10,7 @@ use super::{
     core::Hub,
     cursor::AttachOutcome,
     cursors::Cursors,
+    load::LoadChange,
     queue_entry::QueueEntry,
     resume::ResumePoint,
     subscription::{CursorStart, Subscription},
@@ -114,6 +115,9 @@ impl Hub {
             CursorQuota::Taken if !new => self.cursors_left(subscription, 1),
             _ => {}
         }
+        if new {
+            self.change_load(LoadChange::ATTACHED, now);
+        }
         if attached == AttachOutcome::Full {
             self.note_missing_cursor(subscription, cursors);
         }
@@ -136,7 +140,7 @@ impl Hub {
             self.take_cursor_beyond(subscription);
             return CursorQuota::Taken;
         }
-        let own = cursors.list.len() + cursors.reserved;
+        let own = cursors.list.len() + cursors.reserved as usize;
         let room = self.cursors_for_patterns();
         let own_room = own < self.config.max_cursors_per_stream && !self.is_short_of_memory();
         match own_room && self.take_cursors(subscription, 1, room) {

@@ -12,7 +12,7 @@ use super::{
     idle::IdleState,
     queue_entry::QueueEntry,
     subscription::Subscription,
-    sync::{Ordering, lock},
+    sync::{AtomicU64, Ordering, lock},
 };
 use crate::{
     base::{
@@ -22,6 +22,17 @@ use crate::{
     error::{Error, ErrorKind, Result},
     types::{Notification, QueueAddress, Report, ReportState},
 };
+
+/// The use of a limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LimitUse {
+    /// What it limits, as in "the limit of 10 queues".
+    pub(crate) what: &'static str,
+    pub(crate) used: u64,
+    pub(crate) limit: u64,
+    /// Further ones are refused.
+    pub(crate) is_full: bool,
+}
 
 /// Queues of one step of the search, of which the longest idle give way, and of one search: twice
 /// as many as a request can name, some milliseconds at worst.
@@ -221,36 +232,51 @@ impl Hub {
         self.short_of_memory.load(Ordering::Relaxed)
     }
 
-    /// Returns the reached limits, a line each. The table of queues is full where none of them
-    /// could give way to a new one lately.
+    /// Returns the reached limits, a line each.
     pub(crate) fn full(&self, now: Tick) -> Vec<String> {
+        let full = self.limits(now).into_iter().filter(|one| one.is_full);
+        full.map(|LimitUse { what, limit, .. }| {
+            format!("full: the limit of {limit} {what} is reached")
+        })
+        .collect()
+    }
+
+    /// Returns the use of each limit. The table of queues is full where none of them could give way
+    /// to a new one lately.
+    pub(crate) fn limits(&self, now: Tick) -> [LimitUse; 4] {
         let config = &self.config;
         let refused_at = lock(&self.eviction).not_before;
         let refused = refused_at > Tick::default() && now < refused_at + FULL_FOR;
-        let queues = refused && self.entries.len() >= config.max_queues;
-        let cursors = self.cursors.load(Ordering::Relaxed);
-        let timers = self.timers_set.load(Ordering::Relaxed);
-        let limits = [
-            (queues, "queues", config.max_queues),
-            (
-                cursors >= config.max_cursors as u64,
+        let queues = self.entries.len() as u64;
+        let of = |what, used, limit: usize| LimitUse {
+            what,
+            used,
+            limit: limit as u64,
+            is_full: used >= limit as u64,
+        };
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let queues = of("queues", queues, config.max_queues);
+        [
+            LimitUse {
+                is_full: queues.is_full && refused,
+                ..queues
+            },
+            of(
                 "subscribed queues",
+                count(&self.cursors),
                 config.max_cursors,
             ),
-            (
-                timers >= config.max_timers as u64,
+            of(
                 "delayed wake-ups",
+                count(&self.timers_set),
                 config.max_timers,
             ),
-            (
-                self.reported_timers_are_full(),
+            of(
                 "wake-ups that listeners report",
+                count(&self.timers_reported),
                 config.max_timers,
             ),
-        ];
-        let full = limits.into_iter().filter(|(is_full, ..)| *is_full);
-        full.map(|(_, what, limit)| format!("full: the limit of {limit} {what} is reached"))
-            .collect()
+        ]
     }
 
     /// Forgets `excess` idle queues without listeners, except for the request's own; returns
@@ -332,7 +358,7 @@ impl Hub {
                 self.metrics.holders.fetch_add(looked, Ordering::Relaxed);
                 holders.up_to_date(self, entry, now)
                     && entry.forget(Some(&holders), since, &self.timers, floor)
-                    && holders.release(self, entry)
+                    && holders.release(self, entry, now)
             }
         };
         if dead {

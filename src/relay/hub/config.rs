@@ -1,9 +1,13 @@
 //! The settings of a hub, and of its queues' coordinators.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64 as PlainU64},
+    time::Duration,
+};
 
 use super::{
     counters::Epoch,
+    decisions::DecisionLog,
     sync::{AtomicU64, Ordering},
 };
 use crate::base::fault::Fault;
@@ -37,6 +41,8 @@ pub(crate) struct HubConfig {
     pub(crate) catch_up_spread: Duration,
     /// The waiting times of groups and the sentinel.
     pub(crate) coordinator: CoordinatorConfig,
+    /// How often a listener that polls would read a queue, to compute what sleeping saves.
+    pub(crate) assumed_poll: Duration,
     /// Own causes are collected for other relays.
     pub(crate) cluster: bool,
     pub(crate) fault: Fault,
@@ -62,6 +68,10 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) cluster: bool,
     /// The groups of all queues.
     pub(crate) groups: Arc<AtomicU64>,
+    /// The messages of all groups that no member has taken yet.
+    pub(crate) unassigned: Arc<PlainU64>,
+    /// The decisions about the queues that an operator watches.
+    pub(crate) decisions: Arc<DecisionLog>,
     /// Seeds the spread of the sentinels' checks.
     pub(crate) seed: u64,
     pub(crate) fault: Fault,
@@ -97,6 +107,7 @@ impl Default for HubConfig {
             resume_from: RESUME_FROM,
             catch_up_spread: Duration::from_secs(2),
             coordinator: CoordinatorConfig::default(),
+            assumed_poll: Duration::from_secs(1),
             cluster: false,
             fault: Fault::NONE,
         }
@@ -114,6 +125,8 @@ impl Default for CoordinatorConfig {
             max_groups: 200_000,
             cluster: false,
             groups: Arc::new(AtomicU64::new(0)),
+            unassigned: Arc::default(),
+            decisions: Arc::default(),
             seed: 0,
             fault: Fault::NONE,
         }

@@ -12,10 +12,11 @@ use std::{
 };
 
 use super::{
+    backlog::Checkpoint,
     config::CoordinatorConfig,
     counters::{Counters, QueueHead},
-    group::{Group, MemberReport},
-    mailbox::WakeBatch,
+    group::{Group, MemberReport, Unassigned},
+    mailbox::{SubscriptionId, WakeBatch},
     members::Assignment,
     queue_check::QueueCheck,
     subscribers::{Subscriber, Subscribers},
@@ -52,6 +53,8 @@ pub(super) struct Coordinator {
     pub(super) needs_reconcile: bool,
     /// When the coordinator last ran.
     now: Tick,
+    /// The messages counted at an earlier report, which a later depth may cover.
+    pub(super) checkpoint: Option<Checkpoint>,
 }
 
 /// A listener of a queue, as the queue's entry knows it.
@@ -91,6 +94,7 @@ impl Coordinator {
             passed_on: false,
             needs_reconcile: false,
             now,
+            checkpoint: None,
         }
     }
 
@@ -105,6 +109,17 @@ impl Coordinator {
     /// Returns how many members have joined so far.
     pub(super) fn joined(&self) -> u64 {
         self.joined
+    }
+
+    /// Returns members whose groups gave the work up to this sequence to other members only, `most`
+    /// of each group.
+    pub(super) fn not_woken(&self, sequence: u64, most: usize) -> Vec<(GroupName, SubscriptionId)> {
+        let of_group = |group: &Group| {
+            let members = group.not_woken(sequence).take(most);
+            let named = members.map(|member| (group.name.clone(), member.mailbox.id));
+            named.collect::<Vec<_>>()
+        };
+        self.all_groups().flat_map(of_group).collect()
     }
 
     pub(super) fn all_groups(&self) -> impl Iterator<Item = &Group> {
@@ -154,7 +169,14 @@ impl Coordinator {
             self.forget_group(oldest);
         }
         let timeouts = (self.config.claim_timeout, self.config.busy_lease);
-        let mut group = Group::new(name.clone(), position, timeouts, self.config.fault);
+        let unassigned = Unassigned::new(&self.config.unassigned);
+        let mut group = Group::new(
+            name.clone(),
+            position,
+            unassigned,
+            timeouts,
+            self.config.fault,
+        );
         if uncertain {
             group.request_catch_up();
         }

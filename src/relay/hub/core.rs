@@ -16,10 +16,12 @@ use std::{
 };
 
 use super::{
+    activity::Activity,
     announced::IncrementList,
     config::{CoordinatorConfig, HubConfig},
     cursor_list::DetachedCursors,
     fanout::{Fanout, UpdateBatch, Walk},
+    load::{Load, LoadStats},
     lost::LostListeners,
     mailbox::SubscriptionId,
     map::QueueMap,
@@ -75,6 +77,8 @@ pub(crate) struct Hub {
     pub(super) timers: TimerOrder<QueueEntry>,
     pub(super) probes: PatternChecks,
     pub(super) metrics: HubMetrics,
+    pub(super) load: Load,
+    pub(super) activity: Arc<Activity>,
 }
 
 /// Totals since the start, and present sizes.
@@ -82,6 +86,8 @@ pub(crate) struct Hub {
 pub(crate) struct HubStats {
     /// Counted events; a conflated notification is one event.
     pub(crate) notified: u64,
+    /// Their messages.
+    pub(crate) messages: u64,
     /// Timed wake-ups that fired.
     pub(crate) timed: u64,
     /// Walks left to the fan-out.
@@ -95,6 +101,9 @@ pub(crate) struct HubStats {
     /// Cursors of all subscriptions, and timers of all queues.
     pub(crate) cursors: u64,
     pub(crate) timers: u64,
+    pub(crate) load: LoadStats,
+    /// Messages for which no member of a group was ready.
+    pub(crate) unassigned: u64,
 }
 
 /// Plain atomics, not those of [`super::sync`]: no decision depends on them, so the concurrency
@@ -102,6 +111,7 @@ pub(crate) struct HubStats {
 #[derive(Default)]
 pub(super) struct HubMetrics {
     notified: Count,
+    messages: Count,
     timed: Count,
     pub(super) fanned_out: Count,
     pub(super) forgotten: Count,
@@ -169,6 +179,8 @@ impl Hub {
             fault: config.fault,
             cluster: config.cluster,
             groups: Arc::new(AtomicU64::new(0)),
+            unassigned: Arc::default(),
+            decisions: Arc::default(),
             ..config.coordinator
         };
         Self {
@@ -195,6 +207,8 @@ impl Hub {
             timers: TimerOrder::new(),
             probes: PatternChecks::default(),
             metrics: HubMetrics::default(),
+            load: Load::default(),
+            activity: Arc::default(),
             config,
         }
     }
@@ -239,6 +253,9 @@ impl Hub {
         self.metrics
             .notified
             .fetch_add(notifications.len() as u64, Ordering::Relaxed);
+        let messages = notifications.iter().map(|one| one.messages.max(1));
+        let messages = messages.fold(0, u64::saturating_add);
+        self.metrics.messages.fetch_add(messages, Ordering::Relaxed);
         Ok(accepted)
     }
 
@@ -314,12 +331,19 @@ impl Hub {
 
     /// C9: listeners must poll from this time on, because the relay may miss notifications of
     /// others. Streams compute it whenever they send a Welcome or a Heartbeat.
-    pub(crate) fn set_degraded_from(&self, at: Tick) {
-        self.degraded_from.store(at.as_nanos(), Ordering::Relaxed);
+    pub(crate) fn set_degraded_from(&self, at: Tick, now: Tick) {
+        let before = self.degraded_from.swap(at.as_nanos(), Ordering::Relaxed);
+        if before != at.as_nanos() {
+            self.degraded_changes(Tick::from_nanos(before), now);
+        }
+    }
+
+    pub(super) fn degraded_from(&self) -> Tick {
+        Tick::from_nanos(self.degraded_from.load(Ordering::Relaxed))
     }
 
     pub(crate) fn is_degraded(&self, now: Tick) -> bool {
-        now.as_nanos() >= self.degraded_from.load(Ordering::Relaxed)
+        now >= self.degraded_from()
     }
 
     /// Returns the waker of the timers' task. It is woken when the next timer changed.
@@ -370,6 +394,7 @@ impl Hub {
     pub(crate) fn stats(&self) -> HubStats {
         HubStats {
             notified: self.metrics.notified.load(Ordering::Relaxed),
+            messages: self.metrics.messages.load(Ordering::Relaxed),
             timed: self.metrics.timed.load(Ordering::Relaxed),
             fanned_out: self.metrics.fanned_out.load(Ordering::Relaxed),
             forgotten: self.metrics.forgotten.load(Ordering::Relaxed),
@@ -378,6 +403,8 @@ impl Hub {
             cursors: self.cursors.load(Ordering::Relaxed),
             timers: self.timers_set.load(Ordering::Relaxed)
                 + self.timers_reported.load(Ordering::Relaxed),
+            load: self.load.stats(),
+            unassigned: self.coordinator_config.unassigned.load(Ordering::Relaxed),
         }
     }
 }

@@ -14,7 +14,10 @@ use crate::types::{Notification, Token, WakeReason, cluster::FrameEntry};
 pub(crate) struct Epoch(pub(crate) u128);
 
 /// The running totals of a queue, or a subscriber's copy of them: its position.
+///
+/// Packed: aligned to 16 bytes, it would take 16 bytes more in each queue and 8 in each cursor.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[repr(Rust, packed(8))]
 pub(crate) struct Counters {
     /// The number of events: notifications and timed wake-ups.
     pub(crate) sequence: u64,

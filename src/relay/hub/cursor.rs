@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::{
     coordinator::{ListenerKey, MemberId},
     counters::{Counters, Decoded, Epoch},
+    decisions::Decision,
     interest::Interest,
     members::Assignment,
     queue_entry::{QueueEntry, QueueState},
@@ -65,6 +66,8 @@ pub(super) struct Cursor {
     pub(super) reported_busy: bool,
     /// The newest report's number.
     pub(super) report_number: u64,
+    /// Dequeue tasks by the newest report.
+    pub(super) tasks: u32,
 }
 
 /// The result of sending a marked cursor's entry.
@@ -73,7 +76,7 @@ pub(super) enum SendOutcome {
     UpToDate,
     NoRoom,
     /// The entry was added; it stands for this many notifications.
-    Sent(u64),
+    Sent(u64, WakeReason),
 }
 
 /// The key of a cursor that is not registered yet: a planted fault.
@@ -100,6 +103,7 @@ impl Cursor {
             busy: false,
             reported_busy: false,
             report_number: 0,
+            tasks: 0,
         }
     }
 
@@ -144,12 +148,12 @@ impl Cursor {
     /// Writes the due entry, and moves to the position after it.
     pub(super) fn send(
         &mut self,
-        epoch: Epoch,
+        subscription: &Interest,
         (certain, now): (bool, Tick),
         sink: &mut impl WakeSink,
     ) -> SendOutcome {
         if let Some(member_id) = self.member_id {
-            return self.send_assignment(member_id, epoch, now, sink);
+            return self.send_assignment(member_id, subscription, now, sink);
         }
         let mut guard = self.entry.lock();
         let asked = guard.take_check(self.key);
@@ -169,7 +173,7 @@ impl Cursor {
             delta,
             sequence: head.sequence,
             last_event: &state.last_event,
-            position: Some((&head, epoch)),
+            position: Some((&head, subscription.epoch)),
         };
         // The reason follows from the two positions, so the encoding fits other subscribers at the
         // same position.
@@ -183,19 +187,22 @@ impl Cursor {
             }
             return SendOutcome::NoRoom;
         }
+        self.entry.note(state, |_| {
+            Decision::woken(subscription, reason, head.sequence, now)
+        });
         drop(guard);
         self.advance(head, asked, now);
         if reason != WakeReason::Sentinel {
             self.work_sent_at = now;
         }
-        SendOutcome::Sent(delta.notifications)
+        SendOutcome::Sent(delta.notifications, reason)
     }
 
     /// Writes the entry of a member's assignment.
     fn send_assignment(
         &mut self,
         member_id: MemberId,
-        epoch: Epoch,
+        subscription: &Interest,
         now: Tick,
         sink: &mut impl WakeSink,
     ) -> SendOutcome {
@@ -210,18 +217,24 @@ impl Cursor {
         if !sink.push(&assignment_entry(
             &self.entry,
             &assignment,
-            (&head, epoch),
+            (&head, subscription.epoch),
             &state,
         )) {
             state.return_assignment(member_id, assignment);
             return SendOutcome::NoRoom;
         }
+        // Its position serves the backlog only. The messages at an older sequence are not known.
+        let is_newest = assignment.sequence == state.counters.sequence;
+        self.entry.note(&mut state, |_| {
+            Decision::woken(subscription, assignment.reason, head.sequence, now)
+        });
         drop(state);
-        self.advance(head, true, now);
+        let messages = if is_newest { head.messages } else { 0 };
+        self.advance(Counters { messages, ..head }, true, now);
         if assignment.reason != WakeReason::Sentinel {
             self.work_sent_at = now;
         }
-        SendOutcome::Sent(assignment.delta.notifications)
+        SendOutcome::Sent(assignment.delta.notifications, assignment.reason)
     }
 
     /// Moves to the position up to which its stream took all entries. R8: a woken listener counts

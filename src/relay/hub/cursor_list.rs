@@ -129,16 +129,12 @@ impl CursorList {
     }
 
     /// Removes a cursor.
-    pub(super) fn remove(&mut self, at: u32) {
+    pub(super) fn remove(&mut self, at: u32) -> Option<Cursor> {
         let (chunk, offset) = locate(at);
-        let cursor = self
-            .chunks
-            .get_mut(chunk)
-            .and_then(|all| all.get_mut(offset));
-        if let Some(cursor) = cursor.and_then(Option::take) {
-            self.index.remove(cursor.entry.address());
-            self.free.push(at);
-        }
+        let cursor = self.chunks.get_mut(chunk)?.get_mut(offset)?.take()?;
+        self.index.remove(cursor.entry.address());
+        self.free.push(at);
+        Some(cursor)
     }
 
     /// Takes out all cursors.

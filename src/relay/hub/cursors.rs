@@ -15,8 +15,10 @@ use super::{
     cursor::AttachOutcome,
     cursor::Cursor,
     cursor_list::{CursorList, DetachedCursors},
+    decisions::{Decision, DecisionKind},
     group::MemberReport,
     interest::Interest,
+    load::{LoadChange, RequestedReads},
     mailbox::WakeBatch,
     sync::{AtomicU64, Ordering},
 };
@@ -35,7 +37,7 @@ pub(super) struct Cursors {
     pub(super) closed: bool,
     pub(super) list: CursorList,
     /// Named queues without a cursor yet. They count as cursors, in the hub too.
-    pub(super) reserved: usize,
+    pub(super) reserved: u32,
     /// Marked cursors that wait for a Wake, each once.
     marked: VecDeque<u32>,
     /// Selectors with a check due under their own name.
@@ -45,7 +47,7 @@ pub(super) struct Cursors {
     /// Cursors whose CATCH_UP waits until then.
     delayed: Vec<u32>,
     /// The number of the next cursor in the present comparison of all cursors.
-    compared_up_to: usize,
+    compared_up_to: u32,
     /// The hub's revision at the first step of the present comparison, or of the last one. The
     /// comparison found all changes up to it (see `resume`).
     compared_revision: Option<NonZeroU64>,
@@ -63,6 +65,10 @@ pub(super) struct Cursors {
     busy_since: Tick,
     pub(super) active_dequeue_tasks: u32,
     pub(super) total_dequeue_tasks: u32,
+    /// Queues whose newest report states dequeue tasks.
+    awake_queues: u32,
+    /// The newest report states that the listener polls.
+    polls: bool,
 }
 
 /// A listener reports within milliseconds after a wake-up, and later while its queue's service is slow.
@@ -73,6 +79,7 @@ const LOGGED_FROM: Duration = Duration::from_secs(10);
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Filled {
     pub(crate) entries: usize,
+    pub(crate) requested: RequestedReads,
     /// The notifications of all entries, saturating, and of the entry with the fewest.
     pub(crate) notifications: u64,
     pub(crate) fewest: u64,
@@ -105,6 +112,8 @@ impl Cursors {
             busy_since: Tick::NEVER,
             active_dequeue_tasks: 0,
             total_dequeue_tasks: 0,
+            awake_queues: 0,
+            polls: false,
         }
     }
 
@@ -137,7 +146,10 @@ impl Cursors {
         cursor.busy = old.busy || old.drained_sequence < old.woken_sequence;
         (cursor.woken_at, cursor.work_sent_at) = (old.woken_at, old.work_sent_at);
         (cursor.report_number, cursor.reported_busy) = (old.report_number, old.reported_busy);
-        cursor.marked = old.marked;
+        (cursor.marked, cursor.tasks) = (old.marked, old.tasks);
+        if cursor.reported_busy {
+            cursor.entry.lock().busy += 1;
+        }
         *old = cursor;
         self.set_marked(at);
     }
@@ -153,6 +165,7 @@ impl Cursors {
         self.closed = true;
         self.marked = VecDeque::new();
         self.delayed = Vec::new();
+        (self.awake_queues, self.polls) = (0, false);
         self.list.take()
     }
 
@@ -194,25 +207,27 @@ impl Cursors {
     }
 
     /// Takes a report on a queue that this subscription has a cursor for. R9: a sequence above the
-    /// head counts as 0. Returns whether the queue's coordinator must be reconciled.
+    /// head counts as 0. Returns whether the queue's coordinator must be reconciled, and the change of
+    /// the load.
     pub(super) fn report(
         &mut self,
         subscription: &Interest,
         report: &Report,
         now: Tick,
         batch: &mut WakeBatch,
-    ) -> bool {
+    ) -> (bool, LoadChange) {
         self.reports = true;
         (self.woken_at, self.silence_logged) = (Tick::NEVER, false);
         let alone = self.list.len() == 1;
         let Some(at) = self.list.find(&report.queue) else {
-            return false;
+            return Default::default();
         };
+        let before = self.stream_load();
         let Some(cursor) = self.list.get_mut(at) else {
-            return false;
+            return Default::default();
         };
         if report.number < cursor.report_number {
-            return false;
+            return Default::default();
         }
         // The first report on a stream without a wake-up repeats one of an earlier stream.
         let polled = report.state != ReportState::Unspecified
@@ -236,15 +251,37 @@ impl Cursors {
             .mailbox
             .note_report(told.then(|| now + believed));
         let mut state = cursor.entry.lock();
-        state.note_depth(report, now);
         let head = state.counters.sequence;
         let sequence = trusted_sequence(report.sequence, head, fault);
+        let seen = (cursor.woken_sequence == Some(sequence)).then_some(cursor.position.messages);
+        state.note_depth(&cursor.entry, report, seen, now);
+        let is_busy = match report.state {
+            ReportState::Busy => true,
+            ReportState::Drained => false,
+            ReportState::Unspecified => cursor.reported_busy,
+        };
+        match (cursor.reported_busy, is_busy) {
+            (false, true) => state.busy += 1,
+            (true, false) => state.busy = state.busy.saturating_sub(1),
+            _ => {}
+        }
+        cursor.reported_busy = is_busy;
         let member_report = MemberReport {
             state: report.state,
             sequence,
             depth: report.current_queue_depth,
             polled,
         };
+        let reported = match report.state {
+            ReportState::Busy => Some(DecisionKind::Busy),
+            ReportState::Drained => Some(DecisionKind::Empty),
+            ReportState::Unspecified => None,
+        };
+        if let Some(kind) = reported {
+            cursor.entry.note(&mut state, |_| {
+                Decision::about(subscription, kind, sequence, now)
+            });
+        }
         let listener = cursor.listener_key();
         let needs_reconcile = state.report(
             listener,
@@ -255,16 +292,53 @@ impl Cursors {
         );
         drop(state);
         match report.state {
-            ReportState::Busy => (cursor.busy, cursor.reported_busy) = (true, true),
+            ReportState::Busy => cursor.busy = true,
             ReportState::Drained => {
-                cursor.reported_busy = false;
                 cursor.drained_sequence = cursor.drained_sequence.max(Some(sequence));
                 cursor.busy &= cursor.drained_sequence < cursor.woken_sequence;
             }
             ReportState::Unspecified => {}
         }
+        let tasks = std::mem::replace(&mut cursor.tasks, report.active_dequeue_tasks);
+        self.note_tasks(tasks, report.active_dequeue_tasks);
+        if told {
+            self.polls = polls;
+        }
         self.note_busy(at, report, now);
-        needs_reconcile
+        let change = LoadChange::of_tasks(tasks, report.active_dequeue_tasks);
+        (needs_reconcile, change.plus(self.load_since(before)))
+    }
+
+    /// Removes the cursor of a queue that was forgotten; returns the change of the load.
+    pub(super) fn remove(&mut self, at: u32) -> LoadChange {
+        let before = self.stream_load();
+        let Some(cursor) = self.list.remove(at) else {
+            return LoadChange::default();
+        };
+        self.note_tasks(cursor.tasks, 0);
+        LoadChange::of_detached(&cursor).plus(self.load_since(before))
+    }
+
+    /// Returns whether the stream is awake, and whether its listener polls.
+    pub(super) fn stream_load(&self) -> (bool, bool) {
+        (!self.polls && self.awake_queues > 0, self.polls)
+    }
+
+    fn load_since(&self, before: (bool, bool)) -> LoadChange {
+        let after = self.stream_load();
+        LoadChange {
+            awake: i64::from(after.0) - i64::from(before.0),
+            polling: i64::from(after.1) - i64::from(before.1),
+            ..LoadChange::default()
+        }
+    }
+
+    fn note_tasks(&mut self, before: u32, after: u32) {
+        match (before, after) {
+            (0, 1..) => self.awake_queues += 1,
+            (1.., 0) => self.awake_queues -= 1,
+            _ => {}
+        }
     }
 
     /// A Wake has entries.
@@ -298,6 +372,12 @@ impl Cursors {
     /// Returns how long the listener has been handling the oldest of its messages.
     pub(super) fn busy_for(&self, now: Tick) -> Option<Duration> {
         (self.busy_since != Tick::NEVER).then(|| now.since(self.busy_since))
+    }
+
+    /// The same, if that message is of this queue.
+    pub(super) fn busy_with(&self, queue: &QueueAddress, now: Tick) -> Option<Duration> {
+        let busiest = self.list.find(queue) == Some(self.busiest);
+        self.busy_for(now).filter(|_| busiest)
     }
 
     /// Notes since when the listener handles a message of the reported queue. Without a stated time that
@@ -358,7 +438,7 @@ impl Cursors {
             self.compared_revision = revision.and_then(raise);
         }
         let all = self.list.numbers();
-        let from = self.compared_up_to.min(all);
+        let from = (self.compared_up_to as usize).min(all);
         let to = (from + step).min(all);
         for at in from..to {
             let at = u32::try_from(at).expect("fewer cursors than numbers");
@@ -367,6 +447,7 @@ impl Cursors {
             }
         }
         let done = to == all;
+        let to = u32::try_from(to).expect("fewer cursors than numbers");
         self.compared_up_to = if done { 0 } else { to };
         if done && planted!(fault, ResumeNumberTooNew) {
             self.compared_revision = revision.and_then(raise);

@@ -5,11 +5,17 @@
 //! member is skipped while its stream has an unsent message. Choosing n members takes n steps,
 //! independent of their number. A plain structure: the entry's lock guards it.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use super::{
     counters::{Counters, Delta},
-    members::Members,
+    members::{Member, Members},
     redelivery::Redelivery,
     subscribers::Subscriber,
 };
@@ -30,7 +36,7 @@ pub(super) struct Group {
     /// All work up to this position was assigned.
     position: Counters,
     /// Messages without a member: no stream was ready, or a check found more of them.
-    unassigned: u64,
+    unassigned: Unassigned,
     /// A check found some of the unassigned messages: members that were notified of this sequence
     /// may be woken again for them.
     found_by_check: bool,
@@ -68,6 +74,12 @@ pub(super) struct Group {
     fault: Fault,
 }
 
+/// A group's messages without a member, and its share of the number for all groups.
+pub(super) struct Unassigned {
+    messages: u64,
+    of_all: Arc<AtomicU64>,
+}
+
 /// A member's report on the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MemberReport {
@@ -79,10 +91,39 @@ pub(super) struct MemberReport {
     pub(super) polled: bool,
 }
 
+impl Unassigned {
+    pub(super) fn new(of_all: &Arc<AtomicU64>) -> Self {
+        Self {
+            messages: 0,
+            of_all: Arc::clone(of_all),
+        }
+    }
+
+    fn get(&self) -> u64 {
+        self.messages
+    }
+
+    fn set(&mut self, messages: u64) {
+        let before = std::mem::replace(&mut self.messages, messages);
+        if messages != before {
+            // Wraps below zero, as the sum of all shares does not.
+            let change = messages.wrapping_sub(before);
+            self.of_all.fetch_add(change, Relaxed);
+        }
+    }
+}
+
+impl Drop for Unassigned {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 impl Group {
     pub(super) fn new(
         name: GroupName,
         position: Counters,
+        unassigned: Unassigned,
         (timeout, lease): (Duration, Duration),
         fault: Fault,
     ) -> Self {
@@ -93,7 +134,7 @@ impl Group {
             unserved: false,
             announced_as_served: false,
             passed_on: false,
-            unassigned: 0,
+            unassigned,
             found_by_check: false,
             requested: None,
             returned: Delta::default(),
@@ -133,8 +174,9 @@ impl Group {
     /// Returns whether the group needs no queue entry: only patterns match the queue, and nothing
     /// is pending.
     pub(super) fn is_idle(&self, head: &Counters) -> bool {
-        let pending =
-            self.requested.is_some() || self.unassigned > 0 || self.redelivery.due() != Tick::NEVER;
+        let pending = self.requested.is_some()
+            || self.unassigned.get() > 0
+            || self.redelivery.due() != Tick::NEVER;
         let behind = self.position.sequence < head.sequence;
         !pending && !behind && self.members.is_idle()
     }
@@ -143,6 +185,18 @@ impl Group {
         self.members
             .iter()
             .for_each(|member| each(&member.subscriber));
+    }
+
+    /// Returns the members without a wake-up for this sequence, if all work up to it was assigned to
+    /// others.
+    pub(super) fn not_woken(&self, sequence: u64) -> impl Iterator<Item = &Subscriber> {
+        let has = move |member: &Member| member.notified_up_to >= Some(sequence);
+        let assigned = self.position.sequence >= sequence && self.members.iter().any(has);
+        let members = self
+            .members
+            .iter()
+            .filter(move |member| assigned && !has(member));
+        members.map(|member| &member.subscriber)
     }
 
     /// Adds a member. It is asked at once where no other member was left to ask.
@@ -363,7 +417,7 @@ impl Group {
         if was_checker {
             self.checker = None;
             if report.state == ReportState::Busy && report.depth > capacity {
-                self.set_unassigned(self.unassigned.saturating_add(report.depth));
+                self.set_unassigned(self.unassigned.get().saturating_add(report.depth));
                 self.found_by_check = true;
             }
         }

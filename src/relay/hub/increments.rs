@@ -155,6 +155,7 @@ impl QueueState {
         announced.counters.add_totals(increment);
         self.counters.sequence += increment.sequence;
         self.counters.add_totals(increment);
+        self.add_to_backlog(increment.messages);
     }
 
     /// The newest cause is a timed wake-up.

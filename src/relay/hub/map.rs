@@ -7,6 +7,7 @@
 //! then take the snapshot): a pattern's walk over the index misses none that counts.
 
 use std::{
+    borrow::Borrow,
     collections::BTreeMap,
     hash::BuildHasher,
     ops::Bound,
@@ -104,6 +105,29 @@ impl QueueMap {
         if found.is_some_and(|found| Arc::ptr_eq(found, entry)) {
             order.remove(entry.address());
         }
+    }
+
+    /// Returns up to `limit` entries whose address contains `filter`, among the next `visits` from
+    /// `from` on, and the last visited address unless all were visited.
+    pub(super) fn find(
+        &self,
+        from: Bound<&str>,
+        filter: &str,
+        (visits, limit): (usize, usize),
+    ) -> (Vec<Arc<QueueEntry>>, Option<QueueAddress>) {
+        let order = read(&self.order);
+        let mut found = Vec::new();
+        let range = order.range::<str, _>((from, Bound::Unbounded));
+        for (visited, (address, entry)) in (1..).zip(range) {
+            let text: &str = address.borrow();
+            if text.contains(filter) {
+                found.push(Arc::clone(entry));
+            }
+            if visited == visits || found.len() == limit {
+                return (found, Some(address.clone()));
+            }
+        }
+        (found, None)
     }
 
     /// Returns up to `limit` entries from `from` on, by address.

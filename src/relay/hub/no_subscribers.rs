@@ -9,18 +9,36 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use super::{
+    core::Hub,
     mailbox::SubscriptionId,
+    queue_entry::{EntryBits, QueueState},
     subscription::Subscription,
     sync::{Mutex, lock},
 };
-use crate::types::{QueueAddress, Selector};
+use crate::{
+    base::clock::Tick,
+    types::{QueueAddress, Selector},
+};
 
 /// The names that wait to be logged, and the number of further ones.
 pub(super) struct QueuesWithoutListeners {
     waiting: Mutex<(VecDeque<QueueAddress>, u64)>,
+    /// The queues that last began to be notified without a listener, each once.
+    unserved: Mutex<VecDeque<QueueAddress>>,
+}
+
+/// A queue with notifications and without a listener.
+#[derive(Debug)]
+pub(crate) struct UnservedQueue {
+    pub(crate) queue: QueueAddress,
+    /// Since its entry was made.
+    pub(crate) notifications: u64,
+    /// Time since the newest one.
+    pub(crate) notified_before: Duration,
 }
 
 /// A search for the selector nearest to a name.
@@ -38,6 +56,10 @@ pub(crate) struct NearestName {
 
 /// The most waiting names; of further ones only the number is logged.
 const WAITING: usize = 8;
+/// Listed queues without listeners.
+const UNSERVED: usize = 32;
+/// A queue that was last notified before this is not listed.
+const RECENT: Duration = Duration::from_secs(3600);
 /// A distance above this is no misspelling.
 pub(super) const NEAR: usize = 3;
 /// The width of the band of compared columns: with [`NEAR`] edits, no corresponding bytes lie
@@ -61,6 +83,7 @@ impl QueuesWithoutListeners {
     pub(super) fn new() -> Self {
         Self {
             waiting: Mutex::new((VecDeque::new(), 0)),
+            unserved: Mutex::default(),
         }
     }
 
@@ -72,6 +95,46 @@ impl QueuesWithoutListeners {
         } else {
             waiting.1 += 1;
         }
+    }
+}
+
+impl Hub {
+    /// A queue without listeners is notified: once for the log, and once for the list until a
+    /// listener joins.
+    pub(super) fn note_unserved(&self, state: &mut QueueState, queue: &QueueAddress) {
+        if state.first_without_listeners() {
+            self.no_listeners.add(queue);
+        }
+        if !state.bits.insert(EntryBits::UNSERVED) {
+            let mut unserved = lock(&self.no_listeners.unserved);
+            if unserved.len() == UNSERVED {
+                unserved.pop_front();
+            }
+            unserved.push_back(queue.clone());
+        }
+    }
+
+    /// Returns the queues that were last notified without a listener and have none now, newest first.
+    pub(crate) fn unserved_queues(&self, now: Tick) -> Vec<UnservedQueue> {
+        let listed = lock(&self.no_listeners.unserved).clone();
+        let mut found = Vec::new();
+        for queue in listed {
+            let entry = self.entries.get(&queue);
+            let stats = entry.map(|entry| entry.stats(now));
+            let Some(stats) = stats.filter(|stats| stats.listeners == 0) else {
+                lock(&self.no_listeners.unserved).retain(|known| *known != queue);
+                continue;
+            };
+            if let Some(notified_before) = stats.idle_for.filter(|age| *age < RECENT) {
+                found.push(UnservedQueue {
+                    queue,
+                    notifications: stats.notifications,
+                    notified_before,
+                });
+            }
+        }
+        found.reverse();
+        found
     }
 }
 

@@ -34,7 +34,7 @@ impl PatternHolders {
     /// Releases the cursors of a dead entry. A cursor that has become busy is kept: at the end of
     /// its stream the queue is woken again. So is one with a new CATCH_UP: its stream is marked. It
     /// sends the CATCH_UP from this cursor, or from the new entry's cursor that replaces it.
-    pub(super) fn release(&self, hub: &Hub, entry: &Arc<QueueEntry>) -> bool {
+    pub(super) fn release(&self, hub: &Hub, entry: &Arc<QueueEntry>, now: Tick) -> bool {
         for (id, at) in &self.holders {
             let Some(subscription) = hub.subscription(*id) else {
                 continue;
@@ -45,8 +45,9 @@ impl PatternHolders {
                 Arc::ptr_eq(&one.entry, entry) && !pending
             });
             if own {
-                cursors.list.remove(*at);
+                let change = cursors.remove(*at);
                 drop(cursors);
+                hub.change_load(change, now);
                 hub.cursors_left(&subscription, 1);
             }
             hub.probes.forget(&subscription, entry.address());

@@ -51,11 +51,17 @@ pub(super) struct QueueState {
     /// The newest depth that a listener read, and when. [`Tick::NEVER`] means none; an `Option` would
     /// take 8 bytes more for every queue.
     pub(super) depth: (u64, Tick),
+    /// Messages counted that the depth may not contain. It grows with each message; only a report
+    /// that is certain to have seen messages lowers it (see `backlog`).
+    pub(super) since_depth: u64,
+    /// Streams whose newest report on the queue is BUSY.
+    pub(super) busy: u32,
+    /// A listener has reported on the queue since this entry was made.
+    pub(super) heard: bool,
     pub(super) subscribers: Subscribers,
     /// The newest wake-up entry's encoding.
     pub(super) encoded: EncodingCache,
-    /// The log has the line that this queue has no listeners.
-    logged_no_listeners: bool,
+    pub(super) bits: EntryBits,
     /// The fan-out has a walk to do.
     walk_pending: bool,
     /// The queue has had a group, so new work is assigned to members.
@@ -74,6 +80,10 @@ pub(super) struct QueueState {
     /// What the other relays of a cluster know; made at the first cause in a cluster.
     pub(super) announced: Option<Box<Announced>>,
 }
+
+/// Rare facts of an entry, a bit each: one more byte would take 16 for every queue.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct EntryBits(u8);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EntryPhase {
@@ -102,6 +112,30 @@ pub(super) enum MarkOutcome {
     Done,
 }
 
+impl EntryBits {
+    /// The log has the line that this queue has no listeners.
+    const LOGGED: u8 = 1;
+    /// The queue is in the list of those that were notified without a listener.
+    pub(super) const UNSERVED: u8 = 1 << 1;
+    /// An operator watches the decisions about the queue.
+    pub(super) const NOTED: u8 = 1 << 2;
+
+    pub(super) fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
+
+    /// Sets a bit; returns whether it was set before.
+    pub(super) fn insert(&mut self, bit: u8) -> bool {
+        let had = self.has(bit);
+        self.0 |= bit;
+        had
+    }
+
+    pub(super) fn remove(&mut self, bit: u8) {
+        self.0 &= !bit;
+    }
+}
+
 /// The key of a walk that has marked all subscribers and only chooses members.
 const WALKED: u64 = u64::MAX;
 
@@ -123,9 +157,12 @@ impl QueueEntry {
             active_at: now,
             left_at: now,
             depth: (0, Tick::NEVER),
+            since_depth: 0,
+            busy: 0,
+            heard: false,
             subscribers: Subscribers::default(),
             encoded: EncodingCache::default(),
-            logged_no_listeners: false,
+            bits: config.decisions.entry_bits(&address),
             walk_pending: false,
             grouped: false,
             passed_on: false,
@@ -262,9 +299,16 @@ impl QueueState {
         self.subscribers.len() + members
     }
 
+    /// Returns the causes that this relay has counted and not told to others; of a relay alone, all.
+    pub(super) fn own_causes(&self) -> u64 {
+        let known = self.announced.as_ref();
+        let others = known.map_or(self.start, |known| known.counters.sequence);
+        self.counters.sequence.saturating_sub(others)
+    }
+
     /// Returns whether the queue has no listener and this was not logged yet.
     pub(super) fn first_without_listeners(&mut self) -> bool {
-        self.listeners() == 0 && !std::mem::replace(&mut self.logged_no_listeners, true)
+        self.listeners() == 0 && !self.bits.insert(EntryBits::LOGGED)
     }
 
     /// Fails where the entry is not live.
@@ -280,6 +324,7 @@ impl QueueState {
     pub(super) fn count(&mut self, publisher: &Arc<str>, notification: &Notification, now: Tick) {
         self.counters.sequence += 1;
         self.counters.add(notification);
+        self.add_to_backlog(notification.messages.max(1).into());
         self.notified = self.counters.sequence;
         self.active_at = now;
         self.last_event.replace(publisher, notification);
@@ -289,6 +334,7 @@ impl QueueState {
     pub(super) fn count_timed(&mut self, timer: Timer, now: Tick) {
         self.counters.sequence += 1;
         self.counters.add_totals(&timer.counters);
+        self.add_to_backlog(timer.counters.messages);
         self.note_timed();
         self.active_at = now;
         if let Some(last_event) = timer.last_event {

@@ -15,10 +15,7 @@ use super::{
     queue_entry::{QueueEntry, QueueState},
     subscribers::Subscriber,
 };
-use crate::{
-    base::clock::Tick,
-    types::{GroupName, Report, ReportState},
-};
+use crate::{base::clock::Tick, types::GroupName};
 
 impl QueueState {
     /// Starts the sentinel of a queue that has a subscriber, unless the sentinel is off.
@@ -107,19 +104,6 @@ impl QueueState {
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.return_check(key);
             self.check_pending = true;
-        }
-    }
-
-    /// Notes the depth that a report states: no visible message after DRAINED, and without an age none.
-    pub(super) fn note_depth(&mut self, report: &Report, now: Tick) {
-        let (depth, read_at) = match (report.state, report.depth_age) {
-            (ReportState::Drained, _) => (0, now),
-            (_, Some(age)) => (report.current_queue_depth, now - age),
-            (_, None) => return,
-        };
-        // Another listener's may be newer.
-        if self.depth.1 == Tick::NEVER || self.depth.1 <= read_at {
-            self.depth = (depth, read_at);
         }
     }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     core::Hub,
     fanout::{DueWalk, UpdateBatch},
-    queue_entry::{MarkOutcome, NotLive, QueueEntry, QueueState},
+    queue_entry::{EntryBits, MarkOutcome, NotLive, QueueEntry, QueueState},
     sync::{AtomicU64, Ordering},
     timers::Timer,
 };
@@ -28,8 +28,8 @@ impl Hub {
         let at = (now, entry.timer_offset());
         self.update(entry, now, batch, |state| {
             let listeners = u32::try_from(state.listeners()).unwrap_or(u32::MAX);
-            if listeners == 0 && state.first_without_listeners() {
-                self.no_listeners.add(&run[0].queue);
+            if listeners == 0 {
+                self.note_unserved(state, &run[0].queue);
             }
             let mut any = false;
             for notification in run {
@@ -118,11 +118,14 @@ impl Hub {
         batch: &mut UpdateBatch,
         mut count: impl FnMut(&mut QueueState) -> bool,
     ) {
-        let (wake, first, listed) = loop {
+        let measured = self.activity.is_measured();
+        let (wake, first, listed, active) = loop {
             let mut state = entry.lock();
             match state.check_live() {
                 Ok(()) => {
-                    let sequence = state.counters.sequence;
+                    let before = state.counters;
+                    let sequence = before.sequence;
+                    let noted = state.bits.has(EntryBits::NOTED).then(|| state.own_causes());
                     let mut counted = count(&mut state);
                     batch.wakes.accepted_at = if counted { now } else { Tick::default() };
                     if state.counters.sequence != sequence {
@@ -131,6 +134,11 @@ impl Hub {
                     }
                     let mut more =
                         (reconcile || state.grouped) && state.reconcile(now, &mut batch.wakes);
+                    if let Some(own_causes) = noted
+                        && state.counters.sequence != sequence
+                    {
+                        self.note_count(&entry, &mut state, own_causes, now);
+                    }
                     let mut listed = false;
                     if let Some(increments) = &self.increments {
                         if state.count_passed_on(now) {
@@ -151,7 +159,9 @@ impl Hub {
                         }
                         false => MarkOutcome::Done,
                     };
-                    break (wake, state.rearm(&entry, &self.timers), listed);
+                    let is_active = state.counters.notifications > before.notifications;
+                    let active = (measured && is_active).then(|| (before, state.counters));
+                    break (wake, state.rearm(&entry, &self.timers), listed, active);
                 }
                 Err(NotLive::Unattached) => {
                     drop(state);
@@ -166,6 +176,9 @@ impl Hub {
         };
         if first {
             self.timers.waker.wake();
+        }
+        if let Some((before, after)) = active {
+            self.activity.note(&entry, &before, &after);
         }
         if let Some(increments) = self.increments.as_ref().filter(|_| listed) {
             increments.waker.wake();

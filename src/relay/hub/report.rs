@@ -67,8 +67,9 @@ impl Hub {
             return Err(unknown_subscription());
         }
         let mut batch = WakeBatch::default();
-        let needs_reconcile = cursors.report(&subscription, report, now, &mut batch);
+        let (needs_reconcile, change) = cursors.report(&subscription, report, now, &mut batch);
         drop(cursors);
+        self.change_load(change, now);
         batch.wake();
         let new = !matches!(attached, AttachOutcome::Existing | AttachOutcome::Full);
         if new {

@@ -19,6 +19,9 @@ use crate::{
     types::{GroupName, ListenerId, QueueAddress, Selector},
 };
 
+/// Names that one step compares with a filter: about a millisecond.
+const NAMES_PER_STEP: usize = 4096;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct QueueStats {
     pub(crate) address: QueueAddress,
@@ -31,6 +34,12 @@ pub(crate) struct QueueStats {
     pub(crate) idle_for: Option<Duration>,
     /// The newest depth that a listener read, and its age.
     pub(crate) depth: Option<(u64, Duration)>,
+    /// Messages that are not known to be handled.
+    pub(crate) backlog: u64,
+    /// No listener has reported on it.
+    pub(crate) in_doubt: bool,
+    /// Streams whose newest report on it is BUSY.
+    pub(crate) busy: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,9 +79,30 @@ impl Hub {
     }
 
     /// Returns the first `count` queues whose addresses are not before `from`, by address.
+    #[cfg(test)]
     pub(crate) fn queues(&self, from: &str, count: usize, now: Tick) -> Vec<QueueStats> {
         let entries = self.entries.range(Included(from), count);
         entries.iter().map(|entry| entry.stats(now)).collect()
+    }
+
+    /// Returns the first queues whose addresses contain `filter`, among some from `from` on, and the
+    /// last address that was compared; `None`: all were.
+    pub(crate) fn find_queues(
+        &self,
+        from: &str,
+        filter: &str,
+        count: usize,
+        now: Tick,
+    ) -> (Vec<QueueStats>, Option<QueueAddress>) {
+        let limits = (NAMES_PER_STEP, count);
+        let (entries, last) = self.entries.find(Included(from), filter, limits);
+        (entries.iter().map(|entry| entry.stats(now)).collect(), last)
+    }
+
+    /// Returns those of the queues that are known.
+    pub(crate) fn named_queues(&self, names: &[QueueAddress], now: Tick) -> Vec<QueueStats> {
+        let entries = names.iter().filter_map(|name| self.entries.get(name));
+        entries.map(|entry| entry.stats(now)).collect()
     }
 
     /// Returns the first `count` subscriptions after the given one, by id.
@@ -100,7 +130,7 @@ impl Hub {
 }
 
 impl QueueEntry {
-    fn stats(&self, now: Tick) -> QueueStats {
+    pub(super) fn stats(&self, now: Tick) -> QueueStats {
         let state = self.lock();
         let (messages, reported_at) = state.depth;
         let depth = Some((messages, now.since(reported_at)));
@@ -114,6 +144,9 @@ impl QueueEntry {
             timers: state.timers.len(),
             idle_for: (state.counters.sequence > state.start).then(|| now.since(state.active_at)),
             depth: depth.filter(|_| reported_at != Tick::NEVER),
+            backlog: state.backlog(),
+            in_doubt: !state.heard,
+            busy: state.busy,
         }
     }
 }

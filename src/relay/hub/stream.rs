@@ -194,6 +194,7 @@ impl SubscriberStream {
             self.compared_at = now;
         }
         if filled.entries > 0 {
+            self.hub.load.note_sent(filled.requested);
             (self.lifecycle.sent_at, self.silent_comparison) = (now, false);
             let complete = attached && filled.complete;
             self.consecutive_wakes = if complete {

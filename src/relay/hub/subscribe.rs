@@ -15,7 +15,9 @@ use super::{
     core::{Detaching, Hub},
     cursor::AttachOutcome,
     cursor_pool::CursorPool,
+    decisions::{Decision, DecisionKind},
     interest::Interest,
+    load::LoadChange,
     mailbox::SubscriptionId,
     queue_entry::QueueEntry,
     subscription::{CursorStart, Subscription},
@@ -250,6 +252,7 @@ impl Hub {
         let mut cursors = subscription.lock();
         let reports = cursors.reports;
         let reserved = std::mem::take(&mut cursors.reserved);
+        let (was_awake, polled) = cursors.stream_load();
         let mut detaching = Detaching {
             subscription: Arc::clone(subscription),
             cursors: cursors.close(),
@@ -257,7 +260,13 @@ impl Hub {
             closed_at: now,
         };
         drop(cursors);
-        self.cursors_left(subscription, reserved as u64);
+        let change = LoadChange {
+            awake: -i64::from(was_awake),
+            polling: -i64::from(polled),
+            ..LoadChange::default()
+        };
+        self.change_load(change, now);
+        self.cursors_left(subscription, reserved.into());
         // A closed subscription is not inserted again.
         self.fanout.overflow.remove(subscription);
         let done = (0..FIRST).any(|_| self.detach_next(&mut detaching, now));
@@ -279,16 +288,24 @@ impl Hub {
     /// Detaches the next cursors; returns whether all are detached.
     fn detach_next(&self, detaching: &mut Detaching, now: Tick) -> bool {
         let subscription = Arc::clone(&detaching.subscription);
+        let mut change = LoadChange::default();
         for cursor in detaching.cursors.next(STEP) {
             self.cursors_left(&subscription, 1);
+            change = change.plus(LoadChange::of_detached(&cursor));
             let busy = cursor.is_busy(detaching.reports, detaching.closed_at, &subscription);
+            let mut state = cursor.entry.lock();
+            state.busy = state.busy.saturating_sub(u32::from(cursor.reported_busy));
             let needs_reconcile = match cursor.member_id() {
                 Some(member_id) => {
-                    cursor.entry.lock().leave(member_id, busy, now);
+                    state.leave(member_id, busy, now);
                     true
                 }
-                None => cursor.entry.lock().remove_subscriber(cursor.key, now),
+                None => state.remove_subscriber(cursor.key, now),
             };
+            cursor.entry.note(&mut state, |sequence| {
+                Decision::about(&subscription, DecisionKind::Left, sequence, now)
+            });
+            drop(state);
             if needs_reconcile || busy {
                 // R16: redelivered at once, and by a timer when its messages are visible again.
                 self.reconcile(Arc::clone(&cursor.entry), now, |_| {});
@@ -298,6 +315,7 @@ impl Hub {
                 self.wake_after_busy(cursor.entry, end.since(now), now);
             }
         }
+        self.change_load(change, now);
         detaching.cursors.is_empty()
     }
 

@@ -13,8 +13,9 @@ use super::{
     counters::Counters,
     cursor::{AttachOutcome, Cursor, UNLINKED, resume},
     cursors::{Cursors, Filled},
+    decisions::{Decision, DecisionKind},
     interest::Interest,
-    queue_entry::{QueueEntry, QueueState},
+    queue_entry::{EntryBits, QueueEntry, QueueState},
     resume::ResumePoint,
     subscribers::Subscriber,
     sync::{AtomicU64, Mutex, MutexGuard, lock},
@@ -215,6 +216,7 @@ impl Subscription {
             };
             let member = (group, subscriber);
             let member_id = state.join(entry, member, (position, uncertain), (now, spread));
+            self.note_joined(entry, &mut state, now);
             drop(state);
             return cursors.put(
                 dead,
@@ -246,6 +248,7 @@ impl Subscription {
                 (state.counters, !told, AttachOutcome::New)
             }
         };
+        self.note_joined(entry, &mut state, now);
         let behind = needs_catch_up || state.wake_reason(&position).is_some();
         drop(state);
         let cursor = Cursor::new(Arc::clone(entry), key, position, needs_catch_up);
@@ -257,6 +260,13 @@ impl Subscription {
             self.mailbox.mark_silently(at);
         }
         attached
+    }
+
+    fn note_joined(&self, entry: &QueueEntry, state: &mut QueueState, now: Tick) {
+        state.bits.remove(EntryBits::UNSERVED);
+        entry.note(state, |sequence| {
+            Decision::about(self, DecisionKind::Joined, sequence, now)
+        });
     }
 
     /// R4: registers the subscriber before its position is read.

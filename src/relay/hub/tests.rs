@@ -2,16 +2,20 @@
 //!
 //! `model` runs random operations against a naive log; `concurrency` runs interleavings.
 
+mod backlog;
 mod cluster;
 mod counting;
+mod decisions;
 mod fanout;
 mod forgetting;
 mod groups;
 mod limits;
 mod listing;
+mod load;
 mod memory;
 mod model;
 mod no_subscribers;
+mod ordering;
 mod reporting;
 mod resume;
 mod resuming;

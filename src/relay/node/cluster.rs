@@ -8,8 +8,9 @@ use crate::{
     relay::{
         nats::{ClusterDriver, NatsConfig, NatsConnection},
         runtime::{ClusterAck, Relay},
-        server::RelayPeers,
+        server::{RelayPeers, StatsSource},
     },
+    store::BlobStore,
     types::cluster::{LifeId, store_hash},
 };
 
@@ -74,18 +75,20 @@ impl ClusterConfig {
         &self,
         relay: &Relay,
         flags: &Flags,
-        store: &str,
+        store: &dyn BlobStore,
+        stats: &StatsSource,
     ) -> Result<Option<ClusterDriver>> {
         let Some(mut runner) = relay.cluster_runner() else {
             return Ok(None);
         };
         let life = LifeId::from_epoch(relay.epoch())
             .ok_or_else(|| Error::new(ErrorKind::Internal, "the epoch names no life"))?;
-        runner.set_store(store_hash(&absolute(store)));
+        runner.set_store(store_hash(&absolute(&store.to_string())));
         let connection = NatsConnection::connect(&self.nats, life).await?;
         let peers = RelayPeers {
             relay: relay.clone(),
             flags: flags.clone(),
+            stats: stats.clone(),
         };
         Ok(Some(ClusterDriver::start(
             connection,

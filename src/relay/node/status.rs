@@ -1,9 +1,6 @@
 //! A relay's readiness and metrics for its console.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::SystemTime};
 
 use async_trait::async_trait;
 
@@ -12,12 +9,11 @@ use crate::{
     base::task::longest_poll,
     console::{Metric, Metrics, Part, StatusSource},
     coordination::flag::Flags,
-    error::{Error, ErrorKind},
     relay::{
-        runtime::{Refused, Relay},
-        server::{Access, Connections, Incident, Tls},
+        runtime::{Refused, Relay, RelayFigures},
+        server::{Access, Connections, Incident, Tls, unreadable_store},
     },
-    store::{BlobName, BlobStore},
+    store::BlobStore,
 };
 
 /// The source of a relay node's readiness and metrics.
@@ -32,9 +28,6 @@ pub(super) struct RelayStatus {
     #[cfg(feature = "courier")]
     pub(super) queues: Option<Arc<crate::courier::Host>>,
 }
-
-/// Time limit of a store check, so that a slow store does not delay the probe.
-const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl RelayStatus {
     /// Returns the reached limits, at which new connections wait and new queues, cursors or timers
@@ -52,24 +45,6 @@ impl RelayStatus {
         });
         let own = [connections, streams, memory].into_iter().flatten();
         own.chain(self.relay.full()).collect()
-    }
-
-    /// Returns the error of a failed store read, or `None` if the store can be read.
-    async fn unreadable_store(&self) -> Option<String> {
-        let probe = match BlobName::new("flags/ready") {
-            Ok(name) => name,
-            Err(error) => return Some(error.to_string()),
-        };
-        let read = tokio::time::timeout(STORE_TIMEOUT, self.store.get(&probe)).await;
-        let slow = |_| {
-            Err(Error::new(
-                ErrorKind::Timeout,
-                format!("store {} does not answer", self.store),
-            ))
-        };
-        read.unwrap_or_else(slow)
-            .err()
-            .map(|error| error.to_string())
     }
 }
 
@@ -122,7 +97,10 @@ impl StatusSource for RelayStatus {
                 let rules = self.access.stale().into_iter();
                 rules.chain(tls.into_iter().flatten()).collect()
             }
-            "store" => self.unreadable_store().await.into_iter().collect(),
+            "store" => {
+                let failure = unreadable_store(Arc::clone(&self.store)).await;
+                failure.into_iter().collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -180,81 +158,150 @@ fn queue_gauges(figures: &crate::courier::HostFigures) -> [Metric; 2] {
 
 impl RelayStatus {
     fn relay_metrics(&self) -> Metrics {
+        let (_, sent) = self.relay.stats();
+        let figures = self.relay.figures();
+        Metrics {
+            counters: self.relay_counters(&figures),
+            gauges: self.relay_gauges(&figures),
+            histograms: vec![
+                (
+                    "wake_latency_seconds",
+                    "Time from the acceptance of a Wake's first notification to the Wake's hand-over \
+                     to its stream",
+                    sent.wake_latency.snapshot(),
+                ),
+                (
+                    "handler_latency_seconds",
+                    "Mean times from a notification to its handler, as listeners report them",
+                    sent.handler_latency.snapshot(),
+                ),
+            ],
+        }
+    }
+
+    fn relay_counters(&self, figures: &RelayFigures) -> Vec<Metric> {
         use std::sync::atomic::Ordering::Relaxed;
         let (hub, sent) = self.relay.stats();
-        Metrics {
-            counters: vec![
-                ("notifications", "Notifications counted", hub.notified),
-                ("wakes", "Wake messages sent", sent.wakes.load(Relaxed)),
-                (
-                    "wake_entries",
-                    "Entries (queues) in wake messages",
-                    sent.entries.load(Relaxed),
-                ),
-                (
-                    "wake_notifications",
-                    "Notifications covered by wake messages",
-                    sent.notifications.load(Relaxed),
-                ),
-                (
-                    "heartbeats",
-                    "Heartbeats sent",
-                    sent.heartbeats.load(Relaxed),
-                ),
-                ("timed_wakeups", "Timers fired", hub.timed),
-                (
-                    "fanouts",
-                    "Large wake-ups run by the fan-out task",
-                    hub.fanned_out,
-                ),
-                ("queues_forgotten", "Queues forgotten", hub.forgotten),
-                (
-                    "notify_refused",
-                    "Requests of publishers refused at a limit",
-                    sent.refusals.count(Refused::Notify),
-                ),
-                (
-                    "subscribe_refused",
-                    "Subscriptions refused at a limit",
-                    sent.refusals.count(Refused::Subscribe),
-                ),
-                (
-                    "report_refused",
-                    "Reports of listeners refused at a limit",
-                    sent.refusals.count(Refused::Report),
-                ),
-            ],
-            gauges: vec![
-                ("queues", "Queue entries", hub.queues),
-                (
-                    "cursors",
-                    "Cursors: queues attached to subscriptions",
-                    hub.cursors,
-                ),
-                ("timers", "Pending timed wake-ups", hub.timers),
-                (
-                    "subscriptions",
-                    "Subscriptions with an open stream",
-                    hub.subscriptions,
-                ),
-                (
-                    "full",
-                    "Number of reached limits, as listed by /readyz",
-                    self.full().len() as u64,
-                ),
-                (
-                    "flag_watchers",
-                    "Streams that watch a flag",
-                    self.flags.watchers(),
-                ),
-            ],
-            histograms: vec![(
-                "wake_latency_seconds",
-                "Time from the acceptance of a Wake's first notification to the Wake's hand-over to \
-                 its stream",
-                sent.wake_latency.snapshot(),
-            )],
-        }
+        vec![
+            ("notifications", "Notifications counted", hub.notified),
+            ("wakes", "Wake messages sent", sent.wakes.load(Relaxed)),
+            (
+                "wake_entries",
+                "Entries (queues) in wake messages",
+                sent.entries.load(Relaxed),
+            ),
+            (
+                "wake_notifications",
+                "Notifications covered by wake messages",
+                sent.notifications.load(Relaxed),
+            ),
+            (
+                "messages",
+                "Messages of the counted notifications",
+                hub.messages,
+            ),
+            (
+                "catch_ups",
+                "Wake-ups sent because the relay is not certain what the subscriber has seen",
+                hub.load.catch_ups,
+            ),
+            (
+                "sentinel_checks",
+                "Periodic checks that listeners were asked for",
+                hub.load.sentinels,
+            ),
+            (
+                "reassigned_wakeups",
+                "Wake-ups that went to another member of a group",
+                hub.load.reassigned,
+            ),
+            (
+                "polls_avoided",
+                "Reads that polling listeners would have made while these slept, less those that the \
+                 relay asked for",
+                figures.polls_avoided,
+            ),
+            (
+                "heartbeats",
+                "Heartbeats sent",
+                sent.heartbeats.load(Relaxed),
+            ),
+            ("timed_wakeups", "Timers fired", hub.timed),
+            (
+                "fanouts",
+                "Large wake-ups run by the fan-out task",
+                hub.fanned_out,
+            ),
+            ("queues_forgotten", "Queues forgotten", hub.forgotten),
+            (
+                "notify_refused",
+                "Requests of publishers refused at a limit",
+                sent.refusals.count(Refused::Notify),
+            ),
+            (
+                "subscribe_refused",
+                "Subscriptions refused at a limit",
+                sent.refusals.count(Refused::Subscribe),
+            ),
+            (
+                "report_refused",
+                "Reports of listeners refused at a limit",
+                sent.refusals.count(Refused::Report),
+            ),
+        ]
+    }
+
+    fn relay_gauges(&self, figures: &RelayFigures) -> Vec<Metric> {
+        let hub = &figures.hub;
+        vec![
+            ("queues", "Queue entries", hub.queues),
+            (
+                "cursors",
+                "Cursors: queues attached to subscriptions",
+                hub.cursors,
+            ),
+            ("timers", "Pending timed wake-ups", hub.timers),
+            (
+                "subscriptions",
+                "Subscriptions with an open stream",
+                hub.subscriptions,
+            ),
+            (
+                "subscriptions_asleep",
+                "Subscriptions without a dequeue task, by their newest reports",
+                figures.asleep(),
+            ),
+            (
+                "subscriptions_awake",
+                "Subscriptions with dequeue tasks, by their newest reports",
+                hub.load.awake,
+            ),
+            (
+                "subscriptions_polling",
+                "Subscriptions that poll without wake-ups, by their newest reports",
+                hub.load.polling,
+            ),
+            (
+                "active_dequeue_tasks",
+                "Dequeue tasks of all listeners, by their newest reports",
+                hub.load.tasks,
+            ),
+            (
+                "unassigned_messages",
+                "Messages for which no member of a group was ready",
+                hub.unassigned,
+            ),
+            (
+                "full",
+                "Number of reached limits, as listed by /readyz",
+                self.full().len() as u64,
+            ),
+            (
+                "flag_watchers",
+                "Streams that watch a flag",
+                self.flags.watchers(),
+            ),
+        ]
     }
 
     /// Returns the gauges of connections, streams and memory.

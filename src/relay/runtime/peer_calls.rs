@@ -153,6 +153,7 @@ impl RelayInner {
         let call = Call::Queues(proto::ListQueuesRequest {
             page_size: 1,
             page_token: queue.to_string(),
+            ..Default::default()
         });
         let others = self.ask_all(call, Duration::from_secs(1), silent).await;
         let subscribes = others.iter().any(|(_, answer)| {

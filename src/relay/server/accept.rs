@@ -492,7 +492,7 @@ mod tests {
         coordination::flag::{Flags, FlagsConfig},
         relay::{
             runtime::{Relay, RelayConfig},
-            server::Services,
+            server::{Services, StatsSource},
         },
         store::MemoryStore,
     };
@@ -505,11 +505,18 @@ mod tests {
         let services = Services {
             #[cfg(feature = "courier")]
             queues: None,
+            stats: StatsSource::new(
+                relay.clone(),
+                flags.clone(),
+                Access::default(),
+                Arc::new(MemoryStore::new()),
+            ),
             relay,
             flags,
             stream_max_age: Duration::from_secs(60),
             draining: draining.clone(),
             access: Access::default(),
+            console: crate::relay::server::ConsoleDoor::default(),
             reflection: true,
         };
         let (routes, _) = services.routes().expect("routes");

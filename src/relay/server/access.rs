@@ -18,6 +18,7 @@ use super::{
     callers::{Callers, Refusals, authorization},
     calls::{Call, Right},
     certificate::{Peer, PeerCertificate},
+    recent_refusals::RefusedCaller,
     requester::Requester,
 };
 use crate::{
@@ -112,6 +113,12 @@ impl Access {
         callers.map_or_else(Refusals::default, |callers| callers.refusals())
     }
 
+    /// Returns the callers that were refused within the last ten minutes, newest first.
+    pub(super) fn recently_refused(&self) -> Vec<RefusedCaller> {
+        let callers = self.0.as_ref();
+        callers.map_or_else(Vec::new, |callers| callers.recently_refused())
+    }
+
     /// Checks the caller of a gRPC request, and that it has the right to the call at all. The
     /// service checks the queues and the flags. Returns `None` where no caller needs to be known.
     ///
@@ -149,6 +156,22 @@ impl Access {
             None => return Err(to_status(requester.deny_call(path))),
         }
         Ok(Some(requester))
+    }
+
+    /// Returns the principal of a caller, which is empty where no caller needs to be known.
+    ///
+    /// # Errors
+    /// As [`Access::admit`].
+    pub(super) fn principal(
+        &self,
+        headers: &HeaderMap,
+        peer: &Peer,
+    ) -> std::result::Result<String, Status> {
+        let Some(state) = &self.0 else {
+            return Ok(String::new());
+        };
+        let caller = state.authenticate(headers, peer, "console")?;
+        Ok(caller.principal().to_string())
     }
 
     /// Returns the check of requests to the admin port; `None` without access control.

@@ -1,37 +1,49 @@
-//! The `Admin` service: lists of listeners and queues, and the drain.
+//! The `Admin` service: lists of listeners and queues, the relay's figures, and the drain.
 //!
 //! A page of a list is bounded in bytes, and concurrent answers in number.
 
 use std::time::Duration;
 
+use futures_core::stream::BoxStream;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::{
     access::Access,
     answers::LargeAnswers,
-    cluster_lists::{all_listeners, all_queues, relays, stream_id},
+    cluster_lists::{
+        all_listeners, all_queues, check_filter, order_from_wire, ranked_queues, relays, stream_id,
+    },
+    explain::explain,
+    limits::to_refusal,
+    local_calls::ConsoleDoor,
+    own_lists::after,
     pages::{Entry, Page, PageLimits},
-    requester::Requester,
+    requester::{Needs, Requester},
+    service::ConnectionEnd,
+    stats::{StatsSource, StatsWatch, checked_interval},
 };
 use crate::{
+    base::backoff::about,
     error::{Error, ErrorKind, Result},
     relay::{
         auth::{Action, Target},
+        hub::QueueOrder,
         runtime::{Relay, SilentRelays},
     },
     types::{Limits, QueueAddress, Selector},
-    wire::{checked_span, proto, to_status},
+    wire::{checked_span, link::QueueFacts, proto, to_status},
 };
 
 #[derive(Debug)]
 pub(super) struct AdminService {
     relay: Relay,
+    stats: StatsSource,
+    /// Maximum age of a stream of figures.
+    max_age: Duration,
     answers: LargeAnswers,
     access: Access,
+    console: ConsoleDoor,
 }
-
-/// The stream of a call that this version refuses.
-type Never<T> = tokio_stream::Empty<Result<T, Status>>;
 
 /// Least queues fetched at a time for a caller that may see some of them only.
 const QUEUES: usize = 256;
@@ -39,11 +51,21 @@ const QUEUES: usize = 256;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 impl AdminService {
-    pub(super) fn new(relay: Relay, answers: LargeAnswers, access: Access) -> Self {
+    pub(super) fn new(
+        relay: Relay,
+        stats: StatsSource,
+        max_age: Duration,
+        answers: LargeAnswers,
+        access: Access,
+        console: ConsoleDoor,
+    ) -> Self {
         Self {
             relay,
+            stats,
+            max_age,
             answers,
             access,
+            console,
         }
     }
 
@@ -53,6 +75,8 @@ impl AdminService {
         requester: &Requester,
     ) -> Result<proto::ListListenersResponse> {
         let count = page_size(request.page_size)?;
+        check_filter(&request.filter)?;
+        let query = (request.lost, &*request.filter);
         let mut after = match request.page_token.as_str() {
             "" => None,
             token => Some(stream_id(token).ok_or_else(bad_token)?),
@@ -62,8 +86,7 @@ impl AdminService {
         // As for queues: the token names a listener that the caller may see.
         let (mut last, mut is_full) = (None, false);
         while may_see_any(requester) && !is_full {
-            let part =
-                all_listeners(&self.relay, after, request.lost, count + 1, &mut silent).await;
+            let part = all_listeners(&self.relay, after, query, count + 1, &mut silent).await;
             after = part
                 .entries
                 .last()
@@ -94,6 +117,10 @@ impl AdminService {
         requester: &Requester,
     ) -> Result<proto::ListQueuesResponse> {
         let count = page_size(request.page_size)?;
+        check_filter(&request.filter)?;
+        if let Some(order) = order_from_wire(request.order_by)? {
+            return self.queues_by(order, request, requester).await;
+        }
         let mut from = match request.page_token.as_str() {
             "" => String::new(),
             token => {
@@ -112,7 +139,7 @@ impl AdminService {
         // may not see.
         let (mut last, mut is_full) = (None, false);
         while let Some(start) = requester.seek_queue(&from).filter(|_| !is_full) {
-            let part = all_queues(&self.relay, &start, batch, &mut silent).await;
+            let part = all_queues(&self.relay, &start, &request.filter, batch, &mut silent).await;
             let Some(end) = part.entries.last().map(Entry::key) else {
                 break;
             };
@@ -136,11 +163,38 @@ impl AdminService {
             unanswered_relays: silent.ids.into_iter().collect(),
         })
     }
+
+    /// Lists the first queues in another order than by name.
+    async fn queues_by(
+        &self,
+        order: QueueOrder,
+        request: &proto::ListQueuesRequest,
+        requester: &Requester,
+    ) -> Result<proto::ListQueuesResponse> {
+        if !request.page_token.is_empty() {
+            let rule = "must be empty: only a list by name has further pages";
+            return Err(Error::invalid("page_token", rule));
+        }
+        let count = page_size(request.page_size)?;
+        let search = (&*request.filter, count);
+        let sees_all = sees_all_queues(requester);
+        let is_visible = |queue: &QueueAddress| sees_all || may_use_queue(requester, queue);
+        let mut silent = SilentRelays::default();
+        let ranked = ranked_queues(&self.relay, order, search, is_visible, &mut silent).await;
+        let mut page = Page::new(PageLimits::of_client(count));
+        // A page has room for a thousand entries with names of usual lengths.
+        _ = ranked.into_iter().all(|entry| page.push(entry));
+        Ok(proto::ListQueuesResponse {
+            queues: page.into_entries(),
+            next_page_token: String::new(),
+            unanswered_relays: silent.ids.into_iter().collect(),
+        })
+    }
 }
 
 #[async_trait]
 impl proto::admin_server::Admin for AdminService {
-    type WatchStatsStream = Never<proto::WatchStatsResponse>;
+    type WatchStatsStream = BoxStream<'static, Result<proto::WatchStatsResponse, Status>>;
 
     async fn list_listeners(
         &self,
@@ -179,11 +233,67 @@ impl proto::admin_server::Admin for AdminService {
 
     async fn watch_stats(
         &self,
-        _: Request<proto::WatchStatsRequest>,
+        request: Request<proto::WatchStatsRequest>,
     ) -> Result<Response<Self::WatchStatsStream>, Status> {
-        Err(Status::unimplemented(
-            "WatchStats is not part of this version; read /metrics",
-        ))
+        let requester = self.access.requester(request.extensions())?;
+        let accepts = self.relay.check_accepts_streams();
+        let accepts = accepts.inspect_err(|_| ConnectionEnd::end_soon(request.extensions()));
+        accepts.map_err(to_refusal)?;
+        let interval = checked_interval(request.get_ref()).map_err(to_status)?;
+        let guard = requester.guard(|| Needs::Relay(Action::Admin));
+        let max_age = about(self.max_age, &mut fastrand::Rng::new());
+        let watch = self.stats.watch(interval, max_age, guard);
+        let responses = futures_util::stream::unfold(watch, StatsWatch::next);
+        Ok(Response::new(Box::pin(responses)))
+    }
+
+    async fn get_history(
+        &self,
+        request: Request<proto::GetHistoryRequest>,
+    ) -> Result<Response<proto::GetHistoryResponse>, Status> {
+        let permit = self.answers.permit(request.extensions()).await?;
+        Ok(permit.attach(self.stats.history(request.into_inner())))
+    }
+
+    async fn open_console(
+        &self,
+        request: Request<proto::OpenConsoleRequest>,
+    ) -> Result<Response<proto::OpenConsoleResponse>, Status> {
+        let Some(address) = self.console.address() else {
+            let why = "this relay has no console: see `serve --admin-listen` and `--console`";
+            return Err(Status::failed_precondition(why));
+        };
+        let code = if self.access.is_controlled() {
+            let headers = request.metadata().as_ref();
+            let Some(authorization) = headers.get(http::header::AUTHORIZATION) else {
+                let why = "the console needs a token: a certificate opens no session";
+                return Err(Status::failed_precondition(why));
+            };
+            self.console
+                .code(authorization.clone())
+                .map_err(to_status)?
+        } else {
+            String::new()
+        };
+        let address = address.to_string();
+        Ok(Response::new(proto::OpenConsoleResponse { address, code }))
+    }
+
+    async fn explain(
+        &self,
+        request: Request<proto::ExplainRequest>,
+    ) -> Result<Response<proto::ExplainResponse>, Status> {
+        let requester = self.access.requester(request.extensions())?;
+        let permit = self.answers.permit(request.extensions()).await?;
+        let request = request.get_ref();
+        let queue = QueueAddress::new(&request.storage_account, &request.queue_name);
+        let queue = queue.map_err(to_status)?;
+        if !may_see(&requester, &queue) {
+            return Err(to_status(requester.deny_explanation(&queue)));
+        }
+        let hide = |facts: &mut QueueFacts| hide_others(&requester, facts);
+        let explained = explain(&self.relay, self.stats.view(), &queue, hide).await;
+        Ok(permit.attach(explained))
     }
 
     async fn drain(
@@ -210,11 +320,6 @@ async fn in_time<T>(search: impl Future<Output = Result<T>>) -> Result<T> {
     found.unwrap_or_else(|_| Err(late()))
 }
 
-/// Returns the least text after an address.
-fn after(address: &str) -> String {
-    format!("{address}\0")
-}
-
 /// Returns whether the caller may see every queue, so that none is skipped.
 fn sees_all_queues(requester: &Requester) -> bool {
     requester.allows(Action::Admin, Target::Relay)
@@ -237,11 +342,31 @@ fn may_see_queue(requester: &Requester, entry: &proto::Queue) -> bool {
     let Ok(address) = QueueAddress::new(&entry.storage_account, &entry.queue_name) else {
         return false;
     };
-    let queue = Target::Queue(&address);
+    may_see(requester, &address)
+}
+
+fn may_see(requester: &Requester, queue: &QueueAddress) -> bool {
+    may_use_queue(requester, queue) || sees_all_queues(requester)
+}
+
+fn may_use_queue(requester: &Requester, address: &QueueAddress) -> bool {
+    let queue = Target::Queue(address);
     [Action::Subscribe, Action::Notify, Action::Report]
         .iter()
         .any(|action| requester.allows(*action, queue))
-        || requester.allows(Action::Admin, Target::Relay)
+}
+
+/// Removes what only an operator is told: other callers, and a queue that the caller may not use.
+fn hide_others(requester: &Requester, facts: &mut QueueFacts) {
+    if sees_all_queues(requester) {
+        return;
+    }
+    let is_told = |one: &proto::Finding| one.kind() != proto::FindingKind::Refused;
+    facts.findings.retain(is_told);
+    let near = facts.near_name.parse::<QueueAddress>();
+    if !near.is_ok_and(|near| may_see(requester, &near)) {
+        facts.near_name.clear();
+    }
 }
 
 /// Returns whether the caller may see a listener: it may subscribe to all of its queues.

@@ -1,6 +1,7 @@
 //! The callers of a server: their authentication, the audit log, and the counts of refusals.
 
 use std::{
+    fmt,
     path::PathBuf,
     sync::{
         Mutex,
@@ -12,7 +13,10 @@ use std::{
 use http::{HeaderMap, header::AUTHORIZATION};
 use tonic::Status;
 
-use super::certificate::Peer;
+use super::{
+    certificate::Peer,
+    recent_refusals::{RecentRefusals, RefusedCaller},
+};
 use crate::{
     base::{
         clock::{Clock, Tick, wall},
@@ -49,6 +53,7 @@ pub(super) struct Callers {
     clock: Clock,
     unauthenticated: AtomicU64,
     denied: AtomicU64,
+    recent: RecentRefusals,
     over_quota: LimitedCounts<1>,
     /// Since when, and why, what a file said before is in use.
     stale: Mutex<Option<Stale>>,
@@ -98,6 +103,7 @@ impl Callers {
             clock: Clock::new(),
             unauthenticated: AtomicU64::new(0),
             denied: AtomicU64::new(0),
+            recent: RecentRefusals::default(),
             over_quota: LimitedCounts::new(LOG_INTERVAL),
             stale: Mutex::default(),
         })
@@ -251,11 +257,13 @@ impl Callers {
     fn refuse(&self, denial: Denial, peer: &Peer, target: &str) -> Status {
         self.unauthenticated.fetch_add(1, Relaxed);
         let why = denial.to_string();
+        let address = peer.address.ip();
+        self.recent.add(address, None, "", &why, self.now());
         self.record(&AuditEvent {
             at: wall(),
             principal: "",
             credential: "",
-            from: Some(peer.address.ip()),
+            from: Some(address),
             action: "authenticate",
             target,
             allowed: false,
@@ -271,9 +279,22 @@ impl Callers {
         }
     }
 
-    /// Counts and records a denial.
-    pub(super) fn note_denial(&self) {
+    /// Counts a denial, and remembers it for findings.
+    pub(super) fn note_denial(
+        &self,
+        principal: &str,
+        action: &'static str,
+        target: impl fmt::Display,
+        why: &str,
+    ) {
         self.denied.fetch_add(1, Relaxed);
+        self.recent
+            .add(principal, Some(action), target, why, self.now());
+    }
+
+    /// Returns the callers that were refused within the last ten minutes, newest first.
+    pub(super) fn recently_refused(&self) -> Vec<RefusedCaller> {
+        self.recent.list(self.now())
     }
 
     /// Counts a request over the quota of its principal, and logs it unless one was logged within

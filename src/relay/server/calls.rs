@@ -21,7 +21,7 @@ pub(super) struct Call {
     pub(super) kind: CallKind,
     /// Maximum size of a request, the same as in the codec of its type.
     pub(super) limit: usize,
-    /// The answer is a page of a list, which may be large.
+    /// The answer is a page of a list, or a history: it may be large.
     pub(super) is_list: bool,
     /// A call of the store is made for it.
     pub(super) uses_store: bool,
@@ -72,6 +72,8 @@ impl Call {
             "/reveille.v1.Admin/ListListeners"
                 | "/reveille.v1.Admin/ListQueues"
                 | "/reveille.v1.Admin/ListRelays"
+                | "/reveille.v1.Admin/GetHistory"
+                | "/reveille.v1.Admin/Explain"
                 | "/reveille.v1.Flags/ListFlags"
                 | "/reveille.v1.Flags/ListFlagWatchers"
         );
@@ -117,10 +119,13 @@ impl Call {
             | "/reveille.v1.Flags/ListFlagWatchers"
             | "/reveille.v1.Admin/ListListeners"
             | "/reveille.v1.Admin/ListQueues"
+            | "/reveille.v1.Admin/OpenConsole"
+            | "/reveille.v1.Admin/Explain"
             | "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
             | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Right::Known,
             "/reveille.v1.Admin/ListRelays"
             | "/reveille.v1.Admin/WatchStats"
+            | "/reveille.v1.Admin/GetHistory"
             | "/reveille.v1.Admin/Drain" => Right::Relay(Action::Admin),
             "/reveille.v1.Courier/HandOver" => Right::Some(Action::HandOver),
             _ => return None,
@@ -169,10 +174,9 @@ mod tests {
     #[test]
     fn every_list_is_known_as_one() {
         for (path, ..) in methods() {
-            let is_list = path
-                .rsplit('/')
-                .next()
-                .is_some_and(|name| name.starts_with("List"));
+            let is_list = path.rsplit('/').next().is_some_and(|name| {
+                name.starts_with("List") || matches!(name, "Explain" | "GetHistory")
+            });
             assert_eq!(Call::of(&path).is_list, is_list, "{path}");
         }
     }

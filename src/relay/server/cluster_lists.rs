@@ -1,61 +1,206 @@
 //! The lists of all relays of the cluster (C13). A relay alone asks no other.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map},
+    time::Duration,
+};
 
 use super::{
-    own_lists::{own_listeners, own_queues, own_watchers},
-    pages::{PageLimits, Part},
+    own_lists::{own_listeners, own_named, own_queues, own_ranked, own_watchers},
+    pages::{Entry as _, PageLimits, Part},
 };
 use crate::{
+    base::clock::nanos,
     coordination::flag::{Flags, WatchersQuery},
+    error::{Error, Result},
     relay::{
-        hub::SubscriptionId,
+        hub::{QueueOrder, SubscriptionId},
         link::{MISSING_AFTER, PeerStats},
         runtime::{Relay, SilentRelays},
     },
-    types::Limits,
+    types::{Limits, QueueAddress},
     wire::{
-        link::{peer_reply::Answer, peer_request::Call},
-        proto, span_to_wire,
+        link::{NamedQueuesRequest, peer_reply::Answer, peer_request::Call},
+        proto, span_from_wire, span_to_wire,
     },
 };
 
 /// A list waits no longer than this for the other relays.
-const WITHIN: Duration = Duration::from_secs(1);
+pub(super) const WITHIN: Duration = Duration::from_secs(1);
 
-/// Returns the first queues whose addresses are not before `from`. The relays that do not answer are
+/// Bytes of a filter.
+const MAX_FILTER: usize = 128;
+/// Queues of one request by name: their entries have at most 56 KiB.
+pub(super) const MAX_NAMED: usize = 64;
+
+/// Returns the first queues whose addresses are not before `from`, and contain `filter`. The relays that do not answer are
 /// added to the silent ones.
 pub(super) async fn all_queues(
     relay: &Relay,
     from: &str,
+    filter: &str,
     count: usize,
     silent: &mut SilentRelays,
 ) -> Part<proto::Queue> {
-    let own = own_queues(relay, from, PageLimits::of_client(count)).await;
+    let own = own_queues(relay, from, filter, PageLimits::of_client(count)).await;
     let call = Call::Queues(proto::ListQueuesRequest {
         page_size: size(count),
         page_token: from.to_owned(),
+        filter: filter.to_owned(),
+        order_by: proto::QueueOrder::Unspecified.into(),
     });
-    merged(relay, call, own, silent, |answer| match answer {
+    let mut part = merged(relay, call, own, silent, |answer| match answer {
         Answer::Queues(page) => Some((page.queues, page.next_page_token)),
         _ => None,
     })
-    .await
+    .await;
+    // A relay of the version before does not know the filter.
+    part.entries.retain(|entry| entry.key().contains(filter));
+    part
+}
+
+/// Returns the first `count` queues in an order, of those that contain the filter and that `is_visible`.
+/// A relay's order is that of its own figures. So all relays are asked for their first queues, and then
+/// for what they know of all of these.
+pub(super) async fn ranked_queues(
+    relay: &Relay,
+    order: QueueOrder,
+    (filter, count): (&str, usize),
+    is_visible: impl Fn(&QueueAddress) -> bool + Send + Sync,
+    silent: &mut SilentRelays,
+) -> Vec<proto::Queue> {
+    let own = own_ranked(relay, order, (filter, count), &is_visible).await;
+    if relay.cluster_state().is_none() {
+        return own.into_iter().map(|(entry, _)| entry).collect();
+    }
+    let call = Call::Queues(proto::ListQueuesRequest {
+        page_size: size(count),
+        page_token: String::new(),
+        filter: filter.to_owned(),
+        order_by: order_to_wire(order).into(),
+    });
+    let address = |entry: &proto::Queue| {
+        let address = QueueAddress::new(&entry.storage_account, &entry.queue_name);
+        address.ok().filter(&is_visible)
+    };
+    let mut names: BTreeSet<_> = own.iter().filter_map(|(entry, _)| address(entry)).collect();
+    for (peer, answer) in relay.ask_all(call, WITHIN, silent).await {
+        match answer {
+            Answer::Queues(page) => names.extend(page.queues.iter().filter_map(address)),
+            _ => _ = silent.ids.insert(peer.status.relay_id.to_string()),
+        }
+    }
+    // Each relay counts the notifications of all, so the own rates are those of all.
+    let rates: BTreeMap<_, _> = own
+        .iter()
+        .map(|(entry, rate)| (entry.key(), *rate))
+        .collect();
+    let merged = named_queues(relay, names, silent).await;
+    let is_wanted = |entry: &proto::Queue| entry.key().contains(filter);
+    let mut all: Vec<_> = merged.into_values().filter(is_wanted).collect();
+    all.sort_by_cached_key(|entry| {
+        let rate = || rates.get(&entry.key()).copied().unwrap_or_default();
+        (rank(order, entry, rate), entry.key())
+    });
+    all.truncate(count);
+    all
+}
+
+/// Returns a queue's place in an order, the least one first.
+fn rank(order: QueueOrder, entry: &proto::Queue, rate: impl Fn() -> u64) -> u64 {
+    match order {
+        QueueOrder::Rate => u64::MAX - rate(),
+        QueueOrder::Backlog => u64::MAX - entry.backlog,
+        QueueOrder::Idle => match entry.idle_for {
+            Some(idle) => u64::MAX - nanos(span_from_wire(Some(idle))),
+            None => 0,
+        },
+        QueueOrder::Listeners => entry.listeners.into(),
+    }
+}
+
+/// Returns what the relays know of these queues, by address.
+pub(super) async fn named_queues(
+    relay: &Relay,
+    names: BTreeSet<QueueAddress>,
+    silent: &mut SilentRelays,
+) -> BTreeMap<String, proto::Queue> {
+    let names: Vec<_> = names.into_iter().collect();
+    let own = own_named(relay, &names).into_iter();
+    let mut all: BTreeMap<_, _> = own.map(|entry| (entry.key(), entry)).collect();
+    for names in names.chunks(MAX_NAMED) {
+        let call = Call::NamedQueues(NamedQueuesRequest {
+            queues: names.iter().map(ToString::to_string).collect(),
+        });
+        for (peer, answer) in relay.ask_all(call, WITHIN, silent).await {
+            let Answer::Queues(page) = answer else {
+                silent.ids.insert(peer.status.relay_id.to_string());
+                continue;
+            };
+            for entry in page.queues {
+                match all.entry(entry.key()) {
+                    btree_map::Entry::Occupied(mut known) => known.get_mut().add(entry),
+                    btree_map::Entry::Vacant(place) => _ = place.insert(entry),
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Reads the order of a list; `None` is by name.
+///
+/// # Errors
+/// `Invalid` for an order that this version does not know.
+pub(super) fn order_from_wire(order: i32) -> Result<Option<QueueOrder>> {
+    let unknown = || Error::invalid("order_by", "is unknown");
+    Ok(match proto::QueueOrder::try_from(order) {
+        Ok(proto::QueueOrder::Unspecified) => None,
+        Ok(proto::QueueOrder::Rate) => Some(QueueOrder::Rate),
+        Ok(proto::QueueOrder::Backlog) => Some(QueueOrder::Backlog),
+        Ok(proto::QueueOrder::Idle) => Some(QueueOrder::Idle),
+        Ok(proto::QueueOrder::Listeners) => Some(QueueOrder::Listeners),
+        Err(_) => return Err(unknown()),
+    })
+}
+
+fn order_to_wire(order: QueueOrder) -> proto::QueueOrder {
+    match order {
+        QueueOrder::Rate => proto::QueueOrder::Rate,
+        QueueOrder::Backlog => proto::QueueOrder::Backlog,
+        QueueOrder::Idle => proto::QueueOrder::Idle,
+        QueueOrder::Listeners => proto::QueueOrder::Listeners,
+    }
+}
+
+/// Checks the filter of a list.
+///
+/// # Errors
+/// `Invalid` where it is too long.
+pub(super) fn check_filter(filter: &str) -> Result<()> {
+    match filter.len() <= MAX_FILTER {
+        true => Ok(()),
+        false => {
+            let rule = format_args!("must have at most {MAX_FILTER} bytes");
+            Err(Error::invalid("filter", rule))
+        }
+    }
 }
 
 /// Returns the first listeners after the stream with this id.
 pub(super) async fn all_listeners(
     relay: &Relay,
     after: Option<SubscriptionId>,
-    lost: bool,
+    (lost, filter): (bool, &str),
     count: usize,
     silent: &mut SilentRelays,
 ) -> Part<proto::Listener> {
-    let own = own_listeners(relay, after, lost, PageLimits::of_client(count)).await;
+    let own = own_listeners(relay, after, (lost, filter), PageLimits::of_client(count)).await;
     let call = Call::Listeners(proto::ListListenersRequest {
         page_size: size(count),
         page_token: after.map(stream_token).unwrap_or_default(),
         lost,
+        filter: filter.to_owned(),
     });
     merged(relay, call, own, silent, |answer| match answer {
         Answer::Listeners(page) => Some((page.listeners, page.next_page_token)),

@@ -7,33 +7,78 @@ use crate::{
     base::task::{Work, spend_and_yield},
     coordination::flag::{Flags, WatcherView, WatchersQuery},
     relay::{
-        hub::{ListenerStats, QueueStats, SubscriptionId},
+        hub::{ListenerStats, QueueOrder, QueueStats, SubscriptionId},
         runtime::Relay,
     },
+    types::QueueAddress,
     wire::{proto, selector_to_wire, span_to_wire},
 };
 
 /// Listeners fetched at a time: each has up to 4,096 selectors before the cut.
 const BATCH: usize = 8;
+/// The cost of a step that compares names with a filter, as names that are looked up.
+const NAMES: usize = 256;
 
-/// Returns the first queues whose addresses are not before `from`.
+/// Returns the first queues whose addresses are not before `from`, and contain `filter`.
 pub(super) async fn own_queues(
     relay: &Relay,
     from: &str,
+    filter: &str,
     limits: PageLimits,
 ) -> Part<proto::Queue> {
-    let views = relay.queues(from, limits.count + 1);
     let mut page = Page::new(limits);
-    let more = !views.iter().all(|view| page.push(queue(view)));
-    spend_and_yield(Work::Names(views.len())).await;
-    page.into_part(more)
+    let mut from = from.to_owned();
+    loop {
+        let (views, last) = relay.find_queues(&from, filter, limits.count + 1);
+        if !views.iter().all(|view| page.push(queue(view))) {
+            return page.into_part(true);
+        }
+        spend_and_yield(Work::Names(NAMES.max(views.len()))).await;
+        match last {
+            Some(last) => from = after(&last.to_string()),
+            None => return page.into_part(false),
+        }
+    }
+}
+
+/// Returns the first `count` queues in an order, among those that contain the filter and that
+/// `is_visible`; each with its rate.
+pub(super) async fn own_ranked(
+    relay: &Relay,
+    order: QueueOrder,
+    (filter, count): (&str, usize),
+    is_visible: impl Fn(&QueueAddress) -> bool + Send + Sync,
+) -> Vec<(proto::Queue, u64)> {
+    let mut ranking = relay.rank_queues(order, filter, count);
+    loop {
+        let visited = relay.rank_some(&mut ranking, &is_visible);
+        if visited == 0 {
+            break;
+        }
+        spend_and_yield(Work::Names(visited)).await;
+    }
+    let ranked = relay.ranked(ranking);
+    ranked
+        .iter()
+        .map(|(view, rate)| (queue(view), *rate))
+        .collect()
+}
+
+/// Returns those of the queues that this relay knows.
+pub(super) fn own_named(relay: &Relay, names: &[QueueAddress]) -> Vec<proto::Queue> {
+    relay.named_queues(names).iter().map(queue).collect()
+}
+
+/// Returns the least text after an address.
+pub(super) fn after(address: &str) -> String {
+    format!("{address}\0")
 }
 
 /// Returns the first listeners after the stream with this id.
 pub(super) async fn own_listeners(
     relay: &Relay,
     mut after: Option<SubscriptionId>,
-    lost: bool,
+    (lost, filter): (bool, &str),
     limits: PageLimits,
 ) -> Part<proto::Listener> {
     let mut page = Page::new(limits);
@@ -45,7 +90,8 @@ pub(super) async fn own_listeners(
             views.truncate(BATCH);
         }
         for view in &views {
-            if !page.push(listener(relay.relay_id(), view, limits.selector_bytes)) {
+            let entry = || listener(relay.relay_id(), view, limits.selector_bytes);
+            if matches(view, filter) && !page.push(entry()) {
                 return page.into_part(true);
             }
             after = Some(view.subscription);
@@ -108,6 +154,15 @@ fn listener(relay_id: &str, view: &ListenerStats, selector_bytes: usize) -> prot
     }
 }
 
+/// Returns whether the id, the group or a selector contains the filter.
+fn matches(view: &ListenerStats, filter: &str) -> bool {
+    let group = view.group.as_ref().map_or("", |group| group.as_str());
+    let mut selectors = view.selectors.iter();
+    view.listener_id.as_str().contains(filter)
+        || group.contains(filter)
+        || selectors.any(|selector| selector.as_str().contains(filter))
+}
+
 /// Returns the first selectors of a listener, as many as fit into its entry.
 fn selectors(view: &ListenerStats, bytes: usize) -> Vec<proto::Selector> {
     let mut left = bytes;
@@ -119,7 +174,7 @@ fn selectors(view: &ListenerStats, bytes: usize) -> Vec<proto::Selector> {
     fitting.collect()
 }
 
-fn queue(view: &QueueStats) -> proto::Queue {
+pub(super) fn queue(view: &QueueStats) -> proto::Queue {
     proto::Queue {
         storage_account: view.address.storage_account().to_owned(),
         queue_name: view.address.queue_name().to_owned(),
@@ -132,9 +187,12 @@ fn queue(view: &QueueStats) -> proto::Queue {
         idle_for: view.idle_for.map(span_to_wire),
         current_queue_depth: view.depth.map(|(messages, _)| messages),
         depth_age: view.depth.map(|(_, age)| span_to_wire(age)),
+        backlog: view.backlog,
+        in_doubt: view.in_doubt,
+        busy: view.busy,
     }
 }
 
-fn count(number: usize) -> u32 {
+pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -152,6 +152,16 @@ impl Entry for proto::Queue {
         self.listeners = self.listeners.saturating_add(other.listeners);
         self.timers = self.timers.saturating_add(other.timers);
         self.idle_for = least(self.idle_for, other.idle_for);
+        self.busy = self.busy.saturating_add(other.busy);
+        // Each relay counts the messages of all, and has the reports of its own listeners. So what a
+        // relay without a report knows is no bound, and of several bounds the least one holds.
+        self.backlog = match (self.in_doubt, other.in_doubt) {
+            (false, true) => self.backlog,
+            (true, false) => other.backlog,
+            (false, false) => self.backlog.min(other.backlog),
+            (true, true) => self.backlog.max(other.backlog),
+        };
+        self.in_doubt &= other.in_doubt;
         let is_newer = match (&self.depth_age, &other.depth_age) {
             (Some(own), Some(others)) => (others.seconds, others.nanos) < (own.seconds, own.nanos),
             (None, Some(_)) => true,
@@ -272,6 +282,30 @@ mod tests {
         listed.add(reported(5, 2));
         listed.add(reported(3, 4));
         assert_eq!((listed.current_queue_depth, listed.listeners), (Some(5), 3));
+    }
+
+    #[test]
+    fn the_backlog_of_all_relays_is_the_least_that_a_report_bounds() {
+        let known = |backlog, busy| proto::Queue {
+            backlog,
+            busy,
+            ..queue("a", 1)
+        };
+        let unheard = |backlog| proto::Queue {
+            in_doubt: true,
+            ..known(backlog, 0)
+        };
+        for (all, expected) in [
+            (vec![unheard(900), known(4, 1), known(7, 2)], (4, false, 3)),
+            (vec![known(4, 1), unheard(0)], (4, false, 1)),
+            (vec![unheard(3), unheard(5)], (5, true, 0)),
+        ] {
+            let mut all = all.into_iter();
+            let mut listed = all.next().expect("not empty");
+            all.for_each(|other| listed.add(other));
+            let found = (listed.backlog, listed.in_doubt, listed.busy);
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

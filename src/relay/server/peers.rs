@@ -8,21 +8,23 @@ use tonic::Status;
 
 use super::{
     admin::page_size,
-    cluster_lists::stream_id,
+    cluster_lists::{MAX_NAMED, check_filter, order_from_wire, stream_id},
+    explain::own_facts,
     flags::lists::watcher_token,
     limits::to_refusal,
-    own_lists::{own_listeners, own_queues, own_watchers},
-    pages::{PageLimits, Part},
+    own_lists::{own_listeners, own_named, own_queues, own_ranked, own_watchers},
+    pages::{Page, PageLimits, Part},
+    stats::StatsSource,
 };
 use crate::{
     coordination::flag::{AckKey, Flags, WatchersQuery},
     error::{Error, Result},
     relay::runtime::{PeerService, Relay},
-    types::FlagName,
+    types::{FlagName, QueueAddress},
     wire::{
         link::{
-            AcknowledgementsRequest, AcknowledgementsResponse, Done, TimersRequest,
-            peer_reply::Answer, peer_request::Call,
+            AcknowledgementsRequest, AcknowledgementsResponse, Done, NamedQueuesRequest,
+            TimersRequest, peer_reply::Answer, peer_request::Call,
         },
         peer_failure, proto, report_from_wire, timers_from_wire,
     },
@@ -33,6 +35,7 @@ use crate::{
 pub(crate) struct RelayPeers {
     pub(crate) relay: Relay,
     pub(crate) flags: Flags,
+    pub(crate) stats: StatsSource,
 }
 
 /// Keys of one reply: 56 KiB.
@@ -54,6 +57,14 @@ impl RelayPeers {
             Call::FlagWatchers(request) => self.watchers(&request).await.map_err(to_refusal),
             Call::Acknowledgements(request) => self.acks(&request).map_err(to_refusal),
             Call::Timers(request) => self.timers(request).map_err(to_refusal),
+            Call::NamedQueues(request) => self.named_queues(&request).map_err(to_refusal),
+            Call::Stats(_) => Ok(Answer::Stats(self.stats.own().await)),
+            Call::Explain(request) => {
+                let queue = QueueAddress::new(&request.storage_account, &request.queue_name);
+                let queue = queue.map_err(to_refusal)?;
+                let facts = own_facts(&self.relay, self.stats.view(), &queue).await;
+                Ok(Answer::Explain(facts))
+            }
         }
     }
 
@@ -69,8 +80,21 @@ impl RelayPeers {
     }
 
     async fn queues(&self, request: &proto::ListQueuesRequest) -> Result<Answer> {
-        let limits = PageLimits::of_relay(page_size(request.page_size)?);
-        let part = own_queues(&self.relay, &request.page_token, limits).await;
+        let count = page_size(request.page_size)?;
+        check_filter(&request.filter)?;
+        let limits = PageLimits::of_relay(count);
+        if let Some(order) = order_from_wire(request.order_by)? {
+            let search = (&*request.filter, count);
+            let ranked = own_ranked(&self.relay, order, search, |_| true).await;
+            let mut page = Page::new(limits);
+            // Those without room are the last ones of the order.
+            _ = ranked.into_iter().all(|(entry, _)| page.push(entry));
+            return Ok(Answer::Queues(proto::ListQueuesResponse {
+                queues: page.into_entries(),
+                ..Default::default()
+            }));
+        }
+        let part = own_queues(&self.relay, &request.page_token, &request.filter, limits).await;
         Ok(Answer::Queues(proto::ListQueuesResponse {
             next_page_token: next(&part),
             queues: part.entries,
@@ -81,11 +105,25 @@ impl RelayPeers {
     async fn listeners(&self, request: &proto::ListListenersRequest) -> Result<Answer> {
         let after = stream_id(&request.page_token);
         let limits = PageLimits::of_relay(page_size(request.page_size)?);
-        let part = own_listeners(&self.relay, after, request.lost, limits).await;
+        check_filter(&request.filter)?;
+        let query = (request.lost, &*request.filter);
+        let part = own_listeners(&self.relay, after, query, limits).await;
         Ok(Answer::Listeners(proto::ListListenersResponse {
             next_page_token: next(&part),
             listeners: part.entries,
             unanswered_relays: Vec::new(),
+        }))
+    }
+
+    fn named_queues(&self, request: &NamedQueuesRequest) -> Result<Answer> {
+        if request.queues.len() > MAX_NAMED {
+            return Err(Error::invalid("queues", "are too many"));
+        }
+        let names = request.queues.iter().map(|name| name.parse());
+        let names = names.collect::<Result<Vec<QueueAddress>>>()?;
+        Ok(Answer::Queues(proto::ListQueuesResponse {
+            queues: own_named(&self.relay, &names),
+            ..Default::default()
         }))
     }
 

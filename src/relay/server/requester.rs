@@ -12,6 +12,8 @@ use std::{
 use tokio::time::{Instant, Sleep};
 
 use super::{callers::Callers, certificate::Peer};
+#[cfg(feature = "courier")]
+use crate::courier::SenderRights;
 use crate::{
     base::{backoff::about, clock::wall},
     error::{Error, ErrorKind, Result},
@@ -19,10 +21,8 @@ use crate::{
         auth::{Action, AuditEvent, Caller, Resource, Share, Target},
         hub::CursorPool,
     },
-    types::{FlagName, Goodbye, GoodbyeReason, Selector},
+    types::{FlagName, Goodbye, GoodbyeReason, QueueAddress, Selector},
 };
-#[cfg(feature = "courier")]
-use crate::{courier::SenderRights, types::QueueAddress};
 
 /// The caller of a request. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -44,6 +44,8 @@ pub(super) enum Needs {
     Flag(FlagName),
     /// The action on some queue; each request is checked.
     Some(Action),
+    /// The action on the relay.
+    Relay(Action),
     /// To be known.
     Known,
 }
@@ -68,6 +70,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
 
 impl Requester {
+    /// The action of a denied explanation in the audit log.
+    pub(super) const EXPLAIN: &str = "explain";
+
     pub(super) fn new(access: Arc<Callers>, caller: Caller, peer: Arc<Peer>) -> Self {
         Self(Some(Arc::new(Known {
             access,
@@ -146,10 +151,27 @@ impl Requester {
     pub(super) fn deny_call(&self, path: &str) -> Error {
         const WHY: &str = "no rule covers this call";
         if let Some(known) = &self.0 {
-            known.access.note_denial();
+            let principal = known.caller.principal().name();
+            known.access.note_denial(principal, "call", path, WHY);
             known.record("call", path, false, WHY);
         }
         Error::new(ErrorKind::Denied, WHY)
+    }
+
+    /// Denies the explanation of a queue, whether it exists or not.
+    #[cold]
+    pub(super) fn deny_explanation(&self, queue: &QueueAddress) -> Error {
+        const WHY: &str = "no rule allows an action on the queue";
+        let Some(known) = &self.0 else {
+            return Error::new(ErrorKind::Denied, WHY);
+        };
+        let principal = known.caller.principal();
+        known
+            .access
+            .note_denial(principal.name(), Self::EXPLAIN, queue, WHY);
+        known.record(Self::EXPLAIN, queue, false, WHY);
+        let text = format!("`{principal}` may use {queue} for nothing, so it is not explained");
+        Error::new(ErrorKind::Denied, text)
     }
 
     /// Records an action that was allowed and that operators want to trace.
@@ -251,7 +273,7 @@ impl Needs {
     /// Returns the action for the audit log.
     fn action(&self) -> &'static str {
         match self {
-            Self::Queues(action, _) | Self::Some(action) => action.as_str(),
+            Self::Queues(action, _) | Self::Some(action) | Self::Relay(action) => action.as_str(),
             Self::Flag(_) => Action::Watch.as_str(),
             Self::Known => "reflect",
         }
@@ -264,7 +286,7 @@ impl Needs {
                 .first()
                 .map_or_else(String::new, ToString::to_string),
             Self::Flag(flag) => flag.to_string(),
-            Self::Some(_) | Self::Known => Target::Relay.to_string(),
+            Self::Some(_) | Self::Relay(_) | Self::Known => Target::Relay.to_string(),
         }
     }
 }
@@ -307,7 +329,6 @@ impl StreamGuard {
     }
 
     /// Waits until the stream must end. Cancel safe.
-    #[cfg(feature = "courier")]
     pub(super) async fn revoked(&mut self) {
         std::future::poll_fn(|cx| self.poll_revoked(cx)).await;
     }
@@ -360,6 +381,7 @@ impl Known {
                 (Action::Watch, allows)
             }
             Needs::Some(action) => (*action, grants.may_some(*action)),
+            Needs::Relay(action) => (*action, grants.allows(*action, Target::Relay)),
             Needs::Known => return Ok(known),
         };
         match is_allowed {
@@ -382,7 +404,8 @@ impl Known {
     fn deny(&self, action: Action, target: Target<'_>) -> Error {
         let principal = self.caller.principal();
         let verdict = self.caller.grants().verdict(principal, action, target);
-        self.access.note_denial();
+        self.access
+            .note_denial(principal.name(), action.as_str(), target, &verdict.why);
         self.record(action.as_str(), target, false, &verdict.why);
         let text = format!("`{principal}` may not {action} {target}");
         Error::new(ErrorKind::Denied, text)
@@ -390,14 +413,11 @@ impl Known {
 
     #[cold]
     fn deny_all(&self, action: Action) -> Error {
+        const WHY: &str = "no rule allows the action";
         let principal = self.caller.principal();
-        self.access.note_denial();
-        self.record(
-            action.as_str(),
-            Target::Relay,
-            false,
-            "no rule allows the action",
-        );
+        self.access
+            .note_denial(principal.name(), action.as_str(), "", WHY);
+        self.record(action.as_str(), Target::Relay, false, WHY);
         let text = format!("`{principal}` may not {action} anything");
         Error::new(ErrorKind::Denied, text)
     }

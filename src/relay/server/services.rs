@@ -16,7 +16,9 @@ use super::{
     answers::LargeAnswers,
     flags::FlagsService,
     health::{self, Health, HealthService},
+    local_calls::ConsoleDoor,
     relay::RelayService,
+    stats::StatsSource,
 };
 use crate::{
     coordination::flag::Flags,
@@ -40,6 +42,8 @@ pub(crate) struct Services {
     pub(crate) stream_max_age: Duration,
     pub(crate) draining: CancellationToken,
     pub(crate) access: Access,
+    pub(crate) console: ConsoleDoor,
+    pub(crate) stats: StatsSource,
     /// Serves reflection.
     pub(crate) reflection: bool,
 }
@@ -58,6 +62,8 @@ impl Services {
             stream_max_age,
             draining,
             access,
+            console,
+            stats,
             reflection: has_reflection,
         } = self;
         let names = health::OF_RELAY;
@@ -95,8 +101,11 @@ impl Services {
             .max_decoding_message_size(Limits::REQUEST_BYTES);
         let admin_service = proto::admin_server::AdminServer::new(AdminService::new(
             relay,
+            stats,
+            stream_max_age,
             LargeAnswers::new(),
             access,
+            console,
         ))
         .max_decoding_message_size(Limits::REQUEST_BYTES);
         let routes = Routes::new(relay_service);

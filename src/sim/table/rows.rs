@@ -44,6 +44,7 @@ pub(super) const FAULTS: &[Row] = rows! {
     NoTimerForBusy, 17, "R8", "a busy listener's end sets no timer";
     NeverReportingIsIdle, 34, "R8", "who never reports is taken to be idle";
     SequenceAboveHeadAccepted, 1311, "R9", "a reported sequence above the head is believed";
+    LateDepthLowersBacklog, 0, "backlog", "a report lowers it whatever the report has seen";
     VisibleNowIgnored, 59, "R10", "`visible_in = 0` wakes no listener";
     AskedCountsAsLooked, 2, "R11", "a listener that was asked counts as if it had looked";
     BusyCountedNotSent, 2, "R12", "a busy member is counted and sent nothing";

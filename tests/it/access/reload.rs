@@ -147,13 +147,13 @@ async fn a_broken_file_keeps_no_revoked_token_valid() {
             "{line}"
         );
         assert!(page.starts_with("HTTP/1.1 200"), "it serves: {page}");
-        let recorded = relay.audit();
-        let recorded = recorded.lines().filter(|line| {
-            line.contains("\"reload\"")
-                && line.contains("\"allowed\":false")
-                && line.contains(broken)
-        });
-        assert_eq!(recorded.count(), 1, "{}", relay.audit());
+        let recorded = || {
+            let words = ["\"reload\"", "\"allowed\":false", broken];
+            let is_one = |line: &&str| words.iter().all(|word| line.contains(word));
+            relay.audit().lines().filter(is_one).count()
+        };
+        until("it is in the audit log", async || recorded() > 0).await;
+        assert_eq!(recorded(), 1, "{}", relay.audit());
         std::fs::write(relay.path(broken), former).expect("written");
         relay.reload().await;
         assert_eq!(figure_as(admin, stale, Some(owner.reveal())).await, 0);

@@ -13,7 +13,10 @@ use super::{
     },
     Cursors, Filled,
 };
-use crate::base::{clock::Tick, fault::planted};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    types::WakeReason,
+};
 
 impl Cursors {
     /// Fills a Wake with the entries of the marked cursors.
@@ -117,7 +120,7 @@ impl Cursors {
             if !sink.push(&WakeEntry::for_pattern(selector, reason, &nothing)) {
                 return false;
             }
-            filled.add(0);
+            filled.add(0, reason);
             self.pattern_checks.pop();
         }
         true
@@ -135,11 +138,11 @@ impl Cursors {
         let Some(cursor) = self.list.get_mut(at) else {
             return true;
         };
-        match cursor.send(subscription.epoch, (certain, now), sink) {
+        match cursor.send(subscription, (certain, now), sink) {
             SendOutcome::NoRoom => return false,
             SendOutcome::UpToDate if cursor.needs_catch_up => self.delayed.push(at),
             SendOutcome::UpToDate => {}
-            SendOutcome::Sent(notifications) => filled.add(notifications),
+            SendOutcome::Sent(notifications, reason) => filled.add(notifications, reason),
         }
         cursor.marked = false;
         true
@@ -157,7 +160,8 @@ impl Cursors {
 }
 
 impl Filled {
-    fn add(&mut self, notifications: u64) {
+    fn add(&mut self, notifications: u64, reason: WakeReason) {
+        self.requested.add(reason);
         self.fewest = match self.entries {
             0 => notifications,
             _ => self.fewest.min(notifications),

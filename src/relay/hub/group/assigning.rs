@@ -16,7 +16,8 @@ use crate::{
 impl Group {
     /// Returns whether there is work, and a member that can take it.
     pub(in super::super) fn has_work_to_assign(&self, counted: bool) -> bool {
-        (counted || self.unassigned > 0 || self.requested.is_some()) && self.members.any_ready()
+        (counted || self.unassigned.get() > 0 || self.requested.is_some())
+            && self.members.any_ready()
     }
 
     /// Assigns the pending work to as many members as it needs, `limit` at most; marks their
@@ -31,7 +32,7 @@ impl Group {
         batch: &mut WakeBatch,
     ) -> bool {
         let (head, has_increments) = (&head.counters, head.has_increments);
-        let unassigned = (self.unassigned > 0).then_some(WakeReason::Reassigned);
+        let unassigned = (self.unassigned.get() > 0).then_some(WakeReason::Reassigned);
         let Some(reason) = counted.max(self.requested).or(unassigned) else {
             return false;
         };
@@ -40,7 +41,7 @@ impl Group {
         left = left.max(1);
         let mut delta = head.delta_since(&self.position);
         delta.add(&self.returned);
-        let needed = self.unassigned.saturating_add(delta.needs());
+        let needed = self.unassigned.get().saturating_add(delta.needs());
         let (mut last, mut given) = (None, 0);
         let (mut given_capacity, mut all_idle) = (0, true);
         while left > 0 && *limit > 0 {
@@ -74,7 +75,7 @@ impl Group {
                 // The rest waits for busy streams, or follows in the next step; otherwise every
                 // member was notified.
                 let unassigned = match asks {
-                    true => self.unassigned,
+                    true => self.unassigned.get(),
                     false if given < self.len() => left,
                     false => 0,
                 };
@@ -108,7 +109,7 @@ impl Group {
     ) -> (u64, Candidates) {
         if counted {
             let needs = head.delta_since(&self.position).needs();
-            let needs = self.unassigned.saturating_add(needs);
+            let needs = self.unassigned.get().saturating_add(needs);
             return (needs.min(self.capacities.max(1)), Candidates::All);
         }
         let candidates = match self.found_by_check {
@@ -117,8 +118,8 @@ impl Group {
         };
         let round = self.redelivery.round;
         let can = |among| self.members.choose(among, head.sequence, round, now);
-        if self.unassigned > 0 && (self.requested.is_none() || can(candidates).is_some()) {
-            return (self.unassigned, candidates);
+        if self.unassigned.get() > 0 && (self.requested.is_none() || can(candidates).is_some()) {
+            return (self.unassigned.get(), candidates);
         }
         match reason {
             WakeReason::Sentinel => (0, Candidates::Checkers),
@@ -229,7 +230,7 @@ impl Group {
 
     /// Capped at all members' capacity: no member is left to wake for more.
     pub(super) fn set_unassigned(&mut self, unassigned: u64) {
-        self.unassigned = unassigned.min(self.capacities);
+        self.unassigned.set(unassigned.min(self.capacities));
         self.found_by_check &= unassigned > 0;
     }
 }

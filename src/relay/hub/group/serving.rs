@@ -10,7 +10,7 @@ impl Group {
     /// A frame that has no room for the group does not state it.
     pub(in super::super) fn take_served(&mut self, head: &Counters, has_room: bool) -> bool {
         let unserved = std::mem::take(&mut self.unserved);
-        let assigned = self.position.sequence >= head.sequence && self.unassigned == 0;
+        let assigned = self.position.sequence >= head.sequence && self.unassigned.get() == 0;
         let served = assigned && self.len() > 0 && !self.redelivery.is_given_up();
         let served = served && (!unserved || planted!(self.fault, LinkServedInPart));
         // A member that got them and has left is not replaced by an idle one.
@@ -43,7 +43,8 @@ impl Group {
 
     /// The last member has left; it did not finish its work where `unfinished`.
     pub(super) fn pass_on_at_end(&mut self, unfinished: bool) {
-        let pending = self.requested.is_some() || self.unassigned > 0 || self.redelivery.is_open();
+        let pending =
+            self.requested.is_some() || self.unassigned.get() > 0 || self.redelivery.is_open();
         self.pass_on(unfinished || pending);
     }
 

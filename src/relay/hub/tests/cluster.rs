@@ -29,6 +29,23 @@ fn row(name: &str, causes: u64, notifications: u64) -> (String, u64, u64) {
     (name.to_owned(), causes, notifications)
 }
 
+#[test]
+fn a_count_of_another_relay_is_no_decision_of_this_one() {
+    let hub = clustered();
+    let noted = || {
+        let noted = hub.noted_decisions(&queue("a"), START).decisions;
+        noted.iter().map(|one| one.sequence).collect::<Vec<_>>()
+    };
+    assert!(noted().is_empty());
+    count_peer(&hub, &[from_peer("a", 2, 2)]);
+    notify(&hub, "a");
+    count_peer(&hub, &[from_peer("a", 1, 1)]);
+    hub.next_increment(START).expect("its own cause");
+    count_peer(&hub, &[from_peer("a", 1, 1)]);
+    notify(&hub, "a");
+    assert_eq!(noted(), [3, 6]);
+}
+
 /// An entry of another relay's frame.
 fn from_peer(name: &str, causes: u64, notifications: u64) -> FrameEntry {
     FrameEntry {
@@ -96,7 +113,7 @@ fn queues_whose_increments_wait_for_a_frame_do_not_give_way_to_others() {
     };
     let refused = notify_c(after(SECOND)).expect_err("no room");
     assert_eq!(refused.kind(), ErrorKind::Exhausted);
-    hub.set_degraded_from(START);
+    hub.set_degraded_from(START, START);
     let refused = notify_c(after(2 * SECOND)).expect_err("no room");
     assert_eq!(
         refused.kind(),
@@ -368,14 +385,14 @@ fn a_missing_relay_makes_each_group_check_once_also_one_without_members() {
 fn a_degraded_relay_says_so_in_its_first_message_and_at_once() {
     let hub = clustered();
     let (_, waker) = Alarm::new();
-    hub.set_degraded_from(START);
+    hub.set_degraded_from(START, START);
     let mut stream = feed_at(&hub, &options(&["a"]), START);
     let (events, _) = sent(&mut stream, START, &waker);
     let SubscribeEvent::Welcome(welcome) = &events[0] else {
         panic!("{events:?}");
     };
     assert!(welcome.degraded);
-    hub.set_degraded_from(Tick::NEVER);
+    hub.set_degraded_from(Tick::NEVER, after(SECOND));
     let (events, _) = sent(&mut stream, after(SECOND), &waker);
     assert!(
         matches!(
@@ -389,7 +406,7 @@ fn a_degraded_relay_says_so_in_its_first_message_and_at_once() {
     );
     let (events, until) = sent(&mut stream, after(SECOND), &waker);
     assert_eq!((events.len(), until), (0, after(11 * SECOND)));
-    hub.set_degraded_from(after(2 * SECOND));
+    hub.set_degraded_from(after(2 * SECOND), after(SECOND));
     let (events, _) = sent(&mut stream, after(3 * SECOND), &waker);
     assert!(
         matches!(
@@ -407,7 +424,7 @@ fn a_stream_with_a_wake_to_send_is_told_first_that_the_relay_is_degraded() {
     let mut stream = feed_at(&hub, &options(&["a"]), START);
     sent(&mut stream, START, &waker);
     notify(&hub, "a");
-    hub.set_degraded_from(START);
+    hub.set_degraded_from(START, START);
     let (events, _) = sent(&mut stream, after(SECOND), &waker);
     assert!(
         matches!(

@@ -184,7 +184,7 @@ fn a_catch_up_that_becomes_pending_while_its_queue_is_forgotten_is_sent() {
     subscription.attach(&mut subscription.lock(), &queue_entry, other, now);
     let floor = |floor, _| _ = hub.floor.fetch_max(floor, Ordering::SeqCst);
     assert!(queue_entry.forget(Some(&holders), since, &hub.timers, floor));
-    assert!(holders.release(&hub, &queue_entry));
+    assert!(holders.release(&hub, &queue_entry, now));
     hub.entries.remove(&queue_entry);
     let told = entries(&drain(&subscription, now));
     assert_eq!(told, [entry("orders", WakeReason::CatchUp, 0)]);

@@ -183,12 +183,12 @@ fn no_timer_is_half_its_delay_late_with_any_number_of_delays() {
 /// Sums that distinguish each of 384 timers.
 fn bit(number: usize) -> Counters {
     let mut sums = Counters::default();
-    let part = [
-        &mut sums.notifications,
-        &mut sums.payload,
-        &mut sums.messages,
-    ];
-    *part.into_iter().nth(number / 128).expect("at most 384") = 1 << (number % 128);
+    let bit = 1 << (number % 128);
+    match number / 128 {
+        0 => sums.notifications = bit,
+        1 => sums.payload = bit,
+        _ => sums.messages = bit,
+    }
     sums
 }
 

@@ -1,0 +1,252 @@
+//! Draws a view, at 80 columns and wider.
+
+use std::time::Duration;
+
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout, Rect},
+    style::{Color, Modifier, Style},
+    text::{Line, Span},
+    widgets::{Cell, Paragraph, Row, Sparkline, Table},
+};
+use reveille::{LatencyBuckets, Stats, duration};
+
+use super::view::{QueueRow, View};
+use crate::output::count;
+
+/// Further findings below the verdict.
+const FINDINGS: usize = 3;
+
+const QUIET: Style = Style::new().add_modifier(Modifier::DIM);
+const HEADER: Style = Style::new().add_modifier(Modifier::BOLD);
+
+pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
+    let findings = view.stats.as_ref().map_or(0, |stats| stats.findings.len());
+    let further = findings.saturating_sub(1).min(FINDINGS);
+    let further = u16::try_from(further).unwrap_or_default();
+    let rows = [1, 1, further, 1, 2, 1, 3, 1].map(Constraint::Length);
+    let rows = rows
+        .into_iter()
+        .chain([Constraint::Min(3), Constraint::Length(1)]);
+    let areas = Layout::vertical(rows).split(frame.area());
+    frame.render_widget(Line::from(title(view)), areas[0]);
+    frame.render_widget(verdict(view), areas[1]);
+    frame.render_widget(Paragraph::new(reasons(view)), areas[2]);
+    figures(frame, areas[4], view);
+    line_of_notifications(frame, areas[6], view);
+    queues(frame, areas[8], view);
+    let order = format!("queues by {}", view.order_name());
+    let stopped = if view.is_stopped() { "stopped  " } else { "" };
+    let keys = format!("{stopped}o {order}   space stop   q end");
+    frame.render_widget(Line::styled(keys, QUIET), areas[9]);
+}
+
+/// Returns the figures as text.
+pub(super) fn text(view: &View) -> String {
+    let mut lines = vec![title(view), sentence(view)];
+    let further = view
+        .stats
+        .iter()
+        .flat_map(|stats| stats.findings.iter().skip(1));
+    lines.extend(further.map(|finding| format!("  {}", finding.text)));
+    lines.push(String::new());
+    let columns = columns(view);
+    let width = |(head, value): &(&str, String)| head.len().max(value.len());
+    let row = |cell: fn(&(&'static str, String)) -> String| {
+        let cells = columns
+            .iter()
+            .map(|column| format!("{:>1$}", cell(column), width(column)));
+        cells.collect::<Vec<_>>().join("  ")
+    };
+    lines.push(row(|(head, _)| (*head).to_owned()));
+    lines.push(row(|(_, value)| value.clone()));
+    lines.join("\n")
+}
+
+fn title(view: &View) -> String {
+    let Some(stats) = &view.stats else {
+        return format!("reveille top  {}", view.relay);
+    };
+    let first = stats.relays.first();
+    let of = match stats.relays.len() {
+        1 => String::new(),
+        relays => format!(" and {}", count(relays as u64 - 1, "other relay")),
+    };
+    let name = first.map_or("", |relay| relay.relay_id.as_str());
+    let up = first.map_or(Duration::ZERO, |relay| relay.uptime);
+    let up = duration::Span(Duration::from_secs(up.as_secs()));
+    format!("reveille top  {name}{of}  up {up}")
+}
+
+fn verdict(view: &View) -> Line<'static> {
+    let urgent = view.stats.as_ref().and_then(|stats| stats.findings.first());
+    let color = match (&view.lost, urgent) {
+        (Some(_), _) => Color::Red,
+        (None, Some(finding)) if finding.urgent => Color::Red,
+        (None, Some(_)) => Color::Yellow,
+        (None, None) => Color::Green,
+    };
+    Line::styled(
+        sentence(view),
+        Style::new().fg(color).add_modifier(Modifier::BOLD),
+    )
+}
+
+fn sentence(view: &View) -> String {
+    match (&view.lost, &view.stats) {
+        (Some((why, _)), _) => format!("the figures are old: {why}; reading again"),
+        (None, None) => "reading the figures".to_owned(),
+        (None, Some(stats)) => match stats.findings.first() {
+            Some(finding) => finding.text.clone(),
+            None => fine(stats),
+        },
+    }
+}
+
+fn fine(stats: &Stats) -> String {
+    let levels = &stats.levels;
+    match levels.subscriptions {
+        0 => "nothing is wrong; no listener is connected".to_owned(),
+        all => format!(
+            "nothing is wrong: {} of {} sleep",
+            levels.asleep,
+            count(all, "listener")
+        ),
+    }
+}
+
+fn reasons(view: &View) -> Vec<Line<'static>> {
+    let findings = view
+        .stats
+        .iter()
+        .flat_map(|stats| stats.findings.iter().skip(1));
+    let line = |finding: &reveille::Finding| Line::from(format!("  {}", finding.text));
+    findings.take(FINDINGS).map(line).collect()
+}
+
+/// Returns the names and the values of the figures.
+fn columns(view: &View) -> Vec<(&'static str, String)> {
+    let Some(stats) = &view.stats else {
+        return Vec::new();
+    };
+    let (levels, savings) = (&stats.levels, &stats.savings);
+    vec![
+        ("NOTIFIED", rate(view.rates.notified)),
+        ("WOKEN", rate(view.rates.woken)),
+        ("ASLEEP", levels.asleep.to_string()),
+        ("AWAKE", levels.awake.to_string()),
+        ("POLLING", levels.polling.to_string()),
+        ("TASKS", levels.active_dequeue_tasks.to_string()),
+        ("WAKE P50", latency(&view.rates.wake, 50)),
+        ("P99", latency(&view.rates.wake, 99)),
+        ("POLLS SAVED", short(savings.polls_avoided)),
+        (
+            "SAVED",
+            format!("{:.2} {}", savings.price(), savings.currency),
+        ),
+    ]
+}
+
+fn figures(frame: &mut Frame<'_>, area: Rect, view: &View) {
+    let columns = columns(view);
+    let width = |(head, value): &(&str, String)| {
+        Constraint::Length(u16::try_from(head.len().max(value.len())).unwrap_or(20))
+    };
+    let widths: Vec<_> = columns.iter().map(width).collect();
+    let heads = columns.iter().map(|(head, _)| right(head, HEADER));
+    let values = columns.iter().map(|(_, value)| right(value, Style::new()));
+    let rows = [Row::new(heads), Row::new(values)];
+    frame.render_widget(Table::new(rows, widths).column_spacing(1), area);
+}
+
+fn right(text: &str, style: Style) -> Cell<'static> {
+    let line = Line::styled(text.to_owned(), style);
+    Cell::from(line.right_aligned())
+}
+
+fn line_of_notifications(frame: &mut Frame<'_>, area: Rect, view: &View) {
+    let width = usize::from(area.width);
+    let newest = view.notified.len().saturating_sub(width);
+    let line: Vec<u64> = view.notified.iter().skip(newest).copied().collect();
+    let most = line.iter().max().copied().unwrap_or_default();
+    let [head, graph] = Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
+    let head_text = format!("notifications a second, at most {most}");
+    frame.render_widget(Line::styled(head_text, QUIET), head);
+    let graph_line = Sparkline::default()
+        .data(&line)
+        .style(Style::new().fg(Color::Cyan));
+    frame.render_widget(graph_line, graph);
+}
+
+fn queues(frame: &mut Frame<'_>, area: Rect, view: &View) {
+    if view.queues.is_empty() {
+        let hint = "no queue is known yet: `reveille notify acct/orders`";
+        frame.render_widget(Line::styled(hint, QUIET), area);
+        return;
+    }
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(6),
+        Constraint::Length(9),
+    ];
+    let heads = ["BACKLOG", "RATE", "LISTENERS", "BUSY", "IDLE"];
+    let heads = heads.into_iter().map(|head| right(head, HEADER));
+    let header = Row::new(std::iter::once(Cell::from(Span::styled("QUEUE", HEADER))).chain(heads));
+    let rows = view
+        .queues
+        .iter()
+        .take(usize::from(area.height))
+        .map(queue_row);
+    frame.render_widget(
+        Table::new(rows, widths).header(header).column_spacing(1),
+        area,
+    );
+}
+
+fn queue_row(row: &QueueRow) -> Row<'static> {
+    let queue = &row.queue;
+    let idle = queue
+        .idle_for
+        .map(|idle| Duration::from_secs(idle.as_secs()));
+    let idle = idle.map_or_else(|| "-".to_owned(), |idle| duration::Span(idle).to_string());
+    let doubt = if queue.in_doubt { "?" } else { "" };
+    let cells = [
+        format!("{}{doubt}", short(queue.backlog)),
+        rate(row.rate),
+        queue.listeners.to_string(),
+        queue.busy.to_string(),
+        idle,
+    ];
+    let style = match queue.listeners == 0 && queue.backlog > 0 {
+        true => Style::new().fg(Color::Red),
+        false => Style::new(),
+    };
+    let cells = cells.iter().map(|cell| right(cell, Style::new()));
+    Row::new(std::iter::once(Cell::from(row.name.clone())).chain(cells)).style(style)
+}
+
+fn latency(latency: &LatencyBuckets, percent: u8) -> String {
+    let bound = latency.percentile(percent);
+    bound.map_or_else(|| "-".to_owned(), |bound| duration::Span(bound).to_string())
+}
+
+fn rate(rate: f64) -> String {
+    match rate {
+        rate if rate >= 10_000.0 => format!("{:.0}k", rate / 1_000.0),
+        rate if rate >= 10.0 => format!("{rate:.0}"),
+        rate => format!("{rate:.1}"),
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "three digits for people")]
+fn short(number: u64) -> String {
+    match number {
+        0..10_000 => number.to_string(),
+        10_000..10_000_000 => format!("{:.0}k", number as f64 / 1e3),
+        10_000_000..10_000_000_000 => format!("{:.0}M", number as f64 / 1e6),
+        _ => format!("{:.1}G", number as f64 / 1e9),
+    }
+}

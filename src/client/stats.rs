@@ -1,0 +1,490 @@
+//! The figures of relays: a stream of them, and their history.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::{Duration, SystemTime},
+};
+
+use futures_core::Stream;
+use tonic::Streaming;
+
+use super::{Client, connection::AdminClient, explain::Finding, pool::Lease};
+use crate::{
+    error::{ErrorKind, Result},
+    wire::{from_status, proto, span_from_wire, span_to_wire},
+};
+
+/// The figures of the relays at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stats {
+    /// When they were computed, by the relay's clock.
+    pub at: SystemTime,
+    /// The relay that answers, then the others of its cluster by id.
+    pub relays: Vec<RelayStats>,
+    /// Ids of the relays that did not answer: the sums are without them.
+    pub unanswered: Vec<String>,
+    /// The sums over the relays.
+    pub totals: RelayTotals,
+    /// The sums over the relays. The queues are those of the relay that knows most.
+    pub levels: RelayLevels,
+    /// The sum over the relays, with the settings of the one that answers.
+    pub savings: Savings,
+    /// At most 50 queues, by their notifications since the figures before; empty in the first ones.
+    pub busiest: Vec<BusyQueue>,
+    /// What is wrong now, worst first.
+    pub findings: Vec<Finding>,
+}
+
+/// One relay's figures.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RelayStats {
+    /// Its name.
+    pub relay_id: String,
+    /// The run, 32 hexadecimal digits.
+    pub epoch: String,
+    /// Its version.
+    pub version: String,
+    /// Time since its start.
+    pub uptime: Duration,
+    /// It ends its streams.
+    pub draining: bool,
+    /// Its listeners poll, because it is or was cut off from the other relays.
+    pub degraded: bool,
+    /// Counts since its start.
+    pub totals: RelayTotals,
+    /// Present numbers.
+    pub levels: RelayLevels,
+    /// What polling would have cost.
+    pub savings: Savings,
+}
+
+/// Counts since a relay's start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RelayTotals {
+    /// Notifications of the relay's own publishers.
+    pub notifications: u64,
+    /// Their messages.
+    pub messages: u64,
+    /// Wake-ups sent, each for some queues.
+    pub wakes: u64,
+    /// Queues in the wake-ups.
+    pub wake_entries: u64,
+    /// Timers that fired.
+    pub timed: u64,
+    /// Heartbeats sent.
+    pub heartbeats: u64,
+    /// Wake-ups because the relay was not certain what a listener had seen.
+    pub catch_ups: u64,
+    /// Periodic checks that listeners were asked for.
+    pub sentinels: u64,
+    /// Wake-ups that went to another member of a group.
+    pub reassigned: u64,
+    /// Requests refused at a limit.
+    pub refused: u64,
+    /// From a notification to the hand-over of its wake-up to the stream.
+    pub wake_latency: LatencyBuckets,
+    /// From a notification to its handler, as listeners report it.
+    pub handler_latency: LatencyBuckets,
+}
+
+/// A histogram of latencies.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LatencyBuckets {
+    /// The upper bounds of the buckets, ascending.
+    pub bounds: Vec<Duration>,
+    /// The count of each bucket alone; the last one has no bound.
+    pub counts: Vec<u64>,
+}
+
+/// Present numbers of a relay.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RelayLevels {
+    /// Queues in memory.
+    pub queues: u64,
+    /// Open streams of listeners: the sum of the next three.
+    pub subscriptions: u64,
+    /// Streams without a dequeue task.
+    pub asleep: u64,
+    /// Streams with dequeue tasks.
+    pub awake: u64,
+    /// Streams whose listeners poll without wake-ups.
+    pub polling: u64,
+    /// Dequeue tasks, by the newest reports.
+    pub active_dequeue_tasks: u64,
+    /// Open connections.
+    pub connections: u64,
+    /// Streams that watch a flag.
+    pub flag_watchers: u64,
+    /// Pending timed wake-ups.
+    pub timers: u64,
+    /// Messages for which no member of a group was ready.
+    pub unassigned: u64,
+}
+
+/// What polling would have cost.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Savings {
+    /// Reads that sleeping listeners did not make, less those that the relay asked for.
+    pub polls_avoided: u64,
+    /// A polling listener reads each of its queues once in this time.
+    pub assumed_poll: Duration,
+    /// The price of a million reads.
+    pub price_per_million: f64,
+    /// The currency of the price.
+    pub currency: String,
+}
+
+/// A queue with many notifications.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BusyQueue {
+    /// Its storage account.
+    pub storage_account: String,
+    /// Its name within the account.
+    pub queue_name: String,
+    /// Notifications since the figures before.
+    pub notifications: u64,
+    /// Their messages.
+    pub messages: u64,
+    /// Messages that are not known to be handled.
+    pub backlog: u64,
+    /// Number of streams that subscribe to it.
+    pub listeners: u32,
+}
+
+/// The figures of one relay over a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct History {
+    /// The relay: it has no figures of the others of its cluster.
+    pub relay_id: String,
+    /// The end of the newest interval; `None` in the first interval.
+    pub newest_at: Option<SystemTime>,
+    /// The length of each interval.
+    pub interval: Duration,
+    /// Oldest first.
+    pub samples: Vec<HistorySample>,
+}
+
+/// The figures of one interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HistorySample {
+    /// Notifications within it.
+    pub notifications: u64,
+    /// Queues in the wake-ups within it.
+    pub wake_entries: u64,
+    /// Reads saved within it.
+    pub polls_avoided: u64,
+    /// Streams asleep at its end.
+    pub asleep: u64,
+    /// Streams awake at its end.
+    pub awake: u64,
+    /// Streams of polling listeners at its end.
+    pub polling: u64,
+    /// Dequeue tasks at its end.
+    pub active_dequeue_tasks: u64,
+    /// The median latency of its wake-ups; zero without any.
+    pub wake_p50: Duration,
+    /// The 99th percentile of it.
+    pub wake_p99: Duration,
+}
+
+/// A stream of figures. It does not reconnect: where it ends, open another one.
+#[derive(Debug)]
+pub struct StatsWatch {
+    responses: Streaming<proto::WatchStatsResponse>,
+    /// Held so that the connection stays in its pool.
+    _connection: Lease,
+}
+
+impl Client {
+    /// Returns the figures of the relay and of the others of its cluster.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the relay cannot be reached; [`ErrorKind::Denied`] if the caller may
+    /// not administer it; [`ErrorKind::Unsupported`] from a relay older than this call.
+    pub async fn stats(&self) -> Result<Stats> {
+        let request = proto::WatchStatsRequest::default();
+        // The response is the first message of a stream, which ends with this call.
+        let call = async |channel, request| {
+            let response = AdminClient::new(channel).watch_stats(request).await?;
+            let first = response.into_inner().message().await?;
+            let ended = || tonic::Status::unavailable("the relay has ended the stream");
+            first.map(tonic::Response::new).ok_or_else(ended)
+        };
+        self.read(request, call).await.map(Stats::from_wire)
+    }
+
+    /// Opens a stream of figures: at once, and then each `interval` (250 ms to 60 s; zero: 1 s).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for another interval, and as [`Client::stats`].
+    pub async fn watch_stats(&self, interval: Duration) -> Result<StatsWatch> {
+        let request = proto::WatchStatsRequest {
+            interval: Some(span_to_wire(interval)),
+        };
+        let relays = self.relay_list();
+        for tried in 0.. {
+            let connection = relays.stream_connection();
+            let opened = async {
+                AdminClient::new(connection.channel())
+                    .watch_stats(request)
+                    .await
+            };
+            match self.call_on(&connection, opened).await {
+                Ok(responses) => {
+                    return Ok(StatsWatch {
+                        responses,
+                        _connection: connection,
+                    });
+                }
+                Err(error) if error.kind() == ErrorKind::Unavailable && tried < relays.others() => {
+                    relays.leave(&connection);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        unreachable!("the last relay returns")
+    }
+
+    /// Returns the figures of the relay over the last day by minutes, or over the last ten minutes by
+    /// seconds.
+    ///
+    /// # Errors
+    /// As [`Client::stats`].
+    pub async fn history(&self, day: bool) -> Result<History> {
+        let request = proto::GetHistoryRequest { day };
+        let call = async |channel, request| AdminClient::new(channel).get_history(request).await;
+        self.read(request, call).await.map(History::from_wire)
+    }
+}
+
+impl StatsWatch {
+    /// Waits for the next figures; `None` after the end of the stream.
+    pub async fn next(&mut self) -> Option<Result<Stats>> {
+        std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
+    }
+}
+
+impl Stream for StatsWatch {
+    type Item = Result<Stats>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = std::task::ready!(Pin::new(&mut self.responses).poll_next(cx));
+        let read = |next: Result<_, _>| next.map(Stats::from_wire).map_err(from_status);
+        Poll::Ready(next.map(read))
+    }
+}
+
+impl LatencyBuckets {
+    /// Returns the latencies since an earlier state of the same histogram.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before = earlier.counts.iter().copied().chain(std::iter::repeat(0));
+        let counts = self.counts.iter().zip(before);
+        Self {
+            bounds: self.bounds.clone(),
+            counts: counts
+                .map(|(now, before)| now.saturating_sub(before))
+                .collect(),
+        }
+    }
+
+    /// Returns the number of latencies.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Returns the bound of the bucket that has this percentile; `None` without latencies. One above the
+    /// last bound has that bound.
+    pub fn percentile(&self, percent: u8) -> Option<Duration> {
+        let rank = (self.count() * u64::from(percent)).div_ceil(100).max(1);
+        let mut below = 0;
+        let at = self.counts.iter().position(|count| {
+            below += count;
+            below >= rank
+        })?;
+        self.bounds.get(at).or_else(|| self.bounds.last()).copied()
+    }
+}
+
+impl Savings {
+    /// Returns the price of the reads that were not made.
+    pub fn price(&self) -> f64 {
+        #[allow(clippy::cast_precision_loss, reason = "a price for people")]
+        let millions = self.polls_avoided as f64 / 1e6;
+        millions * self.price_per_million
+    }
+}
+
+impl Stats {
+    fn from_wire(stats: proto::WatchStatsResponse) -> Self {
+        let at = stats.at.and_then(|at| SystemTime::try_from(at).ok());
+        Self {
+            at: at.unwrap_or(SystemTime::UNIX_EPOCH),
+            relays: stats
+                .relays
+                .into_iter()
+                .map(RelayStats::from_wire)
+                .collect(),
+            unanswered: stats.unanswered_relays,
+            totals: RelayTotals::from_wire(stats.totals.unwrap_or_default()),
+            levels: RelayLevels::from_wire(stats.levels.unwrap_or_default()),
+            savings: Savings::from_wire(stats.savings.unwrap_or_default()),
+            busiest: stats
+                .busiest
+                .into_iter()
+                .map(BusyQueue::from_wire)
+                .collect(),
+            findings: stats.findings.into_iter().map(Finding::from_wire).collect(),
+        }
+    }
+}
+
+impl RelayStats {
+    fn from_wire(stats: proto::RelayStats) -> Self {
+        Self {
+            relay_id: stats.relay_id,
+            epoch: stats.epoch,
+            version: stats.version,
+            uptime: span_from_wire(stats.uptime),
+            draining: stats.draining,
+            degraded: stats.degraded,
+            totals: RelayTotals::from_wire(stats.totals.unwrap_or_default()),
+            levels: RelayLevels::from_wire(stats.levels.unwrap_or_default()),
+            savings: Savings::from_wire(stats.savings.unwrap_or_default()),
+        }
+    }
+}
+
+impl RelayTotals {
+    fn from_wire(totals: proto::Totals) -> Self {
+        let latency = |of: Option<_>| LatencyBuckets::from_wire(of.unwrap_or_default());
+        Self {
+            notifications: totals.notifications,
+            messages: totals.messages,
+            wakes: totals.wakes,
+            wake_entries: totals.wake_entries,
+            timed: totals.timed,
+            heartbeats: totals.heartbeats,
+            catch_ups: totals.catch_ups,
+            sentinels: totals.sentinels,
+            reassigned: totals.reassigned,
+            refused: totals.refused,
+            wake_latency: latency(totals.wake_latency),
+            handler_latency: latency(totals.handler_latency),
+        }
+    }
+}
+
+impl LatencyBuckets {
+    fn from_wire(buckets: proto::LatencyBuckets) -> Self {
+        let bounds = buckets.bounds_us.into_iter();
+        Self {
+            bounds: bounds.map(Duration::from_micros).collect(),
+            counts: buckets.counts,
+        }
+    }
+}
+
+impl RelayLevels {
+    fn from_wire(levels: proto::Levels) -> Self {
+        Self {
+            queues: levels.queues,
+            subscriptions: levels.subscriptions,
+            asleep: levels.asleep,
+            awake: levels.awake,
+            polling: levels.polling,
+            active_dequeue_tasks: levels.active_dequeue_tasks,
+            connections: levels.connections,
+            flag_watchers: levels.flag_watchers,
+            timers: levels.timers,
+            unassigned: levels.unassigned,
+        }
+    }
+}
+
+impl Savings {
+    fn from_wire(savings: proto::Savings) -> Self {
+        Self {
+            polls_avoided: savings.polls_avoided,
+            assumed_poll: span_from_wire(savings.assumed_poll),
+            price_per_million: savings.price_per_million,
+            currency: savings.currency,
+        }
+    }
+}
+
+impl BusyQueue {
+    fn from_wire(queue: proto::BusyQueue) -> Self {
+        Self {
+            storage_account: queue.storage_account,
+            queue_name: queue.queue_name,
+            notifications: queue.notifications,
+            messages: queue.messages,
+            backlog: queue.backlog,
+            listeners: queue.listeners,
+        }
+    }
+}
+
+impl History {
+    fn from_wire(history: proto::GetHistoryResponse) -> Self {
+        let newest_at = history.newest_at;
+        Self {
+            relay_id: history.relay_id,
+            newest_at: newest_at.and_then(|at| SystemTime::try_from(at).ok()),
+            interval: span_from_wire(history.interval),
+            samples: history
+                .samples
+                .into_iter()
+                .map(HistorySample::from_wire)
+                .collect(),
+        }
+    }
+}
+
+impl HistorySample {
+    fn from_wire(sample: proto::Sample) -> Self {
+        Self {
+            notifications: sample.notifications,
+            wake_entries: sample.wake_entries,
+            polls_avoided: sample.polls_avoided,
+            asleep: sample.asleep,
+            awake: sample.awake,
+            polling: sample.polling,
+            active_dequeue_tasks: sample.active_dequeue_tasks,
+            wake_p50: Duration::from_micros(sample.wake_p50_us),
+            wake_p99: Duration::from_micros(sample.wake_p99_us),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_the_bound_of_its_bucket() {
+        let millis = Duration::from_millis;
+        let of = |counts: [u64; 3]| LatencyBuckets {
+            bounds: vec![millis(1), millis(5)],
+            counts: counts.to_vec(),
+        };
+        assert_eq!(of([0, 0, 0]).percentile(99), None);
+        assert_eq!(of([98, 2, 0]).percentile(50), Some(millis(1)));
+        assert_eq!(of([98, 2, 0]).percentile(99), Some(millis(5)));
+        assert_eq!(of([0, 0, 1]).percentile(50), Some(millis(5)), "above all");
+        let since = of([98, 4, 0]).since(&of([98, 2, 0]));
+        assert_eq!((since.count(), since.percentile(1)), (2, Some(millis(5))));
+    }
+
+    #[test]
+    fn savings_have_a_price() {
+        let savings = Savings {
+            polls_avoided: 2_500_000,
+            price_per_million: 0.04,
+            ..Savings::default()
+        };
+        assert!((savings.price() - 0.1).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,401 @@
+//! The JSON interface: its routes, and the methods that they call.
+
+use std::{collections::HashMap, convert::Infallible, net::SocketAddr, time::Duration};
+
+use axum::{
+    Extension, Json, Router,
+    body::Bytes,
+    extract::{Path, Query, State, rejection::QueryRejection},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{
+        IntoResponse, Response,
+        sse::{Event, KeepAlive, Sse},
+    },
+    routing::{MethodRouter, get, post},
+};
+use futures_util::{Stream, stream};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+use tonic::{Code, Status, Streaming};
+
+use super::{ConsoleMode, Page, json::Method, problem::Problem};
+use crate::{
+    console::{LongAnswer, Peer},
+    relay::server::LocalCaller,
+    types::QueueAddress,
+};
+
+/// What a handler gets of its request.
+struct Asked {
+    headers: HeaderMap,
+    address: SocketAddr,
+    fields: Map<String, Value>,
+}
+
+type Texts = HashMap<String, String>;
+type Outcome<T = Response> = Result<T, Problem>;
+
+/// Largest body of a request, in bytes.
+const BODY: usize = 64 * 1024;
+/// A comment keeps the connection alive through proxies.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How long a page waits before it connects again.
+const RECONNECT: Duration = Duration::from_secs(1);
+/// Who sets or clears a flag where no caller is known.
+const ANYONE: &str = "console";
+
+pub(super) fn routes() -> Router<Page> {
+    Router::new()
+        .route("/api/v1/info", get(info))
+        .route("/api/v1/login", post(login))
+        .route("/api/v1/logout", post(logout))
+        .route("/api/v1/queues", list("/reveille.v1.Admin/ListQueues"))
+        .route(
+            "/api/v1/queues/{storage_account}/{queue_name}",
+            list("/reveille.v1.Admin/Explain"),
+        )
+        .route(
+            "/api/v1/listeners",
+            list("/reveille.v1.Admin/ListListeners"),
+        )
+        .route("/api/v1/relays", list("/reveille.v1.Admin/ListRelays"))
+        .route("/api/v1/history", list("/reveille.v1.Admin/GetHistory"))
+        .route("/api/v1/flags", list("/reveille.v1.Flags/ListFlags"))
+        .route("/api/v1/flags/{flag}", list("/reveille.v1.Flags/GetFlag"))
+        .route(
+            "/api/v1/flags/{flag}/watchers",
+            list("/reveille.v1.Flags/ListFlagWatchers"),
+        )
+        .route(
+            "/api/v1/watchers",
+            list("/reveille.v1.Flags/ListFlagWatchers"),
+        )
+        .route(
+            "/api/v1/flags/{flag}/unleash",
+            change("/reveille.v1.Flags/Unleash", Some("set_by")),
+        )
+        .route(
+            "/api/v1/flags/{flag}/leash",
+            change("/reveille.v1.Flags/Leash", Some("cleared_by")),
+        )
+        .route("/api/v1/notify", post(notify))
+        .route("/api/v1/drain", change("/reveille.v1.Admin/Drain", None))
+        .route("/api/v1/stream", get(stats))
+        .route("/api/v1/flags/{flag}/stream", get(watch_flag))
+        .route("/api/{*rest}", get(unknown).post(unknown))
+        .method_not_allowed_fallback(|| async {
+            let text = "this route has another method: GET reads, POST changes";
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, Code::Unimplemented, text)
+        })
+}
+
+async fn unknown() -> Problem {
+    let text = "there is no such route; docs/console.md lists them";
+    Problem::new(StatusCode::NOT_FOUND, Code::NotFound, text)
+}
+
+/// Returns the route of a method that changes nothing.
+fn list(method: &'static str) -> MethodRouter<Page> {
+    get(
+        async move |State(page): State<Page>,
+                    Path(path): Path<Texts>,
+                    query: Result<Query<Texts>, QueryRejection>,
+                    headers: HeaderMap,
+                    Extension(peer): Extension<Peer>| {
+            let asked = Asked::get(&page, headers, peer, query, path)?;
+            page.answer(method, asked).await
+        },
+    )
+}
+
+/// Returns the route of a method that changes something. The field `by` is the caller.
+fn change(method: &'static str, by: Option<&'static str>) -> MethodRouter<Page> {
+    post(
+        async move |State(page): State<Page>,
+                    Path(path): Path<Texts>,
+                    Extension(peer): Extension<Peer>,
+                    headers: HeaderMap,
+                    body: axum::body::Body| {
+            let mut asked = Asked::post(&page, headers, peer, body, path).await?;
+            if let Some(by) = by {
+                let principal = page.0.calls.principal(asked.caller())?;
+                let by_whom = match principal.as_str() {
+                    "" => ANYONE,
+                    known => known,
+                };
+                asked.fields.insert(by.to_owned(), by_whom.into());
+            }
+            page.answer(method, asked).await
+        },
+    )
+}
+
+async fn notify(
+    State(page): State<Page>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+    body: axum::body::Body,
+) -> Outcome {
+    let mut asked = Asked::post(&page, headers, peer, body, Texts::new()).await?;
+    let queue = asked.fields.remove("queue").unwrap_or_default();
+    let queue: QueueAddress = match queue.as_str().map(str::parse) {
+        Some(Ok(queue)) => queue,
+        Some(Err(error)) => return Err(Problem::invalid(format!("queue: {error}"))),
+        None => return Err(Problem::invalid("queue: must be a text ACCOUNT/QUEUE")),
+    };
+    let messages = asked.fields.remove("messages").unwrap_or_else(|| json!(1));
+    if let Some(other) = asked.fields.keys().next() {
+        let text = format!("{other}: is no field; there are: queue, messages");
+        return Err(Problem::invalid(text));
+    }
+    let Some(messages) = messages.as_u64() else {
+        return Err(Problem::invalid("messages: must be a whole number"));
+    };
+    let event = json!({
+        "storage_account": queue.storage_account(),
+        "queue_name": queue.queue_name(),
+        "messages": messages,
+    });
+    asked.fields.insert("events".to_owned(), json!([event]));
+    page.answer("/reveille.v1.Relay/Notify", asked).await
+}
+
+async fn info(
+    State(page): State<Page>,
+    headers: HeaderMap,
+    Extension(peer): Extension<Peer>,
+) -> Json<Value> {
+    let asked = Asked::new(&page, headers, peer, Map::new());
+    Json(page.info(&asked))
+}
+
+async fn login(
+    State(page): State<Page>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+    body: axum::body::Body,
+) -> Outcome {
+    let mut asked = Asked::post(&page, headers, peer, body, Texts::new()).await?;
+    let text = |name, value: Option<Value>| match value {
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(Problem::invalid(format!("{name}: must be a text"))),
+        None => Ok(None),
+    };
+    let token = text("token", asked.fields.remove("token"))?;
+    let code = text("code", asked.fields.remove("code"))?;
+    let authorization = match (token, code) {
+        (Some(token), None) => HeaderValue::from_str(&format!("Bearer {}", token.trim())).ok(),
+        (None, Some(code)) => {
+            let known = page.0.calls.redeem(&code);
+            Some(known.ok_or_else(|| {
+                let why = "code: was used, or is older than a minute; run `reveille console` again";
+                Status::unauthenticated(why)
+            })?)
+        }
+        _ => return Err(Problem::invalid("token: state either `token` or `code`")),
+    };
+    let rule = "token: must be one line of letters, digits and signs";
+    let mut authorization = authorization.ok_or_else(|| Problem::invalid(rule))?;
+    authorization.set_sensitive(true);
+    asked
+        .headers
+        .insert(header::AUTHORIZATION, authorization.clone());
+    page.0.calls.principal(asked.caller())?;
+    let begun = page.0.sessions.begin(authorization, Instant::now());
+    let cookie = begun.map_err(|error| Problem::from(crate::wire::to_status(error)))?;
+    Ok(([(header::SET_COOKIE, cookie)], Json(page.info(&asked))).into_response())
+}
+
+async fn logout(State(page): State<Page>, headers: HeaderMap) -> Response {
+    let cookie = page.0.sessions.end(&headers, Instant::now());
+    ([(header::SET_COOKIE, cookie)], Json(json!({}))).into_response()
+}
+
+async fn stats(
+    State(page): State<Page>,
+    query: Result<Query<Texts>, QueryRejection>,
+    headers: HeaderMap,
+    Extension(peer): Extension<Peer>,
+    Extension(long): Extension<LongAnswer>,
+) -> Outcome {
+    let asked = Asked::get(&page, headers, peer, query, Texts::new())?;
+    page.events("/reveille.v1.Admin/WatchStats", asked, &long, |_| "stats")
+        .await
+}
+
+async fn watch_flag(
+    State(page): State<Page>,
+    Path(path): Path<Texts>,
+    headers: HeaderMap,
+    Extension(peer): Extension<Peer>,
+    Extension(long): Extension<LongAnswer>,
+) -> Outcome {
+    let mut asked = Asked::get(&page, headers, peer, Ok(Query(Texts::new())), path)?;
+    asked.fields.insert("acks".to_owned(), true.into());
+    let id = crate::types::ListenerId::unique(ANYONE);
+    let id = id.map_err(|error| Problem::from(crate::wire::to_status(error)))?;
+    asked
+        .fields
+        .insert("listener_id".to_owned(), id.to_string().into());
+    let kind = |message: &Value| {
+        let kinds = ["flag", "acks", "goodbye"];
+        let has = |kind: &&str| message.get(*kind).is_some_and(|value| !value.is_null());
+        kinds.into_iter().find(has).unwrap_or("heartbeat")
+    };
+    page.events("/reveille.v1.Flags/WatchFlag", asked, &long, kind)
+        .await
+}
+
+impl Asked {
+    fn new(
+        page: &Page,
+        headers: HeaderMap,
+        Peer(address): Peer,
+        fields: Map<String, Value>,
+    ) -> Self {
+        Self {
+            headers: page.0.sessions.authorized(headers, Instant::now()),
+            address,
+            fields,
+        }
+    }
+
+    /// Reads the fields from the path and the query.
+    fn get(
+        page: &Page,
+        headers: HeaderMap,
+        peer: Peer,
+        query: Result<Query<Texts>, QueryRejection>,
+        path: Texts,
+    ) -> Outcome<Self> {
+        let Query(query) = query.map_err(|error| Problem::invalid(error.body_text()))?;
+        let fields = query.into_iter().map(|(name, text)| (name, text.into()));
+        let mut fields: Map<String, Value> = fields.collect();
+        add_path(&mut fields, path)?;
+        Ok(Self::new(page, headers, peer, fields))
+    }
+
+    /// Reads the fields from the path and the body.
+    async fn post(
+        page: &Page,
+        headers: HeaderMap,
+        peer: Peer,
+        body: axum::body::Body,
+        path: Texts,
+    ) -> Outcome<Self> {
+        let body = axum::body::to_bytes(body, BODY).await.map_err(|_| {
+            let rule = format!("body: must have at most {BODY} bytes");
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, Code::InvalidArgument, rule)
+        })?;
+        let mut fields = fields_of(&body)?;
+        add_path(&mut fields, path)?;
+        Ok(Self::new(page, headers, peer, fields))
+    }
+
+    fn caller(&self) -> LocalCaller<'_> {
+        LocalCaller {
+            headers: &self.headers,
+            address: self.address,
+        }
+    }
+}
+
+fn fields_of(body: &Bytes) -> Outcome<Map<String, Value>> {
+    if body.is_empty() {
+        return Ok(Map::new());
+    }
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Err(Problem::invalid("body: must be a JSON object")),
+        Err(error) => Err(Problem::invalid(format!("body: {error}"))),
+    }
+}
+
+fn add_path(fields: &mut Map<String, Value>, path: Texts) -> Outcome<()> {
+    for (name, text) in path {
+        if fields.contains_key(&name) {
+            return Err(Problem::invalid(format!("{name}: stands in the path")));
+        }
+        fields.insert(name, text.into());
+    }
+    Ok(())
+}
+
+impl Page {
+    fn method(&self, path: &'static str) -> Outcome<Method> {
+        let known = self.0.services.method(path);
+        known.ok_or_else(|| Status::unimplemented(path).into())
+    }
+
+    /// Calls a unary method.
+    async fn answer(&self, path: &'static str, mut asked: Asked) -> Outcome {
+        let method = self.method(path)?;
+        let request = method.request(std::mem::take(&mut asked.fields))?;
+        let answer = self.0.calls.unary(asked.caller(), path, request).await?;
+        let headers = [(header::CACHE_CONTROL, "no-store")];
+        Ok((headers, Json(method.answer(answer))).into_response())
+    }
+
+    /// Calls a method that streams its answers, and sends each as an event. The last event says why the
+    /// stream ended.
+    async fn events(
+        &self,
+        path: &'static str,
+        mut asked: Asked,
+        long: &LongAnswer,
+        kind: fn(&Value) -> &'static str,
+    ) -> Outcome {
+        let method = self.method(path)?;
+        let request = method.request(std::mem::take(&mut asked.fields))?;
+        let answers = self.0.calls.stream(asked.caller(), path, request).await?;
+        long.begin();
+        let kept = KeepAlive::new().interval(KEEP_ALIVE);
+        let events = events(answers, method, kind);
+        let headers = [(header::CACHE_CONTROL, "no-store")];
+        Ok((headers, Sse::new(events).keep_alive(kept)).into_response())
+    }
+
+    fn info(&self, asked: &Asked) -> Value {
+        let relay = &self.0.relay;
+        let own = relay.own_status();
+        let user = self.0.calls.principal(asked.caller());
+        json!({
+            "relay_id": own.relay_id.to_string(),
+            "version": own.version.to_string(),
+            "epoch": relay.epoch(),
+            "mode": match self.0.mode {
+                ConsoleMode::Off => "off",
+                ConsoleMode::Read => "read",
+                ConsoleMode::Act => "act",
+            },
+            "login": self.0.calls.are_controlled() && user.is_err(),
+            "user": user.unwrap_or_default(),
+            "cluster": relay.cluster_stats().is_some(),
+        })
+    }
+}
+
+fn events(
+    answers: Streaming<Bytes>,
+    method: Method,
+    kind: fn(&Value) -> &'static str,
+) -> impl Stream<Item = Result<Event, Infallible>> {
+    let next = move |state: Option<(Streaming<Bytes>, Method)>| async move {
+        let (mut answers, method) = state?;
+        let (event, state) = match answers.message().await {
+            Ok(Some(answer)) => {
+                let answer = method.answer(answer);
+                let event = Event::default().event(kind(&answer)).retry(RECONNECT);
+                (event.data(answer.to_string()), Some((answers, method)))
+            }
+            Ok(None) => (Event::default().event("goodbye").data("{}"), None),
+            Err(status) => {
+                let problem = Problem::from(status).value();
+                let event = Event::default().event("problem");
+                (event.data(problem.to_string()), None)
+            }
+        };
+        Some((Ok(event), state))
+    };
+    stream::unfold(Some((answers, method)), next)
+}

@@ -1,0 +1,169 @@
+//! What operators are told about the listeners of one queue, and about those of the whole relay that
+//! are silent, busy or polling.
+//!
+//! Of a queue with very many listeners only the first ones are looked at. A survey of all listeners
+//! goes in steps, and names a bounded number of them.
+
+use std::{cmp::Reverse, sync::Arc, time::Duration};
+
+use super::{
+    core::Hub,
+    mailbox::SubscriptionId,
+    queue_entry::QueueState,
+    stats::QueueStats,
+    subscription::Subscription,
+    sync::{lock, read},
+};
+use crate::{
+    base::clock::Tick,
+    types::{ListenerId, QueueAddress, Selector},
+};
+
+/// One listener of a queue.
+#[derive(Debug, Clone)]
+pub(crate) struct QueueListener {
+    pub(crate) listener_id: ListenerId,
+    /// It has reported at least once.
+    pub(crate) reports: bool,
+    /// It is busy with the queue.
+    pub(crate) busy: bool,
+    /// The same, with as many dequeue tasks as it may have.
+    pub(crate) at_capacity: bool,
+    pub(crate) total_dequeue_tasks: u32,
+    pub(crate) polling: bool,
+    /// It was woken and has not reported for this long.
+    pub(crate) silent_for: Option<Duration>,
+    /// How long it has been handling the oldest of its messages, if that is of the queue.
+    pub(crate) busy_for: Option<Duration>,
+}
+
+/// The listeners of the relay that may need attention.
+#[derive(Debug, Default)]
+pub(crate) struct ListenerSurvey {
+    pub(crate) listeners: usize,
+    pub(crate) polling: usize,
+    /// The longest silent and the longest busy ones, and the number of all.
+    pub(crate) silent: Vec<SurveyedListener>,
+    pub(crate) silent_count: usize,
+    pub(crate) busy: Vec<SurveyedListener>,
+    pub(crate) busy_count: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct SurveyedListener {
+    pub(crate) listener_id: ListenerId,
+    /// Its first selector.
+    pub(crate) queue: Option<Selector>,
+    /// How long it has been silent, or busy.
+    pub(crate) span: Duration,
+}
+
+/// Looked-at listeners of one queue: some tenths of a millisecond.
+const LISTENERS: usize = 1000;
+/// Named listeners of each kind in a survey.
+const NAMED: usize = 8;
+/// Subscriptions in one step of a survey.
+const STEP: usize = 64;
+/// A listener that handles one message for this long is named in a survey.
+const LONG: Duration = Duration::from_secs(60);
+
+impl Hub {
+    /// Returns the figures of a queue, and its first listeners; no figures if the queue is not known,
+    /// whose listeners are those of patterns.
+    pub(crate) fn queue_listeners(
+        &self,
+        queue: &QueueAddress,
+        now: Tick,
+    ) -> (Option<QueueStats>, Vec<QueueListener>) {
+        let on_queue = |one: Arc<Subscription>| one.on_queue(queue, now);
+        let Some(entry) = self.entries.get(queue) else {
+            let matching = read(&self.patterns).matching(queue);
+            let listeners = matching.into_iter().take(LISTENERS).map(on_queue);
+            return (None, listeners.collect());
+        };
+        let subscriptions = entry.lock().first_subscriptions(LISTENERS);
+        let find = |id| lock(&self.subscriptions).get(&id).cloned();
+        let listeners = subscriptions.into_iter().filter_map(find).map(on_queue);
+        (Some(entry.stats(now)), listeners.collect())
+    }
+
+    /// Surveys some listeners after the given one. Returns where to continue, or `None` at the end.
+    pub(crate) fn survey(
+        &self,
+        after: Option<SubscriptionId>,
+        survey: &mut ListenerSurvey,
+        now: Tick,
+    ) -> Option<SubscriptionId> {
+        let some = self.subscriptions_after(after, STEP);
+        for one in &some {
+            let (silent_for, busy_for) = {
+                let cursors = one.lock();
+                (cursors.silent_for(one, now), cursors.busy_for(now))
+            };
+            survey.listeners += 1;
+            survey.polling += usize::from(one.mailbox.polls(now));
+            if let Some(span) = silent_for {
+                survey.silent_count += 1;
+                name(&mut survey.silent, one, span);
+            }
+            if let Some(span) = busy_for.filter(|span| *span >= LONG) {
+                survey.busy_count += 1;
+                name(&mut survey.busy, one, span);
+            }
+        }
+        some.last().filter(|_| some.len() == STEP).map(|one| one.id)
+    }
+}
+
+impl QueueState {
+    fn first_subscriptions(&self, most: usize) -> Vec<SubscriptionId> {
+        let subscribers = self.subscribers.iter();
+        let mut found: Vec<_> = subscribers.map(|one| one.mailbox.id).take(most).collect();
+        let groups = self.coordinator.iter().flat_map(|one| one.all_groups());
+        for group in groups {
+            group.each_member(&mut |member| {
+                if found.len() < most {
+                    found.push(member.mailbox.id);
+                }
+            });
+        }
+        found
+    }
+}
+
+impl Subscription {
+    fn on_queue(&self, queue: &QueueAddress, now: Tick) -> QueueListener {
+        let cursors = self.lock();
+        let cursor = cursors.list.find(queue).and_then(|at| cursors.list.get(at));
+        let busy = cursor.is_some_and(|cursor| cursor.reported_busy);
+        let woken = cursor.is_some_and(|one| one.drained_sequence < one.woken_sequence);
+        let (active, total) = (cursors.active_dequeue_tasks, cursors.total_dequeue_tasks);
+        QueueListener {
+            listener_id: self.listener_id.clone(),
+            reports: cursors.reports,
+            busy,
+            at_capacity: busy && total > 0 && active >= total,
+            total_dequeue_tasks: total,
+            polling: self.mailbox.polls(now),
+            silent_for: cursors.silent_for(self, now).filter(|_| woken),
+            busy_for: cursors.busy_with(queue, now),
+        }
+    }
+}
+
+/// Adds a listener, in the place of the one with the shortest span where the list is full.
+fn name(named: &mut Vec<SurveyedListener>, subscription: &Subscription, span: Duration) {
+    if named
+        .last()
+        .is_some_and(|least| named.len() == NAMED && least.span >= span)
+    {
+        return;
+    }
+    named.push(SurveyedListener {
+        listener_id: subscription.listener_id.clone(),
+        queue: subscription.selectors.first().cloned(),
+        span,
+    });
+    named.sort_by_key(|one| Reverse(one.span));
+    named.truncate(NAMED);
+}

@@ -1,0 +1,142 @@
+//! Lists of queues with a filter, and in other orders than by name.
+
+use std::cell::Cell;
+
+use super::*;
+use crate::relay::hub::QueueOrder;
+
+fn at(second: u64) -> Tick {
+    after(Duration::from_secs(second))
+}
+
+fn ranked(hub: &Hub, order: QueueOrder, (filter, count): (&str, usize), now: Tick) -> Vec<String> {
+    let mut ranking = hub.rank_queues(order, filter, count, now);
+    while hub.rank_some(&mut ranking, |_| true, now) > 0 {}
+    let stats = ranking.into_stats(now).into_iter();
+    stats
+        .map(|(one, _)| one.address.queue_name().to_owned())
+        .collect()
+}
+
+#[test]
+fn queues_are_ordered_by_backlog_idle_time_and_listeners() {
+    let hub = hub();
+    for (second, name, messages) in [(3, "c", 5), (1, "a", 5), (2, "b", 90)] {
+        let put = Notification {
+            messages,
+            ..notification(name)
+        };
+        notify_with(&hub, put, at(second));
+    }
+    // It was never notified, and has two listeners.
+    let _all = [0; 2].map(|_| subscribe(&hub, &["d"]));
+    let _one = subscribe(&hub, &["a"]);
+    let first = |order, count| ranked(&hub, order, ("", count), at(9)).concat();
+    assert_eq!(first(QueueOrder::Backlog, 9), "bacd", "equal ones by name");
+    assert_eq!(first(QueueOrder::Backlog, 2), "ba");
+    assert_eq!(first(QueueOrder::Idle, 9), "dabc");
+    assert_eq!(first(QueueOrder::Listeners, 9), "bcad");
+    assert_eq!(first(QueueOrder::Listeners, 1), "b");
+    assert_eq!(ranked(&hub, QueueOrder::Idle, ("acct/b", 9), at(9)), ["b"]);
+}
+
+#[test]
+fn rates_are_measured_from_the_first_list_by_rate_on() {
+    let hub = hub();
+    let by_rate = |now| ranked(&hub, QueueOrder::Rate, ("", 9), now).concat();
+    let burst = |name: &str, count| (0..count).for_each(|_| _ = notify(&hub, name));
+    burst("a", 9);
+    burst("b", 1);
+    assert_eq!(by_rate(at(1)), "ab", "by name: nothing is measured yet");
+    burst("b", 3);
+    burst("a", 1);
+    hub.measure_rates(at(2));
+    assert_eq!(by_rate(at(2)), "ba");
+    burst("a", 5);
+    assert_eq!(by_rate(at(2)), "ba", "of the last whole interval");
+    hub.measure_rates(at(3));
+    assert_eq!(by_rate(at(3)), "ab");
+    // A minute after the newest list the table is dropped.
+    hub.measure_rates(at(64));
+    burst("b", 3);
+    assert!(hub.active_queues().is_empty());
+}
+
+#[test]
+fn a_list_visits_some_queues_in_a_step_and_holds_no_lock_between_them() {
+    let hub = hub();
+    for name in numbered("queue-", 2_000) {
+        notify(&hub, &name);
+    }
+    let mut ranking = hub.rank_queues(QueueOrder::Backlog, "", 10, START);
+    let (visits, mut steps) = (Cell::new(0), Vec::new());
+    let counted = |_: &QueueAddress| {
+        visits.set(visits.get() + 1);
+        true
+    };
+    loop {
+        let visited = hub.rank_some(&mut ranking, counted, START);
+        if visited == 0 {
+            break;
+        }
+        steps.push(visited);
+        // Between two steps the queues can be notified.
+        notify(&hub, "queue-7");
+    }
+    assert_eq!(visits.get(), 2_000);
+    assert!(steps.iter().all(|step| *step <= 512), "{steps:?}");
+    let stats = ranking.into_stats(START);
+    assert_eq!(stats.len(), 10);
+    assert_eq!(stats[0].0.address, queue("queue-7"));
+}
+
+#[test]
+fn a_filter_keeps_the_order_by_name_and_goes_in_steps() {
+    let hub = hub();
+    for name in numbered("queue-", 5_000) {
+        notify(&hub, &name);
+    }
+    notify(&hub, "zebra");
+    let (mut from, mut found, mut steps) = (String::new(), Vec::new(), 0);
+    loop {
+        let (some, last) = hub.find_queues(&from, "e-77", 4, START);
+        found.extend(some.iter().map(|one| one.address.queue_name().to_owned()));
+        steps += 1;
+        let Some(last) = last else { break };
+        from = format!("{last}\0");
+    }
+    let mut expected = numbered("queue-", 5_000);
+    expected.retain(|name| name.contains("e-77"));
+    expected.sort();
+    assert_eq!(found, expected);
+    assert!(steps > 3, "{steps}");
+}
+
+/// The cost of the first page of a million queues in any order. It takes a while and half a gigabyte:
+/// `cargo test --release --lib ordering -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn the_first_page_of_a_million_queues() {
+    let hub = hub();
+    for chunk in numbered("queue-", 1_000_000).chunks(1_000) {
+        let batch: Vec<_> = chunk.iter().map(|name| notification(name)).collect();
+        notify_all(&hub, &batch, START).expect("room");
+    }
+    for order in [
+        QueueOrder::Rate,
+        QueueOrder::Backlog,
+        QueueOrder::Idle,
+        QueueOrder::Listeners,
+    ] {
+        let began = std::time::Instant::now();
+        let first = ranked(&hub, order, ("", 1_000), at(1));
+        println!("{order:?}: {:?}", began.elapsed());
+        assert_eq!(first.len(), 1_000);
+    }
+    let began = std::time::Instant::now();
+    assert_eq!(
+        ranked(&hub, QueueOrder::Backlog, ("99999", 100), at(1)).len(),
+        19
+    );
+    println!("with a filter: {:?}", began.elapsed());
+}

@@ -1,0 +1,91 @@
+//! What operators are told about one queue, and about the listeners of the relay.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use super::{Relay, SilentRelays};
+use crate::{
+    base::{clock::Tick, sync::lock},
+    relay::hub::{
+        LimitUse, ListenerSurvey, NearestName, NotedDecisions, QueueListener, QueueStats,
+        UnservedQueue,
+    },
+    types::QueueAddress,
+};
+
+/// What the relay's listeners need, and the queues without one.
+#[derive(Debug, Default)]
+pub(crate) struct RelaySurvey {
+    pub(crate) listeners: ListenerSurvey,
+    /// The newest first.
+    pub(crate) unserved: Vec<UnservedQueue>,
+}
+
+/// The newest survey.
+#[derive(Debug, Default)]
+pub(super) struct SurveyCache(Mutex<Option<(Tick, Arc<RelaySurvey>)>>);
+
+/// A survey locks each subscription and asks the other relays, so it is repeated no more often.
+const SURVEY_EVERY: Duration = Duration::from_secs(5);
+/// Queues about which the other relays are asked.
+const UNSERVED: usize = 8;
+
+impl Relay {
+    /// Returns the figures of a queue, and its first listeners; no figures if the queue is not known.
+    pub(crate) fn queue_listeners(
+        &self,
+        queue: &QueueAddress,
+    ) -> (Option<QueueStats>, Vec<QueueListener>) {
+        let now = self.shared.clock.now();
+        self.shared.hub.queue_listeners(queue, now)
+    }
+
+    /// Notes the decisions about a queue for ten minutes; returns those so far.
+    pub(crate) fn noted_decisions(&self, queue: &QueueAddress) -> NotedDecisions {
+        let now = self.shared.clock.now();
+        self.shared.hub.noted_decisions(queue, now)
+    }
+
+    /// Continues a search; returns whether there is more to compare.
+    pub(crate) fn search_nearest(&self, search: &mut NearestName) -> bool {
+        self.shared.hub.search_nearest(search)
+    }
+
+    pub(crate) fn limits(&self) -> [LimitUse; 4] {
+        self.shared.hub.limits(self.shared.clock.now())
+    }
+
+    /// Surveys the relay; the result is at most five seconds old.
+    pub(crate) async fn survey(&self) -> Arc<RelaySurvey> {
+        let now = self.shared.clock.now();
+        let cached = lock(&self.shared.survey.0).clone();
+        if let Some((at, survey)) = cached
+            && now.since(at) < SURVEY_EVERY
+        {
+            return survey;
+        }
+        let (mut survey, mut after) = (RelaySurvey::default(), None);
+        loop {
+            after = self.shared.hub.survey(after, &mut survey.listeners, now);
+            if after.is_none() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        let mut silent = SilentRelays::default();
+        let unserved = self.shared.hub.unserved_queues(now);
+        for one in unserved.into_iter().take(UNSERVED) {
+            let is_served = self
+                .shared
+                .may_have_listener_elsewhere(&one.queue, &mut silent);
+            if !is_served.await {
+                survey.unserved.push(one);
+            }
+        }
+        let survey = Arc::new(survey);
+        *lock(&self.shared.survey.0) = Some((now, Arc::clone(&survey)));
+        survey
+    }
+}

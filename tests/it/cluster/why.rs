@@ -1,0 +1,64 @@
+//! The explanation of a queue whose listener is at another relay.
+
+use reveille::{DecisionKind, FindingKind, Notification};
+
+use super::{Cluster, drained};
+use crate::support::{listening, queue, told, until, within, woken};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_is_explained_with_what_all_relays_know() {
+    let mut cluster = Cluster::start(2).await;
+    let (client, orders) = (cluster.client(0), queue("acct/orders"));
+    let explain = async || {
+        let explained = within("an answer", client.explain(&orders)).await;
+        explained.expect("explained")
+    };
+    assert_eq!(explain().await.findings[0].kind, FindingKind::NoListener);
+    let mut wakes = cluster
+        .client(1)
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    let first = woken(&mut wakes).await;
+    drained(&mut wakes, &first).await;
+    let asleep = explain().await;
+    assert_eq!(
+        asleep.findings[0].text,
+        "1 listener sleeps on acct/orders; it has not been notified yet"
+    );
+    let notified = client
+        .publisher("tests")
+        .notify(Notification::new(orders.clone()))
+        .await;
+    notified.expect("confirmed");
+    let work = told(&mut wakes, 1).await;
+    drained(&mut wakes, &work).await;
+    let mut handled = explain().await;
+    until("the report is known", async || {
+        handled = explain().await;
+        handled.findings[0].text.contains("has been handled")
+    })
+    .await;
+    assert_eq!(handled.findings.len(), 1, "{handled:?}");
+    assert!(handled.unanswered.is_empty(), "{handled:?}");
+    let decided = |relay: &str| {
+        let of_relay = handled.decisions.iter().filter(|one| one.relay_id == relay);
+        of_relay.map(|one| one.kind).collect::<Vec<_>>()
+    };
+    use DecisionKind::{Empty, Joined, Notified, Woken};
+    assert_eq!(decided("relay-0"), [Notified]);
+    assert_eq!(decided("relay-1"), [Joined, Woken, Empty, Woken, Empty]);
+    let ages: Vec<_> = handled.decisions.iter().map(|one| one.ago).collect();
+    assert!(ages.is_sorted_by(|one, two| one >= two), "{ages:?}");
+    // It dies and does not say that it leaves.
+    drop(cluster.nodes.pop());
+    until("its relay is missing", async || {
+        let alone = explain().await;
+        alone.unanswered == ["relay-1"]
+            && alone.findings[0].kind == FindingKind::NoListener
+            && alone
+                .findings
+                .iter()
+                .any(|one| one.kind == FindingKind::RelayMissing)
+    })
+    .await;
+}
