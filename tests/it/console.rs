@@ -430,7 +430,10 @@ async fn the_rules_of_the_relay_hold_for_each_route() {
             .any(|line| words.iter().all(|word| line.contains(word)))
     };
     assert!(has(["\"operator\"", "night shift", "127.0.0.1"]), "{lines}");
-    assert!(has(["\"viewer\"", "false", "go"]), "{lines}");
+    assert!(
+        has(["\"viewer\"", "\"allowed\":false", "unleash"]),
+        "{lines}"
+    );
 
     let bearer = format!("Bearer {viewer}");
     let watched = read("/api/v1/flags/go")
@@ -489,10 +492,7 @@ async fn a_stream_of_a_flag_shows_its_changes_and_acknowledgements() {
     let admin = relay.admin();
     let mut events = Events::of(read("/api/v1/flags/go/stream"), admin).await;
     let (name, flag) = events.next().await;
-    assert_eq!(
-        (name.as_str(), &flag["flag"]["set"]),
-        ("flag", &json!(false))
-    );
+    assert_eq!((name.as_str(), &flag["set"]), ("flag", &json!(false)));
     let waiting = relay.verb(&["wait", "go"]).spawn().expect("it starts");
     crate::support::until("it watches", async || {
         let watchers = read("/api/v1/flags/go/watchers").to(admin).await.json();
@@ -507,8 +507,8 @@ async fn a_stream_of_a_flag_shows_its_changes_and_acknowledgements() {
     let mut has = (false, false);
     while has != (true, true) {
         let (name, event) = events.next().await;
-        has.0 |= name == "flag" && event["flag"]["set"] == true;
-        has.1 |= name == "acks" && event["acks"]["acknowledged"] == 1;
+        has.0 |= name == "flag" && event["set"] == true;
+        has.1 |= name == "acks" && event["acknowledged"] == 1;
     }
     let ended = within("a release", waiting.wait_with_output()).await;
     assert!(ended.expect("it ends").status.success());
@@ -592,4 +592,34 @@ async fn the_verb_prints_a_url_whose_code_logs_in_once() {
         "{}",
         stderr(&refused)
     );
+}
+
+#[tokio::test]
+async fn a_terminal_and_the_metrics_page_have_the_same_figures() {
+    let relay = Binary::serve().await;
+    for queue in ["acct/orders", "acct/orders", "acct/invoices"] {
+        let notified = relay.run(&["notify", queue, "--messages", "2"]).await;
+        assert!(notified.status.success(), "{}", stderr(&notified));
+    }
+    let once = ["top", "--once", "-o", "json", "--interval", "250ms"];
+    let printed = relay.run(&once).await;
+    let figures: Value = serde_json::from_slice(&printed.stdout).expect("JSON");
+    let metric = async |name| crate::support::figure(relay.admin(), name).await;
+    assert_eq!(figures["totals"]["notifications"], 3);
+    assert_eq!(metric("reveille_notifications_total").await, 3);
+    assert_eq!(figures["levels"]["queues"], metric("reveille_queues").await);
+    assert_eq!(figures["totals"]["messages"], 6);
+    let verdict = figures["findings"][0]["text"].as_str().expect("a text");
+    assert!(
+        verdict.contains("no listener subscribes to acct/"),
+        "{verdict}"
+    );
+    let text = relay.run(&["top", "--once", "--interval", "250ms"]).await;
+    let text = String::from_utf8(text.stdout).expect("text");
+    assert!(
+        text.contains("NOTIFIED") && text.contains(verdict.split(',').next().expect("a part")),
+        "{text}"
+    );
+    let refused = relay.run(&["top"]).await;
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
 }

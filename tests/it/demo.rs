@@ -3,7 +3,15 @@
 
 use std::{process::Stdio, time::Duration};
 
-use crate::binary::{reveille, stdout};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Command,
+};
+
+use crate::{
+    binary::{reveille, stdout},
+    support::{get, until, within},
+};
 
 /// The demo takes about 16 s, half of it waiting on purpose, and other tests run concurrently.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -49,4 +57,37 @@ async fn the_demo_adds_up_and_its_pushed_fleet_costs_nothing_while_idle() {
 
     let left = std::fs::read_dir(home.path()).expect("it can be read");
     assert_eq!(left.count(), 0, "nothing is left on disk");
+}
+
+#[tokio::test]
+async fn the_demo_shows_its_console_and_ends_when_it_is_interrupted() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut command = reveille(&home, &["demo", "--console", "--listeners", "2"]);
+    command.env("TMPDIR", home.path());
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut demo = command.spawn().expect("it starts");
+    let mut lines = BufReader::new(demo.stderr.take().expect("piped")).lines();
+    let page = loop {
+        let line = within("a line", lines.next_line()).await.expect("text");
+        let line = line.expect("the URL");
+        if let Some((_, url)) = line.split_once("its console is at http://") {
+            break url.trim_end_matches('/').parse().expect("an address");
+        }
+    };
+    // The lines that follow are read, so that the demo never waits for a reader.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    let (status, index) = get(page, "/").await;
+    assert_eq!(status, 200);
+    assert!(index.contains("<title>reveille</title>"), "{index}");
+    until("its fleet shows", async || {
+        let (_, watchers) = get(page, "/api/v1/watchers").await;
+        let (_, listeners) = get(page, "/api/v1/listeners").await;
+        watchers.contains("pushed-2") || listeners.contains("pushed-2")
+    })
+    .await;
+    let id = demo.id().expect("it runs").to_string();
+    let sent = Command::new("kill").args(["-s", "INT", &id]).status().await;
+    assert!(sent.expect("kill").success());
+    let ended = within("its end", demo.wait()).await.expect("it ends");
+    assert_eq!(ended.code(), Some(130));
 }

@@ -7,7 +7,7 @@ use ratatui::{
     layout::{Constraint, Layout, Rect},
     style::{Color, Modifier, Style},
     text::{Line, Span},
-    widgets::{Cell, Paragraph, Row, Sparkline, Table},
+    widgets::{Cell, Paragraph, Row, Sparkline, Table, Wrap},
 };
 use reveille::{LatencyBuckets, Stats, duration};
 
@@ -24,13 +24,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let findings = view.stats.as_ref().map_or(0, |stats| stats.findings.len());
     let further = findings.saturating_sub(1).min(FINDINGS);
     let further = u16::try_from(further).unwrap_or_default();
-    let rows = [1, 1, further, 1, 2, 1, 3, 1].map(Constraint::Length);
+    let rows = [1, 2, further, 1, 2, 1, 3, 1].map(Constraint::Length);
     let rows = rows
         .into_iter()
         .chain([Constraint::Min(3), Constraint::Length(1)]);
     let areas = Layout::vertical(rows).split(frame.area());
     frame.render_widget(Line::from(title(view)), areas[0]);
-    frame.render_widget(verdict(view), areas[1]);
+    let verdict = Paragraph::new(verdict(view)).wrap(Wrap { trim: true });
+    frame.render_widget(verdict, areas[1]);
     frame.render_widget(Paragraph::new(reasons(view)), areas[2]);
     figures(frame, areas[4], view);
     line_of_notifications(frame, areas[6], view);
@@ -248,5 +249,106 @@ fn short(number: u64) -> String {
         10_000..10_000_000 => format!("{:.0}k", number as f64 / 1e3),
         10_000_000..10_000_000_000 => format!("{:.0}M", number as f64 / 1e6),
         _ => format!("{:.1}G", number as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use ratatui::{Terminal, backend::TestBackend};
+    use reveille::{
+        Finding, FindingKind, QueueInfo, RelayLevels, RelayStats, RelayTotals, Savings,
+    };
+
+    use super::*;
+
+    fn stats(seconds: u64, notifications: u64, findings: Vec<Finding>) -> Stats {
+        let totals = RelayTotals {
+            notifications,
+            ..RelayTotals::default()
+        };
+        let levels = RelayLevels {
+            subscriptions: 3,
+            asleep: 2,
+            awake: 1,
+            ..RelayLevels::default()
+        };
+        Stats {
+            at: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds),
+            relays: vec![RelayStats {
+                relay_id: "relay-1".to_owned(),
+                epoch: "e".to_owned(),
+                version: "1".to_owned(),
+                uptime: Duration::from_secs(90),
+                draining: false,
+                degraded: false,
+                totals: totals.clone(),
+                levels: levels.clone(),
+                savings: Savings::default(),
+            }],
+            unanswered: Vec::new(),
+            totals,
+            levels,
+            savings: Savings::default(),
+            busiest: Vec::new(),
+            findings,
+        }
+    }
+
+    fn drawn(view: &View) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal");
+        terminal.draw(|frame| draw(frame, view)).expect("drawn");
+        let buffer = terminal.backend().buffer();
+        let rows = buffer.content.chunks(80);
+        let row = |cells: &[ratatui::buffer::Cell]| -> String {
+            cells.iter().map(ratatui::buffer::Cell::symbol).collect()
+        };
+        rows.map(row).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn eighty_columns_show_the_whole_verdict_the_rates_and_the_queues() {
+        let text = "no listener subscribes to acct/invoice, which was notified once, last just now; \
+                    start one, or check the name";
+        let finding = Finding {
+            kind: FindingKind::NoListener,
+            urgent: true,
+            text: text.to_owned(),
+            queue: None,
+            listener_id: None,
+            relay_id: None,
+        };
+        let mut view = View::of(&stats(1, 10, Vec::new()), stats(3, 50, vec![finding]));
+        view.take_queues(vec![QueueInfo {
+            storage_account: "acct".to_owned(),
+            queue_name: "invoice".to_owned(),
+            sequence: 1,
+            notifications: 1,
+            payload_size: 0,
+            messages: 3,
+            listeners: 0,
+            timers: 0,
+            idle_for: Some(Duration::from_millis(2_500)),
+            current_queue_depth: None,
+            depth_age: None,
+            backlog: 3,
+            in_doubt: true,
+            busy: 0,
+        }]);
+        let screen = drawn(&view);
+        for words in [
+            "relay-1  up 1m30s",
+            "start one, or check the name",
+            "NOTIFIED",
+            "20",
+            "acct/invoice",
+            "3?",
+        ] {
+            assert!(screen.contains(words), "no {words:?} in\n{screen}");
+        }
+        assert!((view.rates.notified - 20.0).abs() < 1e-9);
+        view.lose("the relay is away");
+        assert!(drawn(&view).contains("the figures are old: the relay is away"));
     }
 }

@@ -219,8 +219,10 @@ async fn stats(
     Extension(long): Extension<LongAnswer>,
 ) -> Outcome {
     let asked = Asked::get(&page, headers, peer, query, Texts::new())?;
-    page.events("/reveille.v1.Admin/WatchStats", asked, &long, |_| "stats")
-        .await
+    page.events("/reveille.v1.Admin/WatchStats", asked, &long, |stats| {
+        ("stats", stats)
+    })
+    .await
 }
 
 async fn watch_flag(
@@ -237,12 +239,15 @@ async fn watch_flag(
     asked
         .fields
         .insert("listener_id".to_owned(), id.to_string().into());
-    let kind = |message: &Value| {
-        let kinds = ["flag", "acks", "goodbye"];
-        let has = |kind: &&str| message.get(*kind).is_some_and(|value| !value.is_null());
-        kinds.into_iter().find(has).unwrap_or("heartbeat")
+    let event = |mut message: Value| {
+        let kinds = ["flag", "acks", "goodbye", "heartbeat"];
+        let mut known = kinds.into_iter().filter_map(|kind| {
+            let content = message.get_mut(kind)?.take();
+            (!content.is_null()).then_some((kind, content))
+        });
+        known.next().unwrap_or_else(|| ("heartbeat", json!({})))
     };
-    page.events("/reveille.v1.Flags/WatchFlag", asked, &long, kind)
+    page.events("/reveille.v1.Flags/WatchFlag", asked, &long, event)
         .await
 }
 
@@ -343,14 +348,14 @@ impl Page {
         path: &'static str,
         mut asked: Asked,
         long: &LongAnswer,
-        kind: fn(&Value) -> &'static str,
+        event: fn(Value) -> (&'static str, Value),
     ) -> Outcome {
         let method = self.method(path)?;
         let request = method.request(std::mem::take(&mut asked.fields))?;
         let answers = self.0.calls.stream(asked.caller(), path, request).await?;
         long.begin();
         let kept = KeepAlive::new().interval(KEEP_ALIVE);
-        let events = events(answers, method, kind);
+        let events = events(answers, method, event);
         let headers = [(header::CACHE_CONTROL, "no-store")];
         Ok((headers, Sse::new(events).keep_alive(kept)).into_response())
     }
@@ -378,15 +383,15 @@ impl Page {
 fn events(
     answers: Streaming<Bytes>,
     method: Method,
-    kind: fn(&Value) -> &'static str,
+    event: fn(Value) -> (&'static str, Value),
 ) -> impl Stream<Item = Result<Event, Infallible>> {
     let next = move |state: Option<(Streaming<Bytes>, Method)>| async move {
         let (mut answers, method) = state?;
         let (event, state) = match answers.message().await {
             Ok(Some(answer)) => {
-                let answer = method.answer(answer);
-                let event = Event::default().event(kind(&answer)).retry(RECONNECT);
-                (event.data(answer.to_string()), Some((answers, method)))
+                let (name, content) = event(method.answer(answer));
+                let event = Event::default().event(name).retry(RECONNECT);
+                (event.data(content.to_string()), Some((answers, method)))
             }
             Ok(None) => (Event::default().event("goodbye").data("{}"), None),
             Err(status) => {

@@ -103,11 +103,14 @@ fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
 #[tokio::test]
 async fn own_messages_return_and_each_senders_messages_keep_their_order() {
     const COUNT: u32 = 2_000;
+    // Fewer than the client of a receiver keeps for it.
+    let room = tokio::sync::Semaphore::new(200);
     let server = NatsServer::start();
     let (mut a, b) = (connect(&server, A).await, connect(&server, B).await);
     let (from_a, from_b) = (a.publisher(), b.publisher());
     let sending = async {
         for count in 0..COUNT {
+            room.acquire_many(2).await.expect("open").forget();
             publish(&from_a, 2 * count).await;
             publish(&from_b, 2 * count + 1).await;
         }
@@ -119,6 +122,7 @@ async fn own_messages_return_and_each_senders_messages_keep_their_order() {
             let expected = &mut next_of[number as usize % 2];
             assert_eq!(number, *expected);
             *expected += 2;
+            room.add_permits(1);
         }
     };
     tokio::join!(sending, receiving);

@@ -70,9 +70,12 @@ async fn every_verb_speaks_tls() {
     let poison = format!("sqlite:{file}?queue=jobs-poison");
     let place = home.path().display().to_string();
     let url = relay.url();
-    let rows: [(&str, &[&str]); 17] = [
+    let rows: [(&str, &[&str]); 20] = [
         ("ready", &[]),
         ("health", &[]),
+        ("console", &[]),
+        ("top", &["--once", "--interval", "250ms"]),
+        ("why", &["acct/orders"]),
         ("notify", &["acct/orders"]),
         ("subscribe", &["acct/orders", "--count", "1"]),
         ("queues", &[]),
