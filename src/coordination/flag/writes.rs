@@ -236,7 +236,10 @@ impl Inner {
                 return Ok((self.finish(name, began, unset), None));
             }
             let ended = self.put_ended(name, &set, ended, wall).await;
-            let ended = ended.map_err(prepares)?;
+            // Another writer was faster: the set may be over, and a later one as well.
+            let Some(ended) = ended.map_err(prepares)? else {
+                continue;
+            };
             let ignores_etag = expired && planted!(self.fault, FlagExpiryUnconditional);
             let condition = Some(&etag).filter(|_| can_tell && !ignores_etag);
             match self.blobs.delete(name, condition).await {
@@ -267,34 +270,28 @@ impl Inner {
     }
 
     /// Writes a set that is about to end, unless an earlier attempt or another relay has written it.
+    /// `before` was read before the set was: `None` if it has changed since.
     async fn put_ended(
         &self,
         name: &FlagName,
         set: &FlagState,
-        mut before: (Option<EndedSet>, Option<Version>),
+        (before, version): (Option<EndedSet>, Option<Version>),
         wall: SystemTime,
-    ) -> Result<EndedSet> {
-        for _ in 0..ATTEMPTS {
-            let (ended, version) = before;
-            if let Some(own) = ended
-                .as_ref()
-                .filter(|ended| ended.state.generation == set.generation)
-            {
-                return Ok(own.clone());
-            }
-            let new = EndedSet::new(set.clone(), ended.as_ref(), wall);
-            if planted!(self.fault, FlagEndUnmarked) {
-                return Ok(new);
-            }
-            let etag = version.as_ref().map(Version::etag);
-            match self.blobs.put_ended(&new, etag).await {
-                Ok(()) => return Ok(new),
-                Err(error) if error.kind() == ErrorKind::Conflict => {}
-                Err(error) => return Err(error),
-            }
-            before = self.blobs.ended(name).await?;
+    ) -> Result<Option<EndedSet>> {
+        let is_own = |ended: &&EndedSet| ended.state.generation == set.generation;
+        if let Some(own) = before.as_ref().filter(is_own) {
+            return Ok(Some(own.clone()));
         }
-        Err(contended(name, "was not cleared:"))
+        let new = EndedSet::new(set.clone(), before.as_ref(), wall);
+        if planted!(self.fault, FlagEndUnmarked) {
+            return Ok(Some(new));
+        }
+        let etag = version.as_ref().map(Version::etag);
+        match self.blobs.put_ended(&new, etag).await {
+            Ok(()) => Ok(Some(new)),
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Reports that a flag is set, and the newest set that is over before it. The latter was read

@@ -97,6 +97,28 @@ async fn a_set_is_told_after_one_that_was_cleared_by_hand() {
     assert_eq!(sets(&take_states(&waiting)), [true, false]);
 }
 
+/// A relay that was frozen while it cleared a flag. A seed of the cluster found it.
+#[tokio::test]
+async fn a_clearing_that_stood_still_brings_back_no_older_set() {
+    let (store, here) = setup();
+    let frozen = Flags::new(Arc::new(store.slow_copy()), FlagsConfig::default());
+    unleash(&here, "go", &forever(), 10).await;
+    let go = name("go");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut clearing = pin!(frozen.leash(&go, at(11)));
+    // It has read the set that it ends.
+    for _ in 0..2 {
+        assert!(clearing.as_mut().poll(&mut context).is_pending());
+    }
+    here.leash(&go, at(12)).await.expect("leash");
+    unleash(&here, "go", &forever(), 13).await;
+    here.leash(&go, at(14)).await.expect("leash");
+    let newest = store.peek(&ended_name(&go)).map(|blob| blob.content);
+    while clearing.as_mut().poll(&mut context).is_pending() {}
+    let ended = store.peek(&ended_name(&go)).map(|blob| blob.content);
+    assert_eq!(ended, newest);
+}
+
 #[tokio::test]
 async fn a_watcher_that_registers_while_a_slow_set_is_written_is_told() {
     let (fast, _) = setup();
