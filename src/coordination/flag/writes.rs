@@ -235,7 +235,7 @@ impl Inner {
             if expired && !can_tell {
                 return Ok((self.finish(name, began, unset), None));
             }
-            let ended = self.put_ended(name, &set, ended, wall).await;
+            let ended = self.put_ended(&set, ended, wall).await;
             // Another writer was faster: the set may be over, and a later one as well.
             let Some(ended) = ended.map_err(prepares)? else {
                 continue;
@@ -273,7 +273,6 @@ impl Inner {
     /// `before` was read before the set was: `None` if it has changed since.
     async fn put_ended(
         &self,
-        name: &FlagName,
         set: &FlagState,
         (before, version): (Option<EndedSet>, Option<Version>),
         wall: SystemTime,

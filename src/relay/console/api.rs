@@ -201,7 +201,10 @@ async fn login(
         .headers
         .insert(header::AUTHORIZATION, authorization.clone());
     page.0.calls.principal(asked.caller())?;
-    let begun = page.0.sessions.begin(authorization, Instant::now());
+    let begun = page
+        .0
+        .sessions
+        .begin(&asked.headers, authorization, Instant::now());
     let cookie = begun.map_err(|error| Problem::from(crate::wire::to_status(error)))?;
     Ok(([(header::SET_COOKIE, cookie)], Json(page.info(&asked))).into_response())
 }
@@ -338,7 +341,7 @@ impl Page {
         let request = method.request(std::mem::take(&mut asked.fields))?;
         let answer = self.0.calls.unary(asked.caller(), path, request).await?;
         let headers = [(header::CACHE_CONTROL, "no-store")];
-        Ok((headers, Json(method.answer(answer))).into_response())
+        Ok((headers, Json(method.answer(answer)?)).into_response())
     }
 
     /// Calls a method that streams its answers, and sends each as an event. The last event says why the
@@ -363,7 +366,12 @@ impl Page {
     fn info(&self, asked: &Asked) -> Value {
         let relay = &self.0.relay;
         let own = relay.own_status();
-        let user = self.0.calls.principal(asked.caller());
+        // A page that begins has no credential, which is no refused caller.
+        let has_none = !asked.headers.contains_key(header::AUTHORIZATION);
+        let user = match self.0.calls.are_controlled() && has_none {
+            true => None,
+            false => self.0.calls.principal(asked.caller()).ok(),
+        };
         json!({
             "relay_id": own.relay_id.to_string(),
             "version": own.version.to_string(),
@@ -373,7 +381,7 @@ impl Page {
                 ConsoleMode::Read => "read",
                 ConsoleMode::Act => "act",
             },
-            "login": self.0.calls.are_controlled() && user.is_err(),
+            "login": user.is_none(),
             "user": user.unwrap_or_default(),
             "cluster": relay.cluster_stats().is_some(),
         })
@@ -387,17 +395,21 @@ fn events(
 ) -> impl Stream<Item = Result<Event, Infallible>> {
     let next = move |state: Option<(Streaming<Bytes>, Method)>| async move {
         let (mut answers, method) = state?;
-        let (event, state) = match answers.message().await {
+        let next = match answers.message().await {
+            Ok(Some(answer)) => method.answer(answer).map(Some),
+            Ok(None) => Ok(None),
+            Err(status) => Err(status.into()),
+        };
+        let (event, state) = match next {
             Ok(Some(answer)) => {
-                let (name, content) = event(method.answer(answer));
+                let (name, content) = event(answer);
                 let event = Event::default().event(name).retry(RECONNECT);
                 (event.data(content.to_string()), Some((answers, method)))
             }
             Ok(None) => (Event::default().event("goodbye").data("{}"), None),
-            Err(status) => {
-                let problem = Problem::from(status).value();
+            Err(problem) => {
                 let event = Event::default().event("problem");
-                (event.data(problem.to_string()), None)
+                (event.data(problem.value().to_string()), None)
             }
         };
         Some((Ok(event), state))

@@ -1,5 +1,5 @@
 //! Protobuf messages as JSON: protobuf's own mapping, with the field names of the .proto files, with
-//! default values, and with 64-bit numbers as numbers. Every known number is below 2^53.
+//! default values, and with 64-bit numbers as numbers.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -76,11 +76,14 @@ impl Method {
     }
 
     /// Returns an answer as JSON.
-    pub(super) fn answer(&self, encoded: Bytes) -> Value {
+    ///
+    /// # Errors
+    /// INTERNAL where it has no JSON form: a time that another program wrote, after the year 9999.
+    pub(super) fn answer(&self, encoded: Bytes) -> Result<Value, Problem> {
         let message = DynamicMessage::decode(self.output.clone(), encoded);
         let message = message.expect("this process encoded it");
         let value = message.serialize_with_options(Serializer, &ENCODING);
-        value.expect("a message has a JSON form")
+        value.map_err(|error| tonic::Status::internal(format!("no JSON form: {error}")).into())
     }
 }
 
@@ -147,6 +150,7 @@ mod tests {
             ..proto::ListQueuesResponse::default()
         };
         let answer = method.expect("known").answer(answer.encode_to_vec().into());
+        let answer = answer.expect("a JSON form");
         let queue = &answer["queues"][0];
         assert_eq!(queue["queue_name"], "orders");
         assert_eq!(queue["sequence"], 1_u64 << 50);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, header, uri::Authority};
 use tokio::time::Instant;
 
 use crate::{error::Result, relay::auth::Tickets};
@@ -12,6 +12,8 @@ pub(super) struct Sessions(Tickets);
 
 const SESSIONS: usize = 1_000;
 const LASTS: Duration = Duration::from_secs(12 * 3600);
+/// Followed by the port: browsers send a cookie to all ports of a host, so that the sessions of two
+/// relays on one machine need two names.
 const COOKIE: &str = "reveille_session";
 
 impl Default for Sessions {
@@ -25,8 +27,14 @@ impl Sessions {
     ///
     /// # Errors
     /// As [`Tickets::issue`].
-    pub(super) fn begin(&self, authorization: HeaderValue, now: Instant) -> Result<HeaderValue> {
-        Ok(cookie(&self.0.issue(authorization, now)?, LASTS))
+    pub(super) fn begin(
+        &self,
+        headers: &HeaderMap,
+        authorization: HeaderValue,
+        now: Instant,
+    ) -> Result<HeaderValue> {
+        let id = self.0.issue(authorization, now)?;
+        Ok(cookie(headers, &id, LASTS))
     }
 
     /// Ends the session of a request, and returns the value of `Set-Cookie`.
@@ -34,7 +42,7 @@ impl Sessions {
         if let Some(id) = id(headers) {
             self.0.take(id, now);
         }
-        cookie("", Duration::ZERO)
+        cookie(headers, "", Duration::ZERO)
     }
 
     /// Returns the headers of a request with the credential of its session, unless it has its own.
@@ -48,18 +56,28 @@ impl Sessions {
     }
 }
 
+fn name(headers: &HeaderMap) -> String {
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    let authority = host.and_then(|host| host.parse::<Authority>().ok());
+    let port = authority.and_then(|authority| authority.port_u16());
+    format!("{COOKIE}_{}", port.unwrap_or_default())
+}
+
 fn id(headers: &HeaderMap) -> Option<&str> {
+    let own_name = name(headers);
     let cookies = headers.get_all(header::COOKIE).iter();
     let mut pairs = cookies
         .filter_map(|value| value.to_str().ok())
         .flat_map(|text| text.split(';'))
         .filter_map(|pair| pair.trim().split_once('='));
-    let own = pairs.find(|(name, _)| *name == COOKIE);
+    let own = pairs.find(|(name, _)| *name == own_name);
     own.map(|(_, value)| value)
 }
 
-fn cookie(id: &str, lasts: Duration) -> HeaderValue {
-    let seconds = lasts.as_secs();
-    let text = format!("{COOKIE}={id}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict");
+fn cookie(headers: &HeaderMap, id: &str, lasts: Duration) -> HeaderValue {
+    let (name, seconds) = (name(headers), lasts.as_secs());
+    let text = format!("{name}={id}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict");
     HeaderValue::from_str(&text).expect("letters and digits")
 }

@@ -107,6 +107,8 @@ impl Hub {
         }
         if !state.bits.insert(EntryBits::UNSERVED) {
             let mut unserved = lock(&self.no_listeners.unserved);
+            // It is listed still if nobody asked while it had a listener.
+            unserved.retain(|known| known != queue);
             if unserved.len() == UNSERVED {
                 unserved.pop_front();
             }
