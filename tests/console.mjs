@@ -110,6 +110,9 @@ async function notify(queue) {
 
 async function executable() {
   if (process.env.REVEILLE_TEST_CHROMIUM) return process.env.REVEILLE_TEST_CHROMIUM;
+  // The package brings libraries that a system may lack. It unpacks them where it takes this for a
+  // cloud function, and sets the variables by which Chromium finds them.
+  process.env.AWS_LAMBDA_JS_RUNTIME ??= 'nodejs22.x';
   const { default: packed } = await import('@sparticuz/chromium');
   return packed.executablePath();
 }
