@@ -115,8 +115,9 @@ async fn what_a_stopped_relay_missed_while_its_connection_was_cut_is_told_there_
     let urls = [fleet.relays[1].url(), fleet.relays[2].url()].join(",");
     let client = Client::new(&urls).expect("URLs");
     fleet.relays[0].freeze().await;
-    // From here on no message waits for it in a socket.
+    // From here on no message waits for it in a socket, but for one that the wire has in hand.
     wire.cut();
+    tokio::time::sleep(Duration::from_millis(200)).await;
     let publishing = tokio::spawn(publish(client, queues, PAUSE));
     tokio::time::sleep(STOPPED).await;
     wire.mend();
