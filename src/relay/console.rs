@@ -1,8 +1,9 @@
 //! The operators' page on the admin port, and its JSON interface.
 //!
 //! Each route of the interface is a method of the gRPC services, called in this process with the
-//! rights of the caller: so the rules, the audit log and the limits are those of gRPC. The JSON is
-//! protobuf's mapping of the messages. The page is a client of this interface and has no other one.
+//! rights of the caller: so the rules and the audit log are those of gRPC. Its limit is the number of
+//! connections of the admin port. The JSON is protobuf's mapping of the messages. The page is a client
+//! of this interface and has no other one.
 
 mod api;
 mod assets;

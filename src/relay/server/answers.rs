@@ -67,7 +67,7 @@ impl LargeAnswers {
     /// RESOURCE_EXHAUSTED if unread answers hold all permits.
     pub(super) async fn permit(&self, request: &Extensions) -> Result<AnswerPermit, Status> {
         let connection = request.get::<ConnectionAnswers>();
-        // Only requests of tests have no connection.
+        // Only requests of the console and of tests have no connection.
         let connection = connection.cloned().unwrap_or_default();
         let both = async {
             let own = connection.0.acquire_owned().await.expect("never closed");

@@ -1,8 +1,8 @@
 //! The figures of the relays of a cluster, and the streams of `WatchStats`.
 //!
 //! The streams wake at multiples of their intervals on the relay's clock. The first one of such a moment
-//! computes the figures for all: see [`StatsSource::newest`]. So any number of watchers cost as much as
-//! one, and a relay without watchers computes nothing.
+//! computes the figures for all: see [`StatsSource::newest`]. So further watchers
+//! cost an encoded response each, and a relay without watchers computes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -42,7 +42,7 @@ impl StoreCalls {
         request: &Extensions,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        // Only requests of tests have no connection.
+        // Only requests of the console and of tests have no connection.
         let connection = request.get::<ConnectionStoreCalls>().cloned();
         let connection = connection.unwrap_or_default();
         let Ok(_own) = connection.0.try_acquire() else {
