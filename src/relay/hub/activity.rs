@@ -6,7 +6,7 @@
 //! queues stay; the figures are those of the queues' own counters.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
@@ -15,7 +15,10 @@ use super::{
     counters::{Counters, saturate},
     queue_entry::QueueEntry,
 };
-use crate::{base::clock::Tick, types::QueueAddress};
+use crate::{
+    base::{clock::Tick, sync::lock},
+    types::QueueAddress,
+};
 
 /// The notified queues. Plain locks and atomics: no decision of the hub depends on them.
 #[derive(Default)]
@@ -211,8 +214,4 @@ impl std::fmt::Debug for ActivityWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ActivityWatch")
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
