@@ -68,7 +68,7 @@ pub(crate) use relay::{
 };
 pub(crate) use status::{from_answer, from_status};
 pub(crate) use status::{to_answer, to_status};
-pub(crate) use time::checked_span;
+pub(crate) use time::{checked_span, time_to_wire};
 pub(crate) use time::{span_from_wire, span_to_wire};
 pub(crate) use wake::SubscribeResponse;
 pub(crate) use wake::{EntryFields, Event as SubscribeResponseEvent, encode_entry};

@@ -56,7 +56,7 @@ impl Args {
         let target = self.target.resolve(settings);
         let client = target.client()?;
         if self.once {
-            let (before, now) = target.within(two(&client, self.interval)).await?;
+            let (before, now) = two(&client, &target, self.interval).await?;
             let figures = json::figures(&before, &now);
             let text = || screen::text(&View::of(&before, now.clone()));
             target.format.object(&figures, text)?;
@@ -93,12 +93,27 @@ impl Drop for Restored {
     }
 }
 
-/// Reads the figures at both ends of an interval.
-async fn two(client: &Client, interval: Duration) -> reveille::Result<(Stats, Stats)> {
-    let mut stats = client.watch_stats(interval).await?;
-    let ended = || reveille::Error::new(reveille::ErrorKind::Unavailable, "the relay ends");
-    let before = stats.next().await.ok_or_else(ended)??;
-    let now = stats.next().await.ok_or_else(ended)??;
+/// Reads the figures at both ends of an interval. The time-out is that of each reading.
+async fn two(
+    client: &Client,
+    target: &Target,
+    interval: Duration,
+) -> reveille::Result<(Stats, Stats)> {
+    let next = async |stats: &mut reveille::StatsWatch| {
+        let ended = || reveille::Error::new(reveille::ErrorKind::Unavailable, "the relay ends");
+        stats.next().await.ok_or_else(ended)?
+    };
+    let first = async {
+        let mut stats = client.watch_stats(interval).await?;
+        let before = next(&mut stats).await?;
+        Ok((stats, before))
+    };
+    let (mut stats, before) = target.within(first).await?;
+    let mut second = std::pin::pin!(next(&mut stats));
+    let now = match tokio::time::timeout(interval, &mut second).await {
+        Ok(now) => now?,
+        Err(_) => target.within(second).await?,
+    };
     Ok((before, now))
 }
 

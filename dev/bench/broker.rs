@@ -163,9 +163,17 @@ impl Broker {
 
     /// Returns the relay's metrics; `None` for a peer and for `--relay`.
     pub(crate) async fn metrics(&self) -> Result<Option<Metrics>> {
+        match self.admin() {
+            Some(admin) => Metrics::read(admin).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the address of the admin port; `None` for a peer and for `--relay`.
+    pub(crate) fn admin(&self) -> Option<&str> {
         match &self.process {
-            Process::Relay(relay) => Metrics::read(&relay.admin).await.map(Some),
-            _ => Ok(None),
+            Process::Relay(relay) => Some(&relay.admin),
+            _ => None,
         }
     }
 

@@ -1,4 +1,4 @@
-//! A relay's metrics, read from its admin port.
+//! A relay's metrics, and other answers of its admin port.
 
 use std::time::Duration;
 
@@ -18,14 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 impl Metrics {
     /// Reads the metrics of the admin port at this address.
     pub(crate) async fn read(admin: &str) -> Result<Self> {
-        let answer = tokio::time::timeout(TIMEOUT, get(admin)).await;
-        let answer = answer.context("the admin port does not answer")??;
-        ensure!(
-            answer.starts_with("HTTP/1.1 200 "),
-            "the admin port answered {:?}",
-            answer.lines().next().unwrap_or_default()
-        );
-        Ok(Self(answer))
+        get(admin, "/metrics").await.map(Self)
     }
 
     /// Returns the value of a counter or a gauge, by its name in the text.
@@ -35,13 +28,30 @@ impl Metrics {
     }
 }
 
-async fn get(admin: &str) -> Result<String> {
-    let mut connection = TcpStream::connect(admin).await?;
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
-    connection.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).await?;
+/// Reads the answer to a request, with its head.
+pub(crate) async fn get(admin: &str, path: &str) -> Result<String> {
+    let read = async {
+        let mut answer = String::new();
+        let mut connection = request(admin, path).await?;
+        connection.read_to_string(&mut answer).await?;
+        anyhow::Ok(answer)
+    };
+    let answer = tokio::time::timeout(TIMEOUT, read).await;
+    let answer = answer.context("the admin port does not answer")??;
+    ensure!(
+        answer.starts_with("HTTP/1.1 200 "),
+        "the admin port answered {:?}",
+        answer.lines().next().unwrap_or_default()
+    );
     Ok(answer)
+}
+
+/// Sends a request on a connection of its own.
+pub(crate) async fn request(admin: &str, path: &str) -> Result<TcpStream> {
+    let mut connection = TcpStream::connect(admin).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).await?;
+    Ok(connection)
 }
 
 #[cfg(test)]

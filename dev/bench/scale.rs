@@ -1,10 +1,11 @@
 //! Very many queues, patterns and subscriptions: measures the memory of each, and the latency of
-//! one queue's notifications alone, while a `*/*` subscriber is caught up on every queue, and while
-//! this subscriber is woken.
+//! one queue's notifications alone, while consoles watch the relay, while a `*/*` subscriber is caught up
+//! on every queue, and while this subscriber is woken; also the first page of each list.
 //!
 //! The relay and the subscriptions are separate processes. This process has the publishers and the
 //! one subscriber whose latencies are measured. All sums must be exact.
 
+mod console;
 mod probe;
 mod subscriptions;
 
@@ -22,6 +23,7 @@ use tokio::time::{Instant, sleep};
 
 pub(crate) use self::subscriptions::{SubscriptionsArgs, run as run_subscriptions};
 use self::{
+    console::{Watchers, read_lists},
     probe::Probe,
     subscriptions::{ALL, CaughtUp, EXACT, PATTERNS, SUMS, Sums},
 };
@@ -42,7 +44,7 @@ pub(crate) struct ScaleArgs {
     /// there are a hundredth as many subscriptions to patterns; 100 of them share a connection.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..=9_000_000))]
     queues: u32,
-    /// Duration of the phases `quiet` and `woken`.
+    /// Duration of the phases `quiet`, `watched` and `woken`.
     #[arg(long, default_value = "5s", value_parser = duration::parse)]
     hold: Duration,
     /// Interval of the notifications of the measured queue; timers round it up to the next
@@ -163,12 +165,14 @@ impl Run<'_> {
         } = *self.args;
         let mut probe = Probe::start(&self.broker.target, pause).await?;
         step("quiet");
-        let quiet = async {
-            sleep(hold).await;
-            Ok(())
-        };
-        let ((), sample) = probe.during(quiet).await?;
-        sample.add("quiet", &mut self.figures);
+        self.hold("quiet", &mut probe, hold).await?;
+        let admin = self.broker.admin().context("a relay has an admin port")?;
+        step("the lists");
+        read_lists(admin, &mut self.figures).await?;
+        step("five consoles");
+        let watchers = Watchers::start(admin).await?;
+        self.hold("watched", &mut probe, hold).await?;
+        self.figures.count("events", watchers.end().await?);
 
         step("a subscriber of all queues");
         let before = self.broker.usage().kib();
@@ -185,6 +189,21 @@ impl Run<'_> {
         let (sent, sample) = probe.during(random).await?;
         sample.add("woken", &mut self.figures);
         self.check_sums(sent).await
+    }
+
+    /// Measures the probe alone, and the relay's processor time.
+    async fn hold(&mut self, phase: &str, probe: &mut Probe, hold: Duration) -> Result<()> {
+        let before = self.broker.usage();
+        let wait = async {
+            sleep(hold).await;
+            Ok(())
+        };
+        let ((), sample) = probe.during(wait).await?;
+        let used = self.broker.usage().seconds_since(&before);
+        self.figures
+            .add(format!("{phase} cpu"), Unit::Seconds, used);
+        sample.add(phase, &mut self.figures);
+        Ok(())
     }
 
     /// Waits until the subscriptions have got what was sent, and checks that they got no more.

@@ -47,6 +47,7 @@ mod shared;
 mod stats;
 mod store_calls;
 mod store_probe;
+mod stored;
 mod streams;
 mod tls;
 mod transport;

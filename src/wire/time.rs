@@ -55,7 +55,7 @@ pub(super) fn time_from_wire(time: Option<Timestamp>) -> Option<SystemTime> {
 }
 
 /// Converts a point in time; an invalid one is absent.
-pub(super) fn time_to_wire(time: Option<SystemTime>) -> Option<Timestamp> {
+pub(crate) fn time_to_wire(time: Option<SystemTime>) -> Option<Timestamp> {
     time.filter(|time| is_in_calendar(*time))
         .map(Timestamp::from)
 }

@@ -141,6 +141,73 @@ impl Events {
 }
 
 #[tokio::test]
+async fn the_leases_and_sweep_jobs_of_the_store_are_listed() {
+    use reveille::{
+        lease::{Lease, LeaseConfig},
+        store::{BlobName, open},
+        sweep::{SweepJob, Sweeper},
+    };
+    let relay = Binary::serve().await;
+    let admin = relay.admin();
+    let empty = read("/api/v1/store").to(admin).await;
+    assert_eq!(empty.status, 200, "{}", empty.body);
+    assert_eq!(empty.json()["leases"], json!([]));
+
+    let url = format!("sqlite:{}", relay.store().display());
+    let store = open(&url).await.expect("the relay's store");
+    let config = LeaseConfig {
+        holder: "node-7".to_owned(),
+        ..LeaseConfig::default()
+    };
+    let lease = Lease::new(store.clone(), "billing", config).expect("a lease");
+    let held = lease.acquire().await.expect("held");
+    for (name, content) in [("leases/broken", "nonsense"), ("sweeps/broken", "{}")] {
+        let name = BlobName::new(name).expect("a name");
+        store.create(&name, content.into()).await.expect("made");
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let blobs = format!("sqlite:{}", directory.path().join("blobs.db").display());
+    open(&blobs).await.expect("an empty container");
+    let job = json!({"name": "sessions", "state": url, "containers": [{ "url": blobs }]});
+    let job = SweepJob::parse(&job.to_string()).expect("a job");
+    let sweeper = Sweeper::new(job, &reveille::store::environment()).await;
+    let round = sweeper.expect("a sweeper").sweep_once(false).await;
+    assert_eq!(round.expect("a round").done.failed, 0);
+
+    let listed = read("/api/v1/store").to(admin).await.json();
+    let named = |list: &str, name: &str| {
+        let of_list = listed[list].as_array().expect("a list");
+        let found = of_list.iter().find(|one| one["name"] == name);
+        found.unwrap_or_else(|| panic!("{list}/{name}: {listed}"))
+    };
+    let billing = named("leases", "billing");
+    assert_eq!(billing["holder"], "node-7");
+    assert_eq!(billing["token"], held.token());
+    assert_eq!(
+        (&billing["held"], &billing["duration"]),
+        (&json!(true), &json!("15s"))
+    );
+    assert_eq!(named("leases", "sweep-sessions")["held"], false);
+    let problem = named("leases", "broken")["problem"].as_str();
+    assert_eq!(problem, Some("is no lease, but begins with \"nonsense\""));
+    let sessions = named("sweeps", "sessions");
+    assert_eq!(
+        (&sessions["rounds"], &sessions["running"]),
+        (&json!(1), &json!(false))
+    );
+    assert_eq!(
+        (&sessions["containers"], &sessions["containers_done"]),
+        (&json!(1), &json!(1))
+    );
+    let problem = named("sweeps", "broken")["problem"].as_str();
+    assert!(
+        problem.is_some_and(|text| text.contains("is not a valid job document")),
+        "{listed}"
+    );
+    assert_eq!(listed["has_more_leases"], false);
+}
+
+#[tokio::test]
 async fn lists_are_those_of_grpc_and_wrong_fields_are_named() {
     let relay = Binary::serve().await;
     let admin = relay.admin();
@@ -211,6 +278,7 @@ async fn a_flag_is_unleashed_and_leashed_with_reasons() {
         (json!({"reasons": "x"}), "reasons: is no field"),
         (json!({"ttl": "soon"}), "ttl: "),
         (json!({"flag": "other"}), "flag: stands in the path"),
+        (json!({"set_by": "other"}), "set_by: is the caller"),
         (json!({"reason": "x".repeat(1025)}), "reason: "),
         (json!([1]), "body: must be a JSON object"),
     ] {
@@ -614,7 +682,9 @@ async fn a_terminal_and_the_metrics_page_have_the_same_figures() {
         verdict.contains("no listener subscribes to acct/"),
         "{verdict}"
     );
-    let text = relay.run(&["top", "--once", "--interval", "250ms"]).await;
+    let text = relay
+        .run(&["top", "--once", "--interval", "1s", "--timeout", "500ms"])
+        .await;
     let text = String::from_utf8(text.stdout).expect("text");
     assert!(
         text.contains("NOTIFIED") && text.contains(verdict.split(',').next().expect("a part")),

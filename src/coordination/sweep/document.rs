@@ -177,22 +177,16 @@ impl Document {
 
     /// Returns the known container of the next page, and the page's token.
     pub(crate) fn next(&self, known: impl Fn(&str) -> bool) -> Option<(usize, Option<String>)> {
-        let open = |p: &ContainerProgress| {
-            matches!(p.status, ContainerStatus::Init | ContainerStatus::Current)
-        };
         let at = self
             .containers
             .iter()
-            .position(|p| open(p) && known(&p.id))?;
+            .position(|p| !p.is_done() && known(&p.id))?;
         Some((at, self.containers[at].token.clone()))
     }
 
     /// Skips containers that were switched off.
     pub(crate) fn turn_off(&mut self, is_off: impl Fn(&str) -> bool, now: SystemTime) {
-        let open = |p: &ContainerProgress| {
-            matches!(p.status, ContainerStatus::Init | ContainerStatus::Current)
-        };
-        let off = |p: &&mut ContainerProgress| open(p) && is_off(&p.id);
+        let off = |p: &&mut ContainerProgress| !p.is_done() && is_off(&p.id);
         let mut any = false;
         for progress in self.containers.iter_mut().filter(off) {
             (progress.status, any) = (ContainerStatus::Off, true);
@@ -227,13 +221,20 @@ impl Document {
     }
 
     fn finish_if_done(&mut self, now: SystemTime) {
-        let open = |p: &ContainerProgress| {
-            matches!(p.status, ContainerStatus::Init | ContainerStatus::Current)
-        };
-        if !self.containers.iter().any(open) {
+        if self.containers.iter().all(ContainerProgress::is_done) {
             self.state = RoundState::Init;
             self.finished = Some(stamp(now));
         }
+    }
+}
+
+impl ContainerProgress {
+    /// Returns whether no page is left to take.
+    pub(crate) fn is_done(&self) -> bool {
+        !matches!(
+            self.status,
+            ContainerStatus::Init | ContainerStatus::Current
+        )
     }
 }
 

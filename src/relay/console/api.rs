@@ -60,6 +60,7 @@ pub(super) fn routes() -> Router<Page> {
         )
         .route("/api/v1/relays", list("/reveille.v1.Admin/ListRelays"))
         .route("/api/v1/history", list("/reveille.v1.Admin/GetHistory"))
+        .route("/api/v1/store", list("/reveille.v1.Admin/GetStore"))
         .route("/api/v1/flags", list("/reveille.v1.Flags/ListFlags"))
         .route("/api/v1/flags/{flag}", list("/reveille.v1.Flags/GetFlag"))
         .route(
@@ -123,7 +124,11 @@ fn change(method: &'static str, by: Option<&'static str>) -> MethodRouter<Page> 
                     "" => ANYONE,
                     known => known,
                 };
-                asked.fields.insert(by.to_owned(), by_whom.into());
+                if asked.fields.insert(by.to_owned(), by_whom.into()).is_some() {
+                    return Err(Problem::invalid(format!(
+                        "{by}: is the caller; leave it out"
+                    )));
+                }
             }
             page.answer(method, asked).await
         },

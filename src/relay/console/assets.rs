@@ -43,6 +43,7 @@ files!(
     "queues.js",
     "relays.js",
     "stats.js",
+    "store.js",
     "style.css",
     "vendor/LICENSE-htm",
     "vendor/LICENSE-preact",

@@ -65,6 +65,8 @@ pub(super) struct Cursors {
     busy_since: Tick,
     pub(super) active_dequeue_tasks: u32,
     pub(super) total_dequeue_tasks: u32,
+    /// Since when the listener has run as many dequeue tasks as it may; [`Tick::NEVER`] if it has not.
+    pub(super) full_since: Tick,
     /// Queues whose newest report states dequeue tasks.
     awake_queues: u32,
     /// The newest report states that the listener polls.
@@ -112,6 +114,7 @@ impl Cursors {
             busy_since: Tick::NEVER,
             active_dequeue_tasks: 0,
             total_dequeue_tasks: 0,
+            full_since: Tick::NEVER,
             awake_queues: 0,
             polls: false,
         }
@@ -235,6 +238,11 @@ impl Cursors {
         cursor.report_number = report.number;
         self.active_dequeue_tasks = report.active_dequeue_tasks;
         self.total_dequeue_tasks = report.total_dequeue_tasks;
+        let is_full = (1..=report.active_dequeue_tasks).contains(&report.total_dequeue_tasks);
+        self.full_since = match is_full {
+            true => self.full_since.min(now),
+            false => Tick::NEVER,
+        };
         let fault = subscription.fault;
         // On a stream of several queues, a report on one says nothing about the others. There, a
         // task may wait for an answer about another queue. So the listener is asked, at the cost of

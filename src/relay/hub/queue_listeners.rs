@@ -27,8 +27,8 @@ pub(crate) struct QueueListener {
     pub(crate) reports: bool,
     /// It is busy with the queue.
     pub(crate) busy: bool,
-    /// The same, with as many dequeue tasks as it may have.
-    pub(crate) at_capacity: bool,
+    /// The same, and how long it has run as many dequeue tasks as it may.
+    pub(crate) full_for: Option<Duration>,
     pub(crate) total_dequeue_tasks: u32,
     pub(crate) polling: bool,
     /// It was woken and has not reported for this long.
@@ -137,13 +137,13 @@ impl Subscription {
         let cursor = cursors.list.find(queue).and_then(|at| cursors.list.get(at));
         let busy = cursor.is_some_and(|cursor| cursor.reported_busy);
         let woken = cursor.is_some_and(|one| one.drained_sequence < one.woken_sequence);
-        let (active, total) = (cursors.active_dequeue_tasks, cursors.total_dequeue_tasks);
+        let full_since = Some(cursors.full_since).filter(|at| busy && *at != Tick::NEVER);
         QueueListener {
             listener_id: self.listener_id.clone(),
             reports: cursors.reports,
             busy,
-            at_capacity: busy && total > 0 && active >= total,
-            total_dequeue_tasks: total,
+            full_for: full_since.map(|at| now.since(at)),
+            total_dequeue_tasks: cursors.total_dequeue_tasks,
             polling: self.mailbox.polls(now),
             silent_for: cursors.silent_for(self, now).filter(|_| woken),
             busy_for: cursors.busy_with(queue, now),

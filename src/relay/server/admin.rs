@@ -21,6 +21,8 @@ use super::{
     requester::{Needs, Requester},
     service::ConnectionEnd,
     stats::{StatsSource, StatsWatch, checked_interval},
+    store_calls::StoreCalls,
+    stored::stored,
 };
 use crate::{
     base::backoff::about,
@@ -43,6 +45,7 @@ pub(super) struct AdminService {
     answers: LargeAnswers,
     access: Access,
     console: ConsoleDoor,
+    store_calls: StoreCalls,
 }
 
 /// Least queues fetched at a time for a caller that may see some of them only.
@@ -66,6 +69,7 @@ impl AdminService {
             answers,
             access,
             console,
+            store_calls: StoreCalls::new(),
         }
     }
 
@@ -253,6 +257,16 @@ impl proto::admin_server::Admin for AdminService {
     ) -> Result<Response<proto::GetHistoryResponse>, Status> {
         let permit = self.answers.permit(request.extensions()).await?;
         Ok(permit.attach(self.stats.history(request.into_inner())))
+    }
+
+    async fn get_store(
+        &self,
+        request: Request<proto::GetStoreRequest>,
+    ) -> Result<Response<proto::GetStoreResponse>, Status> {
+        let permit = self.answers.permit(request.extensions()).await?;
+        let read = stored(self.stats.store());
+        let answer = self.store_calls.run(request.extensions(), read).await;
+        Ok(permit.attach(answer.map_err(to_status)?))
     }
 
     async fn open_console(

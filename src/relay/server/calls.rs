@@ -73,6 +73,7 @@ impl Call {
                 | "/reveille.v1.Admin/ListQueues"
                 | "/reveille.v1.Admin/ListRelays"
                 | "/reveille.v1.Admin/GetHistory"
+                | "/reveille.v1.Admin/GetStore"
                 | "/reveille.v1.Admin/Explain"
                 | "/reveille.v1.Flags/ListFlags"
                 | "/reveille.v1.Flags/ListFlagWatchers"
@@ -82,6 +83,7 @@ impl Call {
             "/reveille.v1.Flags/Unleash"
                 | "/reveille.v1.Flags/Leash"
                 | "/reveille.v1.Flags/GetFlag"
+                | "/reveille.v1.Admin/GetStore"
         );
         Self {
             kind,
@@ -126,6 +128,7 @@ impl Call {
             "/reveille.v1.Admin/ListRelays"
             | "/reveille.v1.Admin/WatchStats"
             | "/reveille.v1.Admin/GetHistory"
+            | "/reveille.v1.Admin/GetStore"
             | "/reveille.v1.Admin/Drain" => Right::Relay(Action::Admin),
             "/reveille.v1.Courier/HandOver" => Right::Some(Action::HandOver),
             _ => return None,
@@ -175,7 +178,7 @@ mod tests {
     fn every_list_is_known_as_one() {
         for (path, ..) in methods() {
             let is_list = path.rsplit('/').next().is_some_and(|name| {
-                name.starts_with("List") || matches!(name, "Explain" | "GetHistory")
+                name.starts_with("List") || matches!(name, "Explain" | "GetHistory" | "GetStore")
             });
             assert_eq!(Call::of(&path).is_list, is_list, "{path}");
         }

@@ -151,7 +151,7 @@ pub(super) async fn own_facts(
     found.truncate(FINDINGS);
     let number =
         |is: fn(&QueueListener) -> bool| count(listeners.iter().filter(|one| is(one)).count());
-    let at_capacity = listeners.iter().filter(|one| one.at_capacity);
+    let at_capacity = listeners.iter().filter(|one| one.full_for.is_some());
     let by_pattern = match stats {
         Some(_) => 0,
         None => count(listeners.len()),
@@ -161,7 +161,12 @@ pub(super) async fn own_facts(
         queue: stats.as_ref().map(queue_entry),
         reporting: number(|one| one.reports),
         busy: number(|one| one.busy),
-        at_capacity: number(|one| one.at_capacity),
+        at_capacity: number(|one| one.full_for.is_some()),
+        full_for: listeners
+            .iter()
+            .filter_map(|one| one.full_for)
+            .min()
+            .map(span_to_wire),
         polling: number(|one| one.polling),
         silent: number(|one| one.silent_for.is_some()),
         dequeue_tasks: at_capacity.fold(0, |sum, one| sum.saturating_add(one.total_dequeue_tasks)),

@@ -256,6 +256,8 @@ struct QueueSums {
     reporting: u32,
     busy: u32,
     at_capacity: u32,
+    /// How long all of them have been so.
+    full_for: Option<Duration>,
     polling: u32,
     silent: u32,
     dequeue_tasks: u32,
@@ -274,6 +276,8 @@ impl QueueSums {
             sums.reporting += facts.reporting;
             sums.busy += facts.busy;
             sums.at_capacity += facts.at_capacity;
+            let full_for = facts.full_for.map(|span| span_from_wire(Some(span)));
+            sums.full_for = sums.full_for.into_iter().chain(full_for).min();
             sums.polling += facts.polling;
             sums.silent += facts.silent;
             sums.dequeue_tasks = sums.dequeue_tasks.saturating_add(facts.dequeue_tasks);
@@ -355,13 +359,14 @@ fn at_capacity(queue: &QueueAddress, facts: &QueueSums) -> Finding {
         None => String::new(),
     };
     let who = match facts.listeners {
-        1 => format!("the only listener of {queue} runs as many dequeue tasks as it may"),
+        1 => format!("the only listener of {queue} has run as many dequeue tasks as it may"),
         number => {
-            format!("all {number} listeners of {queue} run as many dequeue tasks as they may")
+            format!("all {number} listeners of {queue} have run as many dequeue tasks as they may")
         }
     };
+    let full_for = Span(whole(facts.full_for.unwrap_or_default()));
     let text = format!(
-        "{who} ({}){depth}; start more listeners, or allow more tasks",
+        "{who} ({}) for {full_for}{depth}; start more listeners, or allow more tasks",
         facts.dequeue_tasks,
     );
     Finding {
@@ -430,8 +435,8 @@ fn unserved_queue(facts: &RelayFacts, unserved: &UnservedQueue) -> Finding {
 
 fn gone(relay_id: &str, lost: &ListenerStats) -> Finding {
     let text = format!(
-        "listener {} has been gone for {}: it answered no heartbeat; check its process, its machine and \
-         the network",
+        "listener {} has been gone from relay {relay_id} for {}: it answered no heartbeat; check its \
+         process, its machine and the network",
         lost.listener_id,
         Span(whole(lost.lost_for.unwrap_or_default())),
     );

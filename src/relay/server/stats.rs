@@ -133,6 +133,10 @@ impl StatsSource {
         self.view.set_connections(connections);
     }
 
+    pub(super) fn store(&self) -> &dyn BlobStore {
+        self.store.store()
+    }
+
     pub(super) fn view(&self) -> &ServerView {
         &self.view
     }

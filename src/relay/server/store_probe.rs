@@ -54,6 +54,10 @@ impl StoreProbe {
         }
     }
 
+    pub(super) fn store(&self) -> &dyn BlobStore {
+        &*self.store
+    }
+
     /// Returns why the newest read has failed; `None` if it has not, or before the first one has ended.
     pub(super) async fn failure(&self, now: Tick) -> Option<String> {
         let mut state = self.state.lock().await;

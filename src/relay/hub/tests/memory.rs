@@ -56,7 +56,7 @@ fn a_queue_and_a_cursor_cost_what_is_documented() {
     assert!(of_queue(40) <= 450, "{}", of_queue(40));
     assert!(of_cursor() <= 430, "{}", of_cursor());
     let stream = size_of::<Stream>() + COUNTS + size_of::<Mailbox>();
-    assert!(stream <= 550, "{stream}");
+    assert!(stream <= 560, "{stream}");
 }
 
 /// What a queue with causes takes more in a cluster.

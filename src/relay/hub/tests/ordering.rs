@@ -111,32 +111,3 @@ fn a_filter_keeps_the_order_by_name_and_goes_in_steps() {
     assert_eq!(found, expected);
     assert!(steps > 3, "{steps}");
 }
-
-/// The cost of the first page of a million queues in any order. It takes a while and half a gigabyte:
-/// `cargo test --release --lib ordering -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn the_first_page_of_a_million_queues() {
-    let hub = hub();
-    for chunk in numbered("queue-", 1_000_000).chunks(1_000) {
-        let batch: Vec<_> = chunk.iter().map(|name| notification(name)).collect();
-        notify_all(&hub, &batch, START).expect("room");
-    }
-    for order in [
-        QueueOrder::Rate,
-        QueueOrder::Backlog,
-        QueueOrder::Idle,
-        QueueOrder::Listeners,
-    ] {
-        let began = std::time::Instant::now();
-        let first = ranked(&hub, order, ("", 1_000), at(1));
-        println!("{order:?}: {:?}", began.elapsed());
-        assert_eq!(first.len(), 1_000);
-    }
-    let began = std::time::Instant::now();
-    assert_eq!(
-        ranked(&hub, QueueOrder::Backlog, ("99999", 100), at(1)).len(),
-        19
-    );
-    println!("with a filter: {:?}", began.elapsed());
-}

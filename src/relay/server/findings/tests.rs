@@ -51,7 +51,7 @@ fn listener(name: &str) -> QueueListener {
         listener_id: id(name),
         reports: true,
         busy: false,
-        at_capacity: false,
+        full_for: None,
         total_dequeue_tasks: 4,
         polling: false,
         silent_for: None,
@@ -156,25 +156,27 @@ fn with_listeners() -> Vec<Case> {
             QueueFacts {
                 busy: 2,
                 at_capacity: 2,
+                full_for: Some(span_to_wire(Duration::from_secs(75))),
                 dequeue_tasks: 8,
                 ..known(2, Some(40), Some((340, 3)))
             },
             AtCapacity,
             false,
-            "all 2 listeners of acct/orders run as many dequeue tasks as they may (8), while 340 \
-             messages are in the queue; start more listeners, or allow more tasks",
+            "all 2 listeners of acct/orders have run as many dequeue tasks as they may (8) for 1m15s, \
+             while 340 messages are in the queue; start more listeners, or allow more tasks",
         ),
         (
             QueueFacts {
                 busy: 1,
                 at_capacity: 1,
+                full_for: Some(span_to_wire(Duration::from_millis(12_900))),
                 dequeue_tasks: 1,
                 ..known(1, Some(2), Some((0, 3)))
             },
             AtCapacity,
             false,
-            "the only listener of acct/orders runs as many dequeue tasks as it may (1); start more \
-             listeners, or allow more tasks",
+            "the only listener of acct/orders has run as many dequeue tasks as it may (1) for 12s; start \
+             more listeners, or allow more tasks",
         ),
         (
             // Nothing waits for them.
@@ -305,8 +307,8 @@ fn silent_busy_and_lost_listeners_are_named_with_their_spans() {
         (
             FindingKind::Gone,
             false,
-            "listener gone-1 has been gone for 3m20s: it answered no heartbeat; check its process, its \
-             machine and the network",
+            "listener gone-1 has been gone from relay relay-1 for 3m20s: it answered no heartbeat; \
+             check its process, its machine and the network",
         ),
     ];
     assert_eq!(texts(&found), expected);
