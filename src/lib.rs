@@ -138,7 +138,7 @@ pub use error::{Error, ErrorKind, Result};
 #[cfg(all(feature = "console", feature = "listener"))]
 pub use listener::ListenerConsole;
 #[cfg(feature = "listener")]
-pub use listener::scaling;
+pub use listener::{agent, scaling};
 #[cfg(feature = "relay")]
 pub use relay::auth;
 #[cfg(feature = "relay")]

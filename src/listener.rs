@@ -6,6 +6,7 @@
 //! arrive, it polls, less and less often. It knows neither client nor relay: it takes any
 //! [`WakeStream`](crate::WakeStream) and any [`Notifier`](crate::Notifier).
 
+pub mod agent;
 pub(crate) mod attempts;
 mod batch;
 mod batch_error;

@@ -6,6 +6,7 @@
 //! end every message must have been handled. No socket, no thread, no clock: the same seed gives
 //! the same run. `docs/reliability.md` states the assertions, and how to replay a seed.
 
+mod agents;
 mod attempts;
 mod check;
 #[cfg(feature = "nats")]

@@ -6,6 +6,7 @@
 //! | `notify` | tells the relay that a queue has work |
 //! | `subscribe` | prints wake-ups, or runs a command on each |
 //! | `listen`, `queue ...` | runs a command for each message of a queue; reads and writes queues by hand; hosts queues and sends between machines |
+//! | `scale` | starts workers while queues have work |
 //! | `unleash`, `leash`, `flag get/list/watch`, `wait` | the durable flag |
 //! | `ids next` | prints unique ids |
 //! | `lease run/show` | one lease holder at a time |
@@ -51,6 +52,7 @@ mod queue_settings;
 mod queues;
 mod ready;
 mod relays;
+mod scale;
 mod serve;
 mod settings;
 mod signals;
@@ -96,6 +98,7 @@ enum Verb {
     #[command(alias = "sub")]
     Subscribe(subscribe::Args),
     Listen(listen::Args),
+    Scale(Box<scale::Args>),
     Unleash(unleash::Args),
     Leash(leash::Args),
     Flag(flag::Args),
@@ -173,6 +176,7 @@ impl Verb {
             Self::Serve(args) => Box::pin(args.run(settings)).await,
             Self::Subscribe(args) => args.run(settings).await,
             Self::Listen(args) => Box::pin(args.run(settings)).await,
+            Self::Scale(args) => Box::pin(args.run(settings)).await,
             Self::Wait(args) => args.run(settings).await,
             Self::Lease(args) => Box::pin(args.run(settings)).await,
             Self::Sweep(args) => Box::pin(args.run(settings)).await,
@@ -209,6 +213,7 @@ impl Verb {
             Self::Serve(_)
             | Self::Subscribe(_)
             | Self::Listen(_)
+            | Self::Scale(_)
             | Self::Queue(_)
             | Self::Wait(_)
             | Self::Lease(_)

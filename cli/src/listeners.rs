@@ -90,6 +90,7 @@ impl Serialize for ListenerRow {
             ("silent_for_ms", span(info.and_then(|of| of.silent_for))),
             ("busy_for_ms", span(info.and_then(|of| of.busy_for))),
             ("gone_for_ms", span(info.and_then(|of| of.lost_for))),
+            ("agent", json!(info.map(|of| of.agent))),
         ])
     }
 }
@@ -167,6 +168,7 @@ impl ListenerRow {
             Some(of) if of.silent_for.is_some() => "silent",
             Some(of) if of.polling => "polling",
             Some(of) if of.busy_for.is_some() => "busy",
+            Some(of) if of.agent => "agent",
             Some(_) => "pushed",
         }
     }

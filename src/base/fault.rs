@@ -177,6 +177,20 @@ pub(crate) enum Fault {
     AskedCountsAsLooked,
     /// R12: a busy member is counted, and not sent the wake-up.
     BusyCountedNotSent,
+    /// Agents: what came after a worker's start is forgotten when it ends.
+    AgentForgetsLate,
+    /// Agents: DRAINED is said while another worker runs.
+    AgentDrainsEarly,
+    /// Agents: the relay is not told when the messages of a failed worker become visible.
+    AgentHiddenUnsaid,
+    /// Agents: after a lost stream the relay is taken to know when hidden messages become visible.
+    AgentTrustsTimers,
+    /// Agents: the relay is not told that there is room again.
+    AgentRoomUnsaid,
+    /// R12: a member that states that it has no room is given work.
+    NoRoomIgnored,
+    /// R12: a member that has room again is given no work that waits.
+    RoomUnnoticed,
     /// R13: a wake-up that a member does not cover in time goes to no other member.
     UncoveredNotReassigned,
     /// R14: a busy member's lease never lapses.

@@ -53,6 +53,8 @@ pub struct ListenerInfo {
     /// It was lost this long ago, because it did not answer in time. The other fields are as they were
     /// then. `None`: its stream is open.
     pub lost_for: Option<Duration>,
+    /// It starts workers in place of reading its queues; its dequeue tasks are those workers.
+    pub agent: bool,
 }
 
 /// One queue, as the relay knows it.
@@ -372,6 +374,7 @@ impl ListenerInfo {
             silent_for: listener.silent_for.map(|span| span_from_wire(Some(span))),
             busy_for: listener.busy_for.map(|span| span_from_wire(Some(span))),
             lost_for: listener.lost_for.map(|span| span_from_wire(Some(span))),
+            agent: listener.agent,
         }
     }
 }

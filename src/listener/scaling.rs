@@ -21,7 +21,7 @@ pub use self::{
     scaler::ListenerMode,
 };
 pub(crate) use self::{
-    reporter::PendingReport,
+    reporter::{PendingReport, Reporter, Snapshot},
     scaler::{Scaler, ScalerConfig},
     slots::{Slots, Ticket},
     step::{AfterEmpty, Begin, Step},

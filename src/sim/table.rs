@@ -10,11 +10,11 @@ use std::{fmt::Write as _, fs, path::PathBuf};
 
 #[cfg(feature = "nats")]
 use rows::CLUSTER_FAULTS;
-use rows::{COURIER_FAULTS, FAULTS, FLAG_FAULTS, LEASE_FAULTS, MANY_FAULTS};
+use rows::{AGENT_FAULTS, COURIER_FAULTS, FAULTS, FLAG_FAULTS, LEASE_FAULTS, MANY_FAULTS};
 
 #[cfg(feature = "nats")]
 use super::cluster;
-use super::{courier, first, flags, leases, many, run};
+use super::{agents, courier, first, flags, leases, many, run};
 use crate::base::fault::Fault;
 
 /// Seeds within which every planted fault must be found.
@@ -51,6 +51,11 @@ const LEASES: Table = Table {
     rows: LEASE_FAULTS,
     run: |seed, fault| leases::run(seed, fault, false),
 };
+const AGENTS: Table = Table {
+    name: "agents",
+    rows: AGENT_FAULTS,
+    run: agents::run,
+};
 const MANY: Table = Table {
     name: "many-queues",
     rows: MANY_FAULTS,
@@ -77,6 +82,7 @@ pub(super) fn fault_from_env() -> Fault {
         WAKE_UPS,
         FLAGS,
         LEASES,
+        AGENTS,
         MANY,
         COURIER,
         #[cfg(feature = "nats")]
@@ -156,6 +162,11 @@ fn every_planted_fault_of_flags_is_found() {
 #[test]
 fn every_planted_fault_of_leases_is_found() {
     LEASES.check();
+}
+
+#[test]
+fn every_planted_fault_of_agents_is_found() {
+    AGENTS.check();
 }
 
 #[test]

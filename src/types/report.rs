@@ -32,6 +32,10 @@ pub struct Report {
     pub mean_wake_latency: Duration,
     /// How long the listener has been handling the oldest of its messages; `None` without one.
     pub busy_for: Option<Duration>,
+    /// Of a member of a group: how many messages of the queue the listener can take from now on, at
+    /// most the capacity of its subscription. With 0 the group's work goes to other members, or waits
+    /// until one has room. `None`: as before.
+    pub capacity: Option<u32>,
 }
 
 /// The state of a listener's work on a queue.
@@ -63,6 +67,7 @@ impl Report {
             mean_handling_time: Duration::ZERO,
             mean_wake_latency: Duration::ZERO,
             busy_for: None,
+            capacity: None,
         }
     }
 

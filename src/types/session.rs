@@ -29,6 +29,8 @@ pub struct SubscribeOptions {
     /// Resume number of the relay's newest heartbeat, which covers all queues without a position.
     /// The client's `Subscription` fills it in.
     pub resume: Token,
+    /// The listener starts workers in place of reading its queues: the sentinel sends it no check.
+    pub agent: bool,
 }
 
 /// An event of a subscription's stream.
@@ -148,6 +150,7 @@ impl SubscribeOptions {
             positions: Vec::new(),
             heartbeat: Limits::HEARTBEAT,
             resume: Token::default(),
+            agent: false,
         }
     }
 

@@ -18,7 +18,7 @@ Counted: 1 epoch string, 2 position uint64
 NotifyResponse: 1 accepted Accepted*, 2 error Error
 Accepted: 1 sequence uint64, 2 listeners uint32
 Error: 1 code int32, 2 message string, 3 retry_after Duration, 4 counted Counted
-SubscribeRequest: 1 listener_id string, 2 selectors Selector*, 3 group string, 4 capacity uint32, 5 visibility_timeout Duration, 6 positions Position*, 7 heartbeat Duration, 8 resume bytes
+SubscribeRequest: 1 listener_id string, 2 selectors Selector*, 3 group string, 4 capacity uint32, 5 visibility_timeout Duration, 6 positions Position*, 7 heartbeat Duration, 8 resume bytes, 9 agent bool
 Selector: 1 storage_account string, 2 queue_name string
 Position: 1 storage_account string, 2 queue_name string, 3 token bytes
 SubscribeResponse: 1 welcome Welcome?, 2 wake Wake?, 3 heartbeat Heartbeat?, 4 goodbye Goodbye?
@@ -26,7 +26,7 @@ Welcome: 1 relay_id string, 2 epoch string, 3 subscription_id string, 4 heartbea
 Wake: 1 work WorkDetected*
 Heartbeat: 1 degraded bool, 2 resume bytes
 Goodbye: 1 reason Reason, 2 reconnect_after Duration
-ReportRequest: 1 subscription_id string, 2 storage_account string, 3 queue_name string, 4 state ReportState, 5 sequence uint64, 6 number uint64, 7 visible_in Duration, 8 current_queue_depth uint64, 9 active_dequeue_tasks uint32, 10 total_dequeue_tasks uint32, 11 mean_handling_time Duration, 12 mean_wake_latency Duration, 13 depth_age Duration, 14 busy_for Duration
+ReportRequest: 1 subscription_id string, 2 storage_account string, 3 queue_name string, 4 state ReportState, 5 sequence uint64, 6 number uint64, 7 visible_in Duration, 8 current_queue_depth uint64, 9 active_dequeue_tasks uint32, 10 total_dequeue_tasks uint32, 11 mean_handling_time Duration, 12 mean_wake_latency Duration, 13 depth_age Duration, 14 busy_for Duration, 15 capacity uint32?
 ReportResponse:
 Flag: 1 name string, 2 set bool, 3 generation uint64, 4 set_by string, 5 reason string, 6 set_at Timestamp, 7 expires_at Timestamp
 UnleashRequest: 1 flag string, 2 ttl Duration, 3 set_by string, 4 reason string

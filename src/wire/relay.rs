@@ -60,6 +60,7 @@ pub(crate) fn subscribe_from_wire(request: proto::SubscribeRequest) -> Result<Su
         heartbeat: checked_span("heartbeat", request.heartbeat)?.unwrap_or_default(),
         // Any bytes are valid; the hub ignores an unknown resume number.
         resume: Token(request.resume),
+        agent: request.agent,
     };
     options.check()?;
     Ok(options)
@@ -93,6 +94,7 @@ pub(crate) fn subscribe_to_wire(options: &SubscribeOptions) -> proto::SubscribeR
         positions: options.positions.iter().map(position).collect(),
         heartbeat: Some(span_to_wire(options.heartbeat)),
         resume: options.resume.0.clone(),
+        agent: options.agent,
     }
 }
 
@@ -247,6 +249,7 @@ pub(crate) fn report_from_wire(request: proto::ReportRequest) -> Result<(String,
         mean_handling_time: span("mean_handling_time", request.mean_handling_time)?,
         mean_wake_latency: span("mean_wake_latency", request.mean_wake_latency)?,
         busy_for: checked_span("busy_for", request.busy_for)?,
+        capacity: request.capacity,
     };
     report.check()?;
     if request.subscription_id.is_empty() {
@@ -279,6 +282,7 @@ pub(crate) fn report_to_wire(subscription_id: &str, report: &Report) -> proto::R
         mean_wake_latency: Some(span_to_wire(report.mean_wake_latency)),
         depth_age: report.depth_age.map(span_to_wire),
         busy_for: report.busy_for.map(span_to_wire),
+        capacity: report.capacity,
     }
 }
 

@@ -159,7 +159,7 @@ async fn the_leases_and_sweep_jobs_of_the_store_are_listed() {
         holder: "node-7".to_owned(),
         ..LeaseConfig::default()
     };
-    let lease = Lease::new(store.clone(), "billing", config).expect("a lease");
+    let lease = Lease::new(std::sync::Arc::clone(&store), "billing", config).expect("a lease");
     let held = lease.acquire().await.expect("held");
     for (name, content) in [("leases/broken", "nonsense"), ("sweeps/broken", "{}")] {
         let name = BlobName::new(name).expect("a name");

@@ -37,6 +37,7 @@ mod readme;
 mod relay;
 mod resume;
 mod rules;
+mod scale;
 #[cfg(unix)]
 mod script;
 mod set_ups;

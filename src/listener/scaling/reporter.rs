@@ -28,16 +28,16 @@ pub(crate) struct PendingReport {
 
 /// The wake-up counters at the moment before a get is issued.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Snapshot {
+pub(crate) struct Snapshot {
     /// The listener's own count of wakes: wake-ups, resumes and new tasks.
-    pub(super) wake_count: u64,
+    pub(crate) wake_count: u64,
     stream: u64,
     sequence: u64,
 }
 
 /// The reporting side of one queue.
 #[derive(Debug)]
-pub(super) struct Reporter {
+pub(crate) struct Reporter {
     /// Number of streams that received a Welcome; 0 means that there is no stream to report on.
     stream: u64,
     connected: bool,
@@ -79,7 +79,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const REFUSED_AFTER: Duration = Duration::from_secs(30);
 
 impl Reporter {
-    pub(super) fn new(fault: Fault) -> Self {
+    pub(crate) fn new(fault: Fault) -> Self {
         Self {
             stream: 0,
             connected: false,
@@ -97,7 +97,7 @@ impl Reporter {
     }
 
     /// Returns the snapshot for a get that is issued now.
-    pub(super) fn snapshot(&self, wake_count: u64) -> Snapshot {
+    pub(crate) fn snapshot(&self, wake_count: u64) -> Snapshot {
         let (stream, sequence) = (self.stream, self.sequence);
         Snapshot {
             wake_count,
@@ -106,11 +106,12 @@ impl Reporter {
         }
     }
 
-    /// The link changed. A new stream has no reports yet: all valid ones are sent again.
-    pub(super) fn on_link_changed(&mut self, connected: bool, stream: u64, now: Tick) {
+    /// The link changed. A new stream has no reports yet: all valid ones are sent again. Returns whether
+    /// there is one.
+    pub(crate) fn on_link_changed(&mut self, connected: bool, stream: u64, now: Tick) -> bool {
         self.connected = connected;
         if stream == self.stream {
-            return;
+            return false;
         }
         self.stream = stream;
         self.acknowledged = None;
@@ -119,7 +120,7 @@ impl Reporter {
         (self.sequence, self.woken) = (0, 0);
         if planted!(self.fault, ReportsNotRepeated) {
             self.due = None;
-            return;
+            return true;
         }
         self.due = (self.state == ReportState::Busy).then_some(now);
         // Messages that are visible by now and were reported are covered by the relay or a
@@ -128,17 +129,40 @@ impl Reporter {
         self.hidden
             .values_mut()
             .for_each(|reported| *reported = false);
+        true
+    }
+
+    /// Returns whether a report can reach the relay.
+    pub(crate) fn has_stream(&self) -> bool {
+        self.connected && self.stream > 0
+    }
+
+    /// The relay must be told now, whatever the state.
+    pub(crate) fn request(&mut self, now: Tick) {
+        self.due = Some(now);
+    }
+
+    /// No work is in hand, and the queue is not known to be empty.
+    pub(crate) fn release(&mut self) {
+        if self.state == ReportState::Busy {
+            self.state = ReportState::Unspecified;
+        }
+    }
+
+    /// Returns the newest snapshot of a completed get.
+    pub(crate) fn covered(&self) -> Snapshot {
+        self.covered
     }
 
     /// A wake-up arrived, as wake number `wake_count`.
-    pub(super) fn on_wake_up(&mut self, sequence: u64, wake_count: u64) {
+    pub(crate) fn on_wake_up(&mut self, sequence: u64, wake_count: u64) {
         // A pattern's CATCH_UP has no sequence.
         self.sequence = self.sequence.max(sequence);
         self.woken = wake_count;
     }
 
     /// A get found messages.
-    pub(super) fn found(&mut self, snapshot: Snapshot, now: Tick) {
+    pub(crate) fn found(&mut self, snapshot: Snapshot, now: Tick) {
         self.cover(snapshot);
         self.state = ReportState::Busy;
         let due = match self.last_report() {
@@ -157,7 +181,7 @@ impl Reporter {
     }
 
     /// A get found nothing, no wake arrived since it was issued, and no task holds a message.
-    pub(super) fn drained(&mut self, snapshot: Snapshot, now: Tick) {
+    pub(crate) fn drained(&mut self, snapshot: Snapshot, now: Tick) {
         self.cover(snapshot);
         self.state = ReportState::Drained;
         let news = match self.last_report() {
@@ -170,7 +194,7 @@ impl Reporter {
     }
 
     /// Messages become visible after `delay`, and no other process reports them.
-    pub(super) fn add_hidden(&mut self, delay: Duration, now: Tick) {
+    pub(crate) fn add_hidden(&mut self, delay: Duration, now: Tick) {
         if planted!(self.fault, HiddenUnsaid) {
             return;
         }
@@ -179,7 +203,7 @@ impl Reporter {
     }
 
     /// Returns the report that is due, and marks it as in flight.
-    pub(super) fn take(&mut self, now: Tick) -> Option<PendingReport> {
+    pub(crate) fn take(&mut self, now: Tick) -> Option<PendingReport> {
         if self.next(now)? > now {
             return None;
         }
@@ -204,8 +228,8 @@ impl Reporter {
     }
 
     /// Returns when the next report is due; `None` where none can be sent.
-    pub(super) fn next(&self, now: Tick) -> Option<Tick> {
-        if !self.connected || self.stream == 0 || self.in_flight.is_some() {
+    pub(crate) fn next(&self, now: Tick) -> Option<Tick> {
+        if !self.has_stream() || self.in_flight.is_some() {
             return None;
         }
         let unreported = self
@@ -218,13 +242,13 @@ impl Reporter {
     }
 
     /// Returns whether a report can be sent soon, or waits for its answer.
-    pub(super) fn has_pending_report(&self, now: Tick) -> bool {
+    pub(crate) fn has_pending_report(&self, now: Tick) -> bool {
         let soon = |at: Tick| at <= now + RETRY_AFTER;
         self.connected && (self.in_flight.is_some() || self.next(now).is_some_and(soon))
     }
 
     /// The report in flight was answered.
-    pub(super) fn on_answered(&mut self, error: Option<ErrorKind>, now: Tick) {
+    pub(crate) fn on_answered(&mut self, error: Option<ErrorKind>, now: Tick) {
         let Some(sent) = self.in_flight.take() else {
             // It belongs to an earlier stream; the report was queued again.
             return;

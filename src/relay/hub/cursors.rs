@@ -278,6 +278,7 @@ impl Cursors {
             state: report.state,
             sequence,
             depth: report.current_queue_depth,
+            capacity: report.capacity,
             polled,
         };
         let reported = match report.state {

@@ -86,6 +86,8 @@ pub(super) struct MemberReport {
     pub(super) state: ReportState,
     pub(super) sequence: u64,
     pub(super) depth: u64,
+    /// Messages that it can take from now on; `None`: as before.
+    pub(super) capacity: Option<u32>,
     /// The member polled the queue since its wake-up; otherwise the report repeats one of an
     /// earlier stream.
     pub(super) polled: bool,
@@ -383,6 +385,9 @@ impl Group {
     }
 
     pub(super) fn report(&mut self, slot: u32, report: MemberReport, now: Tick) {
+        if let Some(capacity) = report.capacity {
+            self.members.set_capacity(slot, capacity, self.fault);
+        }
         let Some(member) = self.members.get(slot) else {
             return;
         };

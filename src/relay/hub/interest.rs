@@ -61,7 +61,12 @@ impl Interest {
             epoch,
             fault,
             digest: digest(seed, &options.listener_id, &selectors),
-            mailbox: Arc::new(Mailbox::new(id, options.capacity.max(1), fault)),
+            mailbox: Arc::new(Mailbox::new(
+                id,
+                options.capacity.max(1),
+                options.agent,
+                fault,
+            )),
             selectors,
             pool: None,
         }

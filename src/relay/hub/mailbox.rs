@@ -30,6 +30,8 @@ pub(super) struct Mailbox {
     pub(super) id: SubscriptionId,
     /// The most messages that its listener handles at once.
     pub(super) capacity: u32,
+    /// Its listener reads no queue, but starts workers.
+    pub(super) is_agent: bool,
     marks: AtomicU64,
     waker: AtomicWaker,
     stream: AtomicU64,
@@ -104,10 +106,11 @@ const REPORTS: u64 = 1 << 3;
 const TURNS: u64 = 1 << 4;
 
 impl Mailbox {
-    pub(super) fn new(id: SubscriptionId, capacity: u32, fault: Fault) -> Self {
+    pub(super) fn new(id: SubscriptionId, capacity: u32, is_agent: bool, fault: Fault) -> Self {
         Self {
             id,
             capacity,
+            is_agent,
             marks: AtomicU64::new(0),
             waker: AtomicWaker::new(),
             stream: AtomicU64::new(0),
@@ -304,6 +307,12 @@ impl Mailbox {
     /// Returns whether its listener counts as polling.
     pub(super) fn polls(&self, now: Tick) -> bool {
         now.as_nanos() < self.polls_until.load(Ordering::Acquire)
+    }
+
+    /// Returns whether its listener can be asked for a check: it reads the queue, and not already by
+    /// itself.
+    pub(super) fn can_check(&self, now: Tick) -> bool {
+        !self.is_agent && !self.polls(now)
     }
 
     /// Notes a report. A listener that drained its queue and keeps tasks polls. It counts as

@@ -7,7 +7,13 @@
 use std::collections::BTreeSet;
 
 use super::{counters::Delta, subscribers::Subscriber};
-use crate::{base::clock::Tick, types::WakeReason};
+use crate::{
+    base::{
+        clock::Tick,
+        fault::{Fault, planted},
+    },
+    types::WakeReason,
+};
 
 /// The members by slot; a slot never moves.
 #[derive(Default)]
@@ -34,6 +40,8 @@ pub(super) struct Member {
     /// The last round in which it was asked.
     pub(super) tried_in_round: u64,
     pub(super) busy: bool,
+    /// Messages that it can take now; with 0 it gets no wake-up.
+    pub(super) capacity: u32,
     pub(super) lease: Option<Tick>,
 }
 
@@ -84,7 +92,7 @@ impl Members {
         let mut members = self.members.iter().flatten();
         members.any(|member| {
             round.is_none_or(|round| member.tried_in_round != round)
-                && !member.subscriber.mailbox.polls(now)
+                && member.subscriber.mailbox.can_check(now)
         })
     }
 
@@ -103,6 +111,7 @@ impl Members {
 
     pub(super) fn join(&mut self, subscriber: Subscriber) -> u32 {
         let member = Member {
+            capacity: subscriber.mailbox.capacity,
             subscriber,
             assignment: None,
             notified_up_to: None,
@@ -144,9 +153,25 @@ impl Members {
 
     /// The member's stream has sent all its messages.
     pub(super) fn set_ready(&mut self, slot: u32) {
-        if let Some(member) = self.get(slot) {
+        if let Some(member) = self.get(slot).filter(|member| member.capacity > 0) {
             let rank = member.rank(slot);
             self.ready.insert(rank);
+        }
+    }
+
+    /// The member states how many messages it can take from now on.
+    pub(super) fn set_capacity(&mut self, slot: u32, capacity: u32, fault: Fault) {
+        let Some(member) = self.get_mut(slot) else {
+            return;
+        };
+        let most = member.subscriber.mailbox.capacity;
+        let before = std::mem::replace(&mut member.capacity, capacity.min(most));
+        let rank = member.rank(slot);
+        match (before, capacity) {
+            (1.., 0) if !planted!(fault, NoRoomIgnored) => _ = self.ready.remove(&rank),
+            // A stream with an unsent message is found out when it is chosen.
+            (0, 1..) if !planted!(fault, RoomUnnoticed) => self.set_ready(slot),
+            _ => {}
         }
     }
 
@@ -192,7 +217,7 @@ impl Members {
             Candidates::NotNotified => idle.filter(untold).or_else(|| busy.filter(untold)),
             Candidates::NotTried => idle.filter(untried).or_else(|| busy.filter(untried)),
             Candidates::Checkers => {
-                let looks = |rank: &&Rank| !self.member(rank.2).subscriber.mailbox.polls(now);
+                let looks = |rank: &&Rank| self.member(rank.2).subscriber.mailbox.can_check(now);
                 let reports = |rank: &&Rank| self.member(rank.2).subscriber.mailbox.reports();
                 let mut of_those = self.ready.iter().filter(untried).filter(looks);
                 let first = of_those.clone().next();

@@ -215,7 +215,7 @@ impl Probe {
             examined += 1;
             last = Some(*id);
             let one = self.listeners.get(id)?;
-            let asked = self.is_newest(one) && (any || !one.mailbox.polls(now));
+            let asked = self.is_newest(one) && (any || one.mailbox.can_check(now));
             asked.then_some(one)
         };
         // A first check is conflated with the stream's other messages, so it need not wait.

@@ -161,7 +161,7 @@ impl QueueCheck {
                 break;
             };
             self.last_asked = Some(key);
-            if one.mailbox.reports() == round.non_reporting || one.mailbox.polls(now) {
+            if one.mailbox.reports() == round.non_reporting || !one.mailbox.can_check(now) {
                 continue;
             }
             if !one.mailbox.assign_check(one.cursor) {

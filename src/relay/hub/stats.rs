@@ -65,6 +65,8 @@ pub(crate) struct ListenerStats {
     pub(crate) busy_for: Option<Duration>,
     /// It was lost this long ago.
     pub(crate) lost_for: Option<Duration>,
+    /// It starts workers in place of reading its queues.
+    pub(crate) agent: bool,
 }
 
 impl Hub {
@@ -173,6 +175,7 @@ impl Subscription {
             silent_for: cursors.silent_for(self, now),
             busy_for: cursors.busy_for(now),
             lost_for: None,
+            agent: self.mailbox.is_agent,
         }
     }
 }

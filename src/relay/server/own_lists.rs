@@ -151,6 +151,7 @@ fn listener(relay_id: &str, view: &ListenerStats, selector_bytes: usize) -> prot
         silent_for: view.silent_for.map(span_to_wire),
         busy_for: view.busy_for.map(span_to_wire),
         lost_for: view.lost_for.map(span_to_wire),
+        agent: view.agent,
     }
 }
 

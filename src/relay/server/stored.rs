@@ -3,6 +3,8 @@
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 #[cfg(feature = "sweep")]
+use super::own_lists::count;
+#[cfg(feature = "sweep")]
 use crate::coordination::sweep::{self, Counts, document::Document, judge};
 use crate::{
     coordination::lease::{self, machine::Record},
@@ -45,7 +47,7 @@ async fn folder<T>(
     store: &dyn BlobStore,
     folder: &str,
     max: usize,
-    of: fn(String, Blob) -> T,
+    of: fn(String, &Blob) -> T,
 ) -> Result<(Vec<T>, bool)> {
     let options = PageOptions {
         size: MOST,
@@ -55,14 +57,14 @@ async fn folder<T>(
     let read = async |entry: BlobEntry| {
         let name = entry.name.as_str()[folder.len()..].to_owned();
         let read = store.get_start(&entry.name, max).await;
-        read.map(|blob| blob.map(|blob| of(name, blob)))
+        read.map(|blob| blob.map(|blob| of(name, &blob)))
     };
     let read = stream::iter(page.entries).map(read).buffered(AT_ONCE);
     let read: Vec<Option<T>> = read.try_collect().await?;
     Ok((read.into_iter().flatten().collect(), page.next.is_some()))
 }
 
-fn stored_lease(name: String, blob: Blob) -> proto::StoredLease {
+fn stored_lease(name: String, blob: &Blob) -> proto::StoredLease {
     match Record::read(&blob.content.bytes) {
         Ok(record) => proto::StoredLease {
             name,
@@ -82,7 +84,7 @@ fn stored_lease(name: String, blob: Blob) -> proto::StoredLease {
 }
 
 #[cfg(feature = "sweep")]
-fn stored_sweep(name: String, blob: Blob) -> proto::StoredSweep {
+fn stored_sweep(name: String, blob: &Blob) -> proto::StoredSweep {
     let document = match Document::parse(&blob.content.bytes, &format!("`{name}`")) {
         Ok(document) => document,
         Err(error) => {
@@ -94,7 +96,7 @@ fn stored_sweep(name: String, blob: Blob) -> proto::StoredSweep {
         }
     };
     let time = |text: &Option<String>| time_to_wire(text.as_deref().and_then(judge::time));
-    let counts = |counts: &Counts| proto::SweepCounts {
+    let by_outcome = |counts: &Counts| proto::SweepCounts {
         seen: counts.seen,
         deleted: counts.deleted,
         moved: counts.moved,
@@ -107,10 +109,10 @@ fn stored_sweep(name: String, blob: Blob) -> proto::StoredSweep {
         running: !document.is_finished(),
         started_at: time(&document.started),
         finished_at: time(&document.finished),
-        containers: document.containers.len() as u32,
-        containers_done: done.count() as u32,
-        round: Some(counts(&document.counts)),
-        total: Some(counts(&document.total)),
+        containers: count(document.containers.len()),
+        containers_done: count(done.count()),
+        round: Some(by_outcome(&document.counts)),
+        total: Some(by_outcome(&document.total)),
         problem: String::new(),
         name,
     }

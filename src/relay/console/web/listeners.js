@@ -5,7 +5,7 @@ import { html } from './dom.js';
 import { count, parse, plural } from './format.js';
 import { Age, Badge, Empty, Heading, Notice, Num, Pages, Search, Table, Unanswered, href } from './parts.js';
 
-/** @typedef {{listener_id: string, subscription_id: string, selectors: {storage_account: string, queue_name: string}[], capacity: number, connected_for: string, queues: number, busy: number, owed: number, active_dequeue_tasks: number, total_dequeue_tasks: number, group: string, polling: boolean, selectors_omitted: boolean, silent_for?: string, busy_for?: string, lost_for?: string}} Listener */
+/** @typedef {{listener_id: string, subscription_id: string, selectors: {storage_account: string, queue_name: string}[], capacity: number, connected_for: string, queues: number, busy: number, owed: number, active_dequeue_tasks: number, total_dequeue_tasks: number, group: string, polling: boolean, selectors_omitted: boolean, silent_for?: string, busy_for?: string, lost_for?: string, agent: boolean}} Listener */
 
 /** @param {Listener} one @returns {['gone' | 'silent' | 'polling' | 'awake' | 'asleep', string, string | undefined]} */
 function stateOf(one) {
@@ -46,13 +46,13 @@ export function Listeners({ query }) {
     ${data && (data.listeners.length ? html`<${Table} key=${`${filter} ${lost} ${page}`} label="Listeners" rows=${data.listeners} keyOf=${(/** @type {Listener} */ one) => one.subscription_id}
       kindOf=${(/** @type {Listener} */ one) => (one.lost_for !== undefined || one.silent_for !== undefined ? 'bad' : '')}
       columns=${[
-        { head: 'Listener', cell: cell(one => one.listener_id) },
+        { head: 'Listener', cell: cell(one => html`${one.listener_id}${one.agent && html` <${Badge} kind="info">agent<//>`}`) },
         { head: 'State', cell: cell(one => html`<${ListenerState} listener=${one} at=${at} />`) },
         { head: 'Listens to', cell: cell(one => html`<span class="clip" title=${one.selectors.map(of => `${of.storage_account}/${of.queue_name}`).join('\n')}>${listensTo(one)}</span>`) },
         { head: 'Group', wide: true, cell: cell(one => one.group || html`<span class="faint">–</span>`) },
         { head: 'Busy', number: true, wide: true, cell: cell(one => html`<${Num} n=${one.busy} /> <span class="faint">of ${plural(one.queues, 'queue')}</span>`) },
         { head: 'Owed', number: true, wide: true, cell: cell(one => html`<${Num} n=${one.owed} />`), title: 'Queues with a wake-up that its stream has not sent yet' },
-        { head: 'Tasks', number: true, wide: true, cell: cell(one => html`<${Num} n=${one.active_dequeue_tasks} /> <span class="faint">max ${count(one.total_dequeue_tasks)}</span>`), title: 'Dequeue tasks, by its newest report' },
+        { head: 'Tasks', number: true, wide: true, cell: cell(one => html`<${Num} n=${one.active_dequeue_tasks} /> <span class="faint">max ${count(one.total_dequeue_tasks)}</span>`), title: 'Dequeue tasks, or the workers of an agent, by its newest report' },
         { head: 'Connected', number: true, wide: true, cell: cell(one => html`<${Age} seconds=${parse(one.connected_for)} at=${one.lost_for === undefined ? at : Date.now()} />`) }]} />`
       : filter
         ? html`<${Empty} title=${`No listener matches “${filter}”`}><a href="#/listeners">Show all listeners</a><//>`

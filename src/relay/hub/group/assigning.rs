@@ -54,7 +54,7 @@ impl Group {
             let Some(subscriber) = self.members.assign(slot) else {
                 continue;
             };
-            let capacity = u64::from(subscriber.mailbox.capacity);
+            let capacity = u64::from(self.members.member_mut(slot).capacity);
             let share = delta.split(capacity.min(left), given == 0);
             left -= capacity.min(left);
             given_capacity += capacity;

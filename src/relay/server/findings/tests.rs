@@ -77,6 +77,7 @@ fn lost(name: &str, ago: u64) -> ListenerStats {
         polling: false,
         silent_for: None,
         busy_for: None,
+        agent: false,
         lost_for: Some(seconds(ago)),
     }
 }

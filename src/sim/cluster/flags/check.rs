@@ -286,14 +286,20 @@ impl World {
             let (mut waits, mut missed) = (set.answered + wait >= self.now, None);
             let last = self.flags.store.last_held(set.generation);
             let ended_by = last.map_or(0, |index| index + 1) + 1;
-            let by_hand = self.flags.oracle.by_hand.contains(&ended_by);
+            let by_hand = &self.flags.oracle.by_hand;
+            let (by_hand, has_number) = (
+                by_hand.contains(&ended_by),
+                !by_hand.contains(&set.position),
+            );
             for (number, client) in self.flags.clients.iter().enumerate() {
                 let Some((relay, opened)) = self.flag_watches_since(client) else {
                     continue;
                 };
                 let stream = client.stream.map(|stream| &self.flags.streams[stream]);
                 let told = stream.map_or(0, |stream| stream.newest_set);
-                if opened + wait >= set.began || told >= set.position {
+                // One that was made by hand, and found by an unleash, is missed if it is over before the
+                // relay has read it.
+                if opened + wait >= set.began || told >= set.position || !has_number {
                     continue;
                 }
                 let whole = self.relays[relay].whole_from;

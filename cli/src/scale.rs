@@ -1,0 +1,322 @@
+//! `scale`: the agent of a machine, which starts workers while there is work.
+//!
+//! This file has the arguments and the life of the process. `workers` runs the command, and reads the
+//! signals of the machine.
+
+mod workers;
+
+use std::{ffi::OsString, num::NonZero, path::PathBuf, sync::Arc, time::Duration};
+
+use clap::ValueEnum;
+use reveille::{
+    GroupName, ListenerId, QueueAddress,
+    agent::{Agent, AgentConfig, AgentQueue, Away},
+    duration,
+    listener::PolicyFile,
+    queue::WorkQueue,
+    scaling::ScalePolicy,
+};
+use tokio_util::sync::CancellationToken;
+
+use self::workers::{CommandWorkers, Signals};
+use super::{
+    child,
+    exit::{Exit, Usage},
+    log,
+    output::{self, Format},
+    queue,
+    settings::Settings,
+    signals::{Interrupts, Signal},
+    target::RelayArgs,
+    usage,
+    values::LogFormat,
+};
+
+/// Start workers for queues that have work, and none while they have none
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille scale acct/orders -- ./drain-orders
+  reveille scale acct/orders --per 100 --max 8 --max-load 1.5 --min-free 512M -- ./drain-orders
+  reveille scale acct/orders --serve --idle 5m --depth azure://acct/orders -- celery -A shop worker
+
+The agents of all machines are one group: the relay gives each message to one that has room, so one \
+message starts one worker, on one machine. An agent without room states that, and others get the work.
+
+A worker reads its queue until that is empty, and ends: exit code 0. Exit code 75 says that messages are \
+left: the relay wakes an agent for them. With any other exit code the slot rests, 1s at first and up to \
+5m, the relay wakes another agent at once, and once more when --visibility-timeout is over.
+
+With --serve a worker runs until it is ended: after --idle without a wake-up it gets SIGTERM, and with \
+--depth only when the queue is empty. Without --depth, state a longer --idle than the most messages ever \
+take, or end the worker with exit code 75 if messages are left.
+
+The command's environment has WAKE_ACCOUNT, WAKE_QUEUE, WAKE_SELECTOR (ACCOUNT/QUEUE), WAKE_REASON and \
+WAKE_SLOT, a number below --max.
+
+The relay's periodic checks go to no agent. A publisher that dies between put and notify wakes nobody: \
+--check D looks after so long without a wake-up.
+
+Ctrl-C or SIGTERM: workers get SIGTERM, and SIGKILL after --grace. A second signal kills them at once.")]
+pub(super) struct Args {
+    /// The queues
+    #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
+    queues: Vec<QueueAddress>,
+    /// Most workers at one time [default: the number of CPUs]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<usize>)]
+    max: Option<usize>,
+    /// Workers that run at all times; needs --serve
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::number::<usize>, default_value_t = 0)]
+    min: usize,
+    /// Messages for which one worker is started
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u32>, default_value_t = 1)]
+    per: u32,
+    /// A TOML file that maps the depth of the queue to a number of workers; needs --depth
+    #[arg(long, value_name = "FILE", requires = "depth")]
+    policy: Option<PathBuf>,
+    /// Workers run until they are ended
+    #[arg(long)]
+    serve: bool,
+    /// How long a worker of --serve runs without a wake-up
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "5m")]
+    idle: Duration,
+    /// The queue, to read its depth: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
+    #[arg(long, value_name = "QUEUE_URL")]
+    depth: Option<String>,
+    /// How long a worker's get hides a message from others
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
+    visibility_timeout: Duration,
+    /// Look into the queue after so long without a wake-up [default: never]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause)]
+    check: Option<Duration>,
+    /// While no relay reports work: `poll` every --poll, `keep` the workers that run and start none, or
+    /// end all but `min`
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = WhileAway::Poll)]
+    away: WhileAway,
+    /// How often a worker looks while no relay reports work
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause, default_value = "30s")]
+    poll: Duration,
+    /// No room while the machine's load is above this for each CPU
+    #[arg(long, value_name = "LOAD", value_parser = load)]
+    max_load: Option<f64>,
+    /// No room while less memory is free than this, such as 512M
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    min_free: Option<u64>,
+    /// No room while this shell command ends with another exit code than 0
+    #[arg(long, value_name = "CMD")]
+    when_cmd: Option<String>,
+    /// The group that shares the wake-ups
+    #[arg(long, value_name = "NAME", default_value = "agents")]
+    group: String,
+    /// The agent's id [default: scale- and random characters]
+    #[arg(
+        long,
+        alias = "listener-id",
+        env = "REVEILLE_LISTENER_ID",
+        value_name = "NAME"
+    )]
+    id: Option<String>,
+    /// How long a worker has from SIGTERM to SIGKILL
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
+    grace: Duration,
+    #[command(flatten)]
+    relay: RelayArgs,
+    /// The worker's program
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum WhileAway {
+    Poll,
+    Keep,
+    Min,
+}
+
+/// What the agent does, and failures.
+const LOG: &str = "error,rustls=off,rustls_platform_verifier=off,reveille::listener::agent=info,\
+                   reveille::listener::policy_file=info";
+
+impl Args {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        let target = self.relay.resolve(settings, None);
+        let log = match target.format {
+            Format::Table => LogFormat::Text,
+            Format::Json | Format::Jsonl => LogFormat::Json,
+        };
+        log::start(LOG, log);
+        let mut interrupts = Interrupts::of_service(false)?;
+        let config = self.config()?;
+        child::check_exists(&self.command)?;
+        let id = match &self.id {
+            Some(id) => ListenerId::new(id)?,
+            None => ListenerId::unique("scale")?,
+        };
+        let queues = self.queues().await?;
+        let options = config.subscription(id, GroupName::new(&self.group)?, &queues)?;
+        let subscription = target.client()?.subscribe(options)?;
+        let signals = Signals {
+            max_load: self.max_load,
+            min_free: self.min_free,
+            when_cmd: self.when_cmd.clone(),
+        };
+        let workers = CommandWorkers::new(self.command.clone(), self.serve, self.grace, signals);
+        let workers = Arc::new(workers);
+        let runs = Arc::<CommandWorkers>::clone(&workers);
+        let agent = Agent::new(&config, queues, subscription, runs)?;
+        let stop = CancellationToken::new();
+        let mut run = std::pin::pin!(agent.run(stop.clone()));
+        let signal = tokio::select! {
+            ended = &mut run => return ended.map(|()| Exit::OK).map_err(Into::into),
+            signal = interrupts.next() => signal,
+        };
+        let running = workers.running();
+        if running > 0 {
+            output::note(format_args!(
+                "ending {} within {}",
+                output::count(running as u64, "worker"),
+                duration::Span(self.grace)
+            ));
+        }
+        stop.cancel();
+        tokio::select! {
+            ended = run => ended?,
+            signal = interrupts.next() => return Ok(signal.exit()),
+        }
+        Ok(match signal {
+            Signal::Terminate => Exit::OK,
+            Signal::Interrupt => signal.exit(),
+        })
+    }
+
+    fn config(&self) -> anyhow::Result<AgentConfig> {
+        if self.depth.is_some() && self.queues.len() > 1 {
+            let rule = "--depth: is that of one queue; run an agent for each queue";
+            return Err(Usage(rule.to_owned()).into());
+        }
+        let max = self
+            .max
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get));
+        if self.min > max {
+            let rule = format!("--min: must be at most --max ({max}), not {}", self.min);
+            return Err(Usage(rule).into());
+        }
+        if self.min > 0 && !self.serve {
+            let rule = "--min: needs --serve, as a worker that ends when its queue is empty would begin \
+                        again every second";
+            return Err(Usage(rule.to_owned()).into());
+        }
+        let policy = self.policy.as_ref().map(PolicyFile::open).transpose()?;
+        Ok(AgentConfig {
+            min: self.min,
+            max,
+            per: self.per,
+            idle: self.serve.then_some(self.idle),
+            visibility_timeout: self.visibility_timeout,
+            away: match self.away {
+                WhileAway::Poll => Away::Poll(self.poll),
+                WhileAway::Keep => Away::Keep,
+                WhileAway::Min => Away::Min,
+            },
+            check: self.check,
+            policy: policy.map(|policy| Arc::new(policy) as Arc<dyn ScalePolicy>),
+        })
+    }
+
+    async fn queues(&self) -> anyhow::Result<Vec<AgentQueue>> {
+        let depth: Option<Arc<dyn WorkQueue>> = match &self.depth {
+            Some(url) => Some(queue::open(url).await?),
+            None => None,
+        };
+        let queue = |address: &QueueAddress| AgentQueue {
+            address: address.clone(),
+            depth: depth.clone(),
+        };
+        Ok(self.queues.iter().map(queue).collect())
+    }
+}
+
+/// Parses a load for each CPU.
+fn load(text: &str) -> Result<f64, String> {
+    let load: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
+    (load.is_finite() && load > 0.0)
+        .then_some(load)
+        .ok_or_else(|| "must be above 0".to_owned())
+}
+
+/// Parses a number of bytes with an optional K, M or G.
+fn size(text: &str) -> Result<u64, String> {
+    let rule = || "must be a number of bytes, such as 512M or 2G".to_owned();
+    let (number, unit) = match text.strip_suffix(['K', 'M', 'G']) {
+        Some(number) => (number, &text[number.len()..]),
+        None => (text, ""),
+    };
+    let shift = match unit {
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => 0,
+    };
+    let number: u64 = number.parse().map_err(|_| rule())?;
+    number.checked_mul(1 << shift).ok_or_else(rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::{Cli, Verb};
+
+    fn parsed(arguments: &[&str]) -> Result<Args, String> {
+        let typed = [&["reveille", "scale"], arguments].concat();
+        let cli = Cli::try_parse_from(typed).map_err(|error| error.to_string())?;
+        match cli.verb {
+            Verb::Scale(args) => Ok(*args),
+            _ => unreachable!("the verb was typed"),
+        }
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused_with_their_name() {
+        let refusal = |arguments: &[&str]| match parsed(arguments) {
+            Ok(args) => args.config().expect_err("refused").to_string(),
+            Err(error) => error,
+        };
+        for (arguments, words) in [
+            (
+                &["a/q", "--min", "3", "--max", "2", "--serve", "--", "true"][..],
+                "--min: must be at most --max (2), not 3",
+            ),
+            (
+                &["a/q", "--min", "1", "--max", "2", "--", "true"],
+                "--min: needs --serve",
+            ),
+            (&["a/*", "--", "true"], "a/*"),
+            (
+                &["a/q", "a/r", "--depth", "memory:", "--", "true"],
+                "--depth: is that of one queue",
+            ),
+            (&["a/q", "--policy", "f", "--", "true"], "--depth"),
+            (&["a/q", "--max-load", "-1", "--", "true"], "--max-load"),
+            (&["a/q", "--min-free", "lots", "--", "true"], "512M"),
+            (&["a/q"], "CMD"),
+        ] {
+            let refused = refusal(arguments);
+            assert!(refused.contains(words), "{arguments:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [
+            ("17", 17),
+            ("2K", 2048),
+            ("512M", 512 << 20),
+            ("3G", 3 << 30),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        assert!(size("99999999999G").is_err());
+    }
+}

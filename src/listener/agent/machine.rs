@@ -1,0 +1,782 @@
+//! Which workers run on this machine, and what the relay is told of it. Pure: the driver runs workers,
+//! reads depths and sends reports; this machine decides.
+//!
+//! Work is either in the hands of a worker that runs here, or the relay has it. A wake-up that no slot
+//! can take is returned at once: a timer that is due now wakes a member that has room. So the relay
+//! holds what waits for room, and gives it to the first member that has some again.
+//!
+//! A worker covers the wake-ups before its start if it ends and says that the queue was empty. Later
+//! ones need another look, by a worker that began after them.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    base::{
+        backoff::{Backoff, about, jitter},
+        clock::Tick,
+        fault::{Fault, planted},
+    },
+    error::ErrorKind,
+    listener::scaling::{Load, PendingReport, Reporter, ScalePolicy, Snapshot},
+    types::LinkState,
+};
+
+/// The machine of one agent.
+#[derive(Debug)]
+pub(crate) struct AgentMachine {
+    config: MachineConfig,
+    rng: fastrand::Rng,
+    queues: Vec<Queue>,
+    slots: Vec<Slot>,
+    is_pushed: bool,
+    /// A stream was lost without an announcement, or there was none yet.
+    was_lost: bool,
+    room: Room,
+    stopped: bool,
+}
+
+/// The settings of an agent.
+#[derive(Debug, Clone)]
+pub(crate) struct MachineConfig {
+    /// Workers that run at all times; only of those that serve.
+    pub(crate) min: usize,
+    pub(crate) max: usize,
+    /// Messages for one worker.
+    pub(crate) per: u32,
+    /// How long a worker that serves runs without a wake-up; `None`: workers read the queue until it is
+    /// empty, and end.
+    pub(crate) idle: Option<Duration>,
+    /// How long a get of a worker hides a message.
+    pub(crate) visibility_timeout: Duration,
+    pub(crate) away: Away,
+    /// A look without a wake-up after this time.
+    pub(crate) check: Option<Duration>,
+    /// The depth of a queue can be read.
+    pub(crate) has_depth: bool,
+    /// Workers for a depth; without one, one for `per` messages.
+    pub(crate) policy: Option<Arc<dyn ScalePolicy>>,
+    /// Signals of the machine decide whether there is room for a worker.
+    pub(crate) has_signals: bool,
+    pub(crate) fault: Fault,
+}
+
+/// What an agent does while no relay sends it wake-ups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Away {
+    /// Workers that run go on, and none is started.
+    Keep,
+    /// A worker looks into each queue after this time.
+    Poll(Duration),
+    /// Only the least number of workers that serve stays.
+    Min,
+}
+
+/// The driver's next step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Start a worker in the slot, then call [`AgentMachine::on_ended`] at its end.
+    Start { slot: usize, queue: usize },
+    /// Ask the worker in the slot to end.
+    End { slot: usize },
+    /// Find out whether there is room for a worker, then call [`AgentMachine::on_room`].
+    AskRoom,
+    /// Read the queue's depth, then call [`AgentMachine::on_depth`].
+    QueryDepth { queue: usize },
+    /// Send a report, then call [`AgentMachine::on_answered`].
+    Report { queue: usize, report: AgentReport },
+    /// Wait until this time or until the next event.
+    Wait(Tick),
+}
+
+/// A report on one queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AgentReport {
+    pub(crate) pending: PendingReport,
+    /// Messages that the agent can take.
+    pub(crate) capacity: u32,
+    pub(crate) running: usize,
+    pub(crate) slots: usize,
+    pub(crate) depth: Option<(u64, Tick)>,
+    /// When the oldest worker began.
+    pub(crate) since: Option<Tick>,
+}
+
+/// How a worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It read the queue until it was empty, or served until it was told to end.
+    Drained,
+    /// It ended well, and the queue may have messages.
+    Unfinished,
+    /// It failed, was killed, or could not be started. Messages in its hands come back later.
+    Failed,
+}
+
+#[derive(Debug)]
+struct Queue {
+    reporter: Reporter,
+    /// Counts wake-ups, and looks without one.
+    newest: u64,
+    /// Wake-ups up to this one are covered by a worker that found the queue empty.
+    covered: Snapshot,
+    /// Those up to this one were returned to the relay.
+    returned: u64,
+    /// Messages for which a worker is to be started.
+    unclaimed: u64,
+    /// The capacity that the relay knows.
+    told: u32,
+    /// When the relay is told again that workers run.
+    renew_at: Tick,
+    depth: Option<(u64, Tick)>,
+    query: Query,
+    /// When the next look without a wake-up is due.
+    look_at: Tick,
+    /// When messages are visible that the relay may have forgotten.
+    visible_at: Tick,
+    /// The depth before the run that ended last, until the next reading.
+    before: Option<u64>,
+    /// Runs in a row that ended with no fewer messages than before.
+    fruitless: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Query {
+    No,
+    Wanted,
+    Running,
+}
+
+#[derive(Debug)]
+struct Slot {
+    worker: Option<Worker>,
+    /// Free from then on.
+    from: Tick,
+    failures: Backoff,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Worker {
+    queue: usize,
+    began: Tick,
+    /// The wake-ups that it covers when it ends well.
+    covers: Snapshot,
+    /// Messages that it can still take on.
+    credit: u64,
+    /// Messages that it took on after its start.
+    late: u64,
+    depth: Option<u64>,
+    /// The newest wake-up of its queue.
+    woken_at: Tick,
+    ending: bool,
+}
+
+/// Whether the machine has room for a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// Known at this time.
+    Yes(Tick),
+    Asking,
+    /// Until it is asked again.
+    No(Tick),
+}
+
+/// Least time between two starts in a slot.
+const DWELL: Duration = Duration::from_secs(1);
+/// The first and the longest wait after a worker that failed.
+const FAILED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// BUSY is a lease of 30 s (R14).
+const RENEW_EVERY: Duration = Duration::from_secs(10);
+/// The depth is not read more often while workers run.
+const DEPTH_EVERY: Duration = Duration::from_secs(5);
+/// How long the machine's signals are believed, and how long a machine without room waits.
+const ROOM_FOR: Duration = Duration::from_secs(1);
+const NO_ROOM_FOR: Duration = Duration::from_secs(5);
+/// Runs without progress before a slot waits.
+const FRUITLESS: u32 = 3;
+
+impl AgentMachine {
+    /// Makes the machine of an agent for so many queues.
+    pub(crate) fn new(config: MachineConfig, queues: usize, now: Tick, rng: fastrand::Rng) -> Self {
+        let nominal = config.nominal();
+        let slot = || Slot {
+            worker: None,
+            from: Tick::default(),
+            failures: Backoff::new(FAILED.0, FAILED.1),
+        };
+        let mut machine = Self {
+            slots: (0..config.max).map(|_| slot()).collect(),
+            queues: Vec::new(),
+            is_pushed: false,
+            was_lost: true,
+            room: match config.has_signals {
+                true => Room::No(now),
+                false => Room::Yes(Tick::NEVER),
+            },
+            stopped: false,
+            rng,
+            config,
+        };
+        for _ in 0..queues {
+            let look_at = machine.next_look(now);
+            let fault = machine.config.fault;
+            machine.queues.push(Queue {
+                reporter: Reporter::new(fault),
+                newest: 0,
+                covered: Snapshot::default(),
+                returned: 0,
+                unclaimed: 0,
+                told: nominal,
+                renew_at: Tick::NEVER,
+                depth: None,
+                query: Query::No,
+                look_at,
+                visible_at: Tick::NEVER,
+                before: None,
+                fruitless: 0,
+            });
+        }
+        machine
+    }
+
+    /// Returns the next step.
+    pub(crate) fn step(&mut self, now: Tick) -> Step {
+        self.look_where_due(now);
+        self.renew(now);
+        if let Some(slot) = self.next_end(now) {
+            let worker = self.slots[slot].worker.as_mut().expect("it runs");
+            worker.ending = true;
+            let queue = &self.queues[worker.queue];
+            worker.covers = queue.reporter.snapshot(queue.newest);
+            return Step::End { slot };
+        }
+        if let Some(queue) = self.queue_to_start() {
+            let must_start = self.queues[queue].unclaimed > 0;
+            match self.free_slot(now) {
+                _ if self.stopped => self.give_back(queue, now),
+                Some((slot, from)) if from <= now => match self.room {
+                    Room::Yes(at) if now <= at + ROOM_FOR => {
+                        return self.start(slot, queue, now);
+                    }
+                    Room::Yes(_) => {
+                        self.room = Room::Asking;
+                        return Step::AskRoom;
+                    }
+                    Room::Asking => {}
+                    Room::No(_) if !must_start => {}
+                    Room::No(_) => self.give_back(queue, now),
+                },
+                Some((_, from)) if from <= now + DWELL => {}
+                _ if !must_start => {}
+                _ => self.give_back(queue, now),
+            }
+        }
+        if let Room::No(at) = self.room
+            && at <= now
+        {
+            self.room = Room::Asking;
+            return Step::AskRoom;
+        }
+        if let Some(queue) = self
+            .queues
+            .iter()
+            .position(|one| one.query == Query::Wanted)
+        {
+            self.queues[queue].query = Query::Running;
+            return Step::QueryDepth { queue };
+        }
+        let capacity = self.capacity(now);
+        for queue in 0..self.queues.len() {
+            let news = self.is_news(queue, capacity);
+            let one = &mut self.queues[queue];
+            if news {
+                one.reporter.request(now);
+            }
+            if let Some(pending) = one.reporter.take(now) {
+                one.told = capacity;
+                let report = self.report(queue, pending, capacity);
+                return Step::Report { queue, report };
+            }
+        }
+        Step::Wait(self.next_event(now))
+    }
+
+    /// The link to the relay changed.
+    pub(crate) fn on_link(&mut self, link: &LinkState, now: Tick) {
+        let connected = link.connection == crate::types::ConnectionState::Connected;
+        let nominal = self.config.nominal();
+        let is_pushed = link.is_pushed() || link.announced;
+        let mut is_new = false;
+        for queue in &mut self.queues {
+            let reporter = &mut queue.reporter;
+            if reporter.on_link_changed(connected, link.welcomes, now) {
+                // A new stream has the capacity of its subscription.
+                (queue.told, is_new) = (nominal, true);
+            }
+        }
+        self.was_lost |= !connected && !link.announced;
+        if is_new && std::mem::take(&mut self.was_lost) {
+            self.look_when_visible(now);
+        }
+        if std::mem::replace(&mut self.is_pushed, is_pushed) != is_pushed {
+            for at in 0..self.queues.len() {
+                self.queues[at].look_at = self.next_look(now);
+            }
+        }
+    }
+
+    /// A wake-up of a queue arrived, for so many messages.
+    pub(crate) fn on_wake_up(&mut self, queue: usize, sequence: u64, messages: u64, now: Tick) {
+        let newest = self.count_look(queue, now);
+        self.queues[queue].reporter.on_wake_up(sequence, newest);
+        self.claim(queue, messages, now);
+    }
+
+    /// A worker ended, or could not be started.
+    pub(crate) fn on_ended(&mut self, slot: usize, ended: Ended, now: Tick) {
+        let Some(worker) = self.slots[slot].worker.take() else {
+            return;
+        };
+        let of_slot = &mut self.slots[slot];
+        of_slot.from = worker.began + DWELL;
+        match ended {
+            Ended::Drained => {
+                self.drained(worker, now);
+                if self.queues[worker.queue].fruitless == 0 {
+                    self.slots[slot].failures.reset();
+                }
+            }
+            Ended::Unfinished => {
+                self.slots[slot].failures.reset();
+                self.left(worker.queue);
+                self.give_back(worker.queue, now);
+            }
+            Ended::Failed => {
+                of_slot.from = now + of_slot.failures.next(&mut self.rng);
+                self.failed(worker, now);
+            }
+        }
+    }
+
+    /// The depth of a queue was read, or could not be. Returns whether workers end without progress.
+    pub(crate) fn on_depth(&mut self, queue: usize, depth: Option<u64>, now: Tick) -> bool {
+        let running = self.running(queue);
+        let one = &mut self.queues[queue];
+        one.query = Query::No;
+        let Some(depth) = depth else {
+            // A look by a worker shows what the depth does not.
+            if running == 0 && one.newest > one.covered.wake_count.max(one.returned) {
+                one.unclaimed = one.unclaimed.max(1);
+            }
+            self.put_off_ends(queue, now);
+            return false;
+        };
+        one.depth = Some((depth, now));
+        if depth > 0 {
+            self.put_off_ends(queue, now);
+        }
+        let wanted = self.wanted(depth).saturating_sub(running);
+        let messages = (wanted as u64).saturating_mul(self.config.per.into());
+        let one = &mut self.queues[queue];
+        one.unclaimed = one.unclaimed.max(messages);
+        match one.before.take() {
+            _ if depth == 0 => one.fruitless = 0,
+            Some(before) if depth >= before => one.fruitless += 1,
+            Some(_) => one.fruitless = 0,
+            None => {}
+        }
+        let fruitless = one.fruitless >= FRUITLESS && running == 0;
+        if fruitless {
+            // The next run counts again, and its slot rests for longer.
+            one.fruitless = FRUITLESS - 1;
+            for slot in self.slots.iter_mut().filter(|slot| slot.worker.is_none()) {
+                slot.from = slot.from.max(now + slot.failures.next(&mut self.rng));
+            }
+        }
+        fruitless
+    }
+
+    /// The machine has room for a worker, or has none.
+    pub(crate) fn on_room(&mut self, has_room: bool, now: Tick) {
+        self.room = match has_room {
+            true => Room::Yes(now),
+            false => Room::No(now + about(NO_ROOM_FOR, &mut self.rng)),
+        };
+    }
+
+    /// The report on a queue was answered.
+    pub(crate) fn on_answered(&mut self, queue: usize, error: Option<ErrorKind>, now: Tick) {
+        let one = &mut self.queues[queue];
+        one.reporter.on_answered(error, now);
+        if error.is_some() {
+            // It may not know the capacity.
+            one.told = u32::MAX;
+        }
+    }
+
+    /// Starts no more workers, and ends those that serve. What waits for one is returned.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Returns whether a worker runs, or a report waits to be sent or answered.
+    pub(crate) fn is_at_work(&self, now: Tick) -> bool {
+        let reports = |one: &Queue| one.unclaimed > 0 || one.reporter.has_pending_report(now);
+        self.workers().next().is_some() || self.queues.iter().any(reports)
+    }
+
+    /// Returns the number of workers.
+    pub(crate) fn active(&self) -> usize {
+        self.workers().count()
+    }
+
+    fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.slots.iter().filter_map(|slot| slot.worker.as_ref())
+    }
+
+    fn running(&self, queue: usize) -> usize {
+        let of_queue = |one: &&Worker| one.queue == queue && !one.ending;
+        self.workers().filter(of_queue).count()
+    }
+
+    fn wanted(&self, depth: u64) -> usize {
+        let wanted = match &self.config.policy {
+            _ if depth == 0 => 0,
+            Some(policy) => policy.tasks(&Load {
+                depth,
+                ..Load::default()
+            }),
+            None => usize::try_from(depth.div_ceil(self.config.per.into())).unwrap_or(usize::MAX),
+        };
+        wanted.min(self.config.max)
+    }
+
+    /// Counts a wake-up, or a look without one.
+    fn count_look(&mut self, queue: usize, now: Tick) -> u64 {
+        let look_at = self.next_look(now);
+        let one = &mut self.queues[queue];
+        one.look_at = look_at;
+        one.newest += 1;
+        one.newest
+    }
+
+    /// Gives messages to workers that run and can take them on; the rest needs more workers. Without any
+    /// one worker looks, whatever else waits for one.
+    fn claim(&mut self, queue: usize, messages: u64, now: Tick) {
+        let (is_look, messages) = (messages == 0, messages.max(1));
+        let serves = self.config.idle.is_some();
+        let per = u64::from(self.config.per);
+        let mut left = messages;
+        let workers = self
+            .slots
+            .iter_mut()
+            .filter_map(|slot| slot.worker.as_mut());
+        for worker in workers.filter(|one| one.queue == queue && !one.ending) {
+            worker.woken_at = now;
+            let taken = match serves {
+                true => left.min(per),
+                false => left.min(worker.credit),
+            };
+            worker.credit = worker.credit.saturating_sub(taken);
+            worker.late += taken;
+            left -= taken;
+        }
+        let one = &mut self.queues[queue];
+        one.unclaimed = match is_look {
+            true => one.unclaimed.max(left),
+            false => one.unclaimed.saturating_add(left),
+        };
+        if left < messages {
+            // Its work on them is this agent's to watch.
+            let snapshot = one.reporter.snapshot(one.newest);
+            one.reporter.found(snapshot, now);
+        }
+        let is_old = one.depth.is_none_or(|(_, at)| at + DEPTH_EVERY <= now);
+        if self.config.has_depth && is_old && one.query == Query::No {
+            one.query = Query::Wanted;
+        }
+    }
+
+    fn start(&mut self, slot: usize, queue: usize, now: Tick) -> Step {
+        let per = u64::from(self.config.per);
+        let one = &mut self.queues[queue];
+        let claimed = one.unclaimed.min(per);
+        one.unclaimed -= claimed;
+        let covers = one.reporter.snapshot(one.newest);
+        one.reporter.found(covers, now);
+        one.renew_at = one.renew_at.min(now + RENEW_EVERY);
+        self.slots[slot].worker = Some(Worker {
+            queue,
+            began: now,
+            covers,
+            credit: per - claimed,
+            late: 0,
+            depth: one.depth.map(|(depth, _)| depth),
+            woken_at: now,
+            ending: false,
+        });
+        Step::Start { slot, queue }
+    }
+
+    fn drained(&mut self, worker: Worker, now: Tick) {
+        let queue = worker.queue;
+        let is_busy = self.workers().any(|other| other.queue == queue);
+        let fault = self.config.fault;
+        let one = &mut self.queues[queue];
+        if worker.covers.wake_count >= one.covered.wake_count {
+            one.covered = worker.covers;
+        }
+        let covers_all = one.covered.wake_count >= one.newest;
+        if covers_all || planted!(fault, AgentForgetsLate) {
+            one.unclaimed = 0;
+        } else {
+            // It may have read the queue before these came.
+            one.unclaimed = one.unclaimed.saturating_add(worker.late);
+            self.ensure_look(queue);
+        }
+        let one = &mut self.queues[queue];
+        if covers_all && (!is_busy || planted!(fault, AgentDrainsEarly)) {
+            one.reporter.drained(one.covered, now);
+        }
+        self.left(queue);
+        let one = &mut self.queues[queue];
+        if self.config.has_depth && self.config.idle.is_none() {
+            one.before = worker.depth;
+            if one.query == Query::No {
+                one.query = Query::Wanted;
+            }
+        }
+    }
+
+    fn failed(&mut self, worker: Worker, now: Tick) {
+        let queue = worker.queue;
+        let visible = self.config.visibility_timeout;
+        self.left(queue);
+        let fault = self.config.fault;
+        let one = &mut self.queues[queue];
+        if !planted!(fault, AgentHiddenUnsaid) {
+            one.reporter.add_hidden(visible, now);
+        }
+        self.give_back(queue, now);
+    }
+
+    /// A worker of the queue is gone.
+    fn left(&mut self, queue: usize) {
+        if !self.workers().any(|other| other.queue == queue) {
+            let one = &mut self.queues[queue];
+            one.renew_at = Tick::NEVER;
+            one.reporter.release();
+        }
+    }
+
+    /// Returns the work that waits for a worker: a member with room is woken for it.
+    fn give_back(&mut self, queue: usize, now: Tick) {
+        let one = &mut self.queues[queue];
+        (one.unclaimed, one.returned) = (0, one.newest);
+        one.reporter.add_hidden(Duration::ZERO, now);
+    }
+
+    /// Makes sure that a worker looks which began after the newest wake-up.
+    fn ensure_look(&mut self, queue: usize) {
+        let one = &self.queues[queue];
+        let looks = |other: &Worker| other.queue == queue && other.covers.wake_count >= one.newest;
+        let known = one.covered.wake_count.max(one.returned);
+        if one.newest > known && !self.workers().any(looks) {
+            let one = &mut self.queues[queue];
+            one.unclaimed = one.unclaimed.max(1);
+        }
+    }
+
+    /// Looks without a wake-up: the relay is away, or a check is due.
+    fn look_where_due(&mut self, now: Tick) {
+        for queue in 0..self.queues.len() {
+            let one = &mut self.queues[queue];
+            if self.stopped || one.look_at.min(one.visible_at) > now {
+                continue;
+            }
+            if one.visible_at <= now {
+                one.visible_at = Tick::NEVER;
+            }
+            self.count_look(queue, now);
+            let one = &mut self.queues[queue];
+            match self.config.has_depth {
+                true if one.query == Query::No => one.query = Query::Wanted,
+                true => {}
+                false => self.claim(queue, 0, now),
+            }
+        }
+    }
+
+    /// The relay may have restarted, and forgotten when hidden messages become visible: those of workers
+    /// that died are visible after the time-out.
+    fn look_when_visible(&mut self, now: Tick) {
+        if planted!(self.config.fault, AgentTrustsTimers) {
+            return;
+        }
+        let span = self.config.visibility_timeout;
+        for queue in &mut self.queues {
+            queue.visible_at = now + span + jitter(span / 2, &mut self.rng);
+        }
+    }
+
+    fn next_look(&mut self, now: Tick) -> Tick {
+        let every = match (self.is_pushed, self.config.away) {
+            (false, Away::Poll(every)) => Some(every),
+            _ => self.config.check,
+        };
+        let Some(every) = every else {
+            return Tick::NEVER;
+        };
+        // Agents of one relay lose it at the same time.
+        let half = every / 2;
+        now + half + jitter(every, &mut self.rng)
+    }
+
+    /// Tells the relay again that workers run.
+    fn renew(&mut self, now: Tick) {
+        for one in &mut self.queues {
+            if one.renew_at <= now {
+                one.renew_at = now + RENEW_EVERY;
+                let covered = one.reporter.covered();
+                one.reporter.found(covered, now);
+            }
+        }
+    }
+
+    /// Returns a worker that is to end: it serves, and had no wake-up for long.
+    fn next_end(&mut self, now: Tick) -> Option<usize> {
+        if self.stopped {
+            let runs = |slot: &Slot| slot.worker.is_some_and(|one| !one.ending);
+            return self.slots.iter().position(runs);
+        }
+        let idle = match (self.config.idle?, self.config.away) {
+            (_, Away::Min) if !self.is_pushed => Duration::ZERO,
+            (idle, _) => idle,
+        };
+        let serving = self.workers().filter(|one| !one.ending).count();
+        if serving <= self.config.min {
+            return None;
+        }
+        let is_due = |one: &Worker| !one.ending && one.woken_at + idle <= now;
+        let slot = self
+            .slots
+            .iter()
+            .position(|slot| slot.worker.as_ref().is_some_and(is_due))?;
+        let worker = self.slots[slot].worker.as_ref().expect("it runs");
+        if !self.config.has_depth || idle.is_zero() {
+            return Some(slot);
+        }
+        // Only when the queue is empty, by a reading since the worker became idle.
+        let (queue, since) = (worker.queue, worker.woken_at + idle);
+        let one = &mut self.queues[queue];
+        match one.depth {
+            Some((0, at)) if at >= since => Some(slot),
+            _ => {
+                if one.query == Query::No {
+                    one.query = Query::Wanted;
+                }
+                None
+            }
+        }
+    }
+
+    /// The queue is not known to be empty: its workers serve for longer.
+    fn put_off_ends(&mut self, queue: usize, now: Tick) {
+        let workers = self
+            .slots
+            .iter_mut()
+            .filter_map(|slot| slot.worker.as_mut());
+        for worker in workers.filter(|one| one.queue == queue) {
+            worker.woken_at = now;
+        }
+    }
+
+    /// Returns a queue that needs a worker: the one that has the fewest.
+    fn queue_to_start(&self) -> Option<usize> {
+        let needs = |at: &usize| self.queues[*at].unclaimed > 0;
+        let found = (0..self.queues.len())
+            .filter(needs)
+            .min_by_key(|at| self.running(*at));
+        let serving = self.workers().filter(|one| !one.ending).count();
+        let lacks = !self.stopped && serving < self.config.min;
+        found.or_else(|| {
+            let all = 0..self.queues.len();
+            all.filter(|_| lacks).min_by_key(|at| self.running(*at))
+        })
+    }
+
+    /// Returns the slot that is free first, and since or from when.
+    fn free_slot(&self, now: Tick) -> Option<(usize, Tick)> {
+        let slots = self.slots.iter().enumerate();
+        let free = slots.filter(|(_, slot)| slot.worker.is_none());
+        free.min_by_key(|(at, slot)| (slot.from.max(now), *at))
+            .map(|(at, slot)| (at, slot.from))
+    }
+
+    /// Returns how many messages the agent can take now.
+    fn capacity(&self, now: Tick) -> u32 {
+        if self.stopped || matches!(self.room, Room::No(_)) {
+            return 0;
+        }
+        let is_free = |slot: &&Slot| slot.worker.is_none() && slot.from <= now + DWELL;
+        let free = self.slots.iter().filter(is_free).count();
+        u32::try_from(free)
+            .unwrap_or(u32::MAX)
+            .saturating_mul(self.config.per)
+    }
+
+    /// Returns whether the relay must know the capacity at once.
+    fn is_news(&self, queue: usize, capacity: u32) -> bool {
+        let one = &self.queues[queue];
+        let known = (one.told > 0) == (capacity > 0) && one.told <= self.config.nominal();
+        if capacity > 0 && planted!(self.config.fault, AgentRoomUnsaid) {
+            return false;
+        }
+        !known && one.reporter.has_stream()
+    }
+
+    fn report(&self, queue: usize, pending: PendingReport, capacity: u32) -> AgentReport {
+        let of_queue = |one: &&Worker| one.queue == queue;
+        let workers = || self.workers().filter(of_queue);
+        AgentReport {
+            pending,
+            capacity,
+            running: workers().count(),
+            slots: self.config.max,
+            depth: self.queues[queue].depth,
+            since: workers().map(|one| one.began).min(),
+        }
+    }
+
+    fn next_event(&self, now: Tick) -> Tick {
+        let of_queue = |one: &Queue| {
+            let report = one.reporter.next(now).unwrap_or(Tick::NEVER);
+            report
+                .min(one.look_at)
+                .min(one.visible_at)
+                .min(one.renew_at)
+        };
+        let queues = self.queues.iter().map(of_queue).min();
+        let free = self.slots.iter().filter(|slot| slot.worker.is_none());
+        // A slot counts for the capacity a little before it is free.
+        let free = free.flat_map(|slot| [slot.from, slot.from - DWELL]);
+        let idle = self.config.idle.filter(|_| !self.stopped);
+        let ends = self.workers().filter(|one| !one.ending);
+        let ends = ends.filter_map(|one| Some(one.woken_at + idle?));
+        let room = match self.room {
+            Room::No(at) => Some(at),
+            _ => None,
+        };
+        let later = free.chain(ends).chain(room).filter(|at| *at > now);
+        later.chain(queues).min().unwrap_or(Tick::NEVER)
+    }
+}
+
+impl MachineConfig {
+    /// Returns the capacity of the subscription.
+    pub(crate) fn nominal(&self) -> u32 {
+        u32::try_from(self.max)
+            .unwrap_or(u32::MAX)
+            .saturating_mul(self.per)
+            .clamp(1, u32::MAX - 1)
+    }
+}
