@@ -97,7 +97,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause, default_value = "30s")]
     poll: Duration,
     /// No room while the machine's load is above this for each CPU
-    #[arg(long, value_name = "LOAD", value_parser = load)]
+    #[arg(long, value_name = "LOAD", allow_negative_numbers = true, value_parser = load)]
     max_load: Option<f64>,
     /// No room while less memory is free than this, such as 512M
     #[arg(long, value_name = "SIZE", value_parser = size)]

@@ -227,8 +227,8 @@ async fn a_serving_worker_gets_sigterm_when_it_is_idle() {
     place.connected(1).await;
     until("it has ended once", async || place.lines("done") >= 1).await;
     // With a message in the queue it serves on.
-    place.put(1).await;
     let starts = place.lines("starts");
+    place.put(1).await;
     until("it is started", async || place.lines("starts") > starts).await;
     let ended = place.lines("done");
     tokio::time::sleep(Duration::from_secs(4)).await;

@@ -66,6 +66,15 @@ impl Fleet {
         say(&self.hub, &self.members[&member], &report, self.now);
     }
 
+    /// A member states how many messages it can take from now on.
+    fn set_room(&self, member: usize, capacity: u32) {
+        let report = Report {
+            capacity: Some(capacity),
+            ..report("orders", ReportState::Unspecified, 0, number())
+        };
+        say(&self.hub, &self.members[&member], &report, self.now);
+    }
+
     /// Takes what a member is sent, and does not end its send.
     fn drain(&self, member: usize) -> Vec<WorkDetected> {
         drain(&self.members[&member], self.now)
@@ -104,6 +113,43 @@ fn a_new_group_wakes_one_member_to_catch_up() {
     assert_eq!(fleet.woken(), [(0, CatchUp)]);
     fleet.join(&of_group("h", 1));
     assert_eq!(fleet.woken(), [(5, CatchUp)]);
+}
+
+#[test]
+fn a_member_without_room_is_given_nothing_until_it_has_some() {
+    let mut fleet = Fleet::new(2);
+    fleet.set_room(0, 0);
+    fleet.put(1);
+    assert_eq!(fleet.woken(), [(1, Notified)]);
+    fleet.say(1, Drained, 1);
+    fleet.set_room(1, 0);
+    fleet.put(1);
+    assert_eq!(fleet.woken(), []);
+    let later = fleet.now + 10 * CLAIM;
+    assert_eq!(fleet.fire(later), []);
+    fleet.set_room(0, 1);
+    assert_eq!(fleet.woken().len(), 1);
+    fleet.say(0, Drained, 2);
+    let later = fleet.now + 10 * CLAIM;
+    assert_eq!(fleet.fire(later), []);
+    fleet.set_room(1, 1);
+    assert_eq!(fleet.woken(), []);
+}
+
+#[test]
+fn a_members_room_is_its_share_and_never_more_than_its_capacity() {
+    let mut fleet = Fleet::empty(hub());
+    (0..2).for_each(|_| fleet.join(&of_group("g", 10)));
+    fleet.woken();
+    fleet.say(0, Drained, 0);
+    let given = |fleet: &Fleet, member| {
+        let work = fleet.drain(member);
+        work.iter().map(|one| one.messages).sum::<u64>()
+    };
+    fleet.set_room(0, 2);
+    fleet.set_room(1, 100);
+    fleet.put(12);
+    assert_eq!((given(&fleet, 0), given(&fleet, 1)), (2, 10));
 }
 
 #[test]
