@@ -44,12 +44,12 @@ The agents of all machines are one group: the relay gives each message to one th
 message starts one worker, on one machine. An agent without room states that, and others get the work.
 
 A worker reads its queue until that is empty, and ends: exit code 0. Exit code 75 says that messages are \
-left: the relay wakes an agent for them. With any other exit code the slot rests, 1s at first and up to \
-5m, the relay wakes another agent at once, and once more when --visibility-timeout is over.
+left: the relay wakes an agent for them. With any other exit code the slot rests, up to 1s at first and up to \
+5m later, the relay wakes another agent at once, and once more when --visibility-timeout is over.
 
 With --serve a worker runs until it is ended: after --idle without a wake-up it gets SIGTERM, and with \
 --depth only when the queue is empty. Without --depth, state a longer --idle than the most messages ever \
-take, or end the worker with exit code 75 if messages are left.
+take, or end the worker with exit code 75 if messages are left. A worker that SIGTERM ends has ended well.
 
 The command's environment has WAKE_ACCOUNT, WAKE_QUEUE, WAKE_SELECTOR (ACCOUNT/QUEUE), WAKE_REASON and \
 WAKE_SLOT, a number below --max.
@@ -78,7 +78,7 @@ pub(super) struct Args {
     #[arg(long)]
     serve: bool,
     /// How long a worker of --serve runs without a wake-up
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "5m")]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause, default_value = "5m")]
     idle: Duration,
     /// The queue, to read its depth: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(long, value_name = "QUEUE_URL")]
@@ -89,8 +89,8 @@ pub(super) struct Args {
     /// Look into the queue after so long without a wake-up [default: never]
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause)]
     check: Option<Duration>,
-    /// While no relay reports work: `poll` every --poll, `keep` the workers that run and start none, or
-    /// end all but `min`
+    /// While no relay reports work: `poll` every --poll, `keep` the workers that run, or end all but
+    /// `min` of those that serve and start no other ones
     #[arg(long, value_name = "HOW", value_enum, default_value_t = WhileAway::Poll)]
     away: WhileAway,
     /// How often a worker looks while no relay reports work

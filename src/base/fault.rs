@@ -187,8 +187,6 @@ pub(crate) enum Fault {
     AgentTrustsTimers,
     /// Agents: the relay is not told that there is room again.
     AgentRoomUnsaid,
-    /// R12: a member that states that it has no room is given work.
-    NoRoomIgnored,
     /// R12: a member that has room again is given no work that waits.
     RoomUnnoticed,
     /// R13: a wake-up that a member does not cover in time goes to no other member.

@@ -13,7 +13,7 @@ use std::{fmt, future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use self::machine::Away;
@@ -83,8 +83,8 @@ pub enum WorkerEnd {
     Done,
     /// It ended, and the queue may have messages: the relay wakes a member for them.
     Unfinished,
-    /// It failed, was killed, or could not be started, for this reason. Its slot rests, 1 s at first and
-    /// up to 5 minutes, and the relay gives the work to another member.
+    /// It failed, was killed, or could not be started, for this reason. Its slot rests, up to 1 s at first
+    /// and up to 5 minutes later, and the relay gives the work to another member.
     Failed(String),
 }
 
@@ -120,7 +120,7 @@ pub struct Agent {
     ends: Vec<CancellationToken>,
     running: Tasks<(usize, WorkerEnd)>,
     depths: Tasks<(usize, Result<u64>)>,
-    reports: Tasks<(usize, Result<()>)>,
+    reports: Tasks<(usize, u64, Result<()>)>,
     room: Tasks<Option<String>>,
     /// Why there was no room.
     no_room: Option<String>,
@@ -134,6 +134,8 @@ pub const MAX_WORKERS: usize = 10_000;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Slower signals leave no room.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit of the last reports when the agent ends.
+const LAST_REPORTS: Duration = Duration::from_secs(2);
 /// Wait before a refused subscription is tried again.
 const RETRY_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 
@@ -142,7 +144,7 @@ enum Event {
     Work(Option<Result<crate::types::WorkDetected>>),
     Ended(usize, WorkerEnd),
     Depth(usize, Result<u64>),
-    Reported(usize, Result<()>),
+    Reported(usize, u64, Result<()>),
     Room(Option<String>),
     Elapsed,
 }
@@ -186,6 +188,15 @@ impl AgentConfig {
         }
         if self.per == 0 {
             return Err(Error::invalid("per", "must be 1 or more"));
+        }
+        let poll = match self.away {
+            Away::Poll(every) => Some(every),
+            Away::Keep | Away::Min => None,
+        };
+        for (name, span) in [("idle", self.idle), ("check", self.check), ("away", poll)] {
+            if span.is_some_and(|span| span.is_zero()) {
+                return Err(Error::invalid(name, "must be longer than 0"));
+            }
         }
         check_delay("visibility_timeout", self.visibility_timeout)
     }
@@ -258,11 +269,22 @@ impl Agent {
     pub async fn run(mut self, stop: CancellationToken) -> Result<()> {
         self.follow_link();
         let mut stopping = false;
+        // The last reports have this time once no worker runs.
+        let mut last_reports = None;
         loop {
             let until = self.drive();
             if stopping && !self.machine.is_at_work(self.clock.now()) {
                 return Ok(());
             }
+            if stopping && self.machine.active() == 0 {
+                last_reports.get_or_insert_with(|| Instant::now() + LAST_REPORTS);
+            }
+            let over = async {
+                match last_reports {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => pending().await,
+                }
+            };
             let event = tokio::select! {
                 biased;
                 () = stop.cancelled(), if !stopping => {
@@ -270,6 +292,7 @@ impl Agent {
                     self.machine.stop();
                     continue;
                 }
+                () = over => return Ok(()),
                 event = self.next_event(until) => event,
             };
             self.on_event(event)?;
@@ -290,7 +313,9 @@ impl Agent {
             work = self.wakes.next(), if !self.is_refused => Event::Work(work),
             (slot, end) = some(&mut self.running) => Event::Ended(slot, end),
             (queue, depth) = some(&mut self.depths) => Event::Depth(queue, depth),
-            (queue, answer) = some(&mut self.reports) => Event::Reported(queue, answer),
+            (queue, stream, answer) = some(&mut self.reports) => {
+                Event::Reported(queue, stream, answer)
+            }
             why = some(&mut self.room) => Event::Room(why),
             () = elapsed => Event::Elapsed,
         }
@@ -326,7 +351,7 @@ impl Agent {
                     );
                 }
             }
-            Event::Reported(queue, answer) => {
+            Event::Reported(queue, stream, answer) => {
                 let kind = answer.as_ref().err().map(Error::kind);
                 let is_away = matches!(
                     kind,
@@ -336,7 +361,7 @@ impl Agent {
                     let queue = &self.queues[queue].address;
                     tracing::warn!(%queue, %error, "the relay refused a report");
                 }
-                self.machine.on_answered(queue, kind, now);
+                self.machine.on_answered(queue, stream, kind, now);
             }
             Event::Room(why) => {
                 match (&why, &self.no_room) {
@@ -450,7 +475,8 @@ impl Agent {
     fn report(&mut self, queue: usize, report: &AgentReport) {
         let now = self.clock.now();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let report = Report {
+        let stream = report.stream;
+        let message = Report {
             state: report.pending.state,
             sequence: report.pending.sequence,
             visible_in: report.pending.visible_in,
@@ -462,11 +488,11 @@ impl Agent {
             busy_for: report.since.map(|at| now.since(at)),
             ..Report::new(self.queues[queue].address.clone())
         };
-        let sent = self.wakes.report(report);
+        let sent = self.wakes.report(message);
         self.reports.push(Box::pin(async move {
             let late = Error::new(ErrorKind::Timeout, "the report was not answered in time");
             let answer = tokio::time::timeout(CALL_TIMEOUT, sent).await;
-            (queue, answer.unwrap_or(Err(late)))
+            (queue, stream, answer.unwrap_or(Err(late)))
         }));
     }
 }

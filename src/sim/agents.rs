@@ -50,6 +50,8 @@ struct World {
     hub: Option<Arc<Hub>>,
     walk: Option<Walk>,
     subscriptions: u128,
+    /// Relays that have started.
+    relays: u64,
     queues: Vec<Queue>,
     agents: Vec<Agent>,
     config: MachineConfig,
@@ -80,6 +82,8 @@ struct Agent {
     machine: AgentMachine,
     life: u64,
     is_alive: bool,
+    /// It was asked to end in order.
+    is_stopping: bool,
     has_room: bool,
     link: LinkState,
     conn: Option<Conn>,
@@ -122,8 +126,9 @@ enum Event {
     Reads(At),
     Handled(At, usize),
     Exits(At, Ended),
-    Reported(usize, u64, SubscriptionId, usize, Report),
-    Answered(usize, u64, usize, Option<ErrorKind>),
+    /// Agent, its life, the queue and the stream of its report.
+    Reported(usize, u64, SubscriptionId, (usize, u64), Report),
+    Answered(usize, u64, (usize, u64), Option<ErrorKind>),
     Depth(usize, u64, usize),
     Room(usize, u64),
     Trouble,
@@ -169,6 +174,7 @@ impl World {
             hub: None,
             walk: None,
             subscriptions: 0,
+            relays: 0,
             config,
             has_troubles: true,
             started_at: Tick::default(),
@@ -185,6 +191,7 @@ impl World {
                 machine,
                 life: 0,
                 is_alive: true,
+                is_stopping: false,
                 has_room: true,
                 link: LinkState::default(),
                 conn: None,
@@ -220,6 +227,7 @@ impl World {
             ..HubConfig::default()
         });
         (self.hub, self.walk) = (Some(Arc::new(hub)), None);
+        self.relays += 1;
     }
 
     fn at(&mut self, at: Tick, event: Event) {
@@ -311,7 +319,9 @@ impl World {
             StreamAction::Wait(until) => *until,
             _ => now,
         };
-        if let StreamAction::Send(StreamMessage::Event(SubscribeEvent::Welcome(_))) = next {
+        if let StreamAction::Send(StreamMessage::Event(SubscribeEvent::Welcome(welcome))) = &next {
+            agent.link.epoch = Arc::clone(&welcome.epoch);
+            agent.link.announced = false;
             agent.link.connection = ConnectionState::Connected;
             agent.link.welcomes += 1;
             agent.machine.on_link(&agent.link, now);
@@ -353,6 +363,9 @@ impl World {
         match step {
             Step::Wait(until) => {
                 agent.wait = until;
+                if agent.is_stopping && !agent.machine.is_at_work(now) {
+                    self.kill(at);
+                }
                 return false;
             }
             Step::Start { slot, queue } => self.start(at, slot, queue),
@@ -364,7 +377,7 @@ impl World {
             Step::AskRoom => self.after(20, Event::Room(at, life)),
             Step::QueryDepth { queue } => self.after(20, Event::Depth(at, life, queue)),
             Step::Report { queue, report } => {
-                let sent = report.pending;
+                let (sent, of) = (report.pending, (queue, report.stream));
                 let conn = agent.conn.as_mut();
                 let conn = conn.map(|conn| {
                     conn.number += 1;
@@ -373,7 +386,7 @@ impl World {
                 match conn {
                     None => {
                         let kind = Some(ErrorKind::Unavailable);
-                        self.after(1, Event::Answered(at, life, queue, kind));
+                        self.after(1, Event::Answered(at, life, of, kind));
                     }
                     Some((id, number)) => {
                         let report = Report {
@@ -386,7 +399,7 @@ impl World {
                             total_dequeue_tasks: u32::try_from(report.slots).expect("few"),
                             ..Report::new(self.queues[queue].address.clone())
                         };
-                        self.after(5, Event::Reported(at, life, id, queue, report));
+                        self.after(5, Event::Reported(at, life, id, of, report));
                     }
                 }
             }
@@ -462,17 +475,19 @@ impl World {
                     }
                 }
             }
-            Event::Reported(at, life, id, queue, report) => {
+            Event::Reported(at, life, id, of, report) => {
                 let answer = match &self.hub {
                     Some(hub) => hub.report(id, &report, now).map_err(|error| error.kind()),
                     None => Err(ErrorKind::Unavailable),
                 };
-                self.after(5, Event::Answered(at, life, queue, answer.err()));
+                // Now and then it comes when the next stream is open.
+                let late = if self.rng.u32(0..10) == 0 { 3_000 } else { 5 };
+                self.after(late, Event::Answered(at, life, of, answer.err()));
             }
-            Event::Answered(at, life, queue, error) => {
+            Event::Answered(at, life, (queue, stream), error) => {
                 let agent = &mut self.agents[at];
                 if agent.life == life {
-                    agent.machine.on_answered(queue, error, now);
+                    agent.machine.on_answered(queue, stream, error, now);
                 }
             }
             Event::Depth(at, life, queue) => {
@@ -495,6 +510,13 @@ impl World {
                 let queue = self.rng.usize(0..self.queues.len());
                 self.put(queue, 1);
             }
+            event => self.happens_to_fleet(&event),
+        }
+    }
+
+    /// What happens to agents and the relay.
+    fn happens_to_fleet(&mut self, event: &Event) {
+        match *event {
             Event::Trouble => self.trouble(),
             Event::Restart(at) => {
                 let machine = self.make_machine();
@@ -533,6 +555,7 @@ impl World {
                 // Others may have none for ever.
                 self.agents[0].has_room = true;
             }
+            _ => unreachable!("it happens to a worker or a report"),
         }
     }
 
@@ -607,8 +630,12 @@ impl World {
             println!("{:?} trouble", self.now);
         }
         let at = self.rng.usize(0..self.agents.len());
-        match self.rng.u32(0..5) {
+        match self.rng.u32(0..6) {
             0 => self.kill(at),
+            5 if self.agents[at].is_alive => {
+                self.agents[at].machine.stop();
+                self.agents[at].is_stopping = true;
+            }
             1 => self.end_relay(),
             2 => {
                 self.disconnect(at);
@@ -628,7 +655,9 @@ impl World {
     /// The relay ends, and another one starts.
     fn end_relay(&mut self) {
         if self.hub.take().is_some() {
+            let is_announced = self.rng.bool();
             for at in 0..self.agents.len() {
+                self.agents[at].link.announced = is_announced;
                 self.disconnect(at);
             }
             self.after(4_000, Event::RelayStarts);
@@ -646,7 +675,8 @@ impl World {
         agent.is_alive = false;
         agent.workers.clear();
         // One of several may stay away, but for the first one.
-        if at == 0 || self.has_troubles && self.rng.u32(0..3) > 0 {
+        let was_stopping = std::mem::take(&mut agent.is_stopping);
+        if at == 0 || was_stopping || self.has_troubles && self.rng.u32(0..3) > 0 {
             self.after(15_000, Event::Restart(at));
         }
     }
@@ -684,7 +714,7 @@ impl World {
         };
         let config = StreamConfig {
             relay_id: "sim".into(),
-            epoch: "".into(),
+            epoch: self.relays.to_string().into(),
             version: "0".into(),
             max_age: SECOND * 3600 * 24 * 365,
             throttle_from: StreamConfig::THROTTLE_FROM,

@@ -123,6 +123,9 @@ pub struct LinkState {
     /// The relay announced the end of its stream, to be reopened within seconds, and no attempt has
     /// failed since. Notifications until then arrive as wake-ups on the next stream.
     pub announced: bool,
+    /// The epoch of the relay of the open stream: a restarted relay has another one. Empty without a
+    /// stream.
+    pub epoch: Arc<str>,
     /// Why notifications do not arrive as wake-ups at present, for people: in the relay's words where
     /// it gave any. `None` while they do, and where nothing is known yet.
     pub cause: Option<Arc<str>>,

@@ -145,12 +145,15 @@ impl Signals {
             }
         }
         let command = self.when_cmd.as_ref()?;
-        let mut shell = tokio::process::Command::new("sh");
-        shell
-            .args(["-c", command])
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
-        match shell.env_remove(crate::credential::VARIABLE).status().await {
+        let quiet = format!("{{ {command}\n}} >/dev/null 2>&1");
+        let shell = ["sh", "-c", &quiet].map(OsString::from);
+        // A dropped process ends with its group.
+        let started = Process::start(&shell, [], Stdio::null(), &ProcessGroups::default());
+        let status = match started {
+            Ok(mut process) => process.wait_and_kill_group().await,
+            Err(error) => Err(error),
+        };
+        match status {
             Ok(status) if status.success() => None,
             Ok(status) => Some(format!("--when-cmd: {status}")),
             Err(error) => Some(format!("--when-cmd: {error}")),

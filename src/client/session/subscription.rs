@@ -209,6 +209,10 @@ impl SubscriptionSession {
             degraded: self.degraded,
             welcomes: self.welcomes,
             announced: self.reconnect.is_announced(),
+            epoch: match &self.welcome {
+                Some(welcome) => Arc::clone(&welcome.epoch),
+                None => Arc::default(),
+            },
             cause: self.cause(),
         }
     }

@@ -18,7 +18,7 @@ use crate::{
     },
     error::ErrorKind,
     listener::scaling::{Load, PendingReport, Reporter, ScalePolicy, Snapshot},
-    types::LinkState,
+    types::{LinkState, ReportState},
 };
 
 /// The machine of one agent.
@@ -29,8 +29,8 @@ pub(crate) struct AgentMachine {
     queues: Vec<Queue>,
     slots: Vec<Slot>,
     is_pushed: bool,
-    /// A stream was lost without an announcement, or there was none yet.
-    was_lost: bool,
+    /// The epoch of the newest stream's relay.
+    epoch: Option<Arc<str>>,
     room: Room,
     stopped: bool,
 }
@@ -92,6 +92,8 @@ pub(crate) enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AgentReport {
     pub(crate) pending: PendingReport,
+    /// The stream that it is for.
+    pub(crate) stream: u64,
     /// Messages that the agent can take.
     pub(crate) capacity: u32,
     pub(crate) running: usize,
@@ -137,6 +139,9 @@ struct Queue {
     before: Option<u64>,
     /// Runs in a row that ended with no fewer messages than before.
     fruitless: u32,
+    /// When the depth starts workers again after such runs.
+    again_at: Tick,
+    pauses: Backoff,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,6 +173,8 @@ struct Worker {
     /// The newest wake-up of its queue.
     woken_at: Tick,
     ending: bool,
+    /// It was told to end although its queue may have messages.
+    is_cut: bool,
 }
 
 /// Whether the machine has room for a worker.
@@ -175,7 +182,9 @@ struct Worker {
 enum Room {
     /// Known at this time.
     Yes(Tick),
-    Asking,
+    Asking {
+        had_room: bool,
+    },
     /// Until it is asked again.
     No(Tick),
 }
@@ -191,7 +200,7 @@ const DEPTH_EVERY: Duration = Duration::from_secs(5);
 /// How long the machine's signals are believed, and how long a machine without room waits.
 const ROOM_FOR: Duration = Duration::from_secs(1);
 const NO_ROOM_FOR: Duration = Duration::from_secs(5);
-/// Runs without progress before a slot waits.
+/// Runs without progress before the depth alone starts no further one for a while.
 const FRUITLESS: u32 = 3;
 
 impl AgentMachine {
@@ -207,7 +216,7 @@ impl AgentMachine {
             slots: (0..config.max).map(|_| slot()).collect(),
             queues: Vec::new(),
             is_pushed: false,
-            was_lost: true,
+            epoch: None,
             room: match config.has_signals {
                 true => Room::No(now),
                 false => Room::Yes(Tick::NEVER),
@@ -233,6 +242,8 @@ impl AgentMachine {
                 visible_at: Tick::NEVER,
                 before: None,
                 fruitless: 0,
+                again_at: Tick::NEVER,
+                pauses: Backoff::new(FAILED.0, FAILED.1),
             });
         }
         machine
@@ -243,37 +254,39 @@ impl AgentMachine {
         self.look_where_due(now);
         self.renew(now);
         if let Some(slot) = self.next_end(now) {
+            let is_cut = self.stopped || self.starts_least();
             let worker = self.slots[slot].worker.as_mut().expect("it runs");
-            worker.ending = true;
+            (worker.ending, worker.is_cut) = (true, is_cut);
             let queue = &self.queues[worker.queue];
             worker.covers = queue.reporter.snapshot(queue.newest);
             return Step::End { slot };
         }
-        if let Some(queue) = self.queue_to_start() {
-            let must_start = self.queues[queue].unclaimed > 0;
-            match self.free_slot(now) {
-                _ if self.stopped => self.give_back(queue, now),
+        while let Some(queue) = self.queue_to_start() {
+            let work = self.queues[queue].unclaimed > 0;
+            let slot = self.free_slot(now).filter(|_| !self.takes_nothing());
+            let has_room = !matches!(self.room, Room::No(_));
+            match slot.filter(|(_, from)| has_room && *from <= now + DWELL) {
                 Some((slot, from)) if from <= now => match self.room {
                     Room::Yes(at) if now <= at + ROOM_FOR => {
                         return self.start(slot, queue, now);
                     }
                     Room::Yes(_) => {
-                        self.room = Room::Asking;
+                        self.room = Room::Asking { had_room: true };
                         return Step::AskRoom;
                     }
-                    Room::Asking => {}
-                    Room::No(_) if !must_start => {}
-                    Room::No(_) => self.give_back(queue, now),
+                    Room::Asking { .. } | Room::No(_) => break,
                 },
-                Some((_, from)) if from <= now + DWELL => {}
-                _ if !must_start => {}
-                _ => self.give_back(queue, now),
+                Some(_) => break,
+                None if work => self.give_back(queue, now),
+                // Of those that always run.
+                None => break,
             }
         }
         if let Room::No(at) = self.room
             && at <= now
+            && !self.stopped
         {
-            self.room = Room::Asking;
+            self.room = Room::Asking { had_room: false };
             return Step::AskRoom;
         }
         if let Some(queue) = self
@@ -288,10 +301,15 @@ impl AgentMachine {
         for queue in 0..self.queues.len() {
             let news = self.is_news(queue, capacity);
             let one = &mut self.queues[queue];
+            let is_due = one.reporter.next(now).is_some_and(|at| at <= now);
             if news {
                 one.reporter.request(now);
             }
-            if let Some(pending) = one.reporter.take(now) {
+            if let Some(mut pending) = one.reporter.take(now) {
+                if !is_due && pending.state == ReportState::Drained {
+                    // It is no news, and may be of an earlier stream.
+                    pending.state = ReportState::Unspecified;
+                }
                 one.told = capacity;
                 let report = self.report(queue, pending, capacity);
                 return Step::Report { queue, report };
@@ -313,8 +331,8 @@ impl AgentMachine {
                 (queue.told, is_new) = (nominal, true);
             }
         }
-        self.was_lost |= !connected && !link.announced;
-        if is_new && std::mem::take(&mut self.was_lost) {
+        if is_new && self.epoch.as_ref() != Some(&link.epoch) {
+            self.epoch = Some(Arc::clone(&link.epoch));
             self.look_when_visible(now);
         }
         if std::mem::replace(&mut self.is_pushed, is_pushed) != is_pushed {
@@ -327,7 +345,11 @@ impl AgentMachine {
     /// A wake-up of a queue arrived, for so many messages.
     pub(crate) fn on_wake_up(&mut self, queue: usize, sequence: u64, messages: u64, now: Tick) {
         let newest = self.count_look(queue, now);
-        self.queues[queue].reporter.on_wake_up(sequence, newest);
+        let one = &mut self.queues[queue];
+        one.reporter.on_wake_up(sequence, newest);
+        if messages > 0 {
+            one.forget_fruitless();
+        }
         self.claim(queue, messages, now);
     }
 
@@ -339,14 +361,24 @@ impl AgentMachine {
         let of_slot = &mut self.slots[slot];
         of_slot.from = worker.began + DWELL;
         match ended {
+            Ended::Drained if worker.is_cut => {
+                // It may also have left messages in its hands.
+                let visible = self.config.visibility_timeout;
+                self.queues[worker.queue].reporter.add_hidden(visible, now);
+                self.left(worker.queue);
+                self.give_back(worker.queue, now);
+            }
             Ended::Drained => {
+                self.slots[slot].failures.reset();
                 self.drained(worker, now);
-                if self.queues[worker.queue].fruitless == 0 {
-                    self.slots[slot].failures.reset();
-                }
             }
             Ended::Unfinished => {
-                self.slots[slot].failures.reset();
+                let of_slot = &mut self.slots[slot];
+                if now.since(worker.began) >= DWELL {
+                    of_slot.failures.reset();
+                } else {
+                    of_slot.from = of_slot.from.max(now + of_slot.failures.next(&mut self.rng));
+                }
                 self.left(worker.queue);
                 self.give_back(worker.queue, now);
             }
@@ -371,28 +403,29 @@ impl AgentMachine {
             return false;
         };
         one.depth = Some((depth, now));
+        match one.before.take() {
+            Some(before) if depth >= before && depth > 0 => one.fruitless += 1,
+            _ if depth == 0 => one.forget_fruitless(),
+            Some(_) => one.forget_fruitless(),
+            None => {}
+        }
+        let mut waits = false;
+        if one.fruitless >= FRUITLESS {
+            // The messages may be in other hands: they are looked for, less and less often.
+            waits = one.again_at == Tick::NEVER;
+            if waits {
+                one.again_at = now + one.pauses.next(&mut self.rng);
+            }
+        } else {
+            let wanted = self.wanted(depth).saturating_sub(running);
+            let messages = (wanted as u64).saturating_mul(self.config.per.into());
+            let one = &mut self.queues[queue];
+            one.unclaimed = one.unclaimed.max(messages);
+        }
         if depth > 0 {
             self.put_off_ends(queue, now);
         }
-        let wanted = self.wanted(depth).saturating_sub(running);
-        let messages = (wanted as u64).saturating_mul(self.config.per.into());
-        let one = &mut self.queues[queue];
-        one.unclaimed = one.unclaimed.max(messages);
-        match one.before.take() {
-            _ if depth == 0 => one.fruitless = 0,
-            Some(before) if depth >= before => one.fruitless += 1,
-            Some(_) => one.fruitless = 0,
-            None => {}
-        }
-        let fruitless = one.fruitless >= FRUITLESS && running == 0;
-        if fruitless {
-            // The next run counts again, and its slot rests for longer.
-            one.fruitless = FRUITLESS - 1;
-            for slot in self.slots.iter_mut().filter(|slot| slot.worker.is_none()) {
-                slot.from = slot.from.max(now + slot.failures.next(&mut self.rng));
-            }
-        }
-        fruitless
+        waits
     }
 
     /// The machine has room for a worker, or has none.
@@ -403,11 +436,21 @@ impl AgentMachine {
         };
     }
 
-    /// The report on a queue was answered.
-    pub(crate) fn on_answered(&mut self, queue: usize, error: Option<ErrorKind>, now: Tick) {
+    /// The report on a queue, for this stream, was answered.
+    pub(crate) fn on_answered(
+        &mut self,
+        queue: usize,
+        stream: u64,
+        error: Option<ErrorKind>,
+        now: Tick,
+    ) {
         let one = &mut self.queues[queue];
+        if stream != one.reporter.stream() {
+            // An earlier stream's answer came late.
+            return;
+        }
         one.reporter.on_answered(error, now);
-        if error.is_some() {
+        if error.is_some_and(|kind| kind != ErrorKind::Invalid) {
             // It may not know the capacity.
             one.told = u32::MAX;
         }
@@ -513,6 +556,7 @@ impl AgentMachine {
             depth: one.depth.map(|(depth, _)| depth),
             woken_at: now,
             ending: false,
+            is_cut: false,
         });
         Step::Start { slot, queue }
     }
@@ -590,11 +634,15 @@ impl AgentMachine {
     fn look_where_due(&mut self, now: Tick) {
         for queue in 0..self.queues.len() {
             let one = &mut self.queues[queue];
-            if self.stopped || one.look_at.min(one.visible_at) > now {
+            if self.stopped || one.look_at.min(one.visible_at).min(one.again_at) > now {
                 continue;
             }
             if one.visible_at <= now {
                 one.visible_at = Tick::NEVER;
+            }
+            if one.again_at <= now {
+                // One run, which counts again.
+                (one.again_at, one.fruitless) = (Tick::NEVER, FRUITLESS - 1);
             }
             self.count_look(queue, now);
             let one = &mut self.queues[queue];
@@ -642,15 +690,27 @@ impl AgentMachine {
         }
     }
 
+    /// Returns whether only the least number of workers may run.
+    fn starts_least(&self) -> bool {
+        self.config.away == Away::Min && !self.is_pushed
+    }
+
+    /// Returns whether no worker is started for messages.
+    fn takes_nothing(&self) -> bool {
+        self.stopped || self.starts_least() && self.active() >= self.config.min
+    }
+
     /// Returns a worker that is to end: it serves, and had no wake-up for long.
     fn next_end(&mut self, now: Tick) -> Option<usize> {
         if self.stopped {
             let runs = |slot: &Slot| slot.worker.is_some_and(|one| !one.ending);
             return self.slots.iter().position(runs);
         }
-        let idle = match (self.config.idle?, self.config.away) {
-            (_, Away::Min) if !self.is_pushed => Duration::ZERO,
-            (idle, _) => idle,
+        let idle = self.config.idle?;
+        let idle = if self.starts_least() {
+            Duration::ZERO
+        } else {
+            idle
         };
         let serving = self.workers().filter(|one| !one.ending).count();
         if serving <= self.config.min {
@@ -714,7 +774,8 @@ impl AgentMachine {
 
     /// Returns how many messages the agent can take now.
     fn capacity(&self, now: Tick) -> u32 {
-        if self.stopped || matches!(self.room, Room::No(_)) {
+        let no_room = matches!(self.room, Room::No(_) | Room::Asking { had_room: false });
+        if no_room || self.takes_nothing() {
             return 0;
         }
         let is_free = |slot: &&Slot| slot.worker.is_none() && slot.from <= now + DWELL;
@@ -722,6 +783,7 @@ impl AgentMachine {
         u32::try_from(free)
             .unwrap_or(u32::MAX)
             .saturating_mul(self.config.per)
+            .min(self.config.nominal())
     }
 
     /// Returns whether the relay must know the capacity at once.
@@ -739,6 +801,7 @@ impl AgentMachine {
         let workers = || self.workers().filter(of_queue);
         AgentReport {
             pending,
+            stream: self.queues[queue].reporter.stream(),
             capacity,
             running: workers().count(),
             slots: self.config.max,
@@ -750,10 +813,11 @@ impl AgentMachine {
     fn next_event(&self, now: Tick) -> Tick {
         let of_queue = |one: &Queue| {
             let report = one.reporter.next(now).unwrap_or(Tick::NEVER);
-            report
-                .min(one.look_at)
-                .min(one.visible_at)
-                .min(one.renew_at)
+            let looks = match self.stopped {
+                true => Tick::NEVER,
+                false => one.look_at.min(one.visible_at).min(one.again_at),
+            };
+            report.min(looks).min(one.renew_at)
         };
         let queues = self.queues.iter().map(of_queue).min();
         let free = self.slots.iter().filter(|slot| slot.worker.is_none());
@@ -768,6 +832,14 @@ impl AgentMachine {
         };
         let later = free.chain(ends).chain(room).filter(|at| *at > now);
         later.chain(queues).min().unwrap_or(Tick::NEVER)
+    }
+}
+
+impl Queue {
+    fn forget_fruitless(&mut self) {
+        self.fruitless = 0;
+        self.again_at = Tick::NEVER;
+        self.pauses.reset();
     }
 }
 

@@ -137,6 +137,11 @@ impl Reporter {
         self.connected && self.stream > 0
     }
 
+    /// Returns the number of the newest stream.
+    pub(crate) fn stream(&self) -> u64 {
+        self.stream
+    }
+
     /// The relay must be told now, whatever the state.
     pub(crate) fn request(&mut self, now: Tick) {
         self.due = Some(now);

@@ -168,7 +168,7 @@ impl Members {
         let before = std::mem::replace(&mut member.capacity, capacity.min(most));
         let rank = member.rank(slot);
         match (before, capacity) {
-            (1.., 0) if !planted!(fault, NoRoomIgnored) => _ = self.ready.remove(&rank),
+            (1.., 0) => _ = self.ready.remove(&rank),
             // A stream with an unsent message is found out when it is chosen.
             (0, 1..) if !planted!(fault, RoomUnnoticed) => self.set_ready(slot),
             _ => {}

@@ -94,9 +94,10 @@ impl LocalSubscription {
         };
         match message {
             Some(StreamMessage::Event(SubscribeEvent::Welcome(welcome))) => {
-                let degraded = welcome.degraded;
+                let (degraded, epoch) = (welcome.degraded, Arc::clone(&welcome.epoch));
                 self.welcome = Some(welcome);
                 self.link.send_modify(|link| {
+                    link.epoch = epoch;
                     link.degraded = degraded;
                     link.connection = ConnectionState::Connected;
                     link.welcomes += 1;

@@ -42,12 +42,15 @@ pub(super) async fn stored(store: &dyn BlobStore) -> Result<proto::GetStoreRespo
     })
 }
 
+/// A blob, or why it cannot be read.
+type Found<'a> = std::result::Result<&'a Blob, String>;
+
 /// Reads the first blobs of a folder, by name. Returns whether there are more.
 async fn folder<T>(
     store: &dyn BlobStore,
     folder: &str,
     max: usize,
-    of: fn(String, &Blob) -> T,
+    of: fn(String, Found<'_>) -> T,
 ) -> Result<(Vec<T>, bool)> {
     let options = PageOptions {
         size: MOST,
@@ -56,41 +59,53 @@ async fn folder<T>(
     let page = store.list(folder, &options).await?;
     let read = async |entry: BlobEntry| {
         let name = entry.name.as_str()[folder.len()..].to_owned();
-        let read = store.get_start(&entry.name, max).await;
-        read.map(|blob| blob.map(|blob| of(name, &blob)))
+        match store.get_start(&entry.name, max).await {
+            Ok(blob) => Ok(blob.map(|blob| of(name, Ok(&blob)))),
+            Err(error) if error.is_retryable() => Err(error),
+            // Of this blob alone: the others are listed.
+            Err(error) => Ok(Some(of(name, Err(error.to_string())))),
+        }
     };
     let read = stream::iter(page.entries).map(read).buffered(AT_ONCE);
     let read: Vec<Option<T>> = read.try_collect().await?;
     Ok((read.into_iter().flatten().collect(), page.next.is_some()))
 }
 
-fn stored_lease(name: String, blob: &Blob) -> proto::StoredLease {
-    match Record::read(&blob.content.bytes) {
-        Ok(record) => proto::StoredLease {
+fn stored_lease(name: String, found: Found<'_>) -> proto::StoredLease {
+    let record = found.and_then(|blob| {
+        let read = Record::read(&blob.content.bytes).map(|record| (record, blob.last_modified));
+        read.map_err(|unreadable| format!("is no lease, but begins with {unreadable}"))
+    });
+    match record {
+        Ok((record, written_at)) => proto::StoredLease {
             name,
             token: record.token,
             held: !record.released,
             duration: Some(span_to_wire(record.duration())),
             holder: record.holder,
-            written_at: time_to_wire(Some(blob.last_modified)),
+            written_at: time_to_wire(Some(written_at)),
             problem: String::new(),
         },
-        Err(unreadable) => proto::StoredLease {
+        Err(problem) => proto::StoredLease {
             name,
-            problem: format!("is no lease, but begins with {unreadable}"),
+            problem,
             ..proto::StoredLease::default()
         },
     }
 }
 
 #[cfg(feature = "sweep")]
-fn stored_sweep(name: String, blob: &Blob) -> proto::StoredSweep {
-    let document = match Document::parse(&blob.content.bytes, &format!("`{name}`")) {
+fn stored_sweep(name: String, found: Found<'_>) -> proto::StoredSweep {
+    let document = found.and_then(|blob| {
+        let read = Document::parse(&blob.content.bytes, &format!("`{name}`"));
+        read.map_err(|error| error.to_string())
+    });
+    let document = match document {
         Ok(document) => document,
-        Err(error) => {
+        Err(problem) => {
             return proto::StoredSweep {
                 name,
-                problem: error.to_string(),
+                problem,
                 ..proto::StoredSweep::default()
             };
         }

@@ -91,7 +91,7 @@ async fn an_order_is_that_of_the_sums_over_all_relays() {
     let work = woken(&mut wakes).await;
     drained(&mut wakes, &work).await;
     let first = cluster.client(0);
-    until("it is known to be handled", async || {
+    Box::pin(until("it is known to be handled", async || {
         // A relay that has just met the other one may ask for one more look.
         let soon = Duration::from_millis(100);
         if let Ok(work) = tokio::time::timeout(soon, woken(&mut wakes)).await {
@@ -100,7 +100,7 @@ async fn an_order_is_that_of_the_sums_over_all_relays() {
         let all = ordered(&first, QueueOrder::Backlog).await;
         all.iter()
             .any(|one| one.queue_name == "handled" && one.backlog == 0)
-    })
+    }))
     .await;
     for relay in 0..2 {
         let client = cluster.client(relay);
