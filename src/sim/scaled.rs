@@ -122,9 +122,10 @@ impl World {
         let Some(session) = &listener.session else {
             return;
         };
-        // The cause is for people: it decides nothing.
+        // The cause is for people, and the epoch for agents: they decide nothing here.
         let link = LinkState {
             cause: None,
+            epoch: std::sync::Arc::default(),
             ..session.link_state()
         };
         if listener.link == link {

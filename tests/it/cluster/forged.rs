@@ -245,9 +245,14 @@ async fn bad_requests_and_replies_are_counted_and_logged_once_and_change_nothing
         figure(relay.admin(), REFUSED).await == count
     })
     .await;
-    let log = relay.log();
-    let lines = log.matches("a message of the cluster is dropped").count();
-    assert_eq!(lines, 1, "{log}");
+    let lines = || {
+        relay
+            .log()
+            .matches("a message of the cluster is dropped")
+            .count()
+    };
+    until("it is logged", async || lines() > 0).await;
+    assert_eq!(lines(), 1, "{}", relay.log());
     // Lists of all relays need requests and replies.
     for relay in &fleet.relays {
         let client = Client::new(&relay.url()).expect("a URL");

@@ -33,7 +33,7 @@ async fn relay() -> (Binary, tempfile::TempDir, Files) {
 }
 
 /// Verbs that do not end by themselves: each has a test of its own below.
-const ENDLESS: [&str; 3] = ["flag watch", "listen", "queue serve"];
+const ENDLESS: [&str; 4] = ["flag watch", "listen", "queue serve", "scale"];
 
 /// Returns the verbs that connect to a relay, by the help texts of the command.
 fn client_verbs(verb: &str) -> BoxFuture<'_, BTreeSet<String>> {
