@@ -197,15 +197,6 @@ impl Args {
         let max = self
             .max
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get));
-        if self.min > max {
-            let rule = format!("--min: must be at most --max ({max}), not {}", self.min);
-            return Err(Usage(rule).into());
-        }
-        if self.min > 0 && !self.serve {
-            let rule = "--min: needs --serve, as a worker that ends when its queue is empty would begin \
-                        again every second";
-            return Err(Usage(rule.to_owned()).into());
-        }
         let policy = self.policy.as_ref().map(PolicyFile::open).transpose()?;
         Ok(AgentConfig {
             min: self.min,
@@ -284,15 +275,7 @@ mod tests {
             Err(error) => error,
         };
         for (arguments, words) in [
-            (
-                &["a/q", "--min", "3", "--max", "2", "--serve", "--", "true"][..],
-                "--min: must be at most --max (2), not 3",
-            ),
-            (
-                &["a/q", "--min", "1", "--max", "2", "--", "true"],
-                "--min: needs --serve",
-            ),
-            (&["a/*", "--", "true"], "a/*"),
+            (&["a/*", "--", "true"][..], "a/*"),
             (
                 &["a/q", "a/r", "--depth", "memory:", "--", "true"],
                 "--depth: is that of one queue",

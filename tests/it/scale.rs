@@ -257,7 +257,7 @@ async fn wrong_settings_start_nothing() {
                 "scale", "a/q", "--min", "2", "--max", "1", "--serve", "--", "true",
             ],
             2,
-            "--min: must be at most --max (1)",
+            "min: must be at most max (1), not 2",
         ),
         (
             &["scale", "a/q", "--depth", &depth, "--", "true"],

@@ -191,6 +191,30 @@ mod tests {
         assert_eq!((load_of(""), free_of("")), (None, None));
     }
 
+    #[tokio::test]
+    async fn each_signal_says_why_there_is_no_room() {
+        let none = || Signals {
+            max_load: None,
+            min_free: None,
+            when_cmd: None,
+        };
+        assert_eq!(none().no_room().await, None);
+        let memory = Signals {
+            min_free: Some(u64::MAX),
+            ..none()
+        };
+        let why = memory.no_room().await.expect("no machine has it");
+        assert!(why.contains("MiB of memory are free"), "{why}");
+        for (command, has_room) in [("true", true), ("exit 3", false)] {
+            let signals = Signals {
+                max_load: Some(1e9),
+                min_free: Some(0),
+                when_cmd: Some(command.to_owned()),
+            };
+            assert_eq!(signals.no_room().await.is_none(), has_room, "{command}");
+        }
+    }
+
     #[test]
     fn an_exit_code_says_how_a_worker_ended() {
         let workers = |serve| {

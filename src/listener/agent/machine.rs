@@ -63,11 +63,11 @@ pub(crate) struct MachineConfig {
 /// What an agent does while no relay sends it wake-ups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Away {
-    /// Workers that run go on, and none is started.
+    /// Workers that run go on, and none polls.
     Keep,
     /// A worker looks into each queue after this time.
     Poll(Duration),
-    /// Only the least number of workers that serve stays.
+    /// Workers that serve end, but for the least number, and no other one starts.
     Min,
 }
 
@@ -361,13 +361,8 @@ impl AgentMachine {
         let of_slot = &mut self.slots[slot];
         of_slot.from = worker.began + DWELL;
         match ended {
-            Ended::Drained if worker.is_cut => {
-                // It may also have left messages in its hands.
-                let visible = self.config.visibility_timeout;
-                self.queues[worker.queue].reporter.add_hidden(visible, now);
-                self.left(worker.queue);
-                self.give_back(worker.queue, now);
-            }
+            // It may also have left messages in its hands.
+            Ended::Drained if worker.is_cut => self.failed(worker.queue, now),
             Ended::Drained => {
                 self.slots[slot].failures.reset();
                 self.drained(worker, now);
@@ -384,7 +379,7 @@ impl AgentMachine {
             }
             Ended::Failed => {
                 of_slot.from = now + of_slot.failures.next(&mut self.rng);
-                self.failed(worker, now);
+                self.failed(worker.queue, now);
             }
         }
     }
@@ -405,9 +400,8 @@ impl AgentMachine {
         one.depth = Some((depth, now));
         match one.before.take() {
             Some(before) if depth >= before && depth > 0 => one.fruitless += 1,
-            _ if depth == 0 => one.forget_fruitless(),
-            Some(_) => one.forget_fruitless(),
-            None => {}
+            None if depth > 0 => {}
+            _ => one.forget_fruitless(),
         }
         let mut waits = false;
         if one.fruitless >= FRUITLESS {
@@ -456,7 +450,7 @@ impl AgentMachine {
         }
     }
 
-    /// Starts no more workers, and ends those that serve. What waits for one is returned.
+    /// Starts no more workers, and ends those that run. What waits for one is returned.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
     }
@@ -591,14 +585,12 @@ impl AgentMachine {
         }
     }
 
-    fn failed(&mut self, worker: Worker, now: Tick) {
-        let queue = worker.queue;
-        let visible = self.config.visibility_timeout;
+    /// A worker ended with messages in its hands, as far as is known.
+    fn failed(&mut self, queue: usize, now: Tick) {
         self.left(queue);
-        let fault = self.config.fault;
-        let one = &mut self.queues[queue];
-        if !planted!(fault, AgentHiddenUnsaid) {
-            one.reporter.add_hidden(visible, now);
+        if !planted!(self.config.fault, AgentHiddenUnsaid) {
+            let visible = self.config.visibility_timeout;
+            self.queues[queue].reporter.add_hidden(visible, now);
         }
         self.give_back(queue, now);
     }

@@ -347,6 +347,27 @@ fn settings_out_of_range_are_refused_with_their_name() {
         (config(1, 0), "per: must be 1 or more"),
         (
             AgentConfig {
+                idle: Some(Duration::ZERO),
+                ..config(1, 1)
+            },
+            "idle: must be longer than 0",
+        ),
+        (
+            AgentConfig {
+                check: Some(Duration::ZERO),
+                ..config(1, 1)
+            },
+            "check: must be longer than 0",
+        ),
+        (
+            AgentConfig {
+                away: Away::Poll(Duration::ZERO),
+                ..config(1, 1)
+            },
+            "away: must be longer than 0",
+        ),
+        (
+            AgentConfig {
                 min: 1,
                 ..config(1, 1)
             },

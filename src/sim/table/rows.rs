@@ -117,7 +117,7 @@ pub(super) const AGENT_FAULTS: &[Row] = rows! {
     RoomUnnoticed, 1, "R12", "a member that has room again is given no work that waits";
     AgentForgetsLate, 74, "agents", "what came after a worker's start is forgotten when it ends";
     AgentDrainsEarly, 982, "agents", "DRAINED is said while another worker runs";
-    AgentHiddenUnsaid, 128, "agents", "the time when a failed worker's messages become visible is not said";
+    AgentHiddenUnsaid, 225, "agents", "the time when a failed worker's messages become visible is not said";
     AgentTrustsTimers, 72, "agents", "after a lost stream nobody looks when hidden messages become visible";
     AgentRoomUnsaid, 1, "agents", "the relay is not told that there is room again";
 };
