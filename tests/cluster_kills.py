@@ -199,8 +199,12 @@ class Cluster:
         deadline = time.monotonic() + START
         for admin in self.admins:
             while not self.serves(admin):
-                if time.monotonic() > deadline:
-                    raise Failure(f"the relay with the admin port {admin} does not serve")
+                ended = [one for one in [self.broker, *self.relays] if not one.is_alive()]
+                if ended or time.monotonic() > deadline:
+                    logs = "\n".join(one.log.read_text()[-2000:] for one in ended or self.relays)
+                    names = ", ".join(one.name for one in ended)
+                    what = f"{names} ended" if ended else f"the relay with the admin port {admin} does not serve"
+                    raise Failure(f"{what}:\n{logs}")
                 time.sleep(0.05)
 
     @staticmethod

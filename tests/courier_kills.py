@@ -16,7 +16,6 @@ import queue
 import random
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -26,7 +25,12 @@ import time
 from concurrent import futures
 from pathlib import Path
 
+# Nothing is left beside the sources.
+sys.dont_write_bytecode = True
+
 import grpc
+
+from chaos_support.programs import free_port
 
 PATH = "/reveille.v1.Courier/HandOver"
 
@@ -187,12 +191,6 @@ class Machine:
 
     def numbers(self, sql):
         return [row[0] for row in self.rows(sql)]
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def kill_machines(machines, kills, rng):

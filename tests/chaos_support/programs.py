@@ -17,20 +17,27 @@ class Failure(Exception):
     """A rule of the test does not hold."""
 
 
+# Holds the ports of this test, which other tests that run beside it would take otherwise.
+_held: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A port below the range from which connections take theirs.
+    """A port below the range from which connections take theirs, for this test until it ends.
 
     A client that connects to a port of that range while nothing listens there may be given the same
     port as its own, and talk to itself.
     """
     while True:
-        port = random.randrange(15_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+        port, holder = random.randrange(15_000, 30_000), socket.socket()
+        try:
+            holder.bind(("127.0.0.1", port))
+        except OSError:
+            holder.close()
+            continue
+        # Only now, so that no other holder gets the port: programs that listen set it before they bind.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _held.append(holder)
+        return port
 
 
 class Program:
