@@ -33,6 +33,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "crate::wire::WatchFlagResponse",
         )
         .compile_fds(descriptors)?;
+    if env::var_os("CARGO_FEATURE_KEDA").is_some() {
+        let scaler = protox::compile(["externalscaler/externalscaler.proto"], ["proto"])?;
+        fs::write(out.join("externalscaler.fds.bin"), scaler.encode_to_vec())?;
+        tonic_prost_build::configure()
+            .build_client(false)
+            .codec_path("crate::wire::Codec")
+            .compile_fds(scaler)?;
+    }
     if env::var_os("CARGO_FEATURE_RELAY").is_some() {
         // Apart from the other files: reflection shows the protocol of the clients only.
         let link = protox::compile(["reveille/link/v1/link.proto"], ["proto"])?;

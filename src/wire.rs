@@ -41,9 +41,30 @@ pub(crate) mod proto {
         include_bytes!(concat!(env!("OUT_DIR"), "/reveille.fds.bin"));
 }
 
-/// The response header of a flag watch whose listener id another stream uses.
+/// The code that `build.rs` generates from KEDA's interface of external scalers.
+#[cfg(feature = "keda")]
+#[allow(
+    dead_code,
+    missing_docs,
+    unnameable_types,
+    unreachable_pub,
+    unused_qualifications,
+    clippy::allow_attributes_without_reason,
+    clippy::clone_on_ref_ptr,
+    clippy::too_many_lines,
+    reason = "generated code"
+)]
+pub(crate) mod scaler {
+    tonic::include_proto!("externalscaler");
+
+    /// For reflection.
+    pub(crate) const DESCRIPTORS: &[u8] =
+        include_bytes!(concat!(env!("OUT_DIR"), "/externalscaler.fds.bin"));
+}
+
 /// Metadata of a health check's answer: why the server is not ready.
 pub(crate) const NOT_READY: &str = "reveille-not-ready";
+/// The response header of a flag watch whose listener id another stream uses.
 pub(crate) const DUPLICATE_LISTENER: &str = "reveille-duplicate-listener";
 
 #[cfg(feature = "relay")]

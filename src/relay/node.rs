@@ -22,6 +22,8 @@ pub use self::queues::{QueueNode, QueueNodeConfig};
 use self::status::RelayStatus;
 #[cfg(feature = "nats")]
 use crate::relay::nats::ClusterDriver;
+#[cfg(feature = "keda")]
+use crate::relay::server::Scaler;
 use crate::{
     base::{
         clock::wall,
@@ -125,6 +127,8 @@ pub struct Node {
     queues: Option<Arc<Host>>,
     #[cfg(feature = "nats")]
     cluster: Option<ClusterDriver>,
+    #[cfg(feature = "keda")]
+    scaler: Scaler,
     /// Runs the flags' timers.
     scope: Scope,
 }
@@ -238,6 +242,10 @@ impl Node {
         };
         #[cfg(feature = "courier")]
         let queues = host(&relay, config.queues.as_ref()).await?;
+        #[cfg(feature = "keda")]
+        let scaler = Scaler::new(relay.clone());
+        #[cfg(feature = "keda")]
+        scaler.restore(&*store).await;
         let draining = CancellationToken::new();
         let door = ConsoleDoor::default();
         let services = Services {
@@ -250,6 +258,8 @@ impl Node {
             access: access.clone(),
             console: door.clone(),
             stats: stats.clone(),
+            #[cfg(feature = "keda")]
+            scaler: scaler.clone(),
             reflection: config.reflection,
         };
         let (routes, health) = services.routes()?;
@@ -290,6 +300,8 @@ impl Node {
             queues,
             #[cfg(feature = "nats")]
             cluster,
+            #[cfg(feature = "keda")]
+            scaler,
             scope,
         })
     }
@@ -410,6 +422,8 @@ impl Node {
         self.relay.refuse_notifications();
         // All streams end, so that groups pass their work on (C11) and busy listeners have timers.
         self.server.shutdown(grace).await;
+        #[cfg(feature = "keda")]
+        self.scaler.keep(&*self.store).await;
         self.scope.shutdown().await;
         #[cfg(feature = "courier")]
         if let Some(queues) = self.queues {

@@ -13,6 +13,8 @@ mod local;
 mod message_stream;
 mod peer_calls;
 mod refusals;
+#[cfg(feature = "keda")]
+mod scaled;
 mod tasks;
 
 #[cfg(test)]
@@ -37,6 +39,10 @@ pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::peer_calls::{PeerCall, PeerService, SilentRelays};
 pub(crate) use self::refusals::{Refusals, Refused};
+#[cfg(feature = "keda")]
+use self::scaled::ScaledQueues;
+#[cfg(feature = "keda")]
+pub(crate) use self::scaled::{Moment, ScaledQueue};
 use crate::{
     base::{
         clock::{Clock, Tick},
@@ -147,6 +153,8 @@ struct RelayInner {
     counters: RelayMetrics,
     history: Mutex<History>,
     tariff: Tariff,
+    #[cfg(feature = "keda")]
+    scaled: Arc<ScaledQueues>,
     /// `None` where the relay is alone.
     cluster: Option<ClusterHandle>,
 }
@@ -288,6 +296,8 @@ impl Relay {
             survey: SurveyCache::default(),
             counters: RelayMetrics::default(),
             history: Mutex::default(),
+            #[cfg(feature = "keda")]
+            scaled: Arc::default(),
             tariff: Tariff {
                 assumed_poll: config.assumed_poll,
                 price_per_million: config.price_per_million,

@@ -41,6 +41,8 @@ mod relay;
 mod requester;
 mod requests;
 mod response;
+#[cfg(feature = "keda")]
+mod scaler;
 mod service;
 mod services;
 mod shared;
@@ -64,6 +66,8 @@ pub use limits::ServerLimits;
 pub(crate) use local_calls::{ConsoleDoor, LocalCaller, LocalCalls};
 #[cfg(feature = "nats")]
 pub(crate) use peers::RelayPeers;
+#[cfg(feature = "keda")]
+pub(crate) use scaler::Scaler;
 pub(crate) use services::Services;
 #[cfg(feature = "courier")]
 pub(crate) use services::queue_routes;

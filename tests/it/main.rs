@@ -24,6 +24,7 @@ mod flags;
 mod groups;
 mod hostile;
 mod ids;
+mod keda;
 mod layers;
 mod lease;
 mod limits;

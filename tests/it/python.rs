@@ -33,6 +33,7 @@ pub(crate) async fn stubs() -> TempDir {
     for file in ["relay", "flags", "admin", "courier"] {
         protoc.arg(format!("reveille/v1/{file}.proto"));
     }
+    protoc.arg("externalscaler/externalscaler.proto");
     run(protoc.current_dir(root()), "grpc_tools.protoc").await;
     stubs
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 
-use super::{AckKey, Flags, KnownAcks};
+use super::{AckKey, Flags, KnownAcks, acks::ObservedFlag};
 use crate::{
     base::fault::{Fault, planted},
     types::{FlagName, cluster::LifeId},
@@ -33,8 +33,8 @@ pub(crate) trait AskAcks: Send + Sync {
 /// The acknowledgements at the other relays that were read.
 #[derive(Debug)]
 pub(crate) struct RemoteAcks {
-    /// The generation of a flag of which all keys of a relay were read, and their number.
-    read: HashMap<(LifeId, FlagName), (u64, u32)>,
+    /// The flags of which all keys of a relay were read, and their number.
+    read: HashMap<(LifeId, ObservedFlag), u32>,
     page: u32,
     fault: Fault,
 }
@@ -56,45 +56,36 @@ impl RemoteAcks {
     /// Safe: the next round reads incomplete ones again.
     pub(crate) async fn add_to(&mut self, flags: &Flags, others: &dyn AskAcks) {
         let observed = flags.observed();
-        self.read
-            .retain(|(_, name), (generation, _)| observed.contains(&(name.clone(), *generation)));
-        for (name, generation) in observed {
-            self.add_flag(flags, others, &name, generation).await;
+        self.read.retain(|(_, flag), _| observed.contains(flag));
+        for flag in observed {
+            self.add_flag(flags, others, &flag).await;
         }
     }
 
-    async fn add_flag(
-        &mut self,
-        flags: &Flags,
-        others: &dyn AskAcks,
-        name: &FlagName,
-        generation: u64,
-    ) {
+    async fn add_flag(&mut self, flags: &Flags, others: &dyn AskAcks, flag: &ObservedFlag) {
         let numbers = AckQuery {
-            name: name.clone(),
-            generation,
+            name: flag.name.clone(),
+            generation: flag.generation,
             after: None,
             max_keys: 0,
         };
         let mut watchers = 0_u32;
         for (life, known) in others.ask_all(numbers).await {
             watchers = watchers.saturating_add(known.watchers);
-            let (key, number) = ((life, name.clone()), (generation, known.acknowledged));
-            if known.acknowledged == 0 || !self.is_new(&key, number) {
+            let (key, number) = ((life, flag.clone()), known.acknowledged);
+            let read = self.read.get(&key);
+            let is_known = match planted!(self.fault, FlagAcksReadOnce) {
+                true => read.is_some(),
+                false => read == Some(&number),
+            };
+            if number == 0 || is_known {
                 continue;
             }
-            if self.add_pages(flags, others, &key, generation).await {
+            if self.add_pages(flags, others, &key).await {
                 self.read.insert(key, number);
             }
         }
-        flags.set_remote_watchers(name, watchers);
-    }
-
-    fn is_new(&self, key: &(LifeId, FlagName), number: (u64, u32)) -> bool {
-        match self.read.get(key) {
-            Some(read) if planted!(self.fault, FlagAcksReadOnce) => read.0 != number.0,
-            read => read != Some(&number),
-        }
+        flags.set_remote_watchers(&flag.name, watchers);
     }
 
     /// Adds all acknowledgements of one relay. Returns whether all pages were read.
@@ -102,9 +93,9 @@ impl RemoteAcks {
         &self,
         flags: &Flags,
         others: &dyn AskAcks,
-        (life, name): &(LifeId, FlagName),
-        generation: u64,
+        (life, flag): &(LifeId, ObservedFlag),
     ) -> bool {
+        let (name, generation) = (&flag.name, flag.generation);
         let mut after = None;
         loop {
             let query = AckQuery {

@@ -37,6 +37,16 @@ pub(crate) struct KnownAcks {
     pub(crate) keys: Vec<AckKey>,
 }
 
+/// A flag whose acknowledgements an observer counts.
+#[cfg(all(feature = "relay", feature = "nats"))]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ObservedFlag {
+    pub(crate) name: FlagName,
+    pub(super) entry: u64,
+    /// The newest one.
+    pub(super) generation: u64,
+}
+
 impl AckKey {
     pub(super) fn of(listener: &ListenerId) -> Self {
         Self(fnv1a(listener.as_str().bytes()))

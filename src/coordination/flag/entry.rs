@@ -31,6 +31,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct FlagEntry {
     name: FlagName,
+    /// Distinguishes two entries of one flag: what one knew is forgotten with it.
+    number: u64,
     /// The present state; `None` while it is unknown.
     present: Option<Arc<SharedState>>,
     /// When to read the blob again: at its expiry, which may have passed already.
@@ -96,9 +98,10 @@ pub(super) struct Observed {
 }
 
 impl FlagEntry {
-    pub(super) fn new(name: FlagName, fault: Fault) -> Self {
+    pub(super) fn new(name: FlagName, number: u64, fault: Fault) -> Self {
         Self {
             name,
+            number,
             present: None,
             check_at: None,
             change: 0,
@@ -149,6 +152,11 @@ impl FlagEntry {
     #[cfg(all(feature = "relay", feature = "nats"))]
     pub(super) fn set_remote_watchers(&mut self, watchers: u32) -> bool {
         std::mem::replace(&mut self.remote_watchers, watchers) != watchers
+    }
+
+    #[cfg(all(feature = "relay", feature = "nats"))]
+    pub(super) fn number(&self) -> u64 {
+        self.number
     }
 
     pub(super) fn is_watched(&self) -> bool {

@@ -332,10 +332,10 @@ impl WatchRegistry {
     }
 
     fn entry(&mut self, name: &FlagName) -> &mut FlagEntry {
-        let fault = self.fault;
+        let (fault, number) = (self.fault, self.next_sequence());
         self.entries
             .entry(name.clone())
-            .or_insert_with(|| FlagEntry::new(name.clone(), fault))
+            .or_insert_with(|| FlagEntry::new(name.clone(), number, fault))
     }
 
     /// Changes a known flag, and keeps what follows from it: the room of acknowledgements, and the

@@ -2,14 +2,13 @@
 
 use super::{
     Flags,
-    acks::{AckKey, KnownAcks},
+    acks::{AckKey, KnownAcks, ObservedFlag},
 };
 use crate::types::FlagName;
 
 impl Flags {
-    /// Returns the flags whose acknowledgements are counted by an observer, and their newest
-    /// generations.
-    pub(crate) fn observed(&self) -> Vec<(FlagName, u64)> {
+    /// Returns the flags whose acknowledgements are counted by an observer.
+    pub(crate) fn observed(&self) -> Vec<ObservedFlag> {
         self.inner.registry().observed()
     }
 

@@ -3,6 +3,8 @@
 //! All of a request is checked before any of it is counted. Every entry point ends with the marks
 //! set and the wakers woken. Deferred work waits in the fan-out and in the timers.
 
+#[cfg(feature = "keda")]
+use std::sync::OnceLock;
 use std::{
     borrow::Borrow,
     collections::VecDeque,
@@ -79,7 +81,13 @@ pub(crate) struct Hub {
     pub(super) metrics: HubMetrics,
     pub(super) load: Load,
     pub(super) activity: Arc<Activity>,
+    #[cfg(feature = "keda")]
+    pub(super) cause_watch: OnceLock<CauseWatch>,
 }
+
+/// Is told of a queue after each cause that was counted, under no lock.
+#[cfg(feature = "keda")]
+pub(crate) type CauseWatch = Box<dyn Fn(&QueueAddress) + Send + Sync>;
 
 /// Totals since the start, and present sizes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -209,6 +217,8 @@ impl Hub {
             metrics: HubMetrics::default(),
             load: Load::default(),
             activity: Arc::default(),
+            #[cfg(feature = "keda")]
+            cause_watch: OnceLock::new(),
             config,
         }
     }

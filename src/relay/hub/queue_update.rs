@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+#[cfg(feature = "keda")]
+use super::core::CauseWatch;
 use super::{
     core::Hub,
     fanout::{DueWalk, UpdateBatch},
@@ -119,6 +121,8 @@ impl Hub {
         mut count: impl FnMut(&mut QueueState) -> bool,
     ) {
         let measured = self.activity.is_measured();
+        #[cfg(feature = "keda")]
+        let is_counted;
         let (wake, first, listed, active) = loop {
             let mut state = entry.lock();
             match state.check_live() {
@@ -159,6 +163,10 @@ impl Hub {
                         }
                         false => MarkOutcome::Done,
                     };
+                    #[cfg(feature = "keda")]
+                    {
+                        is_counted = state.counters.sequence != sequence;
+                    }
                     let is_active = state.counters.notifications > before.notifications;
                     let active = (measured && is_active).then(|| (before, state.counters));
                     break (wake, state.rearm(&entry, &self.timers), listed, active);
@@ -180,6 +188,10 @@ impl Hub {
         if let Some((before, after)) = active {
             self.activity.note(&entry, &before, &after);
         }
+        #[cfg(feature = "keda")]
+        if let Some(watch) = self.cause_watch.get().filter(|_| is_counted) {
+            watch(entry.address());
+        }
         if let Some(increments) = self.increments.as_ref().filter(|_| listed) {
             increments.waker.wake();
         }
@@ -189,6 +201,13 @@ impl Hub {
                 .walks
                 .push(&self.fanout, DueWalk { entry, accepted_at });
         }
+    }
+
+    /// Sets what is told of each cause, unless it is set already. Who then reads a queue's figures sees
+    /// a cause there, or is told of it: both hold the lock of its entry.
+    #[cfg(feature = "keda")]
+    pub(crate) fn watch_causes(&self, watch: impl FnOnce() -> CauseWatch) {
+        self.cause_watch.get_or_init(watch);
     }
 
     /// Leaves the batch's walks to the fan-out, and wakes its streams. No lock may be held.

@@ -511,6 +511,8 @@ mod tests {
                 Access::default(),
                 Arc::new(MemoryStore::new()),
             ),
+            #[cfg(feature = "keda")]
+            scaler: crate::relay::server::Scaler::new(relay.clone()),
             relay,
             flags,
             stream_max_age: Duration::from_secs(60),

@@ -14,6 +14,8 @@ use http::{Extensions, HeaderMap};
 use tonic::Status;
 
 pub use super::callers::AccessFiles;
+#[cfg(feature = "keda")]
+use super::service::StatedCaller;
 use super::{
     callers::{Callers, Refusals, authorization},
     calls::{Call, Right},
@@ -135,7 +137,7 @@ impl Access {
             return Ok(None);
         };
         let right = Call::right(path);
-        if right == Some(Right::Anyone) {
+        if right.is_some_and(Right::is_checked_later) {
             return Ok(None);
         }
         let requester = match last.of(headers) {
@@ -148,14 +150,46 @@ impl Access {
             }
         };
         match right {
-            Some(Right::Anyone | Right::Known) => {}
+            Some(Right::Known) => {}
             Some(Right::Relay(action)) => {
                 requester.check(action, Target::Relay).map_err(to_status)?;
             }
             Some(Right::Some(action)) => requester.check_some(action).map_err(to_status)?,
+            Some(_) => {}
             None => return Err(to_status(requester.deny_call(path))),
         }
         Ok(Some(requester))
+    }
+
+    /// Returns the caller of a request that states its token in itself: with a token by that, otherwise
+    /// as of any other request.
+    ///
+    /// # Errors
+    /// The answer to a caller that is not known, or that is at a limit.
+    #[cfg(feature = "keda")]
+    pub(super) fn requester_of(
+        &self,
+        extensions: &Extensions,
+        headers: &HeaderMap,
+        token: Option<&str>,
+    ) -> std::result::Result<Requester, Status> {
+        let Some(state) = &self.0 else {
+            return Ok(Requester::anyone());
+        };
+        let Some(door) = extensions.get::<StatedCaller>() else {
+            return Err(Status::internal("the request has no connection"));
+        };
+        let with_token = token.map(|token| {
+            let value = http::HeaderValue::try_from(format!("Bearer {token}"));
+            let value = value.map_err(|_| Status::invalid_argument("token: is malformed"))?;
+            Ok::<_, Status>(HeaderMap::from_iter([(http::header::AUTHORIZATION, value)]))
+        });
+        let stated = with_token.transpose()?;
+        let caller =
+            state.authenticate(stated.as_ref().unwrap_or(headers), &door.peer, "scaler")?;
+        let requester = Requester::new(Arc::clone(state), caller, Arc::clone(&door.peer));
+        door.admit(&requester).map_err(to_status)?;
+        Ok(requester)
     }
 
     /// Returns the principal of a caller, which is empty where no caller needs to be known.

@@ -34,12 +34,27 @@ pub(super) struct Call {
 pub(super) enum Right {
     /// Nothing: probes of balancers and orchestrators are not known to the relay.
     Anyone,
+    /// To be known by what the request states: the service checks it.
+    #[cfg(feature = "keda")]
+    Stated,
     /// To be known. The answer has only what the caller may see.
     Known,
     /// The action on some queue or flag. The service checks those of the request.
     Some(Action),
     /// The action on the relay.
     Relay(Action),
+}
+
+impl Right {
+    /// Returns whether the caller needs not be known before the service has the request.
+    pub(super) fn is_checked_later(self) -> bool {
+        match self {
+            Self::Anyone => true,
+            #[cfg(feature = "keda")]
+            Self::Stated => true,
+            Self::Known | Self::Some(_) | Self::Relay(_) => false,
+        }
+    }
 }
 
 impl CallKind {
@@ -60,6 +75,7 @@ impl Call {
             "/reveille.v1.Relay/Subscribe" => (ServerStream, Limits::SUBSCRIBE_BYTES),
             "/reveille.v1.Flags/WatchFlag"
             | "/reveille.v1.Admin/WatchStats"
+            | "/externalscaler.ExternalScaler/StreamIsActive"
             | "/grpc.health.v1.Health/Watch" => (ServerStream, Limits::REQUEST_BYTES),
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
             | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
@@ -131,6 +147,11 @@ impl Call {
             | "/reveille.v1.Admin/GetStore"
             | "/reveille.v1.Admin/Drain" => Right::Relay(Action::Admin),
             "/reveille.v1.Courier/HandOver" => Right::Some(Action::HandOver),
+            #[cfg(feature = "keda")]
+            "/externalscaler.ExternalScaler/IsActive"
+            | "/externalscaler.ExternalScaler/StreamIsActive"
+            | "/externalscaler.ExternalScaler/GetMetricSpec"
+            | "/externalscaler.ExternalScaler/GetMetrics" => Right::Stated,
             _ => return None,
         })
     }
@@ -151,6 +172,8 @@ mod tests {
             tonic_health::pb::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+            #[cfg(feature = "keda")]
+            crate::wire::scaler::DESCRIPTORS,
         ] {
             let files = prost_types::FileDescriptorSet::decode(descriptors).expect("descriptors");
             for file in &files.file {

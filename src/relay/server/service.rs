@@ -91,6 +91,28 @@ impl ConnectionEnd {
     }
 }
 
+/// The connection of a request that states its caller in itself. An extension of such requests.
+#[cfg(feature = "keda")]
+#[derive(Debug, Clone)]
+pub(super) struct StatedCaller {
+    pub(super) peer: Arc<Peer>,
+    activity: Arc<Activity>,
+}
+
+#[cfg(feature = "keda")]
+impl StatedCaller {
+    /// Counts the connection as that of the caller, which the service has found to be known.
+    ///
+    /// # Errors
+    /// Of the quota of the caller.
+    pub(super) fn admit(&self, requester: &Requester) -> crate::error::Result<()> {
+        let take = || requester.take(Resource::Connections, 1);
+        self.activity.count_for(take)?;
+        self.activity.note_admitted();
+        Ok(())
+    }
+}
+
 /// Prefix of the content type of every gRPC request.
 const GRPC: &[u8] = b"application/grpc";
 
@@ -184,6 +206,8 @@ impl Service<Request<Incoming>> for ConnectionService {
                 return Answer::Refused(refusal, activity);
             }
         };
+        #[cfg(feature = "keda")]
+        let is_stated = Call::right(path) == Some(Right::Stated);
         let activity = &self.activity;
         let mut shared = None;
         let mut request = request.map(|incoming| {
@@ -198,6 +222,13 @@ impl Service<Request<Incoming>> for ConnectionService {
         }
         if let Some(requester) = requester {
             request.extensions_mut().insert(requester);
+        }
+        #[cfg(feature = "keda")]
+        if is_stated {
+            request.extensions_mut().insert(StatedCaller {
+                peer: Arc::clone(&self.peer),
+                activity: Arc::clone(&self.activity),
+            });
         }
         if call.kind != CallKind::Unary {
             let ending = ConnectionEnd(

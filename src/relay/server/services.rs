@@ -44,6 +44,9 @@ pub(crate) struct Services {
     pub(crate) access: Access,
     pub(crate) console: ConsoleDoor,
     pub(crate) stats: StatsSource,
+    /// What KEDA is told.
+    #[cfg(feature = "keda")]
+    pub(crate) scaler: super::scaler::Scaler,
     /// Serves reflection.
     pub(crate) reflection: bool,
 }
@@ -64,6 +67,8 @@ impl Services {
             access,
             console,
             stats,
+            #[cfg(feature = "keda")]
+            scaler,
             reflection: has_reflection,
         } = self;
         let names = health::OF_RELAY;
@@ -99,6 +104,8 @@ impl Services {
         );
         let flags_service = proto::flags_server::FlagsServer::new(flags_service)
             .max_decoding_message_size(Limits::REQUEST_BYTES);
+        #[cfg(feature = "keda")]
+        let scaler_service = super::scaler::service(scaler, stream_max_age, access.clone());
         let admin_service = proto::admin_server::AdminServer::new(AdminService::new(
             relay,
             stats,
@@ -118,6 +125,8 @@ impl Services {
             .add_service(flags_service)
             .add_service(admin_service)
             .add_service(health_service);
+        #[cfg(feature = "keda")]
+        let routes = routes.add_service(scaler_service);
         if !has_reflection {
             return Ok((routes, health));
         }
@@ -155,7 +164,9 @@ fn courier_service(
 }
 
 fn reflection() -> tonic_reflection::server::Builder<'static> {
-    tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    let builder = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(proto::DESCRIPTORS);
+    #[cfg(feature = "keda")]
+    let builder = builder.register_encoded_file_descriptor_set(crate::wire::scaler::DESCRIPTORS);
+    builder.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }

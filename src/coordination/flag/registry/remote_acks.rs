@@ -3,19 +3,24 @@
 use std::ops::Bound;
 
 use super::{
-    super::acks::{AckKey, KnownAcks},
-    Wakers, WatchRegistry,
+    super::acks::{AckKey, KnownAcks, ObservedFlag},
+    FlagEntry, Wakers, WatchRegistry,
 };
 use crate::types::FlagName;
 
 impl WatchRegistry {
-    /// Returns the flags with observers, and their newest generations.
-    pub(in crate::coordination::flag) fn observed(&self) -> Vec<(FlagName, u64)> {
+    /// Returns the flags with observers.
+    pub(in crate::coordination::flag) fn observed(&self) -> Vec<ObservedFlag> {
         let observed = self.entries.iter();
         let observed = observed.filter(|(_, entry)| entry.has_observers());
-        observed
-            .filter_map(|(name, entry)| Some((name.clone(), entry.generation()?)))
-            .collect()
+        let of = |(name, entry): (&FlagName, &FlagEntry)| {
+            Some(ObservedFlag {
+                name: name.clone(),
+                entry: entry.number(),
+                generation: entry.generation()?,
+            })
+        };
+        observed.filter_map(of).collect()
     }
 
     /// Adds acknowledgements that another relay has. One beyond a limit is not counted.

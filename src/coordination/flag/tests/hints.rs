@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     super::{
-        AckKey, Flags, FlagsConfig,
+        AckKey, AckQuery, AskAcks, Flags, FlagsConfig, KnownAcks, RemoteAcks, WatchGuard,
         document::{blob_name, ended_name},
     },
     at, forever, lasting, listener, name, setup,
@@ -17,10 +17,11 @@ use super::{
     take_states, unleash, watch,
 };
 use crate::{
+    base::fault::Fault,
     store::BlobStore,
     types::{
         FlagState,
-        cluster::{ChangedFlags, FlagHint, FlagSet},
+        cluster::{ChangedFlags, FlagHint, FlagSet, LifeId},
     },
 };
 
@@ -364,4 +365,53 @@ async fn an_acknowledgement_of_a_set_that_this_relay_does_not_know_is_counted() 
     let known = here.acks_of(&name("go"), set.generation, None::<AckKey>, 10);
     assert_eq!((known.acknowledged, known.watchers), (1, 0));
     assert!(here.observed().is_empty());
+}
+
+/// A relay that knows acknowledgements. Before it answers a query for keys, an observer of the relay
+/// that asks leaves.
+struct OtherRelay {
+    flags: Flags,
+    leaving: std::sync::Mutex<Option<WatchGuard>>,
+}
+
+#[async_trait::async_trait]
+impl AskAcks for OtherRelay {
+    async fn ask_all(&self, query: AckQuery) -> Vec<(LifeId, KnownAcks)> {
+        let known = self.flags.acks_of(&query.name, query.generation, None, 0);
+        vec![(LifeId(7), known)]
+    }
+
+    async fn ask(&self, _: LifeId, query: AckQuery) -> Option<KnownAcks> {
+        drop(self.leaving.lock().expect("one thread").take());
+        Some(self.flags.acks_of(&query.name, query.generation, None, 10))
+    }
+}
+
+/// Seed 10056 of the cluster: the acknowledgements had been read for an entry that was forgotten.
+#[tokio::test]
+async fn an_observer_that_comes_back_at_once_counts_what_other_relays_have() {
+    let (store, here) = setup();
+    let there = other(&store);
+    let set = unleash(&there, "go", &forever(), 0).await;
+    there
+        .ack_any(&name("go"), set.generation, &listener("node"), at(1))
+        .await
+        .expect("counted");
+    let observe = async || {
+        let observer = here.watch_within_limit(&name("go"), listener("ops"), true);
+        let observer = observer.expect("there is room");
+        observer.sync(at(1)).await.expect("read");
+        observer
+    };
+    let others = OtherRelay {
+        flags: there,
+        leaving: std::sync::Mutex::new(Some(observe().await)),
+    };
+    let mut remote = RemoteAcks::new(10, Fault::None);
+    remote.add_to(&here, &others).await;
+    assert!(here.observed().is_empty(), "it has left");
+    let _observer = observe().await;
+    remote.add_to(&here, &others).await;
+    let known = here.acks_of(&name("go"), set.generation, None, 10);
+    assert_eq!(known.acknowledged, 1);
 }

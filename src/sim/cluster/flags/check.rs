@@ -233,6 +233,8 @@ impl World {
             return self.flag_acks_again(acked.client, acked.generation, acked.attempt);
         }
         self.totals.count("flag acknowledgements", 1);
+        let noted = [acked.relay as u64, acked.client as u64, acked.generation];
+        self.log.note(self.now, "flag is acknowledged", &noted);
         self.flag_finishes(acked.client);
         let oracle = &mut self.flags.oracle;
         let one = (acked.generation, acked.client, acked.relay, acked.life);

@@ -1,0 +1,242 @@
+//! A scaled object: the keys of its trigger, and its metric.
+
+use std::collections::HashMap;
+
+use crate::{
+    base::fnv::fnv1a,
+    error::{Error, Result},
+    types::{GroupName, QueueAddress},
+    wire::scaler::ScaledObjectRef,
+};
+
+/// What a trigger asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ScaledObject {
+    /// At least one.
+    pub(super) queues: Vec<QueueAddress>,
+    /// Only members of this group count as listeners.
+    pub(super) group: Option<GroupName>,
+    /// Messages for a replica.
+    pub(super) target: f64,
+    /// A queue with more messages than these is active.
+    pub(super) activation: u64,
+    /// A queue of which the relay does not know whether it is empty is active.
+    pub(super) activates_on_doubt: bool,
+    pub(super) token: Option<String>,
+}
+
+/// Queues of an object.
+const MOST_QUEUES: usize = 64;
+const TARGET: f64 = 10.0;
+/// Keys that KEDA reads itself and passes on.
+const OF_KEDA: [&str; 3] = ["scalerAddress", "enableTLS", "unsafeSsl"];
+/// All others.
+const KEYS: [&str; 9] = [
+    "queues",
+    "storageAccount",
+    "queueName",
+    "group",
+    "targetPerReplica",
+    "activation",
+    "onDoubt",
+    "token",
+    "tokenFromEnv",
+];
+
+impl ScaledObject {
+    /// Reads the keys of a trigger.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the key and its rule.
+    pub(super) fn read(reference: &ScaledObjectRef) -> Result<Self> {
+        let keys = &reference.scaler_metadata;
+        let is_known = |key: &str| KEYS.contains(&key) || OF_KEDA.contains(&key);
+        // The first one by name, so that the answer is the same each time.
+        if let Some(unknown) = keys.keys().filter(|key| !is_known(key)).min() {
+            let rule = format!("is unknown; the keys are {}", KEYS.join(", "));
+            return Err(invalid(unknown, rule));
+        }
+        let of = |key: &str| keys.get(key).map(|value| value.trim());
+        let of = |key| of(key).filter(|value| !value.is_empty());
+        Ok(Self {
+            queues: queues(keys)?,
+            group: of("group")
+                .map(GroupName::new)
+                .transpose()
+                .map_err(|error| invalid("group", error))?,
+            target: number(of("targetPerReplica"), TARGET, |target| target > 0.0)
+                .ok_or_else(|| invalid("targetPerReplica", "must be a number above 0"))?,
+            activation: of("activation")
+                .map_or(Ok(0), str::parse)
+                .map_err(|_| invalid("activation", "must be a whole number"))?,
+            activates_on_doubt: match of("onDoubt") {
+                None | Some("activate") => true,
+                Some("ignore") => false,
+                Some(_) => return Err(invalid("onDoubt", "must be activate or ignore")),
+            },
+            token: of("token").or(of("tokenFromEnv")).map(str::to_owned),
+        })
+    }
+
+    /// Returns the name of the metric, of `[a-z0-9-]`: that of the first queue, with a hash where it
+    /// does not state all of it.
+    pub(super) fn metric_name(&self) -> String {
+        const LONGEST: usize = 48;
+        let all: Vec<_> = self.queues.iter().map(QueueAddress::to_string).collect();
+        let shown = all[0].replace('/', "-");
+        let plain = |byte: u8| match byte {
+            b'a'..=b'z' | b'0'..=b'9' => char::from(byte),
+            b'A'..=b'Z' => char::from(byte.to_ascii_lowercase()),
+            _ => '-',
+        };
+        let name: String = shown.bytes().take(LONGEST).map(plain).collect();
+        if name == shown && all.len() == 1 {
+            return format!("reveille-{name}");
+        }
+        let hash = fnv1a(all.join(",").bytes()) & 0xff_ffff;
+        format!("reveille-{name}-{hash:06x}")
+    }
+}
+
+/// Reads `queues`, or `storageAccount` and `queueName`.
+fn queues(keys: &HashMap<String, String>) -> Result<Vec<QueueAddress>> {
+    let of = |key: &str| keys.get(key).map(|value| value.trim());
+    let list = match (of("queues"), of("storageAccount"), of("queueName")) {
+        (Some(list), None, None) => list,
+        (None, Some(account), Some(name)) => {
+            let queue = QueueAddress::new(account, name);
+            return Ok(vec![queue.map_err(|error| invalid("queueName", error))?]);
+        }
+        (None, Some(_), None) => return Err(invalid("queueName", "is missing")),
+        (None, None, Some(_)) => return Err(invalid("storageAccount", "is missing")),
+        (None, None, None) => return Err(invalid("queues", "is missing")),
+        (Some(_), ..) => {
+            let rule = "takes the place of storageAccount and queueName: state either";
+            return Err(invalid("queues", rule));
+        }
+    };
+    let mut queues = Vec::new();
+    for text in list.split(',').map(str::trim) {
+        if text.contains('*') {
+            let rule = format!("must be names, and `{text}` is a pattern");
+            return Err(invalid("queues", rule));
+        }
+        let queue: QueueAddress = text.parse().map_err(|error| invalid("queues", error))?;
+        if !queues.contains(&queue) {
+            queues.push(queue);
+        }
+    }
+    match queues.len() {
+        ..=MOST_QUEUES => Ok(queues),
+        many => {
+            let rule = format!("must be at most {MOST_QUEUES}, not {many}");
+            Err(invalid("queues", rule))
+        }
+    }
+}
+
+fn number(text: Option<&str>, default: f64, is_valid: impl Fn(f64) -> bool) -> Option<f64> {
+    let number = text.map_or(Some(default), |text| text.parse().ok())?;
+    (number.is_finite() && is_valid(number)).then_some(number)
+}
+
+fn invalid(key: &str, rule: impl std::fmt::Display) -> Error {
+    Error::invalid("scalerMetadata", format_args!("{key}: {rule}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(keys: &[(&str, &str)]) -> Result<ScaledObject> {
+        let keys = keys
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        ScaledObject::read(&ScaledObjectRef {
+            name: "orders".to_owned(),
+            namespace: "shop".to_owned(),
+            scaler_metadata: keys.collect(),
+        })
+    }
+
+    #[test]
+    fn the_keys_of_a_trigger_are_read() {
+        let object = read(&[
+            ("scalerAddress", "reveille.shop:7600"),
+            ("queues", "acct/orders, acct/refunds,acct/orders"),
+            ("targetPerReplica", "2.5"),
+            ("activation", "3"),
+            ("group", "workers"),
+            ("onDoubt", "ignore"),
+            ("tokenFromEnv", "secret"),
+        ])
+        .expect("valid");
+        assert_eq!(object.queues.len(), 2);
+        assert_eq!((object.target, object.activation), (2.5, 3));
+        assert_eq!(
+            object.group.map(|group| group.to_string()).as_deref(),
+            Some("workers")
+        );
+        assert!(!object.activates_on_doubt);
+        assert_eq!(object.token.as_deref(), Some("secret"));
+        let short = read(&[("storageAccount", "acct"), ("queueName", "orders")]).expect("valid");
+        assert_eq!((short.target, short.activation), (10.0, 0));
+        assert!(short.activates_on_doubt && short.token.is_none());
+    }
+
+    #[test]
+    fn a_bad_key_is_named_with_its_rule() {
+        let cases: [(&[(&str, &str)], &str); 12] = [
+            (&[], "queues: is missing"),
+            (
+                &[("queues", "acct/a"), ("qeues", "b")],
+                "qeues: is unknown; the keys are queues, ",
+            ),
+            (
+                &[("queues", "acct/a*")],
+                "queues: must be names, and `acct/a*` is a pattern",
+            ),
+            (&[("queues", "acct")], "queues: "),
+            (&[("queues", "acct/a,")], "queues: "),
+            (&[("queues", "acct/a"), ("queueName", "a")], "state either"),
+            (&[("storageAccount", "acct")], "queueName: is missing"),
+            (&[("queueName", "a")], "storageAccount: is missing"),
+            (
+                &[("queues", "acct/a"), ("targetPerReplica", "0")],
+                "targetPerReplica: must be a number above 0",
+            ),
+            (
+                &[("queues", "acct/a"), ("targetPerReplica", "inf")],
+                "targetPerReplica: ",
+            ),
+            (
+                &[("queues", "acct/a"), ("activation", "-1")],
+                "activation: must be a whole number",
+            ),
+            (
+                &[("queues", "acct/a"), ("onDoubt", "maybe")],
+                "onDoubt: must be activate or ignore",
+            ),
+        ];
+        for (keys, rule) in cases {
+            let error = read(keys).expect_err(rule).to_string();
+            assert!(error.contains(rule), "{error}, not {rule}");
+        }
+        let many: Vec<_> = (0..65).map(|number| format!("acct/q{number}")).collect();
+        let error = read(&[("queues", &many.join(","))]).expect_err("too many");
+        assert!(error.to_string().contains("at most 64, not 65"), "{error}");
+    }
+
+    #[test]
+    fn the_name_of_a_metric_is_that_of_the_queue_where_it_can() {
+        let name = |queues: &str| read(&[("queues", queues)]).expect("valid").metric_name();
+        assert_eq!(name("acct/orders"), "reveille-acct-orders");
+        assert!(name("acct/Orders").starts_with("reveille-acct-orders-"));
+        assert_ne!(name("acct/or.ders"), name("acct/or_ders"));
+        assert_ne!(name("acct/orders,acct/a"), name("acct/orders,acct/b"));
+        let long = name(&format!("{}/{}", "a".repeat(128), "B".repeat(128)));
+        assert!(long.len() <= 64, "{long}");
+        let is_valid = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+        assert!(long.bytes().all(is_valid), "{long}");
+    }
+}
