@@ -48,6 +48,8 @@ pub(super) struct WorkerLog(PathBuf);
 const AGENTS: usize = 3;
 /// Messages of the batch that are put one at a time, to measure the start of a process.
 pub(super) const ONE_AT_A_TIME: usize = 100;
+/// Messages for which an agent starts a worker, and which that gets at once.
+pub(super) const PER_WORKER: usize = 10;
 /// How long a get hides a message. Each agent looks once, up to 1.5 times as long after its connection.
 pub(super) const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(2);
 const FIRST_LOOKS: Duration = Duration::from_secs(3);
@@ -125,13 +127,13 @@ impl Agents {
     pub(super) fn start(relay: &str, home: &Path, queues: &Queues) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("the path of this program is unknown")?;
         let queue = queues.input.address().to_string();
-        let visible = Span(VISIBILITY_TIMEOUT).to_string();
+        let (per, visible) = (PER_WORKER.to_string(), Span(VISIBILITY_TIMEOUT).to_string());
         // If the demo is killed, a guard ends the agents.
         let groups = ProcessGroups::guarded(Duration::from_secs(1));
         let start = |number: usize| {
             let id = format!("agent-{number}");
             let scale = ["scale", &queue, "--relay", relay, "--id", &id, "--max", "8"];
-            let options = ["--per", "10", "--visibility-timeout", &visible, "--"];
+            let options = ["--per", &per, "--visibility-timeout", &visible, "--"];
             let worker = ["demo", "worker", "--mode", "agents", "--relay", relay];
             let mut command = vec![OsString::from(&program)];
             command.extend(scale.into_iter().chain(options).map(OsString::from));

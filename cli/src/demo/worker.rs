@@ -10,10 +10,12 @@ use std::{
 };
 
 use anyhow::Context as _;
+use futures_util::future::try_join_all;
 use reveille::{
     Client, FlagName, FlagWatch, ListenerId, Notification, Publisher,
     listener::{
-        Delivery, HandlerResult, Hooks, Listener, ListenerBuilder, ListenerConfig, Rejected,
+        Delivery, HandlerError, HandlerResult, Hooks, Listener, ListenerBuilder, ListenerConfig,
+        Rejected,
     },
     queue::{Message, Metered, SqliteQueue, WorkQueue, json},
     scaling::Idle,
@@ -22,7 +24,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::{
     FLAG, Mode, WorkerArgs,
-    agents::{VISIBILITY_TIMEOUT, WorkerLog},
+    agents::{PER_WORKER, VISIBILITY_TIMEOUT, WorkerLog},
     billing::WorkItem,
     protocol::{ChildEvent, FleetState, send},
 };
@@ -172,14 +174,15 @@ impl Handler {
     /// Handles messages until the queue is empty.
     async fn empty(&self, input: &Queue) -> HandlerResult {
         loop {
-            let messages = input.get(1, VISIBILITY_TIMEOUT).await?;
+            let messages = input.get(PER_WORKER, VISIBILITY_TIMEOUT).await?;
             if messages.is_empty() {
                 return Ok(());
             }
-            for message in &messages {
+            let handle = async |message: &Message| {
                 self.handle(message).await?;
-                input.delete(&message.receipt).await?;
-            }
+                Ok::<_, HandlerError>(input.delete(&message.receipt).await?)
+            };
+            try_join_all(messages.iter().map(handle)).await?;
         }
     }
 
