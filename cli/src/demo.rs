@@ -3,9 +3,11 @@
 //! The demo starts a relay and a fleet of parked listeners, and releases them. The idle fleet has
 //! zero dequeue tasks. A batch of transactions is split, put, rated and added up to the cent. Then
 //! the fleet is at zero again. A fleet of as many polling listeners does the same work, and a table
-//! compares the costs. With the console, the woken fleet then works on until Ctrl-C. The demo leaves
-//! no process and no file behind.
+//! compares the costs. With the console, the woken fleet then works on until Ctrl-C. With `--agents`
+//! three agents do the work instead, and start worker processes for it. The demo leaves no process and
+//! no file behind.
 
+mod agents;
 mod billing;
 mod courier;
 mod figures;
@@ -26,7 +28,8 @@ use serde::Serialize;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  reveille demo\n  reveille demo --console\n  \
-                  reveille demo --listeners 12 -o json\n  reveille demo courier"
+                  reveille demo --listeners 12 -o json\n  reveille demo --agents\n  \
+                  reveille demo courier"
 )]
 pub(crate) struct DemoArgs {
     /// Number of listeners of each of the two fleets; each is a separate process.
@@ -38,6 +41,9 @@ pub(crate) struct DemoArgs {
     /// Show the relay's console, and go on with one batch after another until Ctrl-C.
     #[arg(long)]
     console: bool,
+    /// Three agents start workers for the same work; no worker runs while there is none.
+    #[arg(long, conflicts_with_all = ["listeners", "console"])]
+    agents: bool,
     #[command(subcommand)]
     part: Option<Part>,
 }
@@ -58,12 +64,12 @@ enum Part {
         #[arg(long)]
         console: bool,
     },
-    /// One listener of a fleet.
+    /// One listener of a fleet, or one worker of an agent.
     #[command(hide = true)]
     Worker(WorkerArgs),
 }
 
-/// The arguments of a listener's process.
+/// The arguments of a listener's or a worker's process.
 #[derive(Debug, Args)]
 struct WorkerArgs {
     #[arg(long)]
@@ -85,6 +91,8 @@ enum Mode {
     Pushed,
     /// The listeners poll their queue once a second.
     Polling,
+    /// The relay wakes agents, which start workers.
+    Agents,
 }
 
 /// The flag that all listeners are parked on.
@@ -92,9 +100,11 @@ const FLAG: &str = "demo-start";
 
 /// Runs the demo, or one of its child processes.
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
+    let json = args.output == "json";
     match args.part {
-        None => script::run(args.listeners, args.output == "json", args.console).await,
-        Some(Part::Courier(courier)) => courier::run(courier, args.output == "json").await,
+        None if args.agents => agents::run(json).await,
+        None => script::run(args.listeners, json, args.console).await,
+        Some(Part::Courier(courier)) => courier::run(courier, json).await,
         Some(Part::CourierMachine(machine)) => courier::machine::run(machine).await,
         Some(Part::Relay { store, console }) => protocol::serve_relay(&store, console).await,
         Some(Part::Worker(args)) => worker::run(args).await,
@@ -106,6 +116,7 @@ impl Mode {
         match self {
             Self::Pushed => "pushed",
             Self::Polling => "polling",
+            Self::Agents => "agents",
         }
     }
 }

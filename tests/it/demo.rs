@@ -1,5 +1,5 @@
-//! The whole demo: its totals are exact, and its pushed fleet makes no storage transaction while
-//! idle.
+//! The whole demo: its totals are exact, and its pushed fleet and its agents make no storage
+//! transaction while idle.
 
 use std::{process::Stdio, time::Duration};
 
@@ -13,13 +13,13 @@ use crate::{
     support::{get, until, within},
 };
 
-/// The demo takes about 16 s, half of it waiting on purpose, and other tests run concurrently.
+/// A demo takes 16 to 40 s, half of it waiting on purpose, and other tests run concurrently.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-#[tokio::test]
-async fn the_demo_adds_up_and_its_pushed_fleet_costs_nothing_while_idle() {
+/// Runs a demo to its end; returns its figures, and what it wrote to stderr.
+async fn figures(options: &[&str]) -> (serde_json::Value, String) {
     let home = tempfile::tempdir().expect("a directory");
-    let mut command = reveille(&home, &["demo", "--listeners", "3", "-o", "json"]);
+    let mut command = reveille(&home, &[&["demo", "-o", "json"], options].concat());
     // Its stderr goes to a file, so that the output of a demo that does not end can be read.
     let log = tempfile::NamedTempFile::new().expect("a file");
     let stderr = log.reopen().expect("the file");
@@ -32,7 +32,15 @@ async fn the_demo_adds_up_and_its_pushed_fleet_costs_nothing_while_idle() {
     let output = output.expect("it ends in time").expect("it ends");
     assert_eq!(output.status.code(), Some(0), "{complaint}");
 
-    let figures: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    let left = std::fs::read_dir(home.path()).expect("it can be read");
+    assert_eq!(left.count(), 0, "nothing is left on disk");
+    let figures = serde_json::from_str(&stdout(&output)).expect("JSON");
+    (figures, complaint)
+}
+
+#[tokio::test]
+async fn the_demo_adds_up_and_its_pushed_fleet_costs_nothing_while_idle() {
+    let (figures, complaint) = figures(&["--listeners", "3"]).await;
     let cents = &figures["cents"];
     assert!(cents.as_u64() > Some(0), "{figures}");
     for way in ["pushed", "polling"] {
@@ -54,9 +62,28 @@ async fn the_demo_adds_up_and_its_pushed_fleet_costs_nothing_while_idle() {
     let cost = |measured: &serde_json::Value| measured["month_cost"].as_f64().expect("a cost");
     assert!(cost(pushed) < cost(polling), "{figures}");
     assert!(pushed["at_zero_after_ms"].is_number(), "{figures}");
+}
 
-    let left = std::fs::read_dir(home.path()).expect("it can be read");
-    assert_eq!(left.count(), 0, "nothing is left on disk");
+#[tokio::test]
+async fn agents_add_up_and_no_worker_runs_while_there_is_no_work() {
+    let (figures, complaint) = figures(&["--agents"]).await;
+    println!("{figures:#}");
+    assert_eq!(figures["exact"], true, "{figures}");
+    assert_eq!(figures["transactions"], 20_000, "{figures}");
+    for zero in [
+        "idle_tasks",
+        "idle_tasks_after",
+        "idle_storage_transactions",
+    ] {
+        assert_eq!(figures[zero], 0, "{figures}: {complaint}");
+    }
+    // One for each of 100 single messages, and one or more for each burst.
+    let started = figures["processes_started"].as_u64();
+    assert!(started >= Some(105), "{figures}");
+    assert!(figures["at_zero_after_ms"].is_number(), "{figures}");
+    let span = |name: &str| figures[name].as_f64().expect("a span");
+    assert!(span("first_line_p50_ms") > 0.0, "{figures}");
+    assert!(span("latency_p50_ms") > 0.0, "{figures}");
 }
 
 #[tokio::test]

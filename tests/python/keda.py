@@ -118,7 +118,7 @@ class Workload:
             self.started += 1
             command = [REVEILLE, "listen", self.url, "--relay", f"http://{self.server.address}"]
             command += ["--grace", "5s", "--visibility-timeout", "5s"]
-            command += ["--", "sh", "-c", f"cat >> {self.done}; echo >> {self.done}; sleep {self.seconds}"]
+            command += ["--", "sh", "-c", f"printf '%s\\n' \"$(cat)\" >> {self.done}; sleep {self.seconds}"]
             self.pods.append(spawn(command, f"{self.name}.log"))
         leaving = self.pods[replicas:]
         del self.pods[replicas:]

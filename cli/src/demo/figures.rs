@@ -26,6 +26,22 @@ pub(super) struct Figures {
     pub(super) polling: FleetFigures,
 }
 
+/// All measurements of the demo with agents.
+#[derive(Debug, Serialize)]
+pub(super) struct AgentFigures {
+    processes_started: usize,
+    /// Worker processes after the work; `idle_tasks` is their number before it.
+    idle_tasks_after: usize,
+    /// Processor time of all agents while idle; `None` where the system does not show it.
+    idle_processor_ms: Option<f64>,
+    /// From the notification of a single message to the first line of its worker.
+    first_line_p50_ms: f64,
+    first_line_p99_ms: f64,
+    latency_max_ms: f64,
+    #[serde(flatten)]
+    fleet: FleetFigures,
+}
+
 /// The release of the parked fleets.
 #[derive(Debug, Serialize)]
 pub(super) struct Release {
@@ -107,7 +123,10 @@ impl FleetFigures {
             latency_p50_ms: millis(quantile(&waited, 0.5)),
             latency_p99_ms: millis(quantile(&waited, 0.99)),
             drained_after_ms: outcome.drained.map(millis),
-            at_zero_after_ms: outcome.at_zero.filter(|_| mode == Mode::Pushed).map(millis),
+            at_zero_after_ms: outcome
+                .at_zero
+                .filter(|_| mode != Mode::Polling)
+                .map(millis),
             busy_storage_transactions: outcome.transactions,
             month_storage_transactions: month.round(),
             month_cost: (month / 10_000.0 * Tariff::default().per_10_000 * 100.0).round() / 100.0,
@@ -117,20 +136,47 @@ impl FleetFigures {
         }
     }
 
-    fn cells(&self) -> Vec<String> {
-        let span = |ms: f64| Span(Duration::from_secs_f64(ms / 1e3)).to_string();
-        let drained = self.drained_after_ms;
+    /// Returns the rows of the table: labels and values.
+    fn rows(&self) -> Vec<[String; 2]> {
+        let idle = span(self.idle_ms);
+        let price = Tariff::default().per_10_000;
+        let row = |label: &str, value: String| [label.to_owned(), value];
         vec![
-            self.listeners.to_string(),
-            self.idle_tasks.to_string(),
-            self.idle_storage_transactions.to_string(),
-            format!("{:.0}", self.idle_storage_transactions_per_minute),
-            span(self.latency_p50_ms),
-            span(self.latency_p99_ms),
-            drained.map_or_else(|| "never".to_owned(), span),
-            self.busy_storage_transactions.to_string(),
-            format!("${:.2}", self.month_cost),
-            money(self.cents),
+            row(
+                "listeners, including the controller",
+                self.listeners.to_string(),
+            ),
+            row("dequeue tasks while idle", self.idle_tasks.to_string()),
+            row(
+                &format!("storage transactions, {idle} idle"),
+                self.idle_storage_transactions.to_string(),
+            ),
+            row(
+                "the same, per minute",
+                format!("{:.0}", self.idle_storage_transactions_per_minute),
+            ),
+            row(
+                "latency p50, from put to handling",
+                span(self.latency_p50_ms),
+            ),
+            row("latency p99", span(self.latency_p99_ms)),
+            row(
+                "last result, after the last put",
+                self.drained_after_ms
+                    .map_or_else(|| "never".to_owned(), span),
+            ),
+            row(
+                "storage transactions for the batch",
+                self.busy_storage_transactions.to_string(),
+            ),
+            row(
+                &format!("a month* at ${price} per 10,000"),
+                format!("${:.2}", self.month_cost),
+            ),
+            row(
+                &format!("total of {TRANSACTIONS} transactions"),
+                money(self.cents),
+            ),
         ]
     }
 }
@@ -143,41 +189,90 @@ impl Figures {
 
     /// Prints the measurements.
     pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
-        if json {
-            println!("{}", serde_json::to_string_pretty(self)?);
-            return Ok(());
-        }
-        let idle = Duration::from_secs_f64(self.pushed.idle_ms / 1e3);
-        let price = Tariff::default().per_10_000;
-        let labels = [
-            "listeners, including the controller".to_owned(),
-            "dequeue tasks while idle".to_owned(),
-            format!("storage transactions, {} idle", Span(idle)),
-            "the same, per minute".to_owned(),
-            "latency p50, from put to handling".to_owned(),
-            "latency p99".to_owned(),
-            "last result, after the last put".to_owned(),
-            "storage transactions for the batch".to_owned(),
-            format!("a month* at ${price} per 10,000"),
-            format!("total of {} transactions", self.transactions),
-        ];
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_FULL_CONDENSED).set_header([
-            "",
-            "pushed",
-            "polling every 1s",
-        ]);
-        let both = self.pushed.cells().into_iter().zip(self.polling.cells());
-        for (label, (pushed, polling)) in labels.into_iter().zip(both) {
-            table.add_row([label, pushed, polling]);
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        println!("{table}");
-        println!("* 30 days of 22 idle hours, and one such batch a day");
-        Ok(())
+        let both = self.pushed.rows().into_iter().zip(self.polling.rows());
+        let rows = both.map(|([label, pushed], [_, polling])| vec![label, pushed, polling]);
+        print(self, json, &["", "pushed", "polling every 1s"], rows)
     }
+}
+
+impl AgentFigures {
+    pub(super) fn new(
+        fleet: FleetFigures,
+        outcome: &FleetOutcome,
+        processes_started: usize,
+        idle_tasks_after: usize,
+        processor: Option<Duration>,
+    ) -> Self {
+        let mut first_lines = outcome.first_lines.clone();
+        first_lines.sort_unstable();
+        let slowest = outcome.totals.waited.iter().max().copied();
+        Self {
+            processes_started,
+            idle_tasks_after,
+            idle_processor_ms: processor.map(millis),
+            first_line_p50_ms: millis(quantile(&first_lines, 0.5)),
+            first_line_p99_ms: millis(quantile(&first_lines, 0.99)),
+            latency_max_ms: millis(slowest.unwrap_or_default()),
+            fleet,
+        }
+    }
+
+    /// Prints the measurements.
+    pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
+        let processor = self.idle_processor_ms;
+        let further = [
+            (
+                "worker processes after the work",
+                self.idle_tasks_after.to_string(),
+            ),
+            (
+                "worker processes started for it",
+                self.processes_started.to_string(),
+            ),
+            (
+                "processor time of the idle agents",
+                processor.map_or_else(|| "unknown".to_owned(), span),
+            ),
+            ("longest latency", span(self.latency_max_ms)),
+            (
+                "first line of a worker, after notify, p50",
+                span(self.first_line_p50_ms),
+            ),
+            ("the same, p99", span(self.first_line_p99_ms)),
+        ];
+        let further = further.map(|(label, value)| [label.to_owned(), value]);
+        let rows = self.fleet.rows().into_iter().chain(further);
+        print(self, json, &["", "three agents"], rows.map(Vec::from))
+    }
+}
+
+/// Prints measurements as JSON, or as a table with these rows.
+fn print(
+    figures: &impl Serialize,
+    json: bool,
+    header: &[&str],
+    rows: impl Iterator<Item = Vec<String>>,
+) -> anyhow::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(figures)?);
+        return Ok(());
+    }
+    let mut table = Table::new();
+    table
+        .load_style(presets::UTF8_FULL_CONDENSED)
+        .set_header(header)
+        .add_rows(rows);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    println!("{table}");
+    println!("* 30 days of 22 idle hours, and one such batch a day");
+    Ok(())
+}
+
+/// Returns a duration as it is printed.
+fn span(ms: f64) -> String {
+    Span(Duration::from_secs_f64(ms / 1e3)).to_string()
 }
 
 /// Returns an amount in dollars.
@@ -222,6 +317,7 @@ mod tests {
             drained: None,
             at_zero: None,
             transactions: 0,
+            first_lines: Vec::new(),
         };
         for (transactions, cost) in [(0, 0.0), (60, 2.38), (200 * 60, 475.2)] {
             let idle = Idle {

@@ -1,9 +1,12 @@
 //! One fleet of the comparison, the initiator that puts its work, and the controller that adds up
 //! its results.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, SystemTime},
+};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use reveille::{
     Client, Notification, Publisher,
     listener::{Delivery, HandlerResult, Listener, Rejected},
@@ -16,6 +19,7 @@ use tokio::{
 
 use super::{
     Mode,
+    agents::{Agents, ONE_AT_A_TIME},
     billing::{self, ITEMS, Totals, WorkItem},
     fleet::Fleet,
     progress::Progress,
@@ -27,6 +31,8 @@ use super::{
 pub(super) struct FleetRun {
     pub(super) mode: Mode,
     pub(super) fleet: Fleet,
+    /// They start the workers; then the fleet has no listener.
+    agents: Option<Agents>,
     listeners: usize,
     queues: Queues,
     publisher: Option<Publisher>,
@@ -42,12 +48,16 @@ pub(super) struct FleetOutcome {
     /// Time from the last put until no dequeue task is left.
     pub(super) at_zero: Option<Duration>,
     pub(super) transactions: u64,
+    /// Times from the notification of a single message to the first line of its worker.
+    pub(super) first_lines: Vec<Duration>,
 }
 
-/// Work items of one put, and the interval between puts: a real batch is read from a file over
-/// time, and latency is meaningful only without a backlog in the queue.
-const ITEMS_PER_PUT: usize = 20;
-const PUT_INTERVAL: Duration = Duration::from_millis(200);
+/// What the initiator has measured.
+struct Submitted {
+    last_put: Instant,
+    first_lines: Vec<Duration>,
+}
+
 /// Time-out of each wait, long enough for a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// A fleet whose state did not change for this long is idle.
@@ -64,6 +74,10 @@ impl FleetRun {
     ) -> anyhow::Result<Self> {
         let queues = Queues::open(home, mode).await?;
         let fleet = Fleet::start(mode, listeners, client.url(), home)?;
+        let agents = match mode {
+            Mode::Agents => Some(Agents::start(client.url(), home, &queues)?),
+            Mode::Pushed | Mode::Polling => None,
+        };
         let totals = watch::Sender::new(Totals::default());
         let added_to = totals.clone();
         let handler = move |delivery: Delivery| {
@@ -75,6 +89,7 @@ impl FleetRun {
         Ok(Self {
             mode,
             fleet,
+            agents,
             listeners: listeners + 1,
             publisher: mode.publisher(client, "initiator"),
             controller: builder.start(handler).await?,
@@ -88,6 +103,8 @@ impl FleetRun {
         let controller = FleetState::of(self.mode, &self.controller.state());
         let own = controller.with_usage(&self.queues.input.usage());
         let own = own.with_usage(&self.queues.output.usage());
+        let of_workers = self.agents.as_ref().map(Agents::state).transpose()?;
+        let own = own.plus(of_workers.unwrap_or_default());
         Ok(own.plus(self.fleet.state().await?))
     }
 
@@ -96,7 +113,7 @@ impl FleetRun {
     pub(super) async fn wait_idle(&mut self) -> anyhow::Result<Instant> {
         let began = Instant::now();
         let rest = match self.mode {
-            Mode::Pushed => IDLE_AFTER,
+            Mode::Pushed | Mode::Agents => IDLE_AFTER,
             Mode::Polling => Duration::ZERO,
         };
         let (mut last, mut since) = (None, began);
@@ -123,12 +140,12 @@ impl FleetRun {
     ) -> anyhow::Result<FleetOutcome> {
         self.totals.send_replace(Totals::default());
         let before = self.state().await?;
-        let last_put = {
+        let submitted = {
             let submit = self.submit(batch);
             tokio::pin!(submit);
             loop {
                 tokio::select! {
-                    last_put = &mut submit => break last_put?,
+                    submitted = &mut submit => break submitted?,
                     () = sleep(POLL_INTERVAL) => self.show(progress),
                 }
             }
@@ -136,6 +153,7 @@ impl FleetRun {
         let mut totals = self.totals.subscribe();
         let complete = totals.wait_for(|totals| totals.items() == ITEMS);
         let drained = timeout(TIMEOUT, complete).await.is_ok();
+        let last_put = submitted.last_put;
         let drained = drained.then(|| last_put.elapsed());
         let mut at_zero = None;
         if drained.is_some() {
@@ -149,38 +167,85 @@ impl FleetRun {
             drained,
             at_zero,
             transactions,
+            first_lines: submitted.first_lines,
         })
+    }
+
+    /// Returns the processor time of the agents so far.
+    pub(super) fn processor(&self) -> Option<Duration> {
+        self.agents.as_ref()?.processor()
     }
 
     /// Ends the controller and the fleet.
     pub(super) async fn stop(self) {
         self.controller.shutdown().await;
         self.fleet.stop().await;
+        if let Some(agents) = self.agents {
+            agents.stop().await;
+        }
     }
 
-    /// Acts as the initiator: puts the batch in parts, and notifies after each. Returns the time of
-    /// the last put.
-    async fn submit(&self, batch: &[WorkItem]) -> anyhow::Result<Instant> {
-        let mut ticks = interval(PUT_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut last_put = Instant::now();
-        for items in batch.chunks(ITEMS_PER_PUT) {
-            ticks.tick().await;
-            let messages: Result<Vec<_>, _> = items.iter().map(json::encode).collect();
-            let messages = messages?;
-            let payload_size = messages.iter().map(|message| message.body.len() as u64);
-            let notification = Notification {
-                payload_size: payload_size.sum(),
-                messages: messages.len() as u64,
-                ..Notification::new(self.queues.input.address().clone())
-            };
-            self.queues.input.put(messages).await?;
-            last_put = Instant::now();
-            if let Some(publisher) = &self.publisher {
-                publisher.notify(notification).await?;
-            }
+    /// Acts as the initiator: puts the batch in parts, and notifies after each. For agents the first
+    /// messages come one at a time.
+    async fn submit(&self, batch: &[WorkItem]) -> anyhow::Result<Submitted> {
+        let mut submitted = Submitted {
+            last_put: Instant::now(),
+            first_lines: Vec::new(),
+        };
+        let mut rest = batch;
+        if let Some(agents) = &self.agents {
+            let (single, bursts) = batch.split_at(ONE_AT_A_TIME);
+            submitted.first_lines = self.submit_singly(single, agents).await?;
+            rest = bursts;
         }
-        Ok(last_put)
+        let (items_per_put, interval_of_puts) = self.mode.pace();
+        let mut ticks = interval(interval_of_puts);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for items in rest.chunks(items_per_put) {
+            ticks.tick().await;
+            submitted.last_put = self.put(items).await?;
+        }
+        Ok(submitted)
+    }
+
+    /// Puts each work item when no worker runs. Returns the times from a notification to the first line
+    /// of the worker that it started.
+    async fn submit_singly(
+        &self,
+        items: &[WorkItem],
+        agents: &Agents,
+    ) -> anyhow::Result<Vec<Duration>> {
+        let (mut first_lines, mut totals) = (Vec::new(), self.totals.subscribe());
+        for (number, item) in (1..).zip(items) {
+            let put_at = self.put(std::slice::from_ref(item)).await?;
+            let complete = totals.wait_for(|totals| totals.items() >= number);
+            let complete = timeout(TIMEOUT, complete).await;
+            complete.context("a message is missing")??;
+            let notified = SystemTime::now() - put_at.elapsed();
+            first_lines.extend(agents.first_line_after(notified)?);
+            let ended = timeout(TIMEOUT, agents.wait_for_no_worker()).await;
+            ended.context("a worker does not end")??;
+        }
+        Ok(first_lines)
+    }
+
+    /// Puts work items, and notifies. Returns the time of the put.
+    async fn put(&self, items: &[WorkItem]) -> anyhow::Result<Instant> {
+        let messages: Result<Vec<_>, _> = items.iter().map(json::encode).collect();
+        let messages = messages?;
+        let payload_size = messages.iter().map(|message| message.body.len() as u64);
+        let notification = Notification {
+            payload_size: payload_size.sum(),
+            messages: messages.len() as u64,
+            ..Notification::new(self.queues.input.address().clone())
+        };
+        self.queues.input.put(messages).await?;
+        // Before the notification, which is measured with what it starts.
+        let put_at = Instant::now();
+        if let Some(publisher) = &self.publisher {
+            publisher.notify(notification).await?;
+        }
+        Ok(put_at)
     }
 
     fn show(&self, progress: &Progress) {
@@ -192,6 +257,18 @@ impl FleetRun {
             totals.transactions,
             billing::TRANSACTIONS,
         ));
+    }
+}
+
+impl Mode {
+    /// Returns the work items of one put, and the interval between puts: a real batch is read from a
+    /// file over time, and latency is meaningful only without a backlog in the queue. The workers of
+    /// agents end in each pause, and start from zero.
+    fn pace(self) -> (usize, Duration) {
+        match self {
+            Self::Pushed | Self::Polling => (20, Duration::from_millis(200)),
+            Self::Agents => (30, Duration::from_millis(1_200)),
+        }
     }
 }
 

@@ -1,8 +1,12 @@
 //! The messages of the demo's child processes, one JSON object a line, and the relay's process.
+//! Listeners write them to their parent; workers of agents append them to a file.
 //!
 //! A child process ends when its standard input closes, so it ends with its parent in any case.
 
-use std::{io::Write, time::Duration};
+use std::{
+    io::Write,
+    time::{Duration, SystemTime},
+};
 
 use reveille::{
     Node, NodeConfig,
@@ -25,8 +29,14 @@ pub(super) enum ChildEvent {
         /// Time since the unleash. Large for a listener that started late.
         after_us: u64,
     },
-    /// The listener's state at this moment.
+    /// The listener's state at this moment, or that of a worker of an agent at its end.
     State(FleetState),
+    /// The first line of a worker of an agent.
+    Started {
+        pid: u32,
+        /// Time since 1970.
+        at_us: u64,
+    },
 }
 
 /// The state of one listener, or the sum of several.
@@ -34,8 +44,10 @@ pub(super) enum ChildEvent {
 pub(super) struct FleetState {
     /// Number of listeners that have finished their start.
     pub(super) ready: usize,
-    /// Number of dequeue tasks.
+    /// Number of dequeue tasks, or of running workers of agents.
     pub(super) tasks: usize,
+    /// Number of workers that agents have started.
+    pub(super) starts: usize,
     pub(super) puts: u64,
     pub(super) deletes: u64,
     /// Storage transactions of all kinds.
@@ -78,12 +90,23 @@ pub(super) async fn parent_ended() {
     while matches!(stdin.read(&mut byte).await, Ok(1..)) {}
 }
 
+impl ChildEvent {
+    /// Returns the first line of this process.
+    pub(super) fn started() -> Self {
+        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self::Started {
+            pid: std::process::id(),
+            at_us: u64::try_from(at.unwrap_or_default().as_micros()).unwrap_or_default(),
+        }
+    }
+}
+
 impl FleetState {
     /// Returns the state of one listener.
     pub(super) fn of(mode: Mode, listener: &QueryState) -> Self {
         let ready = match mode {
             // A group member without work is not woken, so it may have made no get.
-            Mode::Pushed => listener.mode == ListenerMode::Pushed,
+            Mode::Pushed | Mode::Agents => listener.mode == ListenerMode::Pushed,
             Mode::Polling => listener.stats.gets > 0,
         };
         Self {
@@ -108,6 +131,7 @@ impl FleetState {
         Self {
             ready: self.ready + other.ready,
             tasks: self.tasks + other.tasks,
+            starts: self.starts + other.starts,
             puts: self.puts + other.puts,
             deletes: self.deletes + other.deletes,
             transactions: self.transactions + other.transactions,

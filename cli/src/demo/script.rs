@@ -10,7 +10,7 @@ use super::{
     billing::{ITEMS, TRANSACTIONS, WorkItem, batch, sum},
     figures::{Figures, FleetFigures, Idle, Release, millis, money},
     fleet::{Worker, start_relay},
-    fleet_run::FleetRun,
+    fleet_run::{FleetOutcome, FleetRun},
     home::Home,
     progress::Progress,
     protocol::FleetState,
@@ -31,8 +31,8 @@ struct Demo {
     home: Home,
 }
 
-/// How long both fleets are measured while idle.
-const IDLE: Duration = Duration::from_secs(5);
+/// How long fleets are measured while idle.
+pub(super) const IDLE: Duration = Duration::from_secs(5);
 const COUNT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The pause between two batches of a demo that goes on.
@@ -76,16 +76,26 @@ pub(super) async fn run(listeners: u16, json: bool, console: bool) -> anyhow::Re
     Err(Failed("the totals are not exact".to_owned()).into())
 }
 
+/// Starts the relay.
+pub(super) async fn open_relay(
+    progress: &Progress,
+    home: &Home,
+    console: bool,
+) -> anyhow::Result<(Subprocess, Client)> {
+    progress.doing("starting a relay");
+    let store = format!("sqlite:{}", home.path().join("flags.db").display());
+    let mut relay = start_relay(&store, console)?;
+    let url = relay.line().await?;
+    progress.done(&format!("a relay serves on {url}"));
+    Ok((relay, Client::new(&url)?))
+}
+
 impl Demo {
     /// Starts the relay and both fleets, and waits until all listeners are parked.
     async fn open(listeners: usize, console: bool) -> anyhow::Result<Self> {
         let progress = Progress::new();
-        progress.doing("starting a relay");
         let home = Home::new()?;
-        let store = format!("sqlite:{}", home.path().join("flags.db").display());
-        let mut relay = start_relay(&store, console)?;
-        let url = relay.line().await?;
-        progress.done(&format!("a relay serves on {url}"));
+        let (mut relay, client) = open_relay(&progress, &home, console).await?;
         let console = match console {
             true => Some(relay.line().await?),
             false => None,
@@ -94,7 +104,6 @@ impl Demo {
             progress.done(&format!("its console is at {console}"));
         }
         progress.doing("starting two fleets");
-        let client = Client::new(&url)?;
         let (pushed, polling) = tokio::try_join!(
             FleetRun::open(Mode::Pushed, listeners, &client, home.path()),
             FleetRun::open(Mode::Polling, listeners, &client, home.path()),
@@ -180,26 +189,12 @@ impl Demo {
         idle: Idle,
     ) -> anyhow::Result<FleetFigures> {
         let run = match mode {
-            Mode::Pushed => &mut self.pushed,
             Mode::Polling => &mut self.polling,
+            _ => &mut self.pushed,
         };
         let outcome = run.work(batch, &self.progress).await?;
         let measured = FleetFigures::new(mode, self.listeners + 1, idle, &outcome, cents);
-        let after = outcome.drained.unwrap_or_default();
-        self.progress.done(&format!(
-            "{}: {} transactions, {}, {} after the last put: {}",
-            mode.name(),
-            measured.transactions,
-            money(measured.cents),
-            Span(after),
-            if measured.exact { "exact" } else { "NOT EXACT" }
-        ));
-        if let (Mode::Pushed, Some(at_zero)) = (mode, outcome.at_zero) {
-            self.progress.done(&format!(
-                "pushed: back at 0 dequeue tasks {} after the last put",
-                Span(at_zero)
-            ));
-        }
+        show_outcome(&self.progress, mode, &measured, &outcome);
         Ok(measured)
     }
 
@@ -244,8 +239,31 @@ impl Demo {
     }
 }
 
+/// Prints what a fleet has done.
+pub(super) fn show_outcome(
+    progress: &Progress,
+    mode: Mode,
+    measured: &FleetFigures,
+    outcome: &FleetOutcome,
+) {
+    let name = mode.name();
+    progress.done(&format!(
+        "{name}: {} transactions, {}, {} after the last put: {}",
+        measured.transactions,
+        money(measured.cents),
+        Span(outcome.drained.unwrap_or_default()),
+        if measured.exact { "exact" } else { "NOT EXACT" }
+    ));
+    if let (true, Some(at_zero)) = (mode != Mode::Polling, outcome.at_zero) {
+        progress.done(&format!(
+            "{name}: back at 0 dequeue tasks {} after the last put",
+            Span(at_zero)
+        ));
+    }
+}
+
 impl Idle {
-    fn since(before: FleetState, now: FleetState, span: Duration) -> Self {
+    pub(super) fn since(before: FleetState, now: FleetState, span: Duration) -> Self {
         Self {
             span,
             tasks: now.tasks,

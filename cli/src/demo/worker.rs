@@ -1,7 +1,7 @@
 //! One listener of a fleet: it is parked until its release, then it rates work items.
 //!
 //! Both modes run the same listener with at most one dequeue task. They differ only in how they
-//! find work.
+//! find work. A worker of an agent rates work items until its queue is empty, and ends.
 
 use std::{
     path::Path,
@@ -10,18 +10,21 @@ use std::{
 };
 
 use anyhow::Context as _;
+use futures_util::future::try_join_all;
 use reveille::{
     Client, FlagName, FlagWatch, ListenerId, Notification, Publisher,
     listener::{
-        Delivery, HandlerResult, Hooks, Listener, ListenerBuilder, ListenerConfig, Rejected,
+        Delivery, HandlerError, HandlerResult, Hooks, Listener, ListenerBuilder, ListenerConfig,
+        Rejected,
     },
-    queue::{Metered, SqliteQueue, WorkQueue, json},
+    queue::{Message, Metered, SqliteQueue, WorkQueue, json},
     scaling::Idle,
 };
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::{
     FLAG, Mode, WorkerArgs,
+    agents::{PER_WORKER, VISIBILITY_TIMEOUT, WorkerLog},
     billing::WorkItem,
     protocol::{ChildEvent, FleetState, send},
 };
@@ -51,6 +54,9 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Runs the listener's process.
 pub(super) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
+    if args.mode == Mode::Agents {
+        return run_to_empty(&args).await;
+    }
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let client = Client::new(&args.relay)?;
     let queues = Queues::open(&args.home, args.mode).await?;
@@ -58,13 +64,10 @@ pub(super) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
         released = parked(&client, &args.id) => released?,
         _ = lines.next_line() => return Ok(()),
     }
-    let handler = Arc::new(Handler {
-        output: queues.output.clone(),
-        publisher: args.mode.publisher(&client, &args.id),
-    });
-    let handle = move |delivery| {
+    let handler = Arc::new(Handler::new(&args, &client, &queues));
+    let handle = move |delivery: Delivery| {
         let handler = Arc::clone(&handler);
-        async move { handler.handle(&delivery).await }
+        async move { handler.handle(&delivery.message).await }
     };
     let builder = listener(args.mode, &queues.input, &client, &args.id).await?;
     let listener = builder.start(handle).await?;
@@ -76,6 +79,19 @@ pub(super) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     }
     listener.shutdown().await;
     Ok(())
+}
+
+/// Runs a worker of an agent: its exit code 0 says that the queue was empty.
+async fn run_to_empty(args: &WorkerArgs) -> anyhow::Result<()> {
+    let log = WorkerLog::of(&args.home);
+    log.append(&ChildEvent::started())?;
+    let client = Client::new(&args.relay)?;
+    let queues = Queues::open(&args.home, args.mode).await?;
+    let handler = Handler::new(args, &client, &queues);
+    let emptied = handler.empty(&queues.input).await;
+    let state = FleetState::default().with_usage(&queues.input.usage());
+    log.append(&ChildEvent::State(state.with_usage(&queues.output.usage())))?;
+    emptied.map_err(anyhow::Error::from_boxed)
 }
 
 /// Returns the builder of a listener with this mode.
@@ -92,7 +108,7 @@ pub(super) async fn listener(
     };
     let builder = Listener::builder(Arc::new(queue.clone()));
     Ok(match mode {
-        Mode::Pushed => {
+        Mode::Pushed | Mode::Agents => {
             let options = config.subscription(ListenerId::new(id)?, queue);
             builder.wakes(client.subscribe(options)?).config(config)
         }
@@ -128,7 +144,7 @@ fn since(at: Option<SystemTime>) -> u64 {
 impl Mode {
     /// Returns a publisher; `None` for polling listeners, which need no notification.
     pub(super) fn publisher(self, client: &Client, name: &str) -> Option<Publisher> {
-        (self == Self::Pushed).then(|| client.publisher(name))
+        (self != Self::Polling).then(|| client.publisher(name))
     }
 }
 
@@ -148,10 +164,32 @@ impl Queues {
 }
 
 impl Handler {
+    fn new(args: &WorkerArgs, client: &Client, queues: &Queues) -> Self {
+        Self {
+            output: queues.output.clone(),
+            publisher: args.mode.publisher(client, &args.id),
+        }
+    }
+
+    /// Handles messages until the queue is empty.
+    async fn empty(&self, input: &Queue) -> HandlerResult {
+        loop {
+            let messages = input.get(PER_WORKER, VISIBILITY_TIMEOUT).await?;
+            if messages.is_empty() {
+                return Ok(());
+            }
+            let handle = async |message: &Message| {
+                self.handle(message).await?;
+                Ok::<_, HandlerError>(input.delete(&message.receipt).await?)
+            };
+            try_join_all(messages.iter().map(handle)).await?;
+        }
+    }
+
     /// Rates a work item, puts the result, and notifies.
-    async fn handle(&self, delivery: &Delivery) -> HandlerResult {
-        let waited = delivery.message.inserted_at.elapsed().unwrap_or_default();
-        let item: WorkItem = json::decode(&delivery.message.body).map_err(Rejected::because)?;
+    async fn handle(&self, message: &Message) -> HandlerResult {
+        let waited = message.inserted_at.elapsed().unwrap_or_default();
+        let item: WorkItem = json::decode(&message.body).map_err(Rejected::because)?;
         let rated = json::encode(&item.rate(waited))?;
         self.output.put(vec![rated]).await?;
         if let Some(publisher) = &self.publisher {

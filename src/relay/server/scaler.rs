@@ -173,11 +173,12 @@ impl Scaler {
 
 /// Returns whether a listener found the queue empty after its newest cause.
 fn is_drained(queue: &proto::Queue) -> bool {
-    let (Some(read), Some(caused)) = (queue.depth_age, queue.idle_for) else {
+    let span = |age: Option<prost_types::Duration>| age.map(|age| span_from_wire(Some(age)));
+    let Some(read) = span(queue.depth_age) else {
         return false;
     };
-    let is_empty = queue.backlog == 0 && queue.busy == 0 && !queue.in_doubt;
-    is_empty && span_from_wire(Some(read)) <= span_from_wire(Some(caused))
+    let is_newest = span(queue.idle_for).is_none_or(|caused| read <= caused);
+    is_newest && queue.backlog == 0 && queue.busy == 0 && !queue.in_doubt
 }
 
 impl ScalerService {
