@@ -2,7 +2,8 @@
 //! doubt about them.
 //!
 //! The list is written after the last notification was accepted, and removed before it is used. So a
-//! relay that crashes leaves none.
+//! relay that crashes leaves none. Relays on one store need ids of their own. In a cluster there is no
+//! list: another relay may have counted a notification since, and may have crashed then.
 
 use super::{Scaler, is_drained};
 use crate::{
@@ -28,6 +29,9 @@ impl Scaler {
     }
 
     async fn take(&self, store: &dyn BlobStore) -> Result<usize> {
+        if self.relay.cluster_state().is_some() {
+            return Ok(0);
+        }
         let name = self.blob()?;
         let Some(blob) = store.get_start(&name, MOST_BYTES).await? else {
             return Ok(0);
@@ -47,17 +51,24 @@ impl Scaler {
     /// Writes the list. No notification may be accepted any longer.
     pub(crate) async fn keep(&self, store: &dyn BlobStore) {
         let list = self.list();
-        if list.is_empty() {
+        if list.is_empty() || self.relay.cluster_state().is_some() {
             return;
         }
+        if let Err(error) = self.write(store, list).await {
+            tracing::warn!(%error, "the drained queues were not written: scalers start workloads to look");
+        }
+    }
+
+    async fn write(&self, store: &dyn BlobStore, list: String) -> Result<()> {
+        let name = self.blob()?;
+        // One that the start could not read.
+        store.delete(&name, None).await?;
         let content = BlobContent {
             bytes: list.into(),
             ..BlobContent::default()
         };
-        let written = async { store.create(&self.blob()?, content).await };
-        if let Err(error) = written.await {
-            tracing::warn!(%error, "the drained queues were not written: scalers start workloads to look");
-        }
+        store.create(&name, content).await?;
+        Ok(())
     }
 
     fn list(&self) -> String {
