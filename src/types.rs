@@ -30,9 +30,9 @@ pub use limits::Limits;
 pub(crate) use name::check_kept_text;
 pub use name::{GroupName, ListenerId};
 pub(crate) use name::{check_name, check_text};
-pub use notification::{Accepted, Notification};
 #[cfg(feature = "listener")]
 pub(crate) use notification::check_delay;
+pub use notification::{Accepted, Notification};
 pub(crate) use notification::{Counted, is_in_calendar};
 pub use position::{Position, Token};
 pub use report::{Report, ReportState};

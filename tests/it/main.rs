@@ -38,6 +38,7 @@ mod relay;
 mod resume;
 mod rules;
 mod scale;
+mod scale_hook;
 #[cfg(unix)]
 mod script;
 mod set_ups;
