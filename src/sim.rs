@@ -8,6 +8,7 @@
 
 mod agents;
 mod attempts;
+mod central;
 mod check;
 #[cfg(feature = "nats")]
 mod cluster;

@@ -1,8 +1,10 @@
-//! `scale`: the agent of a machine, which starts workers while there is work.
+//! `scale`: the agent of a machine, which starts workers while there is work; with `--hook` the central
+//! agent, which decides how many nodes there are.
 //!
 //! This file has the arguments and the life of the process. `workers` runs the command, and reads the
-//! signals of the machine.
+//! signals of the machine. `hook` is the driver of the central agent.
 
+mod hook;
 mod workers;
 
 use std::{ffi::OsString, num::NonZero, path::PathBuf, sync::Arc, time::Duration};
@@ -18,7 +20,10 @@ use reveille::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::workers::{CommandWorkers, Signals};
+use self::{
+    hook::HookArgs,
+    workers::{CommandWorkers, Signals},
+};
 use super::{
     child,
     exit::{Exit, Usage},
@@ -39,6 +44,7 @@ Example:
   reveille scale acct/orders -- ./drain-orders
   reveille scale acct/orders --per 100 --max 8 --max-load 1.5 --min-free 512M -- ./drain-orders
   reveille scale acct/orders --serve --idle 5m --depth azure://acct/orders -- celery -A shop worker
+  reveille scale acct/orders --policy fleet.toml --hook 'docker compose up -d --no-recreate --scale orders=$DESIRED'
 
 The agents of all machines are one group: the relay gives each message to one that has room, so one \
 message starts one worker, on one machine. An agent without room states that, and others get the work.
@@ -51,7 +57,20 @@ With --serve a worker runs until it is ended: after --idle without a wake-up it 
 --depth only when the queue is empty. Without --depth, state a longer --idle than the most messages ever \
 take, or end the worker with exit code 75 if messages are left. A worker that SIGTERM ends has ended well.
 
-The command's environment has WAKE_ACCOUNT, WAKE_QUEUE, WAKE_SELECTOR (ACCOUNT/QUEUE), WAKE_REASON and \
+With --hook one process decides for the whole fleet how many nodes there are, and calls the shell command \
+with DESIRED, CURRENT (empty: not known), BACKLOG and REASON in its environment. Nodes run `listen` or \
+agents. If the first line of its output is a number, that is the present count. A call that fails, or takes \
+longer than --hook-timeout, is repeated after 1s to 2s, and later up to 5m. A decision never asks for fewer \
+nodes than state work; which node ends is the command's choice. --policy names a TOML file, such as:
+
+  max = 20                   # needed; min = 0
+  backlog_per_node = 100     # this, latency = \"5s\" or busy_share = 0.8 is needed
+  step_up = 5                # most nodes of one change; so is step_down
+  cool_down = \"5m\"           # so long without need before a change down
+  dwell = \"1m\"               # least time from a change up to one down
+  max_nodes_a_minute = 10
+
+A worker's environment has WAKE_ACCOUNT, WAKE_QUEUE, WAKE_SELECTOR (ACCOUNT/QUEUE), WAKE_REASON and \
 WAKE_SLOT, a number below --max.
 
 The relay's periodic checks go to no agent. A publisher that dies between put and notify wakes nobody: \
@@ -71,8 +90,9 @@ pub(super) struct Args {
     /// Messages for which one worker is started
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u32>, default_value_t = 1)]
     per: u32,
-    /// A TOML file that maps the depth of the queue to a number of workers; needs --depth
-    #[arg(long, value_name = "FILE", requires = "depth")]
+    /// A TOML file that maps the depth of the queue to a number of workers; needs --depth. With --hook:
+    /// the rules for the number of nodes
+    #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// Workers run until they are ended
     #[arg(long)]
@@ -90,9 +110,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause)]
     check: Option<Duration>,
     /// While no relay reports work: `poll` every --poll, `keep` the workers that run, or end all but
-    /// `min` of those that serve and start no other ones
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = WhileAway::Poll)]
-    away: WhileAway,
+    /// `min` of those that serve and start no other ones. With --hook: `keep` the number of nodes, or go
+    /// to the `min` of the policy [default: poll; with --hook keep]
+    #[arg(long, value_name = "HOW", value_enum)]
+    away: Option<WhileAway>,
     /// How often a worker looks while no relay reports work
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause, default_value = "30s")]
     poll: Duration,
@@ -120,9 +141,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
     grace: Duration,
     #[command(flatten)]
+    hook: HookArgs,
+    #[command(flatten)]
     relay: RelayArgs,
     /// The worker's program
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required_unless_present = "hook", value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -135,7 +158,7 @@ enum WhileAway {
 
 /// What the agent does, and failures.
 const LOG: &str = "error,rustls=off,rustls_platform_verifier=off,reveille::listener::agent=info,\
-                   reveille::listener::policy_file=info";
+                   reveille::listener::policy_file=info,reveille_cli::scale=info";
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
@@ -146,12 +169,15 @@ impl Args {
         };
         log::start(LOG, log);
         let mut interrupts = Interrupts::of_service(false)?;
-        let config = self.config()?;
-        child::check_exists(&self.command)?;
         let id = match &self.id {
             Some(id) => ListenerId::new(id)?,
             None => ListenerId::unique("scale")?,
         };
+        if let Some(command) = &self.hook.hook {
+            return hook::run(&self, command, id, &target, &mut interrupts).await;
+        }
+        let config = self.config()?;
+        child::check_exists(&self.command)?;
         let queues = self.queues().await?;
         let options = config.subscription(id, GroupName::new(&self.group)?, &queues)?;
         let subscription = target.client()?.subscribe(options)?;
@@ -190,6 +216,9 @@ impl Args {
     }
 
     fn config(&self) -> anyhow::Result<AgentConfig> {
+        if self.policy.is_some() && self.depth.is_none() {
+            return Err(Usage("--policy: needs --depth, or --hook".to_owned()).into());
+        }
         if self.depth.is_some() && self.queues.len() > 1 {
             let rule = "--depth: is that of one queue; run an agent for each queue";
             return Err(Usage(rule.to_owned()).into());
@@ -204,11 +233,7 @@ impl Args {
             per: self.per,
             idle: self.serve.then_some(self.idle),
             visibility_timeout: self.visibility_timeout,
-            away: match self.away {
-                WhileAway::Poll => Away::Poll(self.poll),
-                WhileAway::Keep => Away::Keep,
-                WhileAway::Min => Away::Min,
-            },
+            away: self.away.unwrap_or(WhileAway::Poll).of(self.poll),
             check: self.check,
             policy: policy.map(|policy| Arc::new(policy) as Arc<dyn ScalePolicy>),
         })
@@ -224,6 +249,16 @@ impl Args {
             depth: depth.clone(),
         };
         Ok(self.queues.iter().map(queue).collect())
+    }
+}
+
+impl WhileAway {
+    fn of(self, poll: Duration) -> Away {
+        match self {
+            Self::Poll => Away::Poll(poll),
+            Self::Keep => Away::Keep,
+            Self::Min => Away::Min,
+        }
     }
 }
 
@@ -284,6 +319,16 @@ mod tests {
             (&["a/q", "--max-load", "-1", "--", "true"], "--max-load"),
             (&["a/q", "--min-free", "lots", "--", "true"], "512M"),
             (&["a/q"], "CMD"),
+            (&["a/q", "--hook", "h"], "--policy <FILE>"),
+            (
+                &["a/q", "--hook", "h", "--policy", "f", "--", "true"],
+                "--hook <CMD>",
+            ),
+            (
+                &["a/q", "--hook", "h", "--policy", "f", "--max", "3"],
+                "--max <N>",
+            ),
+            (&["a/q", "--dry-run", "--", "true"], "--hook <CMD>"),
         ] {
             let refused = refusal(arguments);
             assert!(refused.contains(words), "{arguments:?}: {refused}");

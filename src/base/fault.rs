@@ -187,6 +187,16 @@ pub(crate) enum Fault {
     AgentTrustsTimers,
     /// Agents: the relay is not told that there is room again.
     AgentRoomUnsaid,
+    /// Central agent: nodes with work are removed.
+    CentralRetiresWork,
+    /// Central agent: a call that failed counts as done.
+    CentralFailureIsDone,
+    /// Central agent: calls follow each other without the interval.
+    CentralIgnoresInterval,
+    /// Central agent: nodes are removed soon after others were added.
+    CentralNoDwell,
+    /// Central agent: a wake-up causes no look.
+    CentralDropsWakeUps,
     /// R12: a member that has room again is given no work that waits.
     RoomUnnoticed,
     /// R13: a wake-up that a member does not cover in time goes to no other member.

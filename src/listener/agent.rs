@@ -4,7 +4,11 @@
 //! gives each message to one machine that has room, and a fleet of agents scales without a central
 //! decision. What a worker is, a process or a container, is the caller's: see [`Workers`]. `machine`
 //! makes all decisions; this module carries them out.
+//!
+//! Where nodes are started by one place, such as an instance group, a [`CentralAgent`] decides how many
+//! there are.
 
+mod central;
 mod machine;
 #[cfg(test)]
 mod tests;
@@ -16,8 +20,11 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-pub use self::machine::Away;
 pub(crate) use self::machine::{AgentMachine, AgentReport, Ended, MachineConfig, Step};
+pub use self::{
+    central::{CentralAgent, FleetDecision, FleetLoad, FleetPolicy, FleetStep},
+    machine::Away,
+};
 use crate::{
     base::clock::{Clock, Tick},
     error::{Error, ErrorKind, Result},

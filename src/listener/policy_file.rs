@@ -4,6 +4,7 @@
 //! content is compared, not the file times: an editor that replaces the file, a copy with old times
 //! or a coarse clock hides no change. `policy_file/format` defines the keys.
 
+mod fleet;
 pub(crate) mod format;
 #[cfg(test)]
 mod tests;

@@ -10,11 +10,13 @@ use std::{fmt::Write as _, fs, path::PathBuf};
 
 #[cfg(feature = "nats")]
 use rows::CLUSTER_FAULTS;
-use rows::{AGENT_FAULTS, COURIER_FAULTS, FAULTS, FLAG_FAULTS, LEASE_FAULTS, MANY_FAULTS};
+use rows::{
+    AGENT_FAULTS, CENTRAL_FAULTS, COURIER_FAULTS, FAULTS, FLAG_FAULTS, LEASE_FAULTS, MANY_FAULTS,
+};
 
 #[cfg(feature = "nats")]
 use super::cluster;
-use super::{agents, courier, first, flags, leases, many, run};
+use super::{agents, central, courier, first, flags, leases, many, run};
 use crate::base::fault::Fault;
 
 /// Seeds within which every planted fault must be found.
@@ -56,6 +58,11 @@ const AGENTS: Table = Table {
     rows: AGENT_FAULTS,
     run: agents::run,
 };
+const CENTRAL: Table = Table {
+    name: "central-agent",
+    rows: CENTRAL_FAULTS,
+    run: central::run,
+};
 const MANY: Table = Table {
     name: "many-queues",
     rows: MANY_FAULTS,
@@ -83,6 +90,7 @@ pub(super) fn fault_from_env() -> Fault {
         FLAGS,
         LEASES,
         AGENTS,
+        CENTRAL,
         MANY,
         COURIER,
         #[cfg(feature = "nats")]
@@ -167,6 +175,11 @@ fn every_planted_fault_of_leases_is_found() {
 #[test]
 fn every_planted_fault_of_agents_is_found() {
     AGENTS.check();
+}
+
+#[test]
+fn every_planted_fault_of_the_central_agent_is_found() {
+    CENTRAL.check();
 }
 
 #[test]

@@ -23,11 +23,12 @@ const ANYWHERE: &str = "lib testing backend coordination relay";
 /// Compiled for tests or the fuzzer only.
 const TESTS: [&str; 5] = ["tests", "sim", "concurrency", "contract", "fuzz_targets"];
 /// Take time and randomness as arguments, and do no I/O.
-const PURE: [&str; 11] = [
+const PURE: [&str; 12] = [
     "relay/hub",
     "relay/link",
     "relay/cluster",
     "client/session",
+    "listener/agent/central",
     "listener/agent/machine",
     "listener/scaling",
     "coordination/flag/entry",

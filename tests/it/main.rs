@@ -39,6 +39,7 @@ mod relay;
 mod resume;
 mod rules;
 mod scale;
+mod scale_hook;
 #[cfg(unix)]
 mod script;
 mod set_ups;

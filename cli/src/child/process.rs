@@ -16,7 +16,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::guard::{self, Guard};
 use crate::{credential, exit::Failed};
@@ -76,11 +76,37 @@ impl Process {
         stdin: Stdio,
         groups: &ProcessGroups,
     ) -> io::Result<Self> {
+        Self::start_with(command, environment, (stdin, Stdio::inherit()), groups)
+    }
+
+    /// The same with a pipe as its standard output, and no input.
+    ///
+    /// # Errors
+    /// As [`Process::start`].
+    pub(crate) fn start_with_output(
+        command: &[OsString],
+        environment: impl IntoIterator<Item = (&'static str, String)>,
+        groups: &ProcessGroups,
+    ) -> io::Result<Self> {
+        Self::start_with(
+            command,
+            environment,
+            (Stdio::null(), Stdio::piped()),
+            groups,
+        )
+    }
+
+    fn start_with(
+        command: &[OsString],
+        environment: impl IntoIterator<Item = (&'static str, String)>,
+        (stdin, stdout): (Stdio, Stdio),
+        groups: &ProcessGroups,
+    ) -> io::Result<Self> {
         let Some((name, arguments)) = command.split_first() else {
             return Err(io::ErrorKind::NotFound.into());
         };
         let mut command = Command::new(name);
-        command.args(arguments).stdin(stdin);
+        command.args(arguments).stdin(stdin).stdout(stdout);
         command.env_remove(credential::VARIABLE).envs(environment);
         command.process_group(0).kill_on_drop(true);
         // Before the start: this process may be killed before it knows the group's number.
@@ -110,6 +136,11 @@ impl Process {
     /// Takes the standard input, if that is a pipe.
     pub(crate) fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
+    }
+
+    /// Takes the standard output, if that is a pipe.
+    pub(crate) fn stdout(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
     }
 
     /// Sends a signal to the group, unless it has ended.

@@ -10,24 +10,32 @@ use crate::{
 };
 
 /// Keys that are not read yet.
-struct Keys(Table);
+pub(super) struct Keys(Table);
 
-type Read<T> = Result<T, String>;
+pub(super) type Read<T> = Result<T, String>;
 
 const POLICY: &str = "must be \"steps\" or \"target-latency\"";
 const STEPS: &str = "must be a list of `[messages, tasks]`, as in [[100, 10], [1000, 50]]";
 const SPAN: &str = "must be a span of time above zero, as in \"10s\"";
+const ANY_SPAN: &str = "must be a span of time, as in \"10s\"";
 const COUNT: &str = "must be a whole number, 1 or more";
+const NUMBER: &str = "must be a whole number, 0 or more";
+const SHARE: &str = "must be a number, as in 0.8";
 
 /// Parses a policy; an error is one line.
 pub(crate) fn parse(text: &str) -> Read<Arc<dyn ScalePolicy>> {
-    let mut keys = Keys(table(text)?);
+    let mut keys = keys(text)?;
     match keys.take("policy") {
         Some(Value::String(name)) if name == "steps" => Ok(Arc::new(keys.steps()?)),
         Some(Value::String(name)) if name == "target-latency" => Ok(Arc::new(keys.latency()?)),
         Some(other) => Err(format!("policy: {POLICY}, but is {other}")),
         None => Err(format!("policy: {POLICY}, but is missing")),
     }
+}
+
+/// Reads the keys of a text; an error is one line.
+pub(super) fn keys(text: &str) -> Read<Keys> {
+    table(text).map(Keys)
 }
 
 fn table(text: &str) -> Read<Table> {
@@ -65,35 +73,67 @@ impl Keys {
         self.0.remove(key)
     }
 
-    fn count(&mut self, key: &str) -> Read<Option<usize>> {
-        let Some(value) = self.take(key) else {
-            return Ok(None);
-        };
-        match usize::try_from(value.as_integer().unwrap_or_default()) {
-            Ok(count) if count > 0 => Ok(Some(count)),
-            _ => Err(wrong(key, COUNT, &value)),
-        }
+    pub(super) fn count(&mut self, key: &str) -> Read<Option<usize>> {
+        self.read(key, COUNT, |value| whole(value).filter(|count| *count > 0))
     }
 
-    fn span(&mut self, key: &str) -> Read<Option<Duration>> {
+    /// Reads a number that may be 0.
+    pub(super) fn number(&mut self, key: &str) -> Read<Option<usize>> {
+        self.read(key, NUMBER, whole)
+    }
+
+    pub(super) fn share(&mut self, key: &str) -> Read<Option<f64>> {
+        let whole = |value: &Value| f64::from(i32::try_from(value.as_integer()?).ok()?).into();
+        self.read(key, SHARE, |value| {
+            value.as_float().or_else(|| whole(value))
+        })
+    }
+
+    pub(super) fn span(&mut self, key: &str) -> Read<Option<Duration>> {
+        self.read(key, SPAN, |value| {
+            span(value).filter(|span| !span.is_zero())
+        })
+    }
+
+    /// Reads a span that may be 0.
+    pub(super) fn any_span(&mut self, key: &str) -> Read<Option<Duration>> {
+        self.read(key, ANY_SPAN, span)
+    }
+
+    fn read<T>(
+        &mut self,
+        key: &str,
+        rule: &str,
+        convert: impl FnOnce(&Value) -> Option<T>,
+    ) -> Read<Option<T>> {
         let Some(value) = self.take(key) else {
             return Ok(None);
         };
-        let span = value.as_str().and_then(|text| duration::parse(text).ok());
-        match span.filter(|span| !span.is_zero()) {
-            Some(span) => Ok(Some(span)),
-            None => Err(wrong(key, SPAN, &value)),
-        }
+        let converted = convert(&value).ok_or_else(|| wrong(key, rule, &value));
+        converted.map(Some)
     }
 
     fn none_left(&self, policy: &str, keys: &str) -> Read<()> {
-        match self.0.keys().next() {
+        match self.first() {
             Some(key) => Err(format!(
                 "{key}: is no key of policy \"{policy}\", which has {keys}"
             )),
             None => Ok(()),
         }
     }
+
+    /// Returns a key that was not read.
+    pub(super) fn first(&self) -> Option<&str> {
+        self.0.keys().next().map(String::as_str)
+    }
+}
+
+fn whole(value: &Value) -> Option<usize> {
+    usize::try_from(value.as_integer()?).ok()
+}
+
+fn span(value: &Value) -> Option<Duration> {
+    duration::parse(value.as_str()?).ok()
 }
 
 fn pairs(value: &Value) -> Option<Vec<(u64, usize)>> {

@@ -122,6 +122,14 @@ pub(super) const AGENT_FAULTS: &[Row] = rows! {
     AgentRoomUnsaid, 1, "agents", "the relay is not told that there is room again";
 };
 
+pub(super) const CENTRAL_FAULTS: &[Row] = rows! {
+    CentralRetiresWork, 2, "central agent", "nodes with work are removed";
+    CentralFailureIsDone, 29, "central agent", "a call that failed counts as done";
+    CentralIgnoresInterval, 11, "central agent", "calls follow each other without the interval";
+    CentralNoDwell, 5, "central agent", "nodes are removed soon after others were added";
+    CentralDropsWakeUps, 1, "central agent", "a wake-up causes no look";
+};
+
 pub(super) const LEASE_FAULTS: &[Row] = rows! {
     TenureBelievedFromAnswer, 6, "section 9", "a write is believed from its answer on";
     TenureMarginMissing, 11, "section 9", "a holder believes for as long as its challengers wait";

@@ -1,0 +1,547 @@
+//! `--hook`: the driver of the central agent. It follows the relay's stream, reads the relay's lists and
+//! calls the hook; `reveille::agent::CentralAgent` makes all decisions.
+
+use std::{collections::BTreeMap, ffi::OsString, future::pending, sync::Arc, time::Duration};
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use reveille::{
+    Client, LatencyBuckets, LinkState, ListenerId, ListenerInfo, QueueAddress, QueueInfo,
+    QueueQuery, Selector, Subscription, WakeStream as _,
+    agent::{CentralAgent, FleetDecision, FleetLoad, FleetPolicy, FleetStep},
+    duration::Span,
+};
+use serde_json::json;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
+    process::ChildStdout,
+    sync::watch,
+    time::Instant,
+};
+
+use super::{Args, WhileAway};
+use crate::{
+    child::{KILL_AFTER, Process, ProcessGroups},
+    exit::{Exit, Usage},
+    output::Format,
+    signals::{Interrupts, Signal},
+    target::Target,
+    usage,
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct HookArgs {
+    /// A shell command that sets the number of nodes, in place of the worker's program; needs --policy
+    #[arg(
+        long,
+        value_name = "CMD",
+        requires = "policy",
+        conflicts_with_all = [
+            "max", "min", "per", "serve", "idle", "depth", "visibility_timeout", "check", "poll",
+            "max_load", "min_free", "when_cmd", "group", "grace", "command",
+        ]
+    )]
+    pub(super) hook: Option<String>,
+    /// Print each decision and its reason, and call nothing
+    #[arg(long, requires = "hook")]
+    dry_run: bool,
+    /// Least time between two calls, but for the first nodes and after a failure
+    #[arg(long, value_name = "D", requires = "hook", allow_hyphen_values = true, value_parser = usage::pause, default_value = "10s")]
+    hook_interval: Duration,
+    /// Kill a call after this time
+    #[arg(long, value_name = "D", requires = "hook", allow_hyphen_values = true, value_parser = usage::pause, default_value = "60s")]
+    hook_timeout: Duration,
+}
+
+struct Driver {
+    agent: CentralAgent,
+    queues: Arc<[QueueAddress]>,
+    client: Client,
+    subscription: Subscription,
+    link: watch::Receiver<LinkState>,
+    origin: Instant,
+    look: Option<Task<reveille::Result<Look>>>,
+    call: Option<Task<Called>>,
+    hook: Arc<Hook>,
+    /// Prints decisions in this format, and calls nothing.
+    dry_run: Option<Format>,
+    /// The policy needs the latency.
+    reads_latency: bool,
+    latencies: Option<LatencyBuckets>,
+}
+
+type Task<T> = BoxFuture<'static, T>;
+/// The number of nodes that the hook has stated, or why it failed.
+type Called = Result<Option<usize>, String>;
+
+/// What the relay's lists state.
+#[derive(Debug, Default)]
+struct Look {
+    load: FleetLoad,
+    /// All latencies since the relay's start.
+    latencies: Option<LatencyBuckets>,
+}
+
+struct Hook {
+    command: String,
+    timeout: Duration,
+    groups: ProcessGroups,
+}
+
+/// A slower look has failed.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Wait before a refused subscription is tried again.
+const RETRY_AFTER_REFUSAL: Duration = Duration::from_secs(60);
+/// The share of the latencies that the policy's limit is for.
+const PERCENTILE: u8 = 90;
+/// The longest number on the hook's first line.
+const MOST_DIGITS: u64 = 32;
+
+/// Runs the central agent until a signal.
+pub(super) async fn run(
+    args: &Args,
+    command: &str,
+    id: ListenerId,
+    target: &Target,
+    interrupts: &mut Interrupts,
+) -> anyhow::Result<Exit> {
+    let away = args.away.unwrap_or(WhileAway::Keep);
+    if away == WhileAway::Poll {
+        let rule =
+            "--away: must be `keep` or `min` with --hook, which has no workers that could poll";
+        return Err(Usage(rule.to_owned()).into());
+    }
+    let policy = args
+        .policy
+        .as_deref()
+        .expect("clap requires it with --hook");
+    let policy = FleetPolicy::open(policy)?;
+    let options = &args.hook;
+    let client = target.client()?;
+    let subscription = client.subscribe(CentralAgent::subscription(id, &args.queues)?)?;
+    let mut driver = Driver {
+        reads_latency: policy.latency.is_some(),
+        agent: CentralAgent::new(
+            policy,
+            away.of(args.poll),
+            options.hook_interval,
+            fastrand::u64(..),
+        )?,
+        queues: args.queues.clone().into(),
+        client,
+        link: subscription.link(),
+        subscription,
+        origin: Instant::now(),
+        look: None,
+        call: None,
+        hook: Arc::new(Hook {
+            command: command.to_owned(),
+            timeout: options.hook_timeout,
+            groups: ProcessGroups::guarded(KILL_AFTER),
+        }),
+        dry_run: options.dry_run.then_some(target.format),
+        latencies: None,
+    };
+    let signal = tokio::select! {
+        ended = driver.run() => return ended,
+        signal = interrupts.next() => signal,
+    };
+    tokio::select! {
+        () = driver.finish() => {}
+        signal = interrupts.next() => return Ok(signal.exit()),
+    }
+    Ok(match signal {
+        Signal::Terminate => Exit::OK,
+        Signal::Interrupt => signal.exit(),
+    })
+}
+
+impl Driver {
+    /// Runs until the relay refuses the subscription for good.
+    async fn run(&mut self) -> anyhow::Result<Exit> {
+        self.follow_link();
+        loop {
+            let until = self.drive()?;
+            let wait = match self.origin.checked_add(until) {
+                Some(at) => tokio::time::sleep_until(at).left_future(),
+                None => pending().right_future(),
+            };
+            tokio::select! {
+                biased;
+                Ok(()) = self.link.changed() => self.follow_link(),
+                called = ended(&mut self.call) => self.on_called(called),
+                look = ended(&mut self.look) => self.on_look(look),
+                work = self.subscription.next() => match work {
+                    Some(Ok(_)) => self.agent.on_wake_up(),
+                    Some(Err(error)) if self.is_first_refusal() => return Err(error.into()),
+                    Some(Err(error)) if self.subscription.ask_again(RETRY_AFTER_REFUSAL) => {
+                        tracing::warn!(%error, "the relay refuses the subscription; it is tried again");
+                    }
+                    Some(Err(error)) => return Err(error.into()),
+                    None => return Ok(Exit::FAILURE),
+                },
+                () = wait => {}
+            }
+        }
+    }
+
+    /// Waits for a running call.
+    async fn finish(&mut self) {
+        if self.call.is_some() {
+            let called = ended(&mut self.call).await;
+            self.on_called(called);
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn is_first_refusal(&self) -> bool {
+        self.link.borrow().welcomes == 0
+    }
+
+    fn follow_link(&mut self) {
+        let link = self.link.borrow_and_update().clone();
+        // After an announced end the next stream follows within seconds.
+        let is_pushed = link.is_pushed() || link.announced;
+        if let (Some(cause), false) = (link.cause.as_deref(), is_pushed) {
+            tracing::warn!(cause, "no wake-ups from the relay");
+        }
+        self.agent.on_link(is_pushed, self.now());
+    }
+
+    /// Runs the agent's steps until it waits; returns the end of the wait.
+    fn drive(&mut self) -> anyhow::Result<Duration> {
+        loop {
+            match self.agent.step(self.now()) {
+                FleetStep::Wait(until) => return Ok(until),
+                FleetStep::Look => {
+                    let (client, queues) = (self.client.clone(), Arc::clone(&self.queues));
+                    let reads_latency = self.reads_latency;
+                    self.look = Some(Box::pin(async move {
+                        let look = look(&client, &queues, reads_latency);
+                        let late = "the relay's lists were not read in time";
+                        let late = || reveille::Error::new(reveille::ErrorKind::Timeout, late);
+                        let look = tokio::time::timeout(LOOK_TIMEOUT, look).await;
+                        look.unwrap_or_else(|_| Err(late()))
+                    }));
+                }
+                FleetStep::Call(decision) => self.call(decision)?,
+            }
+        }
+    }
+
+    fn call(&mut self, decision: FleetDecision) -> anyhow::Result<()> {
+        let current = decision.current.map(|count| count.to_string());
+        let current = current.unwrap_or_else(|| "unknown".to_owned());
+        let (desired, backlog) = (decision.desired, decision.backlog);
+        let reason = &decision.reason;
+        if let Some(format) = self.dry_run {
+            let row = json!({
+                "desired": desired,
+                "current": decision.current,
+                "backlog": backlog,
+                "reason": reason,
+            });
+            format.next(&row, format_args!("{current} -> {desired}: {reason}"))?;
+            self.agent.on_success(None, self.now());
+            return Ok(());
+        }
+        tracing::info!(desired, current, backlog, reason, "the hook is called");
+        let hook = Arc::clone(&self.hook);
+        self.call = Some(Box::pin(async move { hook.call(&decision).await }));
+        Ok(())
+    }
+
+    fn on_called(&mut self, called: Called) {
+        let now = self.now();
+        match called {
+            Ok(present) => self.agent.on_success(present, now),
+            Err(why) => {
+                tracing::warn!(why, "the hook failed; it is called again");
+                self.agent.on_failure(now);
+            }
+        }
+    }
+
+    fn on_look(&mut self, look: reveille::Result<Look>) {
+        let now = self.now();
+        let Look {
+            mut load,
+            latencies,
+        } = match look {
+            Ok(look) => look,
+            Err(error) => {
+                tracing::warn!(%error, "the relay's lists cannot be read: no decision is made");
+                return self.agent.on_load(None, now);
+            }
+        };
+        if let (Some(all), Some(before)) = (&latencies, &self.latencies) {
+            load.latency = all.since(before).percentile(PERCENTILE);
+        }
+        self.latencies = latencies;
+        self.agent.on_load(Some(load), now);
+    }
+}
+
+impl Hook {
+    async fn call(&self, decision: &FleetDecision) -> Called {
+        let current = decision.current.map(|count| count.to_string());
+        let environment = [
+            ("DESIRED", decision.desired.to_string()),
+            ("CURRENT", current.unwrap_or_default()),
+            ("BACKLOG", decision.backlog.to_string()),
+            ("REASON", decision.reason.clone()),
+        ];
+        let shell = ["sh", "-c", &self.command].map(OsString::from);
+        let started = Process::start_with_output(&shell, environment, &self.groups);
+        let mut process = started.map_err(|error| format!("it cannot be run: {error}"))?;
+        let output = process.stdout();
+        let end = async { tokio::join!(process.wait_and_kill_group(), first_line(output)) };
+        // A dropped process ends with its group.
+        match tokio::time::timeout(self.timeout, end).await {
+            Ok((Ok(status), line)) if status.success() => Ok(line.trim().parse().ok()),
+            Ok((Ok(status), _)) => Err(status.to_string()),
+            Ok((Err(error), _)) => Err(error.to_string()),
+            Err(_) => {
+                let limit = Span(self.timeout);
+                Err(format!("it took longer than {limit}, and was killed"))
+            }
+        }
+    }
+}
+
+/// Reads an output to its end, and returns its first line.
+async fn first_line(output: Option<ChildStdout>) -> String {
+    let Some(output) = output else {
+        return String::new();
+    };
+    let (mut output, mut line) = (BufReader::new(output), Vec::new());
+    // An output that cannot be read states no number.
+    let _ = (&mut output)
+        .take(MOST_DIGITS)
+        .read_until(b'\n', &mut line)
+        .await;
+    let _ = tokio::io::copy_buf(&mut output, &mut tokio::io::sink()).await;
+    String::from_utf8_lossy(&line).into_owned()
+}
+
+/// Waits for a task's end; for ever without one. Safe to cancel.
+async fn ended<T>(task: &mut Option<Task<T>>) -> T {
+    let ended = match task {
+        Some(running) => running.await,
+        None => pending().await,
+    };
+    *task = None;
+    ended
+}
+
+/// Reads the relay's lists.
+async fn look(
+    client: &Client,
+    queues: &[QueueAddress],
+    reads_latency: bool,
+) -> reveille::Result<Look> {
+    let mut look = Look::default();
+    for queue in queues {
+        // A filter has at most 128 bytes, as a name has.
+        let query = QueueQuery {
+            filter: queue.queue_name().to_owned(),
+            ..QueueQuery::default()
+        };
+        let listed = client.queues_where(&query).await?;
+        look.load.is_partial |= !listed.unanswered.is_empty();
+        let is_it = |one: &&QueueInfo| {
+            one.storage_account == queue.storage_account() && one.queue_name == queue.queue_name()
+        };
+        let waiting = listed.iter().find(is_it).map_or(0, waiting);
+        look.load.backlog = look.load.backlog.saturating_add(waiting);
+    }
+    let listed = client.listeners().await?;
+    look.load.is_partial |= !listed.unanswered.is_empty();
+    add_nodes(&mut look.load, &listed, queues);
+    if reads_latency {
+        look.latencies = Some(client.stats().await?.totals.handler_latency);
+    }
+    Ok(look)
+}
+
+/// Returns the messages that may wait in a queue. A timed wake-up counts no message, and a restarted relay
+/// knows none: a queue that was not read since counts as one.
+fn waiting(queue: &QueueInfo) -> u64 {
+    let is_read = match (queue.idle_for, queue.depth_age) {
+        (None, _) => true,
+        (Some(idle_for), Some(age)) => age <= idle_for,
+        (Some(_), None) => false,
+    };
+    queue.backlog.max(u64::from(queue.in_doubt || !is_read))
+}
+
+/// Adds the nodes of the queues: listeners with one id are one node. A central agent is none.
+fn add_nodes(load: &mut FleetLoad, listeners: &[ListenerInfo], queues: &[QueueAddress]) {
+    let matches = |selector: &String| {
+        let selector: Option<Selector> = selector.parse().ok();
+        selector.is_some_and(|one| queues.iter().any(|queue| one.matches(queue)))
+    };
+    let mut nodes: BTreeMap<&str, bool> = BTreeMap::new();
+    for one in listeners {
+        let is_central = one.agent && one.group.is_none();
+        if is_central || !one.selectors.iter().any(matches) {
+            continue;
+        }
+        let works = one.active_dequeue_tasks > 0 || one.busy > 0 || one.busy_for.is_some();
+        *nodes.entry(&one.listener_id).or_default() |= works;
+        load.active_tasks += u64::from(one.active_dequeue_tasks);
+        load.total_tasks += u64::from(one.total_dequeue_tasks);
+    }
+    load.nodes = nodes.len();
+    load.nodes_at_work = nodes.values().filter(|works| **works).count();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn queue(idle_for: Option<u32>, depth_age: Option<u32>) -> QueueInfo {
+        QueueInfo {
+            storage_account: "a".to_owned(),
+            queue_name: "q".to_owned(),
+            sequence: 0,
+            notifications: 0,
+            payload_size: 0,
+            messages: 0,
+            listeners: 0,
+            timers: 0,
+            idle_for: idle_for.map(|seconds| SECOND * seconds),
+            current_queue_depth: depth_age.map(|_| 0),
+            depth_age: depth_age.map(|seconds| SECOND * seconds),
+            backlog: 0,
+            in_doubt: false,
+            busy: 0,
+        }
+    }
+
+    #[test]
+    fn a_queue_that_was_not_read_since_its_newest_event_has_a_message() {
+        for (idle_for, depth_age, messages) in [
+            (None, None, 0),
+            (Some(5), Some(3), 0),
+            (Some(3), Some(5), 1),
+            (Some(3), None, 1),
+        ] {
+            assert_eq!(waiting(&queue(idle_for, depth_age)), messages);
+        }
+        let in_doubt = QueueInfo {
+            in_doubt: true,
+            ..queue(None, None)
+        };
+        assert_eq!(waiting(&in_doubt), 1);
+        let backlog = QueueInfo {
+            backlog: 7,
+            ..queue(Some(3), None)
+        };
+        assert_eq!(waiting(&backlog), 7);
+    }
+
+    fn listener(id: &str, selector: &str, active: u32) -> ListenerInfo {
+        ListenerInfo {
+            listener_id: id.to_owned(),
+            subscription_id: String::new(),
+            selectors: vec![selector.to_owned()],
+            capacity: 1,
+            visibility_timeout: SECOND,
+            connected_for: SECOND,
+            queues: 1,
+            busy: 0,
+            owed: 0,
+            active_dequeue_tasks: active,
+            total_dequeue_tasks: 4,
+            group: Some("agents".to_owned()),
+            polling: false,
+            silent_for: None,
+            busy_for: None,
+            lost_for: None,
+            agent: false,
+        }
+    }
+
+    #[test]
+    fn listeners_of_the_queues_are_nodes_and_central_agents_are_not() {
+        let central = ListenerInfo {
+            agent: true,
+            group: None,
+            busy: 1,
+            ..listener("central", "a/q", 0)
+        };
+        let busy = ListenerInfo {
+            busy: 1,
+            ..listener("busy", "a/*", 0)
+        };
+        let listeners = [
+            central,
+            busy,
+            listener("one", "a/q", 3),
+            listener("one", "a/q", 0),
+            listener("idle", "a/q", 0),
+            listener("other", "a/other", 4),
+        ];
+        let mut load = FleetLoad::default();
+        add_nodes(&mut load, &listeners, &["a/q".parse().expect("a queue")]);
+        assert_eq!((load.nodes, load.nodes_at_work), (3, 2));
+        assert_eq!((load.active_tasks, load.total_tasks), (3, 16));
+    }
+
+    fn hook(command: &str, timeout: Duration) -> Hook {
+        Hook {
+            command: command.to_owned(),
+            timeout,
+            groups: ProcessGroups::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_line_of_a_hook_is_the_present_count_and_a_failure_has_its_reason() {
+        let mut agent = CentralAgent::new(
+            FleetPolicy::default(),
+            reveille::agent::Away::Keep,
+            SECOND,
+            7,
+        )
+        .expect("a policy");
+        agent.on_link(true, Duration::ZERO);
+        assert_eq!(agent.step(Duration::ZERO), FleetStep::Look);
+        let load = FleetLoad {
+            backlog: 3,
+            ..FleetLoad::default()
+        };
+        agent.on_load(Some(load), Duration::ZERO);
+        let FleetStep::Call(decision) = agent.step(Duration::ZERO) else {
+            panic!("a call is needed");
+        };
+        for (command, called) in [
+            ("echo $((DESIRED + 4))", Ok(Some(5))),
+            ("echo; echo 7", Ok(None)),
+            ("echo \"$BACKLOG nodes\"", Ok(None)),
+            (
+                "test \"$BACKLOG$CURRENT\" = 3 && yes | head -c 300000",
+                Ok(None),
+            ),
+        ] {
+            assert_eq!(
+                hook(command, SECOND * 60).call(&decision).await,
+                called,
+                "{command}"
+            );
+        }
+        for (command, timeout, words) in [
+            ("exit 4", SECOND * 60, "exit status: 4"),
+            ("sleep 60", SECOND, "longer than 1s, and was killed"),
+        ] {
+            let failed = hook(command, timeout).call(&decision).await;
+            let failed = failed.expect_err(command);
+            assert!(failed.contains(words), "{command}: {failed}");
+        }
+    }
+}
