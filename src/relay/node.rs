@@ -422,8 +422,6 @@ impl Node {
         self.relay.refuse_notifications();
         // All streams end, so that groups pass their work on (C11) and busy listeners have timers.
         self.server.shutdown(grace).await;
-        #[cfg(feature = "keda")]
-        self.scaler.keep(&*self.store).await;
         self.scope.shutdown().await;
         #[cfg(feature = "courier")]
         if let Some(queues) = self.queues {
@@ -435,6 +433,8 @@ impl Node {
             cluster::hand_over_timers(&self.relay).await;
             cluster.leave().await;
         }
+        #[cfg(feature = "keda")]
+        self.scaler.keep(&*self.store).await;
         self.relay.shutdown().await;
         if let Some(console) = self.console {
             console.shutdown().await;

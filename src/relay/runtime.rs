@@ -42,7 +42,7 @@ pub(crate) use self::refusals::{Refusals, Refused};
 #[cfg(feature = "keda")]
 use self::scaled::ScaledQueues;
 #[cfg(feature = "keda")]
-pub(crate) use self::scaled::{Moment, ScaledQueue};
+pub(crate) use self::scaled::{Causes, MissedCauses, ScaledQueue};
 use crate::{
     base::{
         clock::{Clock, Tick},

@@ -271,14 +271,18 @@ impl World {
     fn looked(&mut self) {
         let at_work = self.nodes.values().filter(|node| node.is_busy).count();
         let fails = self.has_troubles && self.rng.u32(0..8) == 0;
+        let ready = self.nodes.values().filter(|node| node.is_ready).count();
+        let is_partial = self.has_troubles && self.rng.u32(0..8) == 0;
+        // A relay that does not answer has half of the nodes, and of the reports.
+        let seen = |all: usize| if is_partial { all / 2 } else { all };
         let load = (!fails).then(|| FleetLoad {
-            backlog: (self.waiting + at_work) as u64,
-            nodes: self.nodes.values().filter(|node| node.is_ready).count(),
-            nodes_at_work: at_work,
-            active_tasks: at_work as u64,
-            total_tasks: self.nodes.len() as u64,
+            backlog: seen(self.waiting + at_work) as u64,
+            nodes: seen(ready),
+            nodes_at_work: seen(at_work),
+            active_tasks: seen(at_work) as u64,
+            total_tasks: seen(ready) as u64,
             latency: None,
-            is_partial: self.has_troubles && self.rng.u32(0..8) == 0,
+            is_partial,
         });
         self.seen_at_work = load.as_ref().map(|load| load.nodes_at_work);
         self.agent.on_load(load, self.now);

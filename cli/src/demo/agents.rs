@@ -5,6 +5,7 @@
 //! the queue is empty. So workers report in a file: a line at their start, and one at their end.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     fs::{OpenOptions, read_to_string},
     io::Write as _,
@@ -153,17 +154,25 @@ impl Agents {
 
     /// Counts the workers, and sums up the transactions of those that ended.
     pub(super) fn state(&self) -> anyhow::Result<FleetState> {
-        let mut state = FleetState::default();
+        let (mut state, mut open) = (FleetState::default(), BTreeSet::new());
         for event in self.log.events()? {
             match event {
                 ChildEvent::Started { pid, .. } => {
                     state.starts += 1;
-                    state.tasks += usize::from(runs(pid));
+                    open.insert(pid);
                 }
-                ChildEvent::State(of_worker) => state = state.plus(of_worker),
-                ChildEvent::Parked | ChildEvent::Released { .. } => {}
+                ChildEvent::Ended {
+                    pid,
+                    state: of_worker,
+                } => {
+                    // The system may reuse its number.
+                    open.remove(&pid);
+                    state = state.plus(of_worker);
+                }
+                ChildEvent::State(_) | ChildEvent::Parked | ChildEvent::Released { .. } => {}
             }
         }
+        state.tasks += open.into_iter().filter(|pid| runs(*pid)).count();
         Ok(state)
     }
 
@@ -242,7 +251,9 @@ impl WorkerLog {
             return Ok(Vec::new());
         }
         let text = read_to_string(&self.0)?;
-        let events = text.lines().map(serde_json::from_str);
+        // A worker may be writing the last line.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let events = whole.lines().map(serde_json::from_str);
         Ok(events.collect::<Result<_, _>>()?)
     }
 }

@@ -29,8 +29,10 @@ pub(super) enum ChildEvent {
         /// Time since the unleash. Large for a listener that started late.
         after_us: u64,
     },
-    /// The listener's state at this moment, or that of a worker of an agent at its end.
+    /// The listener's state at this moment.
     State(FleetState),
+    /// A worker of an agent has ended.
+    Ended { pid: u32, state: FleetState },
     /// The first line of a worker of an agent.
     Started {
         pid: u32,

@@ -90,7 +90,10 @@ async fn run_to_empty(args: &WorkerArgs) -> anyhow::Result<()> {
     let handler = Handler::new(args, &client, &queues);
     let emptied = handler.empty(&queues.input).await;
     let state = FleetState::default().with_usage(&queues.input.usage());
-    log.append(&ChildEvent::State(state.with_usage(&queues.output.usage())))?;
+    log.append(&ChildEvent::Ended {
+        pid: std::process::id(),
+        state: state.with_usage(&queues.output.usage()),
+    })?;
     emptied.map_err(anyhow::Error::from_boxed)
 }
 

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, ffi::OsString, future::pending, sync::Arc, time
 use futures_util::{FutureExt as _, future::BoxFuture};
 use reveille::{
     Client, LatencyBuckets, LinkState, ListenerId, ListenerInfo, QueueAddress, QueueInfo,
-    QueueQuery, Selector, Subscription, WakeStream as _,
+    QueueQuery, Selector, Subscription, WakeReason, WakeStream as _, WorkDetected,
     agent::{CentralAgent, FleetDecision, FleetLoad, FleetPolicy, FleetStep},
     duration::Span,
 };
@@ -14,9 +14,10 @@ use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
     process::ChildStdout,
-    sync::watch,
+    sync::{oneshot, watch},
     time::Instant,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{Args, WhileAway};
 use crate::{
@@ -67,7 +68,14 @@ struct Driver {
     /// The policy needs the latency.
     reads_latency: bool,
     latencies: Option<LatencyBuckets>,
+    /// The streams on which queues were told their first CATCH_UP.
+    caught_up: BTreeMap<Selector, u64>,
+    doubts: Doubts,
 }
+
+/// When the relay had a doubt about a queue on a stream that lasts: it may have missed notifications that
+/// another relay has counted.
+type Doubts = BTreeMap<Selector, Instant>;
 
 type Task<T> = BoxFuture<'static, T>;
 /// The number of nodes that the hook has stated, or why it failed.
@@ -93,6 +101,8 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// The share of the latencies that the policy's limit is for.
 const PERCENTILE: u8 = 90;
+/// Time to read the output of a hook that has ended.
+const READ_IN: Duration = Duration::from_secs(1);
 /// The longest number on the hook's first line.
 const MOST_DIGITS: u64 = 32;
 
@@ -140,6 +150,8 @@ pub(super) async fn run(
         }),
         dry_run: options.dry_run.then_some(target.format),
         latencies: None,
+        caught_up: BTreeMap::new(),
+        doubts: Doubts::new(),
     };
     let signal = tokio::select! {
         ended = driver.run() => return ended,
@@ -171,7 +183,7 @@ impl Driver {
                 called = ended(&mut self.call) => self.on_called(called),
                 look = ended(&mut self.look) => self.on_look(look),
                 work = self.subscription.next() => match work {
-                    Some(Ok(_)) => self.agent.on_wake_up(),
+                    Some(Ok(work)) => self.on_wake_up(&work),
                     Some(Err(error)) if self.is_first_refusal() => return Err(error.into()),
                     Some(Err(error)) if self.subscription.ask_again(RETRY_AFTER_REFUSAL) => {
                         tracing::warn!(%error, "the relay refuses the subscription; it is tried again");
@@ -184,9 +196,20 @@ impl Driver {
         }
     }
 
+    fn on_wake_up(&mut self, work: &WorkDetected) {
+        if work.reason == WakeReason::CatchUp {
+            let stream = self.link.borrow().welcomes;
+            if self.caught_up.insert(work.queue.clone(), stream) == Some(stream) {
+                self.doubts.insert(work.queue.clone(), Instant::now());
+            }
+        }
+        self.agent.on_wake_up();
+    }
+
     /// Waits for a running call.
     async fn finish(&mut self) {
         if self.call.is_some() {
+            tracing::info!("the hook runs; a second signal kills it");
             let called = ended(&mut self.call).await;
             self.on_called(called);
         }
@@ -217,9 +240,9 @@ impl Driver {
                 FleetStep::Wait(until) => return Ok(until),
                 FleetStep::Look => {
                     let (client, queues) = (self.client.clone(), Arc::clone(&self.queues));
-                    let reads_latency = self.reads_latency;
+                    let (reads_latency, doubts) = (self.reads_latency, self.doubts.clone());
                     self.look = Some(Box::pin(async move {
-                        let look = look(&client, &queues, reads_latency);
+                        let look = look(&client, &queues, &doubts, reads_latency);
                         let late = "the relay's lists were not read in time";
                         let late = || reveille::Error::new(reveille::ErrorKind::Timeout, late);
                         let look = tokio::time::timeout(LOOK_TIMEOUT, look).await;
@@ -297,12 +320,21 @@ impl Hook {
         let started = Process::start_with_output(&shell, environment, &self.groups);
         let mut process = started.map_err(|error| format!("it cannot be run: {error}"))?;
         let output = process.stdout();
-        let end = async { tokio::join!(process.wait_and_kill_group(), first_line(output)) };
+        let (stated, line) = oneshot::channel();
+        let _reading = AbortOnDropHandle::new(tokio::spawn(read_output(output, stated)));
         // A dropped process ends with its group.
-        match tokio::time::timeout(self.timeout, end).await {
-            Ok((Ok(status), line)) if status.success() => Ok(line.trim().parse().ok()),
-            Ok((Ok(status), _)) => Err(status.to_string()),
-            Ok((Err(error), _)) => Err(error.to_string()),
+        match tokio::time::timeout(self.timeout, process.wait_and_kill_group()).await {
+            // A process in a group of its own may keep the output open.
+            Ok(Ok(status)) if status.success() => {
+                let line = tokio::time::timeout(READ_IN, line).await;
+                let line = line.ok().and_then(Result::ok);
+                Ok(line.and_then(|line| line.trim().parse().ok()))
+            }
+            Ok(Ok(status)) if matches!(status.code(), Some(126 | 127)) => {
+                Err(format!("`{}` cannot be run: {status}", self.command))
+            }
+            Ok(Ok(status)) => Err(status.to_string()),
+            Ok(Err(error)) => Err(error.to_string()),
             Err(_) => {
                 let limit = Span(self.timeout);
                 Err(format!("it took longer than {limit}, and was killed"))
@@ -311,19 +343,17 @@ impl Hook {
     }
 }
 
-/// Reads an output to its end, and returns its first line.
-async fn first_line(output: Option<ChildStdout>) -> String {
-    let Some(output) = output else {
-        return String::new();
-    };
+/// Reads an output to its end, and sends its first line.
+async fn read_output(output: Option<ChildStdout>, stated: oneshot::Sender<String>) {
+    let Some(output) = output else { return };
     let (mut output, mut line) = (BufReader::new(output), Vec::new());
     // An output that cannot be read states no number.
     let _ = (&mut output)
         .take(MOST_DIGITS)
         .read_until(b'\n', &mut line)
         .await;
+    let _ = stated.send(String::from_utf8_lossy(&line).into_owned());
     let _ = tokio::io::copy_buf(&mut output, &mut tokio::io::sink()).await;
-    String::from_utf8_lossy(&line).into_owned()
 }
 
 /// Waits for a task's end; for ever without one. Safe to cancel.
@@ -340,13 +370,19 @@ async fn ended<T>(task: &mut Option<Task<T>>) -> T {
 async fn look(
     client: &Client,
     queues: &[QueueAddress],
+    doubts: &Doubts,
     reads_latency: bool,
 ) -> reveille::Result<Look> {
     let mut look = Look::default();
     for queue in queues {
         // A filter has at most 128 bytes, as a name has.
+        let address = queue.to_string();
+        let filter = match address.len() {
+            ..=128 => address,
+            _ => queue.queue_name().to_owned(),
+        };
         let query = QueueQuery {
-            filter: queue.queue_name().to_owned(),
+            filter,
             ..QueueQuery::default()
         };
         let listed = client.queues_where(&query).await?;
@@ -354,26 +390,36 @@ async fn look(
         let is_it = |one: &&QueueInfo| {
             one.storage_account == queue.storage_account() && one.queue_name == queue.queue_name()
         };
-        let waiting = listed.iter().find(is_it).map_or(0, waiting);
+        let doubt = doubts.get(&Selector::from(queue.clone()));
+        let doubted_for = doubt.map(Instant::elapsed);
+        let found = listed.iter().find(is_it);
+        let waiting = found.map_or(u64::from(doubted_for.is_some()), |queue| {
+            waiting(queue, doubted_for)
+        });
         look.load.backlog = look.load.backlog.saturating_add(waiting);
     }
     let listed = client.listeners().await?;
     look.load.is_partial |= !listed.unanswered.is_empty();
     add_nodes(&mut look.load, &listed, queues);
     if reads_latency {
-        look.latencies = Some(client.stats().await?.totals.handler_latency);
+        let stats = client.stats().await?;
+        look.load.is_partial |= !stats.unanswered.is_empty();
+        // The latencies of a relay that answers again would all be new ones.
+        let is_whole = stats.unanswered.is_empty();
+        look.latencies = is_whole.then_some(stats.totals.handler_latency);
     }
     Ok(look)
 }
 
-/// Returns the messages that may wait in a queue. A timed wake-up counts no message, and a restarted relay
-/// knows none: a queue that was not read since counts as one.
-fn waiting(queue: &QueueInfo) -> u64 {
+/// Returns the messages that may wait in a queue. A timed wake-up counts no message, and a relay that
+/// restarted, or missed notifications, knows none: a queue that was not read since counts as one.
+fn waiting(queue: &QueueInfo, doubted_for: Option<Duration>) -> u64 {
+    let is_newer = |doubt: Duration| queue.depth_age.is_some_and(|age| age <= doubt);
     let is_read = match (queue.idle_for, queue.depth_age) {
         (None, _) => true,
         (Some(idle_for), Some(age)) => age <= idle_for,
         (Some(_), None) => false,
-    };
+    } && doubted_for.is_none_or(is_newer);
     queue.backlog.max(u64::from(queue.in_doubt || !is_read))
 }
 
@@ -431,18 +477,21 @@ mod tests {
             (Some(3), Some(5), 1),
             (Some(3), None, 1),
         ] {
-            assert_eq!(waiting(&queue(idle_for, depth_age)), messages);
+            assert_eq!(waiting(&queue(idle_for, depth_age), None), messages);
         }
+        let read = queue(Some(9), Some(5));
+        assert_eq!(waiting(&read, Some(SECOND * 7)), 0);
+        assert_eq!(waiting(&read, Some(SECOND * 3)), 1, "not since the doubt");
         let in_doubt = QueueInfo {
             in_doubt: true,
             ..queue(None, None)
         };
-        assert_eq!(waiting(&in_doubt), 1);
+        assert_eq!(waiting(&in_doubt, None), 1);
         let backlog = QueueInfo {
             backlog: 7,
             ..queue(Some(3), None)
         };
-        assert_eq!(waiting(&backlog), 7);
+        assert_eq!(waiting(&backlog, None), 7);
     }
 
     fn listener(id: &str, selector: &str, active: u32) -> ListenerInfo {
@@ -511,18 +560,21 @@ mod tests {
         )
         .expect("a policy");
         agent.on_link(true, Duration::ZERO);
-        assert_eq!(agent.step(Duration::ZERO), FleetStep::Look);
+        let now = SECOND * 60;
+        assert_eq!(agent.step(now), FleetStep::Look);
         let load = FleetLoad {
             backlog: 3,
             ..FleetLoad::default()
         };
-        agent.on_load(Some(load), Duration::ZERO);
-        let FleetStep::Call(decision) = agent.step(Duration::ZERO) else {
+        agent.on_load(Some(load), now);
+        let FleetStep::Call(decision) = agent.step(now) else {
             panic!("a call is needed");
         };
         for (command, called) in [
             ("echo $((DESIRED + 4))", Ok(Some(5))),
             ("echo; echo 7", Ok(None)),
+            ("setsid sleep 9 & sleep 0.3; echo 6", Ok(Some(6))),
+            ("setsid sleep 9 & sleep 0.3", Ok(None)),
             ("echo \"$BACKLOG nodes\"", Ok(None)),
             (
                 "test \"$BACKLOG$CURRENT\" = 3 && yes | head -c 300000",
@@ -537,6 +589,11 @@ mod tests {
         }
         for (command, timeout, words) in [
             ("exit 4", SECOND * 60, "exit status: 4"),
+            (
+                "no-such-hook 3",
+                SECOND * 60,
+                "`no-such-hook 3` cannot be run: exit status: 127",
+            ),
             ("sleep 60", SECOND, "longer than 1s, and was killed"),
         ] {
             let failed = hook(command, timeout).call(&decision).await;

@@ -114,6 +114,10 @@ pub struct CentralAgent {
     rng: fastrand::Rng,
     fault: Fault,
     is_pushed: bool,
+    /// The first call waits until then: after a restart of the relay nodes connect again.
+    settled_at: Duration,
+    /// The most nodes that were seen before the first call.
+    seen: usize,
     /// A wake-up has arrived since the newest look began.
     is_woken: bool,
     is_looking: bool,
@@ -148,6 +152,9 @@ const FAILED_LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::fro
 const FAILED_CALL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 /// The least wait after a failure.
 const RETRY_GAP: Duration = Duration::from_secs(1);
+/// The time in which nodes connect to a relay that has started.
+const SETTLES_IN: Duration = Duration::from_secs(10);
+const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 /// Latency is not proportional to the number of nodes, and lags behind it.
 const MOST_GROWTH: f64 = 2.0;
@@ -235,6 +242,8 @@ impl CentralAgent {
             rng: fastrand::Rng::with_seed(seed),
             fault: Fault::NONE,
             is_pushed: false,
+            settled_at: Duration::ZERO,
+            seen: 0,
             is_woken: false,
             is_looking: false,
             looked_at: Duration::ZERO,
@@ -278,6 +287,7 @@ impl CentralAgent {
             // The need in between is not known.
             (self.load, self.below) = (None, None);
             self.look_at = now;
+            self.settled_at = now.saturating_add(SETTLES_IN);
         }
         self.is_pushed = is_pushed;
         self.is_woken |= is_pushed;
@@ -299,6 +309,7 @@ impl CentralAgent {
         if load.is_none() {
             let wait = RETRY_GAP + self.failed_looks.next(&mut self.rng);
             self.look_at = now.saturating_add(wait);
+            self.below = None;
         } else {
             self.failed_looks.reset();
         }
@@ -365,10 +376,16 @@ impl CentralAgent {
 
     /// The relay states no need: the policy's least number is enough.
     fn step_while_away(&mut self, now: Duration) -> FleetStep {
-        if self.keeps_while_away || self.asserted.is_none() {
+        // A call that failed may have changed the number, which is to be kept.
+        let keeps = self.keeps_while_away;
+        if self.asserted.is_none() || (keeps && self.retry_at.is_none()) {
             return FleetStep::Wait(Duration::MAX);
         }
-        match self.decide(&FleetLoad::default(), now) {
+        let load = FleetLoad {
+            is_partial: keeps,
+            ..FleetLoad::default()
+        };
+        match self.decide(&load, now) {
             Ok(decision) => FleetStep::Call(decision),
             Err(again_at) => FleetStep::Wait(again_at),
         }
@@ -394,8 +411,14 @@ impl CentralAgent {
         load: &FleetLoad,
         now: Duration,
     ) -> std::result::Result<FleetDecision, Duration> {
-        let seen = load.nodes.min(self.policy.max).max(load.nodes_at_work);
-        let level = self.asserted.unwrap_or(seen);
+        if self.asserted.is_none() {
+            let seen = load.nodes.min(self.policy.max).max(load.nodes_at_work);
+            self.seen = self.seen.max(seen);
+            if load.is_partial || now < self.settled_at {
+                return Err(self.settled_at.max(now.saturating_add(SECOND)));
+            }
+        }
+        let level = self.asserted.unwrap_or(self.seen);
         let (wanted, mut reason) = self.wanted(load, level);
         let (mut desired, mut again_at) = (level, Duration::MAX);
         if wanted >= level {
@@ -405,9 +428,12 @@ impl CentralAgent {
                 reason.push_str(", in steps");
                 again_at = now.saturating_add(self.interval);
             }
+        } else if load.is_partial {
+            self.below = None;
+            again_at = now.saturating_add(self.interval);
         } else {
             let (since, peak) = self.note_below(wanted, now);
-            again_at = self.lower_at(load, since, now);
+            again_at = self.lower_at(since);
             if again_at <= now {
                 desired = peak.max(level.saturating_sub(self.policy.step_down.unwrap_or(level)));
                 again_at = Duration::MAX;
@@ -453,6 +479,8 @@ impl CentralAgent {
     /// Returns the number of nodes that the policy wants for a load, without limits of time.
     fn wanted(&self, load: &FleetLoad, level: usize) -> (usize, String) {
         let policy = &self.policy;
+        // Those that still start take no part in the load.
+        let connected = load.nodes.min(level);
         let least = match policy.min {
             0 => "there is no work".to_owned(),
             min => format!("the least number is {min}"),
@@ -466,14 +494,14 @@ impl CentralAgent {
         if let (Some(target), Some(latency), 1..) = (policy.latency, load.latency, load.backlog) {
             let ratio = latency.div_duration_f64(target).min(MOST_GROWTH);
             let why = format!("the latency is {}", Span(latency));
-            needs.push((scaled(level, ratio), why));
+            needs.push((scaled(connected, ratio), why));
         }
         let tasks = (load.active_tasks, load.total_tasks);
         if let (Some(target), (1.., 1..)) = (policy.busy_share, tasks) {
             #[allow(clippy::cast_precision_loss, reason = "a ratio of two counts")]
             let share = load.active_tasks as f64 / load.total_tasks as f64;
             let why = format!("{:.0} % of the tasks are busy", share * 100.0);
-            needs.push((scaled(level, share / target), why));
+            needs.push((scaled(connected, share / target), why));
         }
         let (nodes, why) = needs
             .into_iter()
@@ -500,10 +528,7 @@ impl CentralAgent {
     }
 
     /// Returns when nodes may be removed, where fewer are enough since then.
-    fn lower_at(&self, load: &FleetLoad, since: Duration, now: Duration) -> Duration {
-        if load.is_partial {
-            return now.saturating_add(self.interval);
-        }
+    fn lower_at(&self, since: Duration) -> Duration {
         let grown_at = self.grown_at.unwrap_or_default();
         let dwell = match self.grown_at.is_some() && !planted!(self.fault, CentralNoDwell) {
             true => self.policy.dwell,

@@ -97,6 +97,9 @@ pub(crate) struct ClusterStats {
     pub(crate) refused: u64,
     /// Times that a queue's work was passed on to the other relays (C11).
     pub(crate) passed_on: u64,
+    /// When causes of some queues, and of any queue, may have been missed.
+    pub(crate) missed_some: Tick,
+    pub(crate) missed_any: Tick,
 }
 
 impl ClusterNode {
@@ -361,17 +364,20 @@ impl ClusterNode {
             }
             Action::Resync(Resync::Queues(hashes)) => {
                 self.stats.resyncs += 1;
+                self.stats.missed_some = now;
                 self.stats.resynced_queues += hashes.len() as u64;
                 self.walks.resync_queues(hashes);
                 self.read_flags();
             }
             Action::Resync(Resync::All) => {
                 self.stats.resyncs_of_all += 1;
+                self.stats.missed_any = now;
                 self.walks.resync_all(now);
                 self.read_flags();
             }
             Action::CheckGroups(_) => {
                 self.stats.missing += 1;
+                self.stats.missed_any = now;
                 self.walks.check_groups(now);
             }
             Action::Confirmed(number) => {

@@ -36,7 +36,10 @@ impl Hub {
                     state.count_peer(increment, in_full, now);
                     true
                 }),
-                None => self.check_patterns_of(&increment.queue, now, &mut batch.wakes),
+                None => {
+                    self.check_patterns_of(&increment.queue, now, &mut batch.wakes);
+                    self.tell_cause(&increment.queue);
+                }
             }
         }
         self.finish(&mut batch);

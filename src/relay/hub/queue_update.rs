@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     base::clock::Tick,
-    types::{Accepted, Notification},
+    types::{Accepted, Notification, QueueAddress},
 };
 
 impl Hub {
@@ -121,9 +121,7 @@ impl Hub {
         mut count: impl FnMut(&mut QueueState) -> bool,
     ) {
         let measured = self.activity.is_measured();
-        #[cfg(feature = "keda")]
-        let is_counted;
-        let (wake, first, listed, active) = loop {
+        let (wake, first, listed, active, is_counted) = loop {
             let mut state = entry.lock();
             match state.check_live() {
                 Ok(()) => {
@@ -163,13 +161,11 @@ impl Hub {
                         }
                         false => MarkOutcome::Done,
                     };
-                    #[cfg(feature = "keda")]
-                    {
-                        is_counted = state.counters.sequence != sequence;
-                    }
                     let is_active = state.counters.notifications > before.notifications;
                     let active = (measured && is_active).then(|| (before, state.counters));
-                    break (wake, state.rearm(&entry, &self.timers), listed, active);
+                    let is_counted = state.counters.sequence != sequence;
+                    let first = state.rearm(&entry, &self.timers);
+                    break (wake, first, listed, active, is_counted);
                 }
                 Err(NotLive::Unattached) => {
                     drop(state);
@@ -188,9 +184,8 @@ impl Hub {
         if let Some((before, after)) = active {
             self.activity.note(&entry, &before, &after);
         }
-        #[cfg(feature = "keda")]
-        if let Some(watch) = self.cause_watch.get().filter(|_| is_counted) {
-            watch(entry.address());
+        if is_counted {
+            self.tell_cause(entry.address());
         }
         if let Some(increments) = self.increments.as_ref().filter(|_| listed) {
             increments.waker.wake();
@@ -209,6 +204,18 @@ impl Hub {
     pub(crate) fn watch_causes(&self, watch: impl FnOnce() -> CauseWatch) {
         self.cause_watch.get_or_init(watch);
     }
+
+    /// Tells the watch of a cause. No lock may be held.
+    #[cfg(feature = "keda")]
+    pub(super) fn tell_cause(&self, queue: &QueueAddress) {
+        if let Some(watch) = self.cause_watch.get() {
+            watch(queue);
+        }
+    }
+
+    #[cfg(not(feature = "keda"))]
+    #[expect(clippy::unused_self, reason = "without the feature there is no watch")]
+    pub(super) fn tell_cause(&self, _: &QueueAddress) {}
 
     /// Leaves the batch's walks to the fan-out, and wakes its streams. No lock may be held.
     pub(super) fn finish(&self, batch: &mut UpdateBatch) {

@@ -1,18 +1,24 @@
-//! The queues that scalers ask about: which of them were certainly drained, and when one has a cause.
+//! The queues that scalers ask about: when one has had a cause, and when it was certainly empty.
 //!
 //! The hub forgets idle queues, and whether a listener has reported on them. What a scaler knows of a
 //! queue must outlast that, so that an idle workload is not started each time to look.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, RwLock},
+    sync::{
+        Arc, Mutex, RwLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use tokio::sync::watch;
 
 use super::Relay;
 use crate::{
-    base::sync::{lock, read, write},
+    base::{
+        clock::Tick,
+        sync::{lock, read, write},
+    },
     error::{Error, ErrorKind, Result},
     types::{GroupName, QueueAddress},
 };
@@ -24,19 +30,28 @@ pub(super) struct ScaledQueues(RwLock<HashMap<QueueAddress, Arc<ScaledQueue>>>);
 /// A queue that a scaler asks about.
 #[derive(Debug)]
 pub(crate) struct ScaledQueue {
-    /// The number of its causes since the first question.
-    causes: watch::Sender<u64>,
-    /// The newest moment at which it was certainly drained.
-    drained: Mutex<Option<Moment>>,
+    causes: watch::Sender<Causes>,
+    /// The causes when it was last certainly empty, and that time.
+    empty: Mutex<Option<(u64, Tick)>>,
+    /// A scaler has asked about it in this life of the relay.
+    is_asked: AtomicBool,
 }
 
-/// A moment in the causes that this relay knows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Moment {
-    /// The causes of the queue.
-    pub(crate) causes: u64,
-    /// How often this relay may have missed causes of other relays.
-    pub(crate) gaps: u64,
+/// The causes of a queue since the first question.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Causes {
+    pub(crate) count: u64,
+    /// The time of the newest one.
+    pub(crate) newest: Tick,
+}
+
+/// When this relay may have missed causes of other relays, or of its former life.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MissedCauses {
+    /// Of some queues.
+    pub(crate) some: Tick,
+    /// Of any queue.
+    pub(crate) any: Tick,
 }
 
 /// Queues that are remembered: 30 MB.
@@ -45,30 +60,37 @@ const MOST: usize = 100_000;
 impl ScaledQueue {
     fn new() -> Self {
         Self {
-            causes: watch::Sender::new(0),
-            drained: Mutex::default(),
+            causes: watch::Sender::default(),
+            empty: Mutex::default(),
+            is_asked: AtomicBool::new(false),
         }
     }
 
     /// Returns a receiver of its causes, which has seen those so far.
-    pub(crate) fn causes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn watch(&self) -> watch::Receiver<Causes> {
         self.causes.subscribe()
     }
 
-    /// Returns the present moment.
-    pub(crate) fn moment(&self, gaps: u64) -> Moment {
-        let causes = *self.causes.borrow();
-        Moment { causes, gaps }
+    pub(crate) fn causes(&self) -> Causes {
+        *self.causes.borrow()
     }
 
-    /// Notes that it is drained by figures that were read at this moment or later.
-    pub(crate) fn set_drained(&self, at: Moment) {
-        *lock(&self.drained) = Some(at);
+    /// Notes that it was empty at this time, after these causes.
+    pub(crate) fn set_empty(&self, causes: Causes, at: Tick) {
+        let mut empty = lock(&self.empty);
+        let newest = (causes.count, at);
+        *empty = Some(empty.map_or(newest, |known| known.max(newest)));
     }
 
-    /// Returns whether it has had no cause since it was certainly drained.
-    pub(crate) fn is_drained(&self, gaps: u64) -> bool {
-        *lock(&self.drained) == Some(self.moment(gaps))
+    /// Notes that it has messages, which may have come without a cause.
+    pub(crate) fn set_filled(&self) {
+        *lock(&self.empty) = None;
+    }
+
+    /// Returns whether it was certainly empty after its newest cause.
+    pub(crate) fn is_empty(&self, missed: MissedCauses) -> bool {
+        let empty = *lock(&self.empty);
+        empty.is_some_and(|(causes, at)| causes == self.causes().count && at >= missed.some)
     }
 }
 
@@ -79,12 +101,31 @@ impl Relay {
     /// # Errors
     /// [`ErrorKind::Exhausted`] at the limit of such queues.
     pub(crate) fn scaled_queue(&self, queue: &QueueAddress) -> Result<Arc<ScaledQueue>> {
-        let scaled = &self.shared.scaled;
+        let known = self.remember_for_scalers(queue)?;
+        known.is_asked.store(true, Relaxed);
+        Ok(known)
+    }
+
+    /// Remembers a queue that was empty when this relay started.
+    ///
+    /// # Errors
+    /// As [`Relay::scaled_queue`].
+    pub(crate) fn was_empty_at_start(&self, queue: &QueueAddress) -> Result<()> {
+        let known = self.remember_for_scalers(queue)?;
+        known.set_empty(Causes::default(), self.clock().now());
+        Ok(())
+    }
+
+    fn remember_for_scalers(&self, queue: &QueueAddress) -> Result<Arc<ScaledQueue>> {
+        let (scaled, clock) = (&self.shared.scaled, self.clock());
         self.shared.hub.watch_causes(|| {
             let scaled = Arc::clone(scaled);
             Box::new(move |queue| {
                 if let Some(known) = read(&scaled.0).get(queue) {
-                    known.causes.send_modify(|causes| *causes += 1);
+                    known.causes.send_modify(|causes| {
+                        causes.count += 1;
+                        causes.newest = clock.now();
+                    });
                 }
             })
         });
@@ -92,7 +133,11 @@ impl Relay {
             return Ok(Arc::clone(known));
         }
         let mut queues = write(&scaled.0);
-        if queues.len() >= MOST && !queues.contains_key(queue) {
+        if queues.len() >= MOST {
+            // Those of streams stay.
+            queues.retain(|_, known| known.causes.receiver_count() > 0);
+        }
+        if queues.len() >= MOST {
             let message = format!("queues of scalers: the limit is {MOST} of this relay");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
@@ -102,12 +147,25 @@ impl Relay {
         ))
     }
 
-    /// Returns all queues that are remembered for scalers.
+    /// Returns the queues about which scalers have asked.
     pub(crate) fn scaled_queues(&self) -> Vec<(QueueAddress, Arc<ScaledQueue>)> {
         let queues = read(&self.shared.scaled.0);
-        let all = queues.iter();
-        all.map(|(queue, known)| (queue.clone(), Arc::clone(known)))
+        let asked = queues
+            .iter()
+            .filter(|(_, known)| known.is_asked.load(Relaxed));
+        asked
+            .map(|(queue, known)| (queue.clone(), Arc::clone(known)))
             .collect()
+    }
+
+    /// Returns when this relay may have missed causes.
+    pub(crate) fn missed_causes(&self) -> MissedCauses {
+        let stats = self.cluster_stats().map(|(stats, _)| stats);
+        let stats = stats.unwrap_or_default();
+        MissedCauses {
+            some: stats.missed_some.max(stats.missed_any),
+            any: stats.missed_any,
+        }
     }
 
     /// Returns the number of a group's members on a queue, at this relay.

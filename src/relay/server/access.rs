@@ -150,11 +150,11 @@ impl Access {
             }
         };
         match right {
-            Some(Right::Known) => {}
             Some(Right::Relay(action)) => {
                 requester.check(action, Target::Relay).map_err(to_status)?;
             }
             Some(Right::Some(action)) => requester.check_some(action).map_err(to_status)?,
+            // Those that are checked later have returned.
             Some(_) => {}
             None => return Err(to_status(requester.deny_call(path))),
         }

@@ -76,6 +76,7 @@ impl Call {
             "/reveille.v1.Flags/WatchFlag"
             | "/reveille.v1.Admin/WatchStats"
             | "/externalscaler.ExternalScaler/StreamIsActive"
+            | "/externalscaler.ExternalScaler/StreamMetricSpec"
             | "/grpc.health.v1.Health/Watch" => (ServerStream, Limits::REQUEST_BYTES),
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
             | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
@@ -147,8 +148,10 @@ impl Call {
             | "/reveille.v1.Admin/GetStore"
             | "/reveille.v1.Admin/Drain" => Right::Relay(Action::Admin),
             "/reveille.v1.Courier/HandOver" => Right::Some(Action::HandOver),
+            // A newer KEDA does without `StreamMetricSpec`, which is not implemented.
             #[cfg(feature = "keda")]
             "/externalscaler.ExternalScaler/IsActive"
+            | "/externalscaler.ExternalScaler/StreamMetricSpec"
             | "/externalscaler.ExternalScaler/StreamIsActive"
             | "/externalscaler.ExternalScaler/GetMetricSpec"
             | "/externalscaler.ExternalScaler/GetMetrics" => Right::Stated,

@@ -4,7 +4,7 @@
 //! it is no subscriber, so it takes no wake-up from a listener.
 
 mod demand;
-mod drained;
+mod empty_list;
 mod object;
 
 use std::{
@@ -13,11 +13,15 @@ use std::{
 };
 
 use futures_core::{future::BoxFuture, stream::BoxStream};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{OwnedSemaphorePermit, watch},
+    time::Instant,
+};
 use tonic::{Request, Response, Status, async_trait};
 
 use self::{
     demand::{Assertions, Demand, QueueFacts},
+    empty_list::List,
     object::ScaledObject,
 };
 use super::{
@@ -25,13 +29,14 @@ use super::{
     cluster_lists::named_queues,
     limits::to_refusal,
     requester::{Needs, Requester, StreamGuard},
+    service::StatedCaller,
 };
 use crate::{
-    base::{backoff::about, clock::Tick, fnv::fnv1a, sync::lock},
+    base::{backoff::about, clock::Tick, fnv::fnv1a},
     error::Result,
     relay::{
         auth::{Action, Resource, Share, Target},
-        runtime::{Moment, Relay, ScaledQueue, SilentRelays},
+        runtime::{Causes, MissedCauses, Relay, ScaledQueue, SilentRelays},
     },
     types::{Limits, QueueAddress, Selector},
     wire::{
@@ -49,14 +54,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(crate) struct Scaler {
     relay: Relay,
-    gaps: Arc<Mutex<Gaps>>,
-}
-
-/// How often this relay may have missed causes, and the newest time. The start is the first.
-#[derive(Debug, Clone, Copy, Default)]
-struct Gaps {
-    count: u64,
-    since: Tick,
+    list: Arc<Mutex<List>>,
 }
 
 pub(super) struct ScalerService {
@@ -69,22 +67,24 @@ pub(super) struct ScalerService {
 struct ActiveStream {
     scaler: Scaler,
     object: ScaledObject,
-    /// Of each queue.
-    causes: Vec<watch::Receiver<u64>>,
+    /// The causes of the queues, in their order.
+    causes: Vec<watch::Receiver<Causes>>,
     assertions: Assertions,
     /// `None` before the first look.
     looked_at: Option<Instant>,
     guard: Option<Box<StreamGuard>>,
-    _share: Option<Share>,
+    _shares: (OwnedSemaphorePermit, Option<Share>),
     draining: BoxFuture<'static, ()>,
     ends_at: Instant,
 }
 
-/// After a start, or a gap in the causes of other relays, all queues are in doubt. The workloads that
-/// are started for that are spread over this span.
+/// After a start, or missed causes of other relays, all queues are in doubt. The workloads that are
+/// started for that are spread over this span.
 const DOUBTS_SPREAD: Duration = Duration::from_secs(60);
 /// A stream looks no more often than this: a queue may have a cause each microsecond.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// A stream of a cluster looks as often as this, because causes may have been missed.
+const LOOK_WITHIN: Duration = Duration::from_secs(60);
 
 pub(super) fn service(
     scaler: Scaler,
@@ -101,84 +101,96 @@ pub(super) fn service(
 
 impl Scaler {
     pub(crate) fn new(relay: Relay) -> Self {
-        let since = relay.clock().now();
         Self {
             relay,
-            gaps: Arc::new(Mutex::new(Gaps { count: 0, since })),
+            list: Arc::default(),
         }
-    }
-
-    /// Returns the gaps so far.
-    fn gaps(&self) -> Gaps {
-        let stats = self.relay.cluster_stats().map(|(stats, _)| stats);
-        let count = stats.map_or(0, |stats| {
-            stats.resyncs + stats.resyncs_of_all + stats.missing
-        });
-        let mut gaps = lock(&self.gaps);
-        if count != gaps.count {
-            let since = self.relay.clock().now();
-            *gaps = Gaps { count, since };
-        }
-        *gaps
     }
 
     /// Returns what the queues of an object need. In a cluster the other relays are asked.
     async fn demand(&self, object: &ScaledObject) -> Result<Demand> {
-        let gaps = self.gaps();
-        let scaled = object.queues.iter().map(|queue| {
+        let now = self.relay.clock().now();
+        let missed = self.relay.missed_causes();
+        let known = object.queues.iter().map(|queue| {
             let known = self.relay.scaled_queue(queue)?;
             // Before the figures are read.
-            let moment = known.moment(gaps.count);
-            Ok((known, moment))
+            let causes = known.causes();
+            Ok((known, causes))
         });
-        let scaled = scaled.collect::<Result<Vec<_>>>()?;
+        let known = known.collect::<Result<Vec<_>>>()?;
         let names = object.queues.iter().cloned().collect();
         let found = named_queues(&self.relay, names, &mut SilentRelays::default()).await;
-        let facts = object.queues.iter().zip(&scaled).map(|(queue, scaled)| {
-            let found = found.get(&queue.to_string());
-            let mut facts = self.facts(queue, found, (&scaled.0, scaled.1), gaps);
-            if let Some(group) = &object.group {
-                let members = self.relay.group_members(queue, group);
-                facts.listeners = u32::try_from(members).unwrap_or(u32::MAX);
-            }
-            facts
-        });
+        let facts = object
+            .queues
+            .iter()
+            .zip(known)
+            .map(|(queue, (known, causes))| {
+                let found = found.get(&queue.to_string());
+                let listeners = object.group.as_ref().map_or_else(
+                    || found.map_or(0, |found| found.listeners as usize),
+                    |group| self.relay.group_members(queue, group),
+                );
+                let is_empty = learn_emptiness(found, &known, causes, missed, now);
+                QueueFacts {
+                    is_served: listeners > 0,
+                    ..facts(queue, found, is_empty, causes, missed)
+                }
+            });
         let facts: Vec<_> = facts.collect();
         Ok(Demand::of(object, &facts, self.relay.clock().now()))
     }
-
-    fn facts(
-        &self,
-        queue: &QueueAddress,
-        found: Option<&proto::Queue>,
-        (scaled, moment): (&ScaledQueue, Moment),
-        gaps: Gaps,
-    ) -> QueueFacts {
-        if found.is_some_and(is_drained) {
-            scaled.set_drained(moment);
-        }
-        let of = found.cloned().unwrap_or_default();
-        let is_doubtful = of.backlog == 0 && of.busy == 0 && !scaled.is_drained(gaps.count);
-        // The same at each look.
-        let spread = fnv1a(queue.to_string().bytes()) % 1_000;
-        let spread = DOUBTS_SPREAD / 1_000 * u32::try_from(spread).unwrap_or_default();
-        QueueFacts {
-            backlog: of.backlog,
-            busy: of.busy,
-            listeners: of.listeners,
-            doubtful_from: is_doubtful.then_some(gaps.since + spread),
-        }
-    }
 }
 
-/// Returns whether a listener found the queue empty after its newest cause.
-fn is_drained(queue: &proto::Queue) -> bool {
+/// Remembers what the figures of a queue say about its emptiness. Returns whether it was certainly empty
+/// after its newest cause.
+fn learn_emptiness(
+    found: Option<&proto::Queue>,
+    known: &ScaledQueue,
+    causes: Causes,
+    missed: MissedCauses,
+    now: Tick,
+) -> bool {
     let span = |age: Option<prost_types::Duration>| age.map(|age| span_from_wire(Some(age)));
-    let Some(read) = span(queue.depth_age) else {
-        return false;
-    };
-    let is_newest = span(queue.idle_for).is_none_or(|caused| read <= caused);
-    is_newest && queue.backlog == 0 && queue.busy == 0 && !queue.in_doubt
+    if let Some(queue) = found
+        && !queue.in_doubt
+    {
+        let is_filled = queue.backlog > 0 || queue.busy > 0;
+        let read = span(queue.depth_age).filter(|_| !is_filled);
+        // Causes before the first question are in the figures only.
+        let read = read.filter(|age| span(queue.idle_for).is_none_or(|caused| *age <= caused));
+        let read_at = read.map(|age| now - age);
+        if let Some(at) = read_at.filter(|at| *at >= causes.newest && *at >= missed.any) {
+            known.set_empty(causes, at);
+        }
+        if is_filled {
+            known.set_filled();
+        }
+    }
+    known.is_empty(missed)
+}
+
+fn facts(
+    queue: &QueueAddress,
+    found: Option<&proto::Queue>,
+    is_empty: bool,
+    causes: Causes,
+    missed: MissedCauses,
+) -> QueueFacts {
+    if is_empty {
+        // A relay without listeners of the queue has counted all of its messages.
+        return QueueFacts::default();
+    }
+    let found = found.cloned().unwrap_or_default();
+    // A name has the same delay at each look.
+    let delay = fnv1a(queue.to_string().bytes()) % 1_000;
+    let delay = DOUBTS_SPREAD / 1_000 * u32::try_from(delay).unwrap_or_default();
+    QueueFacts {
+        backlog: found.backlog,
+        busy: found.busy,
+        is_served: false,
+        is_caused: causes.count > 0 && causes.newest >= missed.any,
+        doubtful_from: missed.some.max(missed.any) + delay,
+    }
 }
 
 impl ScalerService {
@@ -189,9 +201,11 @@ impl ScalerService {
         (extensions, headers): (&http::Extensions, &http::HeaderMap),
     ) -> std::result::Result<(ScaledObject, Requester), Status> {
         let empty = ScaledObjectRef::default();
-        let object = ScaledObject::read(reference.unwrap_or(&empty)).map_err(to_status)?;
-        let token = object.token.as_deref();
-        let requester = self.access.requester_of(extensions, headers, token)?;
+        let mut object = ScaledObject::read(reference.unwrap_or(&empty)).map_err(to_status)?;
+        let token = object.token.take();
+        let requester = self
+            .access
+            .requester_of(extensions, headers, token.as_deref())?;
         for queue in &object.queues {
             let allowed = requester.check(Action::Subscribe, Target::Queue(queue));
             allowed.map_err(to_status)?;
@@ -220,19 +234,24 @@ impl ExternalScaler for ScalerService {
     ) -> std::result::Result<Response<Self::StreamIsActiveStream>, Status> {
         let (object, requester) = self.object(Some(request.get_ref()), parts(&request))?;
         let relay = self.scaler.relay.clone();
-        relay.check_accepts_streams().map_err(to_refusal)?;
+        let door = request.extensions().get::<StatedCaller>();
+        let door = door.ok_or_else(|| Status::internal("the request has no connection"))?;
+        let accepts = relay.check_accepts_streams();
+        let accepts = accepts.inspect_err(|_| door.end_soon());
+        accepts.map_err(to_refusal)?;
+        let of_relay = door.take_stream().map_err(to_status)?;
         let share = requester.take(Resource::Streams, 1).map_err(to_status)?;
         let selectors = object.queues.iter().cloned().map(Selector::from).collect();
         let known = object.queues.iter().map(|queue| relay.scaled_queue(queue));
         let known = known.collect::<Result<Vec<_>>>().map_err(to_status)?;
         let stream = ActiveStream {
             scaler: self.scaler.clone(),
-            causes: known.iter().map(|queue| queue.causes()).collect(),
+            causes: known.iter().map(|queue| queue.watch()).collect(),
             object,
             assertions: Assertions::new(),
             looked_at: None,
             guard: requester.guard(|| Needs::Queues(Action::Subscribe, selectors)),
-            _share: share,
+            _shares: (of_relay, share),
             draining: Box::pin(async move { relay.drain_began().await }),
             ends_at: Instant::now() + about(self.max_age, &mut fastrand::Rng::new()),
         };
@@ -264,8 +283,8 @@ impl ExternalScaler for ScalerService {
         let demand = self.scaler.demand(&object).await.map_err(to_status)?;
         let value = MetricValue {
             metric_name: object.metric_name(),
-            metric_value: i64::try_from(demand.backlog).unwrap_or(i64::MAX),
-            metric_value_float: 0.0,
+            metric_value: whole(demand.messages.ceil()),
+            metric_value_float: demand.messages,
         };
         Ok(Response::new(GetMetricsResponse {
             metric_values: vec![value],
@@ -289,14 +308,13 @@ impl ActiveStream {
     /// Returns the next response and the rest of the stream.
     async fn next(mut self) -> Option<(std::result::Result<IsActiveResponse, Status>, Self)> {
         loop {
-            let is_first = self.looked_at.is_none();
-            if !is_first && !self.turn().await {
-                return None;
-            }
+            let is_caused = match self.looked_at {
+                // The stream opens.
+                None => true,
+                Some(_) => self.turn().await?,
+            };
             self.looked_at = Some(Instant::now());
-            let mut caused = false;
             for causes in &mut self.causes {
-                caused |= causes.has_changed().unwrap_or_default();
                 causes.mark_unchanged();
             }
             let demand = match self.scaler.demand(&self.object).await {
@@ -305,20 +323,21 @@ impl ActiveStream {
             };
             let now = self.scaler.relay.clock().now();
             let random = &mut fastrand::Rng::new();
-            if self
-                .assertions
-                .look(&demand, caused && !is_first, now, random)
-            {
+            if self.assertions.look(&demand, is_caused, now, random) {
                 return Some((Ok(IsActiveResponse { result: true }), self));
             }
         }
     }
 
-    /// Waits until there is a reason to look. Returns `false` where the stream must end.
-    async fn turn(&mut self) -> bool {
-        let clock = self.scaler.relay.clock();
-        let rest = self.looked_at.map(|at| at + LOOK_AFTER);
-        let look_at = clock.instant(self.assertions.look_at);
+    /// Waits until there is a reason to look. Returns whether it is a cause; `None` where the stream must
+    /// end.
+    async fn turn(&mut self) -> Option<bool> {
+        let relay = &self.scaler.relay;
+        let looked_at = self.looked_at.unwrap_or_else(Instant::now);
+        let mut look_at = relay.clock().instant(self.assertions.look_at);
+        if relay.cluster_state().is_some() {
+            look_at = look_at.min(looked_at + LOOK_WITHIN);
+        }
         let (guard, causes) = (&mut self.guard, &mut self.causes);
         let revoked = async {
             match guard {
@@ -327,21 +346,20 @@ impl ActiveStream {
             }
         };
         let due = async {
-            if let Some(rest) = rest {
-                tokio::time::sleep_until(rest).await;
-            }
+            tokio::time::sleep_until(looked_at + LOOK_AFTER).await;
             let caused = causes.iter_mut().map(|causes| Box::pin(causes.changed()));
             tokio::select! {
-                _ = futures_util::future::select_all(caused) => {}
-                () = tokio::time::sleep_until(look_at) => {}
+                biased;
+                _ = futures_util::future::select_all(caused) => true,
+                () = tokio::time::sleep_until(look_at) => false,
             }
         };
         tokio::select! {
             biased;
-            () = revoked => false,
-            () = &mut self.draining => false,
-            () = tokio::time::sleep_until(self.ends_at) => false,
-            () = due => true,
+            () = revoked => None,
+            () = &mut self.draining => None,
+            () = tokio::time::sleep_until(self.ends_at) => None,
+            is_caused = due => Some(is_caused),
         }
     }
 }

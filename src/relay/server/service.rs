@@ -14,6 +14,8 @@ use std::{
 
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
+#[cfg(feature = "keda")]
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
@@ -111,6 +113,20 @@ impl StatedCaller {
         self.activity.note_admitted();
         Ok(())
     }
+
+    /// Takes one of the relay's streams, which is not done before the caller is known.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if all are open.
+    pub(super) fn take_stream(&self) -> crate::error::Result<OwnedSemaphorePermit> {
+        let taken = self.activity.shared().take_stream();
+        taken.inspect_err(|_| self.activity.note(Incident::StreamRefused))
+    }
+
+    /// The relay drains: as [`ConnectionEnd::end_soon`].
+    pub(super) fn end_soon(&self) {
+        self.activity.end_soon();
+    }
 }
 
 /// Prefix of the content type of every gRPC request.
@@ -164,6 +180,8 @@ impl ConnectionService {
         let stream = match call.kind {
             CallKind::Unary if call.is_list => shared.memory.check().map(|()| None),
             CallKind::Unary => Ok(None),
+            #[cfg(feature = "keda")]
+            _ if Call::right(path) == Some(Right::Stated) => Ok(None),
             _ if is_open_to_all => shared
                 .take_open_stream(self.activity.open_to_all())
                 .map(|shares| Some(StreamShares::of_anyone(shares))),

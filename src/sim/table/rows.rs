@@ -125,7 +125,7 @@ pub(super) const AGENT_FAULTS: &[Row] = rows! {
 pub(super) const CENTRAL_FAULTS: &[Row] = rows! {
     CentralRetiresWork, 2, "central agent", "nodes with work are removed";
     CentralFailureIsDone, 29, "central agent", "a call that failed counts as done";
-    CentralIgnoresInterval, 11, "central agent", "calls follow each other without the interval";
+    CentralIgnoresInterval, 4, "central agent", "calls follow each other without the interval";
     CentralNoDwell, 5, "central agent", "nodes are removed soon after others were added";
     CentralDropsWakeUps, 1, "central agent", "a wake-up causes no look";
 };

@@ -3,7 +3,6 @@
 use super::*;
 use crate::error::ErrorKind;
 
-const SECOND: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// A central agent on a clock. Each look finds `load`.
@@ -95,8 +94,9 @@ fn a_wake_up_starts_the_first_nodes_at_once_and_at_rest_nothing_is_read() {
         "the first call asserts"
     );
     fleet.agent.on_success(None, fleet.now);
+    fleet.looks = 0;
     assert_eq!(fleet.run(), None);
-    assert!(fleet.looks <= 2, "{} looks at rest", fleet.looks);
+    assert!(fleet.looks <= 1, "{} looks at rest", fleet.looks);
     // Also right after a call, within the interval.
     fleet.load = backlog(35);
     fleet.agent.on_wake_up();
@@ -112,8 +112,26 @@ fn a_wake_up_starts_the_first_nodes_at_once_and_at_rest_nothing_is_read() {
 fn the_first_call_keeps_connected_nodes_until_the_cool_down() {
     let mut fleet = Fleet::new(policy(), Away::Keep);
     fleet.load.nodes = 4;
-    assert_eq!(fleet.next(), (4, Duration::ZERO));
+    assert_eq!(fleet.next(), (4, SETTLES_IN));
     assert_eq!(fleet.next(), (0, SECOND * 60));
+}
+
+#[test]
+fn the_first_call_waits_for_nodes_that_connect_again_and_for_all_relays() {
+    let mut fleet = Fleet::new(policy(), Away::Keep);
+    fleet.load = backlog(1);
+    fleet.load.is_partial = true;
+    for seen in [0, 7, 3] {
+        fleet.load.nodes = seen;
+        assert_eq!(fleet.agent.step(fleet.now), FleetStep::Look);
+        fleet.agent.on_load(Some(fleet.load.clone()), fleet.now);
+        let FleetStep::Wait(until) = fleet.agent.step(fleet.now) else {
+            panic!("nothing is called");
+        };
+        fleet.now = until.max(SETTLES_IN);
+    }
+    fleet.load.is_partial = false;
+    assert_eq!(fleet.next().0, 7);
 }
 
 #[test]
@@ -126,12 +144,12 @@ fn fewer_nodes_need_a_cool_down_without_a_peak_and_steps() {
     fleet.load = backlog(0);
     fleet.now += SECOND;
     let began = fleet.now;
-    assert_eq!(fleet.agent.step(began), FleetStep::Wait(INTERVAL));
+    assert_eq!(fleet.agent.step(began), FleetStep::Wait(INTERVAL * 2));
     // A peak within the cool-down is the next number.
     for _ in 0..3 {
         fleet.now += SECOND * 10;
         assert_eq!(fleet.agent.step(fleet.now), FleetStep::Look);
-        let load = backlog(if fleet.now < SECOND * 20 { 50 } else { 10 });
+        let load = backlog(if fleet.now < SECOND * 30 { 50 } else { 10 });
         fleet.agent.on_load(Some(load), fleet.now);
         assert!(matches!(fleet.agent.step(fleet.now), FleetStep::Wait(_)));
     }
@@ -279,16 +297,22 @@ fn latency_and_busy_tasks_raise_by_their_ratio() {
     assert_eq!((call.desired, &*call.reason), (6, "the latency is 1.5s"));
     fleet.agent.on_success(None, fleet.now);
     fleet.load.latency = Some(SECOND * 60);
-    assert_eq!(fleet.next().0, 12, "at most double");
+    assert_eq!(
+        fleet.next().0,
+        8,
+        "at most double the nodes that are connected"
+    );
+    assert_eq!(fleet.run(), None, "the others have not started yet");
+    fleet.load.nodes = 8;
     fleet.load.latency = None;
     (fleet.load.active_tasks, fleet.load.total_tasks) = (3, 4);
     let call = fleet.call();
     assert_eq!(
         (call.desired, &*call.reason),
-        (18, "75 % of the tasks are busy")
+        (12, "75 % of the tasks are busy")
     );
     fleet.agent.on_success(None, fleet.now);
-    fleet.load.active_tasks = 2;
+    (fleet.load.nodes, fleet.load.active_tasks) = (12, 2);
     assert_eq!(fleet.run(), None, "at the target");
     assert_eq!(scaled(10, 0.8 / 0.1), 80);
 }

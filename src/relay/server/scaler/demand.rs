@@ -9,23 +9,29 @@ use std::time::Duration;
 use super::object::ScaledObject;
 use crate::base::{backoff::about, clock::Tick};
 
-/// What is known of one queue.
-#[derive(Debug, Clone, Copy, Default)]
+/// What is known of one queue. The default is that it is empty.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct QueueFacts {
     pub(super) backlog: u64,
+    /// Listeners that are busy with it.
     pub(super) busy: u32,
-    pub(super) listeners: u32,
-    /// It may have messages that the relay does not know of. The doubt counts from this time on.
-    pub(super) doubtful_from: Option<Tick>,
+    /// It has a listener.
+    pub(super) is_served: bool,
+    /// It has had a cause since it was certainly empty.
+    pub(super) is_caused: bool,
+    /// It may have messages that the relay does not know of. The doubt counts from this time on;
+    /// [`Tick::NEVER`]: there is none.
+    pub(super) doubtful_from: Tick,
 }
 
 /// What all queues of an object need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Demand {
-    pub(super) backlog: u64,
+    /// The value of the metric.
+    pub(super) messages: f64,
     pub(super) is_active: bool,
-    /// The listeners of the queues that are active.
-    listeners: u32,
+    /// Each queue that is active has a listener.
+    is_served: bool,
     /// When a doubt makes it active; [`Tick::NEVER`] for none.
     doubtful_from: Tick,
 }
@@ -33,7 +39,6 @@ pub(super) struct Demand {
 /// When the stream of an object sends `true`.
 #[derive(Debug)]
 pub(super) struct Assertions {
-    has_begun: bool,
     again_at: Tick,
     /// When to look again without a cause.
     pub(super) look_at: Tick,
@@ -42,30 +47,48 @@ pub(super) struct Assertions {
 /// Between two `true` without a listener, give or take a tenth; and the least time between two with one.
 const AGAIN: Duration = Duration::from_secs(5);
 
+impl Default for QueueFacts {
+    fn default() -> Self {
+        Self {
+            backlog: 0,
+            busy: 0,
+            is_served: false,
+            is_caused: false,
+            doubtful_from: Tick::NEVER,
+        }
+    }
+}
+
 impl Demand {
     pub(super) fn of(object: &ScaledObject, queues: &[QueueFacts], now: Tick) -> Self {
         let mut all = Self {
-            backlog: 0,
+            messages: 0.0,
             is_active: false,
-            listeners: 0,
+            is_served: true,
             doubtful_from: Tick::NEVER,
         };
-        let mut unserved = false;
+        let (mut backlog, mut busy) = (0_u64, 0_u32);
         for queue in queues {
-            let doubtful_from = queue.doubtful_from.filter(|_| object.activates_on_doubt);
-            let is_doubtful = doubtful_from.is_some_and(|from| from <= now);
-            all.backlog = all.backlog.saturating_add(queue.backlog);
-            if queue.backlog > object.activation || queue.busy > 0 || is_doubtful {
+            backlog = backlog.saturating_add(queue.backlog);
+            busy = busy.saturating_add(queue.busy);
+            let doubtful_from = match object.activates_on_doubt {
+                true => queue.doubtful_from,
+                false => Tick::NEVER,
+            };
+            let has_messages = match queue.backlog {
+                // A cause without messages: a timer of a message that becomes visible again.
+                0 => queue.is_caused,
+                backlog => backlog > object.activation,
+            };
+            if has_messages || queue.busy > 0 || doubtful_from <= now {
                 all.is_active = true;
-                unserved |= queue.listeners == 0;
-                all.listeners = all.listeners.max(queue.listeners);
-            } else if let Some(from) = doubtful_from {
-                all.doubtful_from = all.doubtful_from.min(from);
+                all.is_served &= queue.is_served;
+            } else {
+                all.doubtful_from = all.doubtful_from.min(doubtful_from);
             }
         }
-        if unserved {
-            all.listeners = 0;
-        }
+        // A listener that is busy keeps its replica, whatever another one has found.
+        all.messages = (backlog as f64).max(f64::from(busy) * object.target);
         all
     }
 }
@@ -73,32 +96,34 @@ impl Demand {
 impl Assertions {
     pub(super) fn new() -> Self {
         Self {
-            has_begun: false,
             again_at: Tick::default(),
             look_at: Tick::NEVER,
         }
     }
 
-    /// Looks at the demand; `caused` tells whether a queue has had a cause since the look before.
-    /// Returns whether to send `true`.
+    /// Looks at the demand. `is_caused` tells whether a queue has had a cause since the look before, or
+    /// whether this is the first look. Returns whether to send `true`.
     pub(super) fn look(
         &mut self,
         demand: &Demand,
-        caused: bool,
+        is_caused: bool,
         now: Tick,
         random: &mut fastrand::Rng,
     ) -> bool {
-        let is_first = !std::mem::replace(&mut self.has_begun, true);
-        let is_unserved = demand.listeners == 0;
         let is_due = now >= self.again_at;
-        let sends = demand.is_active
-            && (is_first || caused && (is_unserved || is_due) || is_unserved && is_due);
+        let sends = match demand.is_served {
+            true => is_caused && is_due,
+            false => is_caused || is_due,
+        };
+        let sends = sends && demand.is_active;
         if sends {
             self.again_at = now + about(AGAIN, random);
         }
-        self.look_at = match demand.is_active && is_unserved {
-            true => self.again_at,
-            false => demand.doubtful_from,
+        self.look_at = match (demand.is_active, demand.is_served) {
+            // The listener may go.
+            (true, true) => now + AGAIN,
+            (true, false) => self.again_at,
+            (false, _) => demand.doubtful_from,
         };
         sends
     }
@@ -124,10 +149,10 @@ mod tests {
         Tick::default() + Duration::from_millis(millis)
     }
 
-    fn queue(backlog: u64, listeners: u32) -> QueueFacts {
+    fn queue(backlog: u64, is_served: bool) -> QueueFacts {
         QueueFacts {
             backlog,
-            listeners,
+            is_served,
             ..QueueFacts::default()
         }
     }
@@ -138,25 +163,36 @@ mod tests {
         let active = |object: &ScaledObject, queues: &[QueueFacts]| {
             Demand::of(object, queues, at(1_000)).is_active
         };
-        assert!(!active(&plain, &[queue(0, 0), queue(0, 1)]));
-        assert!(active(&plain, &[queue(0, 0), queue(1, 0)]));
-        let busy = QueueFacts {
-            busy: 1,
-            ..queue(0, 1)
+        assert!(!active(&plain, &[queue(0, false), queue(0, true)]));
+        assert!(active(&plain, &[queue(0, false), queue(1, false)]));
+        let caused = QueueFacts {
+            is_caused: true,
+            ..queue(0, false)
         };
-        assert!(active(&plain, &[busy]));
+        assert!(active(&plain, &[caused]));
         let few = object(&[("activation", "3")]);
-        assert!(!active(&few, &[queue(3, 0), queue(3, 0)]));
-        assert!(active(&few, &[queue(0, 0), queue(4, 0)]));
-        let sum = Demand::of(&few, &[queue(3, 0), queue(4, 2)], at(0));
-        assert_eq!(sum.backlog, 7);
+        assert!(!active(&few, &[queue(3, false), queue(3, false)]));
+        assert!(active(&few, &[queue(0, false), queue(4, false)]));
+    }
+
+    #[test]
+    fn the_metric_is_the_backlog_and_at_least_the_target_of_each_busy_listener() {
+        let object = object(&[("targetPerReplica", "2.5")]);
+        let busy = QueueFacts {
+            busy: 2,
+            ..queue(0, true)
+        };
+        let demand = Demand::of(&object, &[queue(3, true), busy], at(0));
+        assert_eq!((demand.messages, demand.is_active), (5.0, true));
+        let demand = Demand::of(&object, &[queue(30, true), busy], at(0));
+        assert_eq!(demand.messages, 30.0);
     }
 
     #[test]
     fn a_doubt_counts_from_its_time_on_unless_it_is_ignored() {
         let doubtful = QueueFacts {
-            doubtful_from: Some(at(2_000)),
-            ..queue(0, 0)
+            doubtful_from: at(2_000),
+            ..queue(0, false)
         };
         let plain = object(&[]);
         let before = Demand::of(&plain, &[doubtful], at(1_999));
@@ -168,19 +204,25 @@ mod tests {
             (ignored.is_active, ignored.doubtful_from),
             (false, Tick::NEVER)
         );
+        // A cause is no doubt.
+        let caused = QueueFacts {
+            is_caused: true,
+            ..doubtful
+        };
+        assert!(Demand::of(&ignores, &[caused], at(9_000)).is_active);
     }
 
     #[test]
     fn true_is_repeated_only_while_no_listener_has_come() {
         let (object, mut random) = (object(&[]), fastrand::Rng::with_seed(7));
-        let (waits, served, idle) = (queue(2, 0), queue(2, 1), queue(0, 1));
+        let (waits, served, idle) = (queue(2, false), queue(2, true), queue(0, true));
         let mut stream = Assertions::new();
-        let mut look = |queue: QueueFacts, caused, now| {
+        let mut look = |queue: QueueFacts, is_caused, now| {
             let demand = Demand::of(&object, &[queue], now);
-            let sends = stream.look(&demand, caused, now, &mut random);
+            let sends = stream.look(&demand, is_caused, now, &mut random);
             (sends, stream.look_at)
         };
-        assert_eq!(look(queue(0, 0), false, at(0)), (false, Tick::NEVER));
+        assert_eq!(look(queue(0, false), true, at(0)), (false, Tick::NEVER));
         // The edge, and a further cause.
         let (sends, again) = look(waits, true, at(10_000));
         assert!(
@@ -192,8 +234,10 @@ mod tests {
         // Nothing else happens: it is repeated.
         let (sends, again) = look(waits, false, again);
         assert!(sends && again < at(30_000));
-        // A listener has come.
-        assert_eq!(look(served, false, again), (false, Tick::NEVER));
+        // A listener has come. It is looked at whether it stays.
+        let (sends, again) = look(served, false, again);
+        assert!(!sends && again < at(60_000));
+        assert!(look(waits, false, again).0, "it has gone");
         // A queue with traffic is in use: now and then.
         assert!(look(served, true, at(60_000)).0);
         assert!(!look(served, true, at(61_000)).0);
@@ -205,10 +249,10 @@ mod tests {
     #[test]
     fn a_listener_of_another_queue_serves_no_queue() {
         let object = object(&[]);
-        let demand = Demand::of(&object, &[queue(1, 0), queue(1, 3)], at(0));
-        assert_eq!(demand.listeners, 0);
+        let demand = Demand::of(&object, &[queue(1, false), queue(1, true)], at(0));
+        assert!(!demand.is_served);
         // An idle queue needs none.
-        let demand = Demand::of(&object, &[queue(0, 0), queue(1, 3)], at(0));
-        assert_eq!(demand.listeners, 3);
+        let demand = Demand::of(&object, &[queue(0, false), queue(1, true)], at(0));
+        assert!(demand.is_served);
     }
 }
