@@ -188,6 +188,17 @@ fn flags_config(config: &NodeConfig) -> FlagsConfig {
     }
 }
 
+fn server_config(config: &NodeConfig, access: &Access) -> ServerConfig {
+    ServerConfig {
+        listen: config.listen,
+        limits: config.limits.clone(),
+        stream_max_age: config.relay.stream_max_age,
+        idle: DEFAULT_IDLE_TIMEOUT,
+        tls: config.tls.clone(),
+        access: access.clone(),
+    }
+}
+
 impl Node {
     /// Opens the store, starts the relay and listens.
     ///
@@ -211,14 +222,7 @@ impl Node {
         let mode = console_mode(&config)?;
         let flags_config = flags_config(&config);
         let stream_max_age = config.relay.stream_max_age;
-        let server_config = ServerConfig {
-            listen: config.listen,
-            limits: config.limits,
-            stream_max_age,
-            idle: DEFAULT_IDLE_TIMEOUT,
-            tls: config.tls,
-            access: access.clone(),
-        };
+        let server_config = server_config(&config, &access);
         // A relay that cannot serve must not become a member of its cluster.
         let port = Port::bind(&server_config)?;
         let admin_port = match config.admin_listen.map(ConsolePort::bind) {
@@ -243,9 +247,7 @@ impl Node {
         #[cfg(feature = "courier")]
         let queues = host(&relay, config.queues.as_ref()).await?;
         #[cfg(feature = "keda")]
-        let scaler = Scaler::new(relay.clone());
-        #[cfg(feature = "keda")]
-        scaler.restore(&*store).await;
+        let scaler = Scaler::start(relay.clone(), &*store).await;
         let draining = CancellationToken::new();
         let door = ConsoleDoor::default();
         let services = Services {

@@ -71,3 +71,8 @@ async fn a_scaler_states_its_token_in_its_keys() {
 async fn the_manifests_of_keda_are_valid() {
     scenario("the_manifests_are_what_keda_and_the_relay_take").await;
 }
+
+#[tokio::test]
+async fn a_workload_is_asked_for_when_its_last_listener_leaves_with_work() {
+    scenario("a_listener_comes_and_goes").await;
+}

@@ -420,6 +420,39 @@ def a_delayed_notification_starts_a_pod_when_it_is_due():
     server.end(signal.SIGTERM)
 
 
+def a_listener_comes_and_goes():
+    server = Server()
+    drain(server, ["served"])
+    stub, trues = pb_grpc.ExternalScalerStub(channel(server.address)), []
+    client = Relay(server.address)
+    listener = client.relay.Subscribe(
+        relay_pb2.SubscribeRequest(
+            listener_id="silent",
+            selectors=[relay_pb2.Selector(storage_account="local", queue_name="served")],
+        )
+    )
+    next(listener)
+    one = reference("local/served")
+    threading.Thread(target=collect, args=(stub.StreamIsActive(one), trues), daemon=True).start()
+    time.sleep(1.5)
+    event = relay_pb2.WorkDetected(storage_account="local", queue_name="served")
+    notify = lambda: client.relay.Notify(relay_pb2.NotifyRequest(events=[event]), timeout=PATIENCE)
+    notify()
+    until("a notification counts although there is a listener", lambda: len(trues) == 1)
+    time.sleep(1.2)
+    notify()
+    time.sleep(1.5)
+    assert len(trues) == 1, "not more often than every 5 s"
+    time.sleep(4)
+    notify()
+    until("a queue with traffic is in use", lambda: len(trues) == 2)
+    time.sleep(7)
+    assert len(trues) == 2, "no listener is missing, and nothing was notified"
+    listener.cancel()
+    until("the listener has gone, and its queue has messages", lambda: len(trues) == 3)
+    server.end(signal.SIGTERM)
+
+
 def bad_keys_and_answers():
     server = Server()
     stub = pb_grpc.ExternalScalerStub(channel(server.address))

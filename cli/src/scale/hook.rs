@@ -393,9 +393,10 @@ async fn look(
         let doubt = doubts.get(&Selector::from(queue.clone()));
         let doubted_for = doubt.map(Instant::elapsed);
         let found = listed.iter().find(is_it);
-        let waiting = found.map_or(u64::from(doubted_for.is_some()), |queue| {
-            waiting(queue, doubted_for)
-        });
+        let waiting = match found {
+            Some(found) => waiting(found, doubted_for),
+            None => u64::from(doubted_for.is_some()),
+        };
         look.load.backlog = look.load.backlog.saturating_add(waiting);
     }
     let listed = client.listeners().await?;
@@ -573,8 +574,8 @@ mod tests {
         for (command, called) in [
             ("echo $((DESIRED + 4))", Ok(Some(5))),
             ("echo; echo 7", Ok(None)),
-            ("setsid sleep 9 & sleep 0.3; echo 6", Ok(Some(6))),
-            ("setsid sleep 9 & sleep 0.3", Ok(None)),
+            ("setsid sleep 3 & sleep 0.3; echo 6", Ok(Some(6))),
+            ("setsid sleep 3 & sleep 0.3", Ok(None)),
             ("echo \"$BACKLOG nodes\"", Ok(None)),
             (
                 "test \"$BACKLOG$CURRENT\" = 3 && yes | head -c 300000",

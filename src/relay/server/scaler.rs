@@ -38,6 +38,7 @@ use crate::{
         auth::{Action, Resource, Share, Target},
         runtime::{Causes, MissedCauses, Relay, ScaledQueue, SilentRelays},
     },
+    store::BlobStore,
     types::{Limits, QueueAddress, Selector},
     wire::{
         proto,
@@ -105,6 +106,13 @@ impl Scaler {
             relay,
             list: Arc::default(),
         }
+    }
+
+    /// Knows which queues were empty at the last end of this relay.
+    pub(crate) async fn start(relay: Relay, store: &dyn BlobStore) -> Self {
+        let scaler = Self::new(relay);
+        scaler.restore(store).await;
+        scaler
     }
 
     /// Returns what the queues of an object need. In a cluster the other relays are asked.

@@ -35,7 +35,7 @@ const WITHIN: Duration = Duration::from_secs(3);
 
 impl Scaler {
     /// Reads the list of the last end of this relay, and replaces its content.
-    pub(crate) async fn restore(&self, store: &dyn BlobStore) {
+    pub(super) async fn restore(&self, store: &dyn BlobStore) {
         if self.relay.cluster_state().is_some() {
             return;
         }

@@ -74,7 +74,9 @@ impl ScaledObject {
                 Some("ignore") => false,
                 Some(_) => return Err(invalid("onDoubt", "must be activate or ignore")),
             },
-            token: of("token").or(of("tokenFromEnv")).map(str::to_owned),
+            token: of("token")
+                .or_else(|| of("tokenFromEnv"))
+                .map(str::to_owned),
         })
     }
 
