@@ -15,6 +15,7 @@ use crate::{
     binary::{Binary, free_address, processor_of, reveille, stderr, stdout},
     support::{
         azurite::{ACCOUNT, azurite},
+        nats::NatsServer,
         until, within,
     },
 };
@@ -233,6 +234,54 @@ async fn a_relay_that_is_killed_loses_no_message_and_no_slot_has_two_workers() {
         place.different("done") == 310
     })
     .await;
+    until("no worker runs", async || {
+        place.lines("ends") == place.lines("starts")
+    })
+    .await;
+    assert_eq!(place.text("doubled"), "");
+    for agent in &mut agents {
+        terminate(agent).await;
+    }
+}
+
+#[tokio::test]
+async fn a_broker_that_is_killed_strands_no_message_and_no_slot_has_two_workers() {
+    let mut broker = NatsServer::start();
+    let home = tempfile::tempdir().expect("a directory");
+    let store = format!("sqlite:{}", home.path().join("flags.db").display());
+    let url = broker.url();
+    // A publisher is answered although the broker is away.
+    let cluster = [
+        "--store",
+        &store,
+        "--cluster",
+        &url,
+        "--cluster-ack",
+        "local",
+    ];
+    let two = Binary::serve_with(&cluster, &[]).await;
+    let one = Binary::serve_with(&cluster, &[]).await;
+    let queue = format!(
+        "sqlite:{}?queue=orders",
+        home.path().join("jobs.db").display()
+    );
+    let place = Place::with(home, one, queue).await;
+    let (here, there) = (["--max", "2"], ["--max", "2", "--relay", &two.url()]);
+    let mut agents = vec![
+        place.agent("a", &here, LOCKED),
+        place.agent("b", &here, LOCKED),
+        place.agent("c", &there, LOCKED),
+    ];
+    place.connected(3).await;
+    for round in 0..3 {
+        place.put_numbers(round * 100..round * 100 + 50).await;
+        let some = round as usize * 100 + 10;
+        until("some are handled", async || place.lines("done") >= some).await;
+        broker.kill();
+        place.put_numbers(round * 100 + 50..round * 100 + 100).await;
+        broker.restart();
+    }
+    until("all are handled", async || place.different("done") == 300).await;
     until("no worker runs", async || {
         place.lines("ends") == place.lines("starts")
     })

@@ -12,6 +12,7 @@ import grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from common import PATIENCE
+from externalscaler import externalscaler_pb2
 from reveille.v1 import admin_pb2, courier_pb2, flags_pb2, flags_pb2_grpc, relay_pb2, relay_pb2_grpc
 
 address, owner, other, nobody = sys.argv[1:5]
@@ -22,6 +23,7 @@ event = relay_pb2.WorkDetected(**queue)
 selector = relay_pb2.Selector(**queue)
 pattern = relay_pb2.Selector(storage_account="other*", queue_name="*")
 flag = {"flag": "go-live"}
+scaled = externalscaler_pb2.ScaledObjectRef(scalerMetadata={"queues": "acct/orders"})
 
 # For each call: what a caller without the right gets, and requests about acct/orders and go-live.
 DRAIN = "/reveille.v1.Admin/Drain"
@@ -57,6 +59,10 @@ CALLS = {
         DENIED,
         [courier_pb2.HandOverRequest(frame=1, hello=courier_pb2.HandOverHello(version=1, sender=b"s" * 16, name="n", authority="a:1"))],
     ),
+    "/externalscaler.ExternalScaler/IsActive": (DENIED, [scaled]),
+    "/externalscaler.ExternalScaler/StreamIsActive": (DENIED, [scaled]),
+    "/externalscaler.ExternalScaler/GetMetricSpec": (DENIED, [scaled]),
+    "/externalscaler.ExternalScaler/GetMetrics": (DENIED, [externalscaler_pb2.GetMetricsRequest(scaledObjectRef=scaled)]),
     "/grpc.health.v1.Health/Check": (ANYONE, [b""]),
     "/grpc.health.v1.Health/Watch": (ANYONE, [b""]),
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": (FILTERED, [b"\x3a\x00"]),
@@ -170,6 +176,11 @@ ALIKE = [
         [lambda name: relay_pb2.SubscribeRequest(listener_id="l", selectors=[relay_pb2.Selector(**of_queue(name))])],
     ),
     ("/reveille.v1.Relay/Report", QUEUES, [report_to(subscription), report_to("relay/999999")]),
+    (
+        "/externalscaler.ExternalScaler/IsActive",
+        QUEUES,
+        [lambda name: externalscaler_pb2.ScaledObjectRef(scalerMetadata={"queues": f"acct/{name}"})],
+    ),
     ("/reveille.v1.Admin/Explain", QUEUES, [lambda name: admin_pb2.ExplainRequest(**of_queue(name))]),
     ("/reveille.v1.Flags/Unleash", FLAGS, [lambda name: flags_pb2.UnleashRequest(flag=name)]),
     ("/reveille.v1.Flags/Leash", FLAGS, [lambda name: flags_pb2.LeashRequest(flag=name)]),
