@@ -39,28 +39,19 @@ pub(crate) mod proto {
     /// All of `proto/`, for reflection.
     pub(crate) const DESCRIPTORS: &[u8] =
         include_bytes!(concat!(env!("OUT_DIR"), "/reveille.fds.bin"));
+
+    /// KEDA's interface of external scalers.
+    #[cfg(feature = "keda")]
+    pub(crate) mod scaler {
+        tonic::include_proto!("externalscaler");
+
+        pub(crate) const DESCRIPTORS: &[u8] =
+            include_bytes!(concat!(env!("OUT_DIR"), "/externalscaler.fds.bin"));
+    }
 }
 
-/// The code that `build.rs` generates from KEDA's interface of external scalers.
 #[cfg(feature = "keda")]
-#[allow(
-    dead_code,
-    missing_docs,
-    unnameable_types,
-    unreachable_pub,
-    unused_qualifications,
-    clippy::allow_attributes_without_reason,
-    clippy::clone_on_ref_ptr,
-    clippy::too_many_lines,
-    reason = "generated code"
-)]
-pub(crate) mod scaler {
-    tonic::include_proto!("externalscaler");
-
-    /// For reflection.
-    pub(crate) const DESCRIPTORS: &[u8] =
-        include_bytes!(concat!(env!("OUT_DIR"), "/externalscaler.fds.bin"));
-}
+pub(crate) use proto::scaler;
 
 /// Metadata of a health check's answer: why the server is not ready.
 pub(crate) const NOT_READY: &str = "reveille-not-ready";

@@ -119,6 +119,18 @@ impl Place {
         agents.into()
     }
 
+    /// Waits until no [`LOCKED`] worker runs, and ends the agents. No slot has had two workers at once.
+    async fn end_without_doubles(&self, agents: &mut [Child]) {
+        until("no worker runs", async || {
+            self.lines("ends") == self.lines("starts")
+        })
+        .await;
+        assert_eq!(self.text("doubled"), "");
+        for agent in agents {
+            terminate(agent).await;
+        }
+    }
+
     async fn connected(&self, agents: usize) {
         until("the agents are connected", async || {
             let listed = self.relay.run(&["listeners", "-o", "jsonl"]).await;
@@ -234,14 +246,7 @@ async fn a_relay_that_is_killed_loses_no_message_and_no_slot_has_two_workers() {
         place.different("done") == 310
     })
     .await;
-    until("no worker runs", async || {
-        place.lines("ends") == place.lines("starts")
-    })
-    .await;
-    assert_eq!(place.text("doubled"), "");
-    for agent in &mut agents {
-        terminate(agent).await;
-    }
+    place.end_without_doubles(&mut agents).await;
 }
 
 #[tokio::test]
@@ -282,14 +287,7 @@ async fn a_broker_that_is_killed_strands_no_message_and_no_slot_has_two_workers(
         broker.restart();
     }
     until("all are handled", async || place.different("done") == 300).await;
-    until("no worker runs", async || {
-        place.lines("ends") == place.lines("starts")
-    })
-    .await;
-    assert_eq!(place.text("doubled"), "");
-    for agent in &mut agents {
-        terminate(agent).await;
-    }
+    place.end_without_doubles(&mut agents).await;
 }
 
 #[tokio::test]

@@ -12,9 +12,7 @@ import atexit
 import math
 import os
 import queue
-import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +28,9 @@ from google.protobuf import duration_pb2
 
 from common import Relay, refused, relay_pb2
 
+sys.path.append(str(Path(__file__).parent.parent))
+from chaos_support.programs import free_port  # noqa: E402
+
 REVEILLE, SCENARIO = sys.argv[1:3]
 FULL = bool(os.environ.get("REVEILLE_FULL"))
 HOME = Path(tempfile.mkdtemp(prefix="keda-"))
@@ -42,17 +43,6 @@ def until(what, condition, patience=PATIENCE):
     while not condition():
         assert time.monotonic() < end, f"in {patience} s not: {what}"
         time.sleep(0.02)
-
-
-def free_port():
-    while True:
-        port = random.randrange(15_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 class Server:
