@@ -29,7 +29,8 @@ mod subscription;
 mod tls;
 
 pub use admin::{
-    ConsoleAddress, ListenerInfo, QueueInfo, QueueOrder, QueueQuery, RelayInfo, RelayState,
+    ConsoleAddress, ListenerInfo, ListenerQuery, QueueInfo, QueueOrder, QueueQuery, RelayInfo,
+    RelayState,
 };
 #[cfg(all(feature = "courier", feature = "relay"))]
 pub(crate) use channel::RelayChannel;

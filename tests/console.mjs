@@ -378,6 +378,15 @@ try {
     await page.setViewportSize({ width: 1280, height: 900 });
   });
 
+  await check('the page is shown where the language of the browser is no language', async () => {
+    const other = await open();
+    // Chromium takes this name from LANG=C.
+    await other.addInitScript(() => Object.defineProperty(Navigator.prototype, 'language', { get: () => 'en-US@posix' }));
+    await go(other, '/');
+    await other.locator('.plot').first().waitFor();
+    await other.context().close();
+  });
+
   await check('a plot has a sentence and a table', async () => {
     await go(page, '/');
     const plot = page.getByRole('region', { name: 'Rates per second', exact: true });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reveille::{Client, FlagWatcherInfo, ListenerInfo, duration::Span};
+use reveille::{Client, FlagWatcherInfo, ListenerInfo, ListenerQuery, duration::Span};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
@@ -27,6 +27,7 @@ STATE is
   polling             it polls its queue, without wake-ups
   silent 12s          it was woken this long ago and has not reported: it hangs, or cannot read its queue
   gone 3m (no heartbeat)  it did not answer the relay, and has not come back; listed for an hour
+  agent               an agent (`scale`), which the relay wakes; TASKS are its workers
   waiting             it waits for a flag
 
 Other columns: QUEUES match its selectors, it is BUSY with some of them, and is OWED wake-ups of some. \
@@ -48,8 +49,15 @@ enum ListenerRow {
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        let query = ListenerQuery {
+            lost: true,
+            ..ListenerQuery::default()
+        };
         let call = async |client: &Client| {
-            let mut all = client.listeners_with_lost().await?.map(ListenerRow::Queues);
+            let mut all = client
+                .listeners_where(&query)
+                .await?
+                .map(ListenerRow::Queues);
             if let Some(watchers) = watchers::connected(client, None).await? {
                 let watchers = watchers.map(ListenerRow::Flag);
                 all.entries.extend(watchers.entries);
@@ -123,21 +131,10 @@ impl Row for ListenerRow {
         let info = self.of_queues();
         let number =
             |figure: fn(&ListenerInfo) -> u32| info.map_or_else(dash, |of| figure(of).to_string());
-        let for_so_long = |span: Option<Duration>| {
-            let span = span.unwrap_or_default();
-            // Whole seconds: the relay's own delay is some milliseconds.
-            Span(Duration::from_secs(span.as_secs()))
-        };
-        let state = match (self.state(), info) {
-            ("gone", Some(of)) => format!("gone {} (no heartbeat)", for_so_long(of.lost_for)),
-            ("silent", Some(of)) => format!("silent {}", for_so_long(of.silent_for)),
-            ("busy", Some(of)) => format!("busy {}", for_so_long(of.busy_for)),
-            (state, _) => state.to_owned(),
-        };
         vec![
             listener_id.to_owned(),
             listens_to(flag, info.map_or(&[], |of| &of.selectors)),
-            state,
+            info.map_or_else(|| self.state().to_owned(), state_for),
             Span(connected_for).to_string(),
             number(|of| of.queues),
             number(|of| of.busy),
@@ -162,15 +159,7 @@ impl ListenerRow {
     }
 
     fn state(&self) -> &'static str {
-        match self.of_queues() {
-            None => "waiting",
-            Some(of) if of.lost_for.is_some() => "gone",
-            Some(of) if of.silent_for.is_some() => "silent",
-            Some(of) if of.polling => "polling",
-            Some(of) if of.busy_for.is_some() => "busy",
-            Some(of) if of.agent => "agent",
-            Some(_) => "pushed",
-        }
+        self.of_queues().map_or("waiting", |of| state(of).0)
     }
 
     fn of_queues(&self) -> Option<&ListenerInfo> {
@@ -181,7 +170,32 @@ impl ListenerRow {
     }
 }
 
-fn listens_to(flag: Option<&str>, selectors: &[String]) -> String {
+/// Returns the state of a listener, and for how long it has been in it where that is known.
+fn state(of: &ListenerInfo) -> (&'static str, Option<Duration>) {
+    match of {
+        _ if of.lost_for.is_some() => ("gone", of.lost_for),
+        _ if of.silent_for.is_some() => ("silent", of.silent_for),
+        _ if of.polling => ("polling", None),
+        _ if of.busy_for.is_some() => ("busy", of.busy_for),
+        _ if of.agent => ("agent", None),
+        _ => ("pushed", None),
+    }
+}
+
+/// Returns the state of a listener with its duration, for people.
+pub(super) fn state_for(of: &ListenerInfo) -> String {
+    let (state, span) = state(of);
+    // Whole seconds: the relay's own delay is some milliseconds.
+    let span = span.map(|span| format!(" {}", Span(Duration::from_secs(span.as_secs()))));
+    let why = if of.lost_for.is_some() {
+        " (no heartbeat)"
+    } else {
+        ""
+    };
+    format!("{state}{}{why}", span.unwrap_or_default())
+}
+
+pub(super) fn listens_to(flag: Option<&str>, selectors: &[String]) -> String {
     if let Some(flag) = flag {
         return format!("flag {flag}");
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
-use reveille::{Client, QueueOrder, QueueQuery, Stats, duration};
+use reveille::{Client, ListenerQuery, QueueOrder, QueueQuery, Stats, duration};
 use tokio::time::{Instant, sleep_until};
 
 use self::view::View;
@@ -31,7 +31,8 @@ listeners run no dequeue task, POLLING ones get no wake-ups. WAKE is the time of
 accepted notification to the stream. BACKLOG of a queue is the newest depth that a listener read, and \
 the messages notified since.
 
-Keys: o another order of the queues, space stops and goes on, q ends. The figures are those of all \
+Keys: l lists the listeners and the agents with their workers, or the queues again, o another order of \
+the queues, space stops and goes on, q ends. The figures are those of all \
 relays of a cluster that answer. The caller needs the action `admin`.")]
 pub(super) struct Args {
     /// How often the figures are read, 250ms to 1m
@@ -48,8 +49,8 @@ pub(super) struct Args {
 const KEYS_EVERY: Duration = Duration::from_millis(50);
 /// The pause before a lost stream is opened again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Queues that a screen can show.
-const QUEUES: u32 = 100;
+/// Queues or listeners that a screen can show.
+const ROWS: u32 = 100;
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
@@ -130,7 +131,7 @@ async fn watch(
     if let Ok(history) = client.history(false).await {
         view.begin_with(&history);
     }
-    let mut queues_at = Instant::now();
+    let mut list_at = Instant::now();
     loop {
         terminal.draw(|frame| screen::draw(frame, view))?;
         let keys_at = Instant::now() + KEYS_EVERY;
@@ -159,23 +160,43 @@ async fn watch(
                 Event::Key(key) if ends(key) => return Ok(()),
                 Event::Key(key) if key.code == KeyCode::Char('o') => {
                     view.order_next();
-                    queues_at = Instant::now();
+                    list_at = Instant::now();
+                }
+                Event::Key(key) if key.code == KeyCode::Char('l') => {
+                    view.toggle_list();
+                    list_at = Instant::now();
                 }
                 Event::Key(key) if key.code == KeyCode::Char(' ') => view.toggle_stop(),
                 _ => {}
             }
         }
-        if stream.is_some() && Instant::now() >= queues_at && !view.is_stopped() {
-            queues_at = Instant::now() + interval.max(Duration::from_secs(1));
-            let query = QueueQuery {
-                order: view.order(),
-                count: QUEUES,
-                ..QueueQuery::default()
-            };
-            if let Ok(listed) = client.queues_where(&query).await {
-                view.take_queues(listed.entries);
-            }
+        if stream.is_some() && Instant::now() >= list_at && !view.is_stopped() {
+            list_at = Instant::now() + interval.max(Duration::from_secs(1));
+            read_list(client, view).await;
         }
+    }
+}
+
+/// Reads the list that the screen shows. A failure keeps the former one.
+async fn read_list(client: &Client, view: &mut View) {
+    if view.lists_listeners() {
+        let query = ListenerQuery {
+            lost: true,
+            count: ROWS,
+            ..ListenerQuery::default()
+        };
+        if let Ok(listed) = client.listeners_where(&query).await {
+            view.take_listeners(listed.entries);
+        }
+        return;
+    }
+    let query = QueueQuery {
+        order: view.order(),
+        count: ROWS,
+        ..QueueQuery::default()
+    };
+    if let Ok(listed) = client.queues_where(&query).await {
+        view.take_queues(listed.entries);
     }
 }
 

@@ -91,6 +91,17 @@ pub struct QueueInfo {
     pub busy: u32,
 }
 
+/// Which listeners are listed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListenerQuery {
+    /// Only listeners whose id, group or a selector contains this text; at most 128 bytes.
+    pub filter: String,
+    /// Also those that were lost within the last hour and have not come back.
+    pub lost: bool,
+    /// At most this many listeners, up to 1,000; 0: all of them.
+    pub count: u32,
+}
+
 /// Which queues are listed, and in which order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueQuery {
@@ -173,53 +184,42 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached.
     pub async fn listeners(&self) -> Result<Listed<ListenerInfo>> {
-        self.list_listeners("", false).await
+        self.listeners_where(&ListenerQuery::default()).await
     }
 
-    /// The same with those that were lost within the last hour and have not come back.
+    /// Lists the listeners of a query.
     ///
     /// # Errors
-    /// As [`Client::listeners`].
-    pub async fn listeners_with_lost(&self) -> Result<Listed<ListenerInfo>> {
-        let mut listed = self.list_listeners("", true).await?;
-        // One may have come back to another relay of the cluster.
-        let is_open = |one: &&ListenerInfo| one.lost_for.is_none();
-        let open = listed.entries.iter().filter(is_open);
-        let open: HashSet<String> = open.map(|one| one.listener_id.clone()).collect();
-        let is_listed =
-            |one: &ListenerInfo| one.lost_for.is_none() || !open.contains(&one.listener_id);
-        listed.entries.retain(is_listed);
-        Ok(listed)
-    }
-
-    /// Lists the listeners with an open stream whose id, group or a selector contains this text of at
-    /// most 128 bytes.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a longer text, and as
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a filter beyond its limit, and as
     /// [`Client::listeners`].
-    pub async fn listeners_containing(&self, filter: &str) -> Result<Listed<ListenerInfo>> {
-        self.list_listeners(filter, false).await
-    }
-
-    async fn list_listeners(&self, filter: &str, lost: bool) -> Result<Listed<ListenerInfo>> {
+    pub async fn listeners_where(&self, query: &ListenerQuery) -> Result<Listed<ListenerInfo>> {
         let fetch = async |page_token| {
             let request = proto::ListListenersRequest {
-                page_size: 0,
+                page_size: query.count,
                 page_token,
-                lost,
-                filter: filter.to_owned(),
+                lost: query.lost,
+                filter: query.filter.clone(),
             };
             let call =
                 async |channel, request| AdminClient::new(channel).list_listeners(request).await;
             let page = self.read(request, call).await?;
+            let next = Some(page.next_page_token).filter(|_| query.count == 0);
             Ok(ListPage {
                 entries: page.listeners,
-                next: page.next_page_token,
+                next: next.unwrap_or_default(),
                 unanswered: page.unanswered_relays,
             })
         };
-        Ok(all_pages(fetch).await?.map(ListenerInfo::from_wire))
+        let mut listed = all_pages(fetch).await?.map(ListenerInfo::from_wire);
+        if query.lost {
+            // One may have come back to another relay of the cluster.
+            let open = listed.entries.iter().filter(|one| one.lost_for.is_none());
+            let open: HashSet<String> = open.map(|one| one.listener_id.clone()).collect();
+            let is_listed =
+                |one: &ListenerInfo| one.lost_for.is_none() || !open.contains(&one.listener_id);
+            listed.entries.retain(is_listed);
+        }
+        Ok(listed)
     }
 
     /// Lists the queues that the relay or another one of its cluster knows; reads all pages.

@@ -8,15 +8,21 @@ use tokio::process::Command;
 use crate::{
     python::{python, stubs},
     sources::root,
+    tls::Authority,
 };
 
 async fn scenario(name: &str) {
+    scenario_with(name, "").await;
+}
+
+async fn scenario_with(name: &str, certificates: &str) {
     let (stubs, mut command) = (stubs().await, Command::new(python()));
     command
         .args(["tests/python/keda.py", env!("CARGO_BIN_EXE_reveille"), name])
         .env("PYTHONPATH", stubs.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("TMPDIR", stubs.path())
+        .env("CERTIFICATES", certificates)
         .current_dir(root())
         .stdin(Stdio::null());
     // Its own steps have limits of time.
@@ -65,6 +71,34 @@ async fn a_bad_key_of_a_trigger_is_named() {
 #[tokio::test]
 async fn a_scaler_states_its_token_in_its_keys() {
     scenario("tokens_are_those_of_the_keys").await;
+}
+
+#[tokio::test]
+async fn a_scaler_is_named_by_its_client_certificate() {
+    let home = tempfile::tempdir().expect("a directory");
+    let authority = Authority::new("cluster");
+    let issue =
+        |names: &[&str], name: &str| authority.write(home.path(), name, authority.issue(names));
+    let relay = issue(&["localhost", "127.0.0.1"], "relay");
+    issue(&["keda.example.com"], "keda");
+    issue(&["stranger.example.com"], "stranger");
+    let path = |name: &str| home.path().join(name).display().to_string();
+    let certificates = [
+        relay.ca.display().to_string(),
+        path("relay"),
+        path("keda"),
+        path("stranger"),
+    ];
+    scenario_with(
+        "a_client_certificate_names_the_caller",
+        &certificates.join(":"),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_workload_of_a_cluster_is_scaled_by_any_of_its_relays() {
+    scenario("the_relays_of_a_cluster_scale_as_one").await;
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use reveille::{
-    ErrorKind, Listed, Notification, QueueInfo, QueueOrder, QueueQuery, Report, ReportState,
-    StatsWatch, WakeStream, testing::TestRelay,
+    ErrorKind, Listed, ListenerQuery, Notification, QueueInfo, QueueOrder, QueueQuery, Report,
+    ReportState, StatsWatch, WakeStream, testing::TestRelay,
 };
 
 use crate::support::{figure, listening, queue, until, within, woken};
@@ -275,7 +275,11 @@ async fn listeners_are_listed_by_a_part_of_their_id_or_of_a_selector() {
         ("acct/", &["other", "worker-1"]),
         ("nothing", &[]),
     ] {
-        let listed = within("a list", client.listeners_containing(filter)).await;
+        let query = ListenerQuery {
+            filter: filter.to_owned(),
+            ..ListenerQuery::default()
+        };
+        let listed = within("a list", client.listeners_where(&query)).await;
         let listed = listed.expect("listed");
         let mut ids: Vec<_> = listed.iter().map(|one| &*one.listener_id).collect();
         ids.sort_unstable();

@@ -48,20 +48,20 @@ def until(what, condition, patience=PATIENCE):
 class Server:
     """A relay as a process, on ports that it keeps."""
 
-    def __init__(self, *options):
+    def __init__(self, *options, name="relay"):
         self.address, self.admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
-        self.options, self.process = options, None
+        self.options, self.log, self.process = options, f"{name}.log", None
         self.start()
 
     def start(self):
         store = f"sqlite:{HOME}/flags.db"
         ports = ["--listen", self.address, "--admin-listen", self.admin]
         command = [REVEILLE, "serve", *ports, "--store", store, "--drain", "1s", *self.options]
-        self.process = spawn(command, "relay.log")
+        self.process = spawn(command, self.log)
         until("the relay is ready", self.is_ready)
 
     def is_ready(self):
-        assert self.process.poll() is None, (HOME / "relay.log").read_text()
+        assert self.process.poll() is None, (HOME / self.log).read_text()
         try:
             return urllib.request.urlopen(f"http://{self.admin}/readyz", timeout=5).status == 200
         except OSError:
@@ -483,6 +483,64 @@ def tokens_are_those_of_the_keys():
     header = [("authorization", f"Bearer {token}")]
     assert stub.GetMetricSpec(reference("local/mine"), metadata=header, timeout=10).metricSpecs
     server.end(signal.SIGTERM)
+
+
+def a_client_certificate_names_the_caller():
+    (HOME / "auth.toml").write_text(
+        '[[rule]]\nprincipals = ["keda"]\nactions = ["subscribe"]\nqueues = ["local/mine"]\n\n'
+        '[certificates]\n"keda.example.com" = "keda"\n'
+    )
+    ca, *pairs = os.environ["CERTIFICATES"].split(":")
+    (certificate, key), *callers = [(f"{path}.pem", f"{path}.key") for path in pairs]
+    options = ["--tls-cert", certificate, "--tls-key", key, "--tls-client-ca", ca]
+    server = Server("--auth", f"{HOME}/auth.toml", *options)
+    read = lambda path: Path(path).read_bytes()
+    keda, stranger = (
+        pb_grpc.ExternalScalerStub(
+            grpc.secure_channel(
+                server.address, grpc.ssl_channel_credentials(read(ca), read(key), read(certificate))
+            )
+        )
+        for certificate, key in callers
+    )
+    # `enableTLS` and `unsafeSsl` are keys of KEDA.
+    mine, other = (reference(f"local/{name}", enableTLS="true") for name in ("mine", "other"))
+    assert keda.GetMetricSpec(mine, timeout=10).metricSpecs
+    assert not keda.IsActive(reference("local/mine", onDoubt="ignore"), timeout=10).result
+    unknown, denied = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
+    for call in ("IsActive", "StreamIsActive", "GetMetricSpec"):
+        refused("another queue", lambda: getattr(keda, call)(other, timeout=10), denied, "local/other")
+        refused("a stranger", lambda: getattr(stranger, call)(mine, timeout=10), unknown)
+    server.end(signal.SIGTERM)
+
+
+def the_relays_of_a_cluster_scale_as_one():
+    broker = free_port()
+    nats = str(Path(sys.executable).parent / "nats-server")
+    spawn([nats, "-a", "127.0.0.1", "-p", str(broker)], "nats.log")
+    cluster = ["--cluster", f"nats://127.0.0.1:{broker}", "--cluster-name", "keda", "--relay-id"]
+    asked, other = (Server(*cluster, name, name=name) for name in ("asked", "other"))
+    # KEDA reaches one relay; the publisher and the pods use the other one.
+    workload = Workload(other, "shared", seconds=0.2)
+    drain(other, ["shared"])
+    scaled = Object(asked, workload, targetPerReplica="5")
+    until("it is known to be empty", lambda: not is_active(scaled) and not workload.pods)
+    before = len(scaled.asked)
+    bodies = [f"m{number}" for number in range(20)]
+    workload.put(*bodies, notify=True)
+    until("a pod is asked for", lambda: len(scaled.asked) > before)
+    until("all is handled", lambda: workload.handled() == set(bodies))
+    until("no pod runs", lambda: not workload.pods)
+    # The relay that KEDA reaches starts again: it knows nothing, and the next message needs a pod.
+    asked.restart(signal.SIGKILL)
+    before = len(scaled.asked)
+    workload.put("after", notify=True)
+    until("the message is handled", lambda: "after" in workload.handled())
+    assert len(scaled.asked) > before
+    until("no pod runs again", lambda: not workload.pods)
+    scaled.stop()
+    for server in (asked, other):
+        server.end(signal.SIGTERM)
 
 
 def text(**more):

@@ -9,10 +9,13 @@ use ratatui::{
     text::{Line, Span},
     widgets::{Cell, Paragraph, Row, Sparkline, Table, Wrap},
 };
-use reveille::{LatencyBuckets, Stats, duration};
+use reveille::{LatencyBuckets, ListenerInfo, Stats, duration};
 
 use super::view::{QueueRow, View};
-use crate::output::count;
+use crate::{
+    listeners::{listens_to, state_for},
+    output::count,
+};
 
 /// Further findings below the verdict.
 const FINDINGS: usize = 3;
@@ -35,10 +38,15 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     frame.render_widget(Paragraph::new(reasons(view)), areas[2]);
     figures(frame, areas[4], view);
     line_of_notifications(frame, areas[6], view);
-    queues(frame, areas[8], view);
-    let order = format!("queues by {}", view.order_name());
+    let list = if view.lists_listeners() {
+        listeners(frame, areas[8], view);
+        "l queues".to_owned()
+    } else {
+        queues(frame, areas[8], view);
+        format!("o queues by {}   l listeners", view.order_name())
+    };
     let stopped = if view.is_stopped() { "stopped  " } else { "" };
-    let keys = format!("{stopped}o {order}   space stop   q end");
+    let keys = format!("{stopped}{list}   space stop   q end");
     frame.render_widget(Line::styled(keys, QUIET), areas[9]);
 }
 
@@ -229,6 +237,40 @@ fn queue_row(row: &QueueRow) -> Row<'static> {
     Row::new(std::iter::once(Cell::from(row.name.clone())).chain(cells)).style(style)
 }
 
+fn listeners(frame: &mut Frame<'_>, area: Rect, view: &View) {
+    if view.listeners.is_empty() {
+        let hint = "no listener is connected: `reveille subscribe acct/orders -- ./worker`";
+        frame.render_widget(Line::styled(hint, QUIET), area);
+        return;
+    }
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(14),
+        Constraint::Length(9),
+        Constraint::Fill(1),
+    ];
+    let heads = ["LISTENER", "STATE", "TASKS", "LISTENS TO"];
+    let heads = heads.map(|head| Cell::from(Span::styled(head, HEADER)));
+    let rows = view.listeners.iter().take(usize::from(area.height));
+    let table = Table::new(rows.map(listener_row), widths);
+    frame.render_widget(table.header(Row::new(heads)).column_spacing(1), area);
+}
+
+fn listener_row(of: &ListenerInfo) -> Row<'static> {
+    let tasks = format!("{} of {}", of.active_dequeue_tasks, of.total_dequeue_tasks);
+    let cells = [
+        of.listener_id.clone(),
+        state_for(of),
+        tasks,
+        listens_to(None, &of.selectors),
+    ];
+    let style = match of.lost_for.or(of.silent_for) {
+        Some(_) => Style::new().fg(Color::Red),
+        None => Style::new(),
+    };
+    Row::new(cells.map(Cell::from)).style(style)
+}
+
 fn latency(latency: &LatencyBuckets, percent: u8) -> String {
     let bound = latency.percentile(percent);
     bound.map_or_else(|| "-".to_owned(), |bound| duration::Span(bound).to_string())
@@ -307,6 +349,28 @@ mod tests {
         rows.map(row).collect::<Vec<_>>().join("\n")
     }
 
+    fn agent() -> ListenerInfo {
+        ListenerInfo {
+            listener_id: "agent-1".to_owned(),
+            subscription_id: "s".to_owned(),
+            selectors: vec!["acct/invoice".to_owned()],
+            capacity: 6,
+            visibility_timeout: Duration::from_secs(30),
+            connected_for: Duration::from_secs(90),
+            queues: 1,
+            busy: 0,
+            owed: 0,
+            active_dequeue_tasks: 2,
+            total_dequeue_tasks: 8,
+            group: None,
+            polling: false,
+            silent_for: None,
+            busy_for: None,
+            lost_for: None,
+            agent: true,
+        }
+    }
+
     #[test]
     fn eighty_columns_show_the_whole_verdict_the_rates_and_the_queues() {
         let text = "no listener subscribes to acct/invoice, which was notified once, last just now; \
@@ -348,6 +412,12 @@ mod tests {
             assert!(screen.contains(words), "no {words:?} in\n{screen}");
         }
         assert!((view.rates.notified - 20.0).abs() < 1e-9);
+        view.toggle_list();
+        view.take_listeners(vec![agent()]);
+        let screen = drawn(&view);
+        for words in ["agent-1", "agent ", "2 of 8", "acct/invoice", "l queues"] {
+            assert!(screen.contains(words), "no {words:?} in\n{screen}");
+        }
         view.lose("the relay is away");
         assert!(drawn(&view).contains("the figures are old: the relay is away"));
     }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reveille::{History, LatencyBuckets, QueueInfo, QueueOrder, Stats};
+use reveille::{History, LatencyBuckets, ListenerInfo, QueueInfo, QueueOrder, Stats};
 
 use super::ORDERS;
 
@@ -19,9 +19,11 @@ pub(super) struct View {
     /// Notifications and wake-ups per second, oldest first.
     pub(super) notified: VecDeque<u64>,
     pub(super) queues: Vec<QueueRow>,
+    pub(super) listeners: Vec<ListenerInfo>,
     /// Why there are no newer figures, and since when.
     pub(super) lost: Option<(String, Instant)>,
     order: usize,
+    lists_listeners: bool,
     stopped: bool,
     sequences: HashMap<String, (u64, Instant)>,
 }
@@ -77,8 +79,10 @@ impl View {
             rates: Rates::default(),
             notified: VecDeque::new(),
             queues: Vec::new(),
+            listeners: Vec::new(),
             lost: None,
             order: 0,
+            lists_listeners: false,
             stopped: false,
             sequences: HashMap::new(),
         }
@@ -157,6 +161,18 @@ impl View {
 
     pub(super) fn order_next(&mut self) {
         self.order = (self.order + 1) % ORDERS.len();
+    }
+
+    pub(super) fn take_listeners(&mut self, listeners: Vec<ListenerInfo>) {
+        self.listeners = listeners;
+    }
+
+    pub(super) fn lists_listeners(&self) -> bool {
+        self.lists_listeners
+    }
+
+    pub(super) fn toggle_list(&mut self) {
+        self.lists_listeners = !self.lists_listeners;
     }
 
     pub(super) fn toggle_stop(&mut self) {

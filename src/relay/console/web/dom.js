@@ -4,6 +4,10 @@ import { h, render as draw } from './vendor/preact.js';
 import * as hooks from './vendor/hooks.js';
 import htm from './vendor/htm.js';
 
+// uPlot formats numbers by it when it is loaded, and fails where it is none: LANG=C makes it "en-US@posix".
+// The page is in English.
+Object.defineProperty(navigator, 'language', { value: 'en' });
+
 /** @type {(strings: TemplateStringsArray, ...values: any[]) => any} */
 export const html = htm.bind(h);
 /** @type {(node: any, into: Element) => void} */
