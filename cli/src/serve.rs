@@ -47,7 +47,7 @@ streams. A connection that the client gave up as silent counts until its last st
 behind one address, such as a NAT or a proxy, share its limit. An IPv6 /64 network is one address.
 
 --max-memory: from seven eighths of it on, the relay refuses new connections, streams, queues and \
-timers; open streams and known queues go on. At the limit it closes the connections with the most unread bytes. \
+timers; open streams and known queues go on. \
 docs/limits.md computes what the other limits take.
 
 --admin-host: the admin port always accepts its IP addresses and localhost as the host name.

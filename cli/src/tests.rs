@@ -248,7 +248,6 @@ fn the_page_of_limits_computes_the_memory_from_the_defaults() {
             6 * kib,
         ),
         ("access control", 1, 96 * mib),
-        ("unfinished requests, shared", 1, 64 * mib),
         ("large answers of both kinds", 16, 4 * mib),
     ];
     let mut sum = 0;

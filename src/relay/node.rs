@@ -36,8 +36,8 @@ use crate::{
         console::{self, ConsoleMode},
         runtime::{Relay, RelayConfig},
         server::{
-            Access, AccessFiles, ConsoleDoor, DEFAULT_IDLE_TIMEOUT, Health, LocalCalls, Port,
-            Server, ServerConfig, ServerLimits, ServerTls, Services, StatsSource,
+            Access, AccessFiles, ConsoleDoor, Health, LocalCalls, Port, Server, ServerConfig,
+            ServerLimits, ServerTls, Services, StatsSource,
         },
     },
     store::{self, BlobStore},
@@ -193,7 +193,6 @@ fn server_config(config: &NodeConfig, access: &Access) -> ServerConfig {
         listen: config.listen,
         limits: config.limits.clone(),
         stream_max_age: config.relay.stream_max_age,
-        idle: DEFAULT_IDLE_TIMEOUT,
         tls: config.tls.clone(),
         access: access.clone(),
     }

@@ -2,8 +2,8 @@
 //!
 //! The connections are hyper's HTTP/2 with explicit limits, because tonic's server does not expose
 //! the settings that long streams to untrusted peers need (see `connection`). Services only
-//! translate; the hub and the flags contain the logic. Every operation that a peer begins has a
-//! deadline, and all memory that it can hold has a bound.
+//! translate; the hub and the flags contain the logic. What a peer can hold is bounded by the windows of
+//! its connections, and by the limits of its streams (docs/limits.md).
 
 mod accept;
 mod access;
@@ -11,8 +11,7 @@ mod activity;
 mod addresses;
 pub(crate) mod admin;
 mod answers;
-pub(crate) mod body;
-mod budget;
+mod body;
 mod callers;
 mod calls;
 mod certificate;
@@ -23,23 +22,20 @@ mod courier;
 mod explain;
 mod findings;
 pub(crate) mod flags;
-pub(crate) mod frames;
 mod health;
 mod incidents;
 mod io;
 mod limits;
 mod local_calls;
 mod memory;
-mod memory_reader;
 mod own_lists;
 mod pages;
 #[cfg(feature = "nats")]
 mod peers;
-pub(crate) mod preface;
+mod preface;
 mod recent_refusals;
 mod relay;
 mod requester;
-mod requests;
 mod response;
 #[cfg(feature = "keda")]
 mod scaler;
@@ -59,7 +55,6 @@ mod wake;
 pub(crate) use accept::{Connections, Port, Server, ServerConfig};
 pub(crate) use access::Access;
 pub use access::AccessFiles;
-pub(crate) use activity::DEFAULT_IDLE_TIMEOUT;
 pub(crate) use health::Health;
 pub(crate) use incidents::Incident;
 pub use limits::ServerLimits;

@@ -12,7 +12,6 @@
 //! `frames` (handwritten frames); the good pair is in `good`.
 
 mod admin;
-mod budget;
 mod connections;
 mod credentials;
 mod data;

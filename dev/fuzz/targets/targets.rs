@@ -8,7 +8,6 @@ mod access;
 mod blobs;
 mod credentials;
 mod files;
-mod frames;
 mod hand_over;
 mod link;
 #[cfg(test)]
@@ -25,13 +24,12 @@ mod wire;
 type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-const TARGETS: [Target; 14] = [
+const TARGETS: [Target; 13] = [
     ("access", access::access),
     ("answers", wire::answers),
     ("blobs", blobs::blobs),
     ("credentials", credentials::credentials),
     ("files", files::files),
-    ("frames", frames::frames),
     ("hand_over", hand_over::hand_over),
     ("link", link::link),
     ("notify", wire::notify),

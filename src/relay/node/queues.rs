@@ -13,8 +13,8 @@ use crate::{
     courier::{Host, QueueManager},
     error::Result,
     relay::server::{
-        Access, AccessFiles, DEFAULT_IDLE_TIMEOUT, Health, Port, Server, ServerConfig,
-        ServerLimits, ServerTls, queue_routes,
+        Access, AccessFiles, Health, Port, Server, ServerConfig, ServerLimits, ServerTls,
+        queue_routes,
     },
     types::{ListenerId, Selector, SubscribeOptions, WakeStream},
 };
@@ -103,7 +103,6 @@ impl QueueNode {
             listen: config.listen,
             limits: config.limits,
             stream_max_age: Duration::ZERO,
-            idle: DEFAULT_IDLE_TIMEOUT,
             tls: config.tls,
             access: access.clone(),
         };

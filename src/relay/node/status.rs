@@ -415,24 +415,9 @@ impl RelayStatus {
                 "Connections closed without an admitted request",
             ),
             (
-                Incident::StalledFrame,
-                "connections_stalled",
-                "Connections closed for an incomplete frame",
-            ),
-            (
-                Incident::Flood,
-                "connections_flooding",
-                "Connections closed for a flood of control frames",
-            ),
-            (
                 Incident::LateRequest,
                 "requests_late",
                 "Requests ended that were not complete in time",
-            ),
-            (
-                Incident::OverBudget,
-                "requests_over_budget",
-                "Requests refused because unfinished requests used the whole budget",
             ),
             (
                 Incident::UnreadAnswer,
@@ -445,14 +430,9 @@ impl RelayStatus {
                 "Requests refused for their method or content type",
             ),
             (
-                Incident::Greedy,
-                "connections_closed_for_memory",
-                "Connections with many unread bytes closed at the maximum of memory",
-            ),
-            (
                 Incident::ShortOfMemory,
                 "connections_refused_for_memory",
-                "Connections closed at once near the maximum of memory",
+                "Connections and large requests refused near the maximum of memory",
             ),
             (
                 Incident::StreamRefused,

@@ -1,4 +1,4 @@
-//! Counts one connection's streams, and ends an idle connection.
+//! The life of one connection: what its parts share, and when it ends.
 //!
 //! All parts of a connection run in one task (see `task::TaskGroup`), so relaxed atomics suffice.
 
@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -14,7 +14,7 @@ use std::{
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::{budget::RequestBudget, incidents::Incident, memory::Holder, shared::Shared};
+use super::{incidents::Incident, shared::Shared};
 use crate::{
     base::{
         backoff::about,
@@ -35,26 +35,14 @@ pub(super) struct Activity {
     shared: Arc<Shared>,
     /// Cancelled when the connection takes no more streams.
     ending_soon: CancellationToken,
-    /// The process is short of memory, and this connection holds much of it.
-    must_close: Notify,
-    budget: RequestBudget,
-    /// Payload of DATA frames that was received and is not read by a service yet, and that a service
-    /// has answered and is not sent yet. A stream that is reset leaves its part, until the connection
-    /// has no stream.
-    unread: AtomicUsize,
-    unsent: AtomicUsize,
     /// The peer did not answer in time, and the connection has ended.
     is_lost: AtomicBool,
-    /// The socket took no more at the last write.
-    write_waits: AtomicBool,
     /// Counts the connection for the first principal that uses it.
     principal_share: OnceLock<Share>,
     /// Runs the connection and its streams.
     bundle: TaskGroup,
     /// The end of the peer's certificate.
     certified_until: Option<Tick>,
-    /// Number of open streams.
-    open_streams: AtomicUsize,
     /// A request was admitted: of a known caller, or on a relay without access control.
     is_admitted: AtomicBool,
     /// Held until then: newer connections of the address may displace this one.
@@ -66,18 +54,12 @@ pub(super) struct Activity {
     open_to_all: Arc<Semaphore>,
     /// The connection must end, because it is over a limit.
     is_unwanted: Notify,
-    /// End time of the last stream, in nanoseconds of the clock.
-    idle_since: AtomicU64,
     /// The stream being polled has returned the answer to a unary request.
     unary_answer: AtomicBool,
     /// Bytes read since the connection was last polled.
     slice_read: AtomicUsize,
     ending: AtomicU8,
 }
-
-/// Counts a stream while it is open.
-#[derive(Debug)]
-pub(super) struct OpenStream(Arc<Activity>);
 
 /// How a connection must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,39 +80,29 @@ const FIRST_STREAM: Duration = Duration::from_secs(10);
 const OPEN_TO_ALL: usize = 64;
 /// Interval between two checks of a connection whose only streams need no caller.
 const NOT_ADMITTED: Duration = Duration::from_secs(1);
-/// Default idle time-out. A client that is used every few minutes keeps its connection; others
-/// reconnect by themselves.
-pub(crate) const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// Time after GOAWAY in which the peer reads the last answers and closes.
+/// Time after GOAWAY in which a peer without an admitted request reads its answers and closes.
 const LINGER: Duration = Duration::from_secs(2);
 /// Time for open calls when the server drains. All calls end by themselves; the slowest, a call of
 /// the store, within 4 s. Later only answers are left that their peer does not read.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Activity {
-    pub(super) fn new(peer: SocketAddr, shared: Arc<Shared>, budget: RequestBudget) -> Self {
+    pub(super) fn new(peer: SocketAddr, shared: Arc<Shared>) -> Self {
         Self {
             peer,
             clock: Clock::new(),
             ending_soon: shared.draining.child_token(),
             shared,
-            must_close: Notify::new(),
-            budget,
-            unread: AtomicUsize::new(0),
-            unsent: AtomicUsize::new(0),
             is_lost: AtomicBool::new(false),
-            write_waits: AtomicBool::new(false),
             principal_share: OnceLock::new(),
             bundle: TaskGroup::default(),
             certified_until: None,
-            open_streams: AtomicUsize::new(0),
             is_admitted: AtomicBool::new(false),
             unproven: Mutex::default(),
             displaced: None,
             is_probed: AtomicBool::new(false),
             open_to_all: Arc::new(Semaphore::new(OPEN_TO_ALL)),
             is_unwanted: Notify::new(),
-            idle_since: AtomicU64::new(0),
             unary_answer: AtomicBool::new(false),
             slice_read: AtomicUsize::new(0),
             ending: AtomicU8::new(Ending::None as u8),
@@ -158,9 +130,8 @@ impl Activity {
         draining: CancellationToken,
     ) -> Arc<Self> {
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
-        let budget = RequestBudget::new();
         let shared = Shared::for_test(incidents, draining);
-        Arc::new(Self::new(peer, shared, budget))
+        Arc::new(Self::new(peer, shared))
     }
 
     /// Returns the connection's age.
@@ -218,7 +189,7 @@ impl Activity {
     }
 
     /// Ends the connection: [`LINGER`] later if no request of it was admitted, else with its last
-    /// stream.
+    /// stream, at the latest after the time of an old one.
     pub(super) fn end_soon(&self) {
         self.is_unwanted.notify_one();
     }
@@ -232,31 +203,6 @@ impl Activity {
         self.is_lost.load(Relaxed)
     }
 
-    pub(super) fn note_received(&self, data: usize) {
-        self.unread.fetch_add(data, Relaxed);
-    }
-
-    pub(super) fn note_read(&self, data: usize) {
-        subtract(&self.unread, data);
-    }
-
-    pub(super) fn note_answered(&self, data: usize) {
-        self.unsent.fetch_add(data, Relaxed);
-    }
-
-    /// Notes whether the socket takes more.
-    pub(super) fn note_write(&self, waits: bool) {
-        self.write_waits.store(waits, Relaxed);
-    }
-
-    pub(super) fn note_sent(&self, data: usize) {
-        subtract(&self.unsent, data);
-    }
-
-    pub(super) fn budget(&self) -> &RequestBudget {
-        &self.budget
-    }
-
     pub(super) fn bundle(&self) -> &TaskGroup {
         &self.bundle
     }
@@ -264,11 +210,6 @@ impl Activity {
     /// Counts and logs an incident of the peer.
     pub(super) fn note(&self, incident: Incident) {
         self.shared.incidents.note(incident, self.peer);
-    }
-
-    pub(super) fn open_stream(self: &Arc<Self>) -> OpenStream {
-        self.open_streams.fetch_add(1, Relaxed);
-        OpenStream(Arc::clone(self))
     }
 
     /// Notes that the stream being polled has returned the answer to a unary request.
@@ -306,93 +247,58 @@ impl Activity {
         Ending::Graceful
     }
 
-    /// Ends the connection when the server drains or when it has no streams for too long. First it
-    /// ends gracefully. It is closed [`LINGER`] after the last stream's end or [`DRAIN_TIMEOUT`]
-    /// after the start of the drain. Runs as a part of the connection's bundle, which polls the
-    /// connection after it.
+    /// Ends the connection, when it must: first gracefully, so that it closes with its last stream, and
+    /// then at once. Runs as a part of the connection's bundle, which polls the connection after it.
     pub(super) async fn end_in_time(self: Arc<Self>) {
-        let age = about(self.shared.lifetimes.max_age, &mut fastrand::Rng::new());
+        let outlived = async {
+            let left = self.takes_no_more().await;
+            self.ending.store(Ending::Graceful as u8, Relaxed);
+            self.ending_soon.cancel();
+            tokio::select! {
+                () = tokio::time::sleep(left) => {}
+                () = self.must_drain() => tokio::time::sleep(DRAIN_TIMEOUT).await,
+            }
+        };
         tokio::select! {
-            () = self.must_close.notified() => {}
             () = self.displaced() => self.note(Incident::AddressFull),
-            () = self.ends_with_time(age) => {}
+            () = outlived => {}
         }
         self.ending.store(Ending::Closed as u8, Relaxed);
     }
 
-    async fn ends_with_time(&self, age: Duration) {
-        let aged = tokio::time::sleep(age);
-        let outlived = tokio::time::sleep(age.saturating_add(self.shared.lifetimes.grace));
-        let is_unwanted = tokio::select! {
-            () = self.shared.draining.cancelled() => false,
-            () = self.idle_too_long() => !self.is_admitted.load(Relaxed),
-            () = self.certificate_ends() => false,
-            () = self.is_unwanted.notified() => true,
-            () = aged => false,
-        };
-        self.ending.store(Ending::Graceful as u8, Relaxed);
-        self.ending_soon.cancel();
+    /// Waits until the connection must take no more streams. Returns how long the open ones may last.
+    async fn takes_no_more(&self) -> Duration {
+        let lifetimes = self.shared.lifetimes;
+        let age = about(lifetimes.max_age, &mut fastrand::Rng::new());
         tokio::select! {
-            () = self.lingered() => {}
-            () = self.lingered_unwanted(), if is_unwanted => {}
-            () = self.drained() => {}
-            () = self.uncertified() => {}
-            () = outlived => {}
+            () = self.must_drain() => DRAIN_TIMEOUT,
+            () = self.is_not_admitted() => LINGER,
+            () = self.is_unwanted.notified() => match self.is_admitted.load(Relaxed) {
+                true => lifetimes.grace,
+                false => LINGER,
+            },
+            () = tokio::time::sleep(age) => lifetimes.grace,
         }
     }
 
-    async fn displaced(&self) {
-        match &self.displaced {
-            Some(displaced) => displaced.cancelled().await,
-            None => std::future::pending().await,
-        }
-    }
-
-    async fn uncertified(&self) {
-        self.certificate_ends().await;
-        tokio::time::sleep(DRAIN_TIMEOUT).await;
-    }
-
-    async fn certificate_ends(&self) {
-        match self.certified_until {
-            Some(end) => tokio::time::sleep_until(self.clock.instant(end)).await,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Waits for [`LINGER`] after this call and after the last stream's end.
-    async fn lingered(&self) {
-        let called_at = self.now();
-        loop {
-            let since = self.idle_since().max(called_at);
-            let left = LINGER.saturating_sub(self.now().since(since));
-            if self.is_idle() && left.is_zero() {
-                return;
+    /// Waits for a drain of the server, and for the end of the peer's certificate.
+    async fn must_drain(&self) {
+        let certificate_ends = async {
+            match self.certified_until {
+                Some(end) => tokio::time::sleep_until(self.clock.instant(end)).await,
+                None => std::future::pending().await,
             }
-            tokio::time::sleep(if self.is_idle() { left } else { LINGER }).await;
+        };
+        tokio::select! {
+            () = self.shared.draining.cancelled() => {}
+            () = certificate_ends => {}
         }
     }
 
-    /// A peer may open streams until it has answered the GOAWAY. Those that need no caller, or are
-    /// refused, do not keep the connection.
-    async fn lingered_unwanted(&self) {
-        tokio::time::sleep(LINGER).await;
-        if self.is_admitted.load(Relaxed) {
-            std::future::pending::<()>().await;
-        }
-    }
-
-    async fn drained(&self) {
-        self.shared.draining.cancelled().await;
-        tokio::time::sleep(DRAIN_TIMEOUT).await;
-    }
-
-    /// Waits until the connection has had no stream for too long. Checks at intervals, so that
-    /// opening and closing streams needs no timer.
-    async fn idle_too_long(&self) {
-        let idle_timeout = self.shared.lifetimes.idle;
-        tokio::time::sleep(FIRST_STREAM.min(idle_timeout)).await;
-        // Requests that are refused, and single probes of the health, do not keep a connection.
+    /// Waits until the connection has had no admitted request for too long. Requests that are refused,
+    /// and single probes of the health, do not keep it.
+    async fn is_not_admitted(&self) {
+        tokio::time::sleep(FIRST_STREAM).await;
         while !self.is_admitted.load(Relaxed) {
             if self.open_to_all.available_permits() == OPEN_TO_ALL {
                 if !self.is_probed.load(Relaxed) {
@@ -402,54 +308,13 @@ impl Activity {
             }
             tokio::time::sleep(NOT_ADMITTED).await;
         }
-        loop {
-            let idle = match self.is_idle() {
-                true => self.now().since(self.idle_since()),
-                false => Duration::ZERO,
-            };
-            if idle >= idle_timeout {
-                return;
-            }
-            tokio::time::sleep(idle_timeout - idle).await;
-        }
+        std::future::pending::<()>().await;
     }
 
-    fn is_idle(&self) -> bool {
-        self.open_streams.load(Relaxed) == 0
-    }
-
-    fn idle_since(&self) -> Tick {
-        Tick::from_nanos(self.idle_since.load(Relaxed))
-    }
-}
-
-impl Holder for Activity {
-    fn held(&self) -> usize {
-        self.unread.load(Relaxed) + self.unsent.load(Relaxed) + self.budget.bytes()
-    }
-
-    fn close(&self) {
-        self.note(Incident::Greedy);
-        self.must_close.notify_one();
-    }
-}
-
-/// Subtracts a part that may be counted already.
-fn subtract(count: &AtomicUsize, part: usize) {
-    let less = |count: usize| Some(count.saturating_sub(part));
-    let _ = count.fetch_update(Relaxed, Relaxed, less);
-}
-
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        let activity = &self.0;
-        if activity.open_streams.fetch_sub(1, Relaxed) == 1 {
-            let now = activity.now().as_nanos();
-            activity.idle_since.store(now, Relaxed);
-            activity.unread.store(0, Relaxed);
-            if !activity.write_waits.load(Relaxed) {
-                activity.unsent.store(0, Relaxed);
-            }
+    async fn displaced(&self) {
+        match &self.displaced {
+            Some(displaced) => displaced.cancelled().await,
+            None => std::future::pending().await,
         }
     }
 }
@@ -494,46 +359,29 @@ mod tests {
         let unused = activity(&CancellationToken::new());
         let ended = ends(&unused, async {}).await;
         assert!(alike(ended, [10, 12]), "{ended:?}");
-        // Requests that are refused change nothing; a stream that needs no caller may end first.
-        let refused = activity(&CancellationToken::new());
+        // A stream that needs no caller may end first.
+        let watching = activity(&CancellationToken::new());
         let streams = async {
-            let permit = Arc::clone(refused.open_to_all()).try_acquire_owned();
-            let watch = (refused.open_stream(), permit.expect("a permit"));
+            let permit = Arc::clone(watching.open_to_all()).try_acquire_owned();
             tokio::time::sleep(Duration::from_millis(29_500)).await;
-            drop(watch);
-            drop(refused.open_stream());
+            drop(permit.expect("a permit"));
         };
-        let ended = ends(&refused, streams).await;
+        let ended = ends(&watching, streams).await;
         assert!(alike(ended, [30, 32]), "{ended:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_over_a_limit_ends_with_its_last_answer() {
-        let activity = activity(&CancellationToken::new());
-        activity.end_soon();
-        let ended = ends(&activity, async {}).await;
-        assert!(alike(ended, [0, 2]), "{ended:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_unwanted_connection_waits_for_its_admitted_streams() {
-        // One caller of the connection was over a limit, another one is not.
-        let admitted = activity(&CancellationToken::new());
-        let stream = admitted.open_stream();
-        admitted.note_admitted();
-        admitted.end_soon();
-        let streams = async {
-            tokio::time::sleep(Duration::from_secs(60)).await;
-            drop(stream);
-        };
-        let ended = ends(&admitted, streams).await;
-        assert_eq!(ended[0].as_secs(), 0);
-        assert!((62..=64).contains(&ended[1].as_secs()), "{ended:?}");
+    async fn an_unwanted_connection_lasts_only_with_an_admitted_request() {
         let refused = activity(&CancellationToken::new());
-        let _stream = refused.open_stream();
         refused.end_soon();
         let ended = ends(&refused, async {}).await;
         assert!(alike(ended, [0, 2]), "{ended:?}");
+        // One caller of the connection was over a limit, another one is not.
+        let admitted = activity(&CancellationToken::new());
+        admitted.note_admitted();
+        admitted.end_soon();
+        let ended = ends(&admitted, async {}).await;
+        assert!(alike(ended, [0, 60]), "{ended:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -551,49 +399,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_ends_5_minutes_after_its_last_stream() {
+    async fn an_old_connection_takes_no_more_streams_and_ends_later() {
         let activity = activity(&CancellationToken::new());
-        let streams = async {
-            activity.note_admitted();
-            let long = activity.open_stream();
-            tokio::time::sleep(Duration::from_secs(400)).await;
-            drop(long);
-            tokio::time::sleep(Duration::from_secs(200)).await;
-            drop(activity.open_stream());
-        };
-        let ended = ends(&activity, streams).await;
-        assert!(alike(ended, [900, 902]), "{ended:?}");
+        activity.note_admitted();
+        let [graceful, closed] = ends(&activity, async {}).await;
+        let age = Duration::from_secs(3600);
+        assert!(graceful.abs_diff(age) <= age / 10 + Duration::from_secs(1));
+        assert!(alike([closed - graceful; 2], [60, 60]), "{closed:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_drain_waits_for_streams_and_not_for_the_idle_time_out() {
+    async fn a_drain_and_the_end_of_a_certificate_leave_5_seconds() {
         let draining = CancellationToken::new();
-        let activity = activity(&draining);
-        activity.note_admitted();
-        let streams = async {
-            let stream = activity.open_stream();
-            tokio::time::sleep(Duration::from_secs(20)).await;
-            draining.cancel();
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            drop(stream);
-        };
-        let ended = ends(&activity, streams).await;
-        assert_eq!(ended[0].as_secs(), 20);
-        assert!((23..=24).contains(&ended[1].as_secs()), "{ended:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_drain_does_not_wait_for_an_unread_stream() {
-        let draining = CancellationToken::new();
-        let activity = activity(&draining);
-        activity.note_admitted();
-        let unread = activity.open_stream();
-        let streams = async {
+        let drained = activity(&draining);
+        drained.note_admitted();
+        let drain = async {
             tokio::time::sleep(Duration::from_secs(20)).await;
             draining.cancel();
         };
-        let ended = ends(&activity, streams).await;
+        let ended = ends(&drained, drain).await;
         assert!(alike(ended, [20, 25]), "{ended:?}");
-        drop(unread);
+        let certified = activity(&CancellationToken::new());
+        let certified = Arc::into_inner(certified).expect("no other");
+        let certified = Arc::new(certified.certified_for(Some(Duration::from_secs(30))));
+        certified.note_admitted();
+        let ended = ends(&certified, async {}).await;
+        assert!(alike(ended, [30, 35]), "{ended:?}");
     }
 }

@@ -1,6 +1,6 @@
-//! The served calls by path: form, maximum request size, and what their callers need.
+//! The served calls by path: form, and what their callers need.
 
-use crate::{relay::auth::Action, types::Limits};
+use crate::relay::auth::Action;
 
 /// A call's form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,18 +9,14 @@ pub(super) enum CallKind {
     Unary,
     /// One request, answers while the stream is open.
     ServerStream,
-    /// Requests and answers while the stream is open; the service ends it at a drain.
-    NotifyStream,
-    /// Like `NotifyStream`, but the service does not handle a drain.
-    OtherStream,
+    /// Requests and answers while the stream is open.
+    ClientStream,
 }
 
 /// A call's properties, known before its request is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) kind: CallKind,
-    /// Maximum size of a request, the same as in the codec of its type.
-    pub(super) limit: usize,
     /// The answer is a page of a list, or a history: it may be large.
     pub(super) is_list: bool,
     /// A call of the store is made for it.
@@ -57,32 +53,22 @@ impl Right {
     }
 }
 
-impl CallKind {
-    /// Returns whether the peer may send any number of requests.
-    pub(super) fn is_client_streaming(self) -> bool {
-        matches!(self, Self::NotifyStream | Self::OtherStream)
-    }
-}
-
 impl Call {
     /// Returns the properties of the call with this path.
     pub(super) fn of(path: &str) -> Self {
-        use CallKind::{NotifyStream, OtherStream, ServerStream, Unary};
-        let (kind, limit) = match path {
-            "/reveille.v1.Relay/Notify" => (Unary, Limits::NOTIFY_BYTES),
-            "/reveille.v1.Relay/NotifyStream" => (NotifyStream, Limits::NOTIFY_BYTES),
-            "/reveille.v1.Courier/HandOver" => (OtherStream, Limits::HAND_OVER_BYTES),
-            "/reveille.v1.Relay/Subscribe" => (ServerStream, Limits::SUBSCRIBE_BYTES),
-            "/reveille.v1.Flags/WatchFlag"
+        let is_reflection = path.starts_with("/grpc.reflection.");
+        let kind = match path {
+            "/reveille.v1.Relay/Subscribe"
+            | "/reveille.v1.Flags/WatchFlag"
             | "/reveille.v1.Admin/WatchStats"
             | "/externalscaler.ExternalScaler/StreamIsActive"
             | "/externalscaler.ExternalScaler/StreamMetricSpec"
-            | "/grpc.health.v1.Health/Watch" => (ServerStream, Limits::REQUEST_BYTES),
-            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
-                (OtherStream, Limits::REQUEST_BYTES)
+            | "/grpc.health.v1.Health/Watch" => CallKind::ServerStream,
+            "/reveille.v1.Relay/NotifyStream" | "/reveille.v1.Courier/HandOver" => {
+                CallKind::ClientStream
             }
-            _ => (Unary, Limits::REQUEST_BYTES),
+            _ if is_reflection => CallKind::ClientStream,
+            _ => CallKind::Unary,
         };
         let is_list = matches!(
             path,
@@ -104,20 +90,14 @@ impl Call {
         );
         Self {
             kind,
-            limit,
             is_list,
             uses_store,
-            is_reflection: path.starts_with("/grpc.reflection."),
+            is_reflection,
         }
     }
 }
 
 impl Call {
-    /// Returns whether its requests may take as long as a slow line needs, while bytes arrive.
-    pub(super) fn is_hand_over(self) -> bool {
-        self.kind == CallKind::OtherStream && !self.is_reflection
-    }
-
     /// Returns what a caller needs for the call with this path; `None` for an unknown call, which is
     /// refused.
     pub(super) fn right(path: &str) -> Option<Right> {
@@ -216,7 +196,7 @@ mod tests {
         assert!(methods.len() > 15, "{methods:?}");
         for (path, from_client, from_server) in methods {
             let kind = Call::of(&path).kind;
-            assert_eq!(kind.is_client_streaming(), from_client, "{path}");
+            assert_eq!(kind == CallKind::ClientStream, from_client, "{path}");
             assert_eq!(
                 kind == CallKind::Unary,
                 !from_client && !from_server,

@@ -1,12 +1,6 @@
 //! One connection: hyper's HTTP/2 with the limits for long streams.
 
-use std::{
-    future::Future,
-    io,
-    sync::{Arc, Weak},
-    task::Poll,
-    time::Duration,
-};
+use std::{future::Future, io, sync::Arc, task::Poll, time::Duration};
 
 use hyper::server::conn::http2;
 use hyper_util::{
@@ -19,8 +13,7 @@ use super::{
     access::Access,
     activity::{Activity, Ending},
     certificate::Peer,
-    io::GuardedIo,
-    memory::Holder,
+    io::SlicedIo,
     service::ConnectionService,
     streams::StreamExecutor,
     transport::Transport,
@@ -36,21 +29,18 @@ const ERROR_RESETS: usize = 1_024;
 const PENDING_RESETS: usize = 20;
 const HEADER_LIST: u32 = 8 * 1024;
 const FRAME: u32 = 16 * 1024;
-/// A request of 1 MiB takes eight round trips: 1.6 s at a latency of 200 ms, within the limit of 5
-/// s.
-const STREAM_WINDOW: u32 = 128 * 1024;
+/// A request of 1 MiB takes 16 round trips.
+const STREAM_WINDOW: u32 = 64 * 1024;
 /// h2 adds up by how much each unread DATA frame is shorter than 256 bytes, and closes the
-/// connection when the sum exceeds half of this window, 1,152 KiB. So a stream may fill its window
-/// with requests of 28 bytes, one in each frame (4,681 of them add 1,043 KiB). Also 4,000 requests
-/// of any size may be unread on a connection, as the protocol promises. Unread bytes use memory, so
-/// the window is no wider.
-const CONNECTION_WINDOW: u32 = 2304 * 1024;
+/// connection when the sum exceeds half of this window. So a stream may fill its window with requests
+/// of 28 bytes, one in each frame: 2,341 of them add 521 KiB. Unread bytes use memory, so the window
+/// is no wider.
+const CONNECTION_WINDOW: u32 = 1152 * 1024;
 /// A silent peer gets a PING after this time. Without an answer in time its connection is dead.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Serves a connection whose preface was read. Ends when the peer closes it, when it has no streams
-/// for too long, or when the server drains.
+/// Serves a connection whose preface was read. Ends when the peer closes it, and as [`Activity`] says.
 pub(super) async fn serve(
     stream: Transport,
     routes: Routes,
@@ -59,10 +49,7 @@ pub(super) async fn serve(
     peer: Arc<Peer>,
 ) -> Result<(), hyper::Error> {
     let activity = Arc::new(activity);
-    let io = GuardedIo::new(stream, Arc::clone(&activity));
-    let shared = activity.shared();
-    let weak: Weak<dyn Holder> = Arc::<Activity>::downgrade(&activity);
-    let _registered = shared.memory.register(weak);
+    let io = SlicedIo::new(stream, Arc::clone(&activity));
     let service = ConnectionService::new(routes, Arc::clone(&activity), access, peer);
     let bundle = activity.bundle().clone();
     let mut builder = http2::Builder::new(StreamExecutor {

@@ -18,21 +18,13 @@ pub(crate) enum Incident {
     Full,
     /// Sent no request in time that was admitted.
     Unused,
-    /// Did not complete a frame or a header block in time.
-    StalledFrame,
-    /// Sent too many frames without a request.
-    Flood,
     /// Did not complete a request in time.
     LateRequest,
-    /// Sent a request while unfinished requests used the whole budget.
-    OverBudget,
     /// Did not read the answer to a unary request in time.
     UnreadAnswer,
     /// Sent a request that is not gRPC.
     NoGrpc,
-    /// Held many unread bytes when the process was short of memory.
-    Greedy,
-    /// Connected when the process was short of memory.
+    /// Connected, or sent a large request, when the process was short of memory.
     ShortOfMemory,
     /// Asked for a stream, or a list, beyond a limit of the relay.
     StreamRefused,
@@ -47,7 +39,7 @@ pub(crate) struct Incidents {
     counts: LimitedCounts<KINDS>,
 }
 
-const KINDS: usize = 15;
+const KINDS: usize = 11;
 /// Minimum interval between log lines of one kind, for all peers together.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -91,14 +83,10 @@ impl Incident {
             Self::Silent => "closed a connection that sent no HTTP/2 preface",
             Self::Full => "closed a connection: the relay is at its limit of connections",
             Self::Unused => "closed a connection without an admitted request",
-            Self::StalledFrame => "closed a connection that did not complete a frame",
-            Self::Flood => "closed a connection that flooded control frames",
             Self::LateRequest => "ended a request that was not complete in time",
-            Self::OverBudget => "refused a request: too many unfinished requests are held",
             Self::UnreadAnswer => "reset a stream whose answer was not read in time",
             Self::NoGrpc => "refused a request that is not gRPC",
-            Self::Greedy => "closed a connection with many unread bytes: memory is short",
-            Self::ShortOfMemory => "refused a connection: memory is short",
+            Self::ShortOfMemory => "refused a connection or a large request: memory is short",
             Self::StreamRefused => "refused a stream: the relay is at its limit",
             Self::OtherProtocol => "closed a connection that spoke another protocol",
         }
@@ -114,10 +102,10 @@ mod tests {
         let incidents = Incidents::new();
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
         for _ in 0..5 {
-            incidents.note(Incident::Flood, peer);
+            incidents.note(Incident::Full, peer);
         }
         incidents.note(Incident::NoGrpc, peer);
-        assert_eq!(incidents.count(Incident::Flood), 5);
+        assert_eq!(incidents.count(Incident::Full), 5);
         assert_eq!(incidents.count(Incident::NoGrpc), 1);
         assert_eq!(incidents.count(Incident::Silent), 0);
     }

@@ -33,7 +33,7 @@ pub struct ServerLimits {
     pub max_connection_age: Duration,
     /// Maximum resident memory of this process in bytes, at least [`ServerLimits::LEAST_MEMORY`];
     /// `None` is no limit. From seven eighths on, new connections, streams, queues and timers are
-    /// refused. At the limit, the connections with most unread bytes are closed. Only on Linux.
+    /// refused, and requests of more than 64 KiB. Only on Linux.
     pub max_memory: Option<u64>,
 }
 

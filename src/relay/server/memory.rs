@@ -1,23 +1,24 @@
 //! Keeps the process within a limit of memory.
 //!
-//! Reads the resident memory often. Near the limit the relay takes on nothing new: no connection, no
-//! stream, no queue, no more bytes of an unfinished request. At the limit it closes the connections
-//! that hold most unread bytes. Both end as soon as there is room again.
+//! Reads the resident memory often. Near the limit the relay takes on nothing new, until there is room
+//! again: no connection, no stream, no queue, no large request.
 
 use std::{
-    collections::HashMap,
-    fmt,
     sync::{
-        Arc, Mutex, Weak,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use crate::{
-    base::{clock::Clock, log_limiter::LimitedCounts, sync::lock},
+    base::{
+        clock::{Clock, Tick},
+        log_limiter::LimitedCounts,
+        memory::{self, ResidentMemory},
+        task::blocking,
+    },
     error::{Error, ErrorKind, Result},
-    relay::server::memory_reader::MemoryReader,
 };
 
 /// Guards the memory of the process.
@@ -26,32 +27,8 @@ pub(crate) struct MemoryGuard {
     limit: Option<u64>,
     /// Near the limit.
     is_short: AtomicBool,
-    connections: Mutex<Registry>,
     clock: Clock,
     changes: LimitedCounts<2>,
-}
-
-/// A connection that holds bytes for its peer.
-pub(super) trait Holder: fmt::Debug + Send + Sync {
-    /// Returns about how many bytes it holds that its peer could take or complete.
-    fn held(&self) -> usize;
-
-    /// Closes it at once.
-    fn close(&self);
-}
-
-/// The open connections by their number.
-#[derive(Default)]
-struct Registry {
-    next: u64,
-    open: HashMap<u64, Weak<dyn Holder>>,
-}
-
-/// A registered connection, until dropped.
-#[derive(Debug)]
-pub(super) struct Registered {
-    guard: Arc<MemoryGuard>,
-    number: u64,
 }
 
 /// Bytes that may arrive in a second, from a fast network. The memory is read again before they could
@@ -60,13 +37,8 @@ const INTAKE: u64 = 2 << 30;
 /// Shortest and longest time between two readings, each of some microseconds.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// Time for closed connections to free their memory, and between two searches for them.
-const AFTER_CLOSING: Duration = Duration::from_millis(10);
-/// From this time near the limit on, connections are closed as at the limit.
-const SHORT_FOR: Duration = Duration::from_secs(5);
-/// A connection that holds less is not closed: regular ones have as much for moments, and an allocator
-/// gives little of it back.
-const LEAST_HELD: usize = 64 * 1024;
+/// The allocator is asked to give memory back this often at most.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(5);
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// A refused client waits for this long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -77,7 +49,6 @@ impl MemoryGuard {
         Self {
             limit,
             is_short: AtomicBool::new(false),
-            connections: Mutex::default(),
             clock: Clock::new(),
             changes: LimitedCounts::new(LOG_INTERVAL),
         }
@@ -111,38 +82,19 @@ impl MemoryGuard {
         Error::new(ErrorKind::Exhausted, message).with_retry_after(RETRY_AFTER)
     }
 
-    /// Registers a connection that may be closed.
-    pub(super) fn register(self: &Arc<Self>, connection: Weak<dyn Holder>) -> Option<Registered> {
-        self.limit?;
-        let mut registry = lock(&self.connections);
-        let number = registry.next;
-        registry.next += 1;
-        registry.open.insert(number, connection);
-        Some(Registered {
-            guard: Arc::clone(self),
-            number,
-        })
-    }
-
     /// Reads the memory again and again; `changed` is called with `true` near the limit, and with
     /// `false` when there is room again.
     pub(crate) async fn watch(self: Arc<Self>, changed: impl Fn(bool)) {
         let Some(limit) = self.limit else {
             return;
         };
-        let Some(mut memory) = MemoryReader::open(self.clock) else {
+        let Some(memory) = ResidentMemory::open() else {
             tracing::warn!("the memory of this process cannot be read: its limit is not kept");
             return;
         };
-        let mut short_since = None;
-        let mut was_short = false;
+        let (mut used, mut was_short, mut give_back_at) = (0, false, Tick::default());
         loop {
-            let mut used = memory.read();
-            if used >= near(limit) {
-                // Nothing new comes in while the allocator gives memory back.
-                self.is_short.store(true, Relaxed);
-                used = memory.give_back().await;
-            }
+            used = memory.read().unwrap_or(used);
             let is_short = used >= near(limit);
             self.is_short.store(is_short, Relaxed);
             if is_short != was_short {
@@ -150,20 +102,13 @@ impl MemoryGuard {
                 changed(is_short);
                 was_short = is_short;
             }
-            let now = self.clock.now();
-            short_since = is_short.then(|| short_since.unwrap_or(now));
-            // Peers that hold the relay just below its limit must not keep others out.
-            let lasts = short_since.is_some_and(|since| now.since(since) >= SHORT_FOR);
-            let pause = match used >= limit || lasts {
-                true => {
-                    if self.close_greediest(used - near(limit)) {
-                        memory.expect_free();
-                    }
-                    AFTER_CLOSING
-                }
-                false => pause(limit - used),
-            };
-            tokio::time::sleep(pause).await;
+            if is_short && self.clock.now() >= give_back_at {
+                // Else freed memory would stay resident, and the relay would refuse for ever.
+                let _ = blocking(memory::give_back).await;
+                give_back_at = self.clock.now() + GIVE_BACK_EVERY;
+            } else {
+                tokio::time::sleep(pause(limit.saturating_sub(used))).await;
+            }
         }
     }
 
@@ -182,28 +127,6 @@ impl MemoryGuard {
             false => tracing::info!(used, limit, suppressed, "there is memory again (in MiB)"),
         }
     }
-
-    /// Closes the connections that hold most, until they have held `excess` bytes together. Returns
-    /// whether there was one.
-    fn close_greediest(&self, excess: u64) -> bool {
-        let open: Vec<_> = lock(&self.connections).open.values().cloned().collect();
-        let held = open.into_iter().filter_map(|connection| {
-            let connection = connection.upgrade()?;
-            let held = connection.held();
-            (held >= LEAST_HELD).then_some((held, connection))
-        });
-        let mut held: Vec<_> = held.collect();
-        held.sort_unstable_by_key(|(held, _)| std::cmp::Reverse(*held));
-        let mut freed = 0;
-        for (held, connection) in held {
-            if freed >= excess {
-                break;
-            }
-            freed += held as u64;
-            connection.close();
-        }
-        freed > 0
-    }
 }
 
 /// Returns the time until the memory is read again.
@@ -215,16 +138,4 @@ fn pause(left: u64) -> Duration {
 /// Returns the memory from which on the relay takes on nothing new.
 fn near(limit: u64) -> u64 {
     limit - limit / 8
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        lock(&self.guard.connections).open.remove(&self.number);
-    }
-}
-
-impl fmt::Debug for Registry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} connections", self.open.len())
-    }
 }

@@ -7,7 +7,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// HTTP/2's connection preface (RFC 9113, section 3.4).
-pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The type of a TLS record with a handshake (RFC 8446, section 5.1).
 const TLS: &[u8] = &[22];
@@ -16,7 +16,7 @@ const TLS: &[u8] = &[22];
 ///
 /// # Errors
 /// `UnexpectedEof` if the peer ends first, `InvalidData` if it speaks another protocol.
-pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     let mut bytes = [0; PREFACE.len()];
     // Compares after each read, so that another protocol is refused at its first bytes.
     let mut filled = 0;

@@ -14,7 +14,6 @@ use super::{
     access::Access,
     limits::to_refusal,
     requester::{Needs, Requester, StreamGuard},
-    requests::NotifyRequests,
     service::ConnectionEnd,
     unconfirmed::{Unconfirmed, refusal},
     wake::EncodedWake,
@@ -62,7 +61,7 @@ pub(crate) struct NotifyResponses {
     guard: Option<Box<StreamGuard>>,
     /// Requests since the guard was polled.
     unchecked: u32,
-    requests: NotifyRequests,
+    requests: Streaming<NotifyRequest>,
     /// A response that is delayed so that the wake-ups are sent first.
     delayed: Option<proto::NotifyResponse>,
     /// `None` where no answer waits for a confirmation.
@@ -130,7 +129,7 @@ impl proto::relay_server::Relay for RelayService {
             relay: self.relay.clone(),
             guard: requester.guard(|| Needs::Some(Action::Notify)),
             unchecked: 0,
-            requests: NotifyRequests::of(request),
+            requests: request.into_inner(),
             delayed: None,
             unconfirmed: confirmations.map(unconfirmed),
             stopping: false,

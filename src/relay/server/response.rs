@@ -2,23 +2,24 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response};
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Status, body::Body};
 
-use super::{activity::Activity, requester::StreamGuard};
+use super::requester::StreamGuard;
 use crate::relay::auth::Share;
 
-/// The body of an answer. Counts the bytes that HTTP/2 has not sent.
+const STATUS: &str = "grpc-status";
+
+/// The body of an answer.
 #[derive(Debug)]
 pub(super) struct ResponseBody {
     body: Body,
-    activity: Arc<Activity>,
     stream: Option<StreamShares>,
 }
 
@@ -59,13 +60,19 @@ impl StreamShares {
     }
 }
 
+/// A message beyond its limit is OUT_OF_RANGE for tonic, and RESOURCE_EXHAUSTED for other
+/// implementations. Clients take the first for an error that stays.
+fn state_size(headers: &mut HeaderMap) {
+    if headers.get(STATUS).is_some_and(|code| code == "11") {
+        headers.insert(STATUS, HeaderValue::from_static("8"));
+    }
+}
+
 impl ResponseBody {
-    pub(super) fn new(body: Body, activity: Arc<Activity>, stream: Option<StreamShares>) -> Self {
-        Self {
-            body,
-            activity,
-            stream,
-        }
+    pub(super) fn of(response: Response<Body>, stream: Option<StreamShares>) -> Response<Self> {
+        let (mut head, body) = response.into_parts();
+        state_size(&mut head.headers);
+        Response::from_parts(head, Self { body, stream })
     }
 }
 
@@ -84,15 +91,15 @@ impl hyper::body::Body for ResponseBody {
             stream.guard = None;
             self.body = Body::empty();
             let status = Status::unauthenticated("the credential is no longer valid");
-            let mut trailers = http::HeaderMap::new();
+            let mut trailers = HeaderMap::new();
             status.add_header(&mut trailers)?;
             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
-        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if let Some(Ok(frame)) = &frame
-            && let Some(data) = frame.data_ref()
+        let mut frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &mut frame
+            && let Some(trailers) = frame.trailers_mut()
         {
-            self.activity.note_answered(data.len());
+            state_size(trailers);
         }
         Poll::Ready(frame)
     }

@@ -1,6 +1,6 @@
 //! The layer around the services of one connection.
 //!
-//! Refuses requests that are not gRPC, bounds the request's body, notes unary answers for the
+//! Refuses requests that are not gRPC, sets a deadline for the request's body, notes unary answers for the
 //! stream's deadline, and cuts large answers into chunks.
 
 use std::{
@@ -29,7 +29,6 @@ use super::{
     certificate::Peer,
     incidents::Incident,
     requester::{Needs, Requester},
-    requests::SharedBody,
     response::{ResponseBody, StreamShares},
     store_calls::ConnectionStoreCalls,
 };
@@ -226,18 +225,9 @@ impl Service<Request<Incoming>> for ConnectionService {
         };
         #[cfg(feature = "keda")]
         let is_stated = Call::right(path) == Some(Right::Stated);
-        let activity = &self.activity;
-        let mut shared = None;
         let mut request = request.map(|incoming| {
-            let body = RequestBody::new(incoming, call, Arc::clone(activity));
-            match call.kind {
-                CallKind::NotifyStream => Body::new(shared.insert(SharedBody::new(body)).clone()),
-                _ => Body::new(body),
-            }
+            Body::new(RequestBody::new(incoming, call, Arc::clone(&self.activity)))
         });
-        if let Some(shared) = shared {
-            request.extensions_mut().insert(shared);
-        }
         if let Some(requester) = requester {
             request.extensions_mut().insert(requester);
         }
@@ -284,26 +274,21 @@ impl Future for Answer {
             Self::Refused(response, activity) => {
                 activity.note_unary_answer();
                 let response = response.take().expect("polled to its end once");
-                let activity = Arc::clone(activity);
-                return Poll::Ready(Ok(
-                    response.map(|body| ResponseBody::new(body, activity, None))
-                ));
+                return Poll::Ready(Ok(ResponseBody::of(response, None)));
             }
         };
         let answer = std::task::ready!(Pin::new(routes).poll(cx));
         if call.kind == CallKind::Unary {
             activity.note_unary_answer();
         }
-        let (activity, stream) = (Arc::clone(activity), stream.take());
+        let stream = stream.take();
         Poll::Ready(answer.map(|mut response| {
             let permit = response.extensions_mut().remove::<AnswerPermit>();
-            response.map(|body| {
-                let body = match permit {
-                    Some(permit) => Body::new(ChunkedBody::new(body, permit)),
-                    None => body,
-                };
-                ResponseBody::new(body, activity, stream)
-            })
+            let response = match permit {
+                Some(permit) => response.map(|body| Body::new(ChunkedBody::new(body, permit))),
+                None => response,
+            };
+            ResponseBody::of(response, stream)
         }))
     }
 }

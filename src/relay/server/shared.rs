@@ -24,9 +24,7 @@ pub(super) struct Shared {
 /// How long a connection may last.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lifetimes {
-    /// Without streams.
-    pub(crate) idle: Duration,
-    /// With streams, give or take a tenth. It then takes no more streams.
+    /// Give or take a tenth. It then takes no more streams.
     pub(crate) max_age: Duration,
     /// Time for its streams to end afterwards.
     pub(crate) grace: Duration,
@@ -106,7 +104,6 @@ impl Shared {
     /// Returns the state of a server without limits.
     pub(super) fn for_test(incidents: Arc<Incidents>, draining: CancellationToken) -> Arc<Self> {
         let lifetimes = Lifetimes {
-            idle: super::activity::DEFAULT_IDLE_TIMEOUT,
             max_age: Duration::from_secs(3600),
             grace: Duration::from_secs(60),
         };

@@ -11,13 +11,10 @@ use std::{
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 
-use super::{
-    activity::{Activity, OpenStream},
-    incidents::Incident,
-};
+use super::{activity::Activity, incidents::Incident};
 use crate::base::task::{TaskGroup, Work, spend};
 
-/// Runs a connection's streams in its bundle, and counts them.
+/// Runs a connection's streams in its bundle.
 #[derive(Debug, Clone)]
 pub(super) struct StreamExecutor {
     pub(super) bundle: TaskGroup,
@@ -31,7 +28,6 @@ pin_project! {
         #[pin]
         stream: F,
         activity: Arc<Activity>,
-        open: OpenStream,
         // Set once an answer is ready and not sent at once.
         overdue: Option<Pin<Box<Sleep>>>,
     }
@@ -47,7 +43,6 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamE
         self.bundle.add(ServedStream {
             stream,
             activity: Arc::clone(&self.activity),
-            open: self.activity.open_stream(),
             overdue: None,
         });
     }

@@ -58,7 +58,6 @@ async fn are_closed(peers: impl IntoIterator<Item = RawPeer>) {
 
 plain_and_tls!(
     requests_that_lack_a_byte_end_in_time,
-    half_a_frame_and_half_a_header_block_end_in_time,
     silent_connections_end_in_time,
     slow_first_bytes_end_in_time,
 );
@@ -71,7 +70,6 @@ async fn requests_that_lack_a_byte_end_in_time(scheme: Scheme) {
     let answers = tokio::time::timeout(IN_TIME, calls).await;
     for answer in answers.expect("ended by their deadline") {
         let answer = answer.expect("a status, not a broken connection");
-        // UNAVAILABLE for missing bytes, and for a lack of room.
         assert_eq!(status(&answer), Some("14"), "{answer:?}");
     }
     // The connection stays open.
@@ -79,54 +77,6 @@ async fn requests_that_lack_a_byte_end_in_time(scheme: Scheme) {
     let get_flag = Unfinished::whole(&GetFlag { flag }.encode_to_vec());
     let whole = peer.call(GET_FLAG, get_flag).await.expect("an answer");
     assert_eq!((whole.status().as_u16(), status(&whole)), (200, None));
-}
-
-#[tokio::test]
-async fn an_unfinished_message_has_a_deadline_and_an_idle_stream_has_none() {
-    let (_relay, target, _files) = start(Scheme::Plain).await;
-    let peer = Peer::connect(&target, WINDOW).await;
-    let idle = peer.call(NOTIFY_STREAM, Unfinished::silence()).await;
-    let mut idle = idle.expect("answered");
-    assert_eq!(status(&idle), None, "an open stream");
-    let begun = peer.call(NOTIFY_STREAM, Unfinished::message(100 * 1024));
-    let mut begun = begun.await.expect("answered").into_body();
-    let ended = tokio::time::timeout(IN_TIME, trailers(&mut begun)).await;
-    let ended = ended.expect("ended by its deadline");
-    assert_eq!(ended.as_deref(), Some("14"), "UNAVAILABLE");
-    // It is older than the other one.
-    let more = tokio::time::timeout(Duration::from_millis(500), trailers(idle.body_mut())).await;
-    assert!(more.is_err(), "the idle stream has ended: {more:?}");
-}
-
-/// Reads an answer to its end; returns the gRPC status of its trailers.
-async fn trailers(body: &mut hyper::body::Incoming) -> Option<String> {
-    use hyper::body::Body as _;
-    let mut body = std::pin::Pin::new(body);
-    loop {
-        let frame = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await?;
-        let frame = frame.expect("not a broken connection");
-        if let Some(trailers) = frame.trailers_ref() {
-            let status = trailers.get("grpc-status")?.to_str().expect("text");
-            return Some(status.to_owned());
-        }
-    }
-}
-
-async fn half_a_frame_and_half_a_header_block_end_in_time(scheme: Scheme) {
-    let (_relay, target, _files) = start(scheme).await;
-    // A HEADERS frame without END_HEADERS, and one without its payload.
-    let block = frame(HEADERS, 0, 1, &[0x83]);
-    let cut = frame(HEADERS, END_HEADERS, 1, &[0x83; 100])[..20].to_vec();
-    let mut halves = Vec::new();
-    for bytes in [block, cut] {
-        let mut peer = RawPeer::greeting(&target).await;
-        peer.send(&bytes).await.expect("taken");
-        halves.push(peer);
-    }
-    for mut peer in halves {
-        // 5 s, and a margin of 4 s; without this deadline it would take 10 s.
-        assert!(peer.is_closed_within(Duration::from_secs(9)).await);
-    }
 }
 
 async fn silent_connections_end_in_time(scheme: Scheme) {
@@ -199,9 +149,38 @@ async fn a_peer_that_waits_for_a_connection_permit_is_not_counted_as_silent() {
     assert_eq!(figure(relay.admin(), &figures[1]).await, 1);
 }
 
-/// The deadlines of 10 s for a first stream. Unit tests of `activity` check them with a paused clock.
+/// Deadlines of 10 s and more. Unit tests of `activity` check those of a connection with a paused clock.
 mod full {
     use super::*;
+
+    /// Such a peer answers no PING.
+    #[tokio::test]
+    async fn half_a_frame_and_half_a_header_block_end_in_time() {
+        let (_relay, target, _files) = start(Scheme::Plain).await;
+        let halves = [
+            frame(HEADERS, 0, 1, &[0x83]),
+            frame(HEADERS, END_HEADERS, 1, &[0x83; 100])[..20].to_vec(),
+        ];
+        let mut peers = Vec::new();
+        for half in halves {
+            let mut peer = RawPeer::greeting(&target).await;
+            peer.send(&half).await.expect("taken");
+            peers.push(peer);
+        }
+        are_closed(peers).await;
+    }
+
+    /// Between two messages it may be silent for any time.
+    #[tokio::test]
+    async fn a_stream_of_requests_has_no_deadline() {
+        let (_relay, target, _files) = start(Scheme::Plain).await;
+        let peer = Peer::connect(&target, WINDOW).await;
+        let answer = peer.call(NOTIFY_STREAM, Unfinished::silence()).await;
+        let mut answer = answer.expect("answered").into_body();
+        let next = super::super::peer::next(&mut answer);
+        let ended = tokio::time::timeout(Duration::from_secs(12), next).await;
+        assert!(ended.is_err(), "the stream has ended");
+    }
 
     #[tokio::test]
     async fn connections_without_a_stream_are_closed() {

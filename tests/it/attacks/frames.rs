@@ -106,6 +106,26 @@ impl RawPeer {
         answered
     }
 
+    /// Sends these bytes so many times, and reads the answers concurrently.
+    pub(super) async fn flood(self, bytes: &[u8], times: usize) {
+        let (mut answers, mut out) = tokio::io::split(self.0);
+        let write = async {
+            for _ in 0..times {
+                if out.write_all(bytes).await.is_err() || out.flush().await.is_err() {
+                    break;
+                }
+            }
+        };
+        let read = async {
+            let mut bytes = vec![0; 16 * 1024];
+            while let Ok(1..) = answers.read(&mut bytes).await {}
+        };
+        tokio::select! {
+            () = write => {}
+            () = read => {}
+        }
+    }
+
     /// Reads the next frame other than PING; returns its type and its payload.
     pub(crate) async fn next_frame(&mut self) -> (u8, Vec<u8>) {
         loop {

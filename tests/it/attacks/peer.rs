@@ -116,31 +116,10 @@ impl Unfinished {
         }
     }
 
-    /// Only the length of a message.
-    pub(super) fn declared(declared: usize) -> Self {
-        Self::bytes(Self::prefix(declared))
-    }
-
-    /// A complete message, without the request's end.
-    pub(super) fn open(message: &[u8]) -> Self {
-        Self {
-            ends: false,
-            ..Self::whole(message)
-        }
-    }
-
     /// The bytes before a message: the flag of compression, which is not set, and its length.
     pub(super) fn prefix(length: usize) -> Vec<u8> {
         let length = u32::try_from(length).expect("a short message");
         [&[0], &length.to_be_bytes()[..]].concat()
-    }
-
-    /// These bytes, without the request's end.
-    pub(super) fn bytes(bytes: Vec<u8>) -> Self {
-        Self {
-            left: bytes.into(),
-            ends: false,
-        }
     }
 
     /// No bytes, without the request's end.

@@ -12,7 +12,7 @@ const NOTIFY_STREAM: &str = "/reveille.v1.Relay/NotifyStream";
 /// A complete `NotifyRequest` of one event on `acct/orders`, with its prefix: one of the shortest.
 const REQUEST: &[u8] = b"\0\0\0\0\x10\x0a\x0e\x0a\x04acct\x12\x06orders";
 /// Maximum of unanswered requests that the protocol allows on a connection.
-const REQUESTS: usize = 4_000;
+const REQUESTS: usize = 2_000;
 
 /// Opens a stream whose answers have a window of this many bytes, and sends the requests, each in a
 /// separate frame, without reading the answers.

@@ -1,14 +1,10 @@
-//! Requests that are never finished. Their deadlines are in `deadlines`.
-
-use std::time::Duration;
+//! Requests that the relay refuses.
 
 use prost::Message as _;
-use tokio::task::JoinSet;
 
 use super::{
-    harness::Trial,
-    peer::{Peer, Unfinished, status},
-    target::{Scheme, Target, plain_and_tls},
+    peer::{Peer, Unfinished, ended, status},
+    target::Target,
 };
 use crate::{
     binary::Binary,
@@ -17,58 +13,30 @@ use crate::{
 
 const SUBSCRIBE: &str = "/reveille.v1.Relay/Subscribe";
 const WINDOW: u32 = 64 * 1024;
-/// The header with an answer's RetryInfo.
-const RETRY: &str = "grpc-status-details-bin";
-
-plain_and_tls!(requests_that_lack_a_byte_take_bounded_memory);
-
-async fn requests_that_lack_a_byte_take_bounded_memory(scheme: Scheme) {
-    let mut trial = Trial::start(scheme, &[]).await;
-    let target = trial.target();
-    let attack = async move {
-        let peer = Peer::connect(&target, WINDOW).await;
-        let half = || Unfinished::message(1024 * 1024);
-        let calls = peer.call_often(300, SUBSCRIBE, half);
-        // Some wait for their deadline of 5 s.
-        let answers = tokio::time::timeout(Duration::from_secs(1), calls).await;
-        assert!(answers.is_err(), "no request was held");
-    };
-    let ((), damage) = trial.under(attack).await;
-    damage.is_within(32 * 1024);
-}
-
-plain_and_tls!(unfinished_requests_of_many_connections_share_one_budget);
-
-async fn unfinished_requests_of_many_connections_share_one_budget(scheme: Scheme) {
-    let mut trial = Trial::start(scheme, &[]).await;
-    let target = trial.target();
-    let attack = async move {
-        let mut calls = JoinSet::new();
-        for _ in 0..60 {
-            let peer = Peer::connect(&target, WINDOW).await;
-            // Sending four MiB takes a while.
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            for _ in 0..4 {
-                let (peer, half) = (peer.clone(), Unfinished::message(1024 * 1024));
-                calls.spawn(async move { peer.call(SUBSCRIBE, half).await });
+/// What the relay reads of a request before it refuses it is at most the limit of its service.
+#[tokio::test]
+async fn requests_beyond_their_limits_are_refused() {
+    let relay = Binary::serve().await;
+    let peer = Peer::connect(&Target::plain(&relay), WINDOW).await;
+    for (path, limit) in [
+        ("/reveille.v1.Relay/Report", 64 * 1024),
+        ("/reveille.v1.Relay/Notify", 512 * 1024),
+        ("/reveille.v1.Relay/NotifyStream", 512 * 1024),
+        (SUBSCRIBE, 1024 * 1024),
+        ("/reveille.v1.Flags/GetFlag", 64 * 1024),
+    ] {
+        for bytes in [limit + 1, 2 * 1024 * 1024] {
+            let answers = peer
+                .call_often(20, path, || Unfinished::whole(&vec![0; bytes]))
+                .await;
+            for answer in answers {
+                let answer = answer.expect("a status, not a broken connection");
+                let (code, message) = within("an end", ended(answer)).await;
+                assert_eq!(code, "8", "{path}: {message}");
+                assert!(message.contains("limit is"), "{path} {code}: {message}");
             }
         }
-        // Each connection has room for one, and all together for 64 more, or a little less, as some
-        // hold a part.
-        let mut refused = 0;
-        let most = async {
-            while refused < 240 - 60 - 64 {
-                let answer = calls.join_next().await;
-                let answer = answer.expect("most of 240 are refused").expect("no panic");
-                // A refusal has a RetryInfo for a lack of room, but not for a missing byte.
-                refused += usize::from(answer.is_ok_and(|a| a.headers().contains_key(RETRY)));
-            }
-        };
-        within("refusals", most).await;
-    };
-    let ((), damage) = trial.under(attack).await;
-    // Unfinished requests, and the unread bytes of 60 connections.
-    damage.is_within((60 + 64 + 60) * 1024);
+    }
 }
 
 /// The first field of a `ReportRequest`, and the queue's name.
@@ -96,7 +64,7 @@ async fn an_unknown_subscription_id_is_not_repeated_in_the_answer() {
     };
     let body = Unfinished::whole(&report.encode_to_vec());
     let answer = peer.call("/reveille.v1.Relay/Report", body).await;
-    let (code, message) = super::peer::ended(answer.expect("answered")).await;
+    let (code, message) = ended(answer.expect("answered")).await;
     assert!(
         matches!(code.as_str(), "3" | "5" | "14"),
         "{code} {message}"
