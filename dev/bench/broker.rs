@@ -61,9 +61,6 @@ pub(crate) struct RelayArgs {
     /// Maximum number of queues in memory.
     #[arg(long)]
     max_queues: Option<usize>,
-    /// Measure the polls of the relay's tasks.
-    #[arg(long)]
-    measure_polls: bool,
     #[arg(long, requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     #[arg(long, requires = "tls_cert")]
@@ -235,7 +232,6 @@ impl RelayArgs {
             admin_listen: Some(any_port),
             store: self.store.clone(),
             relay,
-            measure_polls: self.measure_polls,
             ..NodeConfig::default()
         }
     }

@@ -79,10 +79,7 @@ impl Benchmark for ScaleArgs {
     async fn run(&self, _: Server) -> Result<Figures> {
         // The measured queue, and room for the growth of tables.
         let max_queues = self.queues + self.queues / 10 + 1_000;
-        let args = [
-            format!("--max-queues={max_queues}"),
-            "--measure-polls".to_owned(),
-        ];
+        let args = [format!("--max-queues={max_queues}")];
         let broker = Broker::relay(&args).await?;
         let target = format!("--target={}", broker.target);
         let mut run = Run {
@@ -99,10 +96,6 @@ impl Benchmark for ScaleArgs {
         run.subscribe(EXACT, exact).await?;
         run.measure(exact).await?;
         run.subscriptions.stop().await;
-        let metrics = run.broker.metrics().await?.context("a relay has metrics")?;
-        let longest = metrics.value("reveille_longest_poll_microseconds");
-        let longest = longest.map(|micros| micros as f64);
-        run.figures.add("longest poll", Unit::Micros, longest);
         let rss = run.broker.usage().kib();
         run.figures.add("rss", Unit::Kib, rss);
         run.broker.stop().await;

@@ -6,8 +6,6 @@
 #[cfg(feature = "relay")]
 mod coop;
 mod group;
-#[cfg(feature = "relay")]
-mod polls;
 
 use std::{any::Any, future::Future};
 
@@ -17,8 +15,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 #[cfg(feature = "relay")]
 pub(crate) use coop::{Work, poll_budget, spend, spend_and_yield};
 pub(crate) use group::TaskGroup;
-#[cfg(feature = "relay")]
-pub(crate) use polls::{longest_poll, measure_polls};
 
 /// Owns tasks: they end when it is dropped or shut down.
 #[derive(Debug)]
@@ -77,7 +73,7 @@ impl Scope {
         let token = self.token();
         // Boxed: the outer future would otherwise contain the task twice, and a connection's future
         // takes kilobytes.
-        let task = measured(task);
+        let task = Box::pin(task);
         self.tracker.spawn(async move {
             token.run_until_cancelled(task).await;
         });
@@ -94,7 +90,7 @@ impl Scope {
     {
         let tracker = self.tracker.clone();
         self.spawn(async move {
-            while let Err(error) = AbortOnDropHandle::new(tracker.spawn(measured(make()))).await {
+            while let Err(error) = AbortOnDropHandle::new(tracker.spawn(make())).await {
                 tracing::error!(task = name, %error, "a task of the relay panicked and is restarted");
                 tokio::time::sleep(RESTART_DELAY).await;
             }
@@ -103,7 +99,7 @@ impl Scope {
 
     /// Spawns `task` and never drops it. It must end soon after the token is cancelled.
     pub(crate) fn spawn_graceful(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tracker.spawn(measured(task));
+        self.tracker.spawn(task);
     }
 
     /// Waits until all tasks have ended. No task may be spawned after this call.
@@ -139,17 +135,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
         std::panic::resume_unwind(panic);
     }
     None
-}
-
-#[cfg(feature = "relay")]
-fn measured<F: Future<Output = ()>>(task: F) -> polls::Measured<F> {
-    polls::Measured::new(task)
-}
-
-/// Without a relay there are no measurements to show.
-#[cfg(not(feature = "relay"))]
-fn measured<F: Future<Output = ()>>(task: F) -> std::pin::Pin<Box<F>> {
-    Box::pin(task)
 }
 
 #[cfg(test)]

@@ -25,10 +25,7 @@ use crate::relay::nats::ClusterDriver;
 #[cfg(feature = "keda")]
 use crate::relay::server::Scaler;
 use crate::{
-    base::{
-        clock::wall,
-        task::{Scope, measure_polls},
-    },
+    base::{clock::wall, task::Scope},
     console::{Console, ConsolePort, StatusSource},
     coordination::flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
     error::{Error, Result},
@@ -94,9 +91,6 @@ pub struct NodeConfig {
     /// broker.
     #[cfg(feature = "nats")]
     pub cluster: Option<ClusterConfig>,
-    /// Measures the processor time of each task poll in this process; the metric
-    /// `longest_poll_microseconds` is the longest. It costs about half a microsecond per poll.
-    pub measure_polls: bool,
 }
 
 /// The queues that a node hosts.
@@ -155,7 +149,6 @@ impl Default for NodeConfig {
             queues: None,
             #[cfg(feature = "nats")]
             cluster: None,
-            measure_polls: false,
         }
     }
 }
@@ -207,9 +200,6 @@ impl Node {
     /// login, [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the store cannot be
     /// opened or the node cannot listen on an address.
     pub async fn start(config: NodeConfig) -> Result<Self> {
-        if config.measure_polls {
-            measure_polls();
-        }
         let access = match &config.access {
             Some(files) => Access::load(files)?,
             None => Access::default(),

@@ -6,7 +6,6 @@ use async_trait::async_trait;
 
 use super::cluster_status;
 use crate::{
-    base::task::longest_poll,
     console::{Metric, Metrics, Part, StatusSource},
     coordination::flag::Flags,
     relay::{
@@ -127,13 +126,6 @@ impl StatusSource for RelayStatus {
             "Log lines dropped because their reader stalled",
             dropped,
         ));
-        if let Some(longest) = longest_poll() {
-            let micros = longest.as_micros().try_into().unwrap_or(u64::MAX);
-            let help = "Processor time of the longest poll of a task";
-            metrics
-                .gauges
-                .push(("longest_poll_microseconds", help, micros));
-        }
         metrics
     }
 }
