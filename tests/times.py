@@ -46,7 +46,7 @@ def demo(clone: pathlib.Path) -> float:
 def change(clone: pathlib.Path) -> float:
     # A contributor has run the tests of the module before.
     run(clone, MODULE)
-    source = clone / "src/relay/server/accept.rs"
+    source = clone / "src/relay/server/http2/accept.rs"
     body = re.sub(r"(\n    [^\n]*fn [^;{]*\{\n)", r'\1        tracing::trace!("changed");\n', source.read_text(), count=1)
     assert body != source.read_text(), "no line was changed"
     source.write_text(body)

@@ -5,68 +5,28 @@
 //! translate; the hub and the flags contain the logic. What a peer can hold is bounded by the windows of
 //! its connections, and by the limits of its streams (docs/limits.md).
 
-mod accept;
 mod access;
-mod activity;
-mod addresses;
-pub(crate) mod admin;
-mod answers;
-mod body;
-mod callers;
-mod calls;
-mod certificate;
-mod cluster_lists;
-mod connection;
-#[cfg(feature = "courier")]
-mod courier;
-mod explain;
-mod findings;
-pub(crate) mod flags;
-mod health;
-mod incidents;
-mod io;
-mod limits;
-mod local_calls;
-mod memory;
-mod own_lists;
-mod pages;
-#[cfg(feature = "nats")]
-mod peers;
-mod preface;
-mod recent_refusals;
-mod relay;
-mod requester;
-mod response;
-#[cfg(feature = "keda")]
-mod scaler;
-mod service;
-mod services;
-mod shared;
-mod stats;
-mod store_calls;
-mod store_probe;
-mod stored;
-mod streams;
-mod tls;
-mod transport;
-mod unconfirmed;
-mod wake;
+mod http2;
+mod lists;
+pub(crate) mod services;
 
-pub(crate) use accept::{Connections, Port, Server, ServerConfig};
-pub(crate) use access::Access;
-pub use access::AccessFiles;
-pub(crate) use health::Health;
-pub(crate) use incidents::Incident;
-pub use limits::ServerLimits;
-pub(crate) use local_calls::{ConsoleDoor, LocalCaller, LocalCalls};
+pub use self::access::AccessFiles;
+pub(crate) use self::access::{
+    Access,
+    local_calls::{ConsoleDoor, LocalCaller, LocalCalls},
+};
+pub(crate) use self::http2::{
+    accept::{Connections, Port, Server, ServerConfig},
+    incidents::Incident,
+    tls::Tls,
+};
+pub use self::http2::{limits::ServerLimits, tls::ServerTls};
 #[cfg(feature = "nats")]
-pub(crate) use peers::RelayPeers;
-#[cfg(feature = "keda")]
-pub(crate) use scaler::Scaler;
-pub(crate) use services::Services;
+pub(crate) use self::services::peers::RelayPeers;
 #[cfg(feature = "courier")]
-pub(crate) use services::queue_routes;
-pub(crate) use stats::StatsSource;
-pub(crate) use store_probe::unreadable_store;
-pub use tls::ServerTls;
-pub(crate) use tls::Tls;
+pub(crate) use self::services::queue_routes;
+#[cfg(feature = "keda")]
+pub(crate) use self::services::scaler::Scaler;
+pub(crate) use self::services::{
+    Services, health::Health, stats::StatsSource, store_probe::unreadable_store,
+};

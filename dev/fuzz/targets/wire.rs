@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 use super::split_first;
 use crate::{
     error::Result,
-    relay::server::admin::page_size,
+    relay::server::services::admin::page_size,
     types::{
         FlagEvent, FlagName, Limits, Notification, QueueAddress, SubscribeEvent, SubscribeOptions,
         UnleashOptions, WorkDetected, check_text,

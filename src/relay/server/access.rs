@@ -4,6 +4,12 @@
 //! everything, which suits a relay on loopback. The files are read again every ten seconds, and at
 //! once on request; a file that breaks a rule leaves in use what it said before.
 
+pub(super) mod callers;
+pub(super) mod calls;
+pub(super) mod local_calls;
+pub(super) mod recent_refusals;
+pub(super) mod requester;
+
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
@@ -13,16 +19,16 @@ use std::{
 use http::{Extensions, HeaderMap};
 use tonic::Status;
 
-pub use super::callers::AccessFiles;
-#[cfg(feature = "keda")]
-use super::service::StatedCaller;
-use super::{
+pub use self::callers::AccessFiles;
+use self::{
     callers::{Callers, Refusals, authorization},
     calls::{Call, Right},
-    certificate::{Peer, PeerCertificate},
     recent_refusals::RefusedCaller,
     requester::Requester,
 };
+use super::http2::certificate::{Peer, PeerCertificate};
+#[cfg(feature = "keda")]
+use super::http2::service::StatedCaller;
 use crate::{
     base::{sync::lock, task::blocking},
     console::{Admission, Refusal},

@@ -1,5 +1,23 @@
 //! The routes of all services: relay, flags, admin, health and reflection.
 
+pub(crate) mod admin;
+#[cfg(feature = "courier")]
+pub(super) mod courier;
+pub(super) mod explain;
+pub(super) mod findings;
+pub(crate) mod flags;
+pub(super) mod health;
+#[cfg(feature = "nats")]
+pub(super) mod peers;
+pub(super) mod relay;
+#[cfg(feature = "keda")]
+pub(super) mod scaler;
+pub(super) mod stats;
+pub(super) mod store_calls;
+pub(super) mod store_probe;
+pub(super) mod unconfirmed;
+pub(super) mod wake;
+
 #[cfg(feature = "courier")]
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +27,17 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
 #[cfg(feature = "courier")]
-use super::courier::CourierService;
-use super::{
-    access::Access,
+use self::courier::CourierService;
+use self::{
     admin::AdminService,
-    answers::LargeAnswers,
     flags::FlagsService,
-    health::{self, Health, HealthService},
-    local_calls::ConsoleDoor,
+    health::{Health, HealthService},
     relay::RelayService,
     stats::StatsSource,
+};
+use super::{
+    access::{Access, local_calls::ConsoleDoor},
+    http2::answers::LargeAnswers,
 };
 use crate::{
     coordination::flag::Flags,
@@ -46,7 +65,7 @@ pub(crate) struct Services {
     pub(crate) stats: StatsSource,
     /// What KEDA is told.
     #[cfg(feature = "keda")]
-    pub(crate) scaler: super::scaler::Scaler,
+    pub(crate) scaler: scaler::Scaler,
     /// Serves reflection.
     pub(crate) reflection: bool,
 }
@@ -105,7 +124,7 @@ impl Services {
         let flags_service = proto::flags_server::FlagsServer::new(flags_service)
             .max_decoding_message_size(Limits::REQUEST_BYTES);
         #[cfg(feature = "keda")]
-        let scaler_service = super::scaler::service(scaler, stream_max_age, access.clone());
+        let scaler_service = scaler::service(scaler, stream_max_age, access.clone());
         let admin_service = proto::admin_server::AdminServer::new(AdminService::new(
             relay,
             stats,

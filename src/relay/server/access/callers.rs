@@ -1,0 +1,336 @@
+//! The callers of a server: their authentication, the audit log, and the counts of refusals.
+
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use http::{HeaderMap, header::AUTHORIZATION};
+use tonic::Status;
+
+use super::recent_refusals::{RecentRefusals, RefusedCaller};
+use crate::{
+    base::{
+        clock::{Clock, Tick, wall},
+        log_limiter::LimitedCounts,
+        sync::lock,
+    },
+    error::{Error, ErrorKind, Result},
+    relay::{
+        auth::{
+            Attempts, AuditEvent, AuditLog, AuthConfig, AuthFile, Authenticator, Caller, Denial,
+        },
+        server::http2::certificate::Peer,
+    },
+    wire::to_status,
+};
+
+/// The files of a server's access control.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessFiles {
+    /// The rules, and the files of tokens and keys that they name; see
+    /// [`AuthFile`](crate::auth::AuthFile).
+    pub rules: PathBuf,
+    /// The audit log: denials, and changes of flags, one JSON object a line. Default: none.
+    pub audit_log: Option<PathBuf>,
+}
+
+/// The rules of a server and its callers, behind [`Access`](crate::relay::server::access::Access).
+#[derive(Debug)]
+pub(crate) struct Callers {
+    file: AuthFile,
+    /// One reading at a time: an earlier one must not replace a later one, which may lack a revoked
+    /// token.
+    reading: Mutex<()>,
+    pub(super) authenticator: Authenticator,
+    attempts: Attempts,
+    audit: Option<AuditLog>,
+    clock: Clock,
+    unauthenticated: AtomicU64,
+    denied: AtomicU64,
+    recent: RecentRefusals,
+    over_quota: LimitedCounts<1>,
+    /// Since when, and why, what a file said before is in use.
+    stale: Mutex<Option<Stale>>,
+}
+
+/// Files that could not be read again.
+#[derive(Debug)]
+struct Stale {
+    since: Tick,
+    why: String,
+}
+
+/// The counts of refused requests.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Refusals {
+    pub(crate) unauthenticated: u64,
+    pub(crate) denied: u64,
+    pub(crate) over_quota: u64,
+    pub(crate) audit_lines_lost: u64,
+    /// What a file said before is in use, because it cannot be read.
+    pub(crate) is_stale: bool,
+}
+
+/// Minimum interval between log lines of refused requests.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Callers {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] or [`ErrorKind::Unavailable`] with the file and the rule that it breaks.
+    pub(crate) fn load(files: &AccessFiles) -> Result<Self> {
+        let file = AuthFile::new(&files.rules);
+        // A file of the configuration that is missing is a wrong configuration.
+        let config = file.read().map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::new(ErrorKind::Invalid, error.to_string()),
+            _ => error,
+        })?;
+        log_notes(&config);
+        let audit = files.audit_log.as_ref().map(AuditLog::open).transpose()?;
+        Ok(Self {
+            file,
+            reading: Mutex::new(()),
+            authenticator: Authenticator::new(config),
+            attempts: Attempts::default(),
+            audit,
+            clock: Clock::new(),
+            unauthenticated: AtomicU64::new(0),
+            denied: AtomicU64::new(0),
+            recent: RecentRefusals::default(),
+            over_quota: LimitedCounts::new(LOG_INTERVAL),
+            stale: Mutex::default(),
+        })
+    }
+
+    /// Opens the audit log again by its path, after it was rotated.
+    pub(super) fn reopen_audit_log(&self) {
+        if let Some(audit) = &self.audit {
+            audit.reopen();
+        }
+    }
+
+    pub(crate) fn refusals(&self) -> Refusals {
+        Refusals {
+            unauthenticated: self.unauthenticated.load(Relaxed),
+            denied: self.denied.load(Relaxed),
+            over_quota: self.over_quota.count(0),
+            audit_lines_lost: self.audit.as_ref().map_or(0, AuditLog::lost),
+            is_stale: lock(&self.stale).is_some(),
+        }
+    }
+
+    /// Returns why what a file said before is in use.
+    pub(crate) fn stale(&self) -> Option<String> {
+        let stale = lock(&self.stale);
+        let stale = stale.as_ref()?;
+        let age = self.now().since(stale.since).as_secs();
+        Some(format!("not applied for {age} s: {}", stale.why))
+    }
+
+    /// Returns whether the files have changed, and applies those that can be read.
+    ///
+    /// # Errors
+    /// Why files are not applied.
+    pub(crate) fn reload(&self) -> Result<bool> {
+        let _one_at_a_time = lock(&self.reading);
+        let former = self.authenticator.config();
+        let (config, failures) = self.file.read_again(&former);
+        let is_changed = !config.is_same(&former);
+        if is_changed {
+            self.apply(config, &former);
+        }
+        let why: Vec<_> = failures.iter().map(ToString::to_string).collect();
+        let why = why.join("; ");
+        let mut stale = lock(&self.stale);
+        let Some(first) = failures.into_iter().next() else {
+            *stale = None;
+            return Ok(is_changed);
+        };
+        let since = stale.take().map(|stale| (stale.since, stale.why));
+        let is_known = since.as_ref().is_some_and(|(_, known)| *known == why);
+        *stale = Some(Stale {
+            since: since.map_or_else(|| self.now(), |(since, _)| since),
+            why: why.clone(),
+        });
+        drop(stale);
+        if !is_known {
+            self.record_own("reload", "relay", false, &why);
+        }
+        Err(Error::new(first.kind(), why).with_source(first))
+    }
+
+    fn apply(&self, config: AuthConfig, former: &AuthConfig) {
+        let (rules, tokens) = (config.policy().rule_count(), config.token_count());
+        let changes = config.token_changes(former);
+        log_notes(&config);
+        self.authenticator.replace(config);
+        tracing::info!(rules, tokens, "other rules are in use");
+        let why = format!("{rules} rules, {tokens} tokens");
+        self.record_own("reload", "relay", true, &why);
+        for change in &changes {
+            self.record_own("token", &change.id, true, &change.what);
+        }
+    }
+
+    /// Records what the operator did on the relay's machine: with a file or a signal.
+    pub(super) fn record_own(&self, action: &str, target: &str, allowed: bool, why: &str) {
+        self.record(&AuditEvent {
+            at: wall(),
+            principal: "",
+            credential: "",
+            from: None,
+            action,
+            target,
+            allowed,
+            why,
+        });
+    }
+
+    /// Returns the caller of a request.
+    ///
+    /// # Errors
+    /// The answer to a caller that is not known.
+    pub(super) fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        peer: &Peer,
+        target: &str,
+    ) -> std::result::Result<Caller, Status> {
+        let authorization =
+            authorization(headers).map_err(|denial| self.refuse(denial, peer, target))?;
+        let (names, now) = (&peer.certificate.names, wall());
+        let by_certificate = authorization.is_none();
+        let known = self.authenticator.known(authorization, names, now);
+        let caller = match known {
+            Some(caller) => Ok(caller),
+            None => self.verify(authorization, peer, now),
+        };
+        match (caller, peer.certificate.expires_at) {
+            (Ok(_), Some(end)) if by_certificate && end <= now => {
+                let ago = now.duration_since(end).unwrap_or_default();
+                Err(self.refuse(Denial::Expired { ago }, peer, target))
+            }
+            (Ok(caller), Some(end)) if by_certificate => Ok(caller.with_expiry(end)),
+            (Ok(caller), _) => Ok(caller),
+            (Err(denial), _) => Err(self.refuse(denial, peer, target)),
+        }
+    }
+
+    fn verify(
+        &self,
+        authorization: Option<&[u8]>,
+        peer: &Peer,
+        now: std::time::SystemTime,
+    ) -> std::result::Result<Caller, Denial> {
+        let names = &peer.certificate.names;
+        let (address, tick) = (peer.address.ip(), self.clock.now());
+        let is_signed = Authenticator::needs_signature(authorization);
+        // A connection costs more than a signature, so the first one of a connection, and the next one
+        // after a good one, are not limited: bad ones of a neighbour behind the same address use up
+        // their own connections only.
+        if is_signed && peer.has_bad_signature.load(Relaxed) {
+            self.attempts.check_signature(address, tick)?;
+        }
+        let caller = self.authenticator.authenticate(authorization, names, now);
+        if is_signed {
+            let is_bad = caller.as_ref().is_err_and(|denial| denial.is_guess());
+            peer.has_bad_signature.store(is_bad, Relaxed);
+        }
+        let Err(denial) = caller else {
+            return caller;
+        };
+        if denial.is_guess() {
+            self.attempts.check(address, tick)?;
+            self.attempts.failed(address, tick);
+        }
+        Err(denial)
+    }
+
+    #[cold]
+    fn refuse(&self, denial: Denial, peer: &Peer, target: &str) -> Status {
+        self.unauthenticated.fetch_add(1, Relaxed);
+        let why = denial.to_string();
+        let address = peer.address.ip();
+        self.recent.add(address, None, "", &why, self.now());
+        self.record(&AuditEvent {
+            at: wall(),
+            principal: "",
+            credential: "",
+            from: Some(address),
+            action: "authenticate",
+            target,
+            allowed: false,
+            why: &why,
+        });
+        match denial {
+            // Not RESOURCE_EXHAUSTED: of a `Subscribe` that is a statement on its size.
+            Denial::TooManyFailures { retry_after } => {
+                let error = Error::new(ErrorKind::Unavailable, why);
+                to_status(error.with_retry_after(retry_after))
+            }
+            _ => Status::unauthenticated(why),
+        }
+    }
+
+    /// Counts a denial, and remembers it for findings.
+    pub(super) fn note_denial(
+        &self,
+        principal: &str,
+        action: &'static str,
+        target: impl fmt::Display,
+        why: &str,
+    ) {
+        self.denied.fetch_add(1, Relaxed);
+        self.recent
+            .add(principal, Some(action), target, why, self.now());
+    }
+
+    /// Returns the callers that were refused within the last ten minutes, newest first.
+    pub(crate) fn recently_refused(&self) -> Vec<RefusedCaller> {
+        self.recent.list(self.now())
+    }
+
+    /// Counts a request over the quota of its principal, and logs it unless one was logged within
+    /// the last second.
+    #[cold]
+    pub(super) fn note_over_quota(&self, error: &Error) {
+        if let Some(suppressed) = self.over_quota.note(0, self.now()) {
+            tracing::warn!(%error, suppressed, "refused a request over the quota of its principal");
+        }
+    }
+
+    pub(crate) fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
+    pub(crate) fn record(&self, event: &AuditEvent<'_>) {
+        if let Some(audit) = &self.audit {
+            audit.record(event);
+        }
+    }
+}
+
+/// Returns the value of the header `authorization`.
+///
+/// # Errors
+/// There are several: a proxy before this relay may have checked another one.
+pub(crate) fn authorization(headers: &HeaderMap) -> std::result::Result<Option<&[u8]>, Denial> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    match (values.next(), values.next()) {
+        (value, None) => Ok(value.map(http::HeaderValue::as_bytes)),
+        _ => Err(Denial::SeveralHeaders),
+    }
+}
+
+fn log_notes(config: &AuthConfig) {
+    for note in config.notes() {
+        tracing::warn!("{note}");
+    }
+}

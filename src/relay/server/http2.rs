@@ -1,0 +1,23 @@
+//! Connections: sockets, TLS, HTTP/2 by hyper with limits for long streams, and their ends.
+//!
+//! The memory that a peer can hold is bounded by the windows of its connections and by its streams
+//! (docs/limits.md).
+
+pub(super) mod accept;
+pub(super) mod activity;
+pub(super) mod addresses;
+pub(super) mod answers;
+pub(super) mod body;
+pub(super) mod certificate;
+pub(super) mod connection;
+pub(super) mod incidents;
+pub(super) mod io;
+pub(super) mod limits;
+pub(super) mod memory;
+pub(super) mod preface;
+pub(super) mod response;
+pub(super) mod service;
+pub(super) mod shared;
+pub(super) mod streams;
+pub(super) mod tls;
+pub(super) mod transport;

@@ -1,0 +1,221 @@
+//! A request's body: it must arrive in time.
+//!
+//! The single request of a call has a deadline, which arriving bytes renew, because its line may be
+//! slow. A stream of requests may be silent for any time. A message is received up to its limit
+//! before it is decoded; tonic checks the limit when it knows the length.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_core::future::BoxFuture;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::{activity::Activity, incidents::Incident};
+use crate::{
+    error::{Error, ErrorKind},
+    relay::server::access::calls::{Call, CallKind},
+    wire::to_status,
+};
+
+/// The body of one call.
+pub(crate) struct RequestBody {
+    /// `None` once the body has ended.
+    incoming: Option<Incoming>,
+    call: Call,
+    activity: Arc<Activity>,
+    /// Bytes received so far.
+    received: usize,
+    /// Bytes received when the deadline was set.
+    renewed_at: usize,
+    /// Not set for a request that arrived at once.
+    abort: Option<BoxFuture<'static, AbortReason>>,
+}
+
+/// Reason to stop waiting for the rest of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AbortReason {
+    Deadline,
+    Ending,
+}
+
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// Time in which [`PROGRESS`] more bytes must arrive.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// The slowest line has 0.8 KiB/s.
+const PROGRESS: usize = 4 * 1024;
+/// Bytes of a single request that are received while the process is short of memory.
+const SHORT_SHARE: usize = 64 * 1024;
+/// A request that is refused for want of memory is tried again after this time.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Time to receive the rest of a refused request: some round trips on a bad network.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl RequestBody {
+    pub(crate) fn new(incoming: Incoming, call: Call, activity: Arc<Activity>) -> Self {
+        Self {
+            incoming: Some(incoming),
+            call,
+            activity,
+            received: 0,
+            renewed_at: 0,
+            abort: None,
+        }
+    }
+
+    /// Counts received bytes.
+    ///
+    /// # Errors
+    /// The refusal of a large request while memory is short.
+    #[allow(clippy::result_large_err, reason = "a status is an answer")]
+    fn receive(&mut self, bytes: usize) -> Result<(), Status> {
+        self.received += bytes;
+        if self.received - self.renewed_at >= PROGRESS {
+            self.renewed_at = self.received;
+            self.abort = None;
+        }
+        let is_single = self.call.kind != CallKind::ClientStream;
+        if is_single && self.received > SHORT_SHARE && self.activity.shared().memory.is_short() {
+            self.activity.note(Incident::ShortOfMemory);
+            let error = Error::new(
+                ErrorKind::Unavailable,
+                "request: memory is short; try again",
+            );
+            return Err(to_status(error.with_retry_after(RETRY_AFTER)));
+        }
+        Ok(())
+    }
+
+    /// Waits until the rest must be given up.
+    fn poll_abort(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
+        let wait = match self.call.kind {
+            // The service ends it.
+            CallKind::ClientStream if !self.call.is_reflection => return Poll::Pending,
+            CallKind::ClientStream => None,
+            CallKind::Unary | CallKind::ServerStream => Some(DEADLINE),
+        };
+        let activity = &self.activity;
+        let abort = self.abort.get_or_insert_with(|| {
+            let ending = match wait {
+                Some(_) => activity.draining(),
+                None => activity.ending_soon(),
+            };
+            Box::pin(abort_reason(ending.clone(), wait))
+        });
+        let status = match std::task::ready!(abort.as_mut().poll(cx)) {
+            AbortReason::Ending if wait.is_none() => {
+                self.incoming = None;
+                return Poll::Ready(None);
+            }
+            AbortReason::Ending => Status::unavailable("the relay is shutting down"),
+            AbortReason::Deadline => {
+                self.activity.note(Incident::LateRequest);
+                Status::unavailable("request: no 4 KiB more of it arrived within 5 s")
+            }
+        };
+        self.fail(status)
+    }
+
+    fn fail(&mut self, status: Status) -> Poll<Option<Result<Frame<Bytes>>>> {
+        self.abort = None;
+        self.discard();
+        Poll::Ready(Some(Err(status.into())))
+    }
+
+    fn discard(&mut self) {
+        if let Some(incoming) = self.incoming.take()
+            && self.call.kind != CallKind::ClientStream
+        {
+            discard_body(incoming, &self.activity);
+        }
+    }
+}
+
+/// The service may answer before it has read all of a request, such as one beyond its limit.
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        self.discard();
+    }
+}
+
+async fn abort_reason(ending: CancellationToken, wait: Option<Duration>) -> AbortReason {
+    let Some(wait) = wait else {
+        ending.cancelled().await;
+        return AbortReason::Ending;
+    };
+    tokio::select! {
+        () = ending.cancelled() => AbortReason::Ending,
+        () = tokio::time::sleep(wait) => AbortReason::Deadline,
+    }
+}
+
+/// Reads the rest of a refused request, for a limited time. Otherwise h2 would reset the stream at
+/// once. h2 remembers few reset streams, resets forgotten ones again for each further frame, and
+/// closes a connection with too many resets, including its valid streams.
+pub(super) fn discard_body(mut incoming: Incoming, activity: &Arc<Activity>) {
+    if incoming.is_end_stream() {
+        return;
+    }
+    activity.bundle().add(async move {
+        let end = std::future::poll_fn(|cx| {
+            while let Some(Ok(_)) = std::task::ready!(Pin::new(&mut incoming).poll_frame(cx)) {}
+            Poll::Ready(())
+        });
+        // Ends with the request, or when the peer must have received the refusal.
+        let _ = tokio::time::timeout(DISCARD_TIMEOUT, end).await;
+    });
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>>>> {
+        let this = &mut *self;
+        let Some(incoming) = &mut this.incoming else {
+            return Poll::Ready(None);
+        };
+        match Pin::new(incoming).poll_frame(cx) {
+            Poll::Pending => this.poll_abort(cx),
+            Poll::Ready(Some(Ok(frame))) => {
+                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                match this.receive(bytes) {
+                    Ok(()) => Poll::Ready(Some(Ok(frame))),
+                    Err(status) => this.fail(status),
+                }
+            }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
+            Poll::Ready(None) => {
+                this.incoming = None;
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.as_ref().is_none_or(Incoming::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+impl std::fmt::Debug for RequestBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RequestBody")
+            .field("call", &self.call)
+            .field("received", &self.received)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,166 @@
+//! The limits of a server's connections, streams and memory, from the configuration and the limit of
+//! open files.
+
+use std::{net::SocketAddr, time::Duration};
+
+use tonic::Status;
+
+use crate::{
+    base::memory::available,
+    error::{Error, ErrorKind, Result},
+    wire::to_status,
+};
+
+/// The limits of a server for all of its clients together. Those of a principal are in the file of
+/// rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Maximum connections; further ones wait until one ends. Reduced if the process may not open
+    /// as many files: 128 files are reserved, and a quarter of the rest, at most 256, is for
+    /// connections that have not sent their preface yet. `None` is 100,000 if the server listens on
+    /// loopback, and otherwise 10,000.
+    pub max_connections: Option<usize>,
+    /// Maximum connections of one peer address, or of one IPv6 /64 network; further ones are
+    /// closed.
+    /// `Some(0)` is no limit. `None` is no limit if the server listens on loopback, and otherwise
+    /// 256 without a limit for peers on this machine.
+    pub max_connections_per_address: Option<usize>,
+    /// Maximum open streams of all connections (subscriptions, watches, publishers' streams,
+    /// hand-overs); further ones are refused.
+    pub max_streams: usize,
+    /// Age of a connection, give or take a tenth, from which on it takes no more streams, so that its
+    /// client connects again. Its streams end at their own age.
+    pub max_connection_age: Duration,
+    /// Maximum resident memory of this process in bytes, at least [`ServerLimits::LEAST_MEMORY`];
+    /// `None` is no limit. From seven eighths on, new connections, streams, queues and timers are
+    /// refused, and requests of more than 64 KiB. Only on Linux.
+    pub max_memory: Option<u64>,
+}
+
+/// Maximum connections at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ConnectionLimits {
+    /// Connections that have sent their preface.
+    pub(super) established: usize,
+    /// Connections that have not sent it yet.
+    pub(super) handshakes: usize,
+}
+
+/// File descriptors reserved for other uses: the store's files, the admin port, the log and the
+/// runtime.
+const RESERVE: usize = 128;
+/// A regular client sends its preface within a round trip. This number allows 256 / 0.1 s = 2,560
+/// new connections a second at a latency of 100 ms.
+const HANDSHAKES: usize = 256;
+
+/// Room is there again when a stream ends or a queue is idle.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// A server on loopback serves its own machine only.
+const MAX_CONNECTIONS_ON_LOOPBACK: usize = 100_000;
+const MAX_CONNECTIONS: usize = 10_000;
+
+impl ServerLimits {
+    /// The least [`ServerLimits::max_memory`]: some times what an idle relay takes.
+    pub const LEAST_MEMORY: u64 = 64 << 20;
+
+    /// Returns the memory that this process may use in bytes: that of the machine, or of its control
+    /// group if that has less. `None` on other systems than Linux.
+    pub fn memory_of_machine() -> Option<u64> {
+        available()
+    }
+
+    /// Returns the connections that the configuration allows.
+    pub(crate) fn connections(&self, listen: SocketAddr) -> usize {
+        let default = match listen.ip().is_loopback() {
+            true => MAX_CONNECTIONS_ON_LOOPBACK,
+            false => MAX_CONNECTIONS,
+        };
+        self.max_connections.unwrap_or(default)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let least = Self::LEAST_MEMORY;
+        match self.max_memory.filter(|max| *max < least) {
+            Some(max) => {
+                let rule = format_args!("must be at least {} MiB, not {max} bytes", least >> 20);
+                Err(Error::invalid("max_memory", rule))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            max_connections: None,
+            max_connections_per_address: None,
+            max_streams: 200_000,
+            max_connection_age: Duration::from_secs(3600),
+            max_memory: None,
+        }
+    }
+}
+
+impl ConnectionLimits {
+    /// Limits the stated number of connections to the number that `open_files` allow. Each kind
+    /// gets at least one.
+    pub(crate) fn new(stated: usize, open_files: Option<usize>) -> Self {
+        let available = open_files.map_or(usize::MAX, |files| files.saturating_sub(RESERVE));
+        let handshakes = (available / 4).clamp(1, HANDSHAKES);
+        let established = available.saturating_sub(handshakes).max(1);
+        Self {
+            established: stated.clamp(1, established),
+            handshakes,
+        }
+    }
+}
+
+/// Converts an error; at a limit, with the time after which the request is tried again. Not for a
+/// `Notify`: of that, it states that the whole request came too soon.
+pub(crate) fn to_refusal(error: Error) -> Status {
+    to_status(match error.kind() {
+        ErrorKind::Exhausted if error.retry_after().is_none() => {
+            error.with_retry_after(RETRY_AFTER)
+        }
+        _ => error,
+    })
+}
+
+/// Returns the number of files that this process may have open, or `None` if it is unlimited or
+/// unknown.
+pub(super) fn open_files() -> Option<usize> {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit};
+        let limit = getrlimit(Resource::Nofile).current?;
+        Some(usize::try_from(limit).unwrap_or(usize::MAX))
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_the_reserve_and_the_handshakes_their_files() {
+        for (stated, files, established, handshakes) in [
+            (100_000, None, 100_000, 256),
+            (100_000, Some(20_000), 20_000 - 128 - 256, 256),
+            (1_000, Some(20_000), 1_000, 256),
+            (100_000, Some(300), 129, 43),
+            // Too few for anything: it still serves one.
+            (100_000, Some(64), 1, 1),
+            (0, None, 1, 256),
+        ] {
+            let limits = ConnectionLimits::new(stated, files);
+            let expected = ConnectionLimits {
+                established,
+                handshakes,
+            };
+            assert_eq!(limits, expected, "{stated} of {files:?} files");
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The layer around the services of one connection.
+//!
+//! Refuses requests that are not gRPC, sets a deadline for the request's body, notes unary answers for the
+//! stream's deadline, and cuts large answers into chunks.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+#[cfg(feature = "keda")]
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, body::Body, service::Routes};
+use tower::Service;
+
+use super::{
+    activity::Activity,
+    answers::{AnswerPermit, ChunkedBody, ConnectionAnswers},
+    body::{RequestBody, discard_body},
+    certificate::Peer,
+    incidents::Incident,
+    response::{ResponseBody, StreamShares},
+};
+use crate::{
+    relay::{
+        auth::Resource,
+        server::{
+            access::{
+                Access, LastCaller,
+                calls::{Call, CallKind, Right},
+                requester::{Needs, Requester},
+            },
+            services::store_calls::ConnectionStoreCalls,
+        },
+    },
+    wire::to_status,
+};
+
+/// The routes of one connection.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionService {
+    routes: Routes,
+    activity: Arc<Activity>,
+    access: Access,
+    peer: Arc<Peer>,
+    caller: LastCaller,
+    answers: ConnectionAnswers,
+    store_calls: ConnectionStoreCalls,
+}
+
+/// The future of an answer. Not an `async` block, because that would store the routes' future twice
+/// while the stream is open.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would be an allocation for each request, to save nothing but for refusals"
+)]
+pub(crate) enum Answer {
+    Routed {
+        routes: <Routes as Service<Request<Body>>>::Future,
+        call: Call,
+        activity: Arc<Activity>,
+        /// Of a stream; moves to its answer.
+        stream: Option<StreamShares>,
+    },
+    /// Taken by the poll that returns it.
+    Refused(Option<Response<Body>>, Arc<Activity>),
+}
+
+/// Cancelled when the connection of a request takes no more streams. An extension of the requests of
+/// streams: those without an age end then.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionEnd(pub(crate) CancellationToken, Arc<Activity>);
+
+impl ConnectionEnd {
+    /// The relay drains and refuses this stream. The connection takes no more: behind a balancer the
+    /// client's next one leads to another relay.
+    pub(crate) fn end_soon(extensions: &Extensions) {
+        if let Some(Self(_, activity)) = extensions.get() {
+            activity.end_soon();
+        }
+    }
+
+    /// Ends a connection of at least this age in the same way.
+    pub(crate) fn end_if_older(&self, age: Duration) {
+        if self.1.age() >= age {
+            self.1.end_soon();
+        }
+    }
+
+    /// Returns whether the peer did not answer in time.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.1.is_lost()
+    }
+}
+
+/// The connection of a request that states its caller in itself. An extension of such requests.
+#[cfg(feature = "keda")]
+#[derive(Debug, Clone)]
+pub(crate) struct StatedCaller {
+    pub(crate) peer: Arc<Peer>,
+    activity: Arc<Activity>,
+}
+
+#[cfg(feature = "keda")]
+impl StatedCaller {
+    /// Counts the connection as that of the caller, which the service has found to be known.
+    ///
+    /// # Errors
+    /// Of the quota of the caller.
+    pub(crate) fn admit(&self, requester: &Requester) -> crate::error::Result<()> {
+        let take = || requester.take(Resource::Connections, 1);
+        self.activity.count_for(take)?;
+        self.activity.note_admitted();
+        Ok(())
+    }
+
+    /// Takes one of the relay's streams, which is not done before the caller is known.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if all are open.
+    pub(crate) fn take_stream(&self) -> crate::error::Result<OwnedSemaphorePermit> {
+        let taken = self.activity.shared().take_stream();
+        taken.inspect_err(|_| self.activity.note(Incident::StreamRefused))
+    }
+
+    /// The relay drains: as [`ConnectionEnd::end_soon`].
+    pub(crate) fn end_soon(&self) {
+        self.activity.end_soon();
+    }
+}
+
+/// Prefix of the content type of every gRPC request.
+const GRPC: &[u8] = b"application/grpc";
+
+impl ConnectionService {
+    pub(crate) fn new(
+        routes: Routes,
+        activity: Arc<Activity>,
+        access: Access,
+        peer: Arc<Peer>,
+    ) -> Self {
+        Self {
+            routes,
+            activity,
+            access,
+            peer,
+            caller: LastCaller::default(),
+            answers: ConnectionAnswers::default(),
+            store_calls: ConnectionStoreCalls::default(),
+        }
+    }
+
+    /// Returns the caller, and the shares of a stream.
+    ///
+    /// # Errors
+    /// The answer to a caller that is not admitted, or that is at a limit.
+    #[allow(clippy::result_large_err, reason = "a status is an answer")]
+    fn admit(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        call: Call,
+    ) -> Result<(Option<Requester>, Option<StreamShares>), Status> {
+        let requester = self.access.admit(path, headers, &self.peer, &self.caller)?;
+        let take = |resource| match &requester {
+            Some(requester) => requester.take(resource, 1),
+            None => Ok(None),
+        };
+        let counted = self.activity.count_for(|| take(Resource::Connections));
+        // A connection over the limit must not stay.
+        let counted = counted.inspect_err(|_| self.activity.end_soon());
+        counted.map_err(to_status)?;
+        let is_open_to_all = Call::right(path) == Some(Right::Anyone);
+        if requester.is_some() || !self.access.is_controlled() {
+            self.activity.note_admitted();
+        } else {
+            self.activity.note_probe();
+        }
+        let shared = self.activity.shared();
+        let stream = match call.kind {
+            CallKind::Unary if call.is_list => shared.memory.check().map(|()| None),
+            CallKind::Unary => Ok(None),
+            #[cfg(feature = "keda")]
+            _ if Call::right(path) == Some(Right::Stated) => Ok(None),
+            _ if is_open_to_all => shared
+                .take_open_stream(self.activity.open_to_all())
+                .map(|shares| Some(StreamShares::of_anyone(shares))),
+            _ => shared.take_stream().and_then(|of_relay| {
+                let of_principal = take(Resource::Streams)?;
+                let guard = requester.as_ref().filter(|_| call.is_reflection);
+                let guard = guard.and_then(|requester| requester.guard(|| Needs::Known));
+                Ok(Some(
+                    StreamShares::new(of_relay, of_principal).guarded(guard),
+                ))
+            }),
+        };
+        let stream = stream.inspect_err(|_| self.activity.note(Incident::StreamRefused));
+        Ok((requester, stream.map_err(to_status)?))
+    }
+}
+
+impl Service<Request<Incoming>> for ConnectionService {
+    type Response = Response<ResponseBody>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Service::<Request<Body>>::poll_ready(&mut self.routes, cx)
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Answer {
+        if let Some(refusal) = refusal(request.method(), request.headers()) {
+            self.activity.note(Incident::NoGrpc);
+            return Answer::Refused(Some(refusal), Arc::clone(&self.activity));
+        }
+        let path = request.uri().path();
+        let call = Call::of(path);
+        let (requester, stream) = match self.admit(path, request.headers(), call) {
+            Ok(admitted) => admitted,
+            Err(status) => {
+                let refusal = Some(status.into_http());
+                let activity = Arc::clone(&self.activity);
+                discard_body(request.into_body(), &activity);
+                return Answer::Refused(refusal, activity);
+            }
+        };
+        #[cfg(feature = "keda")]
+        let is_stated = Call::right(path) == Some(Right::Stated);
+        let mut request = request.map(|incoming| {
+            Body::new(RequestBody::new(incoming, call, Arc::clone(&self.activity)))
+        });
+        if let Some(requester) = requester {
+            request.extensions_mut().insert(requester);
+        }
+        #[cfg(feature = "keda")]
+        if is_stated {
+            request.extensions_mut().insert(StatedCaller {
+                peer: Arc::clone(&self.peer),
+                activity: Arc::clone(&self.activity),
+            });
+        }
+        if call.kind != CallKind::Unary {
+            let ending = ConnectionEnd(
+                self.activity.ending_soon().clone(),
+                Arc::clone(&self.activity),
+            );
+            request.extensions_mut().insert(ending);
+        }
+        if call.is_list {
+            request.extensions_mut().insert(self.answers.clone());
+        }
+        if call.uses_store {
+            request.extensions_mut().insert(self.store_calls.clone());
+        }
+        Answer::Routed {
+            routes: self.routes.call(request),
+            call,
+            activity: Arc::clone(&self.activity),
+            stream,
+        }
+    }
+}
+
+impl Future for Answer {
+    type Output = Result<Response<ResponseBody>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (routes, call, activity, stream) = match &mut *self {
+            Self::Routed {
+                routes,
+                call,
+                activity,
+                stream,
+            } => (routes, call, activity, stream),
+            Self::Refused(response, activity) => {
+                activity.note_unary_answer();
+                let response = response.take().expect("polled to its end once");
+                return Poll::Ready(Ok(ResponseBody::of(response, None)));
+            }
+        };
+        let answer = std::task::ready!(Pin::new(routes).poll(cx));
+        if call.kind == CallKind::Unary {
+            activity.note_unary_answer();
+        }
+        let stream = stream.take();
+        Poll::Ready(answer.map(|mut response| {
+            let permit = response.extensions_mut().remove::<AnswerPermit>();
+            let response = match permit {
+                Some(permit) => response.map(|body| Body::new(ChunkedBody::new(body, permit))),
+                None => response,
+            };
+            ResponseBody::of(response, stream)
+        }))
+    }
+}
+
+/// Returns the refusal of a request that is not gRPC, or `None` for a gRPC request.
+fn refusal(method: &Method, headers: &HeaderMap) -> Option<Response<Body>> {
+    if *method != Method::POST {
+        let text = "this port speaks gRPC, whose requests are POST; health and metrics are on the \
+                    admin port\n";
+        let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, text);
+        let allowed = http::HeaderValue::from_static("POST");
+        response.headers_mut().insert(header::ALLOW, allowed);
+        return Some(response);
+    }
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .map_or(&b""[..], |kind| kind.as_bytes());
+    let is_grpc = kind
+        .get(..GRPC.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
+        && matches!(kind.get(GRPC.len()), None | Some(b'+' | b';' | b' '));
+    let text = "this port speaks gRPC: content-type must be application/grpc\n";
+    (!is_grpc).then(|| refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
+}
+
+#[cold]
+fn refuse(status: StatusCode, text: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::new(text.to_owned()));
+    *response.status_mut() = status;
+    let plain = http::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, plain);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::relay::server::http2::incidents::Incidents;
+
+    #[test]
+    fn a_refusal_has_the_same_deadline_as_a_unary_answer() {
+        let activity = Activity::for_test(Arc::new(Incidents::new()), CancellationToken::new());
+        let refused = refusal(&Method::GET, &HeaderMap::new());
+        let answer = Answer::Refused(refused, Arc::clone(&activity));
+        let answer = answer.now_or_never().expect("at once").expect("an answer");
+        assert_eq!(answer.status(), StatusCode::METHOD_NOT_ALLOWED);
+        assert!(activity.take_unary_answer());
+    }
+}

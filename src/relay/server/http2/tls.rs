@@ -1,0 +1,335 @@
+//! TLS on the gRPC port: the certificate, the clients' CAs, and their reload.
+//!
+//! The files are read again every ten seconds. New connections use what they hold then; open ones go
+//! on. Files that do not fit together, as in the middle of a renewal, leave the former ones in use. A
+//! certificate that has ended or ends soon is logged.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
+
+use prost_types::Timestamp;
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    server::{NoServerSessionStorage, WebPkiClientVerifier},
+    version::{TLS12, TLS13},
+};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+use super::certificate::validity;
+use crate::{
+    base::{
+        clock::wall,
+        file,
+        pem::{without_key, without_mark},
+        sync::lock,
+        task::blocking,
+    },
+    error::{Error, ErrorKind, Result},
+};
+
+/// The files of a server's TLS, all in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerTls {
+    /// The certificate and its chain, the server's own first.
+    pub certificate: PathBuf,
+    /// The key of the certificate: PKCS #8, SEC 1 or PKCS #1.
+    pub key: PathBuf,
+    /// The certificates of the authorities of clients. With it, a client without a certificate of
+    /// one of them is refused.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// The TLS of a server, with the configuration of the files as they were read last.
+pub(crate) struct Tls {
+    files: ServerTls,
+    current: Mutex<(Contents, Arc<ServerConfig>)>,
+    /// Why the files cannot be read again.
+    stale: Mutex<Option<String>>,
+}
+
+/// The time of a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Validity {
+    Valid,
+    NotYet,
+    EndsSoon,
+    Ended,
+}
+
+/// What the files hold.
+#[derive(PartialEq, Eq)]
+struct Contents {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    is_key_public: bool,
+    client_ca: Option<Vec<u8>>,
+}
+
+/// A renewal is late when less than this is left of a certificate, or than a sixth of its life.
+const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+/// Longest file in bytes: a system's bundle of authorities has a fifth of it.
+const LONGEST: u64 = 1 << 20;
+/// HTTP/2 in ALPN (RFC 9113, section 3.2).
+const H2: &[u8] = b"h2";
+const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] with the file that cannot be read or does not fit.
+    pub(crate) fn load(files: ServerTls) -> Result<Self> {
+        let contents = Contents::read(&files)?;
+        let config = contents.config(&files)?;
+        Ok(Self {
+            files,
+            current: Mutex::new((contents, config)),
+            stale: Mutex::default(),
+        })
+    }
+
+    /// Returns why the files cannot be used as they are: they cannot be read again, or the certificate
+    /// has no time left.
+    pub(crate) fn failures(&self) -> Vec<String> {
+        let stale = lock(&self.stale).clone();
+        let validity = self.validity(wall());
+        let time = (validity != Validity::Valid).then(|| self.time_of_certificate(validity));
+        stale.into_iter().chain(time).collect()
+    }
+
+    /// Returns whether the files cannot be read again.
+    pub(crate) fn is_stale(&self) -> bool {
+        lock(&self.stale).is_some()
+    }
+
+    /// Returns the end of the certificate, if it can be read.
+    pub(crate) fn ends_at(&self) -> Option<SystemTime> {
+        let current = lock(&self.current);
+        Some(current.0.life()?.1)
+    }
+
+    fn validity(&self, now: SystemTime) -> Validity {
+        let life = lock(&self.current).0.life();
+        life.map_or(Validity::Valid, |life| Validity::of(life, now))
+    }
+
+    fn time_of_certificate(&self, validity: Validity) -> String {
+        let life = lock(&self.current).0.life();
+        let at = life.map(|(start, end)| match validity {
+            Validity::NotYet => start,
+            _ => end,
+        });
+        let at = at.map(|at| Timestamp::from(at).to_string());
+        let (what, at) = (validity.what(), at.unwrap_or_default());
+        let path = self.files.certificate.display();
+        format!("the certificate `{path}` {what} {at}")
+    }
+
+    fn log_validity(&self, validity: Validity) {
+        let text = self.time_of_certificate(validity);
+        match validity {
+            Validity::Valid => {}
+            Validity::EndsSoon => tracing::warn!("{text}"),
+            Validity::NotYet | Validity::Ended => {
+                tracing::error!("{text}: clients refuse this relay");
+            }
+        }
+    }
+
+    /// Does the handshake. A client that offers other protocols than HTTP/2, or none, is refused.
+    ///
+    /// # Errors
+    /// The reason of the refusal, in TLS's words.
+    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let config = Arc::clone(&lock(&self.current).1);
+        let stream = TlsAcceptor::from(config).accept(stream).await?;
+        match stream.get_ref().1.alpn_protocol() == Some(H2) {
+            true => Ok(stream),
+            false => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the client does not offer HTTP/2 by ALPN",
+            )),
+        }
+    }
+
+    /// Reads the files again and again.
+    pub(crate) async fn follow(self: Arc<Self>) {
+        if lock(&self.current).0.is_key_public {
+            let key = self.files.key.display();
+            tracing::warn!("the key `{key}` can be read by every user of the machine");
+        }
+        let mut known = Validity::Valid;
+        loop {
+            let validity = self.validity(wall());
+            if validity != known {
+                self.log_validity(validity);
+                known = validity;
+            }
+            tokio::time::sleep(RELOAD_INTERVAL).await;
+            let this = Arc::clone(&self);
+            let Some(reloaded) = blocking(move || this.reload()).await else {
+                return;
+            };
+            let failure = match reloaded {
+                Ok(is_changed) => {
+                    if is_changed {
+                        let certificate = self.files.certificate.display();
+                        tracing::info!(%certificate, "new connections use other TLS files");
+                    }
+                    None
+                }
+                Err(error) => Some(error.to_string()),
+            };
+            let former = std::mem::replace(&mut *lock(&self.stale), failure.clone());
+            if let (Some(error), None) = (failure, former) {
+                tracing::warn!(error, "the former TLS files stay in use");
+            }
+        }
+    }
+
+    /// Returns whether the files have changed, and applies them.
+    fn reload(&self) -> Result<bool> {
+        let contents = Contents::read(&self.files)?;
+        if lock(&self.current).0 == contents {
+            return Ok(false);
+        }
+        let config = contents.config(&self.files)?;
+        *lock(&self.current) = (contents, config);
+        Ok(true)
+    }
+}
+
+impl fmt::Debug for Tls {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tls").field(&self.files).finish()
+    }
+}
+
+impl Validity {
+    fn of((start, end): (SystemTime, SystemTime), now: SystemTime) -> Self {
+        let life = end.duration_since(start).unwrap_or_default();
+        match end.duration_since(now) {
+            _ if now < start => Self::NotYet,
+            Ok(left) if left > SOON.min(life / 6) => Self::Valid,
+            Ok(left) if !left.is_zero() => Self::EndsSoon,
+            _ => Self::Ended,
+        }
+    }
+
+    fn what(self) -> &'static str {
+        match self {
+            Self::Valid => "is valid until",
+            Self::NotYet => "is valid from",
+            Self::EndsSoon => "ends soon, at",
+            Self::Ended => "has ended at",
+        }
+    }
+}
+
+impl Contents {
+    /// Returns the start and the end of the server's certificate.
+    fn life(&self) -> Option<(SystemTime, SystemTime)> {
+        let first = CertificateDer::pem_slice_iter(&self.certificate).next()?;
+        validity(&first.ok()?)
+    }
+
+    fn read(files: &ServerTls) -> Result<Self> {
+        let client_ca = files.client_ca.as_deref();
+        let (key, is_key_public) = read("tls_key", &files.key)?;
+        let client_ca = client_ca.map(|path| read("tls_client_ca", path));
+        Ok(Self {
+            certificate: read("tls_cert", &files.certificate)?.0,
+            key,
+            is_key_public,
+            client_ca: client_ca.transpose()?.map(|(bytes, _)| bytes),
+        })
+    }
+
+    fn config(&self, files: &ServerTls) -> Result<Arc<ServerConfig>> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13, &TLS12])
+            .map_err(|error| unfit("tls_cert", &files.certificate, &error))?;
+        let builder = match (&self.client_ca, &files.client_ca) {
+            (Some(pem), Some(path)) => {
+                let unfit = |error: &dyn fmt::Display| unfit("tls_client_ca", path, error);
+                let mut roots = RootCertStore::empty();
+                for authority in certificates("tls_client_ca", path, pem)? {
+                    roots.add(authority).map_err(|error| unfit(&error))?;
+                }
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder.with_client_cert_verifier(verifier.build().map_err(|error| unfit(&error))?)
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        let chain = certificates("tls_cert", &files.certificate, &self.certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key)
+            .map_err(|_| unfit("tls_key", &files.key, &without_key(&self.key)))?;
+        let mut config = builder
+            .with_single_cert(chain, key)
+            .map_err(|error| unfit("tls_key", &files.key, &error))?;
+        config.alpn_protocols = vec![H2.to_vec()];
+        if self.client_ca.is_some() {
+            // A resumed session would not check the client's certificate again.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+        }
+        Ok(Arc::new(config))
+    }
+}
+
+/// Returns the bytes of a file, and whether every user of the machine may read it.
+fn read(field: &'static str, path: &Path) -> Result<(Vec<u8>, bool)> {
+    let content = file::read(path, LONGEST).map_err(|error| unfit(field, path, &error))?;
+    Ok((without_mark(content.bytes), content.is_public))
+}
+
+fn certificates(
+    field: &'static str,
+    path: &Path,
+    pem: &[u8],
+) -> Result<Vec<CertificateDer<'static>>> {
+    let found: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        _ => Err(unfit(field, path, &"no certificate in PEM")),
+    }
+}
+
+fn unfit(field: &'static str, path: &Path, reason: &dyn fmt::Display) -> Error {
+    Error::new(
+        ErrorKind::Invalid,
+        format!("{field}: `{}`: {reason}", path.display()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_ends_soon_in_its_last_sixth_or_fortnight() {
+        let hours = |count: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * count);
+        for (from, to, now, expected) in [
+            (100, 124, 99, Validity::NotYet),
+            (100, 124, 100, Validity::Valid),
+            (100, 124, 119, Validity::Valid),
+            (100, 124, 120, Validity::EndsSoon),
+            (100, 124, 124, Validity::Ended),
+            (100, 124, 1000, Validity::Ended),
+            (0, 24 * 365, 24 * 350, Validity::Valid),
+            (0, 24 * 365, 24 * 351, Validity::EndsSoon),
+        ] {
+            let found = Validity::of((hours(from), hours(to)), hours(now));
+            assert_eq!(found, expected, "{now}");
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! The `Relay` service: translates requests and calls the relay.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_core::Stream;
+use tokio_util::sync::{CancellationToken, ReusableBoxFuture, WaitForCancellationFutureOwned};
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+use super::{
+    unconfirmed::{Unconfirmed, refusal},
+    wake::EncodedWake,
+};
+use crate::{
+    base::task::{Work, poll_budget, spend, spend_and_yield},
+    error::Result,
+    relay::{
+        auth::{Action, Resource, Target},
+        hub::StreamMessage,
+        runtime::{MessageStream, Relay},
+        server::{
+            access::{
+                Access,
+                requester::{Needs, Requester, StreamGuard},
+            },
+            http2::{limits::to_refusal, service::ConnectionEnd},
+        },
+    },
+    types::{Report, SubscribeEvent},
+    wire::{
+        NotifyRequest, SubscribeResponseEvent,
+        link::{peer_reply::Answer, peer_request::Call},
+        peer_status, proto, report_from_wire, report_to_wire, subscribe_event_to_wire,
+        subscribe_from_wire, to_status,
+    },
+};
+
+#[derive(Debug)]
+pub(crate) struct RelayService {
+    relay: Relay,
+    draining: CancellationToken,
+    access: Access,
+}
+
+/// Publishers leave a relay that is cut off at most this often.
+const LEAVES_AFTER: Duration = Duration::from_secs(10);
+/// A report waits no longer than this for the relay of its stream.
+const FORWARDED_WITHIN: Duration = Duration::from_secs(2);
+
+/// A subscriber's stream on the wire.
+pub(crate) struct SubscribeResponses {
+    /// `None` once the stream was ended by its guard.
+    messages: Option<MessageStream<EncodedWake>>,
+    guard: Option<Box<StreamGuard>>,
+    connection: Option<ConnectionEnd>,
+}
+
+/// The responses to a pipelined publisher, in the order of its requests.
+pub(crate) struct NotifyResponses {
+    relay: Relay,
+    guard: Option<Box<StreamGuard>>,
+    /// Requests since the guard was polled.
+    unchecked: u32,
+    requests: Streaming<NotifyRequest>,
+    /// A response that is delayed so that the wake-ups are sent first.
+    delayed: Option<proto::NotifyResponse>,
+    /// `None` where no answer waits for a confirmation.
+    unconfirmed: Option<Unconfirmed>,
+    turn: ReusableBoxFuture<'static, ()>,
+    /// The publisher had no request in flight at the last poll.
+    idle: bool,
+    /// No further request is read: the stream ends when all answers are sent, with this failure.
+    stopping: bool,
+    failure: Option<Status>,
+    /// The relay drains, or the connection is at its maximum age.
+    ending: Pin<Box<WaitForCancellationFutureOwned>>,
+    connection: Option<ConnectionEnd>,
+}
+
+/// A guard is polled after this many requests without a pause: it is a timer, which costs a
+/// hundredth of a request.
+const CHECKED_EVERY: u32 = 64;
+
+impl RelayService {
+    pub(crate) fn new(relay: Relay, draining: CancellationToken, access: Access) -> Self {
+        Self {
+            relay,
+            draining,
+            access,
+        }
+    }
+}
+
+#[async_trait]
+impl proto::relay_server::Relay for RelayService {
+    type NotifyStreamStream = NotifyResponses;
+    type SubscribeStream = SubscribeResponses;
+
+    async fn notify(
+        &self,
+        request: Request<NotifyRequest>,
+    ) -> Result<Response<proto::NotifyResponse>, Status> {
+        let requester = self.access.requester(request.extensions())?;
+        let end = self.relay.cluster_state().and_then(|_| {
+            let end = request.extensions().get::<ConnectionEnd>();
+            end.cloned()
+        });
+        let response = notify(&self.relay, &requester, request.into_inner()).map_err(to_status)?;
+        let confirmed = self.relay.confirm().await;
+        confirmed
+            .inspect_err(|_| leave_if_cut_off(&self.relay, end.as_ref()))
+            .map_err(to_status)?;
+        Ok(Response::new(response.0))
+    }
+
+    async fn notify_stream(
+        &self,
+        request: Request<Streaming<NotifyRequest>>,
+    ) -> Result<Response<NotifyResponses>, Status> {
+        let requester = self.access.requester(request.extensions())?;
+        let connection = request.extensions().get::<ConnectionEnd>().cloned();
+        let end = connection.as_ref();
+        let end = end.map_or_else(|| self.draining.clone(), |end| end.0.clone());
+        let confirmations = self.relay.confirmations();
+        let epoch = self.relay.epoch().into();
+        let unconfirmed =
+            |confirmations| Unconfirmed::new(self.relay.clock(), confirmations, epoch);
+        Ok(Response::new(NotifyResponses {
+            relay: self.relay.clone(),
+            guard: requester.guard(|| Needs::Some(Action::Notify)),
+            unchecked: 0,
+            requests: request.into_inner(),
+            delayed: None,
+            unconfirmed: confirmations.map(unconfirmed),
+            stopping: false,
+            failure: None,
+            turn: ReusableBoxFuture::new(tokio::task::yield_now()),
+            idle: true,
+            ending: Box::pin(end.cancelled_owned()),
+            connection,
+        }))
+    }
+
+    async fn subscribe(
+        &self,
+        request: Request<proto::SubscribeRequest>,
+    ) -> Result<Response<SubscribeResponses>, Status> {
+        let requester = self.access.requester(request.extensions())?;
+        let accepts = self.relay.check_accepts_streams();
+        let accepts = accepts.inspect_err(|_| ConnectionEnd::end_soon(request.extensions()));
+        accepts.map_err(to_refusal)?;
+        let connection = request.extensions().get::<ConnectionEnd>().cloned();
+        let request = request.into_inner();
+        // Decoding, checking and registering thousands of names takes one turn of the task each.
+        spend_and_yield(Work::Names(
+            request.selectors.len() + request.positions.len(),
+        ))
+        .await;
+        let options = subscribe_from_wire(request).map_err(to_status)?;
+        let names = Work::Names(options.selectors.len() + options.positions.len());
+        spend_and_yield(names).await;
+        // The stream's first work belongs to the next turn.
+        spend(names);
+        for selector in &options.selectors {
+            let target = Target::Selector(selector);
+            let allowed = requester.check(Action::Subscribe, target);
+            allowed.map_err(to_status)?;
+        }
+        let selectors = requester.take(Resource::Selectors, options.selectors.len());
+        let selectors = selectors.map_err(to_status)?;
+        let pool = requester.cursor_pool();
+        let messages = self
+            .relay
+            .open_stream(pool, &options, EncodedWake::default());
+        let messages = messages.map_err(to_refusal)?;
+        let guard = requester.guard(|| Needs::Queues(Action::Subscribe, options.selectors));
+        let guard = guard.map(|guard| guard.holding(selectors));
+        Ok(Response::new(SubscribeResponses {
+            messages: Some(messages),
+            guard,
+            connection,
+        }))
+    }
+
+    async fn report(
+        &self,
+        request: Request<proto::ReportRequest>,
+    ) -> Result<Response<proto::ReportResponse>, Status> {
+        let requester = self.access.requester(request.extensions())?;
+        let (subscription_id, report) =
+            report_from_wire(request.into_inner()).map_err(to_status)?;
+        let target = Target::Queue(&report.queue);
+        let allowed = requester.check(Action::Report, target);
+        allowed.map_err(to_status)?;
+        if let Some(relay_id) = self.relay.other_owner(&subscription_id) {
+            return self.forward(relay_id, &subscription_id, &report).await;
+        }
+        self.relay
+            .report(&subscription_id, &report)
+            .map_err(to_refusal)?;
+        if report.counts_a_cause() {
+            self.relay.confirm_report().await.map_err(to_status)?;
+        }
+        Ok(Response::new(proto::ReportResponse {}))
+    }
+}
+
+impl RelayService {
+    /// C13: passes a report on to the relay that has the stream.
+    async fn forward(
+        &self,
+        relay_id: &str,
+        subscription_id: &str,
+        report: &Report,
+    ) -> Result<Response<proto::ReportResponse>, Status> {
+        let call = Call::Report(report_to_wire(subscription_id, report));
+        let answer = match self.relay.newest_life(relay_id) {
+            Some(life) => self.relay.ask(life, call, FORWARDED_WITHIN).await,
+            None => None,
+        };
+        match answer {
+            Some(Answer::Done(_)) => Ok(Response::new(proto::ReportResponse {})),
+            Some(Answer::Failure(failure)) => Err(peer_status(failure)),
+            _ => {
+                let message = "subscription_id: it belongs to another relay, which does not answer";
+                Err(Status::unavailable(message))
+            }
+        }
+    }
+}
+
+impl Stream for SubscribeResponses {
+    type Item = Result<proto::SubscribeResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(guard) = &mut self.guard
+            && guard.poll_revoked(cx).is_ready()
+        {
+            (self.guard, self.messages) = (None, None);
+            let goodbye = SubscribeEvent::Goodbye(StreamGuard::goodbye());
+            return Poll::Ready(Some(Ok(subscribe_event_to_wire(goodbye))));
+        }
+        let Some(messages) = &mut self.messages else {
+            return Poll::Ready(None);
+        };
+        let message = std::task::ready!(Pin::new(messages).poll_next(cx));
+        let to_wire = |message| match message {
+            StreamMessage::Event(event) => subscribe_event_to_wire(event),
+            StreamMessage::Wake(EncodedWake { bytes, .. }) => proto::SubscribeResponse {
+                event: Some(SubscribeResponseEvent::Encoded(bytes)),
+            },
+        };
+        Poll::Ready(message.map(|message| Ok(to_wire(message))))
+    }
+}
+
+impl Drop for SubscribeResponses {
+    fn drop(&mut self) {
+        if let Some(messages) = &self.messages
+            && self.connection.as_ref().is_some_and(ConnectionEnd::is_lost)
+        {
+            messages.note_lost();
+        }
+    }
+}
+
+impl NotifyResponses {
+    /// Counts a request's notifications. Returns the position behind them; a refused request has none.
+    fn response(&self, request: NotifyRequest) -> (proto::NotifyResponse, Option<u64>) {
+        let guard = self.guard.as_deref();
+        let requester = guard.map_or_else(Requester::anyone, StreamGuard::requester);
+        match notify(&self.relay, &requester, request) {
+            Ok((response, position)) => (response, Some(position)),
+            Err(error) => (refusal(&error), None),
+        }
+    }
+
+    fn poll_unconfirmed(&mut self, cx: &mut Context<'_>) -> Poll<Option<proto::NotifyResponse>> {
+        let Some(unconfirmed) = &mut self.unconfirmed else {
+            return Poll::Ready(None);
+        };
+        let response = std::task::ready!(unconfirmed.poll_next(cx));
+        if response
+            .as_ref()
+            .is_some_and(|response| response.error.is_some())
+        {
+            leave_if_cut_off(&self.relay, self.connection.as_ref());
+        }
+        Poll::Ready(response)
+    }
+
+    /// The woken subscribers run first, because their latency matters more than the publisher's.
+    /// Later requests of a burst are not delayed.
+    fn answer(
+        &mut self,
+        response: proto::NotifyResponse,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<proto::NotifyResponse, Status>>> {
+        if !std::mem::take(&mut self.idle) {
+            return Poll::Ready(Some(Ok(response)));
+        }
+        self.delayed = Some(response);
+        self.turn.set(tokio::task::yield_now());
+        std::task::ready!(self.turn.poll(cx));
+        Poll::Ready(self.delayed.take().map(Ok))
+    }
+
+    /// There is no request, or no further one is read. A publisher's stream has no Goodbye: it ends
+    /// when all requests are answered, with UNAVAILABLE where the relay drains, else with OK.
+    fn wait(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<proto::NotifyResponse, Status>>> {
+        if let Poll::Ready(Some(response)) = self.poll_unconfirmed(cx) {
+            return Poll::Ready(Some(Ok(response)));
+        }
+        self.idle = true;
+        if self.poll_revoked(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        if !self.stopping && self.ending.as_mut().poll(cx).is_ready() {
+            self.stopping = true;
+            if self.relay.is_draining() {
+                self.failure = Some(Status::unavailable("the relay is shutting down"));
+            }
+        }
+        match self.unconfirmed.as_ref().is_none_or(Unconfirmed::is_empty) && self.stopping {
+            true => Poll::Ready(self.failure.take().map(Err)),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Ready once the stream must end. A publisher's stream has no Goodbye: the publisher sends
+    /// unanswered requests again.
+    fn poll_revoked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.unchecked = 0;
+        match &mut self.guard {
+            Some(guard) => guard.poll_revoked(cx),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Stream for NotifyResponses {
+    type Item = Result<proto::NotifyResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.delayed.is_some() {
+            std::task::ready!(self.turn.poll(cx));
+            return Poll::Ready(self.delayed.take().map(Ok));
+        }
+        if let Poll::Ready(Some(response)) = self.poll_unconfirmed(cx) {
+            return Poll::Ready(Some(Ok(response)));
+        }
+        while !self.stopping && self.unconfirmed.as_ref().is_none_or(|all| !all.is_full()) {
+            std::task::ready!(poll_budget(cx));
+            self.unchecked += 1;
+            if self.unchecked >= CHECKED_EVERY && self.poll_revoked(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            match Pin::new(&mut self.requests).poll_next(cx) {
+                Poll::Ready(Some(Ok(request))) => {
+                    let (response, position) = self.response(request);
+                    if let Some(unconfirmed) = &mut self.unconfirmed {
+                        // A refused request has counted nothing, and keeps its place only.
+                        unconfirmed.push(response, position);
+                        continue;
+                    }
+                    return self.answer(response, cx);
+                }
+                Poll::Ready(ended) => {
+                    self.stopping = true;
+                    self.failure = ended.and_then(Result::err);
+                }
+                Poll::Pending => break,
+            }
+        }
+        self.wait(cx)
+    }
+}
+
+/// Counts a request's notifications, unless this relay has done so before. Returns the position behind
+/// them.
+fn notify(
+    relay: &Relay,
+    requester: &Requester,
+    request: NotifyRequest,
+) -> Result<(proto::NotifyResponse, u64)> {
+    relay.check_accepts_notifications()?;
+    let counted = request.counted_by(relay.epoch());
+    let (publisher, notifications) = request.into_parts()?;
+    for notification in &notifications {
+        requester.check(Action::Notify, Target::Queue(&notification.queue))?;
+    }
+    let count = notifications.len();
+    requester.take_notifications(count)?;
+    spend(Work::Events(count));
+    let counted = counted.filter(|position| *position <= relay.counted_position());
+    let (accepted, position) = match counted {
+        Some(position) => (relay.accepted_before(&notifications), position),
+        None => {
+            let accepted = relay.notify(&publisher, &notifications);
+            let accepted = accepted.inspect_err(|_| requester.give_back_notifications(count))?;
+            (accepted, relay.counted_position())
+        }
+    };
+    let accepted = accepted
+        .into_iter()
+        .map(|a| proto::Accepted {
+            sequence: a.sequence,
+            listeners: a.listeners,
+        })
+        .collect();
+    let response = proto::NotifyResponse {
+        accepted,
+        error: None,
+    };
+    Ok((response, position))
+}
+
+/// A publisher behind a balancer connects again, and may reach a relay that is not cut off. Where all
+/// are cut off none is better, so it does so once in [`LEAVES_AFTER`] only.
+fn leave_if_cut_off(relay: &Relay, connection: Option<&ConnectionEnd>) {
+    let is_cut_off = relay.cluster_state().is_some_and(|state| state.isolated);
+    if let Some(connection) = connection.filter(|_| is_cut_off) {
+        connection.end_if_older(LEAVES_AFTER);
+    }
+}

@@ -1,0 +1,374 @@
+//! The `ExternalScaler` service: tells KEDA when a workload needs replicas, and how many.
+//!
+//! Each answer is read from the figures of the object's queues. A stream waits for causes of its queues;
+//! it is no subscriber, so it takes no wake-up from a listener.
+
+mod demand;
+mod empty_list;
+mod object;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures_core::{future::BoxFuture, stream::BoxStream};
+use tokio::{
+    sync::{OwnedSemaphorePermit, watch},
+    time::Instant,
+};
+use tonic::{Request, Response, Status, async_trait};
+
+use self::{
+    demand::{Assertions, Demand, QueueFacts},
+    empty_list::List,
+    object::ScaledObject,
+};
+use crate::{
+    base::{backoff::about, clock::Tick, fnv::fnv1a},
+    error::Result,
+    relay::{
+        auth::{Action, Resource, Share, Target},
+        runtime::{Causes, MissedCauses, Relay, ScaledQueue, SilentRelays},
+        server::{
+            access::{
+                Access,
+                requester::{Needs, Requester, StreamGuard},
+            },
+            http2::{limits::to_refusal, service::StatedCaller},
+            lists::cluster_lists::named_queues,
+        },
+    },
+    store::BlobStore,
+    types::{Limits, QueueAddress, Selector},
+    wire::{
+        proto,
+        scaler::{
+            GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse,
+            MetricSpec, MetricValue, ScaledObjectRef,
+            external_scaler_server::{ExternalScaler, ExternalScalerServer},
+        },
+        span_from_wire, to_status,
+    },
+};
+
+/// What a relay knows for scalers. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Scaler {
+    relay: Relay,
+    list: Arc<Mutex<List>>,
+}
+
+pub(crate) struct ScalerService {
+    scaler: Scaler,
+    max_age: Duration,
+    access: Access,
+}
+
+/// The stream of one scaled object.
+struct ActiveStream {
+    scaler: Scaler,
+    object: ScaledObject,
+    /// The causes of the queues, in their order.
+    causes: Vec<watch::Receiver<Causes>>,
+    assertions: Assertions,
+    /// `None` before the first look.
+    looked_at: Option<Instant>,
+    guard: Option<Box<StreamGuard>>,
+    _shares: (OwnedSemaphorePermit, Option<Share>),
+    draining: BoxFuture<'static, ()>,
+    ends_at: Instant,
+}
+
+/// After a start, or missed causes of other relays, all queues are in doubt. The workloads that are
+/// started for that are spread over this span.
+const DOUBTS_SPREAD: Duration = Duration::from_secs(60);
+/// A stream looks no more often than this: a queue may have a cause each microsecond.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// A stream of a cluster looks as often as this, because causes may have been missed.
+const LOOK_WITHIN: Duration = Duration::from_secs(60);
+
+pub(crate) fn service(
+    scaler: Scaler,
+    max_age: Duration,
+    access: Access,
+) -> ExternalScalerServer<ScalerService> {
+    let service = ScalerService {
+        scaler,
+        max_age,
+        access,
+    };
+    ExternalScalerServer::new(service).max_decoding_message_size(Limits::REQUEST_BYTES)
+}
+
+impl Scaler {
+    pub(crate) fn new(relay: Relay) -> Self {
+        Self {
+            relay,
+            list: Arc::default(),
+        }
+    }
+
+    /// Knows which queues were empty at the last end of this relay.
+    pub(crate) async fn start(relay: Relay, store: &dyn BlobStore) -> Self {
+        let scaler = Self::new(relay);
+        scaler.restore(store).await;
+        scaler
+    }
+
+    /// Returns what the queues of an object need. In a cluster the other relays are asked.
+    async fn demand(&self, object: &ScaledObject) -> Result<Demand> {
+        let now = self.relay.clock().now();
+        let missed = self.relay.missed_causes();
+        let known = object.queues.iter().map(|queue| {
+            let known = self.relay.scaled_queue(queue)?;
+            // Before the figures are read.
+            let causes = known.causes();
+            Ok((known, causes))
+        });
+        let known = known.collect::<Result<Vec<_>>>()?;
+        let names = object.queues.iter().cloned().collect();
+        let found = named_queues(&self.relay, names, &mut SilentRelays::default()).await;
+        let facts = object
+            .queues
+            .iter()
+            .zip(known)
+            .map(|(queue, (known, causes))| {
+                let found = found.get(&queue.to_string());
+                let listeners = object.group.as_ref().map_or_else(
+                    || found.map_or(0, |found| found.listeners as usize),
+                    |group| self.relay.group_members(queue, group),
+                );
+                let is_empty = learn_emptiness(found, &known, causes, missed, now);
+                QueueFacts {
+                    is_served: listeners > 0,
+                    ..facts(queue, found, is_empty, causes, missed)
+                }
+            });
+        let facts: Vec<_> = facts.collect();
+        Ok(Demand::of(object, &facts, self.relay.clock().now()))
+    }
+}
+
+/// Remembers what the figures of a queue say about its emptiness. Returns whether it was certainly empty
+/// after its newest cause.
+fn learn_emptiness(
+    found: Option<&proto::Queue>,
+    known: &ScaledQueue,
+    causes: Causes,
+    missed: MissedCauses,
+    now: Tick,
+) -> bool {
+    let span = |age: Option<prost_types::Duration>| age.map(|age| span_from_wire(Some(age)));
+    if let Some(queue) = found
+        && !queue.in_doubt
+    {
+        let is_filled = queue.backlog > 0 || queue.busy > 0;
+        let read = span(queue.depth_age).filter(|_| !is_filled);
+        // Causes before the first question are in the figures only.
+        let read = read.filter(|age| span(queue.idle_for).is_none_or(|caused| *age <= caused));
+        let read_at = read.map(|age| now - age);
+        if let Some(at) = read_at.filter(|at| *at >= causes.newest && *at >= missed.any) {
+            known.set_empty(causes, at);
+        }
+        if is_filled {
+            known.set_filled();
+        }
+    }
+    known.is_empty(missed)
+}
+
+fn facts(
+    queue: &QueueAddress,
+    found: Option<&proto::Queue>,
+    is_empty: bool,
+    causes: Causes,
+    missed: MissedCauses,
+) -> QueueFacts {
+    if is_empty {
+        // A relay without listeners of the queue has counted all of its messages.
+        return QueueFacts::default();
+    }
+    let found = found.cloned().unwrap_or_default();
+    // A name has the same delay at each look.
+    let delay = fnv1a(queue.to_string().bytes()) % 1_000;
+    let delay = DOUBTS_SPREAD / 1_000 * u32::try_from(delay).unwrap_or_default();
+    QueueFacts {
+        backlog: found.backlog,
+        busy: found.busy,
+        is_served: false,
+        is_caused: causes.count > 0 && causes.newest >= missed.any,
+        doubtful_from: missed.some.max(missed.any) + delay,
+    }
+}
+
+impl ScalerService {
+    /// Reads an object, and checks that its caller may be told of its queues.
+    fn object(
+        &self,
+        reference: Option<&ScaledObjectRef>,
+        (extensions, headers): (&http::Extensions, &http::HeaderMap),
+    ) -> std::result::Result<(ScaledObject, Requester), Status> {
+        let empty = ScaledObjectRef::default();
+        let mut object = ScaledObject::read(reference.unwrap_or(&empty)).map_err(to_status)?;
+        let token = object.token.take();
+        let requester = self
+            .access
+            .requester_of(extensions, headers, token.as_deref())?;
+        for queue in &object.queues {
+            let allowed = requester.check(Action::Subscribe, Target::Queue(queue));
+            allowed.map_err(to_status)?;
+        }
+        Ok((object, requester))
+    }
+}
+
+#[async_trait]
+impl ExternalScaler for ScalerService {
+    type StreamIsActiveStream = BoxStream<'static, std::result::Result<IsActiveResponse, Status>>;
+
+    async fn is_active(
+        &self,
+        request: Request<ScaledObjectRef>,
+    ) -> std::result::Result<Response<IsActiveResponse>, Status> {
+        let (object, _) = self.object(Some(request.get_ref()), parts(&request))?;
+        let demand = self.scaler.demand(&object).await.map_err(to_status)?;
+        let result = demand.is_active;
+        Ok(Response::new(IsActiveResponse { result }))
+    }
+
+    async fn stream_is_active(
+        &self,
+        request: Request<ScaledObjectRef>,
+    ) -> std::result::Result<Response<Self::StreamIsActiveStream>, Status> {
+        let (object, requester) = self.object(Some(request.get_ref()), parts(&request))?;
+        let relay = self.scaler.relay.clone();
+        let door = request.extensions().get::<StatedCaller>();
+        let door = door.ok_or_else(|| Status::internal("the request has no connection"))?;
+        let accepts = relay.check_accepts_streams();
+        let accepts = accepts.inspect_err(|_| door.end_soon());
+        accepts.map_err(to_refusal)?;
+        let of_relay = door.take_stream().map_err(to_status)?;
+        let share = requester.take(Resource::Streams, 1).map_err(to_status)?;
+        let selectors = object.queues.iter().cloned().map(Selector::from).collect();
+        let known = object.queues.iter().map(|queue| relay.scaled_queue(queue));
+        let known = known.collect::<Result<Vec<_>>>().map_err(to_status)?;
+        let stream = ActiveStream {
+            scaler: self.scaler.clone(),
+            causes: known.iter().map(|queue| queue.watch()).collect(),
+            object,
+            assertions: Assertions::new(),
+            looked_at: None,
+            guard: requester.guard(|| Needs::Queues(Action::Subscribe, selectors)),
+            _shares: (of_relay, share),
+            draining: Box::pin(async move { relay.drain_began().await }),
+            ends_at: Instant::now() + about(self.max_age, &mut fastrand::Rng::new()),
+        };
+        let responses = futures_util::stream::unfold(stream, ActiveStream::next);
+        Ok(Response::new(Box::pin(responses)))
+    }
+
+    async fn get_metric_spec(
+        &self,
+        request: Request<ScaledObjectRef>,
+    ) -> std::result::Result<Response<GetMetricSpecResponse>, Status> {
+        let (object, _) = self.object(Some(request.get_ref()), parts(&request))?;
+        let spec = MetricSpec {
+            metric_name: object.metric_name(),
+            target_size: whole(object.target.ceil()),
+            target_size_float: object.target,
+        };
+        Ok(Response::new(GetMetricSpecResponse {
+            metric_specs: vec![spec],
+        }))
+    }
+
+    async fn get_metrics(
+        &self,
+        request: Request<GetMetricsRequest>,
+    ) -> std::result::Result<Response<GetMetricsResponse>, Status> {
+        let reference = request.get_ref().scaled_object_ref.as_ref();
+        let (object, _) = self.object(reference, parts(&request))?;
+        let demand = self.scaler.demand(&object).await.map_err(to_status)?;
+        let value = MetricValue {
+            metric_name: object.metric_name(),
+            metric_value: whole(demand.messages.ceil()),
+            metric_value_float: demand.messages,
+        };
+        Ok(Response::new(GetMetricsResponse {
+            metric_values: vec![value],
+        }))
+    }
+}
+
+fn parts<T>(request: &Request<T>) -> (&http::Extensions, &http::HeaderMap) {
+    (request.extensions(), request.metadata().as_ref())
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "saturates, and KEDA reads the number with its fraction"
+)]
+fn whole(number: f64) -> i64 {
+    number as i64
+}
+
+impl ActiveStream {
+    /// Returns the next response and the rest of the stream.
+    async fn next(mut self) -> Option<(std::result::Result<IsActiveResponse, Status>, Self)> {
+        loop {
+            let is_caused = match self.looked_at {
+                // The stream opens.
+                None => true,
+                Some(_) => self.turn().await?,
+            };
+            self.looked_at = Some(Instant::now());
+            for causes in &mut self.causes {
+                causes.mark_unchanged();
+            }
+            let demand = match self.scaler.demand(&self.object).await {
+                Ok(demand) => demand,
+                Err(error) => return Some((Err(to_status(error)), self)),
+            };
+            let now = self.scaler.relay.clock().now();
+            let random = &mut fastrand::Rng::new();
+            if self.assertions.look(&demand, is_caused, now, random) {
+                return Some((Ok(IsActiveResponse { result: true }), self));
+            }
+        }
+    }
+
+    /// Waits until there is a reason to look. Returns whether it is a cause; `None` where the stream must
+    /// end.
+    async fn turn(&mut self) -> Option<bool> {
+        let relay = &self.scaler.relay;
+        let looked_at = self.looked_at.unwrap_or_else(Instant::now);
+        let mut look_at = relay.clock().instant(self.assertions.look_at);
+        if relay.cluster_state().is_some() {
+            look_at = look_at.min(looked_at + LOOK_WITHIN);
+        }
+        let (guard, causes) = (&mut self.guard, &mut self.causes);
+        let revoked = async {
+            match guard {
+                Some(guard) => guard.revoked().await,
+                None => std::future::pending().await,
+            }
+        };
+        let due = async {
+            tokio::time::sleep_until(looked_at + LOOK_AFTER).await;
+            let caused = causes.iter_mut().map(|causes| Box::pin(causes.changed()));
+            tokio::select! {
+                biased;
+                _ = futures_util::future::select_all(caused) => true,
+                () = tokio::time::sleep_until(look_at) => false,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = revoked => None,
+            () = &mut self.draining => None,
+            () = tokio::time::sleep_until(self.ends_at) => None,
+            is_caused = due => Some(is_caused),
+        }
+    }
+}

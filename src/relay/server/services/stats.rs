@@ -1,0 +1,481 @@
+//! The figures of the relays of a cluster, and the streams of `WatchStats`.
+//!
+//! The streams wake at multiples of their intervals on the relay's clock. The first one of such a moment
+//! computes the figures for all: see [`StatsSource::newest`]. So further watchers
+//! cost an encoded response each, and a relay without watchers computes nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use futures_core::future::BoxFuture;
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::{
+    explain::{ServerView, relay_findings},
+    findings::of_all,
+    store_probe::StoreProbe,
+};
+use crate::{
+    base::{
+        clock::{Tick, wall},
+        task::{Work, spend},
+    },
+    coordination::flag::Flags,
+    error::{Error, Result},
+    relay::{
+        hub::{ActiveQueue, ActivityWatch},
+        runtime::{Buckets, Relay, RelayFigures, SilentRelays},
+        server::{
+            access::{Access, requester::StreamGuard},
+            http2::accept::Connections,
+            lists::cluster_lists::{WITHIN, named_queues},
+        },
+    },
+    store::BlobStore,
+    types::QueueAddress,
+    wire::{
+        checked_span,
+        link::{StatsRequest, peer_reply::Answer, peer_request::Call},
+        proto, span_to_wire,
+    },
+};
+
+/// The figures of a relay node, and of the other relays of its cluster. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct StatsSource {
+    relay: Relay,
+    flags: Flags,
+    view: ServerView,
+    store: Arc<StoreProbe>,
+    /// Held while the figures are computed, so that watchers of the same moment wait for them.
+    newest: Arc<tokio::sync::Mutex<Option<Arc<Snapshot>>>>,
+}
+
+/// The figures of all relays at one moment.
+struct Snapshot {
+    tick: Tick,
+    at: SystemTime,
+    relays: Vec<proto::RelayStats>,
+    unanswered: Vec<String>,
+    /// The table of active queues, by their entries' numbers.
+    active: BTreeMap<u64, ActiveQueue>,
+    /// In a cluster: what all relays know of the busiest queues.
+    merged: BTreeMap<String, proto::Queue>,
+}
+
+/// The stream of one watcher.
+pub(crate) struct StatsWatch {
+    source: StatsSource,
+    interval: Duration,
+    guard: Option<Box<StreamGuard>>,
+    _activity: ActivityWatch,
+    previous: Option<Arc<Snapshot>>,
+    draining: BoxFuture<'static, ()>,
+    ends_at: Instant,
+    is_ended: bool,
+}
+
+/// The reason of a watcher's turn.
+enum Turn {
+    /// The next response is due.
+    Due,
+    /// The drain has begun: this response is the last one.
+    Last,
+    End,
+}
+
+/// The interval of responses without a stated one, and its limits.
+const INTERVAL: Duration = Duration::from_secs(1);
+const SHORTEST: Duration = Duration::from_millis(250);
+const LONGEST: Duration = Duration::from_secs(60);
+/// Figures that are younger are not computed again: less than half of the shortest interval.
+const FRESH: Duration = Duration::from_millis(100);
+/// Queues of a response.
+const BUSIEST: usize = 50;
+
+/// Reads the interval of a request.
+///
+/// # Errors
+/// `Invalid` where it is outside of its limits.
+pub(super) fn checked_interval(request: &proto::WatchStatsRequest) -> Result<Duration> {
+    match checked_span("interval", request.interval)? {
+        None | Some(Duration::ZERO) => Ok(INTERVAL),
+        Some(stated) if (SHORTEST..=LONGEST).contains(&stated) => Ok(stated),
+        Some(stated) => {
+            let rule = format_args!("must be 250 ms to 60 s, not {stated:?}");
+            Err(Error::invalid("interval", rule))
+        }
+    }
+}
+
+impl StatsSource {
+    pub(crate) fn new(
+        relay: Relay,
+        flags: Flags,
+        access: Access,
+        store: Arc<dyn BlobStore>,
+    ) -> Self {
+        Self {
+            relay,
+            flags,
+            view: ServerView::new(access),
+            store: Arc::new(StoreProbe::new(store)),
+            newest: Arc::default(),
+        }
+    }
+
+    /// Sets the server's connections, which begin after the services are made.
+    pub(crate) fn set_connections(&self, connections: Connections) {
+        self.view.set_connections(connections);
+    }
+
+    pub(crate) fn store(&self) -> &dyn BlobStore {
+        self.store.store()
+    }
+
+    pub(crate) fn view(&self) -> &ServerView {
+        &self.view
+    }
+
+    /// Returns the figures of this relay.
+    pub(crate) async fn own(&self) -> proto::RelayStats {
+        let unreadable = self.store.failure(self.relay.clock().now()).await;
+        let findings = relay_findings(&self.relay, &self.view, unreadable).await;
+        let (relay, figures) = (&self.relay, self.relay.figures());
+        let connections = self.view.connections.get().map_or(0, Connections::open);
+        let levels = proto::Levels {
+            connections: connections as u64,
+            flag_watchers: self.flags.watchers(),
+            ..levels(&figures)
+        };
+        let tariff = relay.tariff();
+        proto::RelayStats {
+            relay_id: relay.relay_id().to_owned(),
+            epoch: relay.epoch().to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime: Some(span_to_wire(figures.uptime)),
+            draining: relay.is_draining(),
+            degraded: relay.own_status().degraded,
+            totals: Some(totals(&figures)),
+            levels: Some(levels),
+            savings: Some(proto::Savings {
+                polls_avoided: figures.polls_avoided,
+                assumed_poll: Some(span_to_wire(tariff.assumed_poll)),
+                price_per_million: tariff.price_per_million,
+                currency: tariff.currency.clone(),
+            }),
+            findings,
+        }
+    }
+
+    /// Returns the history of this relay.
+    pub(super) fn history(&self, request: proto::GetHistoryRequest) -> proto::GetHistoryResponse {
+        let (interval, samples, newest_at) = self.relay.history(request.day);
+        let sample = |one: crate::relay::runtime::Sample| proto::Sample {
+            notifications: one.notifications.into(),
+            wake_entries: one.wake_entries.into(),
+            polls_avoided: one.polls_avoided.into(),
+            asleep: one.asleep.into(),
+            awake: one.awake.into(),
+            polling: one.polling.into(),
+            active_dequeue_tasks: one.tasks.into(),
+            wake_p50_us: one.wake_p50_us.into(),
+            wake_p99_us: one.wake_p99_us.into(),
+        };
+        proto::GetHistoryResponse {
+            relay_id: self.relay.relay_id().to_owned(),
+            newest_at: newest_at.map(Into::into),
+            interval: Some(span_to_wire(interval)),
+            samples: samples.into_iter().map(sample).collect(),
+        }
+    }
+
+    pub(crate) fn watch(
+        &self,
+        interval: Duration,
+        max_age: Duration,
+        guard: Option<Box<StreamGuard>>,
+    ) -> StatsWatch {
+        let relay = self.relay.clone();
+        StatsWatch {
+            source: self.clone(),
+            interval,
+            guard,
+            _activity: self.relay.watch_activity(),
+            previous: None,
+            draining: Box::pin(async move { relay.drain_began().await }),
+            ends_at: Instant::now() + max_age,
+            is_ended: false,
+        }
+    }
+
+    /// Returns the figures of all relays, which another watcher may just have computed.
+    async fn newest(&self) -> Arc<Snapshot> {
+        let mut newest = self.newest.lock().await;
+        let now = self.relay.clock().now();
+        // The last response of a stream states the drain.
+        let draining = self.relay.is_draining();
+        let is_fresh = |known: &&Arc<Snapshot>| {
+            now.since(known.tick) < FRESH && known.relays[0].draining == draining
+        };
+        if let Some(known) = newest.as_ref().filter(is_fresh) {
+            return Arc::clone(known);
+        }
+        let snapshot = Arc::new(self.compute(newest.as_deref()).await);
+        *newest = Some(Arc::clone(&snapshot));
+        snapshot
+    }
+
+    async fn compute(&self, previous: Option<&Snapshot>) -> Snapshot {
+        let active = self.relay.active_queues();
+        spend(Work::Names(active.len()));
+        let mut snapshot = Snapshot {
+            tick: self.relay.clock().now(),
+            at: wall(),
+            relays: vec![self.own().await],
+            unanswered: Vec::new(),
+            active: active.into_iter().map(|one| (one.number, one)).collect(),
+            merged: BTreeMap::new(),
+        };
+        if self.relay.cluster_state().is_none() {
+            return snapshot;
+        }
+        let mut silent = SilentRelays::default();
+        let call = Call::Stats(StatsRequest {});
+        for (peer, answer) in self.relay.ask_all(call, WITHIN, &mut silent).await {
+            match answer {
+                Answer::Stats(stats) => snapshot.relays.push(stats),
+                _ => _ = silent.ids.insert(peer.status.relay_id.to_string()),
+            }
+        }
+        snapshot.relays[1..].sort_by(|one, two| one.relay_id.cmp(&two.relay_id));
+        let busiest = snapshot.busiest_since(previous);
+        let names: BTreeSet<QueueAddress> =
+            busiest.iter().map(|(one, _)| one.address.clone()).collect();
+        snapshot.merged = named_queues(&self.relay, names, &mut silent).await;
+        snapshot.unanswered = silent.ids.into_iter().collect();
+        snapshot
+    }
+}
+
+impl Snapshot {
+    /// Returns the queues with the most notifications since an earlier moment, each with its
+    /// notifications and messages.
+    fn busiest_since(&self, previous: Option<&Self>) -> Vec<(&ActiveQueue, (u64, u64))> {
+        let saturate = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+        let since = |one: &ActiveQueue| {
+            let known = previous.and_then(|previous| previous.active.get(&one.number));
+            let before = known.map_or(one.since, |known| known.totals);
+            (
+                saturate(one.totals.0.saturating_sub(before.0)),
+                saturate(one.totals.1.saturating_sub(before.1)),
+            )
+        };
+        let all = self.active.values().map(|one| (one, since(one)));
+        let mut all: Vec<_> = all.filter(|(_, (count, _))| *count > 0).collect();
+        all.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
+        all.truncate(BUSIEST);
+        all
+    }
+
+    fn response(&self, previous: Option<&Self>) -> proto::WatchStatsResponse {
+        // Without an earlier response there is no span of which to state notifications.
+        let busiest = previous.map(|_| self.busiest_since(previous));
+        let busy = |(one, (notifications, messages)): (&ActiveQueue, (u64, u64))| {
+            let mut queue = proto::BusyQueue {
+                storage_account: one.address.storage_account().to_owned(),
+                queue_name: one.address.queue_name().to_owned(),
+                notifications,
+                messages,
+                backlog: one.backlog,
+                listeners: u32::try_from(one.listeners).unwrap_or(u32::MAX),
+            };
+            if let Some(merged) = self.merged.get(&one.address.to_string()) {
+                (queue.backlog, queue.listeners) = (merged.backlog, merged.listeners);
+            }
+            queue
+        };
+        let sum = Sum::of(&self.relays);
+        proto::WatchStatsResponse {
+            at: Some(self.at.into()),
+            relays: self.relays.clone(),
+            unanswered_relays: self.unanswered.clone(),
+            totals: Some(sum.totals),
+            levels: Some(sum.levels),
+            savings: Some(sum.savings),
+            busiest: busiest.into_iter().flatten().map(busy).collect(),
+            findings: of_all(&self.relays),
+        }
+    }
+}
+
+impl StatsWatch {
+    /// Returns the next response and the rest of the stream.
+    pub(crate) async fn next(
+        mut self,
+    ) -> Option<(Result<proto::WatchStatsResponse, Status>, Self)> {
+        let turn = match (self.is_ended, &self.previous) {
+            (true, _) => Turn::End,
+            (false, None) => Turn::Due,
+            (false, Some(_)) => self.turn().await,
+        };
+        match turn {
+            Turn::Due => {}
+            Turn::Last => self.is_ended = true,
+            Turn::End => return None,
+        }
+        let snapshot = self.source.newest().await;
+        spend(Work::Message(0));
+        let response = snapshot.response(self.previous.as_deref());
+        self.previous = Some(snapshot);
+        Some((Ok(response), self))
+    }
+
+    /// Waits until the next response is due, or the stream must end. All watchers of one interval wake
+    /// at the same moment.
+    async fn turn(&mut self) -> Turn {
+        let clock = self.source.relay.clock();
+        let soon = clock.now() + FRESH;
+        let due = clock.instant(soon.next_multiple_of(self.interval));
+        let guard = &mut self.guard;
+        let revoked = async {
+            match guard {
+                Some(guard) => guard.revoked().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = revoked => Turn::End,
+            () = &mut self.draining => Turn::Last,
+            () = tokio::time::sleep_until(self.ends_at) => Turn::End,
+            () = tokio::time::sleep_until(due) => Turn::Due,
+        }
+    }
+}
+
+impl fmt::Debug for StatsSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatsSource")
+            .field("relay", &self.relay)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The figures of several relays, added up.
+#[derive(Debug, Default)]
+struct Sum {
+    totals: proto::Totals,
+    levels: proto::Levels,
+    savings: proto::Savings,
+}
+
+impl Sum {
+    fn of(relays: &[proto::RelayStats]) -> Self {
+        let mut sum = Self::default();
+        for relay in relays {
+            if let Some(totals) = &relay.totals {
+                sum.add_totals(totals);
+            }
+            if let Some(levels) = &relay.levels {
+                sum.add_levels(levels);
+            }
+        }
+        // The settings are those of the relay that answers.
+        let mut all = relays.iter().filter_map(|relay| relay.savings.as_ref());
+        sum.savings = all.next().cloned().unwrap_or_default();
+        sum.savings.polls_avoided += all.map(|savings| savings.polls_avoided).sum::<u64>();
+        sum
+    }
+
+    fn add_totals(&mut self, other: &proto::Totals) {
+        let sum = &mut self.totals;
+        sum.notifications += other.notifications;
+        sum.messages = sum.messages.saturating_add(other.messages);
+        sum.wakes += other.wakes;
+        sum.wake_entries += other.wake_entries;
+        sum.timed += other.timed;
+        sum.heartbeats += other.heartbeats;
+        sum.catch_ups += other.catch_ups;
+        sum.sentinels += other.sentinels;
+        sum.reassigned += other.reassigned;
+        sum.refused += other.refused;
+        add_buckets(&mut sum.wake_latency, other.wake_latency.as_ref());
+        add_buckets(&mut sum.handler_latency, other.handler_latency.as_ref());
+    }
+
+    fn add_levels(&mut self, other: &proto::Levels) {
+        let sum = &mut self.levels;
+        // A cluster's queues are known to each of its relays.
+        sum.queues = sum.queues.max(other.queues);
+        sum.subscriptions += other.subscriptions;
+        sum.asleep += other.asleep;
+        sum.awake += other.awake;
+        sum.polling += other.polling;
+        sum.active_dequeue_tasks += other.active_dequeue_tasks;
+        sum.connections += other.connections;
+        sum.flag_watchers += other.flag_watchers;
+        sum.timers += other.timers;
+        sum.unassigned += other.unassigned;
+    }
+}
+
+/// Adds a histogram. One with other bounds, of another version, is left out.
+fn add_buckets(sum: &mut Option<proto::LatencyBuckets>, other: Option<&proto::LatencyBuckets>) {
+    let Some(other) = other else { return };
+    let Some(sum) = sum else {
+        *sum = Some(other.clone());
+        return;
+    };
+    if sum.bounds_us == other.bounds_us && sum.counts.len() == other.counts.len() {
+        let counts = sum.counts.iter_mut().zip(&other.counts);
+        counts.for_each(|(sum, other)| *sum += other);
+    }
+}
+
+fn totals(figures: &RelayFigures) -> proto::Totals {
+    let hub = &figures.hub;
+    proto::Totals {
+        notifications: hub.notified,
+        messages: hub.messages,
+        wakes: figures.wakes,
+        wake_entries: figures.wake_entries,
+        timed: hub.timed,
+        heartbeats: figures.heartbeats,
+        catch_ups: hub.load.catch_ups,
+        sentinels: hub.load.sentinels,
+        reassigned: hub.load.reassigned,
+        refused: figures.refused,
+        wake_latency: Some(buckets(&figures.wake_latency)),
+        handler_latency: Some(buckets(&figures.handler_latency)),
+    }
+}
+
+/// Converts the levels but for connections and flag watchers.
+fn levels(figures: &RelayFigures) -> proto::Levels {
+    let hub = &figures.hub;
+    proto::Levels {
+        queues: hub.queues,
+        subscriptions: hub.subscriptions,
+        asleep: figures.asleep(),
+        awake: hub.load.awake,
+        polling: hub.load.polling,
+        active_dequeue_tasks: hub.load.tasks,
+        timers: hub.timers,
+        unassigned: hub.unassigned,
+        ..proto::Levels::default()
+    }
+}
+
+fn buckets(buckets: &Buckets) -> proto::LatencyBuckets {
+    let micros = |bound: &Duration| u64::try_from(bound.as_micros()).unwrap_or(u64::MAX);
+    proto::LatencyBuckets {
+        bounds_us: buckets.bounds.iter().map(micros).collect(),
+        counts: buckets.counts.clone(),
+    }
+}
