@@ -17,7 +17,7 @@
 //! | tests without a fleet | `testing` |
 //!
 //! All calls return [`Error`], whose [`ErrorKind`] tells the caller what to do. The modules and
-//! their layers are described in `docs/architecture.md`.
+//! their layers are described in `docs/internal/architecture.md`.
 //!
 #![doc = include_str!("../README.md")]
 #![cfg_attr(

@@ -4,7 +4,7 @@
 //! model queues exchange messages over a model network on virtual time. Each seed chooses a shape,
 //! a workload and a random half of the faults. Invariants are checked during the run, and at the
 //! end every message must have been handled. No socket, no thread, no clock: the same seed gives
-//! the same run. `docs/reliability.md` states the assertions, and how to replay a seed.
+//! the same run. `docs/internal/evidence.md` has the assertions, and how to replay a seed.
 
 mod agents;
 mod attempts;

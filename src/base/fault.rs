@@ -1,7 +1,7 @@
 //! Faults that the simulation plants in the cores, to show that it would find them.
 //!
-//! Each takes out or weakens one rule of docs/protocol.md, which says what the rules R1 to R23 and
-//! the sections are; docs/reliability.md has the invariants. Outside of this crate's own tests the
+//! Each takes out or weakens one rule. docs/internal has the rules R1 to R28 and C1 to C16 with their
+//! sections, and the invariants (evidence.md). Outside of this crate's own tests the
 //! type is empty, `planted!` is `false`, and the compiler removes both.
 
 /// The fault that a core runs with.

@@ -6,7 +6,7 @@
 //! subscribers, and a stream that is ready to send computes its entries. The hub never waits and
 //! knows neither tokio nor the wire format; `relay` runs it.
 //!
-//! Memory at worst (`tests/memory.rs`): 450 bytes a queue, 530 a subscription, 430 to 680 more for each
+//! Memory at worst (`tests/memory.rs`): 450 bytes a queue, 560 a subscription, 430 to 680 more for each
 //! queue that it matches, 150 a timer. A notification costs no memory, however slow its readers
 //! are.
 //!

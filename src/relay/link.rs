@@ -5,7 +5,7 @@
 //! delay messages. A relay that may have missed a frame does not request it again: it wakes its own
 //! subscribers once (a resync). The link numbers and repeats its own frames, compares the numbers
 //! of the others, and returns [`Action`]s. It knows neither the hub nor the broker's client, and it
-//! never waits. docs/cluster.md states the rules C1 to C16 with their tests.
+//! never waits. docs/internal/cluster-rules.md has the rules C1 to C16 with their tests.
 //!
 //! Terms:
 //! * *life*: one run of a relay, named by its epoch; *peer*: another life.

@@ -5,7 +5,7 @@
 //! received, in order for each subject, and publishes without waiting. It may drop messages in both
 //! directions: the link numbers and repeats its own. It does not read what a message says.
 //!
-//! Subjects of a cluster NAME, as in docs/cluster.md:
+//! Subjects of a cluster NAME:
 //! * `reveille1.NAME.all`: frames and heartbeats of all relays;
 //! * `reveille1.NAME.to.LIFE.ask`: requests to one life;
 //! * `reveille1.NAME.to.LIFE.N`: the reply to its request N.

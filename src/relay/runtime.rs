@@ -216,7 +216,7 @@ impl Default for RelayConfig {
             drain: Duration::ZERO,
             // A loop that waits for a second between two reads is the usual one.
             assumed_poll: Duration::from_secs(1),
-            // Azure's price of a queue's operations (docs/cluster.md).
+            // Azure's price of a queue's operations.
             price_per_million: 0.04,
             currency: "USD".to_owned(),
         }

@@ -4,7 +4,7 @@
 //! on a separate clock that runs up to a hundredth too fast or too slow. Listeners run the
 //! production session; publishers put a message, notify any relay and repeat until they get an OK.
 //! The broker loses, delays and copies messages, servers restart and are parted, and relays crash,
-//! pause and are restored. docs/reliability.md has the invariants J1 to J10.
+//! pause and are restored. docs/internal/evidence.md has the invariants J1 to J11.
 
 mod broker;
 mod check;

@@ -1,7 +1,7 @@
 //! The messages that the relays of a cluster send each other, as plain data.
 //!
 //! `wire` checks and converts them; `relay::link` decides when they are sent and what a received
-//! one means. The limits are those of docs/cluster.md.
+//! one means. The limits are those of docs/internal/cluster-rules.md.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! The layers of docs/architecture.md: a module imports from lower ones only, and a pure module
+//! The layers of docs/internal/architecture.md: a module imports from lower ones only, and a pure module
 //! neither tokio nor a store.
 
 use crate::sources::{Source, read};

@@ -105,7 +105,7 @@ async fn six_processes_put_into_one_file_by_turns() {
     let (least, most) = (least.expect("six"), most.expect("six"));
     let slowest = shares.iter().map(|share| share.slowest).max();
     assert_eq!(queue.depth().await.expect("depth"), puts.sum::<u64>());
-    // Some 30 ms where nothing else runs: see docs/performance.md.
+    // Some 30 ms where nothing else runs.
     let (slowest, limit) = (slowest.expect("six"), Duration::from_secs(1));
     assert!(slowest < limit, "{slowest:?}: {shares:?}");
     assert!(least * 3 > most, "unequal: {shares:?}");

@@ -81,6 +81,7 @@ async fn its_shell_and_python_snippets_run() {
         "released",
         "handled second job",
         "released by the store",
+        "handled job of a table",
         "first mail",
         "second order",
         "bill with token 1",
@@ -153,7 +154,6 @@ async fn the_outbox_in_python_runs() {
 fn its_rust_snippets_and_those_of_the_guides_are_documentation_tests() {
     let library = fs::read_to_string(root().join("src/lib.rs")).expect("the library");
     for (page, count) in [
-        ("README.md", 1),
         ("docs/languages.md", 2),
         ("docs/polling.md", 2),
         ("docs/outbox.md", 1),

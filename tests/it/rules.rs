@@ -1,5 +1,4 @@
-//! Each test, planted fault and file exists that docs/protocol.md, docs/reliability.md and
-//! docs/cluster.md name.
+//! Each test, planted fault and file exists that the pages of docs/internal name.
 
 use std::fs;
 
@@ -19,8 +18,9 @@ fn every_test_fault_and_file_that_the_pages_name_exists() {
     let rust: Vec<Source> = ["src", "tests", "dev"].into_iter().flat_map(read).collect();
     let faults = text_of("src/base/fault.rs");
     let mut missing = Vec::new();
-    for path in ["docs/protocol.md", "docs/reliability.md", "docs/cluster.md"] {
-        let page = text_of(path);
+    for path in ["protocol-rules", "cluster-rules", "evidence"] {
+        let path = format!("docs/internal/{path}.md");
+        let page = text_of(&path);
         let tests = named("Tested by: ", &page).concat();
         assert!(!tests.is_empty(), "{path} names no test");
         for name in tests {

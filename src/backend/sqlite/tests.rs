@@ -440,7 +440,7 @@ async fn six_connections_take_turns_to_write() {
         slowest = slowest.max(wait);
     }
     println!("{shares:?}, slowest {slowest:?}");
-    // Some 25 ms on an idle machine: see docs/performance.md.
+    // Some 25 ms on an idle machine.
     let limit = Duration::from_secs(1);
     assert!(slowest < limit, "{slowest:?}: {shares:?}");
     let (least, most) = (shares.iter().min(), shares.iter().max());

@@ -1,6 +1,6 @@
 //! The registry of watches: the watched flags, their known states, and the events of watchers.
 //!
-//! The decisions of docs/protocol.md section 8, pure and synchronous. A watcher first registers. A
+//! The decisions of docs/internal/protocol-rules.md section 8, pure and synchronous. A watcher first registers. A
 //! read of the store counts for the watchers that registered before it began (R20: only a fresh read
 //! settles a watcher). Callers hold the flag's lock during each read and write, so that those of one
 //! flag are in order. One sequence number orders registrations, reads and writes; the registry knows

@@ -1,4 +1,4 @@
-//! Links connected by a broker in memory, in each situation of docs/cluster.md.
+//! Links connected by a broker in memory, in each situation of docs/internal/cluster-rules.md.
 //!
 //! A scenario returns what broke. It must pass with the rules as they are, and fail with each of
 //! the planted faults that it names.

@@ -1,4 +1,4 @@
-//! The client's options: those of docs/cluster.md.
+//! The options of the client of the broker.
 
 use std::{sync::Arc, time::Duration};
 
