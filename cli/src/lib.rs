@@ -35,6 +35,7 @@ mod exit;
 mod flag;
 mod foreign_server;
 mod health;
+mod help;
 mod ids;
 mod lease;
 mod leash;

@@ -6,14 +6,14 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Context as _;
 use clap::{ArgMatches, Parser};
 
-use super::{exit::Exit, log, output, signals, usage};
+use super::{exit::Exit, help, log, output, signals, usage};
 
 /// Parses the arguments, runs the program, and returns its exit code.
 pub(crate) fn main<C: Parser, F: Future<Output = anyhow::Result<Exit>>>(
     run: impl FnOnce(C, &ArgMatches) -> anyhow::Result<F>,
 ) -> ExitCode {
     let typed: Vec<_> = std::env::args_os().collect();
-    let command = usage::without_empty_variables(C::command());
+    let command = help::paged(usage::without_empty_variables(C::command()));
     let parsed = command.clone().try_get_matches_from(&typed);
     let parsed = parsed.and_then(|matches| Ok((C::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match parsed {

@@ -689,7 +689,7 @@ async fn bad_requests_of_can_are_refused_with_their_rule() {
 #[tokio::test]
 async fn the_help_lists_the_verbs_and_states_when_a_relay_follows() {
     let relay = Relay::new();
-    let help = relay.printed(&["--help"]).await;
+    let help = relay.printed(&["--help-all"]).await;
     for verb in ["token", "auth"] {
         let listed = help
             .lines()
@@ -697,7 +697,7 @@ async fn the_help_lists_the_verbs_and_states_when_a_relay_follows() {
         assert!(listed, "no {verb:?} in {help}");
     }
     for verb in ["new", "revoke"] {
-        let help = relay.printed(&["token", verb, "--help"]).await;
+        let help = relay.printed(&["token", verb, "--help-all"]).await;
         let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("within 10 s by itself"), "{help}");
     }
