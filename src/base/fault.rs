@@ -1,15 +1,10 @@
 //! Faults that the simulation plants in the cores, to show that it would find them.
 //!
 //! Each takes out or weakens one rule. docs/internal has the rules R1 to R28 and C1 to C16 with their
-//! sections, and the invariants (evidence.md). Outside of this crate's own tests the
-//! type is empty, `planted!` is `false`, and the compiler removes both.
+//! sections, and the invariants (evidence.md). Outside of this crate's own tests
+//! `planted!` is `false`.
 
-/// The fault that a core runs with.
-#[cfg(not(test))]
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fault;
-
-/// The fault that a core runs with.
+/// A fault of the state machines.
 #[cfg(test)]
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Fault {
@@ -394,26 +389,31 @@ pub(crate) enum Fault {
     FlagWriteUnordered,
 }
 
-impl Fault {
-    /// No fault: the rules as they are.
-    #[cfg(not(test))]
-    pub(crate) const NONE: Self = Self;
-
-    /// No fault: the rules as they are.
-    #[cfg(test)]
-    pub(crate) const NONE: Self = Self::None;
+#[cfg(test)]
+thread_local! {
+    static PLANTED: std::cell::Cell<Fault> = const { std::cell::Cell::new(Fault::None) };
 }
 
-/// Returns whether the named fault is planted: `planted!(self.fault, ForgetFloor)`.
+#[cfg(test)]
+impl Fault {
+    /// Plants this fault, in place of the one before, in all state machines that this thread runs. A
+    /// simulated world and a model of threads run on one thread.
+    pub(crate) fn plant(self) {
+        PLANTED.set(self);
+    }
+
+    pub(crate) fn is_planted(self) -> bool {
+        PLANTED.get() == self
+    }
+}
+
+/// Returns whether the named fault is planted: `planted!(ForgetFloor)`.
 macro_rules! planted {
-    ($fault:expr, $name:ident) => {{
+    ($name:ident) => {{
         #[cfg(test)]
-        let planted = $fault == $crate::base::fault::Fault::$name;
+        let planted = $crate::base::fault::Fault::$name.is_planted();
         #[cfg(not(test))]
-        let planted = {
-            let _: $crate::base::fault::Fault = $fault;
-            false
-        };
+        let planted = false;
         planted
     }};
 }

@@ -14,7 +14,6 @@ use tonic::transport::Endpoint;
 use super::{Credential, channel::RelayChannel, connector::Connector};
 use crate::{
     base::{
-        fault::Fault,
         sync::lock,
         task::{Scope, TaskGroup},
     },
@@ -76,7 +75,6 @@ impl Pool {
         let placement = Placement::new(PlacementConfig {
             streams: STREAMS_PER_CONNECTION,
             keep_idle,
-            fault: Fault::NONE,
         });
         let unread = u64::from(STREAM_WINDOW) * placement.window_streams() as u64;
         debug_assert!(

@@ -75,11 +75,7 @@ use self::{
 };
 pub use self::{store_flag::StoreFlag, store_flags::StoreFlags};
 use crate::{
-    base::{
-        clock::Clock,
-        fault::{Fault, planted},
-        sync::lock,
-    },
+    base::{clock::Clock, fault::planted, sync::lock},
     error::{Error, ErrorKind, Result},
     store::{BlobStore, PageOptions},
     types::{FlagName, FlagState, Limits, ListenerId},
@@ -101,7 +97,6 @@ pub(crate) struct FlagsConfig {
     /// Limit of acknowledgements of all flags together: 16 MB. One flag may use at most as much of
     /// the room as it leaves free.
     pub(crate) max_acks: usize,
-    pub(crate) fault: Fault,
 }
 
 impl Default for FlagsConfig {
@@ -111,7 +106,6 @@ impl Default for FlagsConfig {
             max_watched_flags: 10_000,
             max_acks_per_flag: 100_000,
             max_acks: 1_000_000,
-            fault: Default::default(),
         }
     }
 }
@@ -139,7 +133,6 @@ struct Inner {
     /// The writes for the other relays; empty where the relay is alone.
     #[cfg(all(feature = "relay", feature = "nats"))]
     hints: std::sync::OnceLock<FlagHints>,
-    fault: Fault,
 }
 
 impl Flags {
@@ -154,7 +147,6 @@ impl Flags {
             refresh_requested: Notify::new(),
             #[cfg(all(feature = "relay", feature = "nats"))]
             hints: std::sync::OnceLock::new(),
-            fault: config.fault,
         };
         Self {
             inner: Arc::new(inner),
@@ -309,7 +301,7 @@ impl Flags {
         listener: &ListenerId,
         wall: SystemTime,
     ) -> Result<()> {
-        if self.knows_generation(name, generation) || planted!(self.inner.fault, FlagAckUnread) {
+        if self.knows_generation(name, generation) || planted!(FlagAckUnread) {
             return self.ack(name, generation, listener);
         }
         // It keeps the flag known until the acknowledgement is counted.
@@ -342,7 +334,7 @@ impl Inner {
 
     /// Waits for the flag's lock before a read.
     async fn lock_to_read(&self, name: &FlagName) -> Option<KeyedGuard<'_>> {
-        match planted!(self.fault, FlagReadDuringWrite) {
+        match planted!(FlagReadDuringWrite) {
             true => None,
             false => Some(self.locks.lock(name).await),
         }

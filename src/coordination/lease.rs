@@ -24,7 +24,6 @@ use self::contender::{Contender, StepOutcome};
 pub use self::guard::LeaseGuard;
 use self::machine::{ContenderConfig, MAX_DURATION, MIN_DURATION, Record, Unreadable};
 use crate::{
-    base::fault::Fault,
     error::{Error, Result},
     store::{BlobName, BlobStore},
     types::{Limits, check_text},
@@ -145,7 +144,6 @@ impl LeaseConfig {
             holder: self.holder,
             duration: self.duration,
             poll: self.poll,
-            fault: Fault::NONE,
         })
     }
 }

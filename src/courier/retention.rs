@@ -15,7 +15,6 @@ use super::{
 use crate::{
     base::{
         clock::{Clock, Tick},
-        fault::Fault,
         sync::lock,
     },
     error::Result,
@@ -166,7 +165,7 @@ fn micros(span: Duration) -> Micros {
 
 /// Moves messages that waited too long to the dead letters; returns whether the step was a full one.
 fn bury_too_old(transaction: &Transaction<'_>, now: Micros) -> rusqlite::Result<bool> {
-    let moved = expire_unoffered(transaction, now, MOVED_PER_STEP, Fault::NONE)?;
+    let moved = expire_unoffered(transaction, now, MOVED_PER_STEP)?;
     Ok(moved >= MOVED_PER_STEP)
 }
 

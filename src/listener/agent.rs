@@ -220,7 +220,6 @@ impl AgentConfig {
             has_depth,
             policy: self.policy.clone(),
             has_signals,
-            fault: crate::base::fault::Fault::NONE,
         }
     }
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    base::fault::{Fault, planted},
+    base::fault::planted,
     error::Error,
     queue::{Message, MessageId},
 };
@@ -25,7 +25,6 @@ pub(crate) struct Attempts {
     young: HashMap<MessageId, MessageRecord>,
     /// The previous generation.
     old: HashMap<MessageId, MessageRecord>,
-    fault: Fault,
 }
 
 /// The limits by which a listener decides about each message.
@@ -105,12 +104,11 @@ const GENERATION: usize = 16_384;
 const GETS_PER_ATTEMPT: u32 = 20;
 
 impl Attempts {
-    pub(crate) fn new(limits: AttemptLimits, fault: Fault) -> Self {
+    pub(crate) fn new(limits: AttemptLimits) -> Self {
         Self {
             limits,
             young: HashMap::new(),
             old: HashMap::new(),
-            fault,
         }
     }
 
@@ -133,7 +131,7 @@ impl Attempts {
     }
 
     fn is_handled_alone(&self, message: &Message, attempts: u32) -> bool {
-        if planted!(self.fault, LastTryShared) {
+        if planted!(LastTryShared) {
             return false;
         }
         let is_last = self.limits.poisons && self.is_last(attempts);
@@ -172,7 +170,7 @@ impl Attempts {
 
     /// Decides what to do with a message whose handler did not run to its end, and records it.
     pub(crate) fn on_abandoned(&mut self, message: &Message) -> Disposition {
-        if planted!(self.fault, AbandonedGetCounted) {
+        if planted!(AbandonedGetCounted) {
             return Disposition::Retry(Some(Duration::ZERO));
         }
         self.uncount(&message.id);
@@ -205,7 +203,7 @@ impl Attempts {
     /// Returns whether a message may crash each process that handles it: it has very many gets, it
     /// is old enough for as many visibility time-outs, and no attempt at it ended here.
     fn may_crash_process(&self, message: &Message, now: SystemTime) -> bool {
-        if planted!(self.fault, PoisonedUntried) {
+        if planted!(PoisonedUntried) {
             return message.dequeue_count > self.limits.max_dequeue_count;
         }
         let gets = self
@@ -222,7 +220,7 @@ impl Attempts {
 
     /// Records that the last get of a message was no attempt.
     pub(crate) fn uncount(&mut self, id: &MessageId) {
-        if planted!(self.fault, UntriedGetCounted) {
+        if planted!(UntriedGetCounted) {
             return;
         }
         self.update(id, |record| {
@@ -238,7 +236,7 @@ impl Attempts {
 
     /// The queue has removed the last get from its own count.
     pub(crate) fn count_again(&mut self, id: &MessageId) {
-        if planted!(self.fault, TakenBackTwice) {
+        if planted!(TakenBackTwice) {
             return;
         }
         self.update(id, |record| {
@@ -255,7 +253,7 @@ impl Attempts {
 
     /// Returns how the message was settled, if only its deletion is left to do.
     fn settled(&self, message: &Message) -> Option<Settled> {
-        if planted!(self.fault, SettledHandledAgain) {
+        if planted!(SettledHandledAgain) {
             return None;
         }
         let settled = self.record(&message.id).settled;
@@ -298,7 +296,7 @@ mod tests {
             visibility_timeout: Duration::from_secs(30),
             poisons: true,
         };
-        Attempts::new(limits, Fault::NONE)
+        Attempts::new(limits)
     }
 
     fn got(dequeue_count: u32) -> Message {

@@ -13,7 +13,7 @@ use super::{
     supervisor::{RelayLink, Supervisor},
 };
 use crate::{
-    base::{fault::Fault, task::Scope},
+    base::task::Scope,
     error::{Error, ErrorKind, Result},
     listener::scaling::{Scaler, ScalerConfig},
     queue::{WorkQueue, json},
@@ -174,7 +174,6 @@ impl ListenerBuilder {
                 idle: config.idle,
                 away: config.away,
                 empty_is_certain: self.queue.empty_is_certain(),
-                fault: Fault::NONE,
             },
             self.wakes.is_some(),
         );

@@ -23,7 +23,6 @@ use super::{
 use crate::{
     base::{
         clock::{Clock, Tick},
-        fault::Fault,
         log_limiter::LogLimiter,
         sync::lock,
     },
@@ -122,7 +121,7 @@ impl Shared {
             cause: Mutex::default(),
             core: Mutex::new(Core { scaler, rng }),
             log_limiter: Mutex::new(LogLimiter::new(LOG_INTERVAL)),
-            attempts: Mutex::new(Attempts::new(limits, Fault::NONE)),
+            attempts: Mutex::new(Attempts::new(limits)),
         }
     }
 

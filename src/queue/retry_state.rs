@@ -7,10 +7,7 @@ use std::time::Duration;
 
 use super::RetryConfig;
 use crate::{
-    base::{
-        backoff::Backoff,
-        fault::{Fault, planted},
-    },
+    base::{backoff::Backoff, fault::planted},
     error::Error,
 };
 
@@ -22,7 +19,6 @@ pub(crate) struct RetryState {
     retry_on: RetryOn,
     /// An attempt failed but may have taken effect.
     in_doubt: bool,
-    fault: Fault,
 }
 
 /// The failures after which a call is repeated.
@@ -36,13 +32,12 @@ pub(crate) enum RetryOn {
 }
 
 impl RetryState {
-    pub(crate) fn new(config: &RetryConfig, retry_on: RetryOn, fault: Fault) -> Self {
+    pub(crate) fn new(config: &RetryConfig, retry_on: RetryOn) -> Self {
         Self {
             attempts_left: config.tries.max(1),
             backoff: Backoff::new(config.base, config.max),
             retry_on,
             in_doubt: false,
-            fault,
         }
     }
 
@@ -61,7 +56,7 @@ impl RetryState {
     }
 
     fn repeats_after(&self, refused: bool) -> bool {
-        if planted!(self.fault, LostGetRetried) {
+        if planted!(LostGetRetried) {
             return true;
         }
         refused || self.retry_on == RetryOn::Temporary

@@ -21,10 +21,7 @@ use super::{
     outcome,
     retry_state::{RetryOn, RetryState},
 };
-use crate::{
-    base::fault::Fault,
-    error::{Error, ErrorKind, Result},
-};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Repeats calls after temporary failures.
 ///
@@ -73,7 +70,7 @@ impl<Q: WorkQueue> Retrying<Q> {
     }
 
     fn retry_state(&self, retry_on: RetryOn) -> RetryState {
-        RetryState::new(&self.config, retry_on, Fault::NONE)
+        RetryState::new(&self.config, retry_on)
     }
 
     /// Waits until the next attempt, or returns the error if there is none.

@@ -43,7 +43,6 @@ const IDLE: Duration = Duration::from_secs(20);
 
 struct World {
     rng: fastrand::Rng,
-    fault: Fault,
     now: Tick,
     order: u64,
     events: BTreeMap<(Tick, u64), Event>,
@@ -141,6 +140,7 @@ enum Event {
 
 impl World {
     fn new(seed: u64, fault: Fault) -> Self {
+        fault.plant();
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x6167_656e);
         let serves = rng.u32(0..3) == 0;
         let has_signals = rng.bool();
@@ -158,7 +158,6 @@ impl World {
             has_depth: rng.u32(0..3) == 0,
             policy: None,
             has_signals,
-            fault,
         };
         let queue = |number| Queue {
             address: super::plan::address(&format!("q{number}")),
@@ -167,7 +166,6 @@ impl World {
         let mut world = Self {
             queues: (0..rng.usize(1..=2)).map(queue).collect(),
             agents: Vec::new(),
-            fault,
             now: Tick::default() + SECOND,
             order: 0,
             events: BTreeMap::new(),
@@ -220,10 +218,8 @@ impl World {
             inline: if self.rng.bool() { 0 } else { 64 },
             coordinator: CoordinatorConfig {
                 sentinel_interval: Duration::ZERO,
-                fault: self.fault,
                 ..CoordinatorConfig::default()
             },
-            fault: self.fault,
             ..HubConfig::default()
         });
         (self.hub, self.walk) = (Some(Arc::new(hub)), None);
@@ -303,7 +299,6 @@ impl World {
     /// Polls an agent's stream for its next message.
     fn poll(&mut self, at: usize) -> bool {
         let now = self.now;
-        let fault = self.fault;
         let agent = &mut self.agents[at];
         let Some(conn) = &mut agent.conn else {
             return false;
@@ -313,7 +308,7 @@ impl World {
             return false;
         }
         let waker = Waker::from(Arc::clone(&conn.alarm));
-        let mut sink = WakeBuilder::new(fault);
+        let mut sink = WakeBuilder::new();
         let next = conn.feed.next_into(now, None, &waker, &mut sink);
         conn.poll_at = match &next {
             StreamAction::Wait(until) => *until,

@@ -73,6 +73,7 @@ enum Event {
 
 impl World {
     fn new(seed: u64, fault: Fault) -> Self {
+        fault.plant();
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0066_6c65_6574);
         let max = rng.usize(1..=6);
         let limit = |rng: &mut fastrand::Rng| rng.bool().then(|| rng.usize(1..=3));
@@ -90,7 +91,7 @@ impl World {
         };
         let away = if rng.bool() { Away::Keep } else { Away::Min };
         let agent = CentralAgent::new(policy.clone(), away, INTERVAL, rng.u64(..));
-        let agent = agent.expect("a policy").with_fault(fault);
+        let agent = agent.expect("a policy");
         let mut world = Self {
             now: SECOND,
             order: 0,

@@ -24,7 +24,7 @@ use self::{
 };
 use super::{first, number_from_env, quick_or_full, seeds, table};
 use crate::{
-    base::fault::Fault,
+    base::fault::{Fault, planted},
     courier::handover::{ReceiverFrame, ReceiverSession, SenderFrame, SenderSession},
 };
 
@@ -52,7 +52,6 @@ const INTERVAL: i64 = SECOND;
 /// One run. Times are true microseconds.
 struct World {
     rng: fastrand::Rng,
-    fault: Fault,
     print: bool,
     shape: Shape,
     now: i64,
@@ -131,6 +130,7 @@ impl<T: Eq> Ord for Frame<T> {
 
 impl World {
     fn new(seed: u64, fault: Fault, print: bool) -> Self {
+        fault.plant();
         let mut rng = fastrand::Rng::with_seed(seed);
         let shape = Shape::new(&mut rng);
         let machines = (0..shape.machines).map(|number| {
@@ -141,7 +141,6 @@ impl World {
         let mut world = Self {
             machines: machines.collect(),
             rng,
-            fault,
             print,
             shape,
             now: 0,
@@ -295,7 +294,7 @@ impl World {
             return;
         }
         let (now, _) = machine.times(self.now);
-        machine.expire(now, self.fault);
+        machine.expire(now);
         if self.now / GREETING != machine.greeted {
             machine.greeted = self.now / GREETING;
             machine.greet();
@@ -304,7 +303,7 @@ impl World {
             let pause = self.rng.i64(..2 * self.shape.handling);
             self.push(pause, Event::Consume(number));
         }
-        for hop in self.machines[number].hops(self.fault) {
+        for hop in self.machines[number].hops() {
             match self.open_connection(number, &hop) {
                 Some(id) => self.push(0, Event::Offer(id)),
                 None => self.push(0, Event::Connect(number, life, hop)),
@@ -336,11 +335,11 @@ impl World {
         }
         let machine = &self.machines[number];
         let offer_bytes = machine.offer_bytes.get(hop).copied();
-        let sender = SenderSession::new(hop, "machine", self.rng.u64(..), self.fault);
+        let sender = SenderSession::new(hop, "machine", self.rng.u64(..));
         let mut sender = sender.with_offer_bytes(offer_bytes.unwrap_or(usize::MAX));
         let hello = self.machines[number].step(true, |transaction| sender.begin(transaction));
         let policy = self.machines[to].policy.clone();
-        let receiver = ReceiverSession::new(self.rng.u128(..).to_be_bytes(), policy, self.fault);
+        let receiver = ReceiverSession::new(self.rng.u128(..).to_be_bytes(), policy);
         let id = self.count;
         let connection = Connection {
             from: number,
@@ -410,7 +409,7 @@ impl World {
         });
         if crash {
             // The answers leave before the step is durable, if the fault is planted.
-            if self.fault == Fault::AcceptedBeforeStored && !commit {
+            if planted!(AcceptedBeforeStored) && !commit {
                 for answer in answers.into_iter().flatten() {
                     self.send_to_sender(id, answer);
                 }

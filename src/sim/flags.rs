@@ -36,13 +36,12 @@ const STEPS: u32 = 20_000;
 /// One run.
 struct World {
     rng: fastrand::Rng,
-    fault: Fault,
     print: bool,
     flag: FlagName,
     store: ShakyStore,
     /// The relay that is tested.
     here: Flags,
-    /// Another relay on the same store, without a fault and without watchers.
+    /// Another relay on the same store, without watchers.
     elsewhere: Flags,
     tasks: Vec<Task>,
     watchers: Vec<Watcher>,
@@ -149,9 +148,8 @@ fn minutes(rng: &mut fastrand::Rng) -> Duration {
     Duration::from_millis([0, rng.u64(..600_000)][rng.usize(..2)])
 }
 
-fn config(fault: Fault) -> FlagsConfig {
+fn config() -> FlagsConfig {
     FlagsConfig {
-        fault,
         ..FlagsConfig::default()
     }
 }
@@ -174,17 +172,17 @@ impl Shape {
 
 impl World {
     fn new(seed: u64, fault: Fault, print: bool) -> Self {
+        fault.plant();
         let mut rng = fastrand::Rng::with_seed(seed);
         let flag = FlagName::new("go").expect("a name");
         let store = ShakyStore::new(&flag, rng.fork());
         let shape = Shape::new(&mut rng);
-        let flags = |fault| Flags::new(Arc::new(store.clone()), config(fault));
+        let flags = || Flags::new(Arc::new(store.clone()), config());
         let world = Self {
             rng,
-            fault,
             print,
-            here: flags(fault),
-            elsewhere: flags(Fault::None),
+            here: flags(),
+            elsewhere: flags(),
             flag,
             store,
             tasks: Vec::new(),
@@ -380,7 +378,7 @@ impl World {
         self.unknown.store(false, Ordering::Relaxed);
         // Longer than generations run ahead of the clock.
         self.store.advance(Duration::from_secs(1));
-        self.here = Flags::new(Arc::new(self.store.clone()), config(self.fault));
+        self.here = Flags::new(Arc::new(self.store.clone()), config());
         let (here, wall) = (self.here.clone(), self.store.wall());
         self.begin(Who::Refresh, async move { drop(here.recover(wall).await) });
     }

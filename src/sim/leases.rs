@@ -27,7 +27,6 @@ const SECOND: u64 = 1_000 * MILLI;
 /// One run. Times are true nanoseconds, which no contender knows.
 struct World {
     rng: fastrand::Rng,
-    fault: Fault,
     print: bool,
     shape: Shape,
     now: u64,
@@ -144,7 +143,7 @@ impl Shape {
 }
 
 impl Node {
-    fn new(number: usize, world_rng: &mut fastrand::Rng, shape: &Shape, fault: Fault) -> Self {
+    fn new(number: usize, world_rng: &mut fastrand::Rng, shape: &Shape) -> Self {
         let skew = world_rng.i64(-shape.skew..=shape.skew);
         // The greatest difference is the worst case.
         let skew = if world_rng.bool() {
@@ -153,7 +152,7 @@ impl Node {
             shape.skew * skew.signum()
         };
         Self {
-            machine: machine(number, world_rng, shape, fault),
+            machine: machine(number, world_rng, shape),
             life: 0,
             alive: true,
             rate: (1_000 + skew).unsigned_abs(),
@@ -184,27 +183,26 @@ impl Node {
     }
 }
 
-fn machine(number: usize, rng: &mut fastrand::Rng, shape: &Shape, fault: Fault) -> LeaseMachine {
+fn machine(number: usize, rng: &mut fastrand::Rng, shape: &Shape) -> LeaseMachine {
     let terms = ContenderConfig {
         holder: number.to_string(),
         duration: Duration::from_nanos(shape.durations[number]),
         poll: Duration::from_nanos(shape.poll),
-        fault,
     };
     LeaseMachine::new(terms, rng.fork())
 }
 
 impl World {
     fn new(seed: u64, fault: Fault, print: bool) -> Self {
+        fault.plant();
         let mut rng = fastrand::Rng::with_seed(seed);
         let shape = Shape::new(&mut rng);
         let nodes = (0..shape.durations.len())
-            .map(|number| Node::new(number, &mut rng, &shape, fault))
+            .map(|number| Node::new(number, &mut rng, &shape))
             .collect();
         let mut world = Self {
             blob: Blob::new(rng.bool()),
             rng,
-            fault,
             print,
             shape,
             now: 0,
@@ -436,7 +434,7 @@ impl World {
     }
 
     fn begin(&mut self, number: usize) {
-        let machine = machine(number, &mut self.rng, &self.shape, self.fault);
+        let machine = machine(number, &mut self.rng, &self.shape);
         let node = &mut self.nodes[number];
         node.machine = machine;
         node.life += 1;

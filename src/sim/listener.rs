@@ -189,7 +189,6 @@ impl World {
         };
         let options = listener.options.clone();
         let mut config = ReconnectConfig {
-            fault: self.fault,
             ..ReconnectConfig::default()
         };
         if let Some(few) = self.plan.few {

@@ -42,7 +42,6 @@ const EACH: u64 = 10;
 
 struct World {
     rng: fastrand::Rng,
-    fault: Fault,
     hub: Arc<Hub>,
     now: Tick,
     streams: Vec<Stream>,
@@ -84,6 +83,7 @@ type Done = Result<(), String>;
 
 impl World {
     fn new(seed: u64, fault: Fault) -> Self {
+        fault.plant();
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x6d61_6e79);
         let count = [300, 2_000, 10_000]
             [usize::from(seed.is_multiple_of(10)) + usize::from(seed.is_multiple_of(5))];
@@ -97,15 +97,12 @@ impl World {
             seed: rng.u64(..),
             inline: if rng.bool() { 0 } else { 64 },
             coordinator: CoordinatorConfig {
-                fault,
                 ..groups::pace(sentinel, Duration::from_secs(600))
             },
-            fault,
             ..HubConfig::default()
         });
         Self {
             rng,
-            fault,
             hub: Arc::new(hub),
             now: Tick::default(),
             streams: Vec::new(),
@@ -398,7 +395,7 @@ impl World {
         }
         stream.alarm.0.store(false, Ordering::Relaxed);
         let waker = Waker::from(Arc::clone(&stream.alarm));
-        let (before, mut sink) = (work::done(), WakeBuilder::new(self.fault));
+        let (before, mut sink) = (work::done(), WakeBuilder::new());
         let next = stream.feed.next_into(now, None, &waker, &mut sink);
         stream.poll_at = match &next {
             StreamAction::Wait(at) => *at,

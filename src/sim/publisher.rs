@@ -12,7 +12,7 @@ use super::{
     world::{Event, World},
 };
 use crate::{
-    base::{clock::Tick, fault::Fault},
+    base::clock::Tick,
     client::session::{PublisherConfig, PublisherSession, WaiterId},
     error::{Error, ErrorKind},
     types::Notification,
@@ -48,10 +48,9 @@ const DEADLINE: Duration = Duration::from_secs(15);
 const OPEN: Duration = Duration::from_secs(5);
 
 impl Publisher {
-    pub(super) fn new(plan: &Plan, fault: Fault) -> Self {
+    pub(super) fn new(plan: &Plan) -> Self {
         let config = PublisherConfig {
             conflate: plan.conflate,
-            fault,
             ..PublisherConfig::default()
         };
         Self {

@@ -21,7 +21,7 @@ use super::{
     world::{Event, World},
 };
 use crate::{
-    base::{clock::Tick, fault::Fault},
+    base::clock::Tick,
     error::{Error, ErrorKind},
     relay::hub::{
         Epoch, Hub, HubConfig, StreamConfig, SubscriberStream, SubscriptionId, WakeBatch,
@@ -64,7 +64,6 @@ pub(super) struct RelayNode {
     forget_after: Duration,
     max_age: Duration,
     many: u64,
-    fault: Fault,
 }
 
 /// One subscriber's stream.
@@ -122,7 +121,7 @@ impl Wake for Ringer {
 }
 
 impl RelayNode {
-    pub(super) fn new(plan: &Plan, fault: Fault, rng: &mut fastrand::Rng) -> Self {
+    pub(super) fn new(plan: &Plan, rng: &mut fastrand::Rng) -> Self {
         Self {
             hub: None,
             life: 0,
@@ -154,7 +153,6 @@ impl RelayNode {
             } else {
                 2
             },
-            fault,
         }
     }
 
@@ -204,7 +202,6 @@ impl World {
                 .map_or(default.compare_step, |few| few.compare_step),
             resume_from: self.plan.few.map_or(default.resume_from, |_| 0),
             coordinator: groups::pace(self.plan.sentinel, self.plan.keep),
-            fault: relay.fault,
             ..default
         });
         relay.bell = Arc::default();
@@ -330,7 +327,7 @@ impl World {
             return self.poll_stream(id, until);
         }
         let stream = self.relay.streams.get_mut(&id).expect("it was there");
-        let mut sink = WakeBuilder::new(self.relay.fault);
+        let mut sink = WakeBuilder::new();
         let next = stream.feed.next_into(now, drain, &stream.waker, &mut sink);
         match next {
             StreamAction::Wait(at) => self.poll_stream(id, at),

@@ -298,13 +298,12 @@ impl World {
             idle: IdleBackoff::default(),
             away: AWAY,
             empty_is_certain: true,
-            fault: self.fault,
         };
         Scaled {
             scaler: Scaler::new(config, true),
             held: BTreeMap::new(),
             in_flight: BTreeMap::new(),
-            attempts: Attempts::new(limits, self.fault),
+            attempts: Attempts::new(limits),
             handled: BTreeSet::new(),
             tries: BTreeMap::new(),
             tick_at: None,

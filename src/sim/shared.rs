@@ -12,7 +12,7 @@ use super::{
     world::World,
 };
 use crate::{
-    base::{clock::Tick, fault::Fault},
+    base::clock::Tick,
     client::session::{ConnectionNumber, Placement, PlacementConfig},
 };
 
@@ -25,11 +25,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(streams: usize, fault: Fault) -> Self {
+    pub(super) fn new(streams: usize) -> Self {
         let config = PlacementConfig {
             streams,
             keep_idle: false,
-            fault,
         };
         Self {
             placement: Placement::new(config),

@@ -27,7 +27,6 @@ pub(super) struct World {
     pub(super) now: Tick,
     pub(super) rng: fastrand::Rng,
     pub(super) plan: Plan,
-    pub(super) fault: Fault,
     pub(super) log: Log,
     pub(super) relay: RelayNode,
     pub(super) listeners: Vec<Listener>,
@@ -152,20 +151,20 @@ pub(super) const SILENCE: Duration = Duration::from_secs(100);
 
 impl World {
     pub(super) fn new(seed: u64, fault: Fault, print: bool) -> Self {
+        fault.plant();
         let mut rng = fastrand::Rng::with_seed(seed);
         let plan = Plan::of(seed, &mut rng);
-        let relay = RelayNode::new(&plan, fault, &mut rng);
+        let relay = RelayNode::new(&plan, &mut rng);
         let mut world = Self {
             now: Tick::default(),
             rng,
-            fault,
             log: Log::new(print),
             relay,
             listeners: Vec::new(),
             publishers: Vec::new(),
             queues: Queues::default(),
             conns: Vec::new(),
-            shared: plan.shared.map(|streams| Shared::new(streams, fault)),
+            shared: plan.shared.map(Shared::new),
             full: FullTable::default(),
             outages: Outages::default(),
             totals: Totals::default(),
@@ -261,7 +260,7 @@ impl World {
             self.within_millis(2_000, Event::ListenerStarts(number));
         }
         for number in 0..self.plan.publishers {
-            self.publishers.push(Publisher::new(&self.plan, self.fault));
+            self.publishers.push(Publisher::new(&self.plan));
             self.at(self.now, Event::PublisherStarts(number));
         }
         self.at(self.now, Event::RelayStarts);

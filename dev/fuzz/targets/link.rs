@@ -10,7 +10,7 @@ use prost::Message as _;
 
 use super::split_first;
 use crate::{
-    base::{clock::Tick, fault::Fault},
+    base::clock::Tick,
     relay::{
         cluster::ClusterNode,
         hub::{Hub, HubConfig},
@@ -44,7 +44,6 @@ fn broadcasts(mut data: &[u8]) {
         life: LifeId(1),
         relay_id: "relay".into(),
         version: "0".into(),
-        fault: Fault::NONE,
     };
     let mut node = ClusterNode::new(Arc::clone(&hub), config, now);
     let mut rng = fastrand::Rng::with_seed(1);

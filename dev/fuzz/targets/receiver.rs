@@ -8,7 +8,6 @@ use bytes::Bytes;
 use rusqlite::{Connection, Transaction};
 
 use crate::{
-    base::fault::Fault,
     courier::{
         Route,
         handover::{
@@ -88,7 +87,7 @@ fn session(connection: u8) -> ReceiverSession {
         max_age: None,
         routes: vec![route],
     };
-    ReceiverSession::new([connection; 16], policy, Fault::NONE)
+    ReceiverSession::new([connection; 16], policy)
 }
 
 impl Input<'_> {
@@ -266,7 +265,7 @@ fn check(transaction: &Transaction<'_>) {
 
 /// The sender of this machine offers the messages that pass through; the next machine can read them.
 fn pass_on(transaction: &Transaction<'_>) {
-    let mut sender = SenderSession::new(HOP, "here", 7, Fault::NONE);
+    let mut sender = SenderSession::new(HOP, "here", 7);
     let frame = sender.begin(transaction).expect("the file is sound");
     decodes(&frame);
     let welcome = Numbered {

@@ -5,7 +5,7 @@
 //! connections. A retired connection takes no new streams. Holds numbers only: the driver owns the
 //! connections.
 
-use crate::base::fault::{Fault, planted};
+use crate::base::fault::planted;
 
 /// Identifies a connection within one [`Placement`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,7 +18,6 @@ pub(crate) struct PlacementConfig {
     pub(crate) streams: usize,
     /// Keeps one connection open while it has no stream.
     pub(crate) keep_idle: bool,
-    pub(crate) fault: Fault,
 }
 
 /// The connections, each with its number of streams.
@@ -56,7 +55,7 @@ impl Placement {
     /// Returns the number of stream windows that a connection's window covers. It covers all of
     /// them, so that an unread stream never blocks another.
     pub(crate) fn window_streams(&self) -> usize {
-        if planted!(self.config.fault, ConnectionWindowNarrow) {
+        if planted!(ConnectionWindowNarrow) {
             return 1;
         }
         self.config.streams
@@ -98,7 +97,7 @@ impl Placement {
 
     /// Retires a connection that seems dead: its streams stay, new streams go to another one.
     pub(crate) fn retire(&mut self, number: ConnectionNumber) {
-        if planted!(self.config.fault, SilentConnectionKept) {
+        if planted!(SilentConnectionKept) {
             return;
         }
         if let Some(at) = self.find(number) {
@@ -141,11 +140,7 @@ mod tests {
     use super::*;
 
     fn placement(streams: usize, keep_idle: bool) -> Placement {
-        Placement::new(PlacementConfig {
-            streams,
-            keep_idle,
-            fault: Fault::NONE,
-        })
+        Placement::new(PlacementConfig { streams, keep_idle })
     }
 
     #[test]

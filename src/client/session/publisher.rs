@@ -252,7 +252,7 @@ impl PublisherSession {
     /// request has had no answer for too long.
     pub(crate) fn elapsed(&mut self, now: Tick) -> bool {
         while let Some(waiter) = self.waiters.pop_expired(now) {
-            if planted!(self.config.fault, DeadlineSilent) {
+            if planted!(DeadlineSilent) {
                 continue;
             }
             self.waiters.finish(waiter, Err(self.timeout_error()));
@@ -357,7 +357,7 @@ impl PublisherSession {
     /// Returns the notification's conflation key.
     fn key(&self, notification: &Notification, now: Tick) -> EntryKey {
         let queue = notification.queue.clone();
-        if planted!(self.config.fault, DelaySlotIgnored) {
+        if planted!(DelaySlotIgnored) {
             return EntryKey::new(queue, None);
         }
         let due = (!notification.delay.is_zero()).then(|| now.after_on_grid(notification.delay));
@@ -433,7 +433,7 @@ impl PublisherSession {
 
     /// Puts a request's entries back where they came from.
     fn put_back(&mut self, body: RequestEntries, now: Tick) {
-        if planted!(self.config.fault, PublisherGivesUp) {
+        if planted!(PublisherGivesUp) {
             return;
         }
         match body {

@@ -13,7 +13,7 @@ use crate::{
     base::{
         backoff::{Backoff, about, jitter},
         clock::Tick,
-        fault::{Fault, planted},
+        fault::planted,
     },
     error::{Error, ErrorKind},
     types::{ConnectionState, Goodbye, GoodbyeReason, Limits},
@@ -34,7 +34,6 @@ pub(crate) struct ReconnectConfig {
     pub(crate) request_bytes: usize,
     /// Maximum positions that a subscription keeps and that a request states.
     pub(crate) positions: usize,
-    pub(crate) fault: Fault,
 }
 
 /// The driver's next step.
@@ -130,7 +129,6 @@ impl Default for ReconnectConfig {
             open_timeout: Duration::from_secs(5),
             request_bytes: Limits::SUBSCRIBE_BYTES,
             positions: Limits::POSITIONS,
-            fault: Fault::NONE,
         }
     }
 }
@@ -440,14 +438,14 @@ impl Reconnect {
 
     /// An announced end holds for one attempt.
     fn end_announcement(&mut self) {
-        if planted!(self.config.fault, AnnouncedForever) {
+        if planted!(AnnouncedForever) {
             return;
         }
         self.announced = false;
     }
 
     fn reset_after_goodbye(&mut self, now: Tick) {
-        if planted!(self.config.fault, GoodbyeKeepsBackoff) {
+        if planted!(GoodbyeKeepsBackoff) {
             return;
         }
         self.reset_if_stable(now);
@@ -466,7 +464,7 @@ impl Reconnect {
     }
 
     fn dead_at(&self, last_message: Tick) -> Tick {
-        if planted!(self.config.fault, SilenceUnnoticed) {
+        if planted!(SilenceUnnoticed) {
             return Tick::NEVER;
         }
         last_message + self.heartbeat * 5 / 2

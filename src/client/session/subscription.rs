@@ -14,10 +14,7 @@ use super::{
     reconnect::{Reconnect, ReconnectConfig},
 };
 use crate::{
-    base::{
-        clock::Tick,
-        fault::{Fault, planted},
-    },
+    base::{clock::Tick, fault::planted},
     error::{Error, ErrorKind, Result},
     types::{
         ConnectionState, Goodbye, GoodbyeReason, Limits, LinkState, Report, SubscribeEvent,
@@ -50,7 +47,6 @@ pub(crate) struct SubscriptionSession {
     last_report: u64,
     /// Bytes of a request that are available for positions.
     position_bytes: usize,
-    fault: Fault,
 }
 
 /// An arrived item that was not handed over yet.
@@ -67,7 +63,6 @@ const DEGRADED_FOR: Duration = Duration::from_secs(15);
 
 impl SubscriptionSession {
     pub(crate) fn new(options: SubscribeOptions, config: ReconnectConfig) -> Self {
-        let fault = config.fault;
         let taken = options.encoded_without_positions();
         let position_bytes = config.request_bytes.saturating_sub(taken);
         let positions = Positions::restore(&options.positions, config.positions);
@@ -86,13 +81,12 @@ impl SubscriptionSession {
             welcomes: 0,
             last_report: 0,
             position_bytes,
-            fault,
         }
     }
 
     /// Returns the request of the next stream. Undelivered wake-ups of the previous one are dropped.
     pub(crate) fn request(&mut self) -> SubscribeOptions {
-        if !planted!(self.fault, BrokenKeepsArrived) {
+        if !planted!(BrokenKeepsArrived) {
             self.undelivered.clear();
         }
         self.welcome = None;
@@ -130,7 +124,7 @@ impl SubscriptionSession {
                 self.positions.grow_request();
             }
             SubscribeEvent::Wake(work) => {
-                if planted!(self.fault, TokenTakenOnArrival) {
+                if planted!(TokenTakenOnArrival) {
                     work.iter().for_each(|work| self.positions.record(work));
                 }
                 self.undelivered
@@ -258,7 +252,7 @@ impl SubscriptionSession {
         if resume.is_empty() || resume.0.len() > Limits::TOKEN {
             return;
         }
-        if planted!(self.fault, ResumeBeforeHandOver) {
+        if planted!(ResumeBeforeHandOver) {
             self.resume = resume;
             return;
         }
@@ -274,15 +268,15 @@ impl SubscriptionSession {
 
     /// `false` only with a planted fault.
     fn cuts_positions_after_refusal(&self) -> bool {
-        if planted!(self.fault, PositionsNotCut) {
+        if planted!(PositionsNotCut) {
             return false;
         }
-        !planted!(self.fault, ExhaustedSendsAll)
+        !planted!(ExhaustedSendsAll)
     }
 
     /// Unlimited only with a planted fault.
     fn max_position_bytes(&self) -> usize {
-        if planted!(self.fault, PositionsNotCut) {
+        if planted!(PositionsNotCut) {
             return usize::MAX;
         }
         self.position_bytes

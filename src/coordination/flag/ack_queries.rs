@@ -9,7 +9,7 @@ use async_trait::async_trait;
 
 use super::{AckKey, Flags, KnownAcks, acks::ObservedFlag};
 use crate::{
-    base::fault::{Fault, planted},
+    base::fault::planted,
     types::{FlagName, cluster::LifeId},
 };
 
@@ -36,16 +36,14 @@ pub(crate) struct RemoteAcks {
     /// The flags of which all keys of a relay were read, and their number.
     read: HashMap<(LifeId, ObservedFlag), u32>,
     page: u32,
-    fault: Fault,
 }
 
 impl RemoteAcks {
     /// Reads at most `page` keys by one query.
-    pub(crate) fn new(page: u32, fault: Fault) -> Self {
+    pub(crate) fn new(page: u32) -> Self {
         Self {
             read: HashMap::new(),
             page,
-            fault,
         }
     }
 
@@ -74,7 +72,7 @@ impl RemoteAcks {
             watchers = watchers.saturating_add(known.watchers);
             let (key, number) = ((life, flag.clone()), known.acknowledged);
             let read = self.read.get(&key);
-            let is_known = match planted!(self.fault, FlagAcksReadOnce) {
+            let is_known = match planted!(FlagAcksReadOnce) {
                 true => read.is_some(),
                 false => read == Some(&number),
             };

@@ -23,7 +23,7 @@ use super::{
 #[cfg(all(feature = "relay", feature = "nats"))]
 use crate::types::cluster::FlagHint;
 use crate::{
-    base::fault::{Fault, planted},
+    base::fault::planted,
     types::{FlagName, FlagState},
 };
 
@@ -61,7 +61,6 @@ pub(super) struct FlagEntry {
     published_acks: Option<Acks>,
     /// The key in the registry's `idle` while the flag is not watched.
     pub(super) idle_key: Option<u64>,
-    fault: Fault,
 }
 
 /// The versions of the flag's blob and of its newest set that is over; `None` for no blob.
@@ -98,7 +97,7 @@ pub(super) struct Observed {
 }
 
 impl FlagEntry {
-    pub(super) fn new(name: FlagName, number: u64, fault: Fault) -> Self {
+    pub(super) fn new(name: FlagName, number: u64) -> Self {
         Self {
             name,
             number,
@@ -117,12 +116,11 @@ impl FlagEntry {
             acked: BTreeSet::new(),
             published_acks: None,
             idle_key: None,
-            fault,
         }
     }
 
     pub(super) fn register(&mut self, id: u64, acks: bool) {
-        let known = planted!(self.fault, FlagReadBeforeRegister) && self.present.is_some();
+        let known = planted!(FlagReadBeforeRegister) && self.present.is_some();
         let watcher = Watcher {
             registered: id,
             base: None,
@@ -240,7 +238,7 @@ impl FlagEntry {
         let Some(set) = hint.newest_set else { return };
         let is_later = |ended: u64| {
             let is_told = hint.number <= ended || hint.number <= self.present_number;
-            hint.number == 0 || !is_told || planted!(self.fault, FlagOldSetTold)
+            hint.number == 0 || !is_told || planted!(FlagOldSetTold)
         };
         if !self.ended.is_some_and(is_later) {
             return;
@@ -327,7 +325,7 @@ impl FlagEntry {
 
     /// Takes the watcher's next event. If there is none, `waker` is woken when one is ready.
     pub(super) fn next_event(&mut self, id: u64, waker: &Waker) -> Option<Event> {
-        let conflates_sets = planted!(self.fault, FlagSetConflated);
+        let conflates_sets = planted!(FlagSetConflated);
         let watcher = self.watchers.get_mut(&id)?;
         let state = if !watcher.synced {
             None

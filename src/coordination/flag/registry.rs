@@ -31,10 +31,7 @@ use super::{
     wakers::Wakers,
 };
 use crate::{
-    base::{
-        clock::micros,
-        fault::{Fault, planted},
-    },
+    base::{clock::micros, fault::planted},
     error::Result,
     types::{FlagName, FlagState},
 };
@@ -67,7 +64,6 @@ pub(super) struct WatchRegistry {
     can_remove_expired: bool,
     /// Watched flags that must be read, with the sequence number of the newest reason.
     requested: BTreeMap<FlagName, u64>,
-    fault: Fault,
 }
 
 /// The outcome of a local write.
@@ -104,7 +100,6 @@ impl WatchRegistry {
             expiry_task: None,
             can_remove_expired,
             requested: BTreeMap::new(),
-            fault: config.fault,
         }
     }
 
@@ -123,7 +118,7 @@ impl WatchRegistry {
     /// set that is over.
     pub(super) fn new_generation(&mut self, wall: SystemTime, ended: u64) -> u64 {
         let micros = micros(wall);
-        if planted!(self.fault, FlagGenerationRepeats) {
+        if planted!(FlagGenerationRepeats) {
             return micros;
         }
         // One counter serves all flags: it outlives each of them and costs eight bytes.
@@ -256,7 +251,7 @@ impl WatchRegistry {
             state,
             unleashed,
         };
-        let ignores_heard = planted!(self.fault, FlagWriteUnordered);
+        let ignores_heard = planted!(FlagWriteUnordered);
         self.entry(name);
         let watching = self.change(name, &mut wakers, |entry, wakers| {
             if ended.is_some() {
@@ -332,10 +327,10 @@ impl WatchRegistry {
     }
 
     fn entry(&mut self, name: &FlagName) -> &mut FlagEntry {
-        let (fault, number) = (self.fault, self.next_sequence());
+        let number = self.next_sequence();
         self.entries
             .entry(name.clone())
-            .or_insert_with(|| FlagEntry::new(name.clone(), number, fault))
+            .or_insert_with(|| FlagEntry::new(name.clone(), number))
     }
 
     /// Changes a known flag, and keeps what follows from it: the room of acknowledgements, and the

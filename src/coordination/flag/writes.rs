@@ -157,7 +157,7 @@ impl Inner {
             let Some(document) = document else {
                 return Ok(self.finish_set(name, began, ended.as_ref(), written));
             };
-            if planted!(self.fault, FlagTellsBeforeDurable) {
+            if planted!(FlagTellsBeforeDurable) {
                 self.finish_set(name, began, ended.as_ref(), written.clone())
                     .wake_watchers()
                     .await;
@@ -240,7 +240,7 @@ impl Inner {
             let Some(ended) = ended.map_err(prepares)? else {
                 continue;
             };
-            let ignores_etag = expired && planted!(self.fault, FlagExpiryUnconditional);
+            let ignores_etag = expired && planted!(FlagExpiryUnconditional);
             let condition = Some(&etag).filter(|_| can_tell && !ignores_etag);
             match self.blobs.delete(name, condition).await {
                 Ok(()) => self.registry().set.remove(name),
@@ -282,7 +282,7 @@ impl Inner {
             return Ok(Some(own.clone()));
         }
         let new = EndedSet::new(set.clone(), before.as_ref(), wall);
-        if planted!(self.fault, FlagEndUnmarked) {
+        if planted!(FlagEndUnmarked) {
             return Ok(Some(new));
         }
         let etag = version.as_ref().map(Version::etag);

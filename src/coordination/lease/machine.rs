@@ -18,7 +18,7 @@ pub(crate) use self::record::{MAX_DURATION, MIN_DURATION, Record, Unreadable};
 use crate::base::{
     backoff::{Backoff, about},
     clock::Tick,
-    fault::{Fault, planted},
+    fault::planted,
 };
 
 /// One contender for one lease, until it has lost or released it.
@@ -49,7 +49,6 @@ pub(crate) struct ContenderConfig {
     pub(crate) duration: Duration,
     /// Interval at which a contender reads a lease that another process holds.
     pub(crate) poll: Duration,
-    pub(crate) fault: Fault,
 }
 
 /// Identifies a write: the store's ETag.
@@ -166,7 +165,7 @@ impl ContenderConfig {
     /// difference covers clock rates that differ by a fifth, and the time that a holder needs to
     /// stop.
     fn validity_span(&self) -> Duration {
-        if planted!(self.fault, TenureMarginMissing) {
+        if planted!(TenureMarginMissing) {
             return self.duration;
         }
         self.duration - self.duration / 5
@@ -207,7 +206,7 @@ impl LeaseMachine {
 
     /// Returns the token and the end of its validity, or `None` if the lease is not valid here.
     pub(crate) fn validity(&self, now: Tick) -> Option<(u64, Tick)> {
-        let valid_in_release = planted!(self.config.fault, TenureBelievedInRelease);
+        let valid_in_release = planted!(TenureBelievedInRelease);
         let validity = match &self.phase {
             Phase::Holding(validity) => validity,
             Phase::Releasing { validity, .. } if valid_in_release => validity,
@@ -258,7 +257,7 @@ impl LeaseMachine {
     }
 
     fn next_token(&self, record: &Record) -> u64 {
-        if planted!(self.config.fault, TenureTokenKept) {
+        if planted!(TenureTokenKept) {
             return record.token;
         }
         record.token + 1
@@ -296,8 +295,8 @@ impl LeaseMachine {
 
     /// Returns when the lease may be taken.
     fn free_at(&self, found: &Found) -> Tick {
-        let ignores_release = planted!(self.config.fault, TenureTombstoneIgnored);
-        let uses_own_duration = planted!(self.config.fault, TenureOwnDuration);
+        let ignores_release = planted!(TenureTombstoneIgnored);
+        let uses_own_duration = planted!(TenureOwnDuration);
         let record = &found.record;
         if (record.released && !ignores_release) || found.own_expired {
             return found.seen;
@@ -310,7 +309,7 @@ impl LeaseMachine {
     }
 
     fn write(&mut self, now: Tick, token: u64, released: bool) -> Action {
-        let keeps_nonce = planted!(self.config.fault, TenureNonceKept);
+        let keeps_nonce = planted!(TenureNonceKept);
         let nonce = match &self.known {
             KnownState::Record(found) if keeps_nonce => found.record.nonce.clone(),
             _ => format!("{:032x}", self.rng.u128(..)),
@@ -329,7 +328,7 @@ impl LeaseMachine {
 
     /// Remembers a write that may have happened. The store must be read.
     fn add_unconfirmed(&mut self, write: Write) {
-        if planted!(self.config.fault, TenureUnknownBelieved)
+        if planted!(TenureUnknownBelieved)
             && let Phase::Holding(validity) = &mut self.phase
         {
             validity.sent = write.sent;

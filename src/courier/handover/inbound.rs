@@ -8,10 +8,7 @@ use super::{
     frames::{Micros, OfferedMessage, Uid},
     outgoing::size,
 };
-use crate::{
-    base::fault::{Fault, planted},
-    queue::sqlite::limit,
-};
+use crate::{base::fault::planted, queue::sqlite::limit};
 
 /// A stored message that does not become visible in a queue of this machine.
 pub(super) struct Stored {
@@ -43,8 +40,8 @@ impl Confirmed {
 }
 
 /// The tables that know the id `?1` of an offered message.
-fn known(fault: Fault) -> &'static str {
-    if planted!(fault, RestoredCopyStored) {
+fn known() -> &'static str {
+    if planted!(RestoredCopyStored) {
         return "EXISTS (SELECT 1 FROM messages WHERE uid = ?1)";
     }
     "EXISTS (SELECT 1 FROM arrived WHERE uid = ?1)
@@ -58,11 +55,10 @@ pub(super) fn is_known(
     transaction: &Transaction<'_>,
     sender: i64,
     uid: &Uid,
-    fault: Fault,
 ) -> rusqlite::Result<bool> {
     let sql = format!(
         "SELECT 1 WHERE {} OR EXISTS (SELECT 1 FROM inbound WHERE sender = ?2 AND uid = ?1)",
-        known(fault)
+        known()
     );
     transaction
         .prepare_cached(&sql)?
@@ -74,11 +70,10 @@ pub(super) fn is_known(
 pub(super) fn drop_known(
     transaction: &Transaction<'_>,
     confirmed: Confirmed,
-    fault: Fault,
 ) -> rusqlite::Result<()> {
     let sql = format!(
         "DELETE FROM inbound AS i WHERE {CONFIRMED} AND (i.checksum = {GIVEN_UP} OR {})",
-        known(fault).replace("?1", "i.uid")
+        known().replace("?1", "i.uid")
     );
     let mut delete = transaction.prepare_cached(&sql)?;
     delete.execute(confirmed.rows()).map(drop)
@@ -226,7 +221,7 @@ pub(crate) fn bury_absent(
     let sql = format!(
         "SELECT i.id, i.authority, i.queue, {} FROM inbound i JOIN senders s ON s.id = i.sender
          WHERE s.seen_at <= ?1 AND i.arrived_at <= ?2 AND i.checksum <> {GIVEN_UP} LIMIT ?3",
-        known(Fault::NONE).replace("?1", "i.uid")
+        known().replace("?1", "i.uid")
     );
     let mut select = transaction.prepare_cached(&sql)?;
     let stored = select.query_map(params![seen, arrived, limit(most)], |row| {

@@ -54,7 +54,7 @@ impl SenderSession {
     ) -> rusqlite::Result<Next> {
         let mut messages = Vec::new();
         let mut has_more = false;
-        if self.welcomed || planted!(self.fault, OffersBeforeWelcome) {
+        if self.welcomed || planted!(OffersBeforeWelcome) {
             let mut bytes = 0;
             self.offer_again(connection, now, &mut messages, &mut bytes)?;
             let is_slow = self.offer_bytes < OFFER_BYTES;

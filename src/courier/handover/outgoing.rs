@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
 use super::frames::{Micros, OfferedMessage, Uid};
 use crate::{
-    base::fault::{Fault, planted},
+    base::fault::planted,
     courier::message::{Destination as Queue, check_authority},
     queue::sqlite::{
         checksum::{BAD_CHECKSUM, checksum, is_sound},
@@ -107,11 +107,10 @@ pub(crate) fn expire_unoffered(
     transaction: &Transaction<'_>,
     now: Micros,
     most: usize,
-    fault: Fault,
 ) -> rusqlite::Result<usize> {
     let mut expired = 0;
     for hop in hops_with(transaction, 1)? {
-        let after = match planted!(fault, UncertainExpired) {
+        let after = match planted!(UncertainExpired) {
             true => 0,
             false => uncertain_upto(transaction, &hop)?,
         };

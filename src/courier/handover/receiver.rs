@@ -18,7 +18,7 @@ use super::{
     policy::{Policy, SenderRights},
 };
 use crate::{
-    base::fault::{Fault, planted},
+    base::fault::planted,
     error::{Error, ErrorKind, Result},
     queue::sqlite::{
         checksum::checksum,
@@ -31,7 +31,6 @@ use crate::{
 pub(crate) struct ReceiverSession {
     pub(super) policy: Policy,
     pub(super) rights: SenderRights,
-    pub(super) fault: Fault,
     /// Random; distinguishes this connection from the sender's others.
     connection: [u8; 16],
     frames: FrameNumbers,
@@ -84,11 +83,10 @@ type Step<T> = rusqlite::Result<Result<T>>;
 
 impl ReceiverSession {
     /// Creates the session of a connection with a random id.
-    pub(crate) fn new(connection: [u8; 16], policy: Policy, fault: Fault) -> Self {
+    pub(crate) fn new(connection: [u8; 16], policy: Policy) -> Self {
         Self {
             policy,
             rights: SenderRights::default(),
-            fault,
             connection,
             frames: FrameNumbers::default(),
             sender: None,
@@ -124,7 +122,7 @@ impl ReceiverSession {
         match self.frames.arrive(frame.frame) {
             Arrival::Next => {}
             Arrival::Repeated => return Ok(Ok(Vec::new())),
-            Arrival::Gap if planted!(self.fault, FrameGapAccepted) => {}
+            Arrival::Gap if planted!(FrameGapAccepted) => {}
             Arrival::Gap => return Ok(Err(replaced("a frame of the hand-over is missing"))),
         }
         let answer = match (frame.content, self.sender) {
@@ -179,7 +177,7 @@ impl ReceiverSession {
                            connected_at = excluded.connected_at, seen_at = excluded.seen_at,
                            principal = coalesce(excluded.principal, principal)
                        RETURNING id";
-        let authority = match planted!(self.fault, OneSessionPerSender) {
+        let authority = match planted!(OneSessionPerSender) {
             true => "",
             false => &hello.authority,
         };
@@ -210,7 +208,7 @@ impl ReceiverSession {
 
     /// Returns whether this is still the sender's present connection.
     fn is_present(&self, transaction: &Transaction<'_>, sender: i64) -> rusqlite::Result<bool> {
-        if planted!(self.fault, OldConnectionAccepted) {
+        if planted!(OldConnectionAccepted) {
             return Ok(true);
         }
         let sql = "SELECT connection FROM senders WHERE id = ?1";
@@ -255,7 +253,7 @@ impl ReceiverSession {
                 Verdict::Store => {
                     let row = store(transaction, wall, sender, &message)?;
                     self.stored.push_back((message.number, row));
-                    if planted!(self.fault, VisibleBeforeConfirmed) {
+                    if planted!(VisibleBeforeConfirmed) {
                         let upto = Upto {
                             number: self.number,
                             held: false,
@@ -280,7 +278,7 @@ impl ReceiverSession {
 
     /// Checks what a connection makes this machine keep.
     fn check_bounds(&self) -> Result<()> {
-        if self.holds && !planted!(self.fault, HeldNotConfirmed) {
+        if self.holds && !planted!(HeldNotConfirmed) {
             let rule = "must not come before the confirmation of the messages of Welcome";
             return Err(Error::invalid("messages", rule));
         }
@@ -317,12 +315,12 @@ impl ReceiverSession {
         let Some(confirmed) = self.confirmed_rows(sender, upto) else {
             return Ok(Ok(upto));
         };
-        inbound::drop_known(transaction, confirmed, self.fault)?;
+        inbound::drop_known(transaction, confirmed)?;
         inbound::note_arrived(transaction, now, confirmed)?;
         let visible = inbound::make_visible(transaction, now, wall, confirmed)?;
         for (queue, messages, bytes) in visible {
             count_put(transaction, queue, messages)?;
-            if !planted!(self.fault, NotificationNotNoted) {
+            if !planted!(NotificationNotNoted) {
                 note_unnotified(transaction, queue, 0, messages, bytes)?;
             }
         }

@@ -21,10 +21,7 @@ use super::outgoing::{
     uncertain_upto,
 };
 use crate::{
-    base::{
-        backoff::Backoff,
-        fault::{Fault, planted},
-    },
+    base::{backoff::Backoff, fault::planted},
     error::{Error, ErrorKind, Result},
 };
 
@@ -33,7 +30,6 @@ use crate::{
 pub(crate) struct SenderSession {
     pub(super) hop: String,
     pub(super) name: String,
-    pub(super) fault: Fault,
     pub(super) rng: fastrand::Rng,
     pub(super) frames: FrameNumbers,
     /// `uncertain_upto` before this connection.
@@ -92,11 +88,10 @@ const EXPIRED: usize = 100;
 
 impl SenderSession {
     /// Creates the session of a connection to the machine `hop`; `name` is this machine's.
-    pub(crate) fn new(hop: &str, name: &str, seed: u64, fault: Fault) -> Self {
+    pub(crate) fn new(hop: &str, name: &str, seed: u64) -> Self {
         Self {
             hop: hop.to_owned(),
             name: name.to_owned(),
-            fault,
             rng: fastrand::Rng::with_seed(seed),
             frames: FrameNumbers::default(),
             uncertain_before: 0,
@@ -125,7 +120,7 @@ impl SenderSession {
     /// Returns the largest offer for the next connection: half of the present one if an offer was not
     /// answered.
     pub(crate) fn next_offer_bytes(&self) -> usize {
-        match self.unanswered.is_empty() || planted!(self.fault, OfferNotShrunk) {
+        match self.unanswered.is_empty() || planted!(OfferNotShrunk) {
             true => self.offer_bytes,
             false => (self.offer_bytes / 2).max(1),
         }
@@ -174,7 +169,7 @@ impl SenderSession {
         match self.frames.arrive(frame.frame) {
             Arrival::Next => {}
             Arrival::Repeated => return Ok(Ok(Vec::new())),
-            Arrival::Gap if planted!(self.fault, FrameGapAccepted) => {}
+            Arrival::Gap if planted!(FrameGapAccepted) => {}
             Arrival::Gap => return Ok(Err(gap())),
         }
         let reply = match (frame.content, self.welcomed) {
@@ -211,7 +206,7 @@ impl SenderSession {
         welcome: &Welcome,
     ) -> rusqlite::Result<Option<SenderContent>> {
         self.welcomed = true;
-        let noted = match planted!(self.fault, UncertaintyNotNoted) {
+        let noted = match planted!(UncertaintyNotNoted) {
             true => self.uncertain_before,
             false => ALL,
         };
@@ -221,17 +216,17 @@ impl SenderSession {
             .prepare_cached("SELECT id, uid FROM outgoing WHERE hop = ?1 AND status = 2")?
             .query_map([&self.hop], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect::<rusqlite::Result<_>>()?;
-        if planted!(self.fault, SentBeforeAccepted) {
+        if planted!(SentBeforeAccepted) {
             let sql = "UPDATE outgoing SET status = 2, body = x'' WHERE hop = ?1 AND status = 1";
             transaction.execute(sql, [&self.hop])?;
         }
         let gone = sent
             .into_iter()
-            .filter(|(_, uid)| !held.contains(uid) || planted!(self.fault, HeldConfirmed))
+            .filter(|(_, uid)| !held.contains(uid) || planted!(HeldConfirmed))
             .map(|(row, _)| row);
         mark_visible(transaction, &gone.collect::<Vec<_>>(), now)?;
         for uid in &welcome.held {
-            if planted!(self.fault, HeldIgnored) {
+            if planted!(HeldIgnored) {
                 continue;
             }
             let row = "SELECT id FROM outgoing WHERE uid = ?1 AND hop = ?2 AND status = 1";
@@ -252,7 +247,7 @@ impl SenderSession {
         )?;
         // Also the ids that this file does not know, because it was restored from an older copy:
         // their senders' transactions were committed.
-        let confirms = !held.is_empty() && !planted!(self.fault, HeldNotConfirmed);
+        let confirms = !held.is_empty() && !planted!(HeldNotConfirmed);
         self.held_confirmed = confirms;
         Ok(confirms.then_some(SenderContent::Confirm(Upto {
             number: 0,
@@ -326,18 +321,17 @@ impl SenderSession {
         for number in answered {
             let message = &self.in_flight[&number];
             let row = message.row;
-            if postponed.contains(&number) && !planted!(self.fault, PostponedBuried) {
+            if postponed.contains(&number) && !planted!(PostponedBuried) {
                 self.postpone(number, now);
                 continue;
             }
             let reason = refused.get(&number).map(String::as_str);
-            let reason = match planted!(self.fault, PostponedBuried) && postponed.contains(&number)
-            {
+            let reason = match planted!(PostponedBuried) && postponed.contains(&number) {
                 true => Some("postponed"),
                 false => reason,
             };
             if let Some(reason) = reason {
-                if !planted!(self.fault, RefusedForgotten) {
+                if !planted!(RefusedForgotten) {
                     bury(transaction, row, now, reason)?;
                 }
                 self.forget(number);
@@ -358,7 +352,7 @@ impl SenderSession {
             self.noted_postponement = true;
         }
         self.expire(transaction, now)?;
-        let number = match planted!(self.fault, ConfirmsAllOffered) {
+        let number = match planted!(ConfirmsAllOffered) {
             true => self.number,
             false => accept.upto,
         };

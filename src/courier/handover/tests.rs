@@ -7,10 +7,7 @@ use super::{
     SenderFrame, SenderRights, SenderSession, Welcome, bury_absent,
     outgoing::{self, NewOutgoing, PURGED, bury_damaged, detours, reroute},
 };
-use crate::{
-    base::fault::Fault,
-    queue::sqlite::{checksum::checksum, schema::SCHEMA},
-};
+use crate::queue::sqlite::{checksum::checksum, schema::SCHEMA};
 
 const HOP: &str = "there:7600";
 
@@ -89,8 +86,8 @@ impl Pair {
         let mut pair = Self {
             from,
             to,
-            sender: SenderSession::new(HOP, "here", 7, Fault::NONE),
-            receiver: ReceiverSession::new([9; 16], policy(max_queue), Fault::NONE),
+            sender: SenderSession::new(HOP, "here", 7),
+            receiver: ReceiverSession::new([9; 16], policy(max_queue)),
             now: 1_000_000,
         };
         pair.connect(max_queue);
@@ -99,8 +96,8 @@ impl Pair {
 
     /// Ends the connection, and opens another one.
     fn connect(&mut self, max_queue: u64) {
-        self.sender = SenderSession::new(HOP, "here", 7, Fault::NONE);
-        self.receiver = ReceiverSession::new([9; 16], policy(max_queue), Fault::NONE);
+        self.sender = SenderSession::new(HOP, "here", 7);
+        self.receiver = ReceiverSession::new([9; 16], policy(max_queue));
         let sender = &mut self.sender;
         let hello = step(&mut self.from, |transaction| sender.begin(transaction));
         let welcome = self.receives(hello);
@@ -117,8 +114,8 @@ impl Pair {
     fn try_connect(&mut self, own: [u8; 16]) -> crate::Result<()> {
         let mut policy = policy(u64::MAX);
         policy.own = own;
-        self.sender = SenderSession::new(HOP, "here", 7, Fault::NONE);
-        self.receiver = ReceiverSession::new([9; 16], policy, Fault::NONE);
+        self.sender = SenderSession::new(HOP, "here", 7);
+        self.receiver = ReceiverSession::new([9; 16], policy);
         let sender = &mut self.sender;
         let hello = step(&mut self.from, |transaction| sender.begin(transaction));
         let welcome = self.receives(hello);
@@ -452,14 +449,14 @@ fn peers_of_another_version_are_refused_and_nothing_changes() {
     create_queue(&to, "orders");
     commit_message(&mut from, 1, "orders");
     let mut pair = Pair::new(from, to, u64::MAX);
-    pair.sender = SenderSession::new(HOP, "here", 7, Fault::NONE);
+    pair.sender = SenderSession::new(HOP, "here", 7);
     let sender = &mut pair.sender;
     let mut hello = step(&mut pair.from, |transaction| sender.begin(transaction));
     let SenderContent::Hello(content) = &mut hello.content else {
         panic!("no Hello");
     };
     (content.version, content.least_version) = (2, 2);
-    pair.receiver = ReceiverSession::new([8; 16], policy(u64::MAX), Fault::NONE);
+    pair.receiver = ReceiverSession::new([8; 16], policy(u64::MAX));
     let (receiver, now) = (&mut pair.receiver, pair.now);
     let answers = step(&mut pair.to, |transaction| {
         receiver.on_frame(transaction, now, now, hello)
@@ -601,11 +598,8 @@ fn offers_shrink_while_they_are_not_answered_and_grow_with_the_answers() {
         let bytes = pair.sender.next_offer_bytes();
         pair.end();
         pair.connect(u64::MAX);
-        pair.sender = std::mem::replace(
-            &mut pair.sender,
-            SenderSession::new(HOP, "", 7, Fault::NONE),
-        )
-        .with_offer_bytes(bytes);
+        pair.sender = std::mem::replace(&mut pair.sender, SenderSession::new(HOP, "", 7))
+            .with_offer_bytes(bytes);
         lengths.push(first_of(&mut pair));
     }
     assert_eq!(lengths, [12, 6, 3, 1, 1, 1], "down to one message");
@@ -615,11 +609,8 @@ fn offers_shrink_while_they_are_not_answered_and_grow_with_the_answers() {
     let bytes = pair.sender.next_offer_bytes();
     pair.end();
     pair.connect(u64::MAX);
-    pair.sender = std::mem::replace(
-        &mut pair.sender,
-        SenderSession::new(HOP, "", 7, Fault::NONE),
-    )
-    .with_offer_bytes(bytes);
+    pair.sender =
+        std::mem::replace(&mut pair.sender, SenderSession::new(HOP, "", 7)).with_offer_bytes(bytes);
     let mut lengths = Vec::new();
     while let Some(offer) = pair.offer() {
         lengths.push(messages(&offer).len());
@@ -680,7 +671,7 @@ fn purged_messages_on_the_way_wait_for_their_answer() {
 fn an_attempt_that_is_not_answered_leaves_no_message_uncertain() {
     let mut from = file(1);
     commit_message(&mut from, 1, "orders");
-    let mut sender = SenderSession::new(HOP, "here", 7, Fault::NONE);
+    let mut sender = SenderSession::new(HOP, "here", 7);
     step(&mut from, |transaction| sender.begin(transaction));
     // The process is killed here.
     let uncertain = "SELECT count(*) FROM hops WHERE uncertain_upto > 0";
@@ -950,13 +941,13 @@ fn a_queue_file_belongs_to_the_principal_that_showed_it_first() {
     let mut to = file(2);
     let mut hello = |principal: Option<&str>| {
         let mut from = file(1);
-        let mut sender = SenderSession::new(HOP, "here", 7, Fault::NONE);
+        let mut sender = SenderSession::new(HOP, "here", 7);
         let hello = step(&mut from, |transaction| sender.begin(transaction));
         let rights = SenderRights {
             principal: principal.map(str::to_owned),
             ..SenderRights::default()
         };
-        let mut receiver = ReceiverSession::new([9; 16], policy(u64::MAX), Fault::NONE);
+        let mut receiver = ReceiverSession::new([9; 16], policy(u64::MAX));
         receiver.set_rights(rights);
         step(&mut to, |transaction| {
             receiver.on_frame(transaction, 1, 1, hello)

@@ -22,7 +22,7 @@ impl ReceiverSession {
     pub(super) fn after_refusals(&self, destination: &Destination, verdict: Verdict) -> Verdict {
         if !matches!(verdict, Verdict::Store)
             || self.refused.is_empty()
-            || planted!(self.fault, RefusedOvertaken)
+            || planted!(RefusedOvertaken)
         {
             return verdict;
         }
@@ -43,7 +43,7 @@ impl ReceiverSession {
         if message.resume {
             self.postponed.remove(destination);
         }
-        if self.postponed.contains(destination) && !planted!(self.fault, PostponedOvertaken) {
+        if self.postponed.contains(destination) && !planted!(PostponedOvertaken) {
             let reason = "an earlier message of the queue was postponed".to_owned();
             return Ok(Verdict::Postpone(reason));
         }
@@ -51,7 +51,7 @@ impl ReceiverSession {
         if let Some(reason) = self.circle(message) {
             return Ok(Verdict::Refuse(reason));
         }
-        if is_known(transaction, sender, &message.uid, self.fault)? {
+        if is_known(transaction, sender, &message.uid)? {
             return Ok(Verdict::Known);
         }
         // Rules may be corrected.
@@ -169,7 +169,7 @@ impl ReceiverSession {
     fn circle(&self, message: &OfferedMessage) -> Option<String> {
         let own = &self.policy.own;
         let mut passed = message.visited.chunks(own.len());
-        if passed.any(|file| file == own) && !planted!(self.fault, LoopAccepted) {
+        if passed.any(|file| file == own) && !planted!(LoopAccepted) {
             return Some(format!(
                 "the routes to `{}` form a loop, or two machines have copies of one queue file",
                 message.authority

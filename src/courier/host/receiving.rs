@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use super::{Shared, wire};
 use crate::{
-    base::fault::Fault,
     courier::{
         crash_point::crash_point,
         handover::{ReceiverSession, SenderFrame, SenderRights},
@@ -76,7 +75,7 @@ impl ReceivingStream {
                 let mut answers = Vec::new();
                 let mut session = match state {
                     State::Open(session) => session,
-                    State::New => Box::new(ReceiverSession::new(connection, policy, Fault::NONE)),
+                    State::New => Box::new(ReceiverSession::new(connection, policy)),
                     State::Ended => return Ok(Err(ended())),
                 };
                 session.set_rights(rights);

@@ -13,7 +13,7 @@ use tonic::Streaming;
 
 use super::{Shared, wire};
 use crate::{
-    base::{clock::Tick, fault::Fault},
+    base::clock::Tick,
     client::RelayChannel,
     courier::{
         crash_point::crash_point,
@@ -63,7 +63,7 @@ impl Sending {
         mut client: CourierClient<RelayChannel>,
     ) -> Result<Self> {
         let name = shared.config.name.clone();
-        let session = SenderSession::new(authority, &name, fastrand::u64(..), Fault::NONE);
+        let session = SenderSession::new(authority, &name, fastrand::u64(..));
         let mut session = session.with_offer_bytes(offer_bytes);
         let (session, hello) = shared
             .manager

@@ -24,11 +24,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::Away;
 use crate::{
-    base::{
-        backoff::Backoff,
-        duration::Span,
-        fault::{Fault, planted},
-    },
+    base::{backoff::Backoff, duration::Span, fault::planted},
     error::{Error, Result},
     types::{ListenerId, QueueAddress, SubscribeOptions},
 };
@@ -112,7 +108,6 @@ pub struct CentralAgent {
     keeps_while_away: bool,
     interval: Duration,
     rng: fastrand::Rng,
-    fault: Fault,
     is_pushed: bool,
     /// The first call waits until then: after a restart of the relay nodes connect again.
     settled_at: Duration,
@@ -240,7 +235,6 @@ impl CentralAgent {
             keeps_while_away: away == Away::Keep,
             interval,
             rng: fastrand::Rng::with_seed(seed),
-            fault: Fault::NONE,
             is_pushed: false,
             settled_at: Duration::ZERO,
             seen: 0,
@@ -260,11 +254,6 @@ impl CentralAgent {
             below: None,
             added: VecDeque::new(),
         })
-    }
-
-    #[cfg(test)]
-    pub(crate) fn with_fault(self, fault: Fault) -> Self {
-        Self { fault, ..self }
     }
 
     /// Returns the options of its subscription.
@@ -295,7 +284,7 @@ impl CentralAgent {
 
     /// A wake-up has arrived.
     pub fn on_wake_up(&mut self) {
-        if !planted!(self.fault, CentralDropsWakeUps) {
+        if !planted!(CentralDropsWakeUps) {
             self.is_woken = true;
         }
     }
@@ -338,7 +327,7 @@ impl CentralAgent {
 
     /// The hook has failed, or was killed. It may have changed the number of nodes.
     pub fn on_failure(&mut self, now: Duration) {
-        if planted!(self.fault, CentralFailureIsDone) {
+        if planted!(CentralFailureIsDone) {
             return self.on_success(None, now);
         }
         self.calling = None;
@@ -448,7 +437,7 @@ impl CentralAgent {
             Some(_) => level.max(self.policy.max),
         };
         let at_work = load.nodes_at_work.min(present);
-        if at_work > desired && !planted!(self.fault, CentralRetiresWork) {
+        if at_work > desired && !planted!(CentralRetiresWork) {
             desired = at_work;
             reason = match at_work {
                 1 => "1 node has work".to_owned(),
@@ -530,7 +519,7 @@ impl CentralAgent {
     /// Returns when nodes may be removed, where fewer are enough since then.
     fn lower_at(&self, since: Duration) -> Duration {
         let grown_at = self.grown_at.unwrap_or_default();
-        let dwell = match self.grown_at.is_some() && !planted!(self.fault, CentralNoDwell) {
+        let dwell = match self.grown_at.is_some() && !planted!(CentralNoDwell) {
             true => self.policy.dwell,
             false => Duration::ZERO,
         };
@@ -545,7 +534,7 @@ impl CentralAgent {
         }
         let starts_first = self.asserted == Some(0) && desired > 0;
         match self.called_at {
-            Some(at) if !starts_first && !planted!(self.fault, CentralIgnoresInterval) => {
+            Some(at) if !starts_first && !planted!(CentralIgnoresInterval) => {
                 at.saturating_add(self.interval)
             }
             _ => Duration::ZERO,

@@ -14,7 +14,7 @@ use crate::{
     base::{
         backoff::{Backoff, about, jitter},
         clock::Tick,
-        fault::{Fault, planted},
+        fault::planted,
     },
     error::ErrorKind,
     listener::scaling::{Load, PendingReport, Reporter, ScalePolicy, Snapshot},
@@ -57,7 +57,6 @@ pub(crate) struct MachineConfig {
     pub(crate) policy: Option<Arc<dyn ScalePolicy>>,
     /// Signals of the machine decide whether there is room for a worker.
     pub(crate) has_signals: bool,
-    pub(crate) fault: Fault,
 }
 
 /// What an agent does while no relay sends it wake-ups.
@@ -227,9 +226,8 @@ impl AgentMachine {
         };
         for _ in 0..queues {
             let look_at = machine.next_look(now);
-            let fault = machine.config.fault;
             machine.queues.push(Queue {
-                reporter: Reporter::new(fault),
+                reporter: Reporter::new(),
                 newest: 0,
                 covered: Snapshot::default(),
                 returned: 0,
@@ -558,13 +556,12 @@ impl AgentMachine {
     fn drained(&mut self, worker: Worker, now: Tick) {
         let queue = worker.queue;
         let is_busy = self.workers().any(|other| other.queue == queue);
-        let fault = self.config.fault;
         let one = &mut self.queues[queue];
         if worker.covers.wake_count >= one.covered.wake_count {
             one.covered = worker.covers;
         }
         let covers_all = one.covered.wake_count >= one.newest;
-        if covers_all || planted!(fault, AgentForgetsLate) {
+        if covers_all || planted!(AgentForgetsLate) {
             one.unclaimed = 0;
         } else {
             // It may have read the queue before these came.
@@ -572,7 +569,7 @@ impl AgentMachine {
             self.ensure_look(queue);
         }
         let one = &mut self.queues[queue];
-        if covers_all && (!is_busy || planted!(fault, AgentDrainsEarly)) {
+        if covers_all && (!is_busy || planted!(AgentDrainsEarly)) {
             one.reporter.drained(one.covered, now);
         }
         self.left(queue);
@@ -588,7 +585,7 @@ impl AgentMachine {
     /// A worker ended with messages in its hands, as far as is known.
     fn failed(&mut self, queue: usize, now: Tick) {
         self.left(queue);
-        if !planted!(self.config.fault, AgentHiddenUnsaid) {
+        if !planted!(AgentHiddenUnsaid) {
             let visible = self.config.visibility_timeout;
             self.queues[queue].reporter.add_hidden(visible, now);
         }
@@ -649,7 +646,7 @@ impl AgentMachine {
     /// The relay may have restarted, and forgotten when hidden messages become visible: those of workers
     /// that died are visible after the time-out.
     fn look_when_visible(&mut self, now: Tick) {
-        if planted!(self.config.fault, AgentTrustsTimers) {
+        if planted!(AgentTrustsTimers) {
             return;
         }
         let span = self.config.visibility_timeout;
@@ -782,7 +779,7 @@ impl AgentMachine {
     fn is_news(&self, queue: usize, capacity: u32) -> bool {
         let one = &self.queues[queue];
         let known = (one.told > 0) == (capacity > 0) && one.told <= self.config.nominal();
-        if capacity > 0 && planted!(self.config.fault, AgentRoomUnsaid) {
+        if capacity > 0 && planted!(AgentRoomUnsaid) {
             return false;
         }
         !known && one.reporter.has_stream()

@@ -8,10 +8,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
-    base::{
-        clock::Tick,
-        fault::{Fault, planted},
-    },
+    base::{clock::Tick, fault::planted},
     error::ErrorKind,
     types::{Limits, ReportState},
 };
@@ -56,7 +53,6 @@ pub(crate) struct Reporter {
     in_flight: Option<InFlight>,
     /// No report before this time: the last one failed.
     retry_at: Tick,
-    fault: Fault,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -79,7 +75,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const REFUSED_AFTER: Duration = Duration::from_secs(30);
 
 impl Reporter {
-    pub(crate) fn new(fault: Fault) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             stream: 0,
             connected: false,
@@ -92,7 +88,6 @@ impl Reporter {
             hidden: BTreeMap::new(),
             in_flight: None,
             retry_at: Tick::default(),
-            fault,
         }
     }
 
@@ -118,7 +113,7 @@ impl Reporter {
         self.in_flight = None;
         self.retry_at = now;
         (self.sequence, self.woken) = (0, 0);
-        if planted!(self.fault, ReportsNotRepeated) {
+        if planted!(ReportsNotRepeated) {
             self.due = None;
             return true;
         }
@@ -179,7 +174,7 @@ impl Reporter {
             None if self.woken == 0 => now,
             _ => now + BUSY_AFTER,
         };
-        if planted!(self.fault, BusyUnsaid) {
+        if planted!(BusyUnsaid) {
             return;
         }
         self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
@@ -200,7 +195,7 @@ impl Reporter {
 
     /// Messages become visible after `delay`, and no other process reports them.
     pub(crate) fn add_hidden(&mut self, delay: Duration, now: Tick) {
-        if planted!(self.fault, HiddenUnsaid) {
+        if planted!(HiddenUnsaid) {
             return;
         }
         self.merge_elapsed(now);

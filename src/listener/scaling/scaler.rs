@@ -19,11 +19,7 @@ use super::{
     tasks::{Task, TaskId, TaskState, Tasks},
 };
 use crate::{
-    base::{
-        backoff::Backoff,
-        clock::Tick,
-        fault::{Fault, planted},
-    },
+    base::{backoff::Backoff, clock::Tick, fault::planted},
     error::ErrorKind,
     types::LinkState,
 };
@@ -53,7 +49,6 @@ pub(crate) struct ScalerConfig {
     pub(crate) away: Duration,
     /// An empty get proves that no message was visible.
     pub(crate) empty_is_certain: bool,
-    pub(crate) fault: Fault,
 }
 
 /// The tasks of one queue.
@@ -116,7 +111,7 @@ impl Scaler {
             true => (ListenerMode::Polling, 0),
             false => (ListenerMode::PullOnly, 1),
         };
-        let reporter = Reporter::new(config.fault);
+        let reporter = Reporter::new();
         Self {
             config,
             mode,
@@ -272,12 +267,12 @@ impl Scaler {
 
     /// Counts a wake; returns whether a sleeping task was woken early for it.
     fn count_wake(&mut self, now: Tick) -> bool {
-        if self.paused && planted!(self.config.fault, PauseForgets) {
+        if self.paused && planted!(PauseForgets) {
             return false;
         }
         self.wake_count += 1;
         self.emptied = None;
-        let holding = !planted!(self.config.fault, HolderNeverRoused);
+        let holding = !planted!(HolderNeverRoused);
         self.tasks.wake_up_one(now, holding)
     }
 
@@ -290,7 +285,7 @@ impl Scaler {
     }
 
     fn mode_without_relay(&self) -> ListenerMode {
-        if planted!(self.config.fault, NeverPolls) {
+        if planted!(NeverPolls) {
             return self.mode;
         }
         ListenerMode::Polling
@@ -317,10 +312,10 @@ impl Scaler {
     }
 
     fn lacks_poller(&self, count: usize) -> bool {
-        if planted!(self.config.fault, LastTaskLeaves) {
+        if planted!(LastTaskLeaves) {
             return false;
         }
-        if count > 0 && planted!(self.config.fault, LookerHandles) {
+        if count > 0 && planted!(LookerHandles) {
             return false;
         }
         self.mode != ListenerMode::Pushed
@@ -329,7 +324,7 @@ impl Scaler {
     }
 
     fn has_waiting_wake(&self, count: usize, now: Tick) -> bool {
-        if count > 0 && planted!(self.config.fault, BusyNeverLooks) {
+        if count > 0 && planted!(BusyNeverLooks) {
             return false;
         }
         self.has_unserved_wake() && !self.tasks.will_poll_soon(now)
@@ -377,7 +372,7 @@ impl Scaler {
     }
 
     fn may_leave(&self, id: TaskId) -> bool {
-        if planted!(self.config.fault, LastTaskLeaves) {
+        if planted!(LastTaskLeaves) {
             return true;
         }
         self.mode == ListenerMode::Pushed || self.tasks.another_polls(Some(id))

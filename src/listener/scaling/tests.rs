@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    base::{clock::Tick, fault::Fault},
+    base::clock::Tick,
     error::ErrorKind,
     types::{ConnectionState, LinkState, ReportState},
 };
@@ -40,7 +40,6 @@ impl Bench {
             idle: IdleBackoff::default(),
             away,
             empty_is_certain: true,
-            fault: Fault::NONE,
         };
         Self {
             scaler: Scaler::new(config, relay),

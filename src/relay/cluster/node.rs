@@ -7,10 +7,7 @@ use bytes::Bytes;
 
 use super::walks::Walks;
 use crate::{
-    base::{
-        clock::Tick,
-        fault::{Fault, planted},
-    },
+    base::{clock::Tick, fault::planted},
     error::Result,
     relay::{
         hub::Hub,
@@ -38,7 +35,6 @@ pub(crate) struct ClusterNode {
     outputs: VecDeque<Output>,
     leaving: Leaving,
     stats: ClusterStats,
-    fault: Fault,
 }
 
 /// What the driver does, in this order.
@@ -104,7 +100,6 @@ pub(crate) struct ClusterStats {
 
 impl ClusterNode {
     pub(crate) fn new(hub: Arc<Hub>, config: LinkConfig, now: Tick) -> Self {
-        let fault = config.fault;
         let link = ClusterLink::new(config, now);
         hub.set_degraded_from(link.degraded_from(), now);
         Self {
@@ -119,7 +114,6 @@ impl ClusterNode {
             outputs: VecDeque::new(),
             leaving: Leaving::No,
             stats: ClusterStats::default(),
-            fault,
         }
     }
 
@@ -306,7 +300,7 @@ impl ClusterNode {
             self.frame_sent_at = now;
             self.stats.frames_sent += 1;
             self.stats.entries_sent += entries;
-            if planted!(self.fault, LinkAnswerUnconfirmed) {
+            if planted!(LinkAnswerUnconfirmed) {
                 self.confirmed_position = position;
             }
         } else if !self.link.is_in_flight() {
@@ -321,7 +315,7 @@ impl ClusterNode {
         let Leaving::Until(at) = self.leaving else {
             return;
         };
-        let told = self.is_settled() || planted!(self.fault, LinkLeavesEarly);
+        let told = self.is_settled() || planted!(LinkLeavesEarly);
         if !told && now < at {
             return;
         }
@@ -342,7 +336,7 @@ impl ClusterNode {
     }
 
     fn read_flags(&mut self) {
-        if !planted!(self.fault, LinkResyncReadsNoFlags) {
+        if !planted!(LinkResyncReadsNoFlags) {
             self.outputs.push_back(Output::ReadFlags);
         }
     }
@@ -355,7 +349,7 @@ impl ClusterNode {
                 self.stats.frames_received += 1;
                 self.stats.entries_received += frame.entries.len() as u64;
                 self.hub.count_peer_increments(&frame.entries, in_full, now);
-                if !frame.flags.is_empty() && !planted!(self.fault, LinkHintDropped) {
+                if !frame.flags.is_empty() && !planted!(LinkHintDropped) {
                     self.outputs.push_back(Output::Flags(frame.flags));
                 }
                 if frame.flags_omitted {

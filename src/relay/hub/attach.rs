@@ -178,7 +178,7 @@ impl Hub {
 
     /// Returns whether an entry was forgotten that changed after this revision.
     pub(super) fn forgot_since(&self, revision: u64) -> bool {
-        if planted!(self.config.fault, ResumePastForgotten) {
+        if planted!(ResumePastForgotten) {
             return false;
         }
         self.forgotten_at.load(Ordering::Acquire) > revision

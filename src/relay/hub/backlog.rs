@@ -16,10 +16,7 @@
 
 use std::time::Duration;
 
-use super::{
-    counters::saturate,
-    queue_entry::{QueueEntry, QueueState},
-};
+use super::{counters::saturate, queue_entry::QueueState};
 use crate::{
     base::{clock::Tick, fault::planted},
     types::{Report, ReportState},
@@ -48,13 +45,7 @@ impl QueueState {
     /// Notes the depth that a report states: no visible message after DRAINED, and without an age
     /// none. `seen` has the messages counted up to the stream's newest wake-up, where the report
     /// covers that.
-    pub(super) fn note_depth(
-        &mut self,
-        entry: &QueueEntry,
-        report: &Report,
-        seen: Option<u128>,
-        now: Tick,
-    ) {
+    pub(super) fn note_depth(&mut self, report: &Report, seen: Option<u128>, now: Tick) {
         self.heard = true;
         let (depth, read_at) = match (report.state, report.depth_age) {
             (ReportState::Drained, _) => (0, now),
@@ -67,7 +58,7 @@ impl QueueState {
         }
         let messages = self.counters.messages;
         let covered = match report.state {
-            _ if planted!(entry.config.fault, LateDepthLowersBacklog) => Some(messages),
+            _ if planted!(LateDepthLowersBacklog) => Some(messages),
             ReportState::Drained => seen,
             _ => self.covered_by_depth(read_at),
         };

@@ -91,7 +91,7 @@ impl Hub {
         };
         let new: Vec<_> = missing.iter().filter(new).copied().collect();
         if let Err(full) = self.make_room(&mut eviction, &new, own, now) {
-            if planted!(self.config.fault, RefusalLeavesQueues) {
+            if planted!(RefusalLeavesQueues) {
                 self.make_entry(new[0], now);
             }
             return Err(full);
@@ -159,7 +159,7 @@ impl Hub {
     }
 
     fn revision_for_new_entry(&self) -> u64 {
-        if planted!(self.config.fault, NewQueueNotStamped) {
+        if planted!(NewQueueNotStamped) {
             return 0;
         }
         self.revision.load(Ordering::Relaxed)
@@ -342,7 +342,7 @@ impl Hub {
     ) -> bool {
         let floor = |floor, changed_at| {
             self.forgotten_at.fetch_max(changed_at, Ordering::AcqRel);
-            if planted!(self.config.fault, FloorForgotten) {
+            if planted!(FloorForgotten) {
                 return;
             }
             self.floor.fetch_max(floor, Ordering::AcqRel);

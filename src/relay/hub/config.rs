@@ -10,7 +10,6 @@ use super::{
     decisions::DecisionLog,
     sync::{AtomicU64, Ordering},
 };
-use crate::base::fault::Fault;
 
 /// Settings of a hub.
 #[derive(Debug, Clone)]
@@ -45,7 +44,6 @@ pub(crate) struct HubConfig {
     pub(crate) assumed_poll: Duration,
     /// Own causes are collected for other relays.
     pub(crate) cluster: bool,
-    pub(crate) fault: Fault,
 }
 
 /// Time-outs and limits of groups and the sentinel.
@@ -74,7 +72,6 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) decisions: Arc<DecisionLog>,
     /// Seeds the spread of the sentinels' checks.
     pub(crate) seed: u64,
-    pub(crate) fault: Fault,
 }
 
 /// Subscribers that a walk marks in one step, and the most that a notification marks itself.
@@ -109,7 +106,6 @@ impl Default for HubConfig {
             coordinator: CoordinatorConfig::default(),
             assumed_poll: Duration::from_secs(1),
             cluster: false,
-            fault: Fault::NONE,
         }
     }
 }
@@ -128,7 +124,6 @@ impl Default for CoordinatorConfig {
             unassigned: Arc::default(),
             decisions: Arc::default(),
             seed: 0,
-            fault: Fault::NONE,
         }
     }
 }

@@ -75,7 +75,7 @@ pub(super) struct MemberId {
 impl Coordinator {
     pub(super) fn new(config: &Arc<CoordinatorConfig>, number: u64, now: Tick) -> Self {
         let seed = config.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let missing = config.cluster && planted!(config.fault, LinkSentinelMissing);
+        let missing = config.cluster && planted!(LinkSentinelMissing);
         let has_sentinel = !config.sentinel_interval.is_zero() && !missing;
         let sentinel = has_sentinel.then(|| QueueCheck::new(config, seed, now));
         Self {
@@ -179,13 +179,7 @@ impl Coordinator {
         }
         let timeouts = (self.config.claim_timeout, self.config.busy_lease);
         let unassigned = Unassigned::new(&self.config.unassigned);
-        let mut group = Group::new(
-            name.clone(),
-            position,
-            unassigned,
-            timeouts,
-            self.config.fault,
-        );
+        let mut group = Group::new(name.clone(), position, unassigned, timeouts);
         if uncertain {
             group.request_catch_up();
         }
@@ -294,7 +288,7 @@ impl Coordinator {
 
     pub(super) fn checked_by_peer(&mut self, now: Tick) {
         if let Some(sentinel) = &mut self.sentinel
-            && !planted!(self.config.fault, LinkCheckIgnored)
+            && !planted!(LinkCheckIgnored)
         {
             sentinel.checked_by_peer(now);
         }
@@ -411,7 +405,7 @@ impl Coordinator {
             passed_on |= group.take_passed_on();
         });
         self.passed_on |= passed_on;
-        if planted!(self.config.fault, UnansweredCheckDropped) {
+        if planted!(UnansweredCheckDropped) {
             return false;
         }
         unanswered
@@ -424,11 +418,10 @@ impl Coordinator {
         mut limit: usize,
         batch: &mut WakeBatch,
     ) -> bool {
-        let (mut more, now) = (false, self.now);
-        let (fault, mut first) = (self.config.fault, true);
+        let (mut more, mut first, now) = (false, true, self.now);
         let (mut due, mut passed_on) = (Tick::NEVER, false);
         self.each_active(|group| {
-            if !std::mem::take(&mut first) && planted!(fault, OneGroupIsTold) {
+            if !std::mem::take(&mut first) && planted!(OneGroupIsTold) {
                 return;
             }
             let counted = head.wake_reason(group.position());
@@ -474,14 +467,14 @@ impl Coordinator {
         }
         if let Some(sentinel) = &mut self.sentinel {
             let has_groups = !self.active.is_empty();
-            if has_groups && planted!(self.config.fault, CheckStaysWithMembers) {
+            if has_groups && planted!(CheckStaysWithMembers) {
                 return sentinel.restart_interval(now);
             }
             if has_groups && subscribers.len() == 0 {
                 return sentinel.restart_interval(now);
             }
             sentinel.ask(subscribers, now, batch);
-            if planted!(self.config.fault, AskedCountsAsLooked) {
+            if planted!(AskedCountsAsLooked) {
                 sentinel.restart_interval(now);
             }
         }

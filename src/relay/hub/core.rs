@@ -184,7 +184,6 @@ impl Hub {
     pub(crate) fn new(config: HubConfig) -> Self {
         let coordinator = CoordinatorConfig {
             seed: config.seed,
-            fault: config.fault,
             cluster: config.cluster,
             groups: Arc::new(AtomicU64::new(0)),
             unassigned: Arc::default(),

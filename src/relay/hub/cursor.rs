@@ -16,10 +16,7 @@ use super::{
     wake_builder::{Target, WakeEntry, WakeSink},
 };
 use crate::{
-    base::{
-        clock::Tick,
-        fault::{Fault, planted},
-    },
+    base::{clock::Tick, fault::planted},
     types::{Token, WakeReason},
 };
 
@@ -137,9 +134,9 @@ impl Cursor {
     /// Takes its position once more. R2: where the two differ it is uncertain which is right, and
     /// the higher one could hide a missed wake-up; so a CATCH_UP becomes pending.
     #[cold]
-    pub(super) fn compare(&mut self, token: &Token, epoch: Epoch, fault: Fault) {
+    pub(super) fn compare(&mut self, token: &Token, epoch: Epoch) {
         let state = self.entry.lock();
-        let (position, needs_catch_up, _) = resume(&state, token, epoch, fault);
+        let (position, needs_catch_up, _) = resume(&state, token, epoch);
         if needs_catch_up || position != self.position {
             (self.position, self.needs_catch_up) = (state.counters, true);
         }
@@ -268,7 +265,7 @@ impl Cursor {
     }
 
     pub(super) fn is_busy(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
-        if !reports && planted!(subscription.fault, NeverReportingIsIdle) {
+        if !reports && planted!(NeverReportingIsIdle) {
             return false;
         }
         if !reports && now >= self.woken_at + subscription.visibility_timeout {
@@ -300,11 +297,10 @@ pub(super) fn resume(
     state: &QueueState,
     token: &Token,
     epoch: Epoch,
-    fault: Fault,
 ) -> (Counters, bool, AttachOutcome) {
     let head = state.counters;
     if token.is_empty() {
-        if planted!(fault, NoTokenIsCurrent) {
+        if planted!(NoTokenIsCurrent) {
             return (head, false, AttachOutcome::New);
         }
         return (head, true, AttachOutcome::New);
@@ -313,10 +309,10 @@ pub(super) fn resume(
         Decoded::Current(position) => {
             let below = position.sequence < state.start;
             let above = !head.covers(&position);
-            if below && planted!(fault, TokenBelowStartAccepted) {
+            if below && planted!(TokenBelowStartAccepted) {
                 return (head, false, AttachOutcome::New);
             }
-            if above && !below && planted!(fault, TokenAboveHeadAccepted) {
+            if above && !below && planted!(TokenAboveHeadAccepted) {
                 return (position, false, AttachOutcome::New);
             }
             if below || above {
@@ -325,7 +321,7 @@ pub(super) fn resume(
                 (position, false, AttachOutcome::New)
             }
         }
-        Decoded::OtherEpoch if planted!(fault, ForeignEpochAccepted) => {
+        Decoded::OtherEpoch if planted!(ForeignEpochAccepted) => {
             let position = Counters::from_counters(&token.0[16..]).unwrap_or(head);
             (position, false, AttachOutcome::New)
         }

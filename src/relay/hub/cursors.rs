@@ -23,10 +23,7 @@ use super::{
     sync::{AtomicU64, Ordering},
 };
 use crate::{
-    base::{
-        clock::Tick,
-        fault::{Fault, planted},
-    },
+    base::{clock::Tick, fault::planted},
     types::{QueueAddress, Report, ReportState, Selector, WakeReason},
 };
 
@@ -243,7 +240,6 @@ impl Cursors {
             true => self.full_since.min(now),
             false => Tick::NEVER,
         };
-        let fault = subscription.fault;
         // On a stream of several queues, a report on one says nothing about the others. There, a
         // task may wait for an answer about another queue. So the listener is asked, at the cost of
         // one check at most.
@@ -260,9 +256,9 @@ impl Cursors {
             .note_report(told.then(|| now + believed));
         let mut state = cursor.entry.lock();
         let head = state.counters.sequence;
-        let sequence = trusted_sequence(report.sequence, head, fault);
+        let sequence = trusted_sequence(report.sequence, head);
         let seen = (cursor.woken_sequence == Some(sequence)).then_some(cursor.position.messages);
-        state.note_depth(&cursor.entry, report, seen, now);
+        state.note_depth(report, seen, now);
         let is_busy = match report.state {
             ReportState::Busy => true,
             ReportState::Drained => false,
@@ -436,12 +432,7 @@ impl Cursors {
     /// Compares the next cursors with their queues and marks those that are behind. Returns whether
     /// all have been compared since it last returned true (R6: only then may a heartbeat be sent).
     /// The first step raises the hub's revision before it compares any queue (see `resume`).
-    pub(super) fn compare_next(
-        &mut self,
-        revision: Option<&AtomicU64>,
-        step: usize,
-        fault: Fault,
-    ) -> bool {
+    pub(super) fn compare_next(&mut self, revision: Option<&AtomicU64>, step: usize) -> bool {
         let raise = |of: &AtomicU64| NonZeroU64::new(of.fetch_add(1, Ordering::Relaxed));
         if self.compared_up_to == 0 {
             self.compared_revision = revision.and_then(raise);
@@ -458,7 +449,7 @@ impl Cursors {
         let done = to == all;
         let to = u32::try_from(to).expect("fewer cursors than numbers");
         self.compared_up_to = if done { 0 } else { to };
-        if done && planted!(fault, ResumeNumberTooNew) {
+        if done && planted!(ResumeNumberTooNew) {
             self.compared_revision = revision.and_then(raise);
         }
         done
@@ -466,17 +457,17 @@ impl Cursors {
 
     /// Takes the revision up to which all changes were sent. Returns `None` unless a comparison has
     /// ended since the last call and all of its findings were sent.
-    pub(super) fn take_compared_revision(&mut self, fault: Fault) -> Option<NonZeroU64> {
+    pub(super) fn take_compared_revision(&mut self) -> Option<NonZeroU64> {
         let ended = self.compared_up_to == 0;
         let sent =
             self.marked.is_empty() && self.pattern_checks.is_empty() && self.delayed.is_empty();
-        let whole = self.is_whole(fault);
+        let whole = self.is_whole();
         self.compared_revision.take_if(|_| ended && sent && whole)
     }
 
     /// Returns whether the subscription has a cursor for each queue that it matches.
-    fn is_whole(&self, fault: Fault) -> bool {
-        if planted!(fault, ResumeWithoutCursors) {
+    fn is_whole(&self) -> bool {
+        if planted!(ResumeWithoutCursors) {
             return true;
         }
         !self.lacks_cursors
@@ -497,8 +488,8 @@ impl Cursors {
 }
 
 /// R9: a reported sequence above the head counts as 0.
-fn trusted_sequence(sequence: u64, head: u64, fault: Fault) -> u64 {
-    if planted!(fault, SequenceAboveHeadAccepted) {
+fn trusted_sequence(sequence: u64, head: u64) -> u64 {
+    if planted!(SequenceAboveHeadAccepted) {
         return sequence;
     }
     if sequence <= head { sequence } else { 0 }

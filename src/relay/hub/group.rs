@@ -20,10 +20,7 @@ use super::{
     subscribers::Subscriber,
 };
 use crate::{
-    base::{
-        clock::Tick,
-        fault::{Fault, planted},
-    },
+    base::{clock::Tick, fault::planted},
     types::{GroupName, ReportState, WakeReason},
 };
 
@@ -71,7 +68,6 @@ pub(super) struct Group {
     left_at: Option<Tick>,
     timeout: Duration,
     lease: Duration,
-    fault: Fault,
 }
 
 /// A group's messages without a member, and its share of the number for all groups.
@@ -127,7 +123,6 @@ impl Group {
         position: Counters,
         unassigned: Unassigned,
         (timeout, lease): (Duration, Duration),
-        fault: Fault,
     ) -> Self {
         Self {
             name,
@@ -150,7 +145,6 @@ impl Group {
             left_at: None,
             timeout,
             lease,
-            fault,
         }
     }
 
@@ -216,7 +210,7 @@ impl Group {
     /// A member's stream ended. R16: a wake-up that it did not take, or was busy with, is
     /// redelivered at once. Returns whether there was such a member.
     pub(super) fn leave(&mut self, slot: u32, busy: bool, now: Tick) -> bool {
-        let busy = busy && !planted!(self.fault, BusyEndNotReassigned);
+        let busy = busy && !planted!(BusyEndNotReassigned);
         let Some(member) = self.members.leave(slot) else {
             return false;
         };
@@ -255,7 +249,7 @@ impl Group {
 
     /// The position may be older than the queue's last change.
     pub(super) fn request_catch_up(&mut self) {
-        if planted!(self.fault, NewGroupIsCurrent) {
+        if planted!(NewGroupIsCurrent) {
             return;
         }
         self.request_wake(WakeReason::CatchUp);
@@ -272,7 +266,7 @@ impl Group {
             return true;
         }
         self.request_wake(WakeReason::Sentinel);
-        if planted!(self.fault, AskedCountsAsLooked) {
+        if planted!(AskedCountsAsLooked) {
             return true;
         }
         let open = self.redelivery.is_open() && !self.redelivery.is_given_up();
@@ -284,7 +278,7 @@ impl Group {
 
     /// Returns whether work waits for a stream that reads.
     fn has_waiting_work(&self, head: &Counters) -> bool {
-        if planted!(self.fault, CheckWaitsForReader) {
+        if planted!(CheckWaitsForReader) {
             return false;
         }
         head.sequence > self.position.sequence
@@ -318,7 +312,7 @@ impl Group {
     /// lapsed (R14), is redelivered. Returns whether a check ends that no member has answered.
     pub(super) fn run_due(&mut self, now: Tick) -> bool {
         while let Some(slot) = self.members.pop_expired_lease(now) {
-            if planted!(self.fault, LeaseNeverLapses) {
+            if planted!(LeaseNeverLapses) {
                 continue;
             }
             // Marked before, so that the round ends where all others were asked: its messages may
@@ -331,7 +325,7 @@ impl Group {
         if self.redelivery.due() > now {
             return false;
         }
-        if planted!(self.fault, UncoveredNotReassigned) {
+        if planted!(UncoveredNotReassigned) {
             return self.end_round(now);
         }
         let round = self.redelivery.round;
@@ -358,7 +352,7 @@ impl Group {
             self.pass_on_given_up();
         }
         let check = self.checking || (parked && std::mem::take(&mut self.check_merged));
-        if planted!(self.fault, CheckWaitsForReader) {
+        if planted!(CheckWaitsForReader) {
             return false;
         }
         check && parked
@@ -386,7 +380,7 @@ impl Group {
 
     pub(super) fn report(&mut self, slot: u32, report: MemberReport, now: Tick) {
         if let Some(capacity) = report.capacity {
-            self.members.set_capacity(slot, capacity, self.fault);
+            self.members.set_capacity(slot, capacity);
         }
         let Some(member) = self.members.get(slot) else {
             return;
@@ -439,7 +433,7 @@ impl Group {
     /// because the old one has no member left.
     fn reassign(&mut self, now: Tick) {
         let over = self.redelivery.is_open() && self.redelivery.tried_members >= self.len();
-        if over && planted!(self.fault, SpentRoundDropped) {
+        if over && planted!(SpentRoundDropped) {
             return;
         }
         self.check_merged |= std::mem::take(&mut self.checking);

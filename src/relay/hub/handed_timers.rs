@@ -34,7 +34,7 @@ const MOST_DELAY: Duration = Limits::DELAY;
 impl Hub {
     /// Returns the pending timers, queue by queue.
     pub(crate) fn pending_timers(&self) -> PendingTimers {
-        if planted!(self.config.fault, LinkTimersNotHandedOver) {
+        if planted!(LinkTimersNotHandedOver) {
             return PendingTimers(VecDeque::new());
         }
         PendingTimers(self.timers.entries())

@@ -79,15 +79,15 @@ impl QueueEntry {
         let needed = state.reserved > 0 || state.is_listed();
         let named = needed || named.is_some_and(|one| !one.by_pattern);
         let idle = state.phase != EntryPhase::Dead && state.timers.len() == 0 && !named;
-        idle.then(|| (state.idle_since(self.config.fault), state.listeners()))
+        idle.then(|| (state.idle_since(), state.listeners()))
     }
 
     /// Returns the state of an entry that may be idle since `since`, or since `pattern_since` where
     /// patterns match it.
     pub(super) fn idle_state(&self, since: Tick, pattern_since: Option<Tick>) -> IdleState {
         let state = self.lock();
-        let idle_since = state.idle_since(self.config.fault);
-        let timed = state.has_timers(self.config.fault);
+        let idle_since = state.idle_since();
+        let timed = state.has_timers();
         let needed = timed || state.reserved > 0 || state.is_listed();
         if state.phase == EntryPhase::Dead || needed || idle_since > since {
             return IdleState::InUse;
@@ -99,7 +99,7 @@ impl QueueEntry {
         let Some(since) = pattern_since.filter(|since| idle_since <= *since) else {
             return IdleState::InUse;
         };
-        if planted!(self.config.fault, PatternPinsQueue) {
+        if planted!(PatternPinsQueue) {
             return IdleState::InUse;
         }
         let holders = PatternHolders::of(&state);
@@ -120,23 +120,20 @@ impl QueueEntry {
         floor: impl FnOnce(u64, u64),
     ) -> bool {
         let mut state = self.lock();
-        let timed = state.has_timers(self.config.fault);
+        let timed = state.has_timers();
         let held = match holders {
             None => state.subscribers.len() > 0 || state.grouped,
             Some(holders) => !holders.still_match(&state),
         };
         let needed = timed || held || state.reserved > 0 || state.is_listed();
-        if state.phase == EntryPhase::Dead
-            || needed
-            || state.idle_since(self.config.fault) > idle_since
-        {
+        if state.phase == EntryPhase::Dead || needed || state.idle_since() > idle_since {
             return false;
         }
         floor(state.counters.sequence + 1, state.changed_at);
-        if !planted!(self.config.fault, DeadNotMarked) {
+        if !planted!(DeadNotMarked) {
             state.phase = EntryPhase::Dead;
         }
-        if planted!(self.config.fault, ForgetWithTimer) {
+        if planted!(ForgetWithTimer) {
             state.timers = QueueTimers::default();
         }
         (state.coordinator, state.grouped, state.check_pending) = (None, false, false);

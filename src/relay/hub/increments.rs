@@ -61,10 +61,9 @@ impl Hub {
 
     fn take_next(&self, now: Tick) -> Option<FrameEntry> {
         let entry = self.increments.as_ref()?.pop()?;
-        let fault = self.config.fault;
         let mut state = entry.lock();
         // R5: the mark is cleared before the counters are read.
-        let late = planted!(fault, LinkMarkClearedLate);
+        let late = planted!(LinkMarkClearedLate);
         if !late {
             state.set_unlisted();
         }

@@ -9,7 +9,7 @@ use super::{
     resume::digest,
 };
 use crate::{
-    base::{clock::Tick, fault::Fault},
+    base::clock::Tick,
     types::{GroupName, Limits, ListenerId, QueueAddress, Selector, SubscribeOptions},
 };
 
@@ -24,7 +24,6 @@ pub(crate) struct Interest {
     pub(super) visibility_timeout: Duration,
     pub(super) since: Tick,
     pub(super) epoch: Epoch,
-    pub(super) fault: Fault,
     /// A hash of the listener and its selectors: see `resume`.
     pub(super) digest: u64,
     pub(super) mailbox: Arc<Mailbox>,
@@ -41,7 +40,6 @@ impl Interest {
         options: &SubscribeOptions,
         (epoch, seed): (Epoch, u64),
         now: Tick,
-        fault: Fault,
     ) -> Self {
         let selectors = distinct(&options.selectors);
         let exact = match selectors.len() {
@@ -59,14 +57,8 @@ impl Interest {
             },
             since: now,
             epoch,
-            fault,
             digest: digest(seed, &options.listener_id, &selectors),
-            mailbox: Arc::new(Mailbox::new(
-                id,
-                options.capacity.max(1),
-                options.agent,
-                fault,
-            )),
+            mailbox: Arc::new(Mailbox::new(id, options.capacity.max(1), options.agent)),
             selectors,
             pool: None,
         }

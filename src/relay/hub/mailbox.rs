@@ -16,10 +16,7 @@ use std::{
 };
 
 use super::sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock};
-use crate::base::{
-    clock::Tick,
-    fault::{Fault, planted},
-};
+use crate::base::{clock::Tick, fault::planted};
 
 /// The random part of a subscription's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +40,6 @@ pub(super) struct Mailbox {
     polls_until: AtomicU64,
     /// Not allocated for a subscription with few queues.
     lists: Mutex<Option<Box<Lists>>>,
-    fault: Fault,
 }
 
 /// Cursors that have no bit in the words.
@@ -106,7 +102,7 @@ const REPORTS: u64 = 1 << 3;
 const TURNS: u64 = 1 << 4;
 
 impl Mailbox {
-    pub(super) fn new(id: SubscriptionId, capacity: u32, is_agent: bool, fault: Fault) -> Self {
+    pub(super) fn new(id: SubscriptionId, capacity: u32, is_agent: bool) -> Self {
         Self {
             id,
             capacity,
@@ -117,7 +113,6 @@ impl Mailbox {
             accepted_at: PlainU64::new(0),
             polls_until: AtomicU64::new(0),
             lists: Mutex::new(None),
-            fault,
         }
     }
 
@@ -146,7 +141,7 @@ impl Mailbox {
     }
 
     fn set(&self, bit: u64) -> bool {
-        if planted!(self.fault, MarkReplaces) {
+        if planted!(MarkReplaces) {
             return self.marks.swap(bit, Ordering::AcqRel) == 0;
         }
         self.marks.fetch_or(bit, Ordering::AcqRel) == 0
@@ -187,8 +182,8 @@ impl Mailbox {
     }
 
     fn swap_marks(&self) -> u64 {
-        let never = planted!(self.fault, AwakeNeverCleared);
-        if never || planted!(self.fault, AwakeClearedAfterRead) {
+        let never = planted!(AwakeNeverCleared);
+        if never || planted!(AwakeClearedAfterRead) {
             return self.marks.load(Ordering::Acquire);
         }
         self.marks.swap(0, Ordering::AcqRel)
@@ -196,7 +191,7 @@ impl Mailbox {
 
     /// Clears the marks after the read: a planted fault.
     pub(super) fn clear_late(&self) {
-        if planted!(self.fault, AwakeClearedAfterRead) {
+        if planted!(AwakeClearedAfterRead) {
             self.marks.store(0, Ordering::Release);
         }
     }
@@ -222,7 +217,7 @@ impl Mailbox {
     /// Reserves the stream for a check. One Wake may carry several checks, so only an unsent frame
     /// prevents it.
     pub(super) fn assign_check(&self, cursor: u32) -> bool {
-        if planted!(self.fault, ChecksOneByOne) {
+        if planted!(ChecksOneByOne) {
             return self.assign_unless_sending();
         }
         if self.stream.load(Ordering::Acquire) & SENDING == 0 {
@@ -240,7 +235,7 @@ impl Mailbox {
     /// Adds the cursor's queue to the waiting ones; returns the stream's state before.
     fn await_sent(&self, cursor: u32) -> u64 {
         let set = || self.stream.fetch_or(ASSIGNED | AWAITED, Ordering::AcqRel);
-        if planted!(self.fault, AwaitedBeforeListed) {
+        if planted!(AwaitedBeforeListed) {
             let before = set();
             lock(&self.lists)
                 .get_or_insert_default()

@@ -8,10 +8,7 @@ use std::collections::BTreeSet;
 
 use super::{counters::Delta, subscribers::Subscriber};
 use crate::{
-    base::{
-        clock::Tick,
-        fault::{Fault, planted},
-    },
+    base::{clock::Tick, fault::planted},
     types::WakeReason,
 };
 
@@ -160,7 +157,7 @@ impl Members {
     }
 
     /// The member states how many messages it can take from now on.
-    pub(super) fn set_capacity(&mut self, slot: u32, capacity: u32, fault: Fault) {
+    pub(super) fn set_capacity(&mut self, slot: u32, capacity: u32) {
         let Some(member) = self.get_mut(slot) else {
             return;
         };
@@ -170,7 +167,7 @@ impl Members {
         match (before, capacity) {
             (1.., 0) => _ = self.ready.remove(&rank),
             // A stream with an unsent message is found out when it is chosen.
-            (0, 1..) if !planted!(fault, RoomUnnoticed) => self.set_ready(slot),
+            (0, 1..) if !planted!(RoomUnnoticed) => self.set_ready(slot),
             _ => {}
         }
     }

@@ -1,10 +1,8 @@
-//! Queues that were notified and have no listener: logged once for each queue, with the nearest
-//! selector of a listener.
+//! Queues that were notified and have no listener: logged once for each queue.
 //!
 //! Matching is exact, so a misspelled queue is notified for ever and wakes no listener. A
-//! notification only adds the name to a list of bounded length. A task searches for a near name in
-//! steps, which compares it with every selector. All searches of a second share one bound on their
-//! work: of very many selectors, only a part is compared.
+//! notification only adds the name to a list of bounded length. The answer to why a queue is not served
+//! names the nearest selector of a listener.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -46,12 +44,9 @@ pub(crate) struct NearestName {
     /// In lower case.
     name: String,
     after: Option<SubscriptionId>,
-    nearest: Option<Selector>,
-    /// Only a distance below this matters.
-    nearer_than: usize,
-    /// The work done so far, in compared bytes, and its limit.
-    work: usize,
-    most_work: usize,
+    /// The nearest so far, and its distance.
+    nearest: Option<(usize, Selector)>,
+    compared: usize,
 }
 
 /// The most waiting names; of further ones only the number is logged.
@@ -61,18 +56,11 @@ const UNSERVED: usize = 32;
 /// A queue that was last notified before this is not listed.
 const RECENT: Duration = Duration::from_secs(3600);
 /// A distance above this is no misspelling.
-pub(super) const NEAR: usize = 3;
-/// The width of the band of compared columns: with [`NEAR`] edits, no corresponding bytes lie
-/// further apart.
-pub(super) const BAND: usize = 2 * NEAR + 1;
-/// Subscriptions in one step, and selectors of each.
+const NEAR: usize = 3;
+/// Comparisons in one step, each of some microseconds, and in a search. Of a subscription as many
+/// selectors are looked at.
 const STEP: usize = 64;
-const SELECTORS: usize = 64;
-/// Work after which a step ends: some 50 microseconds.
-const STEP_WORK: usize = 32 * 1024;
-/// The fixed cost of a subscription, and of a selector, in compared bytes.
-const SUBSCRIPTION: usize = 16;
-const SELECTOR: usize = 8;
+const MOST: usize = 10_000;
 
 impl QueuesWithoutListeners {
     /// Takes the waiting names, and the number of further ones.
@@ -141,122 +129,56 @@ impl Hub {
 }
 
 impl NearestName {
-    /// Continues the search; returns whether there is more to compare, and work left for it.
+    pub(crate) fn new(queue: &QueueAddress) -> Self {
+        Self {
+            name: queue.to_string().to_lowercase(),
+            after: None,
+            nearest: None,
+            compared: 0,
+        }
+    }
+
+    /// Continues the search; returns whether there is more to compare.
     pub(super) fn step(
         &mut self,
         subscriptions: &Mutex<BTreeMap<SubscriptionId, Arc<Subscription>>>,
     ) -> bool {
         use std::ops::Bound::{Excluded, Unbounded};
-        if self.is_over() {
-            return false;
-        }
         let some: Vec<Arc<Subscription>> = {
             let subscriptions = lock(subscriptions);
             let from = self.after.map_or(Unbounded, Excluded);
             let range = subscriptions.range((from, Unbounded)).take(STEP);
             range.map(|(_, one)| Arc::clone(one)).collect()
         };
-        let enough = self.work.saturating_add(STEP_WORK);
+        let enough = self.compared + STEP;
         for one in &some {
             self.after = Some(one.id);
             self.compare(one);
-            if self.is_over() || self.work >= enough {
+            if self.compared >= enough {
                 break;
             }
         }
-        !some.is_empty()
-    }
-
-    /// The work of all searches of a second: some 5 ms, or 170,000 subscriptions of one selector.
-    pub(crate) const WORK: usize = 4 * 1024 * 1024;
-
-    /// Begins a search with this limit of work.
-    pub(crate) fn new(queue: &QueueAddress, most_work: usize) -> Self {
-        Self {
-            name: queue.to_string().to_lowercase(),
-            after: None,
-            nearest: None,
-            nearer_than: NEAR + 1,
-            work: 0,
-            most_work,
-        }
+        !some.is_empty() && self.compared < MOST
     }
 
     /// Returns the nearest selector within the distance.
     pub(crate) fn found(self) -> Option<Selector> {
-        self.nearest
-    }
-
-    pub(crate) fn work(&self) -> usize {
-        self.work
-    }
-
-    fn is_over(&self) -> bool {
-        self.work >= self.most_work || self.nearer_than == 0
+        self.nearest.map(|(_, selector)| selector)
     }
 
     fn compare(&mut self, subscription: &Subscription) {
-        self.work += SUBSCRIPTION;
-        for selector in subscription.selectors.iter().take(SELECTORS) {
-            self.work += SELECTOR;
+        for selector in subscription.selectors.iter().take(STEP) {
             let text = selector.as_str();
+            let least = self.nearest.as_ref().map_or(NEAR + 1, |(far, _)| *far);
             // Names whose lengths differ by more are further apart.
-            if text.len().abs_diff(self.name.len()) >= self.nearer_than {
+            if text.len().abs_diff(self.name.len()) >= least {
                 continue;
             }
-            let (name, text) = (self.name.as_bytes(), text.as_bytes());
-            if let Some(far) = distance(name, text, self.nearer_than - 1, &mut self.work) {
-                (self.nearer_than, self.nearest) = (far, Some(selector.clone()));
-            }
-            if self.is_over() {
-                break;
+            self.compared += 1;
+            let far = strsim::osa_distance(&self.name, &text.to_lowercase());
+            if far < least {
+                self.nearest = Some((far, selector.clone()));
             }
         }
     }
-}
-
-/// Returns the edit distance of two names, ignoring case; `None` where it is more than `most`,
-/// which is at most [`NEAR`]. Adds the compared bytes to `work`.
-pub(super) fn distance(name: &[u8], other: &[u8], most: usize, work: &mut usize) -> Option<usize> {
-    let differ = |a: &u8, b: &u8| !a.eq_ignore_ascii_case(b);
-    // Only the part between the first and the last difference needs the table.
-    let alike = |(a, b): &(&u8, &u8)| !differ(a, b);
-    let start = name.iter().zip(other).take_while(alike).count();
-    let (name, other) = (&name[start..], &other[start..]);
-    let end = name.iter().rev().zip(other.iter().rev());
-    let end = end.take_while(alike).count();
-    let (name, other) = (&name[..name.len() - end], &other[..other.len() - end]);
-    *work += start + end;
-    if name.len().abs_diff(other.len()) > most {
-        return None;
-    }
-    // Column `k` of a row stands for the first `row + k - NEAR` bytes of the other name.
-    let column = |row: usize, k: usize| (row + k).checked_sub(NEAR).filter(|at| *at <= other.len());
-    let far = NEAR + 1;
-    let mut last = [far; BAND];
-    for (k, cell) in last.iter_mut().enumerate() {
-        *cell = column(0, k).unwrap_or(far);
-    }
-    for (row, byte) in (1..).zip(name) {
-        let mut next = [far; BAND];
-        for k in 0..BAND {
-            next[k] = match column(row, k) {
-                None => far,
-                Some(0) => row,
-                Some(at) => {
-                    let replaced = last[k] + usize::from(differ(byte, &other[at - 1]));
-                    let taken_out = last.get(k + 1).unwrap_or(&far) + 1;
-                    let put_in = k.checked_sub(1).map_or(far, |before| next[before]) + 1;
-                    replaced.min(taken_out).min(put_in)
-                }
-            };
-        }
-        *work += BAND;
-        if next.iter().all(|far| *far > most) {
-            return None;
-        }
-        last = next;
-    }
-    let far = last[other.len() + NEAR - name.len()];
-    (far <= most).then_some(far)
 }

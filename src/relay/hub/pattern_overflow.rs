@@ -75,7 +75,7 @@ impl PatternOverflow {
     /// Returns the subscriptions that get a wake-up under a pattern's name, unless they have a
     /// cursor for the queue.
     pub(super) fn matching(&self, entry: &QueueEntry) -> Vec<Arc<Subscription>> {
-        if planted!(entry.config.fault, OverflowUntold) {
+        if planted!(OverflowUntold) {
             return Vec::new();
         }
         if self.is_empty() {

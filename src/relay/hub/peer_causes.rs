@@ -51,7 +51,7 @@ impl Hub {
         if let Some(found) = self.entries.get(address) {
             return Some(found);
         }
-        if planted!(self.config.fault, LinkNameNotKept) && !read(&self.patterns).matches(address) {
+        if planted!(LinkNameNotKept) && !read(&self.patterns).matches(address) {
             return None;
         }
         let room = self.config.max_queues - self.config.max_queues / 4;

@@ -19,10 +19,7 @@ use super::{
     wake_builder::EncodingCache,
 };
 use crate::{
-    base::{
-        clock::Tick,
-        fault::{Fault, planted},
-    },
+    base::{clock::Tick, fault::planted},
     types::{Notification, QueueAddress, WakeReason},
 };
 
@@ -214,10 +211,10 @@ impl QueueEntry {
 
     /// Notes that the pending walk has ended, or that it was dropped.
     pub(super) fn end_walk(&self, ended: bool) {
-        if planted!(self.config.fault, MarkClearedAfterWalk) {
+        if planted!(MarkClearedAfterWalk) {
             self.lock().walk_pending = false;
         }
-        if planted!(self.config.fault, WalkLeavesMark) {
+        if planted!(WalkLeavesMark) {
             return;
         }
         if !ended {
@@ -227,7 +224,7 @@ impl QueueEntry {
 
     /// R5: the mark is cleared before the subscribers are read.
     fn start_walk(&self, state: &mut QueueState) {
-        if planted!(self.config.fault, MarkClearedAfterWalk) {
+        if planted!(MarkClearedAfterWalk) {
             return;
         }
         state.walk_pending = false;
@@ -259,15 +256,15 @@ impl QueueEntry {
 
 impl QueueState {
     /// Returns whether a timer keeps the entry.
-    pub(super) fn has_timers(&self, fault: Fault) -> bool {
-        self.timers.len() > 0 && !planted!(fault, ForgetWithTimer)
+    pub(super) fn has_timers(&self) -> bool {
+        self.timers.len() > 0 && !planted!(ForgetWithTimer)
     }
 
     /// An entry without listeners is kept from the time when the last one left, because a
     /// subscriber may come back with its token. With other listeners it is not: rotating streams
     /// would keep every queue of their pattern, and a missing entry costs only a CATCH_UP.
-    pub(super) fn idle_since(&self, fault: Fault) -> Tick {
-        let stays = planted!(fault, EndedStreamPinsQueue);
+    pub(super) fn idle_since(&self) -> Tick {
+        let stays = planted!(EndedStreamPinsQueue);
         let members = self
             .coordinator
             .as_ref()

@@ -43,9 +43,7 @@ impl Hub {
                         Timer::for_notification(publisher, notification),
                         state.timers.counts(),
                     );
-                    state
-                        .timers
-                        .add(at, notification.delay, timer, self.config.fault);
+                    state.timers.add(at, notification.delay, timer);
                     self.count_timers(before, state.timers.counts());
                 }
                 accepted.push(Accepted {
@@ -78,10 +76,8 @@ impl Hub {
             }
             let before = state.timers.counts();
             match full {
-                true => state
-                    .timers
-                    .add_limited(at, delay, timer, self.config.fault),
-                false => state.timers.add(at, delay, timer, self.config.fault),
+                true => state.timers.add_limited(at, delay, timer),
+                false => state.timers.add(at, delay, timer),
             }
             self.count_timers(before, state.timers.counts());
             false

@@ -61,7 +61,7 @@ impl Hub {
         if attached == AttachOutcome::Closed {
             // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
             // decided then.
-            if planted!(self.config.fault, ReportAfterEnd) {
+            if planted!(ReportAfterEnd) {
                 return Ok(());
             }
             return Err(unknown_subscription());
@@ -91,7 +91,7 @@ impl Hub {
     }
 
     fn wake_when_visible(&self, entry: Arc<QueueEntry>, delay: Duration, now: Tick) {
-        if delay.is_zero() && planted!(self.config.fault, VisibleNowIgnored) {
+        if delay.is_zero() && planted!(VisibleNowIgnored) {
             return;
         }
         self.wake_after(entry, delay, Timer::without_notification(), now);
@@ -118,7 +118,7 @@ impl Hub {
         if !subscription.mailbox.end_send() {
             return true;
         }
-        let mut left = match planted!(self.config.fault, TurnsUnbounded) {
+        let mut left = match planted!(TurnsUnbounded) {
             true => usize::MAX,
             false => QUEUES_PER_CALL,
         };

@@ -118,7 +118,7 @@ impl Hub {
             let after = Some(last.address().clone());
             return Phase::Queues { after };
         }
-        if walk.needs_patterns() && !planted!(self.config.fault, LinkResyncSkipsPatterns) {
+        if walk.needs_patterns() && !planted!(LinkResyncSkipsPatterns) {
             self.begin_pattern_resync();
             return Phase::Subscriptions { after: None };
         }
@@ -133,11 +133,11 @@ impl Hub {
         }
         self.update(Arc::clone(entry), now, batch, |state| {
             let unheard = state.listeners() == 0;
-            if unheard && planted!(self.config.fault, LinkResyncNeedsListener) {
+            if unheard && planted!(LinkResyncNeedsListener) {
                 return false;
             }
             state.count_resync();
-            if planted!(self.config.fault, LinkResyncPostponesForgetting) {
+            if planted!(LinkResyncPostponesForgetting) {
                 state.active_at = now;
             }
             true

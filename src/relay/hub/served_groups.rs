@@ -22,7 +22,7 @@ const CHECKS_PER_INTERVAL: u32 = 4;
 impl Coordinator {
     /// C7: each group, with or without members, must check the queue.
     pub(super) fn request_checks(&mut self, now: Tick) {
-        let skips_empty = planted!(self.config.fault, LinkMissingSkipsEmpty);
+        let skips_empty = planted!(LinkMissingSkipsEmpty);
         for group in self.groups_mut() {
             if group.len() > 0 || !skips_empty {
                 group.request_check_round(now);

@@ -75,7 +75,7 @@ impl Hub {
         self.no_listeners.take()
     }
 
-    /// Continues a search; returns whether there is more to compare, and work left for it.
+    /// Continues a search; returns whether there is more to compare.
     pub(crate) fn search_nearest(&self, search: &mut NearestName) -> bool {
         search.step(&self.subscriptions)
     }

@@ -141,7 +141,7 @@ impl SubscriberStream {
         waker: &Waker,
     ) -> StreamAction<SubscribeEvent> {
         loop {
-            let mut sink = WakeBuilder::new(self.subscription.fault);
+            let mut sink = WakeBuilder::new();
             return match self.next_into(now, drain, waker, &mut sink) {
                 StreamAction::Send(message) => StreamAction::Send(message.into_event(sink)),
                 StreamAction::Yield => continue,
@@ -190,7 +190,7 @@ impl SubscriberStream {
         let silent = now >= self.lifecycle.heartbeat_at() || degraded != self.degraded;
         let compared = self.compare_cursors(now, silent);
         let filled = self.subscription.fill(now, sink);
-        if planted!(self.subscription.fault, LookPutOff) {
+        if planted!(LookPutOff) {
             self.compared_at = now;
         }
         if filled.entries > 0 {
@@ -223,7 +223,7 @@ impl SubscriberStream {
         #[cfg(test)]
         self.hub.register_late(&self.subscription);
         let catch_up = match self.subscription.catch_up_at() {
-            Some(at) if !planted!(self.subscription.fault, SpreadUntilHeartbeat) => at,
+            Some(at) if !planted!(SpreadUntilHeartbeat) => at,
             _ => Tick::NEVER,
         };
         let heartbeat = self.comparison_at().min(self.lifecycle.heartbeat_at());
@@ -255,7 +255,7 @@ impl SubscriberStream {
     }
 
     fn throttle_end(&self) -> Tick {
-        if planted!(self.subscription.fault, RestUntilHeartbeat) {
+        if planted!(RestUntilHeartbeat) {
             return self.lifecycle.heartbeat_at();
         }
         self.throttled_until

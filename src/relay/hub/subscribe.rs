@@ -67,8 +67,8 @@ impl Hub {
         rng: &mut fastrand::Rng,
     ) -> Result<Arc<Subscription>> {
         options.check()?;
-        let (life, fault) = ((self.config.epoch, self.config.seed), self.config.fault);
-        let interest = Interest::new(id, options, life, now, fault).in_pool(pool);
+        let life = (self.config.epoch, self.config.seed);
+        let interest = Interest::new(id, options, life, now).in_pool(pool);
         let subscription = Arc::new(Subscription::new(interest));
         let reserved = self.admit(&subscription, now)?;
         let resumed = self.resumed(options, subscription.digest);
@@ -132,7 +132,7 @@ impl Hub {
 
     /// Requests a CATCH_UP under its own name for each of the subscription's patterns.
     fn request_pattern_checks(&self, subscription: &Subscription) {
-        if planted!(self.config.fault, PatternWithoutSelectorEntry) {
+        if planted!(PatternWithoutSelectorEntry) {
             return;
         }
         subscription
@@ -198,8 +198,7 @@ impl Hub {
         if !subscription.wants(&address) {
             return None;
         }
-        if planted!(self.config.fault, PositionsMakeNothing) && self.entries.get(&address).is_none()
-        {
+        if planted!(PositionsMakeNothing) && self.entries.get(&address).is_none() {
             return None;
         }
         // At the limit of queues no entry is made: the pattern's own CATCH_UP covers it.
@@ -321,14 +320,14 @@ impl Hub {
 
     /// R8: the messages of a busy listener become visible again after its end.
     fn wake_after_busy(&self, entry: Arc<QueueEntry>, delay: Duration, now: Tick) {
-        if planted!(self.config.fault, NoTimerForBusy) {
+        if planted!(NoTimerForBusy) {
             return;
         }
         self.wake_after(entry, delay, Timer::without_notification(), now);
     }
 
     fn register_pattern(&self, subscription: &Arc<Subscription>) {
-        if planted!(self.config.fault, PatternRegistersLate) {
+        if planted!(PatternRegistersLate) {
             return;
         }
         self.add_pattern(subscription);
@@ -341,10 +340,10 @@ impl Hub {
     /// Registers a pattern that a planted fault left unregistered.
     #[cfg(test)]
     pub(super) fn register_late(&self, subscription: &Arc<Subscription>) {
-        if planted!(self.config.fault, SnapshotBeforeRegister) {
+        if planted!(SnapshotBeforeRegister) {
             subscription.link_late();
         }
-        if planted!(self.config.fault, PatternRegistersLate) && subscription.has_pattern() {
+        if planted!(PatternRegistersLate) && subscription.has_pattern() {
             let known = super::sync::read(&self.patterns).contains(subscription);
             if !known {
                 self.add_pattern(subscription);

@@ -123,12 +123,12 @@ impl Subscription {
     /// Compares some cursors with their queues, marked or not; returns whether all have been
     /// compared by now. R6: only a stream that then finds nothing may send a heartbeat.
     pub(crate) fn compare_next(&self, revision: &AtomicU64, step: usize) -> bool {
-        if planted!(self.fault, HeartbeatUnchecked) {
+        if planted!(HeartbeatUnchecked) {
             return true;
         }
         // A member's queues follow the group's cursor.
         let revision = self.group.is_none().then_some(revision);
-        self.lock().compare_next(revision, step, self.fault)
+        self.lock().compare_next(revision, step)
     }
 
     pub(super) fn cursor_count(&self) -> usize {
@@ -138,14 +138,14 @@ impl Subscription {
     /// Takes the resume number, where all findings of the last comparison were sent and the number
     /// was not stated since.
     pub(super) fn take_resume(&self) -> Option<Token> {
-        let revision = self.lock().take_compared_revision(self.fault)?;
+        let revision = self.lock().take_compared_revision()?;
         let digest = self.digest;
         Some(ResumePoint { revision, digest }.token(self.epoch))
     }
 
     /// Restarts the comparison of all cursors; waiting CATCH_UPs become due.
     pub(crate) fn restart_comparison(&self, now: Tick) {
-        if planted!(self.fault, HeartbeatUnchecked) {
+        if planted!(HeartbeatUnchecked) {
             return;
         }
         self.lock().restart_comparison(now);
@@ -179,7 +179,7 @@ impl Subscription {
                 && self.group.is_none()
                 && let Some(cursor) = cursors.list.get_mut(known)
             {
-                cursor.compare(token, self.epoch, self.fault);
+                cursor.compare(token, self.epoch);
                 cursors.set_marked(known);
             }
             return AttachOutcome::Existing;
@@ -242,7 +242,7 @@ impl Subscription {
             CursorStart::Token(_) | CursorStart::Resumed(_) if self.group.is_some() => {
                 (state.counters, true, AttachOutcome::New)
             }
-            CursorStart::Token(token) => resume(&state, token, self.epoch, self.fault),
+            CursorStart::Token(token) => resume(&state, token, self.epoch),
             CursorStart::Resumed(revision) => {
                 let told = self.is_told(&state, revision);
                 (state.counters, !told, AttachOutcome::New)
@@ -256,7 +256,7 @@ impl Subscription {
         if behind {
             cursors.set_marked(at);
         }
-        if planted!(self.fault, MarkWithoutWake) {
+        if planted!(MarkWithoutWake) {
             self.mailbox.mark_silently(at);
         }
         attached
@@ -272,7 +272,7 @@ impl Subscription {
     /// R4: registers the subscriber before its position is read.
     fn link(&self, state: &mut QueueState, subscriber: Subscriber, start: &CursorStart<'_>) -> u64 {
         let is_new = matches!(start, CursorStart::EntryStart | CursorStart::Busy);
-        if !is_new && planted!(self.fault, SnapshotBeforeRegister) {
+        if !is_new && planted!(SnapshotBeforeRegister) {
             return UNLINKED;
         }
         state.subscribers.insert(subscriber)
@@ -280,7 +280,7 @@ impl Subscription {
 
     /// Returns whether a subscriber that resumes at this revision has all changes of a queue.
     fn is_told(&self, state: &QueueState, revision: Option<u64>) -> bool {
-        if planted!(self.fault, NoTokenIsCurrent) {
+        if planted!(NoTokenIsCurrent) {
             return true;
         }
         revision.is_some_and(|revision| state.changed_at <= revision)

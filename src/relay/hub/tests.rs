@@ -188,7 +188,7 @@ fn settled(hub: &Arc<Hub>, selectors: &[&str]) -> Arc<Subscription> {
 /// Takes the next Wake; `None` where nothing is marked.
 fn take(subscription: &Subscription, now: Tick) -> Option<Vec<WorkDetected>> {
     loop {
-        let mut sink = WakeBuilder::new(subscription.fault);
+        let mut sink = WakeBuilder::new();
         let filled = subscription.fill(now, &mut sink);
         if filled.entries > 0 || filled.complete {
             return Some(sink.work).filter(|work| !work.is_empty());

@@ -17,11 +17,7 @@ use super::{
     sync::{AtomicWaker, Mutex, lock},
 };
 use crate::{
-    base::{
-        clock::Tick,
-        fault::{Fault, planted},
-        fnv::fnv1a,
-    },
+    base::{clock::Tick, fault::planted, fnv::fnv1a},
     types::{Notification, QueueAddress},
 };
 
@@ -86,8 +82,8 @@ impl QueueTimers {
 
     /// Adds a wake-up after `delay`. It merges with a timer at the same point of the queue's grid;
     /// `offset` gives each queue its own grid.
-    pub(super) fn add(&mut self, at: (Tick, u64), delay: Duration, timer: Timer, fault: Fault) {
-        self.insert(at, delay, timer, fault);
+    pub(super) fn add(&mut self, at: (Tick, u64), delay: Duration, timer: Timer) {
+        self.insert(at, delay, timer);
         if self.due.len() > PER_QUEUE {
             self.merge_closest(at.0, |_| true);
         }
@@ -96,33 +92,21 @@ impl QueueTimers {
     /// Adds a wake-up that a listener reported, at the hub's limit. Above [`FEW`] reported times,
     /// or above their present number, two of them merge upwards. No delayed notification is
     /// postponed for it.
-    pub(super) fn add_limited(
-        &mut self,
-        at: (Tick, u64),
-        delay: Duration,
-        timer: Timer,
-        fault: Fault,
-    ) {
+    pub(super) fn add_limited(&mut self, at: (Tick, u64), delay: Duration, timer: Timer) {
         let (_, before) = self.counts();
-        self.add(at, delay, timer, fault);
+        self.add(at, delay, timer);
         if self.counts().1 > before.max(FEW) {
             self.merge_closest(at.0, |early| early.is_reported() && early.at > at.0);
         }
     }
 
-    fn insert(
-        &mut self,
-        (now, offset): (Tick, u64),
-        delay: Duration,
-        mut timer: Timer,
-        fault: Fault,
-    ) {
+    fn insert(&mut self, (now, offset): (Tick, u64), delay: Duration, mut timer: Timer) {
         timer.at = now.after_on_moved_grid(delay, offset);
         (timer.due, timer.delay) = (now + delay, delay);
-        if planted!(fault, TimersMergeDown) {
+        if planted!(TimersMergeDown) {
             timer.at = now + delay / 2;
         }
-        if planted!(fault, TimersCancelled) {
+        if planted!(TimersCancelled) {
             self.due.clear();
         }
         match self.due.binary_search_by_key(&timer.at, |other| other.at) {

@@ -6,7 +6,7 @@
 
 use super::counters::{Counters, Delta, Epoch, LastEvent};
 use crate::{
-    base::fault::{Fault, planted},
+    base::fault::planted,
     types::{Limits, QueueAddress, Selector, Token, WakeReason, WorkDetected},
 };
 
@@ -70,11 +70,11 @@ pub(crate) struct WakeBuilder {
 }
 
 impl WakeBuilder {
-    pub(crate) fn new(fault: Fault) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             work: Vec::new(),
             bytes: Limits::WAKE_BYTES,
-            unbounded: planted!(fault, WakeUnbounded),
+            unbounded: planted!(WakeUnbounded),
         }
     }
 }
@@ -100,7 +100,7 @@ impl EncodingCache {
 
 impl Default for WakeBuilder {
     fn default() -> Self {
-        Self::new(Fault::NONE)
+        Self::new()
     }
 }
 

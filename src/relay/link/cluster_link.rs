@@ -78,7 +78,7 @@ impl ClusterLink {
             connects: 0,
             frames: FrameSender::default(),
             heartbeats: HeartbeatSender::default(),
-            recent: RecentQueues::new(config.fault),
+            recent: RecentQueues::new(),
             peers: PeerTable::default(),
             interruptions: Interruptions::default(),
             isolation: Isolation::new(),
@@ -131,7 +131,7 @@ impl ClusterLink {
         }
         self.heartbeats.due = now + UNSENT_AGAIN;
         // Nor may it have received all.
-        if !planted!(self.config.fault, LinkEventsTrusted) {
+        if !planted!(LinkEventsTrusted) {
             self.interruptions.count += 1;
         }
         let was_leaving = self.phase == Phase::Left;
@@ -164,7 +164,7 @@ impl ClusterLink {
         if self.phase != Phase::Open {
             return None;
         }
-        if planted!(self.config.fault, LinkFrameRebuilt) && self.is_in_flight() {
+        if planted!(LinkFrameRebuilt) && self.is_in_flight() {
             return Some(Tick::default());
         }
         self.frames.due_at(self.heartbeats.returned())
@@ -180,7 +180,7 @@ impl ClusterLink {
         }
         let mut frame = draft.frame;
         frame.number = self.frames.next_number();
-        if planted!(self.config.fault, LinkFrameRebuilt) && self.is_in_flight() {
+        if planted!(LinkFrameRebuilt) && self.is_in_flight() {
             self.rebuild(&mut frame);
         }
         let counted = frame.entries.iter().filter(|entry| entry.causes > 0);
@@ -296,7 +296,7 @@ impl ClusterLink {
             self.heartbeats.check_overdue(now),
             self.frames.check_overdue(now),
         ];
-        if overdue.contains(&true) && !planted!(self.config.fault, LinkEventsTrusted) {
+        if overdue.contains(&true) && !planted!(LinkEventsTrusted) {
             self.interruptions.count += 1;
         }
         self.update_isolation(now);
@@ -318,12 +318,12 @@ impl ClusterLink {
 
     pub(super) fn update_isolation(&mut self, now: Tick) {
         match self.isolation.update(self.is_isolated(now), now) {
-            Some(Change::Began) if !planted!(self.config.fault, LinkIsolationUntold) => {
+            Some(Change::Began) if !planted!(LinkIsolationUntold) => {
                 self.actions.push_back(Action::Degraded(true));
             }
             // Lives may have come and gone in the isolation.
             Some(Change::Ended) => {
-                if !planted!(self.config.fault, LinkIsolationEndTrusted) {
+                if !planted!(LinkIsolationEndTrusted) {
                     self.actions.push_back(Action::Resync(Resync::All));
                 }
                 self.actions.push_back(Action::Degraded(false));
@@ -334,7 +334,7 @@ impl ClusterLink {
 
     fn repeat_frame(&mut self, now: Tick) {
         if let Some(bytes) = self.frames.repeat(now)
-            && !planted!(self.config.fault, LinkFrameNotRepeated)
+            && !planted!(LinkFrameNotRepeated)
         {
             self.repeated += 1;
             self.actions.push_back(Action::Publish(bytes));

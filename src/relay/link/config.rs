@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{base::fault::Fault, types::cluster::LifeId};
+use crate::types::cluster::LifeId;
 
 /// Settings of a link.
 #[derive(Debug, Clone)]
@@ -10,7 +10,6 @@ pub(crate) struct LinkConfig {
     pub(crate) life: LifeId,
     pub(crate) relay_id: Arc<str>,
     pub(crate) version: Arc<str>,
-    pub(crate) fault: Fault,
 }
 
 /// The interval of heartbeats, with a random change of a tenth.

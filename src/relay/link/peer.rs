@@ -7,10 +7,7 @@ use super::{
     config::{FORGET_AFTER, MAX_PATIENCE, MISSING_AFTER, PATIENCE},
 };
 use crate::{
-    base::{
-        clock::Tick,
-        fault::{Fault, planted},
-    },
+    base::{clock::Tick, fault::planted},
     types::cluster::{LifeId, RelayHeartbeat, RelayStatus},
 };
 
@@ -112,11 +109,11 @@ impl Peer {
     }
 
     /// C3: returns whether the frame is new. It may leave a gap.
-    pub(super) fn on_frame(&mut self, number: u64, fault: Fault) -> bool {
+    pub(super) fn on_frame(&mut self, number: u64) -> bool {
         if number <= self.applied {
-            return planted!(fault, LinkFrameAppliedTwice);
+            return planted!(LinkFrameAppliedTwice);
         }
-        if !planted!(fault, LinkGapForgotten) {
+        if !planted!(LinkGapForgotten) {
             self.miss(self.applied + 1, number - 1);
         }
         self.applied = number;
@@ -142,7 +139,6 @@ impl Peer {
         &mut self,
         heartbeat: &RelayHeartbeat,
         settled: u64,
-        fault: Fault,
     ) -> Option<Resync> {
         let is_back = heartbeat.number <= self.heartbeat || heartbeat.frame < self.applied;
         self.heartbeat = heartbeat.number;
@@ -153,14 +149,14 @@ impl Peer {
             false => Presence::Present,
         };
         self.status.clone_from(&heartbeat.status);
-        if !planted!(fault, LinkHeartbeatUnread) {
+        if !planted!(LinkHeartbeatUnread) {
             if heartbeat.frame > self.applied {
                 self.miss(self.applied + 1, heartbeat.frame);
             }
             self.applied = heartbeat.frame;
         }
         let gap = self.gap.take();
-        if is_back && !planted!(fault, LinkNumberBackTrusted) {
+        if is_back && !planted!(LinkNumberBackTrusted) {
             self.resyncs += 1;
             return Some(Resync::All);
         }
@@ -195,11 +191,11 @@ impl Peer {
     }
 
     /// Notes a message that is no copy.
-    pub(super) fn heard(&mut self, returns: u64, now: Tick, fault: Fault) {
+    pub(super) fn heard(&mut self, returns: u64, now: Tick) {
         if self.presence == Presence::Missing {
             self.presence = Presence::Present;
             self.back_at_return = returns;
-            if !planted!(fault, LinkFlapJudgedEarly) {
+            if !planted!(LinkFlapJudgedEarly) {
                 self.patience = (self.patience * 2).min(MAX_PATIENCE);
             }
         }
@@ -208,12 +204,7 @@ impl Peer {
     }
 
     /// C7: judges the silence of the peer after an own heartbeat has returned.
-    pub(super) fn judge(
-        &mut self,
-        (returns, interruptions): (u64, u64),
-        now: Tick,
-        fault: Fault,
-    ) -> Silence {
+    pub(super) fn judge(&mut self, (returns, interruptions): (u64, u64), now: Tick) -> Silence {
         let silent = returns - self.heard_at_return;
         if silent >= FORGET_AFTER {
             return Silence::Forget;
@@ -221,7 +212,7 @@ impl Peer {
         if self.presence != Presence::Present {
             return Silence::Short;
         }
-        let early = now.since(self.heard_at) < MISSING_AFTER && !planted!(fault, LinkMissingEarly);
+        let early = now.since(self.heard_at) < MISSING_AFTER && !planted!(LinkMissingEarly);
         if silent < self.patience || early {
             if returns - self.back_at_return >= FORGET_AFTER {
                 self.patience = PATIENCE;
@@ -229,7 +220,7 @@ impl Peer {
             return Silence::Short;
         }
         self.presence = Presence::Missing;
-        let interrupted = self.settled < interruptions && !planted!(fault, LinkInterruptionIgnored);
+        let interrupted = self.settled < interruptions && !planted!(LinkInterruptionIgnored);
         if self.gap.take().is_some() || interrupted {
             self.resyncs += 1;
             return Silence::MissingWithGap;

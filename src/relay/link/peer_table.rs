@@ -6,10 +6,7 @@ use super::{
     config::MAX_PEERS,
     peer::{Peer, PeerStats, Silence},
 };
-use crate::{
-    base::{clock::Tick, fault::Fault},
-    types::cluster::LifeId,
-};
+use crate::{base::clock::Tick, types::cluster::LifeId};
 
 /// All peers; ordered, so that a run can be repeated.
 #[derive(Debug, Default)]
@@ -45,15 +42,10 @@ impl PeerTable {
     }
 
     /// Judges the silence of all peers after an own heartbeat has returned.
-    pub(super) fn judge(
-        &mut self,
-        counts: (u64, u64),
-        now: Tick,
-        fault: Fault,
-    ) -> Vec<(LifeId, Silence)> {
+    pub(super) fn judge(&mut self, counts: (u64, u64), now: Tick) -> Vec<(LifeId, Silence)> {
         let mut judged = Vec::new();
         self.peers.retain(|life, peer| {
-            let silence = peer.judge(counts, now, fault);
+            let silence = peer.judge(counts, now);
             if matches!(silence, Silence::Missing | Silence::MissingWithGap) {
                 judged.push((*life, silence));
             }

@@ -45,7 +45,7 @@ impl ClusterLink {
             ClusterContent::Unknown => Ok(()),
         };
         if let Err(failure) = result
-            && !planted!(self.config.fault, LinkSecondMachineIgnored)
+            && !planted!(LinkSecondMachineIgnored)
         {
             self.phase = Phase::Ended;
             self.actions.push_back(Action::End(failure));
@@ -74,10 +74,10 @@ impl ClusterLink {
         else {
             return Ok(());
         };
-        if planted!(self.config.fault, LinkOldReturnTrusted) {
+        if planted!(LinkOldReturnTrusted) {
             self.heartbeats.take_as_fresh(now);
         }
-        if skipped && !planted!(self.config.fault, LinkEventsTrusted) {
+        if skipped && !planted!(LinkEventsTrusted) {
             self.interruptions.count += 1;
         }
         self.interruptions.settled = self.interruptions.settled.max(interruptions);
@@ -86,12 +86,11 @@ impl ClusterLink {
     }
 
     fn judge_peers(&mut self, now: Tick) {
-        let fault = self.config.fault;
         let counts = (self.heartbeats.returns(), self.interruptions.count);
-        for (life, silence) in self.peers.judge(counts, now, fault) {
+        for (life, silence) in self.peers.judge(counts, now) {
             match silence {
                 Silence::MissingWithGap => self.actions.push_back(Action::Resync(Resync::All)),
-                _ if planted!(fault, LinkMissingNoCheck) => {}
+                _ if planted!(LinkMissingNoCheck) => {}
                 _ => self.actions.push_back(Action::CheckGroups(life)),
             }
         }
@@ -108,13 +107,13 @@ impl ClusterLink {
     }
 
     fn on_peer_frame(&mut self, life: LifeId, frame: Frame, now: Tick) {
-        let (returns, fault) = (self.heartbeats.returns(), self.config.fault);
+        let returns = self.heartbeats.returns();
         let peer = self.peer(life, frame.number - 1, now);
-        if !peer.on_frame(frame.number, fault) {
+        if !peer.on_frame(frame.number) {
             return;
         }
-        peer.heard(returns, now, fault);
-        let in_full = peer.has_gap() && !planted!(fault, LinkServedInGap);
+        peer.heard(returns, now);
+        let in_full = peer.has_gap() && !planted!(LinkServedInGap);
         self.actions.push_back(Action::Apply {
             life,
             frame,
@@ -129,15 +128,15 @@ impl ClusterLink {
         fingerprint: u64,
         now: Tick,
     ) {
-        let (returns, fault) = (self.heartbeats.returns(), self.config.fault);
+        let returns = self.heartbeats.returns();
         let settled = self.interruptions.settled;
         let (relay_id, store) = (Arc::clone(&self.config.relay_id), self.store);
         let peer = self.peer(life, heartbeat.frame, now);
-        if peer.is_copy(fingerprint) && !planted!(fault, LinkCopyTrusted) {
+        if peer.is_copy(fingerprint) && !planted!(LinkCopyTrusted) {
             return;
         }
-        peer.heard(returns, now, fault);
-        let resync = peer.on_heartbeat(heartbeat, settled, fault);
+        peer.heard(returns, now);
+        let resync = peer.on_heartbeat(heartbeat, settled);
         let notices = peer.notices(heartbeat, (&relay_id, store));
         self.actions.extend(resync.map(Action::Resync));
         for kind in notices {
@@ -157,7 +156,7 @@ impl ClusterLink {
         if added == Added::InPlaceOfAnother {
             self.actions.push_back(Action::Resync(Resync::All));
         }
-        if added != Added::No && planted!(self.config.fault, LinkNewPeerTrusted) {
+        if added != Added::No && planted!(LinkNewPeerTrusted) {
             peer.begin_at(before);
         }
         peer

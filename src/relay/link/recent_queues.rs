@@ -12,7 +12,7 @@ use super::config::RECENT_FOR;
 use crate::{
     base::{
         clock::{Tick, nanos},
-        fault::{Fault, planted},
+        fault::planted,
     },
     types::cluster::{ClusterLimits, RecentQueue},
 };
@@ -27,18 +27,14 @@ pub(super) struct RecentQueues {
     /// When frames were confirmed: the time, and the newest frame. One for each [`STEP`].
     confirmed: VecDeque<(Tick, u64)>,
     complete_above: u64,
-    fault: Fault,
 }
 
 /// Frames that are confirmed within one step expire together, so that `confirmed` stays short.
 const STEP: Duration = Duration::from_millis(100);
 
 impl RecentQueues {
-    pub(super) fn new(fault: Fault) -> Self {
-        Self {
-            fault,
-            ..Self::default()
-        }
+    pub(super) fn new() -> Self {
+        Self { ..Self::default() }
     }
 
     /// Adds the queues with causes of a new frame.
@@ -95,7 +91,7 @@ impl RecentQueues {
             return;
         };
         self.frames.remove(&hash);
-        if planted!(self.fault, LinkRecentCutSilently) {
+        if planted!(LinkRecentCutSilently) {
             return;
         }
         self.complete_above = self.complete_above.max(frame);

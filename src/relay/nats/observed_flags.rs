@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
-    base::fault::Fault,
     coordination::flag::{AckKey, AckQuery, AskAcks, Flags, KnownAcks, RemoteAcks},
     relay::runtime::{Relay, SilentRelays},
     types::cluster::LifeId,
@@ -24,7 +23,7 @@ const PAGE: u32 = 7_000;
 pub(super) async fn add_acknowledgements(relay: Relay, flags: Flags) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut acks = RemoteAcks::new(PAGE, Fault::NONE);
+    let mut acks = RemoteAcks::new(PAGE);
     loop {
         ticks.tick().await;
         acks.add_to(&flags, &relay).await;

@@ -20,7 +20,6 @@ use super::{
 use crate::{
     base::{
         clock::Tick,
-        fault::Fault,
         histogram::{Histogram, HistogramSnapshot},
         sync::lock,
     },
@@ -124,7 +123,6 @@ impl Relay {
             life: LifeId(life),
             relay_id: relay_id.into(),
             version: env!("CARGO_PKG_VERSION").into(),
-            fault: Fault::NONE,
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
         sync::lock,
         task::Scope,
     },
-    relay::hub::{Named, NearestName, WakeBatch},
+    relay::hub::{Named, WakeBatch},
 };
 
 /// The interval of log lines about queues without listeners.
@@ -191,29 +191,16 @@ async fn log_listeners_without_answer(shared: Arc<RelayInner>) {
 }
 
 /// Logs each queue that was notified without a listener once: no error, but often a misspelling.
-/// Runs at most once a second, with a bounded amount of work.
 async fn log_queues_without_listeners(shared: Arc<RelayInner>) {
     let mut ticks = tokio::time::interval(LOG_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let (named, others) = shared.hub.take_queues_without_listeners();
-        let (mut left, mut silent) = (NearestName::WORK, SilentRelays::default());
-        for (queue, others) in named.iter().zip((1..=named.len()).rev()) {
-            let mut search = NearestName::new(queue, left / others);
-            while shared.hub.search_nearest(&mut search) {
-                tokio::task::yield_now().await;
-            }
-            left = left.saturating_sub(search.work());
-            if shared.may_have_listener_elsewhere(queue, &mut silent).await {
-                continue;
-            }
-            match search.found() {
-                None => tracing::info!(%queue, "notified without a listener"),
-                Some(nearest) => tracing::warn!(
-                    %queue, %nearest,
-                    "notified without a listener; a listener has a similar name"
-                ),
+        let mut silent = SilentRelays::default();
+        for queue in &named {
+            if !shared.may_have_listener_elsewhere(queue, &mut silent).await {
+                tracing::info!(%queue, "notified without a listener: `reveille why` tells more");
             }
         }
         if others > 0 {

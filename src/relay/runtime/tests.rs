@@ -249,7 +249,7 @@ async fn a_queue_without_listeners_is_logged_once_with_the_nearest_name() {
         "told already"
     );
     let nearest = |queue: &str| {
-        let mut search = NearestName::new(&event(queue).queue, NearestName::WORK);
+        let mut search = NearestName::new(&event(queue).queue);
         while hub.search_nearest(&mut search) {}
         search.found().map(|selector| selector.to_string())
     };

@@ -83,7 +83,6 @@ impl World {
         };
         let config = ReconnectConfig {
             others: if plan.sticky { 0 } else { relays - 1 },
-            fault: self.fault,
             ..ReconnectConfig::default()
         };
         listener.session = Some(SubscriptionSession::new(options, config));

@@ -232,7 +232,6 @@ impl World {
             inline: self.plan.inline,
             coordinator: groups::pace(self.plan.sentinel, self.plan.group_keep),
             cluster: true,
-            fault: self.fault,
             ..HubConfig::default()
         }));
         hub.timers_waker().register(&relay.waker(Ring::Timers));
@@ -241,7 +240,6 @@ impl World {
             life: LifeId(relay.epoch),
             relay_id: format!("relay-{number}").into(),
             version: "0".into(),
-            fault: self.fault,
         };
         relay.run = Some(Run {
             node: ClusterNode::new(Arc::clone(&hub), config, now),

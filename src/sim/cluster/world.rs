@@ -33,7 +33,6 @@ use crate::{
 pub(super) struct World {
     pub(super) now: Tick,
     pub(super) rng: fastrand::Rng,
-    pub(super) fault: Fault,
     pub(super) log: Log,
     pub(super) plan: Plan,
     pub(super) relays: Vec<Relay>,
@@ -153,6 +152,7 @@ pub(super) const SILENCE: Duration = Duration::from_secs(110);
 
 impl World {
     pub(super) fn new(seed: u64, fault: Fault, print: bool) -> Self {
+        fault.plant();
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x636c_7573_7465_7200);
         let mut plan = Plan::of(&mut rng);
         if rng.u32(0..8) == 0 {
@@ -187,7 +187,6 @@ impl World {
             events: BinaryHeap::new(),
             scheduled: 0,
             rng,
-            fault,
             plan,
         };
         world.log.say(|| format!("{:?}", world.plan));

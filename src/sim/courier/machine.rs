@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Connection, Transaction, backup::Backup, params};
 
 use crate::{
-    base::fault::Fault,
+    base::fault::planted,
     courier::{
         Route,
         handover::{
@@ -195,18 +195,16 @@ impl Machine {
         self.greets = self.texts(sql).into_iter().collect();
     }
 
-    pub(super) fn expire(&mut self, now: i64, fault: Fault) {
-        self.step(true, |transaction| {
-            expire_unoffered(transaction, now, 100, fault)
-        });
+    pub(super) fn expire(&mut self, now: i64) {
+        self.step(true, |transaction| expire_unoffered(transaction, now, 100));
     }
 
     /// Returns the next machines of messages that are not visible there, and those that may hold
     /// messages which this file does not know.
-    pub(super) fn hops(&self, fault: Fault) -> BTreeSet<String> {
+    pub(super) fn hops(&self) -> BTreeSet<String> {
         let sql = "SELECT DISTINCT hop FROM outgoing WHERE status IN (1, 2)";
         let mut hops: BTreeSet<_> = self.texts(sql).into_iter().collect();
-        if fault != Fault::NoGreeting {
+        if !planted!(NoGreeting) {
             hops.extend(self.greets.iter().cloned());
         }
         hops

@@ -106,13 +106,13 @@ impl World {
 
     /// A get failed: the retrying wrapper sees the error first, if there is one.
     fn failed_inside(&mut self, number: usize, queue: usize, task: TaskId, kind: ErrorKind) {
-        let (now, life, fault) = (self.now, self.listeners[number].life, self.fault);
+        let (now, life) = (self.now, self.listeners[number].life);
         let event = |happens| Event::Scaled(number, life, queue, happens);
         let wait = number.is_multiple_of(2).then(|| {
             let scaled = self.listeners[number].scaled.get_mut(&queue);
             let tries = scaled.expect("it has a machine").tries.entry(task);
             let config = RetryConfig::default();
-            let tries = tries.or_insert_with(|| RetryState::new(&config, RetryOn::Refusals, fault));
+            let tries = tries.or_insert_with(|| RetryState::new(&config, RetryOn::Refusals));
             tries.next_wait(&Error::new(kind, "the get failed"), &mut self.rng)
         });
         match wait.flatten() {

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{
-    base::fault::Fault,
-    types::{Counted, Limits},
-};
+use crate::types::{Counted, Limits};
 
 /// How a publisher sends.
 #[derive(Debug, Clone)]
@@ -28,7 +25,6 @@ pub(crate) struct PublisherConfig {
     pub(crate) base: Duration,
     /// Maximum wait before any retry.
     pub(crate) max: Duration,
-    pub(crate) fault: Fault,
 }
 
 /// The publisher's name in a request: key, length and the longest text.
@@ -48,7 +44,6 @@ impl Default for PublisherConfig {
             answer_timeout: Duration::from_secs(5),
             base: Duration::from_millis(100),
             max: Duration::from_secs(5),
-            fault: Fault::NONE,
         }
     }
 }

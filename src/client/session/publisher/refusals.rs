@@ -74,7 +74,7 @@ impl PublisherSession {
         rng: &mut fastrand::Rng,
     ) {
         let full = error.kind() == ErrorKind::Exhausted;
-        if full && planted!(self.config.fault, ExhaustedRetriedWhole) {
+        if full && planted!(ExhaustedRetriedWhole) {
             self.put_back(body, now);
             return self.wait(error, now, rng);
         }
@@ -86,7 +86,7 @@ impl PublisherSession {
                 for mut entry in entries {
                     let kept = full && self.is_kept(&entry.key);
                     self.refuse_waiters(&mut entry, error, kept);
-                    if planted!(self.config.fault, SetAsideDropped) {
+                    if planted!(SetAsideDropped) {
                         continue;
                     }
                     if kept {
@@ -109,7 +109,7 @@ impl PublisherSession {
     }
 
     fn halve_refused(&mut self, body: RequestEntries, now: Tick) {
-        if planted!(self.config.fault, BatchDropped) {
+        if planted!(BatchDropped) {
             return;
         }
         self.halve(body, now);

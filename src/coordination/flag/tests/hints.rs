@@ -17,7 +17,6 @@ use super::{
     take_states, unleash, watch,
 };
 use crate::{
-    base::fault::Fault,
     store::BlobStore,
     types::{
         FlagState,
@@ -407,7 +406,7 @@ async fn an_observer_that_comes_back_at_once_counts_what_other_relays_have() {
         flags: there,
         leaving: std::sync::Mutex::new(Some(observe().await)),
     };
-    let mut remote = RemoteAcks::new(10, Fault::None);
+    let mut remote = RemoteAcks::new(10);
     remote.add_to(&here, &others).await;
     assert!(here.observed().is_empty(), "it has left");
     let _observer = observe().await;

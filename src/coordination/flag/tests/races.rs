@@ -36,14 +36,8 @@ struct Scenario {
     fault: Fault,
 }
 
-fn flags(store: &SteppedStore, fault: Fault) -> Flags {
-    Flags::new(
-        Arc::new(store.clone()),
-        FlagsConfig {
-            fault,
-            ..FlagsConfig::default()
-        },
-    )
+fn flags(store: &SteppedStore) -> Flags {
+    Flags::new(Arc::new(store.clone()), FlagsConfig::default())
 }
 
 fn run_alone(chooser: &mut Chooser, actor: impl Future<Output = ()>) {
@@ -80,8 +74,8 @@ fn watch_among_writers(scenario: Scenario) -> Explored {
             true => SteppedStore::with_few_steps(),
             false => SteppedStore::new(),
         };
-        let here = flags(&store, scenario.fault);
-        let elsewhere = flags(&store, Fault::None);
+        scenario.fault.plant();
+        let (here, elsewhere) = (flags(&store), flags(&store));
         let (set_here, set_elsewhere) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
         let came = AtomicBool::new(false);
         if scenario.before {
@@ -231,7 +225,8 @@ fn a_set_that_is_conflated_away_is_found_out() {
 fn expiry_against_refreshment(fault: Fault) -> Explored {
     explore(|chooser| {
         let store = SteppedStore::new();
-        let (here, elsewhere) = (flags(&store, fault), flags(&store, Fault::None));
+        fault.plant();
+        let (here, elsewhere) = (flags(&store), flags(&store));
         let mut watch = None;
         run_alone(chooser, async {
             unleash(&here, "go", &lasting(10), 0).await;
@@ -273,7 +268,7 @@ fn an_expired_flag_is_removed_only_as_it_was_read() {
 fn an_expiry_that_read_before_a_registration_sends_the_watcher_nothing() {
     let explored = explore(|chooser| {
         let store = SteppedStore::new();
-        let (here, elsewhere) = (flags(&store, Fault::None), flags(&store, Fault::None));
+        let (here, elsewhere) = (flags(&store), flags(&store));
         run_alone(chooser, async {
             unleash(&here, "go", &lasting(10), 0).await;
             unleash(&elsewhere, "go", &lasting(60), 0).await;
@@ -302,7 +297,8 @@ fn an_expiry_that_read_before_a_registration_sends_the_watcher_nothing() {
 fn unleash_on_a_failing_store(fault: Fault, failing: Failing) -> Explored {
     explore(|chooser| {
         let store = SteppedStore::new();
-        let here = flags(&store, fault);
+        fault.plant();
+        let here = flags(&store);
         let watch = here.watch(&name("go"), listener("w"), false);
         run_alone(chooser, async {
             watch.sync(at(0)).await.expect("sync");
@@ -345,7 +341,8 @@ fn no_watcher_is_notified_before_the_flag_is_durable() {
 /// Sets and clears a flag while the wall clock stands still.
 fn generations_of_one_microsecond(fault: Fault) -> Explored {
     explore(|chooser| {
-        let here = flags(&SteppedStore::new(), fault);
+        fault.plant();
+        let here = flags(&SteppedStore::new());
         let (set, came) = (Mutex::default(), AtomicBool::new(false));
         let (set_it, clear_it) = (Operation::Unleash, Operation::Leash);
         let operations = [set_it, clear_it, set_it, clear_it, set_it];
@@ -374,7 +371,7 @@ fn a_cancelled_unleash_leaves_no_lock_and_the_next_refresh_finds_it() {
     // The next refresh sends what the cancelled unleash left in the store.
     for steps in 0..6 {
         let store = SteppedStore::new();
-        let here = flags(&store, Fault::None);
+        let here = flags(&store);
         let watch = here.watch(&name("go"), listener("w"), false);
         let mut chooser = Chooser::default();
         run_alone(&mut chooser, async {

@@ -66,14 +66,13 @@ impl LeaseMachine {
     /// Finds this contender's write of a record. Only the nonce identifies it: two challengers
     /// write the same token.
     fn find_own_write(&self, record: &Record) -> Option<Write> {
-        let fault = self.config.fault;
-        let ignores_nonce = planted!(fault, TenureNonceIgnored);
+        let ignores_nonce = planted!(TenureNonceIgnored);
         let same = |write: &&Write| match ignores_nonce {
             true => write.record.token == record.token,
             false => write.record.nonce == record.nonce,
         };
         let mut own = self.unconfirmed_writes.iter().find(same)?.clone();
-        if planted!(fault, TenureOldWriteAsNew) {
+        if planted!(TenureOldWriteAsNew) {
             own.sent = self
                 .unconfirmed_writes
                 .last()
@@ -86,7 +85,7 @@ impl LeaseMachine {
     /// happen.
     fn on_own_record(&mut self, now: Tick, version: Version, write: Write) {
         let Write { record, mut sent } = write;
-        if planted!(self.config.fault, TenureBelievedFromAnswer) {
+        if planted!(TenureBelievedFromAnswer) {
             sent = now;
         }
         self.unconfirmed_writes.clear();
@@ -156,10 +155,10 @@ impl LeaseMachine {
         }
         // The time of the write is unknown. It is at the latest the time of the answer.
         let mut seen = now;
-        if planted!(self.config.fault, TenureSeenFromRequest) {
+        if planted!(TenureSeenFromRequest) {
             seen = sent;
         }
-        if planted!(self.config.fault, TenureRenewalUnseen)
+        if planted!(TenureRenewalUnseen)
             && let KnownState::Record(known) = &self.known
             && known.record.token == record.token
         {

@@ -23,7 +23,6 @@ impl Harness {
             holder: holder.to_owned(),
             duration: Duration::from_millis(D),
             poll: Duration::from_secs(1),
-            fault: Fault::None,
         };
         Self {
             machine: LeaseMachine::new(config, fastrand::Rng::with_seed(7)),

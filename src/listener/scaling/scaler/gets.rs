@@ -114,7 +114,7 @@ impl Scaler {
         now: Tick,
         chance: f64,
     ) -> AfterEmpty {
-        if planted!(self.config.fault, LeaveUnarmed) {
+        if planted!(LeaveUnarmed) {
             self.serve_all_wakes(id);
         }
         let longest = self.backoff().longest(chance);
@@ -158,7 +158,7 @@ impl Scaler {
 
     /// Returns whether a task holds messages, and so cannot end.
     fn stays_for_messages(&self, id: TaskId) -> bool {
-        if planted!(self.config.fault, LeavesWhileHolding) {
+        if planted!(LeavesWhileHolding) {
             return false;
         }
         self.tasks.get(id).is_some_and(|task| task.holds)
@@ -166,7 +166,7 @@ impl Scaler {
 
     /// Returns whether an empty get shows that the queue is drained: no task holds messages.
     fn is_drained(&self) -> bool {
-        if planted!(self.config.fault, DrainedEarly) {
+        if planted!(DrainedEarly) {
             return true;
         }
         self.tasks.is_idle()
@@ -175,7 +175,7 @@ impl Scaler {
     /// A get with an unknown outcome may have hidden messages: they become visible after
     /// `visibility`, and only this listener can report them.
     fn add_lost_get(&mut self, visibility: Duration, now: Tick) {
-        if planted!(self.config.fault, LostGetUnsaid) {
+        if planted!(LostGetUnsaid) {
             return;
         }
         self.reporter.add_hidden(visibility, now);

@@ -24,7 +24,7 @@ impl Scaler {
         if !std::mem::take(&mut self.paused) {
             return false;
         }
-        if planted!(self.config.fault, PauseForgets) {
+        if planted!(PauseForgets) {
             return false;
         }
         let kept = self.cancel_leaving(now);
@@ -54,7 +54,7 @@ impl Scaler {
     }
 
     fn cancel_leaving(&mut self, now: Tick) -> bool {
-        if planted!(self.config.fault, LeavingStays) {
+        if planted!(LeavingStays) {
             return false;
         }
         self.tasks.cancel_leaving(now)
@@ -68,7 +68,7 @@ impl Scaler {
 
     /// Ends a task, now or when its messages are handled.
     pub(super) fn dismiss(&mut self, id: TaskId) -> Begin {
-        if planted!(self.config.fault, DismissedWhileHolding) {
+        if planted!(DismissedWhileHolding) {
             self.tasks.remove(id);
             return Begin::Leave;
         }

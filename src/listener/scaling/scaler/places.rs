@@ -23,7 +23,7 @@ impl Scaler {
     /// The task polls at once if `half` and its last get was full. Otherwise it polls by the
     /// back-off, if no other task polls and no wake-ups come.
     pub(crate) fn places_free(&mut self, id: TaskId, half: bool, now: Tick, chance: f64) {
-        if planted!(self.config.fault, PlacesWaitForAll) {
+        if planted!(PlacesWaitForAll) {
             return;
         }
         let pending = self.has_unserved_wake() && !self.tasks.will_poll_soon(now);
@@ -103,7 +103,7 @@ impl Scaler {
     /// Returns when to read the depth because no task polls: all tasks that the policy allowed are
     /// full, and the policy may allow more for the present depth.
     pub(super) fn next_depth_query_at(&self) -> Option<Tick> {
-        if planted!(self.config.fault, DepthNotAskedAgain) {
+        if planted!(DepthNotAskedAgain) {
             return None;
         }
         let count = self.tasks.len();
@@ -130,7 +130,7 @@ impl Scaler {
 
     /// Makes a task with messages and free places poll by the back-off, if no other task polls.
     pub(super) fn assign_poller(&mut self, now: Tick, chance: f64) -> Option<(TaskId, Tick)> {
-        if planted!(self.config.fault, LookerHandles) {
+        if planted!(LookerHandles) {
             return self.keep_for_wake(now);
         }
         let none_needed = self.stopped || self.paused || !self.needs_poller();
@@ -148,7 +148,7 @@ impl Scaler {
     /// Keeps a task that was about to end for a pending wake, if it is no longer surplus and no
     /// other task can be started.
     fn keep_for_wake(&mut self, now: Tick) -> Option<(TaskId, Tick)> {
-        if planted!(self.config.fault, LeavingStays) {
+        if planted!(LeavingStays) {
             return None;
         }
         let pending = self.has_unserved_wake() && !self.tasks.will_poll_soon(now);

@@ -71,10 +71,10 @@ impl Alarm {
 }
 
 pub(super) fn hub(inline: usize, fault: Fault) -> Arc<Hub> {
+    fault.plant();
     Arc::new(Hub::new(HubConfig {
         epoch: EPOCH,
         inline,
-        fault,
         forget_after: Duration::ZERO,
         compare_step: 1,
         resume_from: 0,

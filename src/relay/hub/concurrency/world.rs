@@ -84,9 +84,9 @@ impl World {
     }
 
     pub(super) fn with(fault: Fault, change: impl FnOnce(&mut HubConfig)) -> Self {
+        fault.plant();
         let mut config = HubConfig {
             epoch: EPOCH,
-            fault,
             forget_after: Duration::ZERO,
             coordinator: CoordinatorConfig {
                 claim_timeout: CLAIM,

@@ -46,7 +46,7 @@ impl Cursors {
         if self.marked.is_empty() && self.marked.capacity() > COMPARE_STEP {
             self.marked = VecDeque::new();
         }
-        if !filled.complete && planted!(subscription.fault, WakeDropsRest) {
+        if !filled.complete && planted!(WakeDropsRest) {
             self.drop_marks();
             filled.complete = true;
         }

@@ -167,10 +167,9 @@ impl Group {
             self.checker = Some(slot);
         }
         self.members.postpone(slot);
-        let fault = self.fault;
         let member = self.members.member_mut(slot);
         member.notified_up_to = Some(assignment.sequence);
-        if member.busy && planted!(fault, BusyCountedNotSent) {
+        if member.busy && planted!(BusyCountedNotSent) {
             return;
         }
         member.busy = true;
@@ -182,7 +181,7 @@ impl Group {
 
     /// The queue was read until empty after all of its messages were put.
     pub(super) fn read_until_empty(&mut self) {
-        if planted!(self.fault, RestKept) {
+        if planted!(RestKept) {
             return;
         }
         self.set_unassigned(0);
@@ -190,7 +189,7 @@ impl Group {
 
     /// Returns whether events after a drained sequence are redelivered at once.
     pub(super) fn expedite(&mut self, drained: u64) -> bool {
-        if planted!(self.fault, DrainedBehindIsDone) {
+        if planted!(DrainedBehindIsDone) {
             return false;
         }
         self.redelivery.expedite(drained, self.owed_up_to)
@@ -198,7 +197,7 @@ impl Group {
 
     /// Returns whether a wake-up is requested that a member has to report.
     pub(super) fn requests_report(&self) -> bool {
-        if planted!(self.fault, AskedCountsAsLooked) {
+        if planted!(AskedCountsAsLooked) {
             return self
                 .requested
                 .is_some_and(|reason| reason != WakeReason::Sentinel);
@@ -208,7 +207,7 @@ impl Group {
 
     /// A redelivery that was parked goes on.
     fn continue_parked(&mut self, now: Tick) {
-        if planted!(self.fault, ParkedClaimForgotten) {
+        if planted!(ParkedClaimForgotten) {
             return;
         }
         if self.redelivery.is_given_up() {

@@ -12,7 +12,7 @@ impl Group {
         let unserved = std::mem::take(&mut self.unserved);
         let assigned = self.position.sequence >= head.sequence && self.unassigned.get() == 0;
         let served = assigned && self.len() > 0 && !self.redelivery.is_given_up();
-        let served = served && (!unserved || planted!(self.fault, LinkServedInPart));
+        let served = served && (!unserved || planted!(LinkServedInPart));
         // A member that got them and has left is not replaced by an idle one.
         let served = served && has_room && self.requested.is_none();
         self.announced_as_served |= served && self.is_unfinished();
@@ -56,7 +56,7 @@ impl Group {
     }
 
     fn pass_on(&mut self, is_due: bool) {
-        if !is_due || planted!(self.fault, LinkServedDropped) {
+        if !is_due || planted!(LinkServedDropped) {
             return;
         }
         self.announced_as_served = false;

@@ -12,7 +12,8 @@ fn clustered() -> Arc<Hub> {
 }
 
 fn clustered_with(fault: Fault) -> Arc<Hub> {
-    hub_where(|config| (config.cluster, config.fault) = (true, fault))
+    fault.plant();
+    hub_where(|config| config.cluster = true)
 }
 
 /// Takes all increments: name, causes, notifications.

@@ -94,13 +94,11 @@ fn step() -> impl Strategy<Value = Step> {
 
 impl Pair {
     fn new(fault: Fault) -> Self {
+        fault.plant();
         let mut log = Log::default();
         log.listeners.resize_with(SLOTS, || None);
         Self {
-            hub: hub_with(HubConfig {
-                fault,
-                ..HubConfig::default()
-            }),
+            hub: hub(),
             log,
             now: Tick::default(),
             slots: Default::default(),

@@ -75,11 +75,11 @@ fn listening(selectors: &[&str]) -> SubscribeOptions {
 }
 
 fn deaf_fanout(fault: Fault) -> HubConfig {
+    fault.plant();
     HubConfig {
         inline: 0,
         compare_step: 2,
         forget_after: 60 * SECOND,
-        fault,
         ..HubConfig::default()
     }
 }
@@ -187,10 +187,8 @@ fn a_queue_that_is_made_during_a_comparison_is_sent() {
 #[test]
 fn a_queue_that_was_forgotten_and_made_again_has_changed() {
     for fault in [Fault::None, Fault::NewQueueNotStamped] {
-        let hub = hub_with(HubConfig {
-            fault,
-            ..HubConfig::default()
-        });
+        fault.plant();
+        let hub = hub();
         let options = listening(&["a", "b"]);
         let resume = Stream::open(&hub, &options, Tick::default()).number(Tick::default());
         notify(&hub, "a");
@@ -209,10 +207,8 @@ fn a_queue_that_was_forgotten_and_made_again_has_changed() {
 #[test]
 fn a_pattern_gets_changed_and_forgotten_queues_under_its_name() {
     for fault in [Fault::None, Fault::ResumePastForgotten] {
-        let hub = hub_with(HubConfig {
-            fault,
-            ..HubConfig::default()
-        });
+        fault.plant();
+        let hub = hub();
         let options = listening(&["q*"]);
         let now = Tick::default();
         ["q1", "other"]

@@ -26,7 +26,6 @@ fn link() -> ClusterLink {
         life: LifeId(1),
         relay_id: Arc::from("relay"),
         version: Arc::from("0"),
-        fault: Fault::None,
     };
     ClusterLink::new(config, at(0))
 }

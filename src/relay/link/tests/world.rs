@@ -36,7 +36,6 @@ pub(super) struct World {
     event: u64,
     /// When each frame was made: it covers the causes up to this time.
     pub(super) made_at: BTreeMap<(LifeId, u64), Tick>,
-    fault: Fault,
 }
 
 pub(super) struct Node {
@@ -138,12 +137,11 @@ pub(super) fn entry(number: u64, causes: u64) -> FrameEntry {
 }
 
 impl Node {
-    fn new(life: LifeId, fault: Fault, now: Tick) -> Self {
+    fn new(life: LifeId, now: Tick) -> Self {
         let config = LinkConfig {
             life,
             relay_id: Arc::from(format!("relay-{}", life.0)),
             version: Arc::from("0"),
-            fault,
         };
         Self {
             life,
@@ -203,6 +201,7 @@ impl World {
     }
 
     pub(super) fn new(seed: u64, fault: Fault) -> Self {
+        fault.plant();
         Self {
             now: Tick::default(),
             rng: fastrand::Rng::with_seed(seed),
@@ -213,7 +212,6 @@ impl World {
             events: BTreeMap::new(),
             event: 0,
             made_at: BTreeMap::new(),
-            fault,
         }
     }
 
@@ -224,7 +222,7 @@ impl World {
     }
 
     pub(super) fn start_as(&mut self, life: LifeId) -> usize {
-        self.nodes.push(Node::new(life, self.fault, self.now));
+        self.nodes.push(Node::new(life, self.now));
         let node = self.nodes.len() - 1;
         self.push(self.now, Event::Connect(node));
         node
@@ -255,7 +253,7 @@ impl World {
 
     /// Starts a crashed relay from a copy of its first moment, with its life.
     pub(super) fn restore(&mut self, node: usize) {
-        let fresh = Node::new(self.nodes[node].life, self.fault, self.now);
+        let fresh = Node::new(self.nodes[node].life, self.now);
         let own = &mut self.nodes[node];
         own.link = fresh.link;
         own.pending.clear();

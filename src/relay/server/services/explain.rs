@@ -235,8 +235,7 @@ fn missing_relays(relay: &Relay) -> Vec<(String, std::time::Duration)> {
 
 /// Searches the selector of a listener with the most similar name.
 async fn nearest_name(relay: &Relay, queue: &QueueAddress) -> Option<Selector> {
-    // A caller may ask often.
-    let mut search = NearestName::new(queue, NearestName::WORK / 4);
+    let mut search = NearestName::new(queue);
     while relay.search_nearest(&mut search) {
         tokio::task::yield_now().await;
     }

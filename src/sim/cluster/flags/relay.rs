@@ -15,13 +15,10 @@ use super::{
     tasks::Bell,
 };
 use crate::{
-    base::{clock::Tick, fault::Fault, sync::lock},
+    base::{clock::Tick, sync::lock},
     coordination::flag::{Event as WatchEvent, Flags, FlagsConfig, RemoteAcks},
     sim::{
-        cluster::{
-            link::OLDER,
-            world::{Event, World},
-        },
+        cluster::world::{Event, World},
         flags::store::ShakyStore,
     },
     types::{
@@ -98,14 +95,7 @@ impl World {
             return;
         }
         self.flag_clock();
-        let config = FlagsConfig {
-            // The version before cleared flags so.
-            fault: match self.plan.older && relay == OLDER && self.fault == Fault::None {
-                true => Fault::FlagEndUnmarked,
-                false => self.fault,
-            },
-            ..FlagsConfig::default()
-        };
+        let config = FlagsConfig::default();
         let wall = Wall {
             store: self.flags.store.clone(),
             ahead: self.flags.plan.skews[relay],
@@ -123,7 +113,7 @@ impl World {
             relay,
             outbox: Arc::clone(&outbox),
         };
-        let mut remote = RemoteAcks::new(PAGE, self.fault);
+        let mut remote = RemoteAcks::new(PAGE);
         let (asking, sleep) = (flags.clone(), Arc::clone(&bell));
         let tasks = &mut self.flags.tasks;
         tasks.spawn(relay, take_hints(flags.clone(), relay, outbox));

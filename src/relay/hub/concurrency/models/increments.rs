@@ -28,9 +28,9 @@ fn take_all(hub: &Hub) -> u64 {
 
 /// Two publishers of one queue, and the task that sends frames.
 fn notify_and_announce(fault: Fault) -> Result<(), String> {
+    fault.plant();
     let hub = Arc::new(Hub::new(HubConfig {
         cluster: true,
-        fault,
         ..HubConfig::default()
     }));
     let publishers = [spawn_notify(&hub, "q", &[0]), spawn_notify(&hub, "q", &[1])];
