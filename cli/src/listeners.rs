@@ -27,7 +27,7 @@ STATE is
   polling             it polls its queue, without wake-ups
   silent 12s          it was woken this long ago and has not reported: it hangs, or cannot read its queue
   gone 3m (no heartbeat)  it did not answer the relay, and has not come back; listed for an hour
-  agent               an agent (`scale`), which the relay wakes; TASKS are its workers
+  agent, agent busy   an agent (`scale`), which the relay wakes; TASKS are its workers
   waiting             it waits for a flag
 
 Other columns: QUEUES match its selectors, it is BUSY with some of them, and is OWED wake-ups of some. \
@@ -187,12 +187,17 @@ pub(super) fn state_for(of: &ListenerInfo) -> String {
     let (state, span) = state(of);
     // Whole seconds: the relay's own delay is some milliseconds.
     let span = span.map(|span| format!(" {}", Span(Duration::from_secs(span.as_secs()))));
+    let role = if of.agent && state != "agent" {
+        "agent "
+    } else {
+        ""
+    };
     let why = if of.lost_for.is_some() {
         " (no heartbeat)"
     } else {
         ""
     };
-    format!("{state}{}{why}", span.unwrap_or_default())
+    format!("{role}{state}{}{why}", span.unwrap_or_default())
 }
 
 pub(super) fn listens_to(flag: Option<&str>, selectors: &[String]) -> String {

@@ -117,7 +117,7 @@ fn fine(stats: &Stats) -> String {
     match levels.subscriptions {
         0 => "nothing is wrong; no listener is connected".to_owned(),
         all => format!(
-            "nothing is wrong: {} of {} sleep",
+            "nothing is wrong: {} of {} asleep",
             levels.asleep,
             count(all, "listener")
         ),
