@@ -181,7 +181,6 @@ async fn watch(
 async fn read_list(client: &Client, view: &mut View) {
     if view.lists_listeners() {
         let query = ListenerQuery {
-            lost: true,
             count: ROWS,
             ..ListenerQuery::default()
         };

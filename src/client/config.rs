@@ -38,7 +38,7 @@ pub struct PublisherOptions {
     pub conflate: bool,
     /// Maximum notifications of one request; 1..=1024.
     pub batch: usize,
-    /// Maximum requests in flight; 1..=4096.
+    /// Maximum requests in flight; 1..=1000.
     pub pipeline: usize,
     /// Maximum pending entries (one per queue, with conflation); more are refused. The same number
     /// of entries is kept in addition for queues that the relay has no room for; more of those are

@@ -81,7 +81,7 @@ struct WaiterGuard<'a> {
 }
 
 /// Maximum requests in flight; larger options are reduced to it.
-const MAX_PIPELINE: usize = 4096;
+const MAX_PIPELINE: usize = 1000;
 /// Minimum interval between log lines about dropped notifications.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 /// Wait before the next attempt when work is due but blocked, as by a full request channel.

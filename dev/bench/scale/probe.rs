@@ -59,7 +59,7 @@ impl Probe {
         let publisher = client.publisher_with(PublisherOptions {
             conflate: false,
             // Large limits: a relay that stops for a while must not stop the publisher.
-            pipeline: 4_096,
+            pipeline: 1_000,
             max_pending: 1_000_000,
             deadline: LOSS_TIMEOUT,
             ..PublisherOptions::default()

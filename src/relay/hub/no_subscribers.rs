@@ -46,7 +46,7 @@ pub(crate) struct NearestName {
     after: Option<SubscriptionId>,
     /// The nearest so far, and its distance.
     nearest: Option<(usize, Selector)>,
-    compared: usize,
+    work: usize,
 }
 
 /// The most waiting names; of further ones only the number is logged.
@@ -57,10 +57,12 @@ const UNSERVED: usize = 32;
 const RECENT: Duration = Duration::from_secs(3600);
 /// A distance above this is no misspelling.
 const NEAR: usize = 3;
-/// Comparisons in one step, each of some microseconds, and in a search. Of a subscription as many
-/// selectors are looked at.
+/// Subscriptions in one step, and selectors of each.
 const STEP: usize = 64;
-const MOST: usize = 10_000;
+/// Work of a step and of a search: a comparison costs 1 for each KiB of the names' product, some
+/// microseconds.
+const STEP_WORK: usize = 64;
+const WORK: usize = 10_000;
 
 impl QueuesWithoutListeners {
     /// Takes the waiting names, and the number of further ones.
@@ -134,7 +136,7 @@ impl NearestName {
             name: queue.to_string().to_lowercase(),
             after: None,
             nearest: None,
-            compared: 0,
+            work: 0,
         }
     }
 
@@ -150,15 +152,15 @@ impl NearestName {
             let range = subscriptions.range((from, Unbounded)).take(STEP);
             range.map(|(_, one)| Arc::clone(one)).collect()
         };
-        let enough = self.compared + STEP;
+        let enough = self.work + STEP_WORK;
         for one in &some {
             self.after = Some(one.id);
-            self.compare(one);
-            if self.compared >= enough {
+            self.compare(one, enough);
+            if self.work >= enough {
                 break;
             }
         }
-        !some.is_empty() && self.compared < MOST
+        !some.is_empty() && self.work < WORK
     }
 
     /// Returns the nearest selector within the distance.
@@ -166,7 +168,8 @@ impl NearestName {
         self.nearest.map(|(_, selector)| selector)
     }
 
-    fn compare(&mut self, subscription: &Subscription) {
+    /// Of very many long selectors of one subscription, only the first ones are compared.
+    fn compare(&mut self, subscription: &Subscription, enough: usize) {
         for selector in subscription.selectors.iter().take(STEP) {
             let text = selector.as_str();
             let least = self.nearest.as_ref().map_or(NEAR + 1, |(far, _)| *far);
@@ -174,10 +177,13 @@ impl NearestName {
             if text.len().abs_diff(self.name.len()) >= least {
                 continue;
             }
-            self.compared += 1;
+            self.work += 1 + text.len() * text.len() / 1024;
             let far = strsim::osa_distance(&self.name, &text.to_lowercase());
             if far < least {
                 self.nearest = Some((far, selector.clone()));
+            }
+            if self.work >= enough {
+                break;
             }
         }
     }

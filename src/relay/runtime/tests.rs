@@ -230,7 +230,7 @@ async fn a_subscription_of_another_relay_is_unavailable_and_an_unknown_one_not_f
 }
 
 #[tokio::test]
-async fn a_queue_without_listeners_is_logged_once_with_the_nearest_name() {
+async fn a_queue_without_listeners_is_logged_once_and_its_nearest_name_is_found() {
     let relay = Relay::start(RelayConfig::default()).expect("started");
     let _wakes = looked(&relay, "acct/orders").await;
     relay

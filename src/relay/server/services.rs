@@ -97,7 +97,7 @@ impl Services {
             .map_or(names, |_| health::OF_RELAY_AND_QUEUES);
         let (health_service, health) = HealthService::new(names);
         let health_service =
-            HealthServer::new(health_service).max_decoding_message_size(Limits::REQUEST_BYTES);
+            HealthServer::new(health_service).max_decoding_message_size(health::REQUEST_BYTES);
         let broken = |error| {
             Error::new(
                 ErrorKind::Internal,
@@ -167,7 +167,7 @@ pub(crate) fn queue_routes(
 ) -> (Routes, Health) {
     let (health_service, health) = HealthService::new(health::OF_QUEUES);
     let health_service =
-        HealthServer::new(health_service).max_decoding_message_size(Limits::REQUEST_BYTES);
+        HealthServer::new(health_service).max_decoding_message_size(health::REQUEST_BYTES);
     let routes = Routes::new(courier_service(host, draining, access)).add_service(health_service);
     (routes, health)
 }

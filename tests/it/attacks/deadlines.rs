@@ -153,7 +153,7 @@ async fn a_peer_that_waits_for_a_connection_permit_is_not_counted_as_silent() {
 mod full {
     use super::*;
 
-    /// Such a peer answers no PING.
+    /// No request of such a peer is admitted.
     #[tokio::test]
     async fn half_a_frame_and_half_a_header_block_end_in_time() {
         let (_relay, target, _files) = start(Scheme::Plain).await;
@@ -222,7 +222,7 @@ mod full {
 }
 
 /// Starts a relay with one principal that may have one connection; returns its `authorization`.
-async fn with_rules(home: &std::path::Path) -> (Binary, String) {
+pub(super) async fn with_rules(home: &std::path::Path) -> (Binary, String) {
     const RULES: &str = "tokens = 'tokens.toml'\n\
         [[rule]]\nprincipals = ['p']\nactions = ['notify']\nqueues = ['a/*']\n\
         [[limit]]\nprincipals = ['p']\nconnections = 1\n";

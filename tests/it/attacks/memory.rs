@@ -6,8 +6,10 @@ use reveille::{Client, Notification};
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{
+    deadlines::with_rules,
     frames::{ACK, DATA, RawPeer, SETTINGS, frame, settings},
     harness::Trial,
+    peer::{Peer, Unfinished, ended},
     target::{Scheme, Target},
 };
 use crate::{
@@ -93,6 +95,11 @@ async fn attack(bytes: &[u8]) {
     assert!(most <= LIMIT + SLACK, "{most} KiB");
     // Also while the peers stay.
     until("there is memory again", async || short().await == 0).await;
+    let refused = figure(
+        relay.admin(),
+        "reveille_connections_refused_for_memory_total",
+    );
+    assert!(refused.await > 0, "nothing was refused");
     println!("{} KiB when there is memory again", relay.resident());
     let mut later = client
         .subscribe(listening("later", &["good/later"]))
@@ -127,7 +134,30 @@ async fn the_windows_bound_what_unread_answers_take() {
     };
     let (held, damage) = trial.under(attack).await;
     assert_eq!(held, PEERS);
-    // A connection has a window of 1,152 KiB, and 16 KiB of answers in each of its streams. h2 needs
-    // about 256 bytes for a frame, as long as it is unread.
-    damage.is_within(PEERS as u64 * (1152 + u64::from(STREAMS) * 16 + 576));
+    // A stream has a window of 64 KiB, and 16 KiB of answers: together less than the window of a
+    // connection.
+    damage.is_within(PEERS as u64 * u64::from(STREAMS) * (64 + 16) * 5 / 4);
+}
+
+/// Checks of the health and the calls of KEDA are received before their caller is known.
+#[tokio::test]
+async fn callers_that_are_not_known_hold_little() {
+    let home = tempfile::tempdir().expect("a directory");
+    let (relay, _) = with_rules(home.path()).await;
+    let target = Target::plain(&relay);
+    let before = relay.resident();
+    for path in [
+        "/grpc.health.v1.Health/Check",
+        "/externalscaler.ExternalScaler/IsActive",
+    ] {
+        let peer = Peer::connect(&target, 64 * 1024).await;
+        let answers = peer.call_often(900, path, || Unfinished::message(64 * 1024));
+        for answer in answers.await {
+            let (code, message) = ended(answer.expect("answered")).await;
+            assert_eq!(code, "8", "{path}: {message}");
+        }
+    }
+    let grown = relay.resident().saturating_sub(before);
+    // All of it would be 112 MiB.
+    assert!(grown < 48 * 1024, "{grown} KiB");
 }

@@ -98,7 +98,6 @@ async fn sockets_that_are_never_read_take_bounded_memory(scheme: Scheme) {
             for number in 0..STREAMS {
                 let stream = 2 * number + 1;
                 let list = [request(stream, LIST), last_data(stream, &[])].concat();
-                // The relay ends a connection that holds too much.
                 if peer.send(&list).await.is_err() {
                     break;
                 }

@@ -254,8 +254,15 @@ impl Activity {
             let left = self.takes_no_more().await;
             self.ending.store(Ending::Graceful as u8, Relaxed);
             self.ending_soon.cancel();
+            let open = async {
+                tokio::time::sleep(left).await;
+                // A request that was admitted until the peer had read the GOAWAY.
+                if left == LINGER && self.is_admitted.load(Relaxed) {
+                    tokio::time::sleep(self.shared.lifetimes.grace).await;
+                }
+            };
             tokio::select! {
-                () = tokio::time::sleep(left) => {}
+                () = open => {}
                 () = self.must_drain() => tokio::time::sleep(DRAIN_TIMEOUT).await,
             }
         };

@@ -21,6 +21,7 @@ use super::{activity::Activity, incidents::Incident};
 use crate::{
     error::{Error, ErrorKind},
     relay::server::access::calls::{Call, CallKind},
+    types::Limits,
     wire::to_status,
 };
 
@@ -29,6 +30,8 @@ pub(crate) struct RequestBody {
     /// `None` once the body has ended.
     incoming: Option<Incoming>,
     call: Call,
+    /// The most bytes of a single request.
+    most: usize,
     activity: Arc<Activity>,
     /// Bytes received so far.
     received: usize,
@@ -51,6 +54,11 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 const DEADLINE: Duration = Duration::from_secs(5);
 /// The slowest line has 0.8 KiB/s.
 const PROGRESS: usize = 4 * 1024;
+/// The largest single request, with room for its framing.
+const MOST: usize = Limits::SUBSCRIBE_BYTES + 1024;
+/// Bytes of a request of a caller that is not known yet: a check of the health, or the keys of a scaled
+/// object.
+pub(crate) const UNKNOWN_BYTES: usize = 16 * 1024;
 /// Bytes of a single request that are received while the process is short of memory.
 const SHORT_SHARE: usize = 64 * 1024;
 /// A request that is refused for want of memory is tried again after this time.
@@ -59,10 +67,17 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl RequestBody {
-    pub(crate) fn new(incoming: Incoming, call: Call, activity: Arc<Activity>) -> Self {
+    /// Of a caller that is not known yet, less is received.
+    pub(crate) fn new(
+        incoming: Incoming,
+        call: Call,
+        is_known: bool,
+        activity: Arc<Activity>,
+    ) -> Self {
         Self {
             incoming: Some(incoming),
             call,
+            most: if is_known { MOST } else { UNKNOWN_BYTES },
             activity,
             received: 0,
             renewed_at: 0,
@@ -81,8 +96,14 @@ impl RequestBody {
             self.renewed_at = self.received;
             self.abort = None;
         }
-        let is_single = self.call.kind != CallKind::ClientStream;
-        if is_single && self.received > SHORT_SHARE && self.activity.shared().memory.is_short() {
+        if self.call.kind == CallKind::ClientStream {
+            return Ok(());
+        }
+        if self.received > self.most {
+            let text = format!("request: the limit is {} bytes", self.most);
+            return Err(Status::resource_exhausted(text));
+        }
+        if self.received > SHORT_SHARE && self.activity.shared().memory.is_short() {
             self.activity.note(Incident::ShortOfMemory);
             let error = Error::new(
                 ErrorKind::Unavailable,

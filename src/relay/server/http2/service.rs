@@ -14,7 +14,6 @@ use std::{
 
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
-#[cfg(feature = "keda")]
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, service::Routes};
@@ -69,6 +68,8 @@ pub(crate) enum Answer {
         activity: Arc<Activity>,
         /// Of a stream; moves to its answer.
         stream: Option<StreamShares>,
+        /// Of a caller that is not known yet.
+        _unknown: Option<OwnedSemaphorePermit>,
     },
     /// Taken by the poll that returns it.
     Refused(Option<Response<Body>>, Arc<Activity>),
@@ -207,6 +208,15 @@ impl ConnectionService {
     }
 }
 
+impl ConnectionService {
+    #[cold]
+    fn refuse(&self, status: Status, body: Incoming) -> Answer {
+        let activity = Arc::clone(&self.activity);
+        discard_body(body, &activity);
+        Answer::Refused(Some(status.into_http()), activity)
+    }
+}
+
 impl Service<Request<Incoming>> for ConnectionService {
     type Response = Response<ResponseBody>;
     type Error = Infallible;
@@ -225,17 +235,22 @@ impl Service<Request<Incoming>> for ConnectionService {
         let call = Call::of(path);
         let (requester, stream) = match self.admit(path, request.headers(), call) {
             Ok(admitted) => admitted,
-            Err(status) => {
-                let refusal = Some(status.into_http());
-                let activity = Arc::clone(&self.activity);
-                discard_body(request.into_body(), &activity);
-                return Answer::Refused(refusal, activity);
-            }
+            Err(status) => return self.refuse(status, request.into_body()),
         };
         #[cfg(feature = "keda")]
         let is_stated = Call::right(path) == Some(Right::Stated);
+        let is_known = requester.is_some() || !self.access.is_controlled();
+        let unknown = match is_known {
+            true => Ok(None),
+            false => self.activity.shared().take_unknown().map(Some),
+        };
+        let unknown = match unknown {
+            Ok(unknown) => unknown,
+            Err(error) => return self.refuse(to_status(error), request.into_body()),
+        };
         let mut request = request.map(|incoming| {
-            Body::new(RequestBody::new(incoming, call, Arc::clone(&self.activity)))
+            let body = RequestBody::new(incoming, call, is_known, Arc::clone(&self.activity));
+            Body::new(body)
         });
         if let Some(requester) = requester {
             request.extensions_mut().insert(requester);
@@ -265,6 +280,7 @@ impl Service<Request<Incoming>> for ConnectionService {
             call,
             activity: Arc::clone(&self.activity),
             stream,
+            _unknown: unknown,
         }
     }
 }
@@ -279,6 +295,7 @@ impl Future for Answer {
                 call,
                 activity,
                 stream,
+                ..
             } => (routes, call, activity, stream),
             Self::Refused(response, activity) => {
                 activity.note_unary_answer();

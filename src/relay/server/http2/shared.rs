@@ -18,6 +18,8 @@ pub(crate) struct Shared {
     streams: Arc<Semaphore>,
     /// Streams of callers that are not known: watches of the health.
     open_to_all: Arc<Semaphore>,
+    /// Requests in progress of callers that are not known yet.
+    unknown: Arc<Semaphore>,
     max_streams: usize,
 }
 
@@ -32,6 +34,9 @@ pub(crate) struct Lifetimes {
 
 /// Streams of callers without a credential. They must not take those of the others.
 const OPEN_TO_ALL: usize = 1000;
+/// Requests of callers that are not known yet, which are received at one time. With
+/// [`UNKNOWN_BYTES`](super::body::UNKNOWN_BYTES) each they take 64 MiB.
+const UNKNOWN: usize = 4096;
 /// A refused stream is tried again after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -51,6 +56,7 @@ impl Shared {
             memory,
             streams: Arc::new(Semaphore::new(max_streams)),
             open_to_all: Arc::new(Semaphore::new(OPEN_TO_ALL)),
+            unknown: Arc::new(Semaphore::new(UNKNOWN)),
             max_streams,
         }
     }
@@ -78,6 +84,21 @@ impl Shared {
         let own = own.map_err(|_| too_many_open("a connection"))?;
         let shared = Arc::clone(&self.open_to_all).try_acquire_owned();
         Ok([shared.map_err(|_| too_many_open("this relay"))?, own])
+    }
+
+    /// Takes one of the requests of callers that are not known yet, until the service has received it.
+    ///
+    /// # Errors
+    /// As [`Shared::take_stream`].
+    pub(crate) fn take_unknown(&self) -> Result<OwnedSemaphorePermit> {
+        self.memory.check()?;
+        let permit = Arc::clone(&self.unknown).try_acquire_owned();
+        permit.map_err(|_| {
+            let message = format!(
+                "requests: the limit is {UNKNOWN} at one time of callers that are not known"
+            );
+            Error::new(ErrorKind::Exhausted, message).with_retry_after(RETRY_AFTER)
+        })
     }
 
     /// Returns the number of open streams, and the maximum.

@@ -44,6 +44,8 @@ pub(crate) struct Health {
 struct Readiness(Arc<OnceLock<Arc<dyn StatusSource>>>);
 
 /// A watch reads the readiness at this interval.
+/// Bytes of a request: the name of a service.
+pub(super) const REQUEST_BYTES: usize = 1024;
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 type Watch = futures_core::stream::BoxStream<'static, Result<HealthCheckResponse, Status>>;

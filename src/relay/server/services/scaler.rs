@@ -35,12 +35,12 @@ use crate::{
                 Access,
                 requester::{Needs, Requester, StreamGuard},
             },
-            http2::{limits::to_refusal, service::StatedCaller},
+            http2::{body::UNKNOWN_BYTES, limits::to_refusal, service::StatedCaller},
             lists::cluster_lists::named_queues,
         },
     },
     store::BlobStore,
-    types::{Limits, QueueAddress, Selector},
+    types::{QueueAddress, Selector},
     wire::{
         proto,
         scaler::{
@@ -98,7 +98,7 @@ pub(crate) fn service(
         max_age,
         access,
     };
-    ExternalScalerServer::new(service).max_decoding_message_size(Limits::REQUEST_BYTES)
+    ExternalScalerServer::new(service).max_decoding_message_size(UNKNOWN_BYTES)
 }
 
 impl Scaler {
