@@ -14,6 +14,7 @@ use tonic::{Status, body::Body};
 use crate::relay::{auth::Share, server::access::requester::StreamGuard};
 
 const STATUS: &str = "grpc-status";
+const MESSAGE: &str = "grpc-message";
 
 /// The body of an answer.
 #[derive(Debug)]
@@ -60,10 +61,17 @@ impl StreamShares {
 }
 
 /// A message beyond its limit is OUT_OF_RANGE for tonic, and RESOURCE_EXHAUSTED for other
-/// implementations. Clients take the first for an error that stays.
+/// implementations. Clients take the first for an error that stays. The text names the request.
 fn state_size(headers: &mut HeaderMap) {
-    if headers.get(STATUS).is_some_and(|code| code == "11") {
-        headers.insert(STATUS, HeaderValue::from_static("8"));
+    if headers.get(STATUS).is_none_or(|code| code != "11") {
+        return;
+    }
+    headers.insert(STATUS, HeaderValue::from_static("8"));
+    let text = headers.get(MESSAGE).and_then(|text| text.to_str().ok());
+    let rule = text.and_then(|text| text.strip_prefix("Error, "));
+    let named = rule.and_then(|rule| HeaderValue::try_from(format!("request: {rule}")).ok());
+    if let Some(named) = named {
+        headers.insert(MESSAGE, named);
     }
 }
 
