@@ -68,8 +68,9 @@ fn state_size(headers: &mut HeaderMap) {
     }
     headers.insert(STATUS, HeaderValue::from_static("8"));
     let text = headers.get(MESSAGE).and_then(|text| text.to_str().ok());
-    let rule = text.and_then(|text| text.strip_prefix("Error, "));
-    let named = rule.and_then(|rule| HeaderValue::try_from(format!("request: {rule}")).ok());
+    // Its spaces are percent-encoded.
+    let rule = text.and_then(|text| text.strip_prefix("Error,"));
+    let named = rule.and_then(|rule| HeaderValue::try_from(format!("request:{rule}")).ok());
     if let Some(named) = named {
         headers.insert(MESSAGE, named);
     }
