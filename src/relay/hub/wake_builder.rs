@@ -66,7 +66,6 @@ pub(crate) trait WakeSink {
 pub(crate) struct WakeBuilder {
     pub(crate) work: Vec<WorkDetected>,
     bytes: usize,
-    unbounded: bool,
 }
 
 impl WakeBuilder {
@@ -74,7 +73,6 @@ impl WakeBuilder {
         Self {
             work: Vec::new(),
             bytes: Limits::WAKE_BYTES,
-            unbounded: planted!(WakeUnbounded),
         }
     }
 }
@@ -109,11 +107,11 @@ impl WakeSink for WakeBuilder {
         let entry = entry.to_work();
         let left = self.bytes.checked_sub(entry.encoded_at_most());
         let fits = self.work.len() < Limits::WAKE_ENTRIES && left.is_some();
-        if fits || self.unbounded {
+        if fits || planted!(WakeUnbounded) {
             self.bytes = left.unwrap_or(0);
             self.work.push(entry);
         }
-        fits || self.unbounded
+        fits || planted!(WakeUnbounded)
     }
 }
 

@@ -78,7 +78,7 @@ impl ClusterLink {
             connects: 0,
             frames: FrameSender::default(),
             heartbeats: HeartbeatSender::default(),
-            recent: RecentQueues::new(),
+            recent: RecentQueues::default(),
             peers: PeerTable::default(),
             interruptions: Interruptions::default(),
             isolation: Isolation::new(),

@@ -33,10 +33,6 @@ pub(super) struct RecentQueues {
 const STEP: Duration = Duration::from_millis(100);
 
 impl RecentQueues {
-    pub(super) fn new() -> Self {
-        Self { ..Self::default() }
-    }
-
     /// Adds the queues with causes of a new frame.
     pub(super) fn add(&mut self, frame: u64, hashes: impl Iterator<Item = u64>) {
         for hash in hashes {

@@ -161,7 +161,7 @@ fn a_frame_that_arrives_late_is_covered_by_the_resync_and_not_applied() {
 
 #[test]
 fn queues_leave_the_list_five_seconds_after_their_newest_frame_was_confirmed() {
-    let mut recent = RecentQueues::new();
+    let mut recent = RecentQueues::default();
     recent.add(1, [10, 11].into_iter());
     recent.confirm(1, at(0));
     recent.add(2, [11].into_iter());

@@ -54,6 +54,14 @@ pub(crate) struct ConnectionService {
     store_calls: ConnectionStoreCalls,
 }
 
+/// A request that goes to its service.
+struct Admitted {
+    requester: Option<Requester>,
+    stream: Option<StreamShares>,
+    /// Of a caller that is not known yet.
+    unknown: Option<OwnedSemaphorePermit>,
+}
+
 /// The future of an answer. Not an `async` block, because that would store the routes' future twice
 /// while the stream is open.
 #[derive(Debug)]
@@ -159,17 +167,12 @@ impl ConnectionService {
         }
     }
 
-    /// Returns the caller, and the shares of a stream.
+    /// Returns the caller, and what the request takes.
     ///
     /// # Errors
     /// The answer to a caller that is not admitted, or that is at a limit.
     #[allow(clippy::result_large_err, reason = "a status is an answer")]
-    fn admit(
-        &self,
-        path: &str,
-        headers: &HeaderMap,
-        call: Call,
-    ) -> Result<(Option<Requester>, Option<StreamShares>), Status> {
+    fn admit(&self, path: &str, headers: &HeaderMap, call: Call) -> Result<Admitted, Status> {
         let requester = self.access.admit(path, headers, &self.peer, &self.caller)?;
         let take = |resource| match &requester {
             Some(requester) => requester.take(resource, 1),
@@ -180,12 +183,14 @@ impl ConnectionService {
         let counted = counted.inspect_err(|_| self.activity.end_soon());
         counted.map_err(to_status)?;
         let is_open_to_all = Call::right(path) == Some(Right::Anyone);
-        if requester.is_some() || !self.access.is_controlled() {
+        let shared = self.activity.shared();
+        let unknown = if requester.is_some() || !self.access.is_controlled() {
             self.activity.note_admitted();
+            None
         } else {
             self.activity.note_probe();
-        }
-        let shared = self.activity.shared();
+            Some(shared.take_unknown().map_err(to_status)?)
+        };
         let stream = match call.kind {
             CallKind::Unary if call.is_list => shared.memory.check().map(|()| None),
             CallKind::Unary => Ok(None),
@@ -204,11 +209,13 @@ impl ConnectionService {
             }),
         };
         let stream = stream.inspect_err(|_| self.activity.note(Incident::StreamRefused));
-        Ok((requester, stream.map_err(to_status)?))
+        Ok(Admitted {
+            requester,
+            stream: stream.map_err(to_status)?,
+            unknown,
+        })
     }
-}
 
-impl ConnectionService {
     #[cold]
     fn refuse(&self, status: Status, body: Incoming) -> Answer {
         let activity = Arc::clone(&self.activity);
@@ -233,21 +240,18 @@ impl Service<Request<Incoming>> for ConnectionService {
         }
         let path = request.uri().path();
         let call = Call::of(path);
-        let (requester, stream) = match self.admit(path, request.headers(), call) {
+        let admitted = match self.admit(path, request.headers(), call) {
             Ok(admitted) => admitted,
             Err(status) => return self.refuse(status, request.into_body()),
         };
+        let Admitted {
+            requester,
+            stream,
+            unknown,
+        } = admitted;
         #[cfg(feature = "keda")]
         let is_stated = Call::right(path) == Some(Right::Stated);
-        let is_known = requester.is_some() || !self.access.is_controlled();
-        let unknown = match is_known {
-            true => Ok(None),
-            false => self.activity.shared().take_unknown().map(Some),
-        };
-        let unknown = match unknown {
-            Ok(unknown) => unknown,
-            Err(error) => return self.refuse(to_status(error), request.into_body()),
-        };
+        let is_known = unknown.is_none();
         let mut request = request.map(|incoming| {
             let body = RequestBody::new(incoming, call, is_known, Arc::clone(&self.activity));
             Body::new(body)

@@ -87,11 +87,11 @@ impl Shared {
     }
 
     /// Takes one of the requests of callers that are not known yet, until the service has received it.
+    /// Their sum is small, so checks of the health are answered while memory is short.
     ///
     /// # Errors
-    /// As [`Shared::take_stream`].
+    /// [`ErrorKind::Exhausted`] if so many are being received.
     pub(crate) fn take_unknown(&self) -> Result<OwnedSemaphorePermit> {
-        self.memory.check()?;
         let permit = Arc::clone(&self.unknown).try_acquire_owned();
         permit.map_err(|_| {
             let message = format!(
