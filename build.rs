@@ -18,8 +18,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fs::write(out.join("reveille.fds.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()
         .bytes(".")
+        .build_client(false)
         .build_server(env::var_os("CARGO_FEATURE_RELAY").is_some())
-        .codec_path("crate::wire::Codec")
+        .codec_path("crate::wire::ServerCodec")
         // The hot path's request is read and written by hand: see `wire::notify`.
         .extern_path(".reveille.v1.NotifyRequest", "crate::wire::NotifyRequest")
         // A Wake's entries are encoded once for all subscribers: see `wire::wake`.
@@ -27,18 +28,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ".reveille.v1.SubscribeResponse",
             "crate::wire::SubscribeResponse",
         )
-        // So is a flag's state: see `wire::watch`.
-        .extern_path(
-            ".reveille.v1.WatchFlagResponse",
-            "crate::wire::WatchFlagResponse",
-        )
+        .compile_fds(descriptors.clone())?;
+    // Apart, because a malformed answer is another error than a malformed request.
+    let client_out = out.join("client");
+    fs::create_dir_all(&client_out)?;
+    tonic_prost_build::configure()
+        .out_dir(client_out)
+        .build_server(false)
+        .codec_path("crate::wire::ClientCodec")
+        .extern_path(".reveille.v1", "crate::wire::proto")
         .compile_fds(descriptors)?;
     if env::var_os("CARGO_FEATURE_KEDA").is_some() {
         let scaler = protox::compile(["externalscaler/externalscaler.proto"], ["proto"])?;
         fs::write(out.join("externalscaler.fds.bin"), scaler.encode_to_vec())?;
         tonic_prost_build::configure()
             .build_client(false)
-            .codec_path("crate::wire::Codec")
+            .codec_path("crate::wire::ServerCodec")
             .compile_fds(scaler)?;
     }
     if env::var_os("CARGO_FEATURE_RELAY").is_some() {

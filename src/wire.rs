@@ -8,16 +8,12 @@ mod cluster;
 mod codec;
 mod flags;
 mod notify;
-#[cfg(test)]
-mod numbers;
-mod oneof;
 #[cfg(feature = "relay")]
 mod peer_calls;
 mod relay;
 mod status;
 mod time;
 mod wake;
-mod watch;
 
 /// The code that `build.rs` generates from `proto/`.
 #[allow(
@@ -33,8 +29,9 @@ mod watch;
 )]
 pub(crate) mod proto {
     tonic::include_proto!("reveille.v1");
+    include!(concat!(env!("OUT_DIR"), "/client/reveille.v1.rs"));
 
-    pub(crate) use crate::wire::{SubscribeResponse, WatchFlagResponse};
+    pub(crate) use crate::wire::{NotifyRequest, SubscribeResponse};
 
     /// All of `proto/`, for reflection.
     pub(crate) const DESCRIPTORS: &[u8] =
@@ -62,7 +59,9 @@ pub(crate) const DUPLICATE_LISTENER: &str = "reveille-duplicate-listener";
 pub(crate) use cluster::{
     cluster_message_from_wire, cluster_message_to_wire, flag_hint_len, frame_entry_len, link,
 };
-pub(crate) use codec::Codec;
+pub(crate) use codec::ClientCodec;
+#[cfg(feature = "relay")]
+pub(crate) use codec::ServerCodec;
 pub(crate) use flags::flag_to_wire;
 pub(crate) use flags::{flag_event, flag_from_wire};
 pub(crate) use notify::NotifyRequest;
@@ -84,5 +83,6 @@ pub(crate) use time::{checked_span, time_to_wire};
 pub(crate) use time::{span_from_wire, span_to_wire};
 pub(crate) use wake::SubscribeResponse;
 pub(crate) use wake::{EntryFields, Event as SubscribeResponseEvent, encode_entry};
-pub(crate) use watch::Event as WatchFlagResponseEvent;
-pub(crate) use watch::WatchFlagResponse;
+
+#[cfg(test)]
+mod tests;

@@ -117,7 +117,7 @@ impl StreamProtocol for WakeProtocol {
         now: Tick,
         rng: &mut fastrand::Rng,
     ) -> Result<()> {
-        self.session.received(subscribe_event(message), now, rng);
+        self.session.received(subscribe_event(message)?, now, rng);
         Ok(())
     }
 

@@ -282,7 +282,6 @@ fn report(shared: &Shared, due: PendingReport) -> Report {
         depth_age: depth.map(|(_, read_at)| now.since(read_at)),
         active_dequeue_tasks: count(active),
         total_dequeue_tasks: count(total),
-        mean_handling_time: counters.handling.get().unwrap_or_default(),
         mean_wake_latency: counters.wake_latency.get().unwrap_or_default(),
         busy_for: counters.handlings.oldest().map(|began| now.since(began)),
         ..Report::new(shared.queue.address().clone())

@@ -7,7 +7,7 @@
 
 mod access;
 mod http2;
-mod lists;
+pub(crate) mod lists;
 pub(crate) mod services;
 
 pub use self::access::AccessFiles;

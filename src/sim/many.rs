@@ -316,7 +316,7 @@ impl World {
             current_queue_depth: extreme(rng),
             active_dequeue_tasks: rng.u32(..),
             total_dequeue_tasks: rng.u32(..),
-            mean_handling_time: Duration::MAX,
+            mean_wake_latency: Duration::MAX,
             ..Report::new(self.queues[queue].clone())
         };
         let (id, before) = (stream.id, work::done());

@@ -54,7 +54,7 @@ impl Limits {
     /// Bytes of a subscribe request.
     pub const SUBSCRIBE_BYTES: usize = 1024 * 1024;
     /// Bytes of a notify request.
-    pub const NOTIFY_BYTES: usize = 512 * 1024;
+    pub const NOTIFY_BYTES: usize = 1024 * 1024;
     /// Bytes of a frame of a hand-over between machines.
     pub const HAND_OVER_BYTES: usize = 512 * 1024;
     /// Bytes of any other request.

@@ -26,8 +26,6 @@ pub struct Report {
     pub active_dequeue_tasks: u32,
     /// Maximum of dequeue tasks active at one time.
     pub total_dequeue_tasks: u32,
-    /// Average time to handle a message.
-    pub mean_handling_time: Duration,
     /// Average time of a wake-up from its publisher to the listener.
     pub mean_wake_latency: Duration,
     /// How long the listener has been handling the oldest of its messages; `None` without one.
@@ -64,7 +62,6 @@ impl Report {
             depth_age: None,
             active_dequeue_tasks: 0,
             total_dequeue_tasks: 0,
-            mean_handling_time: Duration::ZERO,
             mean_wake_latency: Duration::ZERO,
             busy_for: None,
             capacity: None,

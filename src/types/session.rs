@@ -91,8 +91,6 @@ pub enum GoodbyeReason {
     Draining,
     /// The stream has reached its maximum age.
     Rotation,
-    /// Another stream replaced this one.
-    Replaced,
     /// The permission to listen was withdrawn.
     Revoked,
 }

@@ -1,9 +1,9 @@
-//! The codec of all calls: prost with small buffers and the protocol's limits.
+//! The codecs of all calls: prost with small buffers.
 //!
 //! tonic's default buffers take 8 KiB per open stream, which would be most of an idle subscriber's
-//! memory. A request beyond its limit is RESOURCE_EXHAUSTED, a malformed one INVALID_ARGUMENT.
+//! memory. A malformed request is INVALID_ARGUMENT. The limits of requests are those of their calls.
 
-use std::{any::TypeId, cell::RefCell, marker::PhantomData};
+use std::{cell::RefCell, marker::PhantomData};
 
 use bytes::{Buf, BufMut};
 use prost::Message;
@@ -12,23 +12,23 @@ use tonic::{
     codec::{BufferSettings, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 
-use super::proto;
-use crate::types::Limits;
+/// Encodes requests `T` and decodes answers `U`.
+pub(crate) type ClientCodec<T, U> = Codec<T, U, false>;
+/// Encodes answers `T` and decodes requests `U`.
+#[cfg(feature = "relay")]
+pub(crate) type ServerCodec<T, U> = Codec<T, U, true>;
 
 /// Encodes `T` and decodes `U`.
 #[derive(Debug)]
-pub(crate) struct Codec<T, U>(PhantomData<fn() -> (T, U)>);
+pub(crate) struct Codec<T, U, const IS_SERVER: bool>(PhantomData<fn() -> (T, U)>);
 
 /// Encodes messages of one type.
 #[derive(Debug)]
 pub(crate) struct PlainEncoder<T>(PhantomData<fn(T)>);
 
-/// Decodes messages of one type, up to the limit of that type.
+/// Decodes messages of one type.
 #[derive(Debug)]
-pub(crate) struct LimitedDecoder<U> {
-    limit: Option<usize>,
-    message: PhantomData<fn() -> U>,
-}
+pub(crate) struct PlainDecoder<U, const IS_SERVER: bool>(PhantomData<fn() -> U>);
 
 /// Bytes allocated per open stream.
 const BUFFER: usize = 256;
@@ -43,13 +43,13 @@ thread_local! {
     static MESSAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-impl<T, U> Default for Codec<T, U> {
+impl<T, U, const IS_SERVER: bool> Default for Codec<T, U, IS_SERVER> {
     fn default() -> Self {
         Self(PhantomData)
     }
 }
 
-impl<T, U> tonic::codec::Codec for Codec<T, U>
+impl<T, U, const IS_SERVER: bool> tonic::codec::Codec for Codec<T, U, IS_SERVER>
 where
     T: Message + Send + 'static,
     U: Message + Default + Send + 'static,
@@ -57,17 +57,14 @@ where
     type Encode = T;
     type Decode = U;
     type Encoder = PlainEncoder<T>;
-    type Decoder = LimitedDecoder<U>;
+    type Decoder = PlainDecoder<U, IS_SERVER>;
 
     fn encoder(&mut self) -> Self::Encoder {
         PlainEncoder(PhantomData)
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        LimitedDecoder {
-            limit: request_limit::<U>(),
-            message: PhantomData,
-        }
+        PlainDecoder(PhantomData)
     }
 }
 
@@ -90,18 +87,11 @@ impl<T: Message> Encoder for PlainEncoder<T> {
     }
 }
 
-impl<U: Message + Default> Decoder for LimitedDecoder<U> {
+impl<U: Message + Default, const IS_SERVER: bool> Decoder for PlainDecoder<U, IS_SERVER> {
     type Item = U;
     type Error = Status;
 
     fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        if let Some(limit) = self.limit.filter(|limit| buf.remaining() > *limit) {
-            let message = format!(
-                "request: the limit is {limit} bytes, got {}",
-                buf.remaining()
-            );
-            return Err(Status::resource_exhausted(message));
-        }
         // Decoding a contiguous slice is several times faster than decoding through two buffers.
         let decoded = match buf.chunk() {
             message if message.len() == buf.remaining() => {
@@ -111,9 +101,12 @@ impl<U: Message + Default> Decoder for LimitedDecoder<U> {
             }
             _ => U::decode(buf),
         };
-        decoded.map(Some).map_err(|error| match self.limit {
-            Some(_) => Status::invalid_argument(format!("request: is malformed: {error}")),
-            None => Status::internal(format!("the relay's answer is malformed: {error}")),
+        decoded.map(Some).map_err(|error| {
+            if IS_SERVER {
+                Status::invalid_argument(format!("request: is malformed: {error}"))
+            } else {
+                Status::internal(format!("the relay's answer is malformed: {error}"))
+            }
         })
     }
 
@@ -124,40 +117,4 @@ impl<U: Message + Default> Decoder for LimitedDecoder<U> {
 
 fn settings() -> BufferSettings {
     BufferSettings::new(BUFFER, YIELD_AT)
-}
-
-/// Returns the maximum size of a request of type `U`, or `None` for an answer.
-fn request_limit<U: 'static>() -> Option<usize> {
-    let this = TypeId::of::<U>();
-    if this == TypeId::of::<super::NotifyRequest>() {
-        return Some(Limits::NOTIFY_BYTES);
-    }
-    if this == TypeId::of::<proto::SubscribeRequest>() {
-        return Some(Limits::SUBSCRIBE_BYTES);
-    }
-    if this == TypeId::of::<proto::HandOverRequest>() {
-        return Some(Limits::HAND_OVER_BYTES);
-    }
-    std::any::type_name::<U>()
-        .ends_with("Request")
-        .then_some(Limits::REQUEST_BYTES)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_request_has_its_limit_and_answers_have_none() {
-        assert_eq!(
-            request_limit::<crate::wire::NotifyRequest>(),
-            Some(512 * 1024)
-        );
-        assert_eq!(
-            request_limit::<proto::SubscribeRequest>(),
-            Some(1024 * 1024)
-        );
-        assert_eq!(request_limit::<proto::UnleashRequest>(), Some(64 * 1024));
-        assert_eq!(request_limit::<proto::SubscribeResponse>(), None);
-    }
 }

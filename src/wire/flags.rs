@@ -1,7 +1,11 @@
 //! Converts the messages of `flags.proto`.
 
 use super::time::time_to_wire;
-use super::{proto, relay::goodbye_from_wire, time::time_from_wire, watch::Event};
+use super::{
+    proto::{self, watch_flag_response::Event},
+    relay::goodbye_from_wire,
+    time::time_from_wire,
+};
 use crate::{
     error::{Error, ErrorKind, Result},
     types::{FlagEvent, FlagName, FlagState},
@@ -48,8 +52,6 @@ pub(crate) fn flag_event(response: proto::WatchFlagResponse) -> Result<FlagEvent
             acknowledged: acks.acknowledged,
             watchers: acks.watchers,
         },
-        // Never decoded: only the relay creates this form.
-        Some(Event::Encoded(_)) => FlagEvent::Unknown,
     })
 }
 

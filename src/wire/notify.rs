@@ -404,7 +404,7 @@ fn delay(notification: &Notification) -> Option<prost_types::Duration> {
     (notification.delay != Duration::ZERO).then(|| span_to_wire(notification.delay))
 }
 
-fn encode_text(tag: u32, text: &str, buf: &mut impl BufMut) {
+pub(super) fn encode_text(tag: u32, text: &str, buf: &mut impl BufMut) {
     if !text.is_empty() {
         encode_key(tag, WireType::LengthDelimited, buf);
         encode_varint(text.len() as u64, buf);
@@ -420,7 +420,7 @@ fn text_len(tag: u32, text: &str) -> usize {
     }
 }
 
-fn encode_number(tag: u32, number: u64, buf: &mut impl BufMut) {
+pub(super) fn encode_number(tag: u32, number: u64, buf: &mut impl BufMut) {
     if number != 0 {
         encode_key(tag, WireType::Varint, buf);
         encode_varint(number, buf);

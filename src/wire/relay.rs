@@ -1,5 +1,7 @@
 //! Converts the messages of `relay.proto`.
 
+use prost::Message as _;
+
 use super::time::checked_span;
 use super::{
     proto,
@@ -10,7 +12,7 @@ use crate::types::{
     SubscribeEvent, SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     types::{GroupName, ListenerId, QueueAddress},
 };
 
@@ -132,9 +134,12 @@ pub(crate) fn subscribe_event_to_wire(event: SubscribeEvent) -> proto::Subscribe
 }
 
 /// Converts a message of a subscription's stream.
-pub(crate) fn subscribe_event(response: proto::SubscribeResponse) -> SubscribeEvent {
+///
+/// # Errors
+/// `Internal` for a malformed Wake.
+pub(crate) fn subscribe_event(response: proto::SubscribeResponse) -> Result<SubscribeEvent> {
     use super::wake::Event;
-    match response.event {
+    Ok(match response.event {
         None => SubscribeEvent::Unknown,
         Some(Event::Welcome(welcome)) => SubscribeEvent::Welcome(Welcome {
             relay_id: welcome.relay_id.into(),
@@ -145,6 +150,10 @@ pub(crate) fn subscribe_event(response: proto::SubscribeResponse) -> SubscribeEv
             version: welcome.version.into(),
         }),
         Some(Event::Wake(wake)) => {
+            let wake = proto::Wake::decode(&wake[..]).map_err(|error| {
+                let message = "the relay's answer is malformed";
+                Error::new(ErrorKind::Internal, message).with_source(error)
+            })?;
             SubscribeEvent::Wake(wake.work.into_iter().filter_map(work_from_wire).collect())
         }
         Some(Event::Heartbeat(heartbeat)) => SubscribeEvent::Heartbeat {
@@ -152,8 +161,7 @@ pub(crate) fn subscribe_event(response: proto::SubscribeResponse) -> SubscribeEv
             resume: Token(heartbeat.resume),
         },
         Some(Event::Goodbye(goodbye)) => SubscribeEvent::Goodbye(goodbye_from_wire(&goodbye)),
-        Some(Event::Encoded(_)) => SubscribeEvent::Unknown,
-    }
+    })
 }
 
 pub(crate) fn goodbye_to_wire(goodbye: Goodbye) -> proto::Goodbye {
@@ -162,7 +170,6 @@ pub(crate) fn goodbye_to_wire(goodbye: Goodbye) -> proto::Goodbye {
         GoodbyeReason::Unspecified => Reason::Unspecified,
         GoodbyeReason::Draining => Reason::Draining,
         GoodbyeReason::Rotation => Reason::Rotation,
-        GoodbyeReason::Replaced => Reason::Replaced,
         GoodbyeReason::Revoked => Reason::Revoked,
     };
     let reconnect_after = Some(span_to_wire(goodbye.reconnect_after));
@@ -178,7 +185,6 @@ pub(super) fn goodbye_from_wire(goodbye: &proto::Goodbye) -> Goodbye {
         Reason::Unspecified => GoodbyeReason::Unspecified,
         Reason::Draining => GoodbyeReason::Draining,
         Reason::Rotation => GoodbyeReason::Rotation,
-        Reason::Replaced => GoodbyeReason::Replaced,
         Reason::Revoked => GoodbyeReason::Revoked,
     };
     Goodbye {
@@ -235,7 +241,6 @@ pub(crate) fn report_from_wire(request: proto::ReportRequest) -> Result<(String,
         proto::ReportState::Busy => ReportState::Busy,
         proto::ReportState::Drained => ReportState::Drained,
     };
-    let span = |field, span| Ok::<_, Error>(checked_span(field, span)?.unwrap_or_default());
     let report = Report {
         queue,
         state,
@@ -246,8 +251,8 @@ pub(crate) fn report_from_wire(request: proto::ReportRequest) -> Result<(String,
         depth_age: checked_span("depth_age", request.depth_age)?,
         active_dequeue_tasks: request.active_dequeue_tasks,
         total_dequeue_tasks: request.total_dequeue_tasks,
-        mean_handling_time: span("mean_handling_time", request.mean_handling_time)?,
-        mean_wake_latency: span("mean_wake_latency", request.mean_wake_latency)?,
+        mean_wake_latency: checked_span("mean_wake_latency", request.mean_wake_latency)?
+            .unwrap_or_default(),
         busy_for: checked_span("busy_for", request.busy_for)?,
         capacity: request.capacity,
     };
@@ -278,7 +283,6 @@ pub(crate) fn report_to_wire(subscription_id: &str, report: &Report) -> proto::R
         current_queue_depth: report.current_queue_depth,
         active_dequeue_tasks: report.active_dequeue_tasks,
         total_dequeue_tasks: report.total_dequeue_tasks,
-        mean_handling_time: Some(span_to_wire(report.mean_handling_time)),
         mean_wake_latency: Some(span_to_wire(report.mean_wake_latency)),
         depth_age: report.depth_age.map(span_to_wire),
         busy_for: report.busy_for.map(span_to_wire),

@@ -1,29 +1,39 @@
 //! Messages of a subscription's stream, with Wakes that consist of encoded entries.
 //!
-//! Replaces the generated message, field for field; a test compares both. The relay encodes an
-//! entry once, and all subscribers at the same position get the same bytes.
+//! Replaces the generated message: bytes stand for the message of a Wake, which have the same form. The
+//! relay encodes an entry once, and all subscribers at the same position get the same bytes.
 
-use prost::encoding::{self, WireType, encode_key, encode_varint};
+use prost::{
+    Message, Oneof,
+    encoding::{self, WireType, encode_key},
+};
 
-use super::time::time_to_wire;
-use super::{oneof::oneof_message, proto};
+use super::{
+    notify::{encode_number, encode_text},
+    proto,
+    time::time_to_wire,
+};
 use crate::types::WakeReason;
 
 /// A message of the stream.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Clone, PartialEq, Message)]
 pub(crate) struct SubscribeResponse {
+    #[prost(oneof = "Event", tags = "1, 2, 3, 4")]
     pub(crate) event: Option<Event>,
 }
 
 /// The kinds of messages.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum Event {
+    #[prost(message, tag = "1")]
     Welcome(proto::Welcome),
-    Wake(proto::Wake),
+    /// The entries of a `Wake`, encoded.
+    #[prost(bytes = "vec", tag = "2")]
+    Wake(Vec<u8>),
+    #[prost(message, tag = "3")]
     Heartbeat(proto::Heartbeat),
+    #[prost(message, tag = "4")]
     Goodbye(proto::Goodbye),
-    /// An encoded Wake, which only the relay creates; never decoded.
-    Encoded(Vec<u8>),
 }
 
 /// Field number of the entries in a Wake.
@@ -87,28 +97,9 @@ fn encode_token(token: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
     }
 }
 
-fn encode_text(tag: u32, text: &str, out: &mut Vec<u8>) {
-    if !text.is_empty() {
-        encode_key(tag, WireType::LengthDelimited, out);
-        encode_varint(text.len() as u64, out);
-        out.extend_from_slice(text.as_bytes());
-    }
-}
-
-fn encode_number(tag: u32, number: u64, out: &mut Vec<u8>) {
-    if number != 0 {
-        encode_key(tag, WireType::Varint, out);
-        encode_varint(number, out);
-    }
-}
-
-oneof_message!(SubscribeResponse { Welcome = 1, Wake = 2, Heartbeat = 3, Goodbye = 4 } encoded as 2);
-
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, SystemTime};
-
-    use prost::Message;
 
     use super::*;
     use crate::types::{Selector, Token, WorkDetected};
@@ -160,13 +151,31 @@ mod tests {
                 assert_eq!(read, work);
             }
             let sent = SubscribeResponse {
-                event: Some(Event::Encoded(bytes)),
+                event: Some(Event::Wake(bytes.clone())),
             };
             let encoded = sent.encode_to_vec();
             assert_eq!(encoded.len(), sent.encoded_len());
-            let read = SubscribeResponse::decode(&encoded[..]).expect("well formed");
-            assert!(matches!(read.event, Some(Event::Wake(wake)) if wake.work.len() == 2));
+            let read = Generated::decode(&encoded[..]).expect("well formed");
+            assert_eq!(
+                read.wake,
+                Some(proto::Wake::decode(&bytes[..]).expect("well formed"))
+            );
+            assert_eq!(read.encode_to_vec(), encoded);
         }
+    }
+
+    /// The message as the code generator creates it: a oneof of these fields with these numbers.
+    /// `src/wire/tests.rs` compares them with the schema.
+    #[derive(Clone, PartialEq, Message)]
+    struct Generated {
+        #[prost(message, optional, tag = "1")]
+        welcome: Option<proto::Welcome>,
+        #[prost(message, optional, tag = "2")]
+        wake: Option<proto::Wake>,
+        #[prost(message, optional, tag = "3")]
+        heartbeat: Option<proto::Heartbeat>,
+        #[prost(message, optional, tag = "4")]
+        goodbye: Option<proto::Goodbye>,
     }
 
     #[test]
@@ -180,7 +189,7 @@ mod tests {
                 relay_id: "r".to_owned(),
                 ..proto::Welcome::default()
             }),
-            Event::Wake(proto::Wake::default()),
+            Event::Wake(Vec::new()),
             Event::Heartbeat(heartbeat),
             Event::Goodbye(proto::Goodbye::default()),
         ];
@@ -188,6 +197,7 @@ mod tests {
             let sent = SubscribeResponse { event };
             let bytes = sent.encode_to_vec();
             assert_eq!(bytes.len(), sent.encoded_len());
+            assert!(Generated::decode(&bytes[..]).is_ok());
             assert_eq!(SubscribeResponse::decode(&bytes[..]), Ok(sent));
         }
     }

@@ -10,7 +10,7 @@ use crate::{
     courier::{Destination, MessageId},
     flag::FOLDER,
     queue::{self, MessageEncoding},
-    relay::server::services::flags::lists::watcher_token,
+    relay::server::lists::watcher_token,
     store::{BlobName, cloud::environment::bucket_path},
     types::{FlagName, GroupName, Limits, ListenerId, QueueAddress, Selector},
 };

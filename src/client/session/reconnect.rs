@@ -475,7 +475,6 @@ fn said_at_goodbye(reason: GoodbyeReason) -> &'static str {
     match reason {
         GoodbyeReason::Draining => "the relay shuts down",
         GoodbyeReason::Rotation => "the stream has reached its maximum age",
-        GoodbyeReason::Replaced => "another stream replaced this one",
         GoodbyeReason::Revoked => "the relay withdrew the permission to listen",
         GoodbyeReason::Unspecified => "the relay ended the stream",
     }

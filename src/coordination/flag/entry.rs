@@ -17,7 +17,7 @@ use std::{
 use super::{
     acks::AckKey,
     document::{EndedSet, Version},
-    event::{Acks, Event, SharedState},
+    event::{Acks, Event},
     wakers::Wakers,
 };
 #[cfg(all(feature = "relay", feature = "nats"))]
@@ -34,12 +34,12 @@ pub(super) struct FlagEntry {
     /// Distinguishes two entries of one flag: what one knew is forgotten with it.
     number: u64,
     /// The present state; `None` while it is unknown.
-    present: Option<Arc<SharedState>>,
+    present: Option<Arc<FlagState>>,
     /// When to read the blob again: at its expiry, which may have passed already.
     check_at: Option<SystemTime>,
     /// The number of the present state. Each change increments it.
     change: u64,
-    newest_set: Option<Arc<SharedState>>,
+    newest_set: Option<Arc<FlagState>>,
     /// The number of the newest set; 0 for none.
     newest_set_change: u64,
     /// The number of the present set; 0 if the flag is not set, or was set by hand.
@@ -198,7 +198,7 @@ impl FlagEntry {
             if let Some(ended) = ended
                 && self.newest_set.is_none()
             {
-                self.newest_set = Some(SharedState::new(ended.state.clone()));
+                self.newest_set = Some(Arc::new(ended.state.clone()));
             }
             return;
         };
@@ -226,7 +226,7 @@ impl FlagEntry {
         if self.present.is_some() {
             self.note_set(set, wakers);
         } else {
-            self.newest_set = Some(SharedState::new(set.clone()));
+            self.newest_set = Some(Arc::new(set.clone()));
         }
     }
 
@@ -265,7 +265,7 @@ impl FlagEntry {
         } = observed;
         self.check_at = check_at;
         let same = match &self.present {
-            Some(present) => ***present == state || (!present.set && !state.set),
+            Some(present) => **present == state || (!present.set && !state.set),
             None => false,
         };
         if !same {
@@ -306,7 +306,7 @@ impl FlagEntry {
             generation if set && generation < FlagState::HASHES => generation,
             _ => 0,
         };
-        let state = SharedState::new(state);
+        let state = Arc::new(state);
         self.present = Some(Arc::clone(&state));
         if set {
             self.newest_set = Some(state);
@@ -332,7 +332,7 @@ impl FlagEntry {
         } else if std::mem::take(&mut watcher.first_unset) {
             let generation = self.newest_set.as_ref().map_or(0, |set| set.generation);
             let unset = FlagState::unset(self.name.clone(), generation);
-            Some(SharedState::new(unset))
+            Some(Arc::new(unset))
         } else if watcher.delivered < self.newest_set_change && !conflates_sets {
             watcher.delivered = self.newest_set_change;
             self.newest_set.clone()

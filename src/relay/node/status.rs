@@ -380,65 +380,11 @@ impl RelayStatus {
 
     /// Returns the counters of misbehaving peers.
     fn peer_counters(&self) -> Vec<Metric> {
-        let incidents = [
-            (
-                Incident::AddressFull,
-                "connections_refused",
-                "Connections closed at the limit of their address",
-            ),
-            (
-                Incident::Handshake,
-                "connections_without_tls",
-                "Connections closed for a failed TLS handshake",
-            ),
-            (
-                Incident::Silent,
-                "connections_silent",
-                "Connections closed without a preface",
-            ),
-            (
-                Incident::Full,
-                "connections_full",
-                "Connections closed after their preface at the limit of connections",
-            ),
-            (
-                Incident::Unused,
-                "connections_unused",
-                "Connections closed without an admitted request",
-            ),
-            (
-                Incident::LateRequest,
-                "requests_late",
-                "Requests ended that were not complete in time",
-            ),
-            (
-                Incident::UnreadAnswer,
-                "answers_unread",
-                "Streams reset because a unary answer was not read in time",
-            ),
-            (
-                Incident::NoGrpc,
-                "requests_not_grpc",
-                "Requests refused for their method or content type",
-            ),
-            (
-                Incident::ShortOfMemory,
-                "connections_refused_for_memory",
-                "Connections and large requests refused near the maximum of memory",
-            ),
-            (
-                Incident::StreamRefused,
-                "streams_refused",
-                "Streams refused at the maximum of streams or of memory",
-            ),
-            (
-                Incident::OtherProtocol,
-                "connections_other_protocol",
-                "Connections closed because they spoke another protocol than HTTP/2",
-            ),
-        ];
-        let figure = |(incident, name, help)| (name, help, self.connections.incidents(incident));
-        let mut counters: Vec<_> = incidents.map(figure).into();
+        let incidents = Incident::ALL.iter().map(|incident| {
+            let (name, help) = incident.metric();
+            (name, help, self.connections.incidents(*incident))
+        });
+        let mut counters: Vec<_> = incidents.collect();
         counters.push((
             "connections_displaced",
             "Connections closed before their preface for newer ones",

@@ -26,15 +26,15 @@ use self::{
     recent_refusals::RefusedCaller,
     requester::Requester,
 };
-use super::http2::certificate::{Peer, PeerCertificate};
 #[cfg(feature = "keda")]
-use super::http2::service::StatedCaller;
+use super::http2::service::Connection;
+use super::http2::tls::{Peer, PeerCertificate};
 use crate::{
     base::{sync::lock, task::blocking},
     console::{Admission, Refusal},
     error::{Error, ErrorKind, Result},
     relay::auth::{Action, Target},
-    wire::{from_status, to_status},
+    wire::from_status,
 };
 
 /// The access control of a server. Cheap to clone.
@@ -135,6 +135,7 @@ impl Access {
     pub(super) fn admit(
         &self,
         path: &str,
+        call: Call,
         headers: &HeaderMap,
         peer: &Arc<Peer>,
         last: &LastCaller,
@@ -142,8 +143,7 @@ impl Access {
         let Some(state) = &self.0 else {
             return Ok(None);
         };
-        let right = Call::right(path);
-        if right.is_some_and(Right::is_checked_later) {
+        if call.right.is_some_and(Right::is_checked_later) {
             return Ok(None);
         }
         let requester = match last.of(headers) {
@@ -155,14 +155,14 @@ impl Access {
                 requester
             }
         };
-        match right {
+        match call.right {
             Some(Right::Relay(action)) => {
-                requester.check(action, Target::Relay).map_err(to_status)?;
+                requester.check(action, Target::Relay)?;
             }
-            Some(Right::Some(action)) => requester.check_some(action).map_err(to_status)?,
+            Some(Right::Some(action)) => requester.check_some(action)?,
             // Those that are checked later have returned.
             Some(_) => {}
-            None => return Err(to_status(requester.deny_call(path))),
+            None => return Err(requester.deny_call(path).into()),
         }
         Ok(Some(requester))
     }
@@ -182,7 +182,7 @@ impl Access {
         let Some(state) = &self.0 else {
             return Ok(Requester::anyone());
         };
-        let Some(door) = extensions.get::<StatedCaller>() else {
+        let Some(connection) = extensions.get::<Connection>() else {
             return Err(Status::internal("the request has no connection"));
         };
         let with_token = token.map(|token| {
@@ -191,10 +191,13 @@ impl Access {
             Ok::<_, Status>(HeaderMap::from_iter([(http::header::AUTHORIZATION, value)]))
         });
         let stated = with_token.transpose()?;
-        let caller =
-            state.authenticate(stated.as_ref().unwrap_or(headers), &door.peer, "scaler")?;
-        let requester = Requester::new(Arc::clone(state), caller, Arc::clone(&door.peer));
-        door.admit(&requester).map_err(to_status)?;
+        let caller = state.authenticate(
+            stated.as_ref().unwrap_or(headers),
+            connection.peer(),
+            "scaler",
+        )?;
+        let requester = Requester::new(Arc::clone(state), caller, Arc::clone(connection.peer()));
+        connection.admit(&requester)?;
         Ok(requester)
     }
 

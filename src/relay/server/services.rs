@@ -34,17 +34,19 @@ use self::{
     health::{Health, HealthService},
     relay::RelayService,
     stats::StatsSource,
+    store_calls::StoreCalls,
 };
 use super::{
-    access::{Access, local_calls::ConsoleDoor},
-    http2::answers::LargeAnswers,
+    access::{Access, calls::Call, local_calls::ConsoleDoor},
+    lists::Lists,
 };
 use crate::{
     coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
     relay::runtime::Relay,
-    types::Limits,
-    wire::proto,
+    wire::proto::{
+        self, admin_server::AdminServer, flags_server::FlagsServer, relay_server::RelayServer,
+    },
 };
 #[cfg(feature = "courier")]
 use crate::{courier::Host, wire::proto::courier_server::CourierServer};
@@ -95,66 +97,55 @@ impl Services {
         let names = queues
             .as_ref()
             .map_or(names, |_| health::OF_RELAY_AND_QUEUES);
-        let (health_service, health) = HealthService::new(names);
-        let health_service =
-            HealthServer::new(health_service).max_decoding_message_size(health::REQUEST_BYTES);
-        let broken = |error| {
-            Error::new(
-                ErrorKind::Internal,
-                "reflection cannot read its descriptors",
-            )
-            .with_source(error)
-        };
+        let (health_service, health) = health_service(names);
+        let mut routes = Routes::builder();
+        routes.add_service(health_service);
         #[cfg(feature = "courier")]
-        let courier_service =
-            queues.map(|host| courier_service(host, draining.clone(), access.clone()));
-        let relay_service = proto::relay_server::RelayServer::new(RelayService::new(
-            relay.clone(),
-            draining,
-            access.clone(),
-        ))
-        .max_decoding_message_size(Limits::SUBSCRIBE_BYTES);
-        let flags_service = FlagsService::new(
+        if let Some(host) = queues {
+            routes.add_service(courier_service(host, draining.clone(), access.clone()));
+        }
+        #[cfg(feature = "keda")]
+        routes.add_service(scaler::service(scaler, stream_max_age, access.clone()));
+        let lists = Lists::new(relay.clone(), flags.clone(), access.clone());
+        let service = FlagsService::new(
             flags,
             relay.clone(),
             stream_max_age,
-            LargeAnswers::new(),
+            lists.clone(),
             access.clone(),
         );
-        let flags_service = proto::flags_server::FlagsServer::new(flags_service)
-            .max_decoding_message_size(Limits::REQUEST_BYTES);
-        #[cfg(feature = "keda")]
-        let scaler_service = scaler::service(scaler, stream_max_age, access.clone());
-        let admin_service = proto::admin_server::AdminServer::new(AdminService::new(
+        routes.add_service(
+            FlagsServer::new(service).max_decoding_message_size(most("/reveille.v1.Flags/Unleash")),
+        );
+        let service = RelayService {
+            relay: relay.clone(),
+            draining,
+            access: access.clone(),
+        };
+        routes.add_service(
+            RelayServer::new(service)
+                .max_decoding_message_size(most("/reveille.v1.Relay/Subscribe")),
+        );
+        let service = AdminService {
             relay,
             stats,
-            stream_max_age,
-            LargeAnswers::new(),
+            max_age: stream_max_age,
+            lists,
             access,
             console,
-        ))
-        .max_decoding_message_size(Limits::REQUEST_BYTES);
-        let routes = Routes::new(relay_service);
-        #[cfg(feature = "courier")]
-        let routes = match courier_service {
-            Some(service) => routes.add_service(service),
-            None => routes,
+            store_calls: StoreCalls::new(),
         };
-        let routes = routes
-            .add_service(flags_service)
-            .add_service(admin_service)
-            .add_service(health_service);
-        #[cfg(feature = "keda")]
-        let routes = routes.add_service(scaler_service);
-        if !has_reflection {
-            return Ok((routes, health));
+        routes.add_service(
+            AdminServer::new(service).max_decoding_message_size(most("/reveille.v1.Admin/Drain")),
+        );
+        if has_reflection {
+            let limit = most("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
+            let v1 = reflection().build_v1().map_err(broken)?;
+            let v1alpha = reflection().build_v1alpha().map_err(broken)?;
+            routes.add_service(v1.max_decoding_message_size(limit));
+            routes.add_service(v1alpha.max_decoding_message_size(limit));
         }
-        let v1 = reflection().build_v1().map_err(broken)?;
-        let v1alpha = reflection().build_v1alpha().map_err(broken)?;
-        let routes = routes
-            .add_service(v1.max_decoding_message_size(Limits::REQUEST_BYTES))
-            .add_service(v1alpha.max_decoding_message_size(Limits::REQUEST_BYTES));
-        Ok((routes, health))
+        Ok((routes.routes(), health))
     }
 }
 
@@ -165,9 +156,7 @@ pub(crate) fn queue_routes(
     draining: CancellationToken,
     access: Access,
 ) -> (Routes, Health) {
-    let (health_service, health) = HealthService::new(health::OF_QUEUES);
-    let health_service =
-        HealthServer::new(health_service).max_decoding_message_size(health::REQUEST_BYTES);
+    let (health_service, health) = health_service(health::OF_QUEUES);
     let routes = Routes::new(courier_service(host, draining, access)).add_service(health_service);
     (routes, health)
 }
@@ -179,7 +168,24 @@ fn courier_service(
     access: Access,
 ) -> CourierServer<CourierService> {
     CourierServer::new(CourierService::new(host, draining, access))
-        .max_decoding_message_size(Limits::HAND_OVER_BYTES)
+        .max_decoding_message_size(most("/reveille.v1.Courier/HandOver"))
+}
+
+fn health_service(names: &'static [&'static str]) -> (HealthServer<HealthService>, Health) {
+    let (service, health) = HealthService::new(names);
+    let limit = most("/grpc.health.v1.Health/Check");
+    let service = HealthServer::new(service).max_decoding_message_size(limit);
+    (service, health)
+}
+
+/// Returns the most bytes of a request of this call: the most ones of its service.
+fn most(path: &str) -> usize {
+    Call::of(path).most
+}
+
+fn broken(error: tonic_reflection::server::Error) -> Error {
+    let message = "reflection cannot read its descriptors";
+    Error::new(ErrorKind::Internal, message).with_source(error)
 }
 
 fn reflection() -> tonic_reflection::server::Builder<'static> {

@@ -20,8 +20,8 @@ async fn requests_beyond_their_limits_are_refused() {
     let peer = Peer::connect(&Target::plain(&relay), WINDOW).await;
     for (path, limit) in [
         ("/reveille.v1.Relay/Report", 64 * 1024),
-        ("/reveille.v1.Relay/Notify", 512 * 1024),
-        ("/reveille.v1.Relay/NotifyStream", 512 * 1024),
+        ("/reveille.v1.Relay/Notify", 1024 * 1024),
+        ("/reveille.v1.Relay/NotifyStream", 1024 * 1024),
         (SUBSCRIBE, 1024 * 1024),
         ("/reveille.v1.Flags/GetFlag", 64 * 1024),
     ] {

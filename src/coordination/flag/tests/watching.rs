@@ -121,26 +121,3 @@ async fn unwatched_flags_are_forgotten_unless_they_expire_or_have_acknowledgemen
     let registry = format!("{:?}", flags.inner.registry());
     assert!(registry.contains("entries: {}, idle: {}"), "{registry}");
 }
-
-#[tokio::test]
-async fn a_state_is_encoded_once_for_all_its_watchers() {
-    let (_, flags) = setup();
-    let watches = [watch(&flags, "go").await, watch(&flags, "go").await];
-    unleash(&flags, "go", &forever(), 0).await;
-    let mut encodings = 0;
-    for watch in &watches {
-        let mut last = None;
-        while let Some(event) = watch.next_event(Waker::noop()) {
-            last = Some(event);
-        }
-        let Some(Event::State(state)) = last else {
-            panic!("the set is the last event");
-        };
-        let encoded = state.encoded(|state| {
-            encodings += 1;
-            state.set_by.clone().into()
-        });
-        assert_eq!(encoded, state.set_by.as_bytes());
-    }
-    assert_eq!(encodings, 1);
-}

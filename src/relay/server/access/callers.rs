@@ -25,7 +25,7 @@ use crate::{
         auth::{
             Attempts, AuditEvent, AuditLog, AuthConfig, AuthFile, Authenticator, Caller, Denial,
         },
-        server::http2::certificate::Peer,
+        server::http2::tls::Peer,
     },
     wire::to_status,
 };

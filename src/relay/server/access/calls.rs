@@ -1,6 +1,9 @@
-//! The served calls by path: form, and what their callers need.
+//! The served calls: form, what their callers need, and the most bytes of a request.
 
-use crate::relay::auth::Action;
+use crate::{
+    relay::{auth::Action, server::http2::body::UNKNOWN_BYTES},
+    types::Limits,
+};
 
 /// A call's form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,10 +20,12 @@ pub(crate) enum CallKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) kind: CallKind,
+    /// `None` for an unknown call, which is refused.
+    pub(crate) right: Option<Right>,
+    /// The most bytes of a request.
+    pub(crate) most: usize,
     /// The answer is a page of a list, or a history: it may be large.
     pub(crate) is_list: bool,
-    /// A call of the store is made for it.
-    pub(crate) uses_store: bool,
     /// Reflection, whose service knows no caller: its stream is ended here.
     pub(crate) is_reflection: bool,
 }
@@ -43,7 +48,7 @@ pub(crate) enum Right {
 
 impl Right {
     /// Returns whether the caller needs not be known before the service has the request.
-    pub(super) fn is_checked_later(self) -> bool {
+    pub(crate) fn is_checked_later(self) -> bool {
         match self {
             Self::Anyone => true,
             #[cfg(feature = "keda")]
@@ -56,87 +61,95 @@ impl Right {
 impl Call {
     /// Returns the properties of the call with this path.
     pub(crate) fn of(path: &str) -> Self {
-        let is_reflection = path.starts_with("/grpc.reflection.");
-        let kind = match path {
-            "/reveille.v1.Relay/Subscribe"
-            | "/reveille.v1.Flags/WatchFlag"
-            | "/reveille.v1.Admin/WatchStats"
-            | "/externalscaler.ExternalScaler/StreamIsActive"
-            | "/externalscaler.ExternalScaler/StreamMetricSpec"
-            | "/grpc.health.v1.Health/Watch" => CallKind::ServerStream,
-            "/reveille.v1.Relay/NotifyStream" | "/reveille.v1.Courier/HandOver" => {
-                CallKind::ClientStream
+        use Action::{Admin, HandOver, Notify, Report, Subscribe, Unleash, Watch};
+        match path {
+            "/reveille.v1.Relay/Notify" => {
+                Self::unary(Right::Some(Notify)).up_to(Limits::NOTIFY_BYTES)
             }
-            _ if is_reflection => CallKind::ClientStream,
-            _ => CallKind::Unary,
-        };
-        let is_list = matches!(
-            path,
-            "/reveille.v1.Admin/ListListeners"
-                | "/reveille.v1.Admin/ListQueues"
-                | "/reveille.v1.Admin/ListRelays"
-                | "/reveille.v1.Admin/GetHistory"
-                | "/reveille.v1.Admin/GetStore"
-                | "/reveille.v1.Admin/Explain"
-                | "/reveille.v1.Flags/ListFlags"
-                | "/reveille.v1.Flags/ListFlagWatchers"
-        );
-        let uses_store = matches!(
-            path,
-            "/reveille.v1.Flags/Unleash"
-                | "/reveille.v1.Flags/Leash"
-                | "/reveille.v1.Flags/GetFlag"
-                | "/reveille.v1.Admin/GetStore"
-        );
-        Self {
-            kind,
-            is_list,
-            uses_store,
-            is_reflection,
-        }
-    }
-}
-
-impl Call {
-    /// Returns what a caller needs for the call with this path; `None` for an unknown call, which is
-    /// refused.
-    pub(crate) fn right(path: &str) -> Option<Right> {
-        Some(match path {
-            "/grpc.health.v1.Health/Check" | "/grpc.health.v1.Health/Watch" => Right::Anyone,
-            "/reveille.v1.Relay/Notify" | "/reveille.v1.Relay/NotifyStream" => {
-                Right::Some(Action::Notify)
+            "/reveille.v1.Relay/NotifyStream" => {
+                Self::client_stream(Right::Some(Notify)).up_to(Limits::NOTIFY_BYTES)
             }
-            "/reveille.v1.Relay/Subscribe" => Right::Some(Action::Subscribe),
-            "/reveille.v1.Relay/Report" => Right::Some(Action::Report),
+            "/reveille.v1.Relay/Subscribe" => {
+                Self::server_stream(Right::Some(Subscribe)).up_to(Limits::SUBSCRIBE_BYTES)
+            }
+            "/reveille.v1.Relay/Report" => Self::unary(Right::Some(Report)),
+            "/reveille.v1.Courier/HandOver" => {
+                Self::client_stream(Right::Some(HandOver)).up_to(Limits::HAND_OVER_BYTES)
+            }
             "/reveille.v1.Flags/Unleash" | "/reveille.v1.Flags/Leash" => {
-                Right::Some(Action::Unleash)
+                Self::unary(Right::Some(Unleash))
             }
-            "/reveille.v1.Flags/GetFlag"
-            | "/reveille.v1.Flags/WatchFlag"
-            | "/reveille.v1.Flags/AckFlag" => Right::Some(Action::Watch),
+            "/reveille.v1.Flags/GetFlag" | "/reveille.v1.Flags/AckFlag" => {
+                Self::unary(Right::Some(Watch))
+            }
+            "/reveille.v1.Flags/WatchFlag" => Self::server_stream(Right::Some(Watch)),
+            "/reveille.v1.Admin/OpenConsole" => Self::unary(Right::Known),
             "/reveille.v1.Flags/ListFlags"
             | "/reveille.v1.Flags/ListFlagWatchers"
             | "/reveille.v1.Admin/ListListeners"
             | "/reveille.v1.Admin/ListQueues"
-            | "/reveille.v1.Admin/OpenConsole"
-            | "/reveille.v1.Admin/Explain"
-            | "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Right::Known,
+            | "/reveille.v1.Admin/Explain" => Self::unary(Right::Known).list(),
             "/reveille.v1.Admin/ListRelays"
-            | "/reveille.v1.Admin/WatchStats"
             | "/reveille.v1.Admin/GetHistory"
-            | "/reveille.v1.Admin/GetStore"
-            | "/reveille.v1.Admin/Drain" => Right::Relay(Action::Admin),
-            "/reveille.v1.Courier/HandOver" => Right::Some(Action::HandOver),
-            // A newer KEDA does without `StreamMetricSpec`, which is not implemented.
+            | "/reveille.v1.Admin/GetStore" => Self::unary(Right::Relay(Admin)).list(),
+            "/reveille.v1.Admin/WatchStats" => Self::server_stream(Right::Relay(Admin)),
+            "/reveille.v1.Admin/Drain" => Self::unary(Right::Relay(Admin)),
+            "/grpc.health.v1.Health/Check" => Self::unary(Right::Anyone).up_to(UNKNOWN_BYTES),
+            "/grpc.health.v1.Health/Watch" => {
+                Self::server_stream(Right::Anyone).up_to(UNKNOWN_BYTES)
+            }
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Self {
+                is_reflection: true,
+                ..Self::client_stream(Right::Known)
+            },
             #[cfg(feature = "keda")]
             "/externalscaler.ExternalScaler/IsActive"
-            | "/externalscaler.ExternalScaler/StreamMetricSpec"
-            | "/externalscaler.ExternalScaler/StreamIsActive"
             | "/externalscaler.ExternalScaler/GetMetricSpec"
-            | "/externalscaler.ExternalScaler/GetMetrics" => Right::Stated,
-            _ => return None,
-        })
+            | "/externalscaler.ExternalScaler/GetMetrics" => {
+                Self::unary(Right::Stated).up_to(UNKNOWN_BYTES)
+            }
+            // A newer KEDA does without `StreamMetricSpec`, which is not implemented.
+            #[cfg(feature = "keda")]
+            "/externalscaler.ExternalScaler/StreamIsActive"
+            | "/externalscaler.ExternalScaler/StreamMetricSpec" => {
+                Self::server_stream(Right::Stated).up_to(UNKNOWN_BYTES)
+            }
+            _ => Self::new(CallKind::Unary, None),
+        }
+    }
+
+    fn new(kind: CallKind, right: Option<Right>) -> Self {
+        Self {
+            kind,
+            right,
+            most: Limits::REQUEST_BYTES,
+            is_list: false,
+            is_reflection: false,
+        }
+    }
+
+    fn unary(right: Right) -> Self {
+        Self::new(CallKind::Unary, Some(right))
+    }
+
+    fn server_stream(right: Right) -> Self {
+        Self::new(CallKind::ServerStream, Some(right))
+    }
+
+    fn client_stream(right: Right) -> Self {
+        Self::new(CallKind::ClientStream, Some(right))
+    }
+
+    fn up_to(self, most: usize) -> Self {
+        Self { most, ..self }
+    }
+
+    fn list(self) -> Self {
+        Self {
+            is_list: true,
+            ..self
+        }
     }
 }
 
@@ -175,9 +188,18 @@ mod tests {
     #[test]
     fn every_call_has_a_rule_of_access() {
         for (path, ..) in methods() {
-            assert!(Call::right(&path).is_some(), "{path} has no rule");
+            assert!(Call::of(&path).right.is_some(), "{path} has no rule");
         }
-        assert_eq!(Call::right("/reveille.v1.Relay/Unknown"), None);
+        assert_eq!(Call::of("/reveille.v1.Relay/Unknown").right, None);
+    }
+
+    #[test]
+    fn requests_before_their_caller_is_known_are_small() {
+        for (path, ..) in methods() {
+            let call = Call::of(&path);
+            let is_later = call.right.is_some_and(Right::is_checked_later);
+            assert_eq!(is_later, call.most == UNKNOWN_BYTES, "{path}");
+        }
     }
 
     #[test]

@@ -16,12 +16,12 @@ use tonic::{
     service::Routes,
 };
 
-use super::{Access, LastCaller};
+use super::{Access, LastCaller, calls::Call};
 use crate::{
     error::Error,
     relay::{
         auth::Tickets,
-        server::http2::certificate::{Peer, PeerCertificate},
+        server::http2::tls::{Peer, PeerCertificate},
     },
 };
 
@@ -152,9 +152,13 @@ impl LocalCalls {
         request: Bytes,
     ) -> Result<Request<Bytes>, Status> {
         let last = LastCaller::default();
-        let requester = self
-            .access
-            .admit(path, caller.headers, &peer(caller).into(), &last)?;
+        let requester = self.access.admit(
+            path,
+            Call::of(path),
+            caller.headers,
+            &peer(caller).into(),
+            &last,
+        )?;
         let mut request = Request::new(request);
         if let Some(requester) = requester {
             request.extensions_mut().insert(requester);

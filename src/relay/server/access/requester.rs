@@ -18,9 +18,9 @@ use crate::{
     base::{backoff::about, clock::wall},
     error::{Error, ErrorKind, Result},
     relay::{
-        auth::{Action, AuditEvent, Caller, Resource, Share, Target},
+        auth::{Action, AuditEvent, Caller, Grants, Resource, Share, Target},
         hub::CursorPool,
-        server::http2::certificate::Peer,
+        server::http2::tls::Peer,
     },
     types::{FlagName, Goodbye, GoodbyeReason, QueueAddress, Selector},
 };
@@ -73,6 +73,8 @@ const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
 impl Requester {
     /// The action of a denied explanation in the audit log.
     pub(crate) const EXPLAIN: &str = "explain";
+    /// One of them on a queue is needed to see the queue.
+    pub(crate) const OF_QUEUES: [Action; 3] = [Action::Subscribe, Action::Notify, Action::Report];
 
     pub(crate) fn new(access: Arc<Callers>, caller: Caller, peer: Arc<Peer>) -> Self {
         Self(Some(Arc::new(Known {
@@ -105,12 +107,25 @@ impl Requester {
         }
     }
 
+    /// Returns whether the caller may see every queue and listener, so that a list skips none.
+    pub(crate) fn sees_all(&self) -> bool {
+        self.allows(Action::Admin, Target::Relay)
+    }
+
+    /// Returns whether the caller may see a queue: it may use it, or administer the relay.
+    pub(crate) fn may_see(&self, queue: &QueueAddress) -> bool {
+        Self::OF_QUEUES
+            .iter()
+            .any(|action| self.allows(*action, Target::Queue(queue)))
+            || self.sees_all()
+    }
+
     /// Returns the first address from `from` on that could be a queue which the caller may use; `None`
     /// where there is none.
     pub(crate) fn seek_queue(&self, from: &str) -> Option<String> {
         match &self.0 {
             None => Some(from.to_owned()),
-            Some(_) if self.allows(Action::Admin, Target::Relay) => Some(from.to_owned()),
+            Some(_) if self.sees_all() => Some(from.to_owned()),
             Some(known) => known.caller.grants().seek_queue(from),
         }
     }
@@ -152,9 +167,7 @@ impl Requester {
     pub(super) fn deny_call(&self, path: &str) -> Error {
         const WHY: &str = "no rule covers this call";
         if let Some(known) = &self.0 {
-            let principal = known.caller.principal().name();
-            known.access.note_denial(principal, "call", path, WHY);
-            known.record("call", path, false, WHY);
+            known.note_denial("call", path, path, WHY);
         }
         Error::new(ErrorKind::Denied, WHY)
     }
@@ -166,11 +179,8 @@ impl Requester {
         let Some(known) = &self.0 else {
             return Error::new(ErrorKind::Denied, WHY);
         };
+        known.note_denial(Self::EXPLAIN, queue, queue, WHY);
         let principal = known.caller.principal();
-        known
-            .access
-            .note_denial(principal.name(), Self::EXPLAIN, queue, WHY);
-        known.record(Self::EXPLAIN, queue, false, WHY);
         let text = format!("`{principal}` may use {queue} for nothing, so it is not explained");
         Error::new(ErrorKind::Denied, text)
     }
@@ -290,6 +300,18 @@ impl Needs {
             Self::Some(_) | Self::Relay(_) | Self::Known => Target::Relay.to_string(),
         }
     }
+
+    fn are_met(&self, grants: &Grants) -> bool {
+        match self {
+            Self::Queues(action, selectors) => selectors
+                .iter()
+                .all(|selector| grants.allows(*action, Target::Selector(selector))),
+            Self::Flag(flag) => grants.allows(Action::Watch, Target::Flag(flag)),
+            Self::Some(action) => grants.may_some(*action),
+            Self::Relay(action) => grants.allows(*action, Target::Relay),
+            Self::Known => true,
+        }
+    }
 }
 
 impl StreamGuard {
@@ -362,33 +384,14 @@ impl Known {
         let caller = self.access.authenticator.still_valid(&self.caller, wall());
         let caller = caller.map_err(|denial| denial.to_string())?;
         let is_same = Arc::ptr_eq(caller.grants(), self.caller.grants());
-        let known = Self {
+        if !is_same && !needs.are_met(caller.grants()) {
+            return Err(format!("the rules allow `{}` no longer", needs.action()));
+        }
+        Ok(Self {
             access: Arc::clone(&self.access),
             caller,
             peer: Arc::clone(&self.peer),
-        };
-        if is_same {
-            return Ok(known);
-        }
-        let grants = known.caller.grants();
-        let (action, is_allowed) = match needs {
-            Needs::Queues(action, selectors) => {
-                let allows =
-                    |selector: &Selector| grants.allows(*action, Target::Selector(selector));
-                (*action, selectors.iter().all(allows))
-            }
-            Needs::Flag(flag) => {
-                let allows = grants.allows(Action::Watch, Target::Flag(flag));
-                (Action::Watch, allows)
-            }
-            Needs::Some(action) => (*action, grants.may_some(*action)),
-            Needs::Relay(action) => (*action, grants.allows(*action, Target::Relay)),
-            Needs::Known => return Ok(known),
-        };
-        match is_allowed {
-            true => Ok(known),
-            false => Err(format!("the rules allow `{action}` no longer")),
-        }
+        })
     }
 
     /// Checks the action by the rules in use. A stream may have those of its last check, and a
@@ -405,22 +408,33 @@ impl Known {
     fn deny(&self, action: Action, target: Target<'_>) -> Error {
         let principal = self.caller.principal();
         let verdict = self.caller.grants().verdict(principal, action, target);
-        self.access
-            .note_denial(principal.name(), action.as_str(), target, &verdict.why);
-        self.record(action.as_str(), target, false, &verdict.why);
+        self.note_denial(action.as_str(), target, target, &verdict.why);
         let text = format!("`{principal}` may not {action} {target}");
         Error::new(ErrorKind::Denied, text)
     }
 
     #[cold]
     fn deny_all(&self, action: Action) -> Error {
-        const WHY: &str = "no rule allows the action";
+        let why = "no rule allows the action";
+        self.note_denial(action.as_str(), "", Target::Relay, why);
         let principal = self.caller.principal();
-        self.access
-            .note_denial(principal.name(), action.as_str(), "", WHY);
-        self.record(action.as_str(), Target::Relay, false, WHY);
-        let text = format!("`{principal}` may not {action} anything");
-        Error::new(ErrorKind::Denied, text)
+        Error::new(
+            ErrorKind::Denied,
+            format!("`{principal}` may not {action} anything"),
+        )
+    }
+
+    /// Counts a denial, and records it in the audit log.
+    fn note_denial(
+        &self,
+        action: &'static str,
+        target: impl fmt::Display,
+        recorded: impl fmt::Display,
+        why: &str,
+    ) {
+        let principal = self.caller.principal().name();
+        self.access.note_denial(principal, action, target, why);
+        self.record(action, recorded, false, why);
     }
 
     fn record(&self, action: &str, target: impl fmt::Display, allowed: bool, why: &str) {

@@ -22,15 +22,12 @@ use tracing::Instrument as _;
 use super::{
     activity::Activity,
     addresses::Addresses,
-    certificate::Peer,
     connection,
     incidents::{Incident, Incidents},
-    limits::{ConnectionLimits, ServerLimits, open_files},
+    limits::{ConnectionLimits, Lifetimes, ServerLimits, Shared, open_files},
     memory::MemoryGuard,
-    preface,
-    shared::{Lifetimes, Shared},
-    tls::{ServerTls, Tls},
-    transport::Transport,
+    tls::{Peer, PeerCertificate, ServerTls, Tls},
+    transport::{Transport, read_preface},
 };
 use crate::{
     base::{
@@ -350,12 +347,16 @@ impl AcceptLoop {
             return;
         };
         tracing::debug!("a connection is open");
-        let certificate = stream.peer_certificate();
-        let activity = Activity::new(peer, Arc::clone(&self.connections.shared))
-            .certified_for(certificate.left(wall()))
-            .unproven(place);
+        let certificate = match &stream {
+            Transport::Left(_) => PeerCertificate::default(),
+            Transport::Right(stream) => PeerCertificate::of(stream.get_ref().1.peer_certificates()),
+        };
+        let left = certificate.left(wall());
         let peer = Arc::new(Peer::new(peer, certificate));
-        let served = connection::serve(stream, self.routes, activity, self.access, peer);
+        let activity = Activity::new(peer, Arc::clone(&self.connections.shared))
+            .certified_for(left)
+            .unproven(place);
+        let served = connection::serve(stream, self.routes, activity, self.access);
         match served.await {
             Ok(()) => tracing::debug!("the connection has ended"),
             Err(error) => tracing::debug!(%error, "the connection has ended"),
@@ -374,7 +375,7 @@ impl AcceptLoop {
         let preface_received = AtomicBool::new(false);
         let established = async {
             let mut stream = self.secure(stream, peer).await?;
-            preface::read(&mut stream).await?;
+            read_preface(&mut stream).await?;
             preface_received.store(true, Relaxed);
             let permit = Arc::clone(&self.connections.permits).acquire_owned().await;
             io::Result::Ok((stream, permit.expect("never closed")))
@@ -424,10 +425,10 @@ impl AcceptLoop {
     /// Does the TLS handshake, if the server has TLS.
     async fn secure(&self, stream: TcpStream, peer: SocketAddr) -> io::Result<Transport> {
         let Some(tls) = &self.tls else {
-            return Ok(Transport::Plain(stream));
+            return Ok(Transport::Left(stream));
         };
         match tls.accept(stream).await {
-            Ok(stream) => Ok(Transport::Tls(Box::new(stream))),
+            Ok(stream) => Ok(Transport::Right(Box::new(stream))),
             Err(error) => {
                 let incidents = &self.connections.shared.incidents;
                 incidents.note_error(Incident::Handshake, peer, &error);

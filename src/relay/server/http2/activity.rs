@@ -3,7 +3,6 @@
 //! All parts of a connection run in one task (see `task::TaskGroup`), so relaxed atomics suffice.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed},
@@ -14,7 +13,7 @@ use std::{
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::{incidents::Incident, shared::Shared};
+use super::{incidents::Incident, limits::Shared, tls::Peer};
 use crate::{
     base::{
         backoff::about,
@@ -30,7 +29,7 @@ use crate::{
 /// State that the parts of one connection share.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    peer: SocketAddr,
+    pub(super) peer: Arc<Peer>,
     clock: Clock,
     shared: Arc<Shared>,
     /// Cancelled when the connection takes no more streams.
@@ -52,6 +51,10 @@ pub(crate) struct Activity {
     is_probed: AtomicBool,
     /// Its streams that need no caller.
     open_to_all: Arc<Semaphore>,
+    /// Its large answers that are not sent completely.
+    pub(super) answers: Arc<Semaphore>,
+    /// Its calls of the store.
+    pub(super) store_calls: Semaphore,
     /// The connection must end, because it is over a limit.
     is_unwanted: Notify,
     /// The stream being polled has returned the answer to a unary request.
@@ -78,6 +81,10 @@ const FIRST_STREAM: Duration = Duration::from_secs(10);
 /// Streams of one connection that need no caller: clients behind a proxy share one, and each watches
 /// the health.
 const OPEN_TO_ALL: usize = 64;
+/// Large answers of one connection. An operator's command requests one page after another.
+pub(crate) const MAX_ANSWERS: usize = 2;
+/// Calls of the store for one connection; further ones are refused.
+pub(crate) const MAX_STORE_CALLS: usize = 64;
 /// Interval between two checks of a connection whose only streams need no caller.
 const NOT_ADMITTED: Duration = Duration::from_secs(1);
 /// Time after GOAWAY in which a peer without an admitted request reads its answers and closes.
@@ -87,7 +94,7 @@ const LINGER: Duration = Duration::from_secs(2);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Activity {
-    pub(crate) fn new(peer: SocketAddr, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(peer: Arc<Peer>, shared: Arc<Shared>) -> Self {
         Self {
             peer,
             clock: Clock::new(),
@@ -102,6 +109,8 @@ impl Activity {
             displaced: None,
             is_probed: AtomicBool::new(false),
             open_to_all: Arc::new(Semaphore::new(OPEN_TO_ALL)),
+            answers: Arc::new(Semaphore::new(MAX_ANSWERS)),
+            store_calls: Semaphore::new(MAX_STORE_CALLS),
             is_unwanted: Notify::new(),
             unary_answer: AtomicBool::new(false),
             slice_read: AtomicUsize::new(0),
@@ -125,13 +134,14 @@ impl Activity {
 
     /// Returns a connection's activity with default limits.
     #[cfg(test)]
-    pub(super) fn for_test(
+    pub(in super::super) fn for_test(
         incidents: Arc<super::incidents::Incidents>,
         draining: CancellationToken,
     ) -> Arc<Self> {
-        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        use super::tls::PeerCertificate;
+        let peer = Peer::new(([127, 0, 0, 1], 1).into(), PeerCertificate::default());
         let shared = Shared::for_test(incidents, draining);
-        Arc::new(Self::new(peer, shared))
+        Arc::new(Self::new(Arc::new(peer), shared))
     }
 
     /// Returns the connection's age.
@@ -209,7 +219,7 @@ impl Activity {
 
     /// Counts and logs an incident of the peer.
     pub(crate) fn note(&self, incident: Incident) {
-        self.shared.incidents.note(incident, self.peer);
+        self.shared.incidents.note(incident, self.peer.address);
     }
 
     /// Notes that the stream being polled has returned the answer to a unary request.

@@ -1,8 +1,8 @@
 //! A request's body: it must arrive in time.
 //!
 //! The single request of a call has a deadline, which arriving bytes renew, because its line may be
-//! slow. A stream of requests may be silent for any time. A message is received up to its limit
-//! before it is decoded; tonic checks the limit when it knows the length.
+//! slow. A stream of requests may be silent for any time. A message is received up to the limit of its
+//! call before it is decoded; of a stream, tonic checks the limit when it knows the length.
 
 use std::{
     pin::Pin,
@@ -21,7 +21,6 @@ use super::{activity::Activity, incidents::Incident};
 use crate::{
     error::{Error, ErrorKind},
     relay::server::access::calls::{Call, CallKind},
-    types::Limits,
     wire::to_status,
 };
 
@@ -30,8 +29,6 @@ pub(crate) struct RequestBody {
     /// `None` once the body has ended.
     incoming: Option<Incoming>,
     call: Call,
-    /// The most bytes of a single request.
-    most: usize,
     activity: Arc<Activity>,
     /// Bytes received so far.
     received: usize,
@@ -54,8 +51,8 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 const DEADLINE: Duration = Duration::from_secs(5);
 /// The slowest line has 0.8 KiB/s.
 const PROGRESS: usize = 4 * 1024;
-/// The largest single request, with room for its framing.
-const MOST: usize = Limits::SUBSCRIBE_BYTES + 1024;
+/// Bytes before a message: whether it is compressed, and its length.
+const FRAMING: usize = 5;
 /// Bytes of a request of a caller that is not known yet: a check of the health, or the keys of a scaled
 /// object.
 pub(crate) const UNKNOWN_BYTES: usize = 16 * 1024;
@@ -67,17 +64,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl RequestBody {
-    /// Of a caller that is not known yet, less is received.
-    pub(crate) fn new(
-        incoming: Incoming,
-        call: Call,
-        is_known: bool,
-        activity: Arc<Activity>,
-    ) -> Self {
+    pub(crate) fn new(incoming: Incoming, call: Call, activity: Arc<Activity>) -> Self {
         Self {
             incoming: Some(incoming),
             call,
-            most: if is_known { MOST } else { UNKNOWN_BYTES },
             activity,
             received: 0,
             renewed_at: 0,
@@ -99,8 +89,8 @@ impl RequestBody {
         if self.call.kind == CallKind::ClientStream {
             return Ok(());
         }
-        if self.received > self.most {
-            let text = format!("request: the limit is {} bytes", self.most);
+        if self.received > self.call.most + FRAMING {
+            let text = format!("request: the limit is {} bytes", self.call.most);
             return Err(Status::resource_exhausted(text));
         }
         if self.received > SHORT_SHARE && self.activity.shared().memory.is_short() {

@@ -4,42 +4,80 @@ use std::{io, net::SocketAddr, time::Duration};
 
 use crate::base::{clock::Clock, log_limiter::LimitedCounts};
 
-/// Misbehaviour of a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Incident {
+/// Declares the incidents: each with the text of its log line, and the name and the text of its metric.
+macro_rules! incidents {
+    ($($(#[$doc:meta])* $kind:ident: $log:literal, $metric:literal, $help:literal;)+) => {
+        /// Misbehaviour of a peer.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Incident {
+            $($(#[$doc])* $kind,)+
+        }
+
+        impl Incident {
+            pub(crate) const ALL: &[Self] = &[$(Self::$kind),+];
+
+            fn text(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $log,)+
+                }
+            }
+
+            /// Returns the name and the text of the metric.
+            pub(crate) fn metric(self) -> (&'static str, &'static str) {
+                match self {
+                    $(Self::$kind => ($metric, $help),)+
+                }
+            }
+        }
+    };
+}
+
+incidents! {
     /// Connected beyond the limit for its address, or too often, or was displaced at that limit before
     /// its first request.
-    AddressFull,
+    AddressFull: "refused a connection: its address is at its limit, or connects too often",
+        "connections_refused", "Connections closed at the limit of their address";
     /// Failed in the TLS handshake, or spoke plain text.
-    Handshake,
+    Handshake: "closed a connection that failed in its TLS handshake",
+        "connections_without_tls", "Connections closed for a failed TLS handshake";
     /// Sent no preface in time, or was displaced by newer connections before it did.
-    Silent,
+    Silent: "closed a connection that sent no HTTP/2 preface",
+        "connections_silent", "Connections closed without a preface";
     /// Sent its preface, but no connection became free in time.
-    Full,
+    Full: "closed a connection: the relay is at its limit of connections",
+        "connections_full", "Connections closed after their preface at the limit of connections";
     /// Sent no request in time that was admitted.
-    Unused,
+    Unused: "closed a connection without an admitted request",
+        "connections_unused", "Connections closed without an admitted request";
     /// Did not complete a request in time.
-    LateRequest,
+    LateRequest: "ended a request that was not complete in time",
+        "requests_late", "Requests ended that were not complete in time";
     /// Did not read the answer to a unary request in time.
-    UnreadAnswer,
+    UnreadAnswer: "reset a stream whose answer was not read in time",
+        "answers_unread", "Streams reset because a unary answer was not read in time";
     /// Sent a request that is not gRPC.
-    NoGrpc,
+    NoGrpc: "refused a request that is not gRPC",
+        "requests_not_grpc", "Requests refused for their method or content type";
     /// Connected, or sent a large request, when the process was short of memory.
-    ShortOfMemory,
+    ShortOfMemory: "refused a connection or a large request: memory is short",
+        "connections_refused_for_memory",
+        "Connections and large requests refused near the maximum of memory";
     /// Asked for a stream, or a list, beyond a limit of the relay.
-    StreamRefused,
+    StreamRefused: "refused a stream: the relay is at its limit",
+        "streams_refused", "Streams refused at the maximum of streams or of memory";
     /// Spoke another protocol than HTTP/2, such as TLS on a port without it.
-    OtherProtocol,
+    OtherProtocol: "closed a connection that spoke another protocol",
+        "connections_other_protocol",
+        "Connections closed because they spoke another protocol than HTTP/2";
 }
 
 /// The counts since the start.
 #[derive(Debug)]
 pub(crate) struct Incidents {
     clock: Clock,
-    counts: LimitedCounts<KINDS>,
+    counts: LimitedCounts<{ Incident::ALL.len() }>,
 }
 
-const KINDS: usize = 11;
 /// Minimum interval between log lines of one kind, for all peers together.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -70,26 +108,6 @@ impl Incidents {
     /// Returns the number of incidents of a kind.
     pub(crate) fn count(&self, incident: Incident) -> u64 {
         self.counts.count(incident as usize)
-    }
-}
-
-impl Incident {
-    fn text(self) -> &'static str {
-        match self {
-            Self::AddressFull => {
-                "refused a connection: its address is at its limit, or connects too often"
-            }
-            Self::Handshake => "closed a connection that failed in its TLS handshake",
-            Self::Silent => "closed a connection that sent no HTTP/2 preface",
-            Self::Full => "closed a connection: the relay is at its limit of connections",
-            Self::Unused => "closed a connection without an admitted request",
-            Self::LateRequest => "ended a request that was not complete in time",
-            Self::UnreadAnswer => "reset a stream whose answer was not read in time",
-            Self::NoGrpc => "refused a request that is not gRPC",
-            Self::ShortOfMemory => "refused a connection or a large request: memory is short",
-            Self::StreamRefused => "refused a stream: the relay is at its limit",
-            Self::OtherProtocol => "closed a connection that spoke another protocol",
-        }
     }
 }
 

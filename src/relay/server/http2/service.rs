@@ -14,29 +14,27 @@ use std::{
 
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
 
+#[cfg(feature = "keda")]
+use super::tls::Peer;
 use super::{
     activity::Activity,
-    answers::{AnswerPermit, ChunkedBody, ConnectionAnswers},
+    answers::{AnswerPermit, ChunkedBody, ResponseBody, StreamShares},
     body::{RequestBody, discard_body},
-    certificate::Peer,
     incidents::Incident,
-    response::{ResponseBody, StreamShares},
 };
 use crate::{
     relay::{
         auth::Resource,
-        server::{
-            access::{
-                Access, LastCaller,
-                calls::{Call, CallKind, Right},
-                requester::{Needs, Requester},
-            },
-            services::store_calls::ConnectionStoreCalls,
+        runtime::Relay,
+        server::access::{
+            Access, LastCaller,
+            calls::{Call, CallKind, Right},
+            requester::{Needs, Requester},
         },
     },
     wire::to_status,
@@ -48,10 +46,7 @@ pub(crate) struct ConnectionService {
     routes: Routes,
     activity: Arc<Activity>,
     access: Access,
-    peer: Arc<Peer>,
     caller: LastCaller,
-    answers: ConnectionAnswers,
-    store_calls: ConnectionStoreCalls,
 }
 
 /// A request that goes to its service.
@@ -83,51 +78,46 @@ pub(crate) enum Answer {
     Refused(Option<Response<Body>>, Arc<Activity>),
 }
 
-/// Cancelled when the connection of a request takes no more streams. An extension of the requests of
-/// streams: those without an age end then.
+/// The connection of a request, for its service. An extension of the request.
 #[derive(Debug, Clone)]
-pub(crate) struct ConnectionEnd(pub(crate) CancellationToken, Arc<Activity>);
+pub(crate) struct Connection(pub(in super::super) Arc<Activity>);
 
-impl ConnectionEnd {
-    /// The relay drains and refuses this stream. The connection takes no more: behind a balancer the
-    /// client's next one leads to another relay.
-    pub(crate) fn end_soon(extensions: &Extensions) {
-        if let Some(Self(_, activity)) = extensions.get() {
-            activity.end_soon();
-        }
+impl Connection {
+    /// Cancelled when the connection takes no more streams: those without an age end then.
+    pub(crate) fn ending(&self) -> &CancellationToken {
+        self.0.ending_soon()
     }
 
-    /// Ends a connection of at least this age in the same way.
+    /// Ends a connection of at least this age: it takes no more streams.
     pub(crate) fn end_if_older(&self, age: Duration) {
-        if self.1.age() >= age {
-            self.1.end_soon();
+        if self.0.age() >= age {
+            self.0.end_soon();
         }
     }
 
     /// Returns whether the peer did not answer in time.
     pub(crate) fn is_lost(&self) -> bool {
-        self.1.is_lost()
+        self.0.is_lost()
     }
-}
 
-/// The connection of a request that states its caller in itself. An extension of such requests.
-#[cfg(feature = "keda")]
-#[derive(Debug, Clone)]
-pub(crate) struct StatedCaller {
-    pub(crate) peer: Arc<Peer>,
-    activity: Arc<Activity>,
-}
+    pub(crate) fn store_calls(&self) -> &Semaphore {
+        &self.0.store_calls
+    }
 
-#[cfg(feature = "keda")]
-impl StatedCaller {
-    /// Counts the connection as that of the caller, which the service has found to be known.
+    #[cfg(feature = "keda")]
+    pub(crate) fn peer(&self) -> &Arc<Peer> {
+        &self.0.peer
+    }
+
+    /// Counts the connection as that of a caller, which the service has found to be known.
     ///
     /// # Errors
     /// Of the quota of the caller.
-    pub(crate) fn admit(&self, requester: &Requester) -> crate::error::Result<()> {
+    #[cfg(feature = "keda")]
+    pub(crate) fn admit(&self, requester: &Requester) -> crate::Result<()> {
         let take = || requester.take(Resource::Connections, 1);
-        self.activity.count_for(take)?;
-        self.activity.note_admitted();
+        self.0.count_for(take)?;
+        self.0.note_admitted();
         Ok(())
     }
 
@@ -135,35 +125,33 @@ impl StatedCaller {
     ///
     /// # Errors
     /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if all are open.
-    pub(crate) fn take_stream(&self) -> crate::error::Result<OwnedSemaphorePermit> {
-        let taken = self.activity.shared().take_stream();
-        taken.inspect_err(|_| self.activity.note(Incident::StreamRefused))
+    #[cfg(feature = "keda")]
+    pub(crate) fn take_stream(&self) -> crate::Result<OwnedSemaphorePermit> {
+        let taken = self.0.shared().take_stream();
+        taken.inspect_err(|_| self.0.note(Incident::StreamRefused))
     }
+}
 
-    /// The relay drains: as [`ConnectionEnd::end_soon`].
-    pub(crate) fn end_soon(&self) {
-        self.activity.end_soon();
-    }
+/// Checks that the relay takes a stream. Where it drains, the connection takes no more: behind a balancer
+/// the client's next one leads to another relay.
+pub(crate) fn check_accepts_streams(relay: &Relay, extensions: &Extensions) -> crate::Result<()> {
+    relay.check_accepts_streams().inspect_err(|_| {
+        if let Some(Connection(activity)) = extensions.get() {
+            activity.end_soon();
+        }
+    })
 }
 
 /// Prefix of the content type of every gRPC request.
 const GRPC: &[u8] = b"application/grpc";
 
 impl ConnectionService {
-    pub(crate) fn new(
-        routes: Routes,
-        activity: Arc<Activity>,
-        access: Access,
-        peer: Arc<Peer>,
-    ) -> Self {
+    pub(crate) fn new(routes: Routes, activity: Arc<Activity>, access: Access) -> Self {
         Self {
             routes,
             activity,
             access,
-            peer,
             caller: LastCaller::default(),
-            answers: ConnectionAnswers::default(),
-            store_calls: ConnectionStoreCalls::default(),
         }
     }
 
@@ -173,7 +161,9 @@ impl ConnectionService {
     /// The answer to a caller that is not admitted, or that is at a limit.
     #[allow(clippy::result_large_err, reason = "a status is an answer")]
     fn admit(&self, path: &str, headers: &HeaderMap, call: Call) -> Result<Admitted, Status> {
-        let requester = self.access.admit(path, headers, &self.peer, &self.caller)?;
+        let requester =
+            self.access
+                .admit(path, call, headers, &self.activity.peer, &self.caller)?;
         let take = |resource| match &requester {
             Some(requester) => requester.take(resource, 1),
             None => Ok(None),
@@ -182,7 +172,6 @@ impl ConnectionService {
         // A connection over the limit must not stay.
         let counted = counted.inspect_err(|_| self.activity.end_soon());
         counted.map_err(to_status)?;
-        let is_open_to_all = Call::right(path) == Some(Right::Anyone);
         let shared = self.activity.shared();
         let unknown = if requester.is_some() || !self.access.is_controlled() {
             self.activity.note_admitted();
@@ -195,8 +184,8 @@ impl ConnectionService {
             CallKind::Unary if call.is_list => shared.memory.check().map(|()| None),
             CallKind::Unary => Ok(None),
             #[cfg(feature = "keda")]
-            _ if Call::right(path) == Some(Right::Stated) => Ok(None),
-            _ if is_open_to_all => shared
+            _ if call.right == Some(Right::Stated) => Ok(None),
+            _ if call.right == Some(Right::Anyone) => shared
                 .take_open_stream(self.activity.open_to_all())
                 .map(|shares| Some(StreamShares::of_anyone(shares))),
             _ => shared.take_stream().and_then(|of_relay| {
@@ -249,36 +238,15 @@ impl Service<Request<Incoming>> for ConnectionService {
             stream,
             unknown,
         } = admitted;
-        #[cfg(feature = "keda")]
-        let is_stated = Call::right(path) == Some(Right::Stated);
-        let is_known = unknown.is_none();
         let mut request = request.map(|incoming| {
-            let body = RequestBody::new(incoming, call, is_known, Arc::clone(&self.activity));
+            let body = RequestBody::new(incoming, call, Arc::clone(&self.activity));
             Body::new(body)
         });
         if let Some(requester) = requester {
             request.extensions_mut().insert(requester);
         }
-        #[cfg(feature = "keda")]
-        if is_stated {
-            request.extensions_mut().insert(StatedCaller {
-                peer: Arc::clone(&self.peer),
-                activity: Arc::clone(&self.activity),
-            });
-        }
-        if call.kind != CallKind::Unary {
-            let ending = ConnectionEnd(
-                self.activity.ending_soon().clone(),
-                Arc::clone(&self.activity),
-            );
-            request.extensions_mut().insert(ending);
-        }
-        if call.is_list {
-            request.extensions_mut().insert(self.answers.clone());
-        }
-        if call.uses_store {
-            request.extensions_mut().insert(self.store_calls.clone());
-        }
+        let connection = Connection(Arc::clone(&self.activity));
+        request.extensions_mut().insert(connection);
         Answer::Routed {
             routes: self.routes.call(request),
             call,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
+use super::after;
 use crate::wire::proto;
 
 /// The limits of a page.
@@ -36,11 +37,19 @@ pub(crate) struct Part<T> {
 }
 
 /// An entry that several relays may have.
-pub(crate) trait Entry: Message {
+pub(crate) trait Entry: Message + Sized {
     /// The order of the list.
     type Key: Ord + Clone;
 
     fn key(&self) -> Self::Key;
+
+    /// Returns the token of the page that ends with this entry.
+    fn token(&self) -> String;
+
+    /// Returns where a list goes on after this entry.
+    fn after(&self) -> String {
+        self.token()
+    }
 
     /// Adds what another relay has of the same entry.
     fn add(&mut self, other: Self);
@@ -143,6 +152,14 @@ impl Entry for proto::Queue {
         format!("{}/{}", self.storage_account, self.queue_name)
     }
 
+    fn token(&self) -> String {
+        self.key()
+    }
+
+    fn after(&self) -> String {
+        after(&self.key())
+    }
+
     /// Each relay counts the notifications of all, and its own listeners and timers.
     fn add(&mut self, other: Self) {
         self.sequence = self.sequence.max(other.sequence);
@@ -183,6 +200,10 @@ impl Entry for proto::Listener {
         id.unwrap_or_default().to_owned()
     }
 
+    fn token(&self) -> String {
+        self.key()
+    }
+
     fn add(&mut self, _: Self) {}
 }
 
@@ -191,6 +212,10 @@ impl Entry for proto::FlagWatcher {
 
     fn key(&self) -> (String, String) {
         (self.flag.clone(), self.listener_id.clone())
+    }
+
+    fn token(&self) -> String {
+        format!("{}/{}", self.flag, self.listener_id)
     }
 
     /// A listener may have gone from one relay to another.

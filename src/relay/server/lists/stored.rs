@@ -3,7 +3,7 @@
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 #[cfg(feature = "sweep")]
-use super::own_lists::count;
+use super::count;
 #[cfg(feature = "sweep")]
 use crate::coordination::sweep::{self, Counts, document::Document, judge};
 use crate::{

@@ -16,13 +16,10 @@ use crate::{
                 Access,
                 requester::{Needs, StreamGuard},
             },
-            http2::service::ConnectionEnd,
+            http2::service::Connection,
         },
     },
-    wire::{
-        proto::{self, HandOverRequest, HandOverResponse},
-        to_status,
-    },
+    wire::proto::{self, HandOverRequest, HandOverResponse},
 };
 
 /// The service of a hosted queue file.
@@ -74,13 +71,13 @@ impl proto::courier_server::Courier for CourierService {
         request: Request<Streaming<HandOverRequest>>,
     ) -> Result<Response<Self::HandOverStream>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let end = request.extensions().get::<ConnectionEnd>().cloned();
+        let end = request.extensions().get::<Connection>().cloned();
         let answers = Answers {
             requests: request.into_inner(),
             account: self.host.manager().config().account.clone(),
             receiving: self.host.receiving(),
             draining: self.draining.clone(),
-            ending: end.map_or_else(|| self.draining.clone(), |end| end.0),
+            ending: end.map_or_else(|| self.draining.clone(), |end| end.ending().clone()),
             guard: requester.guard(|| Needs::Some(Action::HandOver)),
             ready: VecDeque::new(),
             ended: false,
@@ -157,8 +154,7 @@ impl Answers {
         let rights = guard.map_or_else(SenderRights::default, |guard| {
             guard.requester().sender(&self.account)
         });
-        let answers = self.receiving.handle(requests, rights).await;
-        let answers = answers.map_err(to_status)?;
+        let answers = self.receiving.handle(requests, rights).await?;
         self.ready.extend(answers);
         Ok(true)
     }

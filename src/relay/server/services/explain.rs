@@ -14,10 +14,7 @@ use crate::{
         server::{
             access::{Access, requester::Requester},
             http2::accept::Connections,
-            lists::{
-                cluster_lists::WITHIN,
-                own_lists::{count, queue as queue_entry},
-            },
+            lists::{ask, count, queue as queue_entry},
         },
     },
     types::{QueueAddress, Selector},
@@ -92,14 +89,13 @@ pub(crate) async fn explain(
         queue_name: queue.queue_name().to_owned(),
     });
     let mut silent = SilentRelays::default();
-    for (peer, answer) in relay.ask_all(call, WITHIN, &mut silent).await {
-        let id = peer.status.relay_id.to_string();
-        match answer {
-            Answer::Explain(facts) => relays.push((id, facts)),
-            // A relay of a version before this call.
-            _ => _ = silent.ids.insert(id),
-        }
-    }
+    relays.extend(
+        ask(relay, call, &mut silent, |answer| match answer {
+            Answer::Explain(facts) => Some(facts),
+            _ => None,
+        })
+        .await,
+    );
     for (_, facts) in &mut relays {
         hide(facts);
     }

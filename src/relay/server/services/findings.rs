@@ -116,18 +116,12 @@ pub(crate) fn of_relay(
     });
     findings.extend(silent.chain(busy));
     if survey.polling > 0 {
-        findings.push(Finding {
-            relay_id: facts.relay_id.clone(),
-            ..finding(
-                FindingKind::Polling,
-                format!(
-                    "{} of {} poll their queues without wake-ups; they sleep when their dequeue \
-                     tasks have ended",
-                    survey.polling,
-                    count(survey.listeners as u64, "listener"),
-                ),
-            )
-        });
+        let text = format!(
+            "{} of {} poll their queues without wake-ups; they sleep when their dequeue tasks have ended",
+            survey.polling,
+            count(survey.listeners as u64, "listener"),
+        );
+        findings.push(finding(FindingKind::Polling, text).at(&facts.relay_id));
     }
     findings.extend(
         facts
@@ -242,10 +236,7 @@ pub(crate) fn refused(facts: &RelayFacts, refused: &RefusedCaller) -> Finding {
         ),
         None => format!("the credential of a caller from {caller} was refused {when}: {why}"),
     };
-    Finding {
-        relay_id: facts.relay_id.clone(),
-        ..finding(FindingKind::Refused, text)
-    }
+    finding(FindingKind::Refused, text).at(&facts.relay_id)
 }
 
 /// The sums over all relays.
@@ -344,8 +335,7 @@ fn without_listener(
     };
     Finding {
         urgent: facts.waits,
-        queue: queue.to_string(),
-        ..finding(kind, format!("{what}; {hint}"))
+        ..finding(kind, format!("{what}; {hint}")).about(queue)
     }
 }
 
@@ -369,10 +359,7 @@ fn at_capacity(queue: &QueueAddress, facts: &QueueSums) -> Finding {
         "{who} ({}) for {full_for}{depth}; start more listeners, or allow more tasks",
         facts.dequeue_tasks,
     );
-    Finding {
-        queue: queue.to_string(),
-        ..finding(FindingKind::AtCapacity, text)
-    }
+    finding(FindingKind::AtCapacity, text).about(queue)
 }
 
 fn polling(queue: &QueueAddress, facts: &QueueSums) -> Finding {
@@ -381,10 +368,7 @@ fn polling(queue: &QueueAddress, facts: &QueueSums) -> Finding {
         facts.polling,
         count(facts.listeners.into(), "listener"),
     );
-    Finding {
-        queue: queue.to_string(),
-        ..finding(FindingKind::Polling, text)
-    }
+    finding(FindingKind::Polling, text).about(queue)
 }
 
 /// What the listeners of a queue do: the verdict where nothing is wrong.
@@ -412,10 +396,7 @@ fn state_of(queue: &QueueAddress, facts: &QueueSums) -> Finding {
             format!("its newest notification was {}{handled}", ago(before))
         }
     };
-    Finding {
-        queue: queue.to_string(),
-        ..finding(FindingKind::Unspecified, format!("{who}; {newest}"))
-    }
+    finding(FindingKind::Unspecified, format!("{who}; {newest}")).about(queue)
 }
 
 fn unserved_queue(facts: &RelayFacts, unserved: &UnservedQueue) -> Finding {
@@ -427,10 +408,10 @@ fn unserved_queue(facts: &RelayFacts, unserved: &UnservedQueue) -> Finding {
     );
     Finding {
         urgent: true,
-        queue: unserved.queue.to_string(),
-        relay_id: facts.relay_id.clone(),
         ..finding(FindingKind::NoListener, text)
     }
+    .about(&unserved.queue)
+    .at(&facts.relay_id)
 }
 
 fn gone(relay_id: &str, lost: &ListenerStats) -> Finding {
@@ -497,10 +478,7 @@ fn unanswering(relay: &str) -> Finding {
         "relay {relay} does not answer, so its listeners and decisions are missing here; check its \
          process and its connection to NATS"
     );
-    Finding {
-        relay_id: relay.to_owned(),
-        ..finding(FindingKind::RelayMissing, text)
-    }
+    finding(FindingKind::RelayMissing, text).at(relay)
 }
 
 fn of_listener(
@@ -511,8 +489,7 @@ fn of_listener(
 ) -> Finding {
     Finding {
         listener_id: listener.to_string(),
-        relay_id: relay_id.to_owned(),
-        ..finding(kind, text)
+        ..finding(kind, text).at(relay_id)
     }
 }
 
@@ -524,7 +501,22 @@ fn finding(kind: FindingKind, text: impl Into<String>) -> Finding {
     }
 }
 
-/// Sorts by what must be done first; of one kind the order stays.
+impl Finding {
+    fn about(self, queue: &QueueAddress) -> Self {
+        Self {
+            queue: queue.to_string(),
+            ..self
+        }
+    }
+
+    fn at(self, relay_id: &str) -> Self {
+        Self {
+            relay_id: relay_id.to_owned(),
+            ..self
+        }
+    }
+}
+
 /// Returns the findings of all relays, worst first. What several state in the same words stands once.
 pub(super) fn of_all(relays: &[RelayStats]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
@@ -537,6 +529,7 @@ pub(super) fn of_all(relays: &[RelayStats]) -> Vec<Finding> {
     worst_first(findings)
 }
 
+/// Sorts by what must be done first; of one kind the order stays.
 fn worst_first(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.sort_by_key(|one| (!one.urgent, rank(one.kind())));
     findings.truncate(MOST);

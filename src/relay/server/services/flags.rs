@@ -1,7 +1,5 @@
 //! The `Flags` service: translates requests and calls the durable flags.
 
-pub(crate) mod lists;
-
 use std::{
     pin::Pin,
     task::{Context, Poll},
@@ -9,7 +7,6 @@ use std::{
 };
 
 use futures_core::{Stream, future::BoxFuture};
-use prost::Message as _;
 use prost_types::Timestamp;
 use tonic::{Request, Response, Status, async_trait, metadata::MetadataValue};
 
@@ -21,7 +18,7 @@ use crate::{
         task::{Work, poll_budget, spend},
     },
     coordination::flag::{Event, Flags, WatchStream},
-    error::Result,
+    error::{Error, ErrorKind, Result},
     relay::{
         auth::{Action, Target},
         runtime::{Relay, SilentRelays, poll_stream},
@@ -30,12 +27,13 @@ use crate::{
                 Access,
                 requester::{Needs, Requester, StreamGuard},
             },
-            http2::{answers::LargeAnswers, limits::to_refusal, service::ConnectionEnd},
+            http2::{answers::LargeAnswers, service::check_accepts_streams},
+            lists::Lists,
         },
     },
     types::{FlagName, FlagState, LeashOptions, ListenerId, StreamLifecycle, UnleashOptions},
     wire::{
-        DUPLICATE_LISTENER, WatchFlagResponseEvent, checked_span, flag_to_wire, goodbye_to_wire,
+        DUPLICATE_LISTENER, checked_span, flag_to_wire, goodbye_to_wire,
         link::{AcknowledgementsRequest, peer_reply::Answer, peer_request::Call},
         proto,
     },
@@ -49,7 +47,9 @@ pub(crate) struct FlagsService {
     clock: Clock,
     /// Maximum age of a watch's stream.
     max_age: Duration,
+    /// For lists of flags, which wait for the store; the others do not wait for them.
     answers: LargeAnswers,
+    lists: Lists,
     calls: StoreCalls,
     access: Access,
     /// Streams whose listener id already watched the flag.
@@ -71,6 +71,8 @@ pub(crate) struct WatchResponses {
 
 /// An `unleash` waits no longer than this for the numbers of watchers at other relays.
 const ELSEWHERE_WITHIN: Duration = Duration::from_millis(300);
+/// Maximum flags of a page: 1 MiB with the longest texts.
+const MAX_PAGE: u32 = 700;
 /// Minimum interval between log lines about duplicate listener ids.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -79,7 +81,7 @@ impl FlagsService {
         flags: Flags,
         relay: Relay,
         max_age: Duration,
-        answers: LargeAnswers,
+        lists: Lists,
         access: Access,
     ) -> Self {
         Self {
@@ -88,42 +90,12 @@ impl FlagsService {
             clock: relay.clock(),
             relay,
             max_age,
-            answers,
+            answers: LargeAnswers::new(),
+            lists,
             calls: StoreCalls::new(),
             access,
             duplicates: LimitedCounts::new(LOG_INTERVAL),
         }
-    }
-
-    fn watch(
-        &self,
-        request: &proto::WatchFlagRequest,
-        requester: &Requester,
-    ) -> Result<(WatchResponses, bool)> {
-        let flag = FlagName::new(&request.flag)?;
-        requester.check(Action::Watch, Target::Flag(&flag))?;
-        let listener = ListenerId::new(&request.listener_id)?;
-        let heartbeat = checked_span("heartbeat", request.heartbeat)?.unwrap_or_default();
-        tracing::debug!(%flag, %listener, "a flag is watched");
-        let watch = self
-            .flags
-            .watch_within_limit(&flag, listener.clone(), request.acks)?;
-        let duplicate = watch.is_duplicate();
-        if duplicate {
-            self.log_duplicate(&flag, &listener);
-        }
-        let settling = Box::pin(in_time(watch.sync_future(wall())));
-        let (now, mut rng) = (self.clock.now(), fastrand::Rng::new());
-        let lifecycle = StreamLifecycle::new(heartbeat, self.max_age, now, &mut rng);
-        let responses = WatchResponses {
-            stream: Some(WatchStream::new(watch, lifecycle)),
-            guard: requester.guard(|| Needs::Flag(flag)),
-            settling: Some(settling),
-            drain_changes: Box::pin(self.relay.drain_changes()),
-            relay: self.relay.clone(),
-            timer: Timer::new(self.clock),
-        };
-        Ok((responses, duplicate))
     }
 
     #[cold]
@@ -138,11 +110,93 @@ impl FlagsService {
         }
     }
 
-    async fn set(
+    /// C14: counts the watchers at other relays. A relay that does not answer in time is left out.
+    async fn watchers_elsewhere(&self, state: &FlagState) -> u32 {
+        let call = Call::Acknowledgements(AcknowledgementsRequest {
+            flag: state.name.to_string(),
+            generation: state.generation,
+            after: None,
+            max_keys: 0,
+        });
+        let mut silent = SilentRelays::default();
+        let others = self.relay.ask_all(call, ELSEWHERE_WITHIN, &mut silent);
+        let others = others.await;
+        let watchers = others.iter().map(|(_, answer)| match answer {
+            Answer::Acknowledgements(known) => known.watchers,
+            _ => 0,
+        });
+        watchers.fold(0, u32::saturating_add)
+    }
+
+    async fn list(
+        &self,
+        request: &proto::ListFlagsRequest,
+        requester: &Requester,
+    ) -> Result<proto::ListFlagsResponse> {
+        if !requester.allows(Action::Watch, Target::FlagPrefix(&request.prefix)) {
+            return self.list_visible(&request.prefix, requester).await;
+        }
+        let list = self.flags.list(
+            &request.prefix,
+            // Larger numbers are refused below, as any other invalid one.
+            match request.page_size {
+                MAX_PAGE..=1000 => MAX_PAGE,
+                stated => stated,
+            },
+            &request.page_token,
+            wall(),
+        );
+        let (flags, next) = in_time(list).await?;
+        Ok(proto::ListFlagsResponse {
+            flags: flags.iter().map(flag_to_wire).collect(),
+            next_page_token: next.unwrap_or_default(),
+        })
+    }
+
+    /// Returns the flags that the caller may see, on one page: the token of a page may contain the
+    /// name of a flag that the caller may not see.
+    async fn list_visible(
+        &self,
+        prefix: &str,
+        requester: &Requester,
+    ) -> Result<proto::ListFlagsResponse> {
+        let mut visible = Vec::new();
+        if !requester.may_some(Action::Watch) {
+            return Ok(proto::ListFlagsResponse::default());
+        }
+        let mut token = String::new();
+        loop {
+            let page = self.flags.list(prefix, MAX_PAGE, &token, wall());
+            let (flags, next) = in_time(page).await?;
+            let seen = flags
+                .iter()
+                .filter(|flag| requester.allows(Action::Watch, Target::Flag(&flag.name)));
+            visible.extend(seen.map(flag_to_wire));
+            if visible.len() > MAX_PAGE as usize {
+                let message = "prefix: too many flags; state a prefix that one rule covers";
+                return Err(Error::new(ErrorKind::Exhausted, message));
+            }
+            match next {
+                Some(next) => token = next,
+                None => break,
+            }
+        }
+        Ok(proto::ListFlagsResponse {
+            flags: visible,
+            next_page_token: String::new(),
+        })
+    }
+}
+
+#[async_trait]
+impl proto::flags_server::Flags for FlagsService {
+    type WatchFlagStream = WatchResponses;
+
+    async fn unleash(
         &self,
         request: Request<proto::UnleashRequest>,
-        requester: &Requester,
-    ) -> Result<proto::UnleashResponse> {
+    ) -> Result<Response<proto::UnleashResponse>, Status> {
+        let requester = self.access.requester(request.extensions())?;
         let (_, extensions, request) = request.into_parts();
         let flag = FlagName::new(&request.flag)?;
         requester.check(Action::Unleash, Target::Flag(&flag))?;
@@ -169,35 +223,17 @@ impl FlagsService {
         let expires_at = state.expires_at.map(Timestamp::from);
         let expires_at = expires_at.as_ref().map(tracing::field::display);
         tracing::info!(%flag, ttl, expires_at, %set_by, %reason, watchers, "a flag is set");
-        Ok(proto::UnleashResponse {
+        Ok(Response::new(proto::UnleashResponse {
             flag: Some(flag_to_wire(&state)),
             watchers,
-        })
+        }))
     }
 
-    /// C14: counts the watchers at other relays. A relay that does not answer in time is left out.
-    async fn watchers_elsewhere(&self, state: &FlagState) -> u32 {
-        let call = Call::Acknowledgements(AcknowledgementsRequest {
-            flag: state.name.to_string(),
-            generation: state.generation,
-            after: None,
-            max_keys: 0,
-        });
-        let mut silent = SilentRelays::default();
-        let others = self.relay.ask_all(call, ELSEWHERE_WITHIN, &mut silent);
-        let others = others.await;
-        let watchers = others.iter().map(|(_, answer)| match answer {
-            Answer::Acknowledgements(known) => known.watchers,
-            _ => 0,
-        });
-        watchers.fold(0, u32::saturating_add)
-    }
-
-    async fn clear(
+    async fn leash(
         &self,
         request: Request<proto::LeashRequest>,
-        requester: &Requester,
-    ) -> Result<proto::LeashResponse> {
+    ) -> Result<Response<proto::LeashResponse>, Status> {
+        let requester = self.access.requester(request.extensions())?;
         let (_, extensions, request) = request.into_parts();
         let flag = FlagName::new(&request.flag)?;
         requester.check(Action::Unleash, Target::Flag(&flag))?;
@@ -214,68 +250,9 @@ impl FlagsService {
         let (state, watchers) = written.wake_watchers().await;
         let LeashOptions { cleared_by, reason } = &options;
         tracing::info!(%flag, %cleared_by, %reason, watchers, "a flag is cleared");
-        Ok(proto::LeashResponse {
+        Ok(Response::new(proto::LeashResponse {
             flag: Some(flag_to_wire(&state)),
-        })
-    }
-
-    async fn get(
-        &self,
-        request: &Request<proto::GetFlagRequest>,
-        requester: &Requester,
-    ) -> Result<proto::GetFlagResponse> {
-        let flag = FlagName::new(&request.get_ref().flag)?;
-        requester.check(Action::Watch, Target::Flag(&flag))?;
-        let state = self.flags.get(&flag, wall());
-        let state = self.calls.run(request.extensions(), state).await?;
-        Ok(proto::GetFlagResponse {
-            flag: Some(flag_to_wire(&state)),
-        })
-    }
-
-    async fn ack(
-        &self,
-        request: &Request<proto::AckFlagRequest>,
-        requester: &Requester,
-    ) -> Result<()> {
-        let (extensions, request) = (request.extensions(), request.get_ref());
-        let listener = ListenerId::new(&request.listener_id)?;
-        let flag = FlagName::new(&request.flag)?;
-        requester.check(Action::Watch, Target::Flag(&flag))?;
-        let generation = request.generation;
-        if self.flags.knows_generation(&flag, generation) {
-            // Also while the store is slow.
-            return self.flags.ack(&flag, generation, &listener);
-        }
-        let ack = self.flags.ack_any(&flag, generation, &listener, wall());
-        self.calls.run(extensions, ack).await
-    }
-}
-
-#[async_trait]
-impl proto::flags_server::Flags for FlagsService {
-    type WatchFlagStream = WatchResponses;
-
-    async fn unleash(
-        &self,
-        request: Request<proto::UnleashRequest>,
-    ) -> Result<Response<proto::UnleashResponse>, Status> {
-        let requester = self.access.requester(request.extensions())?;
-        self.set(request, &requester)
-            .await
-            .map(Response::new)
-            .map_err(to_refusal)
-    }
-
-    async fn leash(
-        &self,
-        request: Request<proto::LeashRequest>,
-    ) -> Result<Response<proto::LeashResponse>, Status> {
-        let requester = self.access.requester(request.extensions())?;
-        self.clear(request, &requester)
-            .await
-            .map(Response::new)
-            .map_err(to_refusal)
+        }))
     }
 
     async fn get_flag(
@@ -283,10 +260,13 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::GetFlagRequest>,
     ) -> Result<Response<proto::GetFlagResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        self.get(&request, &requester)
-            .await
-            .map(Response::new)
-            .map_err(to_refusal)
+        let flag = FlagName::new(&request.get_ref().flag)?;
+        requester.check(Action::Watch, Target::Flag(&flag))?;
+        let state = self.flags.get(&flag, wall());
+        let state = self.calls.run(request.extensions(), state).await?;
+        Ok(Response::new(proto::GetFlagResponse {
+            flag: Some(flag_to_wire(&state)),
+        }))
     }
 
     async fn list_flags(
@@ -302,13 +282,10 @@ impl proto::flags_server::Flags for FlagsService {
                 .list(request.get_ref(), &requester)
                 .await
                 .map(Response::new)
-                .map_err(to_refusal);
+                .map_err(Status::from);
         }
         let permit = self.answers.permit(request.extensions()).await?;
-        let page = self
-            .list(request.get_ref(), &requester)
-            .await
-            .map_err(to_refusal)?;
+        let page = self.list(request.get_ref(), &requester).await?;
         Ok(permit.attach(page))
     }
 
@@ -317,12 +294,31 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::WatchFlagRequest>,
     ) -> Result<Response<WatchResponses>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let accepts = self.relay.check_accepts_streams();
-        let accepts = accepts.inspect_err(|_| ConnectionEnd::end_soon(request.extensions()));
-        accepts.map_err(to_refusal)?;
-        let (responses, duplicate) = self
-            .watch(request.get_ref(), &requester)
-            .map_err(to_refusal)?;
+        check_accepts_streams(&self.relay, request.extensions())?;
+        let request = request.into_inner();
+        let flag = FlagName::new(&request.flag)?;
+        requester.check(Action::Watch, Target::Flag(&flag))?;
+        let listener = ListenerId::new(&request.listener_id)?;
+        let heartbeat = checked_span("heartbeat", request.heartbeat)?.unwrap_or_default();
+        tracing::debug!(%flag, %listener, "a flag is watched");
+        let watch = self
+            .flags
+            .watch_within_limit(&flag, listener.clone(), request.acks)?;
+        let duplicate = watch.is_duplicate();
+        if duplicate {
+            self.log_duplicate(&flag, &listener);
+        }
+        let settling = Box::pin(in_time(watch.sync_future(wall())));
+        let (now, mut rng) = (self.clock.now(), fastrand::Rng::new());
+        let lifecycle = StreamLifecycle::new(heartbeat, self.max_age, now, &mut rng);
+        let responses = WatchResponses {
+            stream: Some(WatchStream::new(watch, lifecycle)),
+            guard: requester.guard(|| Needs::Flag(flag)),
+            settling: Some(settling),
+            drain_changes: Box::pin(self.relay.drain_changes()),
+            relay: self.relay.clone(),
+            timer: Timer::new(self.clock),
+        };
         let mut response = Response::new(responses);
         if duplicate {
             let present = MetadataValue::from_static("1");
@@ -335,13 +331,13 @@ impl proto::flags_server::Flags for FlagsService {
         &self,
         request: Request<proto::ListFlagWatchersRequest>,
     ) -> Result<Response<proto::ListFlagWatchersResponse>, Status> {
-        let requester = self.access.requester(request.extensions())?;
-        let permit = self.answers.permit(request.extensions()).await?;
-        let page = self
-            .watchers(request.get_ref(), &requester)
-            .await
-            .map_err(to_refusal)?;
-        Ok(permit.attach(page))
+        let flag = &request.get_ref().flag;
+        if !flag.is_empty() {
+            let flag = FlagName::new(flag)?;
+            let requester = self.access.requester(request.extensions())?;
+            requester.check(Action::Watch, Target::Flag(&flag))?;
+        }
+        self.lists.list(request).await
     }
 
     async fn ack_flag(
@@ -349,7 +345,18 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::AckFlagRequest>,
     ) -> Result<Response<proto::AckFlagResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        self.ack(&request, &requester).await.map_err(to_refusal)?;
+        let (extensions, request) = (request.extensions(), request.get_ref());
+        let listener = ListenerId::new(&request.listener_id)?;
+        let flag = FlagName::new(&request.flag)?;
+        requester.check(Action::Watch, Target::Flag(&flag))?;
+        let generation = request.generation;
+        if self.flags.knows_generation(&flag, generation) {
+            // Also while the store is slow.
+            self.flags.ack(&flag, generation, &listener)?;
+            return Ok(Response::new(proto::AckFlagResponse {}));
+        }
+        let ack = self.flags.ack_any(&flag, generation, &listener, wall());
+        self.calls.run(extensions, ack).await?;
         Ok(Response::new(proto::AckFlagResponse {}))
     }
 }
@@ -373,7 +380,7 @@ impl Stream for WatchResponses {
         {
             this.settling = None;
             if let Err(error) = settled {
-                return Poll::Ready(Some(Err(to_refusal(error))));
+                return Poll::Ready(Some(Err(error.into())));
             }
         }
         while this.drain_changes.as_mut().poll(cx).is_ready() {
@@ -395,10 +402,9 @@ impl Stream for WatchResponses {
 
 /// Encodes an event of a watch.
 fn to_wire(event: Event) -> proto::WatchFlagResponse {
-    use WatchFlagResponseEvent as Wire;
-    let encode = |state: &_| flag_to_wire(state).encode_to_vec().into();
+    use proto::watch_flag_response::Event as Wire;
     let event = match event {
-        Event::State(state) => Wire::Encoded(state.encoded(encode)),
+        Event::State(state) => Wire::Flag(flag_to_wire(&state)),
         Event::Heartbeat => Wire::Heartbeat(proto::Heartbeat::default()),
         Event::Goodbye(goodbye) => Wire::Goodbye(goodbye_to_wire(goodbye)),
         Event::Acks(acks) => Wire::Acks(proto::Acks {

@@ -20,7 +20,7 @@ use tonic_health::pb::{
 
 use crate::{
     console::{StatusSource, not_ready},
-    relay::server::http2::service::ConnectionEnd,
+    relay::server::http2::service::Connection,
     wire::NOT_READY,
 };
 
@@ -44,8 +44,6 @@ pub(crate) struct Health {
 struct Readiness(Arc<OnceLock<Arc<dyn StatusSource>>>);
 
 /// A watch reads the readiness at this interval.
-/// Bytes of a request: the name of a service.
-pub(super) const REQUEST_BYTES: usize = 1024;
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 type Watch = futures_core::stream::BoxStream<'static, Result<HealthCheckResponse, Status>>;
@@ -147,8 +145,8 @@ impl health_server::Health for HealthService {
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watch>, Status> {
         self.check_name(request.get_ref())?;
-        let end = request.extensions().get::<ConnectionEnd>();
-        let end = end.map_or_else(CancellationToken::new, |end| end.0.clone());
+        let end = request.extensions().get::<Connection>();
+        let end = end.map_or_else(CancellationToken::new, |end| end.ending().clone());
         // `None` once the drain was reported.
         let state = Some((self.serving.clone(), self.readiness.clone(), end, None));
         let answers = stream::unfold(state, |state| async move {

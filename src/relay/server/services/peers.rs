@@ -4,30 +4,20 @@
 //! checked like a client's.
 
 use async_trait::async_trait;
-use tonic::Status;
 
-use super::{
-    admin::page_size, explain::own_facts, flags::lists::watcher_token, stats::StatsSource,
-};
+use super::{explain::own_facts, stats::StatsSource};
 use crate::{
-    coordination::flag::{AckKey, Flags, WatchersQuery},
+    coordination::flag::{AckKey, Flags},
     error::{Error, Result},
     relay::{
         runtime::{PeerService, Relay},
-        server::{
-            http2::limits::to_refusal,
-            lists::{
-                cluster_lists::{MAX_NAMED, check_filter, order_from_wire, stream_id},
-                own_lists::{own_listeners, own_named, own_queues, own_ranked, own_watchers},
-                pages::{Page, PageLimits, Part},
-            },
-        },
+        server::lists::{List, ListSource, ranked},
     },
     types::{FlagName, QueueAddress},
     wire::{
         link::{
-            AcknowledgementsRequest, AcknowledgementsResponse, Done, NamedQueuesRequest,
-            TimersRequest, peer_reply::Answer, peer_request::Call,
+            AcknowledgementsRequest, AcknowledgementsResponse, Done, TimersRequest,
+            peer_reply::Answer, peer_request::Call,
         },
         peer_failure, proto, report_from_wire, timers_from_wire,
     },
@@ -47,24 +37,28 @@ const MAX_KEYS: usize = 7_000;
 #[async_trait]
 impl PeerService for RelayPeers {
     async fn answer(&self, call: Call) -> Answer {
-        self.call(call).await.unwrap_or_else(failed)
+        self.call(call)
+            .await
+            .unwrap_or_else(|error| Answer::Failure(peer_failure(&error.into())))
     }
 }
 
 impl RelayPeers {
-    async fn call(&self, call: Call) -> Result<Answer, Status> {
+    async fn call(&self, call: Call) -> Result<Answer> {
         match call {
             Call::Report(report) => self.report(report).await,
-            Call::Queues(request) => self.queues(&request).await.map_err(to_refusal),
-            Call::Listeners(request) => self.listeners(&request).await.map_err(to_refusal),
-            Call::FlagWatchers(request) => self.watchers(&request).await.map_err(to_refusal),
-            Call::Acknowledgements(request) => self.acks(&request).map_err(to_refusal),
-            Call::Timers(request) => self.timers(request).map_err(to_refusal),
-            Call::NamedQueues(request) => self.named_queues(&request).map_err(to_refusal),
+            Call::Queues(request) if request.order_by != proto::QueueOrder::Unspecified as i32 => {
+                ranked::own_page(&self.relay, &request).await
+            }
+            Call::Queues(request) => self.page(&request).await,
+            Call::Listeners(request) => self.page(&request).await,
+            Call::FlagWatchers(request) => self.page(&request).await,
+            Call::Acknowledgements(request) => self.acks(&request),
+            Call::Timers(request) => self.timers(request),
+            Call::NamedQueues(request) => ranked::own_named_page(&self.relay, &request),
             Call::Stats(_) => Ok(Answer::Stats(self.stats.own().await)),
             Call::Explain(request) => {
-                let queue = QueueAddress::new(&request.storage_account, &request.queue_name);
-                let queue = queue.map_err(to_refusal)?;
+                let queue = QueueAddress::new(&request.storage_account, &request.queue_name)?;
                 let facts = own_facts(&self.relay, self.stats.view(), &queue).await;
                 Ok(Answer::Explain(facts))
             }
@@ -72,79 +66,21 @@ impl RelayPeers {
     }
 
     /// Takes a report of one of this relay's streams that reached another relay.
-    async fn report(&self, report: proto::ReportRequest) -> Result<Answer, Status> {
-        let (subscription_id, report) = report_from_wire(report).map_err(to_refusal)?;
-        let taken = self.relay.report(&subscription_id, &report);
-        taken.map_err(to_refusal)?;
+    async fn report(&self, report: proto::ReportRequest) -> Result<Answer> {
+        let (subscription_id, report) = report_from_wire(report)?;
+        self.relay.report(&subscription_id, &report)?;
         if report.counts_a_cause() {
-            self.relay.confirm_report().await.map_err(to_refusal)?;
+            self.relay.confirm_report().await?;
         }
         Ok(Answer::Done(Done {}))
     }
 
-    async fn queues(&self, request: &proto::ListQueuesRequest) -> Result<Answer> {
-        let count = page_size(request.page_size)?;
-        check_filter(&request.filter)?;
-        let limits = PageLimits::of_relay(count);
-        if let Some(order) = order_from_wire(request.order_by)? {
-            let search = (&*request.filter, count);
-            let ranked = own_ranked(&self.relay, order, search, |_| true).await;
-            let mut page = Page::new(limits);
-            // Those without room are the last ones of the order.
-            _ = ranked.into_iter().all(|(entry, _)| page.push(entry));
-            return Ok(Answer::Queues(proto::ListQueuesResponse {
-                queues: page.into_entries(),
-                ..Default::default()
-            }));
-        }
-        let part = own_queues(&self.relay, &request.page_token, &request.filter, limits).await;
-        Ok(Answer::Queues(proto::ListQueuesResponse {
-            next_page_token: next(&part),
-            queues: part.entries,
-            unanswered_relays: Vec::new(),
-        }))
-    }
-
-    async fn listeners(&self, request: &proto::ListListenersRequest) -> Result<Answer> {
-        let after = stream_id(&request.page_token);
-        let limits = PageLimits::of_relay(page_size(request.page_size)?);
-        check_filter(&request.filter)?;
-        let query = (request.lost, &*request.filter);
-        let part = own_listeners(&self.relay, after, query, limits).await;
-        Ok(Answer::Listeners(proto::ListListenersResponse {
-            next_page_token: next(&part),
-            listeners: part.entries,
-            unanswered_relays: Vec::new(),
-        }))
-    }
-
-    fn named_queues(&self, request: &NamedQueuesRequest) -> Result<Answer> {
-        if request.queues.len() > MAX_NAMED {
-            return Err(Error::invalid("queues", "are too many"));
-        }
-        let names = request.queues.iter().map(|name| name.parse());
-        let names = names.collect::<Result<Vec<QueueAddress>>>()?;
-        Ok(Answer::Queues(proto::ListQueuesResponse {
-            queues: own_named(&self.relay, &names),
-            ..Default::default()
-        }))
-    }
-
-    async fn watchers(&self, request: &proto::ListFlagWatchersRequest) -> Result<Answer> {
-        let count = page_size(request.page_size)?;
-        let flag = Some(request.flag.as_str()).filter(|flag| !flag.is_empty());
-        let query = WatchersQuery {
-            flag: flag.map(FlagName::new).transpose()?,
-            away: request.away,
-            after: watcher_token(&request.page_token)?,
-            count,
+    async fn page<L: List>(&self, list: &L) -> Result<Answer> {
+        let source = ListSource {
+            relay: &self.relay,
+            flags: &self.flags,
         };
-        let part = own_watchers(&self.flags, &query, PageLimits::of_relay(count)).await;
-        Ok(Answer::FlagWatchers(proto::ListFlagWatchersResponse {
-            next_page_token: next(&part),
-            watchers: part.entries,
-            unanswered_relays: Vec::new(),
-        }))
+        source.answer(list).await
     }
 
     fn timers(&self, request: TimersRequest) -> Result<Answer> {
@@ -167,16 +103,6 @@ impl RelayPeers {
     }
 }
 
-/// States only whether there is more: the asking relay knows the last entry.
-fn next<T>(part: &Part<T>) -> String {
-    if part.more { "more" } else { "" }.to_owned()
-}
-
 fn too_many() -> Error {
     Error::invalid("max_keys", "is too large")
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "for `unwrap_or_else`")]
-fn failed(status: Status) -> Answer {
-    Answer::Failure(peer_failure(&status))
 }

@@ -26,7 +26,7 @@ use crate::{
                 Access,
                 requester::{Needs, Requester, StreamGuard},
             },
-            http2::{limits::to_refusal, service::ConnectionEnd},
+            http2::service::{Connection, check_accepts_streams},
         },
     },
     types::{Report, SubscribeEvent},
@@ -40,9 +40,9 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) struct RelayService {
-    relay: Relay,
-    draining: CancellationToken,
-    access: Access,
+    pub(super) relay: Relay,
+    pub(super) draining: CancellationToken,
+    pub(super) access: Access,
 }
 
 /// Publishers leave a relay that is cut off at most this often.
@@ -55,7 +55,7 @@ pub(crate) struct SubscribeResponses {
     /// `None` once the stream was ended by its guard.
     messages: Option<MessageStream<EncodedWake>>,
     guard: Option<Box<StreamGuard>>,
-    connection: Option<ConnectionEnd>,
+    connection: Option<Connection>,
 }
 
 /// The responses to a pipelined publisher, in the order of its requests.
@@ -77,22 +77,12 @@ pub(crate) struct NotifyResponses {
     failure: Option<Status>,
     /// The relay drains, or the connection is at its maximum age.
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
-    connection: Option<ConnectionEnd>,
+    connection: Option<Connection>,
 }
 
 /// A guard is polled after this many requests without a pause: it is a timer, which costs a
 /// hundredth of a request.
 const CHECKED_EVERY: u32 = 64;
-
-impl RelayService {
-    pub(crate) fn new(relay: Relay, draining: CancellationToken, access: Access) -> Self {
-        Self {
-            relay,
-            draining,
-            access,
-        }
-    }
-}
 
 #[async_trait]
 impl proto::relay_server::Relay for RelayService {
@@ -104,15 +94,8 @@ impl proto::relay_server::Relay for RelayService {
         request: Request<NotifyRequest>,
     ) -> Result<Response<proto::NotifyResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let end = self.relay.cluster_state().and_then(|_| {
-            let end = request.extensions().get::<ConnectionEnd>();
-            end.cloned()
-        });
         let response = notify(&self.relay, &requester, request.into_inner()).map_err(to_status)?;
-        let confirmed = self.relay.confirm().await;
-        confirmed
-            .inspect_err(|_| leave_if_cut_off(&self.relay, end.as_ref()))
-            .map_err(to_status)?;
+        self.relay.confirm().await.map_err(to_status)?;
         Ok(Response::new(response.0))
     }
 
@@ -121,9 +104,10 @@ impl proto::relay_server::Relay for RelayService {
         request: Request<Streaming<NotifyRequest>>,
     ) -> Result<Response<NotifyResponses>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let connection = request.extensions().get::<ConnectionEnd>().cloned();
-        let end = connection.as_ref();
-        let end = end.map_or_else(|| self.draining.clone(), |end| end.0.clone());
+        let connection = request.extensions().get::<Connection>().cloned();
+        let end = connection
+            .as_ref()
+            .map_or(&self.draining, Connection::ending);
         let confirmations = self.relay.confirmations();
         let epoch = self.relay.epoch().into();
         let unconfirmed =
@@ -139,7 +123,7 @@ impl proto::relay_server::Relay for RelayService {
             failure: None,
             turn: ReusableBoxFuture::new(tokio::task::yield_now()),
             idle: true,
-            ending: Box::pin(end.cancelled_owned()),
+            ending: Box::pin(end.clone().cancelled_owned()),
             connection,
         }))
     }
@@ -149,33 +133,29 @@ impl proto::relay_server::Relay for RelayService {
         request: Request<proto::SubscribeRequest>,
     ) -> Result<Response<SubscribeResponses>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let accepts = self.relay.check_accepts_streams();
-        let accepts = accepts.inspect_err(|_| ConnectionEnd::end_soon(request.extensions()));
-        accepts.map_err(to_refusal)?;
-        let connection = request.extensions().get::<ConnectionEnd>().cloned();
+        check_accepts_streams(&self.relay, request.extensions())?;
+        let connection = request.extensions().get::<Connection>().cloned();
         let request = request.into_inner();
         // Decoding, checking and registering thousands of names takes one turn of the task each.
         spend_and_yield(Work::Names(
             request.selectors.len() + request.positions.len(),
         ))
         .await;
-        let options = subscribe_from_wire(request).map_err(to_status)?;
+        let options = subscribe_from_wire(request)?;
         let names = Work::Names(options.selectors.len() + options.positions.len());
         spend_and_yield(names).await;
         // The stream's first work belongs to the next turn.
         spend(names);
         for selector in &options.selectors {
             let target = Target::Selector(selector);
-            let allowed = requester.check(Action::Subscribe, target);
-            allowed.map_err(to_status)?;
+            requester.check(Action::Subscribe, target)?;
         }
         let selectors = requester.take(Resource::Selectors, options.selectors.len());
         let selectors = selectors.map_err(to_status)?;
         let pool = requester.cursor_pool();
         let messages = self
             .relay
-            .open_stream(pool, &options, EncodedWake::default());
-        let messages = messages.map_err(to_refusal)?;
+            .open_stream(pool, &options, EncodedWake::default())?;
         let guard = requester.guard(|| Needs::Queues(Action::Subscribe, options.selectors));
         let guard = guard.map(|guard| guard.holding(selectors));
         Ok(Response::new(SubscribeResponses {
@@ -190,19 +170,15 @@ impl proto::relay_server::Relay for RelayService {
         request: Request<proto::ReportRequest>,
     ) -> Result<Response<proto::ReportResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let (subscription_id, report) =
-            report_from_wire(request.into_inner()).map_err(to_status)?;
+        let (subscription_id, report) = report_from_wire(request.into_inner())?;
         let target = Target::Queue(&report.queue);
-        let allowed = requester.check(Action::Report, target);
-        allowed.map_err(to_status)?;
+        requester.check(Action::Report, target)?;
         if let Some(relay_id) = self.relay.other_owner(&subscription_id) {
             return self.forward(relay_id, &subscription_id, &report).await;
         }
-        self.relay
-            .report(&subscription_id, &report)
-            .map_err(to_refusal)?;
+        self.relay.report(&subscription_id, &report)?;
         if report.counts_a_cause() {
-            self.relay.confirm_report().await.map_err(to_status)?;
+            self.relay.confirm_report().await?;
         }
         Ok(Response::new(proto::ReportResponse {}))
     }
@@ -250,7 +226,7 @@ impl Stream for SubscribeResponses {
         let to_wire = |message| match message {
             StreamMessage::Event(event) => subscribe_event_to_wire(event),
             StreamMessage::Wake(EncodedWake { bytes, .. }) => proto::SubscribeResponse {
-                event: Some(SubscribeResponseEvent::Encoded(bytes)),
+                event: Some(SubscribeResponseEvent::Wake(bytes)),
             },
         };
         Poll::Ready(message.map(|message| Ok(to_wire(message))))
@@ -260,7 +236,7 @@ impl Stream for SubscribeResponses {
 impl Drop for SubscribeResponses {
     fn drop(&mut self) {
         if let Some(messages) = &self.messages
-            && self.connection.as_ref().is_some_and(ConnectionEnd::is_lost)
+            && self.connection.as_ref().is_some_and(Connection::is_lost)
         {
             messages.note_lost();
         }
@@ -423,7 +399,7 @@ fn notify(
 
 /// A publisher behind a balancer connects again, and may reach a relay that is not cut off. Where all
 /// are cut off none is better, so it does so once in [`LEAVES_AFTER`] only.
-fn leave_if_cut_off(relay: &Relay, connection: Option<&ConnectionEnd>) {
+fn leave_if_cut_off(relay: &Relay, connection: Option<&Connection>) {
     let is_cut_off = relay.cluster_state().is_some_and(|state| state.isolated);
     if let Some(connection) = connection.filter(|_| is_cut_off) {
         connection.end_if_older(LEAVES_AFTER);

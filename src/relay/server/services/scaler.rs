@@ -35,8 +35,8 @@ use crate::{
                 Access,
                 requester::{Needs, Requester, StreamGuard},
             },
-            http2::{body::UNKNOWN_BYTES, limits::to_refusal, service::StatedCaller},
-            lists::cluster_lists::named_queues,
+            http2::service::{Connection, check_accepts_streams},
+            lists::ranked::named_queues,
         },
     },
     store::BlobStore,
@@ -48,7 +48,7 @@ use crate::{
             MetricSpec, MetricValue, ScaledObjectRef,
             external_scaler_server::{ExternalScaler, ExternalScalerServer},
         },
-        span_from_wire, to_status,
+        span_from_wire,
     },
 };
 
@@ -98,7 +98,8 @@ pub(crate) fn service(
         max_age,
         access,
     };
-    ExternalScalerServer::new(service).max_decoding_message_size(UNKNOWN_BYTES)
+    ExternalScalerServer::new(service)
+        .max_decoding_message_size(super::most("/externalscaler.ExternalScaler/GetMetrics"))
 }
 
 impl Scaler {
@@ -208,16 +209,15 @@ impl ScalerService {
         &self,
         reference: Option<&ScaledObjectRef>,
         (extensions, headers): (&http::Extensions, &http::HeaderMap),
-    ) -> std::result::Result<(ScaledObject, Requester), Status> {
+    ) -> Result<(ScaledObject, Requester), Status> {
         let empty = ScaledObjectRef::default();
-        let mut object = ScaledObject::read(reference.unwrap_or(&empty)).map_err(to_status)?;
+        let mut object = ScaledObject::read(reference.unwrap_or(&empty))?;
         let token = object.token.take();
         let requester = self
             .access
             .requester_of(extensions, headers, token.as_deref())?;
         for queue in &object.queues {
-            let allowed = requester.check(Action::Subscribe, Target::Queue(queue));
-            allowed.map_err(to_status)?;
+            requester.check(Action::Subscribe, Target::Queue(queue))?;
         }
         Ok((object, requester))
     }
@@ -225,14 +225,14 @@ impl ScalerService {
 
 #[async_trait]
 impl ExternalScaler for ScalerService {
-    type StreamIsActiveStream = BoxStream<'static, std::result::Result<IsActiveResponse, Status>>;
+    type StreamIsActiveStream = BoxStream<'static, Result<IsActiveResponse, Status>>;
 
     async fn is_active(
         &self,
         request: Request<ScaledObjectRef>,
-    ) -> std::result::Result<Response<IsActiveResponse>, Status> {
+    ) -> Result<Response<IsActiveResponse>, Status> {
         let (object, _) = self.object(Some(request.get_ref()), parts(&request))?;
-        let demand = self.scaler.demand(&object).await.map_err(to_status)?;
+        let demand = self.scaler.demand(&object).await?;
         let result = demand.is_active;
         Ok(Response::new(IsActiveResponse { result }))
     }
@@ -240,19 +240,17 @@ impl ExternalScaler for ScalerService {
     async fn stream_is_active(
         &self,
         request: Request<ScaledObjectRef>,
-    ) -> std::result::Result<Response<Self::StreamIsActiveStream>, Status> {
+    ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
         let (object, requester) = self.object(Some(request.get_ref()), parts(&request))?;
         let relay = self.scaler.relay.clone();
-        let door = request.extensions().get::<StatedCaller>();
+        let door = request.extensions().get::<Connection>();
         let door = door.ok_or_else(|| Status::internal("the request has no connection"))?;
-        let accepts = relay.check_accepts_streams();
-        let accepts = accepts.inspect_err(|_| door.end_soon());
-        accepts.map_err(to_refusal)?;
-        let of_relay = door.take_stream().map_err(to_status)?;
-        let share = requester.take(Resource::Streams, 1).map_err(to_status)?;
+        check_accepts_streams(&relay, request.extensions())?;
+        let of_relay = door.take_stream()?;
+        let share = requester.take(Resource::Streams, 1)?;
         let selectors = object.queues.iter().cloned().map(Selector::from).collect();
         let known = object.queues.iter().map(|queue| relay.scaled_queue(queue));
-        let known = known.collect::<Result<Vec<_>>>().map_err(to_status)?;
+        let known = known.collect::<Result<Vec<_>>>()?;
         let stream = ActiveStream {
             scaler: self.scaler.clone(),
             causes: known.iter().map(|queue| queue.watch()).collect(),
@@ -271,7 +269,7 @@ impl ExternalScaler for ScalerService {
     async fn get_metric_spec(
         &self,
         request: Request<ScaledObjectRef>,
-    ) -> std::result::Result<Response<GetMetricSpecResponse>, Status> {
+    ) -> Result<Response<GetMetricSpecResponse>, Status> {
         let (object, _) = self.object(Some(request.get_ref()), parts(&request))?;
         let spec = MetricSpec {
             metric_name: object.metric_name(),
@@ -286,10 +284,10 @@ impl ExternalScaler for ScalerService {
     async fn get_metrics(
         &self,
         request: Request<GetMetricsRequest>,
-    ) -> std::result::Result<Response<GetMetricsResponse>, Status> {
+    ) -> Result<Response<GetMetricsResponse>, Status> {
         let reference = request.get_ref().scaled_object_ref.as_ref();
         let (object, _) = self.object(reference, parts(&request))?;
-        let demand = self.scaler.demand(&object).await.map_err(to_status)?;
+        let demand = self.scaler.demand(&object).await?;
         let value = MetricValue {
             metric_name: object.metric_name(),
             metric_value: whole(demand.messages.ceil()),
@@ -315,7 +313,7 @@ fn whole(number: f64) -> i64 {
 
 impl ActiveStream {
     /// Returns the next response and the rest of the stream.
-    async fn next(mut self) -> Option<(std::result::Result<IsActiveResponse, Status>, Self)> {
+    async fn next(mut self) -> Option<(Result<IsActiveResponse, Status>, Self)> {
         loop {
             let is_caused = match self.looked_at {
                 // The stream opens.
@@ -328,7 +326,7 @@ impl ActiveStream {
             }
             let demand = match self.scaler.demand(&self.object).await {
                 Ok(demand) => demand,
-                Err(error) => return Some((Err(to_status(error)), self)),
+                Err(error) => return Some((Err(error.into()), self)),
             };
             let now = self.scaler.relay.clock().now();
             let random = &mut fastrand::Rng::new();

@@ -33,7 +33,7 @@ use crate::{
         server::{
             access::{Access, requester::StreamGuard},
             http2::accept::Connections,
-            lists::cluster_lists::{WITHIN, named_queues},
+            lists::{ask, ranked::named_queues},
         },
     },
     store::BlobStore,
@@ -247,12 +247,14 @@ impl StatsSource {
         }
         let mut silent = SilentRelays::default();
         let call = Call::Stats(StatsRequest {});
-        for (peer, answer) in self.relay.ask_all(call, WITHIN, &mut silent).await {
-            match answer {
-                Answer::Stats(stats) => snapshot.relays.push(stats),
-                _ => _ = silent.ids.insert(peer.status.relay_id.to_string()),
-            }
-        }
+        let others = ask(&self.relay, call, &mut silent, |answer| match answer {
+            Answer::Stats(stats) => Some(stats),
+            _ => None,
+        })
+        .await;
+        snapshot
+            .relays
+            .extend(others.into_iter().map(|(_, stats)| stats));
         snapshot.relays[1..].sort_by(|one, two| one.relay_id.cmp(&two.relay_id));
         let busiest = snapshot.busiest_since(previous);
         let names: BTreeSet<QueueAddress> =
@@ -375,6 +377,13 @@ struct Sum {
     savings: proto::Savings,
 }
 
+/// Adds these fields.
+macro_rules! add {
+    ($sum:expr, $other:expr, [$($field:ident),+]) => {
+        $($sum.$field = $sum.$field.saturating_add($other.$field);)+
+    };
+}
+
 impl Sum {
     fn of(relays: &[proto::RelayStats]) -> Self {
         let mut sum = Self::default();
@@ -394,34 +403,45 @@ impl Sum {
     }
 
     fn add_totals(&mut self, other: &proto::Totals) {
-        let sum = &mut self.totals;
-        sum.notifications += other.notifications;
-        sum.messages = sum.messages.saturating_add(other.messages);
-        sum.wakes += other.wakes;
-        sum.wake_entries += other.wake_entries;
-        sum.timed += other.timed;
-        sum.heartbeats += other.heartbeats;
-        sum.catch_ups += other.catch_ups;
-        sum.sentinels += other.sentinels;
-        sum.reassigned += other.reassigned;
-        sum.refused += other.refused;
-        add_buckets(&mut sum.wake_latency, other.wake_latency.as_ref());
-        add_buckets(&mut sum.handler_latency, other.handler_latency.as_ref());
+        add!(
+            self.totals,
+            other,
+            [
+                notifications,
+                messages,
+                wakes,
+                wake_entries,
+                timed,
+                heartbeats
+            ]
+        );
+        add!(
+            self.totals,
+            other,
+            [catch_ups, sentinels, reassigned, refused]
+        );
+        add_buckets(&mut self.totals.wake_latency, other.wake_latency.as_ref());
+        add_buckets(
+            &mut self.totals.handler_latency,
+            other.handler_latency.as_ref(),
+        );
     }
 
     fn add_levels(&mut self, other: &proto::Levels) {
-        let sum = &mut self.levels;
         // A cluster's queues are known to each of its relays.
-        sum.queues = sum.queues.max(other.queues);
-        sum.subscriptions += other.subscriptions;
-        sum.asleep += other.asleep;
-        sum.awake += other.awake;
-        sum.polling += other.polling;
-        sum.active_dequeue_tasks += other.active_dequeue_tasks;
-        sum.connections += other.connections;
-        sum.flag_watchers += other.flag_watchers;
-        sum.timers += other.timers;
-        sum.unassigned += other.unassigned;
+        self.levels.queues = self.levels.queues.max(other.queues);
+        add!(self.levels, other, [subscriptions, asleep, awake, polling]);
+        add!(
+            self.levels,
+            other,
+            [
+                active_dequeue_tasks,
+                connections,
+                flag_watchers,
+                timers,
+                unassigned
+            ]
+        );
     }
 }
 

@@ -7,20 +7,17 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 use tonic::Extensions;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    relay::server::http2::{activity::MAX_STORE_CALLS, service::Connection},
+};
 
 /// Limits the calls for all connections. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct StoreCalls(Arc<Semaphore>);
 
-/// Limits the calls for one connection. It is an extension of the request.
-#[derive(Debug, Clone)]
-pub(crate) struct ConnectionStoreCalls(Arc<Semaphore>);
-
 /// Calls for all connections; further ones wait for their turn.
 const MAX_CALLS: usize = 256;
-/// Calls for one connection; further ones are refused.
-const MAX_PER_CONNECTION: usize = 64;
 /// A refused call is tried again after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Time limit of a call with the wait for its turn; a slower store counts as unavailable.
@@ -42,26 +39,19 @@ impl StoreCalls {
         request: &Extensions,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        // Only requests of the console and of tests have no connection.
-        let connection = request.get::<ConnectionStoreCalls>().cloned();
-        let connection = connection.unwrap_or_default();
-        let Ok(_own) = connection.0.try_acquire() else {
-            let message = format!(
-                "store: the limit is {MAX_PER_CONNECTION} calls at one time for a connection"
-            );
-            return Err(Error::new(ErrorKind::Exhausted, message).with_retry_after(RETRY_AFTER));
-        };
+        // Only requests of the console have no connection.
+        let connection = request.get::<Connection>();
+        let own = connection.map(|connection| connection.store_calls().try_acquire());
+        let _own = own.transpose().map_err(|_| {
+            let message =
+                format!("store: the limit is {MAX_STORE_CALLS} calls at one time for a connection");
+            Error::new(ErrorKind::Exhausted, message).with_retry_after(RETRY_AFTER)
+        })?;
         in_time(async {
             let _shared = self.0.acquire().await.expect("never closed");
             call.await
         })
         .await
-    }
-}
-
-impl Default for ConnectionStoreCalls {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_PER_CONNECTION)))
     }
 }
 
@@ -80,12 +70,19 @@ pub(super) async fn in_time<T>(call: impl Future<Output = Result<T>>) -> Result<
 #[cfg(test)]
 mod tests {
     use futures_util::future::join_all;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::relay::server::http2::{activity::Activity, incidents::Incidents};
 
-    fn from(connection: &ConnectionStoreCalls) -> Extensions {
+    /// Returns a request of a new connection.
+    fn request() -> Extensions {
+        let incidents = Arc::new(Incidents::new());
         let mut extensions = Extensions::new();
-        extensions.insert(connection.clone());
+        extensions.insert(Connection(Activity::for_test(
+            incidents,
+            CancellationToken::new(),
+        )));
         extensions
     }
 
@@ -96,25 +93,23 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(3)).await;
             Ok(())
         };
-        let greedy = from(&ConnectionStoreCalls::default());
+        let greedy = request();
         let many = join_all((0..100).map(|_| calls.run(&greedy, slow()))).await;
         let refused = many.iter().filter_map(|call| call.as_ref().err());
         let refused: Vec<_> = refused.map(|error| error.kind()).collect();
-        assert_eq!(refused, [ErrorKind::Exhausted; 100 - MAX_PER_CONNECTION]);
+        assert_eq!(refused, [ErrorKind::Exhausted; 100 - MAX_STORE_CALLS]);
 
         // The calls of five connections: one of them waits for its turn, and for too long.
-        let others: Vec<_> = (0..5)
-            .map(|_| from(&ConnectionStoreCalls::default()))
-            .collect();
+        let others: Vec<_> = (0..5).map(|_| request()).collect();
         let all = others
             .iter()
-            .flat_map(|connection| (0..MAX_PER_CONNECTION).map(|_| calls.run(connection, slow())));
+            .flat_map(|connection| (0..MAX_STORE_CALLS).map(|_| calls.run(connection, slow())));
         let all = join_all(all).await;
         let late = all.iter().filter_map(|call| call.as_ref().err());
         let late: Vec<_> = late.map(|error| error.kind()).collect();
         assert_eq!(
             late,
-            [ErrorKind::Unavailable; 5 * MAX_PER_CONNECTION - MAX_CALLS]
+            [ErrorKind::Unavailable; 5 * MAX_STORE_CALLS - MAX_CALLS]
         );
         calls.run(&greedy, slow()).await.expect("room again");
     }

@@ -12,7 +12,7 @@ use super::{Scaler, learn_emptiness};
 use crate::{
     base::sync::lock,
     error::{Error, ErrorKind, Result},
-    relay::server::lists::own_lists::own_named,
+    relay::server::lists::ranked::own_named,
     store::{BlobContent, BlobName, BlobStore, ETag},
     types::QueueAddress,
 };

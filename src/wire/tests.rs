@@ -26,7 +26,7 @@ Welcome: 1 relay_id string, 2 epoch string, 3 subscription_id string, 4 heartbea
 Wake: 1 work WorkDetected*
 Heartbeat: 1 degraded bool, 2 resume bytes
 Goodbye: 1 reason Reason, 2 reconnect_after Duration
-ReportRequest: 1 subscription_id string, 2 storage_account string, 3 queue_name string, 4 state ReportState, 5 sequence uint64, 6 number uint64, 7 visible_in Duration, 8 current_queue_depth uint64, 9 active_dequeue_tasks uint32, 10 total_dequeue_tasks uint32, 11 mean_handling_time Duration, 12 mean_wake_latency Duration, 13 depth_age Duration, 14 busy_for Duration, 15 capacity uint32?
+ReportRequest: 1 subscription_id string, 2 storage_account string, 3 queue_name string, 4 state ReportState, 5 sequence uint64, 6 number uint64, 7 visible_in Duration, 8 current_queue_depth uint64, 9 active_dequeue_tasks uint32, 10 total_dequeue_tasks uint32, 12 mean_wake_latency Duration, 13 depth_age Duration, 14 busy_for Duration, 15 capacity uint32?
 ReportResponse:
 Flag: 1 name string, 2 set bool, 3 generation uint64, 4 set_by string, 5 reason string, 6 set_at Timestamp, 7 expires_at Timestamp
 UnleashRequest: 1 flag string, 2 ttl Duration, 3 set_by string, 4 reason string
@@ -61,7 +61,7 @@ HandOverVisible: 1 upto uint64, 2 held bool
 const ENUMS: &str = "
 WakeReason: 0 WAKE_REASON_UNSPECIFIED, 1 WAKE_REASON_NOTIFIED, 2 WAKE_REASON_CATCH_UP, 3 WAKE_REASON_SENTINEL, 4 WAKE_REASON_TIMED, 5 WAKE_REASON_REASSIGNED
 ReportState: 0 REPORT_STATE_UNSPECIFIED, 1 REPORT_STATE_BUSY, 2 REPORT_STATE_DRAINED
-Goodbye.Reason: 0 UNSPECIFIED, 1 DRAINING, 2 ROTATION, 3 REPLACED, 4 REVOKED
+Goodbye.Reason: 0 UNSPECIFIED, 1 DRAINING, 2 ROTATION, 4 REVOKED
 RelayState: 0 RELAY_STATE_UNSPECIFIED, 1 RELAY_STATE_SELF, 2 RELAY_STATE_PRESENT, 3 RELAY_STATE_MISSING, 4 RELAY_STATE_LEFT
 QueueOrder: 0 QUEUE_ORDER_UNSPECIFIED, 1 QUEUE_ORDER_RATE, 2 QUEUE_ORDER_BACKLOG, 3 QUEUE_ORDER_IDLE, 4 QUEUE_ORDER_LISTENERS
 FindingKind: 0 FINDING_KIND_UNSPECIFIED, 1 FINDING_KIND_NO_LISTENER, 2 FINDING_KIND_NEAR_NAME, 3 FINDING_KIND_AT_CAPACITY, 4 FINDING_KIND_SILENT, 5 FINDING_KIND_GONE, 6 FINDING_KIND_BUSY, 7 FINDING_KIND_FULL, 8 FINDING_KIND_DRAINING, 9 FINDING_KIND_CUT_OFF, 10 FINDING_KIND_REFUSED, 11 FINDING_KIND_STORE, 12 FINDING_KIND_POLLING, 13 FINDING_KIND_RELAY_MISSING
