@@ -301,7 +301,7 @@ impl Flags {
         listener: &ListenerId,
         wall: SystemTime,
     ) -> Result<()> {
-        if self.knows_generation(name, generation) || planted!(FlagAckUnread) {
+        if self.knows_generation(name, generation) {
             return self.ack(name, generation, listener);
         }
         // It keeps the flag known until the acknowledgement is counted.
@@ -334,10 +334,10 @@ impl Inner {
 
     /// Waits for the flag's lock before a read.
     async fn lock_to_read(&self, name: &FlagName) -> Option<KeyedGuard<'_>> {
-        match planted!(FlagReadDuringWrite) {
-            true => None,
-            false => Some(self.locks.lock(name).await),
+        if planted!(FlagReadDuringWrite) {
+            return None;
         }
+        Some(self.locks.lock(name).await)
     }
 
     /// Reads a flag: first the newest set that is over, and then the flag. In the other order a set

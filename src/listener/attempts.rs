@@ -170,9 +170,6 @@ impl Attempts {
 
     /// Decides what to do with a message whose handler did not run to its end, and records it.
     pub(crate) fn on_abandoned(&mut self, message: &Message) -> Disposition {
-        if planted!(AbandonedGetCounted) {
-            return Disposition::Retry(Some(Duration::ZERO));
-        }
         self.uncount(&message.id);
         Disposition::ReleaseUncounted(Some(Duration::ZERO))
     }
@@ -203,9 +200,6 @@ impl Attempts {
     /// Returns whether a message may crash each process that handles it: it has very many gets, it
     /// is old enough for as many visibility time-outs, and no attempt at it ended here.
     fn may_crash_process(&self, message: &Message, now: SystemTime) -> bool {
-        if planted!(PoisonedUntried) {
-            return message.dequeue_count > self.limits.max_dequeue_count;
-        }
         let gets = self
             .limits
             .max_dequeue_count
@@ -220,9 +214,6 @@ impl Attempts {
 
     /// Records that the last get of a message was no attempt.
     pub(crate) fn uncount(&mut self, id: &MessageId) {
-        if planted!(UntriedGetCounted) {
-            return;
-        }
         self.update(id, |record| {
             record.untried = record.untried.saturating_add(1);
             record.uncounted = record.uncounted.saturating_add(1);
@@ -236,9 +227,6 @@ impl Attempts {
 
     /// The queue has removed the last get from its own count.
     pub(crate) fn count_again(&mut self, id: &MessageId) {
-        if planted!(TakenBackTwice) {
-            return;
-        }
         self.update(id, |record| {
             record.uncounted = record.uncounted.saturating_sub(1);
         });

@@ -6,10 +6,7 @@
 use std::time::Duration;
 
 use super::RetryConfig;
-use crate::{
-    base::{backoff::Backoff, fault::planted},
-    error::Error,
-};
+use crate::{base::backoff::Backoff, error::Error};
 
 /// The retry state of one call.
 #[derive(Debug)]
@@ -56,9 +53,6 @@ impl RetryState {
     }
 
     fn repeats_after(&self, refused: bool) -> bool {
-        if planted!(LostGetRetried) {
-            return true;
-        }
         refused || self.retry_on == RetryOn::Temporary
     }
 

@@ -6,14 +6,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{first, number_from_env, quick_or_full, table};
+use super::{Seeds, schedule::Schedule};
 use crate::{
     base::fault::Fault,
     listener::agent::{Away, CentralAgent, FleetDecision, FleetLoad, FleetPolicy, FleetStep},
 };
 
-/// Seeds of a quick run, and of a full one.
-const SEEDS: [u64; 2] = [1_000, 5_000];
+const SEEDS: Seeds = Seeds::new("a_central_agent", [1_000, 5_000]);
 const SECOND: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_secs(10);
 /// After the last trouble: the longest wait of a failed call, and time to handle everything.
@@ -24,8 +23,7 @@ const QUIET: Duration = Duration::from_secs(600);
 struct World {
     rng: fastrand::Rng,
     now: Duration,
-    order: u64,
-    events: BTreeMap<(Duration, u64), Event>,
+    events: Schedule<Duration, Event>,
     agent: CentralAgent,
     policy: FleetPolicy,
     /// The hook states the number of nodes.
@@ -72,7 +70,7 @@ enum Event {
 }
 
 impl World {
-    fn new(seed: u64, fault: Fault) -> Self {
+    fn new(seed: u64, fault: Fault, print: bool) -> Self {
         fault.plant();
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0066_6c65_6574);
         let max = rng.usize(1..=6);
@@ -94,8 +92,7 @@ impl World {
         let agent = agent.expect("a policy");
         let mut world = Self {
             now: SECOND,
-            order: 0,
-            events: BTreeMap::new(),
+            events: Schedule::default(),
             agent,
             policy,
             states_count: rng.bool(),
@@ -111,26 +108,21 @@ impl World {
             grown_at: None,
             acted_at: SECOND,
             violation: None,
-            print: false,
+            print,
             rng,
         };
         world.after(500, Event::Link(true));
         world.after(20_000, Event::Put);
         world.after(60_000, Event::Link(false));
         let calm = world.now + SECOND * world.rng.u32(60..400);
-        world.at(calm, Event::Calm);
+        world.events.add(calm, Event::Calm);
         world
-    }
-
-    fn at(&mut self, at: Duration, event: Event) {
-        self.order += 1;
-        self.events.insert((at, self.order), event);
     }
 
     /// Schedules an event within so many milliseconds.
     fn after(&mut self, millis: u64, event: Event) {
         let after = Duration::from_micros(self.rng.u64(0..=millis * 1000));
-        self.at(self.now + after, event);
+        self.events.add(self.now + after, event);
     }
 
     fn run(&mut self) -> Option<String> {
@@ -146,14 +138,11 @@ impl World {
                     return self.check_end();
                 }
             }
-            let event = self.events.first_key_value().map(|(key, _)| key.0);
+            let event = self.events.next_at();
             let next = event.into_iter().chain(end).chain([wait]).min();
             self.now = self.now.max(next.unwrap_or(wait));
-            while let Some(first) = self.events.first_entry()
-                && first.key().0 <= self.now
-            {
-                let event = first.remove();
-                self.happens(event);
+            while let Some(next) = self.events.take_until(self.now) {
+                self.happens(next.event);
             }
         }
     }
@@ -211,7 +200,7 @@ impl World {
             self.after(1_000, Event::Acts(desired));
         }
         let end = now + SECOND + SECOND * if hangs { 60 } else { self.rng.u32(0..3) };
-        self.at(end, Event::Called { desired, succeeds });
+        self.events.add(end, Event::Called { desired, succeeds });
     }
 
     fn happens(&mut self, event: Event) {
@@ -352,22 +341,17 @@ impl World {
 }
 
 pub(super) fn run(seed: u64, fault: Fault) -> Option<String> {
-    World::new(seed, fault).run()
+    World::new(seed, fault, false).run()
 }
 
 /// The fleet follows its backlog, and returns to its least number.
 #[test]
 fn a_central_agent_strands_no_message_and_removes_no_node_with_work() {
-    if let Some(seed) = number_from_env("REVEILLE_SEED") {
-        let mut world = World::new(seed, table::fault_from_env());
-        world.print = true;
-        println!("{:?}", world.policy);
-        return assert_eq!(world.run(), None, "seed {seed}");
-    }
-    let seeds = number_from_env("REVEILLE_SEEDS").unwrap_or_else(|| quick_or_full(SEEDS));
-    if let Some((seed, violation)) = first(seeds, |seed| run(seed, Fault::None)) {
-        panic!(
-            "seed {seed}: {violation}\nreplay it: REVEILLE_SEED={seed} cargo test --lib a_central_agent -- --nocapture"
-        );
-    }
+    SEEDS.run(|seed, fault, print| {
+        let mut world = World::new(seed, fault, print);
+        if print {
+            println!("{:?}", world.policy);
+        }
+        world.run()
+    });
 }

@@ -21,15 +21,14 @@ use std::{
 };
 
 use self::store::ShakyStore;
-use super::{first, number_from_env, table};
+use super::Seeds;
 use crate::{
     base::{fault::Fault, sync::lock},
     coordination::flag::{Event, Flags, FlagsConfig, WatchGuard},
     types::{FlagName, FlagState, ListenerId, UnleashOptions},
 };
 
-/// Seeds of a plain run.
-const SEEDS: u64 = 500;
+const SEEDS: Seeds = Seeds::new("no_watcher_misses_a_flag", [500; 2]);
 /// A run that is not idle after this many steps never will be: runs need about 200.
 const STEPS: u32 = 20_000;
 
@@ -558,17 +557,7 @@ impl World {
 /// In any order of steps every watcher gets its events, and no expiry removes too much.
 #[test]
 fn no_watcher_misses_a_flag() {
-    if let Some(seed) = number_from_env("REVEILLE_SEED") {
-        let violation = run(seed, table::fault_from_env(), true);
-        assert_eq!(violation, None, "seed {seed}");
-        return;
-    }
-    let seeds = number_from_env("REVEILLE_SEEDS").unwrap_or(SEEDS);
-    if let Some((seed, violation)) = first(seeds, |seed| run(seed, Fault::None, false)) {
-        panic!(
-            "seed {seed}: {violation}\nreplay it: REVEILLE_SEED={seed} cargo test --lib no_watcher_misses_a_flag -- --nocapture"
-        );
-    }
+    SEEDS.run(run);
 }
 
 #[test]

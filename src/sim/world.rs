@@ -1,10 +1,6 @@
 //! The simulated world: its events in the order of time, and their dispatch.
 
-use std::{
-    cmp::{Ordering, Reverse},
-    collections::BinaryHeap,
-    time::Duration,
-};
+use std::time::Duration;
 
 use super::{
     attempts::Outages,
@@ -18,6 +14,7 @@ use super::{
     relay::RelayNode,
     reports::{Answer, Call},
     scaled::Happens,
+    schedule::Schedule,
     shared::Shared,
 };
 use crate::base::{clock::Tick, fault::Fault};
@@ -43,8 +40,7 @@ pub(super) struct World {
     /// The workload waits until every listener has connected to a restored relay.
     pub(super) held: bool,
     violation: Option<String>,
-    events: BinaryHeap<Reverse<Scheduled>>,
-    scheduled: u64,
+    events: Schedule<Tick, Event>,
 }
 
 /// How a run ended.
@@ -139,13 +135,6 @@ pub(super) enum Event {
     GroupCheck(ConnId, usize, u64, Tick),
 }
 
-#[derive(Debug)]
-struct Scheduled {
-    at: Tick,
-    number: u64,
-    event: Event,
-}
-
 /// After the last trouble: time for the longest chain of time-outs, twice.
 pub(super) const SILENCE: Duration = Duration::from_secs(100);
 
@@ -171,8 +160,7 @@ impl World {
             healed: false,
             held: false,
             violation: None,
-            events: BinaryHeap::new(),
-            scheduled: 0,
+            events: Schedule::default(),
             plan,
         };
         world.log.say(|| format!("{:?}", world.plan));
@@ -184,8 +172,7 @@ impl World {
     pub(super) fn run(mut self) -> Outcome {
         let end = self.now + self.plan.active + SILENCE;
         while self.violation.is_none()
-            && let Some(Reverse(next)) = self.events.pop()
-            && next.at <= end
+            && let Some(next) = self.events.take_until(end)
         {
             if let Some(until) = self
                 .frozen_until(&next.event)
@@ -194,11 +181,7 @@ impl World {
                 // After a pause a node first reads all input, then checks its time-outs.
                 let judges = matches!(next.event, Event::Link(..) | Event::Deadline(..));
                 let after = Duration::from_millis(u64::from(judges));
-                // The number stays, and with it the order among the waiting events.
-                self.events.push(Reverse(Scheduled {
-                    at: until + after,
-                    ..next
-                }));
+                self.events.put_off(next, until + after);
                 continue;
             }
             self.now = next.at;
@@ -230,10 +213,7 @@ impl World {
     }
 
     pub(super) fn at(&mut self, at: Tick, event: Event) {
-        self.scheduled += 1;
-        let at = at.max(self.now);
-        let number = self.scheduled;
-        self.events.push(Reverse(Scheduled { at, number, event }));
+        self.events.add(at.max(self.now), event);
     }
 
     pub(super) fn after(&mut self, span: Duration, event: Event) {
@@ -408,23 +388,3 @@ impl Totals {
         self.poisoned += other.poisoned;
     }
 }
-
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Scheduled {}

@@ -97,9 +97,6 @@ impl Placement {
 
     /// Retires a connection that seems dead: its streams stay, new streams go to another one.
     pub(crate) fn retire(&mut self, number: ConnectionNumber) {
-        if planted!(SilentConnectionKept) {
-            return;
-        }
         if let Some(at) = self.find(number) {
             self.connections[at].retired = true;
         }

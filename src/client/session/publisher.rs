@@ -31,7 +31,6 @@ use crate::{
     base::{
         backoff::{Backoff, jitter},
         clock::Tick,
-        fault::planted,
     },
     error::{Error, ErrorKind, Result},
     types::{Accepted, Counted, Limits, Notification},
@@ -252,9 +251,6 @@ impl PublisherSession {
     /// request has had no answer for too long.
     pub(crate) fn elapsed(&mut self, now: Tick) -> bool {
         while let Some(waiter) = self.waiters.pop_expired(now) {
-            if planted!(DeadlineSilent) {
-                continue;
-            }
             self.waiters.finish(waiter, Err(self.timeout_error()));
         }
         self.purge();
@@ -357,9 +353,6 @@ impl PublisherSession {
     /// Returns the notification's conflation key.
     fn key(&self, notification: &Notification, now: Tick) -> EntryKey {
         let queue = notification.queue.clone();
-        if planted!(DelaySlotIgnored) {
-            return EntryKey::new(queue, None);
-        }
         let due = (!notification.delay.is_zero()).then(|| now.after_on_grid(notification.delay));
         EntryKey::new(queue, due)
     }
@@ -433,9 +426,6 @@ impl PublisherSession {
 
     /// Puts a request's entries back where they came from.
     fn put_back(&mut self, body: RequestEntries, now: Tick) {
-        if planted!(PublisherGivesUp) {
-            return;
-        }
         match body {
             RequestEntries::Entries(entries) => {
                 for entry in entries.into_iter().rev() {

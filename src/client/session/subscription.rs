@@ -86,13 +86,10 @@ impl SubscriptionSession {
 
     /// Returns the request of the next stream. Undelivered wake-ups of the previous one are dropped.
     pub(crate) fn request(&mut self) -> SubscribeOptions {
-        if !planted!(BrokenKeepsArrived) {
-            self.undelivered.clear();
-        }
+        self.undelivered.clear();
         self.welcome = None;
-        let max_bytes = self.max_position_bytes();
         SubscribeOptions {
-            positions: self.positions.newest(max_bytes),
+            positions: self.positions.newest(self.position_bytes),
             resume: self.resume.clone(),
             ..self.options.clone()
         }
@@ -161,7 +158,6 @@ impl SubscriptionSession {
             && refusal.kind() == ErrorKind::Exhausted
             // With a time, the relay has no room for the stream, however small its request is.
             && refusal.retry_after().is_none()
-            && self.cuts_positions_after_refusal()
             && self.positions.shrink_request()
         {
             self.reconnect.request_too_large(now, refusal, rng);
@@ -252,10 +248,6 @@ impl SubscriptionSession {
         if resume.is_empty() || resume.0.len() > Limits::TOKEN {
             return;
         }
-        if planted!(ResumeBeforeHandOver) {
-            self.resume = resume;
-            return;
-        }
         if self.undelivered.is_empty() {
             self.resume = resume;
             return;
@@ -264,21 +256,5 @@ impl SubscriptionSession {
         self.undelivered
             .pop_back_if(|newest| matches!(newest, Undelivered::Resume(_)));
         self.undelivered.push_back(Undelivered::Resume(resume));
-    }
-
-    /// `false` only with a planted fault.
-    fn cuts_positions_after_refusal(&self) -> bool {
-        if planted!(PositionsNotCut) {
-            return false;
-        }
-        !planted!(ExhaustedSendsAll)
-    }
-
-    /// Unlimited only with a planted fault.
-    fn max_position_bytes(&self) -> usize {
-        if planted!(PositionsNotCut) {
-            return usize::MAX;
-        }
-        self.position_bytes
     }
 }

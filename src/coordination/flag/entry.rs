@@ -120,13 +120,12 @@ impl FlagEntry {
     }
 
     pub(super) fn register(&mut self, id: u64, acks: bool) {
-        let known = planted!(FlagReadBeforeRegister) && self.present.is_some();
         let watcher = Watcher {
             registered: id,
             base: None,
-            synced: known,
+            synced: false,
             first_unset: false,
-            delivered: self.change.saturating_sub(u64::from(known)),
+            delivered: self.change,
             delivered_acks: None,
             waker: None,
         };
@@ -325,7 +324,6 @@ impl FlagEntry {
 
     /// Takes the watcher's next event. If there is none, `waker` is woken when one is ready.
     pub(super) fn next_event(&mut self, id: u64, waker: &Waker) -> Option<Event> {
-        let conflates_sets = planted!(FlagSetConflated);
         let watcher = self.watchers.get_mut(&id)?;
         let state = if !watcher.synced {
             None
@@ -333,7 +331,7 @@ impl FlagEntry {
             let generation = self.newest_set.as_ref().map_or(0, |set| set.generation);
             let unset = FlagState::unset(self.name.clone(), generation);
             Some(Arc::new(unset))
-        } else if watcher.delivered < self.newest_set_change && !conflates_sets {
+        } else if watcher.delivered < self.newest_set_change && !planted!(FlagSetConflated) {
             watcher.delivered = self.newest_set_change;
             self.newest_set.clone()
         } else if watcher.delivered < self.change {

@@ -251,7 +251,6 @@ impl WatchRegistry {
             state,
             unleashed,
         };
-        let ignores_heard = planted!(FlagWriteUnordered);
         self.entry(name);
         let watching = self.change(name, &mut wakers, |entry, wakers| {
             if ended.is_some() {
@@ -259,7 +258,7 @@ impl WatchRegistry {
             }
             entry.versions = None;
             // Else the read that follows what was heard decides.
-            if !entry.heard_since(began) || ignores_heard {
+            if !entry.heard_since(began) || planted!(FlagWriteUnordered) {
                 entry.observe(observed, wakers);
             }
             entry.watching()

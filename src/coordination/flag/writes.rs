@@ -240,8 +240,7 @@ impl Inner {
             let Some(ended) = ended.map_err(prepares)? else {
                 continue;
             };
-            let ignores_etag = expired && planted!(FlagExpiryUnconditional);
-            let condition = Some(&etag).filter(|_| can_tell && !ignores_etag);
+            let condition = Some(&etag).filter(|_| can_tell && !planted!(FlagExpiryUnconditional));
             match self.blobs.delete(name, condition).await {
                 Ok(()) => self.registry().set.remove(name),
                 Err(error) if error.kind() == ErrorKind::Conflict => continue,

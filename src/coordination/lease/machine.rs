@@ -165,9 +165,6 @@ impl ContenderConfig {
     /// difference covers clock rates that differ by a fifth, and the time that a holder needs to
     /// stop.
     fn validity_span(&self) -> Duration {
-        if planted!(TenureMarginMissing) {
-            return self.duration;
-        }
         self.duration - self.duration / 5
     }
 
@@ -206,11 +203,8 @@ impl LeaseMachine {
 
     /// Returns the token and the end of its validity, or `None` if the lease is not valid here.
     pub(crate) fn validity(&self, now: Tick) -> Option<(u64, Tick)> {
-        let valid_in_release = planted!(TenureBelievedInRelease);
-        let validity = match &self.phase {
-            Phase::Holding(validity) => validity,
-            Phase::Releasing { validity, .. } if valid_in_release => validity,
-            _ => return None,
+        let Phase::Holding(validity) = &self.phase else {
+            return None;
         };
         let until = validity.sent + self.config.validity_span();
         (now < until).then_some((validity.token, until))
@@ -295,25 +289,16 @@ impl LeaseMachine {
 
     /// Returns when the lease may be taken.
     fn free_at(&self, found: &Found) -> Tick {
-        let ignores_release = planted!(TenureTombstoneIgnored);
-        let uses_own_duration = planted!(TenureOwnDuration);
         let record = &found.record;
-        if (record.released && !ignores_release) || found.own_expired {
+        if record.released || found.own_expired {
             return found.seen;
-        }
-        if uses_own_duration {
-            return found.seen + self.config.duration;
         }
         // The holder's duration and not our own: the holder relies on it.
         found.seen + record.duration()
     }
 
     fn write(&mut self, now: Tick, token: u64, released: bool) -> Action {
-        let keeps_nonce = planted!(TenureNonceKept);
-        let nonce = match &self.known {
-            KnownState::Record(found) if keeps_nonce => found.record.nonce.clone(),
-            _ => format!("{:032x}", self.rng.u128(..)),
-        };
+        let nonce = format!("{:032x}", self.rng.u128(..));
         let record = Record::new(token, nonce, &self.config, released);
         let write = Write {
             record: record.clone(),
@@ -328,11 +313,6 @@ impl LeaseMachine {
 
     /// Remembers a write that may have happened. The store must be read.
     fn add_unconfirmed(&mut self, write: Write) {
-        if planted!(TenureUnknownBelieved)
-            && let Phase::Holding(validity) = &mut self.phase
-        {
-            validity.sent = write.sent;
-        }
         if self.unconfirmed_writes.len() == MAX_UNCONFIRMED_WRITES {
             self.unconfirmed_writes.remove(0);
         }

@@ -8,7 +8,7 @@ use super::{
     frames::{Micros, OfferedMessage, Uid},
     outgoing::size,
 };
-use crate::{base::fault::planted, queue::sqlite::limit};
+use crate::queue::sqlite::limit;
 
 /// A stored message that does not become visible in a queue of this machine.
 pub(super) struct Stored {
@@ -40,15 +40,10 @@ impl Confirmed {
 }
 
 /// The tables that know the id `?1` of an offered message.
-fn known() -> &'static str {
-    if planted!(RestoredCopyStored) {
-        return "EXISTS (SELECT 1 FROM messages WHERE uid = ?1)";
-    }
-    "EXISTS (SELECT 1 FROM arrived WHERE uid = ?1)
+const KNOWN: &str = "EXISTS (SELECT 1 FROM arrived WHERE uid = ?1)
        OR EXISTS (SELECT 1 FROM messages WHERE uid = ?1)
        OR EXISTS (SELECT 1 FROM outgoing WHERE uid = ?1)
-       OR EXISTS (SELECT 1 FROM dead_letters WHERE uid = ?1)"
-}
+       OR EXISTS (SELECT 1 FROM dead_letters WHERE uid = ?1)";
 
 /// Returns whether the file has, or had, the message.
 pub(super) fn is_known(
@@ -57,8 +52,8 @@ pub(super) fn is_known(
     uid: &Uid,
 ) -> rusqlite::Result<bool> {
     let sql = format!(
-        "SELECT 1 WHERE {} OR EXISTS (SELECT 1 FROM inbound WHERE sender = ?2 AND uid = ?1)",
-        known()
+        "SELECT 1 WHERE {KNOWN}
+            OR EXISTS (SELECT 1 FROM inbound WHERE sender = ?2 AND uid = ?1)"
     );
     transaction
         .prepare_cached(&sql)?
@@ -73,7 +68,7 @@ pub(super) fn drop_known(
 ) -> rusqlite::Result<()> {
     let sql = format!(
         "DELETE FROM inbound AS i WHERE {CONFIRMED} AND (i.checksum = {GIVEN_UP} OR {})",
-        known().replace("?1", "i.uid")
+        KNOWN.replace("?1", "i.uid")
     );
     let mut delete = transaction.prepare_cached(&sql)?;
     delete.execute(confirmed.rows()).map(drop)
@@ -221,7 +216,7 @@ pub(crate) fn bury_absent(
     let sql = format!(
         "SELECT i.id, i.authority, i.queue, {} FROM inbound i JOIN senders s ON s.id = i.sender
          WHERE s.seen_at <= ?1 AND i.arrived_at <= ?2 AND i.checksum <> {GIVEN_UP} LIMIT ?3",
-        known().replace("?1", "i.uid")
+        KNOWN.replace("?1", "i.uid")
     );
     let mut select = transaction.prepare_cached(&sql)?;
     let stored = select.query_map(params![seen, arrived, limit(most)], |row| {

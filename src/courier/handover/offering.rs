@@ -12,7 +12,7 @@ use super::{
     outgoing::{Destination, Row, destination, next_of, size, with_id},
     sender::{InFlight, SenderSession},
 };
-use crate::{base::fault::planted, queue::sqlite::limit};
+use crate::queue::sqlite::limit;
 
 /// A step of offering.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl SenderSession {
     ) -> rusqlite::Result<Next> {
         let mut messages = Vec::new();
         let mut has_more = false;
-        if self.welcomed || planted!(OffersBeforeWelcome) {
+        if self.welcomed {
             let mut bytes = 0;
             self.offer_again(connection, now, &mut messages, &mut bytes)?;
             let is_slow = self.offer_bytes < OFFER_BYTES;

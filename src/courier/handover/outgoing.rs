@@ -9,7 +9,6 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
 use super::frames::{Micros, OfferedMessage, Uid};
 use crate::{
-    base::fault::planted,
     courier::message::{Destination as Queue, check_authority},
     queue::sqlite::{
         checksum::{BAD_CHECKSUM, checksum, is_sound},
@@ -110,10 +109,7 @@ pub(crate) fn expire_unoffered(
 ) -> rusqlite::Result<usize> {
     let mut expired = 0;
     for hop in hops_with(transaction, 1)? {
-        let after = match planted!(UncertainExpired) {
-            true => 0,
-            false => uncertain_upto(transaction, &hop)?,
-        };
+        let after = uncertain_upto(transaction, &hop)?;
         expired += expire(
             transaction,
             &hop,

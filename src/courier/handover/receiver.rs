@@ -177,13 +177,9 @@ impl ReceiverSession {
                            connected_at = excluded.connected_at, seen_at = excluded.seen_at,
                            principal = coalesce(excluded.principal, principal)
                        RETURNING id";
-        let authority = match planted!(OneSessionPerSender) {
-            true => "",
-            false => &hello.authority,
-        };
         let values = params![
             hello.sender,
-            authority,
+            hello.authority,
             self.connection,
             hello.name,
             wall,
@@ -253,13 +249,6 @@ impl ReceiverSession {
                 Verdict::Store => {
                     let row = store(transaction, wall, sender, &message)?;
                     self.stored.push_back((message.number, row));
-                    if planted!(VisibleBeforeConfirmed) {
-                        let upto = Upto {
-                            number: self.number,
-                            held: false,
-                        };
-                        drop(self.confirm(transaction, wall, wall, sender, upto)?);
-                    }
                 }
                 Verdict::Known => {}
                 Verdict::Refuse(reason) => {
@@ -278,7 +267,7 @@ impl ReceiverSession {
 
     /// Checks what a connection makes this machine keep.
     fn check_bounds(&self) -> Result<()> {
-        if self.holds && !planted!(HeldNotConfirmed) {
+        if self.holds {
             let rule = "must not come before the confirmation of the messages of Welcome";
             return Err(Error::invalid("messages", rule));
         }

@@ -206,23 +206,17 @@ impl SenderSession {
         welcome: &Welcome,
     ) -> rusqlite::Result<Option<SenderContent>> {
         self.welcomed = true;
-        let noted = match planted!(UncertaintyNotNoted) {
-            true => self.uncertain_before,
-            false => ALL,
-        };
-        self.set_uncertain(transaction, noted)?;
+        if !planted!(UncertaintyNotNoted) {
+            self.set_uncertain(transaction, ALL)?;
+        }
         let held: HashSet<Uid> = welcome.held.iter().copied().collect();
         let sent: Vec<(i64, Uid)> = transaction
             .prepare_cached("SELECT id, uid FROM outgoing WHERE hop = ?1 AND status = 2")?
             .query_map([&self.hop], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect::<rusqlite::Result<_>>()?;
-        if planted!(SentBeforeAccepted) {
-            let sql = "UPDATE outgoing SET status = 2, body = x'' WHERE hop = ?1 AND status = 1";
-            transaction.execute(sql, [&self.hop])?;
-        }
         let gone = sent
             .into_iter()
-            .filter(|(_, uid)| !held.contains(uid) || planted!(HeldConfirmed))
+            .filter(|(_, uid)| !held.contains(uid))
             .map(|(row, _)| row);
         mark_visible(transaction, &gone.collect::<Vec<_>>(), now)?;
         for uid in &welcome.held {
@@ -247,9 +241,8 @@ impl SenderSession {
         )?;
         // Also the ids that this file does not know, because it was restored from an older copy:
         // their senders' transactions were committed.
-        let confirms = !held.is_empty() && !planted!(HeldNotConfirmed);
-        self.held_confirmed = confirms;
-        Ok(confirms.then_some(SenderContent::Confirm(Upto {
+        self.held_confirmed = !held.is_empty();
+        Ok(self.held_confirmed.then_some(SenderContent::Confirm(Upto {
             number: 0,
             held: true,
         })))
@@ -321,19 +314,12 @@ impl SenderSession {
         for number in answered {
             let message = &self.in_flight[&number];
             let row = message.row;
-            if postponed.contains(&number) && !planted!(PostponedBuried) {
+            if postponed.contains(&number) {
                 self.postpone(number, now);
                 continue;
             }
-            let reason = refused.get(&number).map(String::as_str);
-            let reason = match planted!(PostponedBuried) && postponed.contains(&number) {
-                true => Some("postponed"),
-                false => reason,
-            };
-            if let Some(reason) = reason {
-                if !planted!(RefusedForgotten) {
-                    bury(transaction, row, now, reason)?;
-                }
+            if let Some(reason) = refused.get(&number) {
+                bury(transaction, row, now, reason)?;
                 self.forget(number);
                 continue;
             }

@@ -284,9 +284,7 @@ impl CentralAgent {
 
     /// A wake-up has arrived.
     pub fn on_wake_up(&mut self) {
-        if !planted!(CentralDropsWakeUps) {
-            self.is_woken = true;
-        }
+        self.is_woken = true;
     }
 
     /// A look has ended; `None`: it failed.

@@ -569,7 +569,7 @@ impl AgentMachine {
             self.ensure_look(queue);
         }
         let one = &mut self.queues[queue];
-        if covers_all && (!is_busy || planted!(AgentDrainsEarly)) {
+        if covers_all && !is_busy {
             one.reporter.drained(one.covered, now);
         }
         self.left(queue);
@@ -585,10 +585,8 @@ impl AgentMachine {
     /// A worker ended with messages in its hands, as far as is known.
     fn failed(&mut self, queue: usize, now: Tick) {
         self.left(queue);
-        if !planted!(AgentHiddenUnsaid) {
-            let visible = self.config.visibility_timeout;
-            self.queues[queue].reporter.add_hidden(visible, now);
-        }
+        let visible = self.config.visibility_timeout;
+        self.queues[queue].reporter.add_hidden(visible, now);
         self.give_back(queue, now);
     }
 
@@ -779,9 +777,6 @@ impl AgentMachine {
     fn is_news(&self, queue: usize, capacity: u32) -> bool {
         let one = &self.queues[queue];
         let known = (one.told > 0) == (capacity > 0) && one.told <= self.config.nominal();
-        if capacity > 0 && planted!(AgentRoomUnsaid) {
-            return false;
-        }
         !known && one.reporter.has_stream()
     }
 

@@ -174,9 +174,6 @@ impl Reporter {
             None if self.woken == 0 => now,
             _ => now + BUSY_AFTER,
         };
-        if planted!(BusyUnsaid) {
-            return;
-        }
         self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
     }
 
@@ -195,9 +192,6 @@ impl Reporter {
 
     /// Messages become visible after `delay`, and no other process reports them.
     pub(crate) fn add_hidden(&mut self, delay: Duration, now: Tick) {
-        if planted!(HiddenUnsaid) {
-            return;
-        }
         self.merge_elapsed(now);
         self.hidden.entry(now.after_on_grid(delay)).or_insert(false);
     }

@@ -267,13 +267,9 @@ impl Scaler {
 
     /// Counts a wake; returns whether a sleeping task was woken early for it.
     fn count_wake(&mut self, now: Tick) -> bool {
-        if self.paused && planted!(PauseForgets) {
-            return false;
-        }
         self.wake_count += 1;
         self.emptied = None;
-        let holding = !planted!(HolderNeverRoused);
-        self.tasks.wake_up_one(now, holding)
+        self.tasks.wake_up_one(now)
     }
 
     /// Returns whether a wake has no later get, or only a get that hangs. A second get is worthwhile;
@@ -285,9 +281,6 @@ impl Scaler {
     }
 
     fn mode_without_relay(&self) -> ListenerMode {
-        if planted!(NeverPolls) {
-            return self.mode;
-        }
         ListenerMode::Polling
     }
 
@@ -312,12 +305,6 @@ impl Scaler {
     }
 
     fn lacks_poller(&self, count: usize) -> bool {
-        if planted!(LastTaskLeaves) {
-            return false;
-        }
-        if count > 0 && planted!(LookerHandles) {
-            return false;
-        }
         self.mode != ListenerMode::Pushed
             && !self.tasks.another_polls(None)
             && count < self.policy_limit
@@ -372,9 +359,6 @@ impl Scaler {
     }
 
     fn may_leave(&self, id: TaskId) -> bool {
-        if planted!(LastTaskLeaves) {
-            return true;
-        }
         self.mode == ListenerMode::Pushed || self.tasks.another_polls(Some(id))
     }
 

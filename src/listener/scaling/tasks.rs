@@ -157,9 +157,8 @@ impl Tasks {
 
     /// Ends the sleep of one task now, and resets its idle count: the task without messages that
     /// sleeps longest, or else, if `holding`, a task with messages and free places.
-    pub(super) fn wake_up_one(&mut self, now: Tick, holding: bool) -> bool {
-        let tasks = self.list.values_mut().filter(|task| holding || !task.holds);
-        let sleeping = tasks.filter_map(|task| match task.state {
+    pub(super) fn wake_up_one(&mut self, now: Tick) -> bool {
+        let sleeping = self.list.values_mut().filter_map(|task| match task.state {
             TaskState::Sleeping { until } => Some((!task.holds, until, task)),
             _ => None,
         });

@@ -336,9 +336,7 @@ impl ClusterNode {
     }
 
     fn read_flags(&mut self) {
-        if !planted!(LinkResyncReadsNoFlags) {
-            self.outputs.push_back(Output::ReadFlags);
-        }
+        self.outputs.push_back(Output::ReadFlags);
     }
 
     fn act_on(&mut self, action: Action, now: Tick) {
@@ -349,7 +347,7 @@ impl ClusterNode {
                 self.stats.frames_received += 1;
                 self.stats.entries_received += frame.entries.len() as u64;
                 self.hub.count_peer_increments(&frame.entries, in_full, now);
-                if !frame.flags.is_empty() && !planted!(LinkHintDropped) {
+                if !frame.flags.is_empty() {
                     self.outputs.push_back(Output::Flags(frame.flags));
                 }
                 if frame.flags_omitted {

@@ -90,12 +90,7 @@ impl Hub {
             self.entries.get(address).is_none() && distinct.insert((**address).clone())
         };
         let new: Vec<_> = missing.iter().filter(new).copied().collect();
-        if let Err(full) = self.make_room(&mut eviction, &new, own, now) {
-            if planted!(RefusalLeavesQueues) {
-                self.make_entry(new[0], now);
-            }
-            return Err(full);
-        }
+        self.make_room(&mut eviction, &new, own, now)?;
         for address in new {
             self.make_entry(address, now);
         }
@@ -147,7 +142,7 @@ impl Hub {
         self.entries.get_or_insert(address, || {
             let number = self.entry_number.fetch_add(1, Ordering::Relaxed);
             let start = self.floor.load(Ordering::Acquire);
-            let start = (start, self.revision_for_new_entry());
+            let start = (start, self.revision.load(Ordering::Relaxed));
             Arc::new(QueueEntry::new(
                 address.clone(),
                 number,
@@ -156,13 +151,6 @@ impl Hub {
                 &self.coordinator_config,
             ))
         })
-    }
-
-    fn revision_for_new_entry(&self) -> u64 {
-        if planted!(NewQueueNotStamped) {
-            return 0;
-        }
-        self.revision.load(Ordering::Relaxed)
     }
 
     /// Checks that there is room for the timers of these notifications.

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{GroupName, ReportState},
+    types::{GroupName, ReportState, WakeReason},
 };
 
 /// The groups and the sentinel of one queue.
@@ -75,8 +75,7 @@ pub(super) struct MemberId {
 impl Coordinator {
     pub(super) fn new(config: &Arc<CoordinatorConfig>, number: u64, now: Tick) -> Self {
         let seed = config.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let missing = config.cluster && planted!(LinkSentinelMissing);
-        let has_sentinel = !config.sentinel_interval.is_zero() && !missing;
+        let has_sentinel = !config.sentinel_interval.is_zero();
         let sentinel = has_sentinel.then(|| QueueCheck::new(config, seed, now));
         Self {
             config: Arc::clone(config),
@@ -181,7 +180,8 @@ impl Coordinator {
         let unassigned = Unassigned::new(&self.config.unassigned);
         let mut group = Group::new(name.clone(), position, unassigned, timeouts);
         if uncertain {
-            group.request_catch_up();
+            // The position may be older than the queue's last change.
+            group.request_wake(WakeReason::CatchUp);
         }
         let free = self.groups.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
@@ -418,12 +418,9 @@ impl Coordinator {
         mut limit: usize,
         batch: &mut WakeBatch,
     ) -> bool {
-        let (mut more, mut first, now) = (false, true, self.now);
+        let (mut more, now) = (false, self.now);
         let (mut due, mut passed_on) = (Tick::NEVER, false);
         self.each_active(|group| {
-            if !std::mem::take(&mut first) && planted!(OneGroupIsTold) {
-                return;
-            }
             let counted = head.wake_reason(group.position());
             if group.has_work_to_assign(counted.is_some()) {
                 more |= group.assign(head, counted, now, &mut limit, batch);
@@ -467,9 +464,6 @@ impl Coordinator {
         }
         if let Some(sentinel) = &mut self.sentinel {
             let has_groups = !self.active.is_empty();
-            if has_groups && planted!(CheckStaysWithMembers) {
-                return sentinel.restart_interval(now);
-            }
             if has_groups && subscribers.len() == 0 {
                 return sentinel.restart_interval(now);
             }

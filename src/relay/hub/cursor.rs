@@ -76,9 +76,6 @@ pub(super) enum SendOutcome {
     Sent(u64, WakeReason),
 }
 
-/// The key of a cursor that is not registered yet: a planted fault.
-pub(super) const UNLINKED: u64 = u64::MAX;
-
 impl Cursor {
     pub(super) fn new(
         entry: Arc<QueueEntry>,
@@ -106,7 +103,7 @@ impl Cursor {
 
     /// Makes a member's cursor, whose position is its group's.
     pub(super) fn member(entry: Arc<QueueEntry>, member_id: MemberId) -> Self {
-        let mut cursor = Self::new(entry, UNLINKED, Counters::default(), false);
+        let mut cursor = Self::new(entry, u64::MAX, Counters::default(), false);
         cursor.member_id = Some(member_id);
         cursor
     }
@@ -265,9 +262,6 @@ impl Cursor {
     }
 
     pub(super) fn is_busy(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
-        if !reports && planted!(NeverReportingIsIdle) {
-            return false;
-        }
         if !reports && now >= self.woken_at + subscription.visibility_timeout {
             return false;
         }
@@ -300,31 +294,19 @@ pub(super) fn resume(
 ) -> (Counters, bool, AttachOutcome) {
     let head = state.counters;
     if token.is_empty() {
-        if planted!(NoTokenIsCurrent) {
-            return (head, false, AttachOutcome::New);
-        }
         return (head, true, AttachOutcome::New);
     }
     match Counters::read(token, epoch) {
         Decoded::Current(position) => {
             let below = position.sequence < state.start;
             let above = !head.covers(&position);
-            if below && planted!(TokenBelowStartAccepted) {
-                return (head, false, AttachOutcome::New);
-            }
-            if above && !below && planted!(TokenAboveHeadAccepted) {
-                return (position, false, AttachOutcome::New);
-            }
             if below || above {
                 (head, true, AttachOutcome::New)
             } else {
                 (position, false, AttachOutcome::New)
             }
         }
-        Decoded::OtherEpoch if planted!(ForeignEpochAccepted) => {
-            let position = Counters::from_counters(&token.0[16..]).unwrap_or(head);
-            (position, false, AttachOutcome::New)
-        }
+        Decoded::OtherEpoch if planted!(ForeignEpochAccepted) => (head, false, AttachOutcome::New),
         Decoded::OtherEpoch => (head, true, AttachOutcome::OtherEpoch),
         Decoded::Malformed => (head, true, AttachOutcome::New),
     }

@@ -467,9 +467,6 @@ impl Cursors {
 
     /// Returns whether the subscription has a cursor for each queue that it matches.
     fn is_whole(&self) -> bool {
-        if planted!(ResumeWithoutCursors) {
-            return true;
-        }
         !self.lacks_cursors
     }
 

@@ -210,7 +210,6 @@ impl Group {
     /// A member's stream ended. R16: a wake-up that it did not take, or was busy with, is
     /// redelivered at once. Returns whether there was such a member.
     pub(super) fn leave(&mut self, slot: u32, busy: bool, now: Tick) -> bool {
-        let busy = busy && !planted!(BusyEndNotReassigned);
         let Some(member) = self.members.leave(slot) else {
             return false;
         };
@@ -240,19 +239,11 @@ impl Group {
     /// A relay that served this group is missing: one member must check, in a new round, because the
     /// members of an open one may all have been asked.
     pub(super) fn request_check_round(&mut self, now: Tick) {
-        self.request_catch_up();
+        self.request_wake(WakeReason::CatchUp);
         if self.redelivery.is_open() {
             let due = now + self.timeout;
             self.redelivery.restart(self.position.sequence, due);
         }
-    }
-
-    /// The position may be older than the queue's last change.
-    pub(super) fn request_catch_up(&mut self) {
-        if planted!(NewGroupIsCurrent) {
-            return;
-        }
-        self.request_wake(WakeReason::CatchUp);
     }
 
     /// One member is asked to check (R11: once per interval). Returns `false` where all of them
@@ -266,9 +257,6 @@ impl Group {
             return true;
         }
         self.request_wake(WakeReason::Sentinel);
-        if planted!(AskedCountsAsLooked) {
-            return true;
-        }
         let open = self.redelivery.is_open() && !self.redelivery.is_given_up();
         self.checking |= !open;
         self.check_merged |= open;
@@ -278,9 +266,6 @@ impl Group {
 
     /// Returns whether work waits for a stream that reads.
     fn has_waiting_work(&self, head: &Counters) -> bool {
-        if planted!(CheckWaitsForReader) {
-            return false;
-        }
         head.sequence > self.position.sequence
     }
 
@@ -352,9 +337,6 @@ impl Group {
             self.pass_on_given_up();
         }
         let check = self.checking || (parked && std::mem::take(&mut self.check_merged));
-        if planted!(CheckWaitsForReader) {
-            return false;
-        }
         check && parked
     }
 
@@ -410,7 +392,7 @@ impl Group {
                 .report(report.sequence, asked, self.owed_up_to, now, self.timeout);
             self.note_covered();
             if report.state == ReportState::Drained && report.sequence >= self.owed_up_to {
-                self.read_until_empty();
+                self.set_unassigned(0);
             }
         }
         if was_checker {

@@ -8,7 +8,7 @@ use super::{
     mailbox::SubscriptionId,
     queue_entry::{EntryPhase, QueueEntry, QueueState},
     subscribers::{Subscriber, Subscribers},
-    timers::{QueueTimers, TimerOrder},
+    timers::TimerOrder,
 };
 use crate::base::{clock::Tick, fault::planted};
 
@@ -99,9 +99,6 @@ impl QueueEntry {
         let Some(since) = pattern_since.filter(|since| idle_since <= *since) else {
             return IdleState::InUse;
         };
-        if planted!(PatternPinsQueue) {
-            return IdleState::InUse;
-        }
         let holders = PatternHolders::of(&state);
         holders.map_or(IdleState::InUse, |holders| IdleState::HeldByPatterns {
             holders,
@@ -132,9 +129,6 @@ impl QueueEntry {
         floor(state.counters.sequence + 1, state.changed_at);
         if !planted!(DeadNotMarked) {
             state.phase = EntryPhase::Dead;
-        }
-        if planted!(ForgetWithTimer) {
-            state.timers = QueueTimers::default();
         }
         (state.coordinator, state.grouped, state.check_pending) = (None, false, false);
         state.subscribers = Subscribers::default();

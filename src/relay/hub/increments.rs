@@ -63,12 +63,11 @@ impl Hub {
         let entry = self.increments.as_ref()?.pop()?;
         let mut state = entry.lock();
         // R5: the mark is cleared before the counters are read.
-        let late = planted!(LinkMarkClearedLate);
-        if !late {
+        if !planted!(LinkMarkClearedLate) {
             state.set_unlisted();
         }
         let increment = state.take_increment(&entry, now);
-        if late {
+        if planted!(LinkMarkClearedLate) {
             drop(state);
             entry.lock().set_unlisted();
         }

@@ -141,9 +141,6 @@ impl Mailbox {
     }
 
     fn set(&self, bit: u64) -> bool {
-        if planted!(MarkReplaces) {
-            return self.marks.swap(bit, Ordering::AcqRel) == 0;
-        }
         self.marks.fetch_or(bit, Ordering::AcqRel) == 0
     }
 
@@ -155,15 +152,10 @@ impl Mailbox {
         marked.insert(cursor) && marked.cursors.len() == 1
     }
 
-    /// Sets a mark without a wake: a planted fault.
-    pub(super) fn mark_silently(&self, cursor: u32) {
-        _ = self.set_dirty(cursor);
-    }
-
     /// Takes the marks, and clears them. R5: an event that is counted after this sets the mark
     /// again.
     pub(super) fn take_marks(&self) -> Marks {
-        let bits = self.swap_marks();
+        let bits = self.marks.swap(0, Ordering::AcqRel);
         let accepted_at = self.accepted_at.load(Relaxed);
         if accepted_at != 0 {
             self.accepted_at.store(0, Relaxed);
@@ -178,21 +170,6 @@ impl Mailbox {
             bits,
             accepted_at,
             listed,
-        }
-    }
-
-    fn swap_marks(&self) -> u64 {
-        let never = planted!(AwakeNeverCleared);
-        if never || planted!(AwakeClearedAfterRead) {
-            return self.marks.load(Ordering::Acquire);
-        }
-        self.marks.swap(0, Ordering::AcqRel)
-    }
-
-    /// Clears the marks after the read: a planted fault.
-    pub(super) fn clear_late(&self) {
-        if planted!(AwakeClearedAfterRead) {
-            self.marks.store(0, Ordering::Release);
         }
     }
 
@@ -217,9 +194,6 @@ impl Mailbox {
     /// Reserves the stream for a check. One Wake may carry several checks, so only an unsent frame
     /// prevents it.
     pub(super) fn assign_check(&self, cursor: u32) -> bool {
-        if planted!(ChecksOneByOne) {
-            return self.assign_unless_sending();
-        }
         if self.stream.load(Ordering::Acquire) & SENDING == 0 {
             self.stream.fetch_or(ASSIGNED, Ordering::AcqRel);
             return true;
@@ -234,18 +208,13 @@ impl Mailbox {
 
     /// Adds the cursor's queue to the waiting ones; returns the stream's state before.
     fn await_sent(&self, cursor: u32) -> u64 {
-        let set = || self.stream.fetch_or(ASSIGNED | AWAITED, Ordering::AcqRel);
-        if planted!(AwaitedBeforeListed) {
-            let before = set();
-            lock(&self.lists)
-                .get_or_insert_default()
-                .waiting
-                .insert(cursor);
-            return before;
-        }
         // Set under the lock: `end_send` must not clear the mark before the cursor is listed.
         let mut lists = lock(&self.lists);
-        let before = set();
+        let before = self.stream.fetch_or(ASSIGNED | AWAITED, Ordering::AcqRel);
+        if planted!(AwaitedBeforeListed) {
+            drop(lists);
+            lists = lock(&self.lists);
+        }
         lists.get_or_insert_default().waiting.insert(cursor);
         before
     }

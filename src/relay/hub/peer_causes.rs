@@ -16,7 +16,7 @@ use super::{
     sync::read,
 };
 use crate::{
-    base::{clock::Tick, fault::planted},
+    base::clock::Tick,
     types::{QueueAddress, WakeReason, cluster::FrameEntry},
 };
 
@@ -50,9 +50,6 @@ impl Hub {
     fn entry_for_peer(&self, address: &QueueAddress, now: Tick) -> Option<Arc<QueueEntry>> {
         if let Some(found) = self.entries.get(address) {
             return Some(found);
-        }
-        if planted!(LinkNameNotKept) && !read(&self.patterns).matches(address) {
-            return None;
         }
         let room = self.config.max_queues - self.config.max_queues / 4;
         let has_room = self.entries.len() < room && !self.is_short_of_memory();

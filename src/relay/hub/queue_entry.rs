@@ -200,7 +200,8 @@ impl QueueEntry {
     pub(super) fn walk(&self, from: u64, batch: &mut WakeBatch) -> Option<u64> {
         let mut state = self.lock();
         if from == 0 {
-            self.start_walk(&mut state);
+            // R5: the mark is cleared before the subscribers are read.
+            state.walk_pending = planted!(MarkClearedAfterWalk);
         }
         let mut next = state.subscribers.mark(from, SUBSCRIBERS_PER_STEP, batch);
         if next.is_none() && state.grouped && state.assign(batch) {
@@ -211,23 +212,9 @@ impl QueueEntry {
 
     /// Notes that the pending walk has ended, or that it was dropped.
     pub(super) fn end_walk(&self, ended: bool) {
-        if planted!(MarkClearedAfterWalk) {
+        if !ended || planted!(MarkClearedAfterWalk) {
             self.lock().walk_pending = false;
         }
-        if planted!(WalkLeavesMark) {
-            return;
-        }
-        if !ended {
-            self.lock().walk_pending = false;
-        }
-    }
-
-    /// R5: the mark is cleared before the subscribers are read.
-    fn start_walk(&self, state: &mut QueueState) {
-        if planted!(MarkClearedAfterWalk) {
-            return;
-        }
-        state.walk_pending = false;
     }
 
     /// Notes that the pattern subscribers have been attached.
@@ -257,20 +244,19 @@ impl QueueEntry {
 impl QueueState {
     /// Returns whether a timer keeps the entry.
     pub(super) fn has_timers(&self) -> bool {
-        self.timers.len() > 0 && !planted!(ForgetWithTimer)
+        self.timers.len() > 0
     }
 
     /// An entry without listeners is kept from the time when the last one left, because a
     /// subscriber may come back with its token. With other listeners it is not: rotating streams
     /// would keep every queue of their pattern, and a missing entry costs only a CATCH_UP.
     pub(super) fn idle_since(&self) -> Tick {
-        let stays = planted!(EndedStreamPinsQueue);
         let members = self
             .coordinator
             .as_ref()
             .map_or(0, |coordinator| coordinator.members());
         match self.subscribers.len() + members {
-            len if len == 0 || stays => self.active_at.max(self.left_at),
+            0 => self.active_at.max(self.left_at),
             _ => self.active_at,
         }
     }

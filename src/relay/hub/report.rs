@@ -3,7 +3,7 @@
 //! A report moves no counter. It may set a timer, cover a wake-up of a group, postpone the
 //! sentinel, or show that work must go to another member.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::{
     core::Hub,
@@ -85,16 +85,9 @@ impl Hub {
         }
         self.list_check(&entry);
         if let Some(delay) = report.visible_in {
-            self.wake_when_visible(entry, delay, now);
+            self.wake_after(entry, delay, Timer::without_notification(), now);
         }
         Ok(())
-    }
-
-    fn wake_when_visible(&self, entry: Arc<QueueEntry>, delay: Duration, now: Tick) {
-        if delay.is_zero() && planted!(VisibleNowIgnored) {
-            return;
-        }
-        self.wake_after(entry, delay, Timer::without_notification(), now);
     }
 
     /// Applies `change`, then runs the due work of the queue's groups and its sentinel.

@@ -118,7 +118,7 @@ impl Hub {
             let after = Some(last.address().clone());
             return Phase::Queues { after };
         }
-        if walk.needs_patterns() && !planted!(LinkResyncSkipsPatterns) {
+        if walk.needs_patterns() {
             self.begin_pattern_resync();
             return Phase::Subscriptions { after: None };
         }
@@ -137,9 +137,6 @@ impl Hub {
                 return false;
             }
             state.count_resync();
-            if planted!(LinkResyncPostponesForgetting) {
-                state.active_at = now;
-            }
             true
         });
         true

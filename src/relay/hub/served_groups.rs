@@ -10,7 +10,7 @@ use super::{
     queue_entry::{QueueEntry, QueueState},
 };
 use crate::{
-    base::{clock::Tick, fault::planted},
+    base::clock::Tick,
     types::{GroupName, cluster::ClusterLimits},
 };
 
@@ -22,11 +22,8 @@ const CHECKS_PER_INTERVAL: u32 = 4;
 impl Coordinator {
     /// C7: each group, with or without members, must check the queue.
     pub(super) fn request_checks(&mut self, now: Tick) {
-        let skips_empty = planted!(LinkMissingSkipsEmpty);
         for group in self.groups_mut() {
-            if group.len() > 0 || !skips_empty {
-                group.request_check_round(now);
-            }
+            group.request_check_round(now);
         }
         self.needs_reconcile = true;
     }

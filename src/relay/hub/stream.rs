@@ -15,7 +15,7 @@ use std::{sync::Arc, task::Waker, time::Duration};
 use super::wake_builder::WakeBuilder;
 use super::{core::Hub, cursors::Filled, subscription::Subscription, wake_builder::WakeSink};
 use crate::{
-    base::{clock::Tick, fault::planted},
+    base::clock::Tick,
     types::{
         Drain, StreamAction, StreamLifecycle, SubscribeEvent, SubscribeOptions, Token, Welcome,
     },
@@ -182,7 +182,7 @@ impl SubscriberStream {
         }
         self.subscription.register(waker);
         if now < self.throttled_until {
-            return StreamAction::Wait(self.throttle_end());
+            return StreamAction::Wait(self.throttled_until);
         }
         let attached = self.hub.attach_some(&self.subscription, now);
         // C9: the end of `degraded` is told at once as well.
@@ -190,9 +190,6 @@ impl SubscriberStream {
         let silent = now >= self.lifecycle.heartbeat_at() || degraded != self.degraded;
         let compared = self.compare_cursors(now, silent);
         let filled = self.subscription.fill(now, sink);
-        if planted!(LookPutOff) {
-            self.compared_at = now;
-        }
         if filled.entries > 0 {
             self.hub.load.note_sent(filled.requested);
             (self.lifecycle.sent_at, self.silent_comparison) = (now, false);
@@ -220,12 +217,7 @@ impl SubscriberStream {
             self.degraded = degraded;
             return event(SubscribeEvent::Heartbeat { degraded, resume });
         }
-        #[cfg(test)]
-        self.hub.register_late(&self.subscription);
-        let catch_up = match self.subscription.catch_up_at() {
-            Some(at) if !planted!(SpreadUntilHeartbeat) => at,
-            _ => Tick::NEVER,
-        };
+        let catch_up = self.subscription.catch_up_at().unwrap_or(Tick::NEVER);
         let heartbeat = self.comparison_at().min(self.lifecycle.heartbeat_at());
         StreamAction::Wait(heartbeat.min(self.lifecycle.ends_at).min(catch_up))
     }
@@ -252,13 +244,6 @@ impl SubscriberStream {
     /// Returns when the next comparison of all cursors begins at the latest.
     fn comparison_at(&self) -> Tick {
         self.compared_at + self.lifecycle.heartbeat
-    }
-
-    fn throttle_end(&self) -> Tick {
-        if planted!(RestUntilHeartbeat) {
-            return self.lifecycle.heartbeat_at();
-        }
-        self.throttled_until
     }
 
     /// Returns the resume number of a heartbeat, or `None` where no heartbeat is due. It is due on

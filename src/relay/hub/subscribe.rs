@@ -19,7 +19,6 @@ use super::{
     interest::Interest,
     load::LoadChange,
     mailbox::SubscriptionId,
-    queue_entry::QueueEntry,
     subscription::{CursorStart, Subscription},
     sync::{lock, write},
     timers::Timer,
@@ -74,14 +73,16 @@ impl Hub {
         let resumed = self.resumed(options, subscription.digest);
         // R4: registered before the map is walked.
         let pattern = subscription.has_pattern();
-        if pattern {
-            self.register_pattern(&subscription);
+        if pattern && !planted!(PatternRegistersLate) {
+            write(&self.patterns).insert(&subscription);
         }
         // One member checks for a new group: the probes below request that. For a subscriber that
         // resumes, `attach_some` decides this at the end.
         let told = options.group.is_none() && resumed.is_none();
         if pattern && told {
-            self.request_pattern_checks(&subscription);
+            subscription
+                .lock()
+                .request_pattern_checks(&subscription.selectors);
         }
         *lock(&subscription.attaching) = Some(Box::new(Attaching {
             positions: options.positions.clone().into_iter(),
@@ -98,6 +99,9 @@ impl Hub {
             if self.attach_some(&subscription, now) {
                 break;
             }
+        }
+        if pattern && planted!(PatternRegistersLate) {
+            write(&self.patterns).insert(&subscription);
         }
         if pattern {
             self.join_probes(&subscription, now);
@@ -123,21 +127,13 @@ impl Hub {
                 .resumed
                 .is_some_and(|since| self.patterns_are_resynced() || self.forgot_since(since))
             {
-                self.request_pattern_checks(subscription);
+                subscription
+                    .lock()
+                    .request_pattern_checks(&subscription.selectors);
             }
             *guard = None;
         }
         done
-    }
-
-    /// Requests a CATCH_UP under its own name for each of the subscription's patterns.
-    fn request_pattern_checks(&self, subscription: &Subscription) {
-        if planted!(PatternWithoutSelectorEntry) {
-            return;
-        }
-        subscription
-            .lock()
-            .request_pattern_checks(&subscription.selectors);
     }
 
     /// Attaches the next queue, or the next few of a pattern; returns `false` at the end.
@@ -196,9 +192,6 @@ impl Hub {
     ) -> Option<AttachOutcome> {
         let address = position.queue.as_address()?;
         if !subscription.wants(&address) {
-            return None;
-        }
-        if planted!(PositionsMakeNothing) && self.entries.get(&address).is_none() {
             return None;
         }
         // At the limit of queues no entry is made: the pattern's own CATCH_UP covers it.
@@ -309,45 +302,17 @@ impl Hub {
                 // R16: redelivered at once, and by a timer when its messages are visible again.
                 self.reconcile(Arc::clone(&cursor.entry), now, |_| {});
             }
-            if busy {
+            if busy && !planted!(NoTimerForBusy) {
                 let end = detaching.closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
-                self.wake_after_busy(cursor.entry, end.since(now), now);
+                self.wake_after(
+                    cursor.entry,
+                    end.since(now),
+                    Timer::without_notification(),
+                    now,
+                );
             }
         }
         self.change_load(change, now);
         detaching.cursors.is_empty()
-    }
-
-    /// R8: the messages of a busy listener become visible again after its end.
-    fn wake_after_busy(&self, entry: Arc<QueueEntry>, delay: Duration, now: Tick) {
-        if planted!(NoTimerForBusy) {
-            return;
-        }
-        self.wake_after(entry, delay, Timer::without_notification(), now);
-    }
-
-    fn register_pattern(&self, subscription: &Arc<Subscription>) {
-        if planted!(PatternRegistersLate) {
-            return;
-        }
-        self.add_pattern(subscription);
-    }
-
-    fn add_pattern(&self, subscription: &Arc<Subscription>) {
-        write(&self.patterns).insert(subscription);
-    }
-
-    /// Registers a pattern that a planted fault left unregistered.
-    #[cfg(test)]
-    pub(super) fn register_late(&self, subscription: &Arc<Subscription>) {
-        if planted!(SnapshotBeforeRegister) {
-            subscription.link_late();
-        }
-        if planted!(PatternRegistersLate) && subscription.has_pattern() {
-            let known = super::sync::read(&self.patterns).contains(subscription);
-            if !known {
-                self.add_pattern(subscription);
-            }
-        }
     }
 }

@@ -11,7 +11,7 @@ use super::{
     attaching::Attaching,
     coordinator::ListenerKey,
     counters::Counters,
-    cursor::{AttachOutcome, Cursor, UNLINKED, resume},
+    cursor::{AttachOutcome, Cursor, resume},
     cursors::{Cursors, Filled},
     decisions::{Decision, DecisionKind},
     interest::Interest,
@@ -116,7 +116,9 @@ impl Subscription {
         }
         drop(cursors);
         filled.accepted_at = accepted_at.filter(|_| filled.entries > 0);
-        self.mailbox.clear_late();
+        if planted!(AwakeClearedAfterRead) {
+            drop(self.mailbox.take_marks());
+        }
         filled
     }
 
@@ -225,7 +227,7 @@ impl Subscription {
             );
         }
         state.start_sentinel(entry, now, spread);
-        let key = self.link(&mut state, subscriber, &start);
+        let key = state.subscribers.insert(subscriber);
         let (position, needs_catch_up, attached) = match start {
             CursorStart::EntryStart => (
                 Counters::starting_at(state.start),
@@ -256,9 +258,6 @@ impl Subscription {
         if behind {
             cursors.set_marked(at);
         }
-        if planted!(MarkWithoutWake) {
-            self.mailbox.mark_silently(at);
-        }
         attached
     }
 
@@ -269,42 +268,9 @@ impl Subscription {
         });
     }
 
-    /// R4: registers the subscriber before its position is read.
-    fn link(&self, state: &mut QueueState, subscriber: Subscriber, start: &CursorStart<'_>) -> u64 {
-        let is_new = matches!(start, CursorStart::EntryStart | CursorStart::Busy);
-        if !is_new && planted!(SnapshotBeforeRegister) {
-            return UNLINKED;
-        }
-        state.subscribers.insert(subscriber)
-    }
-
     /// Returns whether a subscriber that resumes at this revision has all changes of a queue.
     fn is_told(&self, state: &QueueState, revision: Option<u64>) -> bool {
-        if planted!(NoTokenIsCurrent) {
-            return true;
-        }
         revision.is_some_and(|revision| state.changed_at <= revision)
-    }
-
-    /// Registers the cursors that a planted fault left unregistered.
-    #[cfg(test)]
-    pub(super) fn link_late(&self) {
-        let mut cursors = self.lock();
-        let late = |cursor: &Cursor| cursor.key == UNLINKED && cursor.member_id().is_none();
-        let all: Vec<u32> = cursors
-            .list
-            .iter()
-            .filter_map(|(at, cursor)| late(cursor).then_some(at))
-            .collect();
-        for at in all {
-            let cursor = cursors.list.get_mut(at).expect("it was there");
-            let subscriber = Subscriber {
-                mailbox: Arc::clone(&self.mailbox),
-                cursor: at,
-                by_pattern: false,
-            };
-            cursor.key = cursor.entry.lock().subscribers.insert(subscriber);
-        }
     }
 }
 

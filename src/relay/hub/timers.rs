@@ -106,9 +106,6 @@ impl QueueTimers {
         if planted!(TimersMergeDown) {
             timer.at = now + delay / 2;
         }
-        if planted!(TimersCancelled) {
-            self.due.clear();
-        }
         match self.due.binary_search_by_key(&timer.at, |other| other.at) {
             Ok(same) => self.due[same].merge(timer),
             Err(index) => self.due.insert(index, timer),

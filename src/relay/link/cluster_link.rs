@@ -21,10 +21,8 @@ use super::{
 };
 use crate::{
     base::{backoff::about, clock::Tick, fault::planted},
-    types::cluster::{
-        ClusterContent, ClusterMessage, Frame, RelayHeartbeat, RelayStatus, queue_hash,
-    },
-    wire::{cluster_message_from_wire, cluster_message_to_wire},
+    types::cluster::{ClusterContent, ClusterMessage, RelayHeartbeat, RelayStatus, queue_hash},
+    wire::cluster_message_to_wire,
 };
 
 #[cfg(test)]
@@ -131,9 +129,7 @@ impl ClusterLink {
         }
         self.heartbeats.due = now + UNSENT_AGAIN;
         // Nor may it have received all.
-        if !planted!(LinkEventsTrusted) {
-            self.interruptions.count += 1;
-        }
+        self.interruptions.count += 1;
         let was_leaving = self.phase == Phase::Left;
         self.phase = Phase::Open;
         was_leaving
@@ -164,9 +160,6 @@ impl ClusterLink {
         if self.phase != Phase::Open {
             return None;
         }
-        if planted!(LinkFrameRebuilt) && self.is_in_flight() {
-            return Some(Tick::default());
-        }
         self.frames.due_at(self.heartbeats.returned())
     }
 
@@ -180,9 +173,6 @@ impl ClusterLink {
         }
         let mut frame = draft.frame;
         frame.number = self.frames.next_number();
-        if planted!(LinkFrameRebuilt) && self.is_in_flight() {
-            self.rebuild(&mut frame);
-        }
         let counted = frame.entries.iter().filter(|entry| entry.causes > 0);
         let hashes = counted.map(|entry| queue_hash(&entry.queue));
         self.recent.add(frame.number, hashes);
@@ -296,7 +286,7 @@ impl ClusterLink {
             self.heartbeats.check_overdue(now),
             self.frames.check_overdue(now),
         ];
-        if overdue.contains(&true) && !planted!(LinkEventsTrusted) {
+        if overdue.contains(&true) {
             self.interruptions.count += 1;
         }
         self.update_isolation(now);
@@ -367,15 +357,5 @@ impl ClusterLink {
         self.heartbeats
             .sent(fingerprint(&bytes), self.interruptions.count, now);
         self.actions.push_back(Action::Publish(bytes));
-    }
-
-    /// Puts more entries under the number of the frame in flight: a planted fault.
-    fn rebuild(&self, frame: &mut Frame) {
-        if let Ok(message) = cluster_message_from_wire(self.frames.bytes())
-            && let ClusterContent::Frame(sent) = message.content
-        {
-            frame.number = sent.number;
-            frame.entries.splice(0..0, sent.entries);
-        }
     }
 }

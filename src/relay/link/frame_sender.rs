@@ -103,10 +103,6 @@ impl FrameSender {
         self.number
     }
 
-    pub(super) fn bytes(&self) -> &Bytes {
-        &self.bytes
-    }
-
     pub(super) fn in_flight_since(&self) -> Option<Tick> {
         self.in_flight.map(|frame| frame.since)
     }

@@ -131,11 +131,6 @@ impl HeartbeatSender {
         self.returned_sent_at
     }
 
-    /// Makes an old return count as a fresh one: a planted fault.
-    pub(super) fn take_as_fresh(&mut self, now: Tick) {
-        self.returned_sent_at = Some(now);
-    }
-
     pub(super) fn returns(&self) -> u64 {
         self.returns
     }

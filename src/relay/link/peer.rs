@@ -103,11 +103,6 @@ impl Peer {
         }
     }
 
-    /// Begins at the first number of a new peer: a planted fault.
-    pub(super) fn begin_at(&mut self, frame: u64) {
-        self.applied = frame;
-    }
-
     /// C3: returns whether the frame is new. It may leave a gap.
     pub(super) fn on_frame(&mut self, number: u64) -> bool {
         if number <= self.applied {
@@ -195,9 +190,7 @@ impl Peer {
         if self.presence == Presence::Missing {
             self.presence = Presence::Present;
             self.back_at_return = returns;
-            if !planted!(LinkFlapJudgedEarly) {
-                self.patience = (self.patience * 2).min(MAX_PATIENCE);
-            }
+            self.patience = (self.patience * 2).min(MAX_PATIENCE);
         }
         self.heard_at_return = returns;
         self.heard_at = now;
@@ -212,7 +205,7 @@ impl Peer {
         if self.presence != Presence::Present {
             return Silence::Short;
         }
-        let early = now.since(self.heard_at) < MISSING_AFTER && !planted!(LinkMissingEarly);
+        let early = now.since(self.heard_at) < MISSING_AFTER;
         if silent < self.patience || early {
             if returns - self.back_at_return >= FORGET_AFTER {
                 self.patience = PATIENCE;

@@ -1,6 +1,6 @@
 //! The peers, at most 1,024.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::BTreeMap;
 
 use super::{
     config::MAX_PEERS,
@@ -14,31 +14,13 @@ pub(super) struct PeerTable {
     peers: BTreeMap<LifeId, Peer>,
 }
 
-/// The effect of adding a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Added {
-    /// The peer was known.
-    No,
-    Yes,
-    /// Another one, which was present, had to make room: its frames are not followed any more.
-    InPlaceOfAnother,
-}
-
 impl PeerTable {
-    /// Returns the peer of this life, and whether it is new.
-    pub(super) fn peer(&mut self, life: LifeId, new: impl FnOnce() -> Peer) -> (&mut Peer, Added) {
+    /// Returns the peer of this life, and whether another one, which was present, had to make room
+    /// for it: that one's frames are not followed any more.
+    pub(super) fn peer(&mut self, life: LifeId, new: impl FnOnce() -> Peer) -> (&mut Peer, bool) {
         let is_full = self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&life);
         let displaced = is_full && self.displace();
-        match self.peers.entry(life) {
-            Entry::Occupied(peer) => (peer.into_mut(), Added::No),
-            Entry::Vacant(vacant) => {
-                let added = match displaced {
-                    true => Added::InPlaceOfAnother,
-                    false => Added::Yes,
-                };
-                (vacant.insert(new()), added)
-            }
-        }
+        (self.peers.entry(life).or_insert_with(new), displaced)
     }
 
     /// Judges the silence of all peers after an own heartbeat has returned.

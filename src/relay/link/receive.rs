@@ -9,7 +9,6 @@ use super::{
     cluster_link::{ClusterLink, Phase},
     heartbeat_sender::{Return, fingerprint},
     peer::{Peer, Silence},
-    peer_table::Added,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -44,9 +43,7 @@ impl ClusterLink {
             ClusterContent::Heartbeat(own) => self.on_own_heartbeat(own.number, bytes, now),
             ClusterContent::Unknown => Ok(()),
         };
-        if let Err(failure) = result
-            && !planted!(LinkSecondMachineIgnored)
-        {
+        if let Err(failure) = result {
             self.phase = Phase::Ended;
             self.actions.push_back(Action::End(failure));
         }
@@ -74,10 +71,7 @@ impl ClusterLink {
         else {
             return Ok(());
         };
-        if planted!(LinkOldReturnTrusted) {
-            self.heartbeats.take_as_fresh(now);
-        }
-        if skipped && !planted!(LinkEventsTrusted) {
+        if skipped {
             self.interruptions.count += 1;
         }
         self.interruptions.settled = self.interruptions.settled.max(interruptions);
@@ -108,12 +102,12 @@ impl ClusterLink {
 
     fn on_peer_frame(&mut self, life: LifeId, frame: Frame, now: Tick) {
         let returns = self.heartbeats.returns();
-        let peer = self.peer(life, frame.number - 1, now);
+        let peer = self.peer(life, now);
         if !peer.on_frame(frame.number) {
             return;
         }
         peer.heard(returns, now);
-        let in_full = peer.has_gap() && !planted!(LinkServedInGap);
+        let in_full = peer.has_gap();
         self.actions.push_back(Action::Apply {
             life,
             frame,
@@ -131,8 +125,8 @@ impl ClusterLink {
         let returns = self.heartbeats.returns();
         let settled = self.interruptions.settled;
         let (relay_id, store) = (Arc::clone(&self.config.relay_id), self.store);
-        let peer = self.peer(life, heartbeat.frame, now);
-        if peer.is_copy(fingerprint) && !planted!(LinkCopyTrusted) {
+        let peer = self.peer(life, now);
+        if peer.is_copy(fingerprint) {
             return;
         }
         peer.heard(returns, now);
@@ -149,15 +143,12 @@ impl ClusterLink {
     }
 
     /// Returns the peer of this life; a new one may displace another.
-    fn peer(&mut self, life: LifeId, before: u64, now: Tick) -> &mut Peer {
+    fn peer(&mut self, life: LifeId, now: Tick) -> &mut Peer {
         let (returns, settled) = (self.heartbeats.returns(), self.interruptions.settled);
         let new = || Peer::new(settled, returns, now);
-        let (peer, added) = self.peers.peer(life, new);
-        if added == Added::InPlaceOfAnother {
+        let (peer, displaced) = self.peers.peer(life, new);
+        if displaced {
             self.actions.push_back(Action::Resync(Resync::All));
-        }
-        if added != Added::No && planted!(LinkNewPeerTrusted) {
-            peer.begin_at(before);
         }
         peer
     }

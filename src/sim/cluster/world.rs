@@ -1,10 +1,6 @@
 //! The world of a cluster: virtual time and its events.
 
-use std::{
-    cmp::{Ordering, Reverse},
-    collections::{BTreeSet, BinaryHeap},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     broker::{Broker, Packet},
@@ -27,6 +23,7 @@ use crate::{
     sim::{
         log::Log,
         queue::{MessageId, Queues},
+        schedule::Schedule,
     },
 };
 
@@ -63,8 +60,7 @@ pub(super) struct World {
     /// Troubles have stopped.
     pub(super) healed: bool,
     violation: Option<String>,
-    events: BinaryHeap<Reverse<Scheduled>>,
-    scheduled: u64,
+    events: Schedule<Tick, Event>,
 }
 
 /// How a run ended.
@@ -136,13 +132,6 @@ pub(super) enum Event {
     Flag(FlagEvent),
 }
 
-#[derive(Debug)]
-struct Scheduled {
-    at: Tick,
-    number: u64,
-    event: Event,
-}
-
 /// The relays start within this time, and their listeners.
 const START: u64 = 2_000;
 /// The work begins when all relays have met.
@@ -184,8 +173,7 @@ impl World {
             totals: Totals::default(),
             healed: false,
             violation: None,
-            events: BinaryHeap::new(),
-            scheduled: 0,
+            events: Schedule::default(),
             rng,
             plan,
         };
@@ -222,12 +210,10 @@ impl World {
         };
         let end = self.now + self.plan.active + silence;
         while self.violation.is_none()
-            && let Some(Reverse(next)) = self.events.pop()
-            && next.at <= end
+            && let Some(next) = self.events.take_until(end)
         {
             if let Some(until) = self.paused_until(&next.event).filter(|at| *at > next.at) {
-                // The number stays, and with it the order among the waiting events.
-                self.events.push(Reverse(Scheduled { at: until, ..next }));
+                self.events.put_off(next, until);
                 continue;
             }
             self.now = next.at;
@@ -259,9 +245,7 @@ impl World {
     }
 
     pub(super) fn at(&mut self, at: Tick, event: Event) {
-        self.scheduled += 1;
-        let (at, number) = (at.max(self.now), self.scheduled);
-        self.events.push(Reverse(Scheduled { at, number, event }));
+        self.events.add(at.max(self.now), event);
     }
 
     pub(super) fn after(&mut self, span: Duration, event: Event) {
@@ -371,23 +355,3 @@ impl World {
 pub(super) fn seconds(at: Tick) -> f64 {
     at.as_nanos() as f64 / 1e9
 }
-
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Scheduled {}

@@ -1,6 +1,6 @@
 //! The network and the troubles of the hand-over's simulation.
 
-use super::{DAY, Event, FORWARD, Frame, MILLI, SECOND, World};
+use super::{DAY, Event, FORWARD, MILLI, SECOND, World};
 use crate::courier::handover::{ReceiverContent, ReceiverFrame, SenderContent, SenderFrame};
 
 impl World {
@@ -14,13 +14,13 @@ impl World {
             _ => 0,
         };
         for (at, frame) in self.travel(id, 0, bytes, frame) {
-            self.push(at - self.now, Event::ToReceiver(id, Frame(frame)));
+            self.push(at - self.now, Event::ToReceiver(id, frame));
         }
     }
 
     pub(super) fn send_to_sender(&mut self, id: u64, frame: ReceiverFrame) {
         for (at, frame) in self.travel(id, 1, 0, frame) {
-            self.push(at - self.now, Event::ToSender(id, Frame(frame)));
+            self.push(at - self.now, Event::ToSender(id, frame));
         }
     }
 

@@ -6,14 +6,14 @@ use bytes::Bytes;
 
 use crate::coordination::lease::machine::{Answer, Content, Version};
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ask {
     Read,
     /// On this version, or, for `None`, if there is no blob.
     Write(Bytes, Option<Version>),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Said {
     Found(Option<(Version, Bytes)>),
     Written(Version),

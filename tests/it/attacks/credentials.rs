@@ -22,7 +22,7 @@ use tonic_types::StatusExt as _;
 use super::{
     harness::{Damage, Setup, Trial},
     peer::{Peer, Unfinished, status},
-    target::{Scheme, Target, plain_and_tls},
+    target::{Scheme, Target},
 };
 use crate::support::{figure_as, within};
 
@@ -247,7 +247,6 @@ async fn newcomers(target: Target, credentials: Vec<String>) {
 
 /// Runs a flood beside newcomers; returns the answers, which the relay must have counted.
 async fn attacked(
-    scheme: Scheme,
     listen: Option<IpAddr>,
     kinds: &[Bad],
     newcomers_have: impl FnOnce(&Access) -> Vec<String>,
@@ -264,7 +263,7 @@ async fn attacked(
         credential: Credential::text(&good),
         listen,
     };
-    let mut trial = Trial::with(scheme, setup).await;
+    let mut trial = Trial::with(Scheme::Plain, setup).await;
     let target = trial.target();
     let attack = {
         let flood = flood(target.clone(), bad);
@@ -282,12 +281,11 @@ async fn attacked(
     (answers, damage)
 }
 
-plain_and_tls!(bad_credentials_are_refused_without_a_reason_and_good_ones_are_accepted);
-
-async fn bad_credentials_are_refused_without_a_reason_and_good_ones_are_accepted(scheme: Scheme) {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_credentials_are_refused_without_a_reason_and_good_ones_are_accepted() {
     const ALL: &[Bad] = &[Bad::Token, Bad::Signature, Bad::Issuer];
     let new = |access: &Access| vec![access.token(), access.jwt(), access.token(), access.jwt()];
-    let (answers, damage) = attacked(scheme, None, ALL, new).await;
+    let (answers, damage) = attacked(None, ALL, new).await;
     damage.is_within(8 * 1024);
     // Each connection may have one attempt under way when the tenth fails.
     let explained = ALLOWED..=ALLOWED + CONNECTIONS;
@@ -295,36 +293,6 @@ async fn bad_credentials_are_refused_without_a_reason_and_good_ones_are_accepted
     assert!(answers.total() > 20 * ALLOWED, "{answers:?}");
     // A peer on this machine may be a proxy of all clients.
     assert_eq!(answers.unchecked, 0, "{answers:?}");
-}
-
-/// They are held for less than their deadline, which a test in `deadlines` waits for.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_without_a_credential_disturb_no_listener() {
-    let access = Access::new();
-    let (good, rules) = (access.token(), access.path("auth.toml"));
-    let arguments = ["--auth", rules.as_str()];
-    let setup = Setup {
-        arguments: &arguments,
-        credential: Credential::text(&good),
-        ..Setup::default()
-    };
-    let mut trial = Trial::with(Scheme::Plain, setup).await;
-    let target = trial.target();
-    let attack = async move {
-        let mut peers = Vec::new();
-        for _ in 0..200 {
-            let peer = Peer::connect(&target, 64 * 1024).await;
-            let call = peer.call("/reveille.v1.Relay/Notify", Unfinished::whole(&[]));
-            let answer = within("an answer", call).await;
-            let answer = answer.expect("the connection is kept");
-            assert_eq!(status(&answer), Some("16"), "UNAUTHENTICATED");
-            peers.push(peer);
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        drop(peers);
-    };
-    let ((), damage) = trial.under(attack).await;
-    damage.is_within(16 * 1024);
 }
 
 /// Returns an address of this machine that is not loopback, by the route to another machine. No byte
@@ -340,7 +308,7 @@ fn outer_address() -> IpAddr {
 async fn signatures_from_an_address_with_failures_are_checked_at_a_limited_rate() {
     let new = |access: &Access| (0..12).map(|_| access.jwt()).collect();
     let outer = Some(outer_address());
-    let (answers, damage) = attacked(Scheme::Plain, outer, &[Bad::Signature], new).await;
+    let (answers, damage) = attacked(outer, &[Bad::Signature], new).await;
     damage.is_within(8 * 1024);
     let checked = answers.explained + answers.refused;
     let most = ALLOWED + CONNECTIONS + CHECKED * (answers.took.as_secs() + 1);

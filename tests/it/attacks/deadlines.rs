@@ -1,21 +1,23 @@
-//! Deadlines of the relay for peers that are slow or silent. These tests wait for seconds and judge no
-//! latency, so they run beside others, unlike the attacks with such peers in the other files. The
-//! deadline of handshakes is in `tls::handshakes`.
+//! Deadlines of the relay for peers that are slow or silent, also at its shutdown. These tests wait for
+//! seconds and judge no latency, so they run beside others. The deadline of handshakes is in
+//! `tls::handshakes`.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant, SystemTime},
+};
 
 use prost::Message as _;
-use reveille::{
-    Client,
-    auth::{NewToken, Principal, TokenFile},
-};
-use tokio::task::JoinSet;
+use reveille::auth::{NewToken, Principal, TokenFile};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, task::JoinSet};
 
 use super::{
-    admin::half_requests,
-    frames::{END_HEADERS, HEADERS, PREFACE, RawPeer, field, frame, post, request},
+    frames::{
+        DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RawPeer, field, frame, post, request,
+        settings,
+    },
     peer::{Peer, Unfinished, status},
-    target::{Certificates, Scheme, Target, plain_and_tls},
+    target::Target,
 };
 use crate::{
     binary::Binary,
@@ -38,15 +40,6 @@ struct GetFlag {
     flag: String,
 }
 
-/// Starts a relay, in plain text or with TLS. Its certificates are deleted when they are dropped.
-async fn start(scheme: Scheme) -> (Binary, Target, Option<Certificates>) {
-    let certificates = (scheme == Scheme::Tls).then(Certificates::new);
-    let tls = certificates.as_ref().map(Certificates::arguments);
-    let relay = Binary::serve_with(tls.as_ref().map_or(&[][..], |tls| &tls[..]), &[]).await;
-    let target = Target::new(&relay, certificates.as_ref());
-    (relay, target, certificates)
-}
-
 /// Checks that the relay closes each of these connections in time.
 async fn are_closed(peers: impl IntoIterator<Item = RawPeer>) {
     let waiting = peers
@@ -56,14 +49,10 @@ async fn are_closed(peers: impl IntoIterator<Item = RawPeer>) {
     assert!(closed.into_iter().all(|closed| closed));
 }
 
-plain_and_tls!(
-    requests_that_lack_a_byte_end_in_time,
-    silent_connections_end_in_time,
-    slow_first_bytes_end_in_time,
-);
-
-async fn requests_that_lack_a_byte_end_in_time(scheme: Scheme) {
-    let (_relay, target, _files) = start(scheme).await;
+#[tokio::test]
+async fn requests_that_lack_a_byte_end_in_time() {
+    let relay = Binary::serve().await;
+    let target = Target::plain(&relay);
     let peer = Peer::connect(&target, WINDOW).await;
     let half = || Unfinished::message(1024 * 1024);
     let calls = peer.call_often(100, SUBSCRIBE, half);
@@ -79,22 +68,11 @@ async fn requests_that_lack_a_byte_end_in_time(scheme: Scheme) {
     assert_eq!((whole.status().as_u16(), status(&whole)), (200, None));
 }
 
-async fn silent_connections_end_in_time(scheme: Scheme) {
-    let (relay, target, _files) = start(scheme).await;
-    let mut silent = Vec::new();
-    for _ in 0..20 {
-        silent.push(RawPeer::silent(&target).await);
-    }
-    are_closed(silent).await;
-    until("counted", async || {
-        figure(relay.admin(), SILENT).await == 20
-    })
-    .await;
-}
-
 /// One byte of the preface each half second.
-async fn slow_first_bytes_end_in_time(scheme: Scheme) {
-    let (relay, target, _files) = start(scheme).await;
+#[tokio::test]
+async fn slow_first_bytes_end_in_time() {
+    let relay = Binary::serve().await;
+    let target = Target::plain(&relay);
     let mut peers = JoinSet::new();
     for _ in 0..20 {
         let mut peer = RawPeer::silent(&target).await;
@@ -117,90 +95,45 @@ async fn slow_first_bytes_end_in_time(scheme: Scheme) {
     .await;
 }
 
+/// Connects this many peers. Some have not begun their request, some lack the end of its head, some
+/// its body.
+async fn half_requests(admin: SocketAddr, count: usize) -> Vec<RawPeer> {
+    let mut slow = Vec::new();
+    for at in 0..count {
+        let mut peer = TcpStream::connect(admin).await.expect("it listens");
+        let half = match at % 3 {
+            0 => "",
+            1 => "GET /livez HTTP/1.1\r\nhost: localhost\r\n",
+            _ => "POST /livez HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n",
+        };
+        // A newer connection may have displaced it.
+        let _ = peer.write_all(half.as_bytes()).await;
+        slow.push(RawPeer(Box::new(peer)));
+    }
+    slow
+}
+
 #[tokio::test]
 async fn slow_requests_on_the_admin_port_end_in_time() {
     let relay = Binary::serve().await;
     are_closed(half_requests(relay.admin(), 30).await).await;
 }
 
-#[tokio::test]
-async fn a_peer_that_waits_for_a_connection_permit_is_not_counted_as_silent() {
-    let relay = Binary::serve_with(&["--max-connections", "1"], &[]).await;
-    let target = Target::plain(&relay);
-    // Both are accepted while there is room; then only one connection can be established.
-    let mut peers = [
-        RawPeer::silent(&target).await,
-        RawPeer::silent(&target).await,
-    ];
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    for peer in &mut peers {
-        peer.greet().await.expect("taken");
-    }
-    // One of them is established.
-    let [one, other] = &mut peers;
-    let left = tokio::select! {
-        closed = one.is_closed_within(IN_TIME) => closed.then_some(other),
-        closed = other.is_closed_within(IN_TIME) => closed.then_some(one),
-    };
-    let left = left.expect("one is closed");
-    assert!(!left.is_closed_within(Duration::from_millis(200)).await);
-    let figures = ["silent", "full"].map(|kind| format!("reveille_connections_{kind}_total"));
-    assert_eq!(figure(relay.admin(), &figures[0]).await, 0);
-    assert_eq!(figure(relay.admin(), &figures[1]).await, 1);
-}
-
 /// Deadlines of 10 s and more. Unit tests of `activity` check those of a connection with a paused clock.
 mod full {
     use super::*;
 
-    /// No request of such a peer is admitted.
-    #[tokio::test]
-    async fn half_a_frame_and_half_a_header_block_end_in_time() {
-        let (_relay, target, _files) = start(Scheme::Plain).await;
-        let halves = [
-            frame(HEADERS, 0, 1, &[0x83]),
-            frame(HEADERS, END_HEADERS, 1, &[0x83; 100])[..20].to_vec(),
-        ];
-        let mut peers = Vec::new();
-        for half in halves {
-            let mut peer = RawPeer::greeting(&target).await;
-            peer.send(&half).await.expect("taken");
-            peers.push(peer);
-        }
-        are_closed(peers).await;
-    }
-
     /// Between two messages it may be silent for any time.
     #[tokio::test]
     async fn a_stream_of_requests_has_no_deadline() {
-        let (_relay, target, _files) = start(Scheme::Plain).await;
+        let relay = Binary::serve().await;
+        let target = Target::plain(&relay);
         let peer = Peer::connect(&target, WINDOW).await;
         let answer = peer.call(NOTIFY_STREAM, Unfinished::silence()).await;
         let mut answer = answer.expect("answered").into_body();
         let next = super::super::peer::next(&mut answer);
         let ended = tokio::time::timeout(Duration::from_secs(12), next).await;
         assert!(ended.is_err(), "the stream has ended");
-    }
-
-    #[tokio::test]
-    async fn connections_without_a_stream_are_closed() {
-        let (_relay, target, _files) = start(Scheme::Plain).await;
-        let mut peers = Vec::new();
-        for _ in 0..200 {
-            peers.push(RawPeer::greeting(&target).await);
-        }
-        are_closed(peers).await;
-    }
-
-    #[tokio::test]
-    async fn an_idle_connection_is_kept_for_minutes() {
-        let relay = Binary::serve().await;
-        let client = Client::new(&relay.url()).expect("a URL");
-        client.ready(Duration::from_secs(5)).await.expect("served");
-        // Longer than the time limit of a connection's first stream.
-        tokio::time::sleep(Duration::from_secs(13)).await;
-        assert_eq!(figure(relay.admin(), "reveille_connections").await, 1);
-        client.ready(Duration::from_secs(5)).await.expect("served");
     }
 
     /// Requests that are refused must not hold a place for long.
@@ -254,4 +187,56 @@ async fn a_connection_over_the_limit_of_its_principal_is_closed() {
     second.send(&known).await.expect("taken");
     assert!(second.is_closed_within(IN_TIME).await);
     assert!(!first.is_closed_within(Duration::from_millis(20)).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_ends_without_waiting_for_slow_peers() {
+    let mut relay = Binary::serve_with(&["--grace", "25s"], &[]).await;
+    let target = Target::plain(&relay);
+    let peer = Peer::connect(&target, WINDOW).await;
+    let empty = || Unfinished::whole(&().encode_to_vec());
+    let watch = peer.call("/grpc.health.v1.Health/Watch", empty()).await;
+    let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let reflecting = peer.call(reflection, Unfinished::silence()).await;
+    let notifying = peer
+        .call("/reveille.v1.Relay/NotifyStream", Unfinished::message(1000))
+        .await;
+    let half = tokio::spawn({
+        let peer = peer.clone();
+        async move {
+            let half = Unfinished::message(1000);
+            peer.call("/reveille.v1.Relay/Subscribe", half).await
+        }
+    });
+    // A peer that never answers the PING of a graceful close, and half a header block.
+    let mut mute = RawPeer::greeting(&target).await;
+    let block = frame(HEADERS, 0, 1, &[0x83]);
+    mute.send(&block).await.expect("taken");
+    let mut unread = Vec::new();
+    for path in [
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.health.v1.Health/Check",
+        "/reveille.v1.Relay/NotifyStream",
+        "a refusal",
+    ] {
+        let mut peer = RawPeer::greeting(&target).await;
+        peer.send(&settings(4, 0)).await.expect("taken");
+        match path.starts_with('/') {
+            true => {
+                peer.open(1, path).await;
+                let empty = frame(DATA, END_STREAM, 1, &[0; 5]);
+                peer.send(&empty).await.expect("taken");
+            }
+            false => peer.get(1, "/").await,
+        }
+        unread.push(peer);
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+
+    let start = Instant::now();
+    let status = relay.terminate().await;
+    let took = start.elapsed();
+    assert_eq!(status.code(), Some(0));
+    assert!(took < Duration::from_secs(9), "it took {took:?}");
+    drop((watch, reflecting, notifying, half, mute, unread));
 }

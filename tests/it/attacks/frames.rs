@@ -18,7 +18,6 @@ pub(crate) struct RawPeer(pub(super) Box<dyn Stream>);
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
-pub(super) const PRIORITY: u8 = 2;
 pub(super) const RST_STREAM: u8 = 3;
 pub(super) const SETTINGS: u8 = 4;
 pub(super) const PING: u8 = 6;
@@ -26,7 +25,6 @@ pub(crate) const GOAWAY: u8 = 7;
 pub(super) const WINDOW_UPDATE: u8 = 8;
 pub(super) const ACK: u8 = 1;
 pub(super) const END_STREAM: u8 = 1;
-pub(super) const CONTINUATION: u8 = 9;
 pub(super) const END_HEADERS: u8 = 4;
 /// Pause of [`repeatedly`] before a new connection: the tests of frames do not measure the rate of
 /// connections.

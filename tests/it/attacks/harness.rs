@@ -156,10 +156,6 @@ impl Trial {
         target.with_credential(self.credential.clone())
     }
 
-    pub(super) fn certificates(&self) -> &Certificates {
-        self.certificates.as_ref().expect("a relay with TLS")
-    }
-
     pub(super) fn admin(&self) -> SocketAddr {
         self.relay.admin()
     }

@@ -92,10 +92,7 @@ impl Unfinished {
     pub(super) fn message(declared: usize) -> Self {
         let mut bytes = Self::prefix(declared);
         bytes.resize(5 + declared - 1, 0);
-        Self {
-            left: bytes.into(),
-            ends: false,
-        }
+        Self::begun(bytes)
     }
 
     /// A complete message, and the request's end.
@@ -105,6 +102,14 @@ impl Unfinished {
         Self {
             left: bytes.into(),
             ends: true,
+        }
+    }
+
+    /// The beginning of a body: the end of the request does not follow.
+    pub(super) fn begun(bytes: Vec<u8>) -> Self {
+        Self {
+            left: bytes.into(),
+            ends: false,
         }
     }
 
@@ -124,10 +129,7 @@ impl Unfinished {
 
     /// No bytes, without the request's end.
     pub(crate) fn silence() -> Self {
-        Self {
-            left: Bytes::new(),
-            ends: false,
-        }
+        Self::begun(Vec::new())
     }
 }
 

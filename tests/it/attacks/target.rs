@@ -4,7 +4,6 @@ use std::{
     fmt::Debug,
     io,
     net::{IpAddr, SocketAddr},
-    path::Path,
     sync::Arc,
 };
 
@@ -57,31 +56,6 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Debug + Send + Unpin> Stream for T {}
 
-/// Defines one test over plain text and one over TLS for each function, which gets the scheme. The
-/// module `full` is for `tests/run --full` only.
-macro_rules! plain_and_tls {
-    ($($test:ident),+ $(,)?) => {$(
-        mod $test {
-            use crate::attacks::target::Scheme;
-
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn plain() {
-                super::$test(Scheme::Plain).await;
-            }
-
-            mod full {
-                use super::*;
-
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn tls() {
-                    super::super::$test(Scheme::Tls).await;
-                }
-            }
-        }
-    )+};
-}
-pub(super) use plain_and_tls;
-
 impl Certificates {
     pub(super) fn new() -> Self {
         let home = tempfile::tempdir().expect("a directory");
@@ -95,11 +69,6 @@ impl Certificates {
         let certificate = self.files.certificate.to_str().expect("UTF-8");
         let key = self.files.key.to_str().expect("UTF-8");
         ["--tls-cert", certificate, "--tls-key", key]
-    }
-
-    /// Returns the file of the authority.
-    pub(super) fn ca(&self) -> &Path {
-        &self.files.ca
     }
 
     fn connector(&self) -> TlsConnector {
@@ -140,10 +109,6 @@ impl Target {
     /// Returns the target with another credential of its regular clients.
     pub(super) fn with_credential(self, credential: Credential) -> Self {
         Self { credential, ..self }
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
     }
 
     /// Returns a regular client.

@@ -74,21 +74,17 @@ impl PublisherSession {
         rng: &mut fastrand::Rng,
     ) {
         let full = error.kind() == ErrorKind::Exhausted;
-        if full && planted!(ExhaustedRetriedWhole) {
-            self.put_back(body, now);
-            return self.wait(error, now, rng);
-        }
         if body.len() > 1 {
-            return self.halve_refused(body, now);
+            if planted!(BatchDropped) {
+                return;
+            }
+            return self.halve(body, now);
         }
         match body {
             RequestEntries::Entries(entries) => {
                 for mut entry in entries {
                     let kept = full && self.is_kept(&entry.key);
                     self.refuse_waiters(&mut entry, error, kept);
-                    if planted!(SetAsideDropped) {
-                        continue;
-                    }
                     if kept {
                         entry.mark_set_aside();
                         self.set_aside.add(entry, error, now, rng);
@@ -106,13 +102,6 @@ impl PublisherSession {
                 }
             }
         }
-    }
-
-    fn halve_refused(&mut self, body: RequestEntries, now: Tick) {
-        if planted!(BatchDropped) {
-            return;
-        }
-        self.halve(body, now);
     }
 
     /// Puts a request's entries back, to be sent in requests of at most half its size.

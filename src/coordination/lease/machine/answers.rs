@@ -66,19 +66,20 @@ impl LeaseMachine {
     /// Finds this contender's write of a record. Only the nonce identifies it: two challengers
     /// write the same token.
     fn find_own_write(&self, record: &Record) -> Option<Write> {
-        let ignores_nonce = planted!(TenureNonceIgnored);
-        let same = |write: &&Write| match ignores_nonce {
-            true => write.record.token == record.token,
-            false => write.record.nonce == record.nonce,
-        };
-        let mut own = self.unconfirmed_writes.iter().find(same)?.clone();
-        if planted!(TenureOldWriteAsNew) {
-            own.sent = self
-                .unconfirmed_writes
-                .last()
-                .map_or(own.sent, |last| last.sent);
+        let writes = &self.unconfirmed_writes;
+        if planted!(TenureNonceIgnored) {
+            return writes
+                .iter()
+                .find(|write| write.record.token == record.token)
+                .cloned();
         }
-        Some(own)
+        let own = writes
+            .iter()
+            .find(|write| write.record.nonce == record.nonce)?;
+        if planted!(TenureOldWriteAsNew) {
+            return writes.last().cloned();
+        }
+        Some(own.clone())
     }
 
     /// Confirms a write that is in the store. Competing writes on the same version can no longer
@@ -157,12 +158,6 @@ impl LeaseMachine {
         let mut seen = now;
         if planted!(TenureSeenFromRequest) {
             seen = sent;
-        }
-        if planted!(TenureRenewalUnseen)
-            && let KnownState::Record(known) = &self.known
-            && known.record.token == record.token
-        {
-            seen = known.seen;
         }
         let found = Found {
             version,

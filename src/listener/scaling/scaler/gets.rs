@@ -158,9 +158,6 @@ impl Scaler {
 
     /// Returns whether a task holds messages, and so cannot end.
     fn stays_for_messages(&self, id: TaskId) -> bool {
-        if planted!(LeavesWhileHolding) {
-            return false;
-        }
         self.tasks.get(id).is_some_and(|task| task.holds)
     }
 

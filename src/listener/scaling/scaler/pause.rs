@@ -10,7 +10,7 @@ use super::{
     },
     DepthQuery, Scaler,
 };
-use crate::base::{clock::Tick, fault::planted};
+use crate::base::clock::Tick;
 
 impl Scaler {
     /// Starts no task and issues no get until it is resumed. Wakes are still counted.
@@ -24,10 +24,7 @@ impl Scaler {
         if !std::mem::take(&mut self.paused) {
             return false;
         }
-        if planted!(PauseForgets) {
-            return false;
-        }
-        let kept = self.cancel_leaving(now);
+        let kept = self.tasks.cancel_leaving(now);
         self.count_wake(now) || kept
     }
 
@@ -50,14 +47,7 @@ impl Scaler {
             // There may be work for more tasks.
             self.depth_query = DepthQuery::Wanted;
         }
-        more && self.cancel_leaving(now)
-    }
-
-    fn cancel_leaving(&mut self, now: Tick) -> bool {
-        if planted!(LeavingStays) {
-            return false;
-        }
-        self.tasks.cancel_leaving(now)
+        more && self.tasks.cancel_leaving(now)
     }
 
     /// Returns whether a task must not get messages: the listener is paused, or there are enough
@@ -68,10 +58,6 @@ impl Scaler {
 
     /// Ends a task, now or when its messages are handled.
     pub(super) fn dismiss(&mut self, id: TaskId) -> Begin {
-        if planted!(DismissedWhileHolding) {
-            self.tasks.remove(id);
-            return Begin::Leave;
-        }
         match self.tasks.get_mut(id).filter(|task| task.holds) {
             Some(task) => {
                 (task.leaving, task.state) = (true, TaskState::Handling);

@@ -13,7 +13,7 @@ use super::{
     },
     DepthQuery, ListenerMode, SETTLE, Scaler,
 };
-use crate::base::{clock::Tick, fault::planted};
+use crate::base::clock::Tick;
 
 /// An idle count at which the back-off has reached its maximum.
 const LONG_IDLE: u32 = 64;
@@ -23,9 +23,6 @@ impl Scaler {
     /// The task polls at once if `half` and its last get was full. Otherwise it polls by the
     /// back-off, if no other task polls and no wake-ups come.
     pub(crate) fn places_free(&mut self, id: TaskId, half: bool, now: Tick, chance: f64) {
-        if planted!(PlacesWaitForAll) {
-            return;
-        }
         let pending = self.has_unserved_wake() && !self.tasks.will_poll_soon(now);
         let must_poll = self.needs_poller() && !self.tasks.another_polls_soon(Some(id), now);
         let (more, backoff) = (self.emptied.is_none(), self.backoff());
@@ -103,9 +100,6 @@ impl Scaler {
     /// Returns when to read the depth because no task polls: all tasks that the policy allowed are
     /// full, and the policy may allow more for the present depth.
     pub(super) fn next_depth_query_at(&self) -> Option<Tick> {
-        if planted!(DepthNotAskedAgain) {
-            return None;
-        }
         let count = self.tasks.len();
         let none_polls = !self.stopped
             && !self.paused
@@ -130,9 +124,6 @@ impl Scaler {
 
     /// Makes a task with messages and free places poll by the back-off, if no other task polls.
     pub(super) fn assign_poller(&mut self, now: Tick, chance: f64) -> Option<(TaskId, Tick)> {
-        if planted!(LookerHandles) {
-            return self.keep_for_wake(now);
-        }
         let none_needed = self.stopped || self.paused || !self.needs_poller();
         if none_needed || self.tasks.another_polls_soon(None, now) {
             return self.keep_for_wake(now);
@@ -148,9 +139,6 @@ impl Scaler {
     /// Keeps a task that was about to end for a pending wake, if it is no longer surplus and no
     /// other task can be started.
     fn keep_for_wake(&mut self, now: Tick) -> Option<(TaskId, Tick)> {
-        if planted!(LeavingStays) {
-            return None;
-        }
         let pending = self.has_unserved_wake() && !self.tasks.will_poll_soon(now);
         let full = self.tasks.len() >= self.config.max_tasks;
         let room = self.tasks.count_staying() < self.config.max_tasks;

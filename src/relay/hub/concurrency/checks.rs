@@ -146,11 +146,6 @@ fn a_dirty_mark_that_is_cleared_late_is_found() {
 }
 
 #[test]
-fn a_snapshot_before_the_registration_is_found() {
-    finds(subscribe_exact, Fault::SnapshotBeforeRegister);
-}
-
-#[test]
 fn a_pattern_that_registers_late_is_found() {
     finds(subscribe_pattern, Fault::PatternRegistersLate);
 }

@@ -13,10 +13,7 @@ use super::{
     },
     Cursors, Filled,
 };
-use crate::{
-    base::{clock::Tick, fault::planted},
-    types::WakeReason,
-};
+use crate::{base::clock::Tick, types::WakeReason};
 
 impl Cursors {
     /// Fills a Wake with the entries of the marked cursors.
@@ -45,10 +42,6 @@ impl Cursors {
         filled.complete &= !self.catch_up_is_due(now);
         if self.marked.is_empty() && self.marked.capacity() > COMPARE_STEP {
             self.marked = VecDeque::new();
-        }
-        if !filled.complete && planted!(WakeDropsRest) {
-            self.drop_marks();
-            filled.complete = true;
         }
         filled
     }
@@ -146,16 +139,6 @@ impl Cursors {
         }
         cursor.marked = false;
         true
-    }
-
-    /// Drops all marks: a planted fault.
-    #[cold]
-    fn drop_marks(&mut self) {
-        for at in std::mem::take(&mut self.marked) {
-            if let Some(cursor) = self.list.get_mut(at) {
-                cursor.marked = false;
-            }
-        }
     }
 }
 

@@ -179,14 +179,6 @@ impl Group {
         }
     }
 
-    /// The queue was read until empty after all of its messages were put.
-    pub(super) fn read_until_empty(&mut self) {
-        if planted!(RestKept) {
-            return;
-        }
-        self.set_unassigned(0);
-    }
-
     /// Returns whether events after a drained sequence are redelivered at once.
     pub(super) fn expedite(&mut self, drained: u64) -> bool {
         if planted!(DrainedBehindIsDone) {
@@ -197,19 +189,11 @@ impl Group {
 
     /// Returns whether a wake-up is requested that a member has to report.
     pub(super) fn requests_report(&self) -> bool {
-        if planted!(AskedCountsAsLooked) {
-            return self
-                .requested
-                .is_some_and(|reason| reason != WakeReason::Sentinel);
-        }
         self.requested.is_some()
     }
 
     /// A redelivery that was parked goes on.
     fn continue_parked(&mut self, now: Tick) {
-        if planted!(ParkedClaimForgotten) {
-            return;
-        }
         if self.redelivery.is_given_up() {
             self.redelivery.rearm(now + self.timeout);
         }

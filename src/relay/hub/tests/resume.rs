@@ -186,22 +186,16 @@ fn a_queue_that_is_made_during_a_comparison_is_sent() {
 
 #[test]
 fn a_queue_that_was_forgotten_and_made_again_has_changed() {
-    for fault in [Fault::None, Fault::NewQueueNotStamped] {
-        fault.plant();
-        let hub = hub();
-        let options = listening(&["a", "b"]);
-        let resume = Stream::open(&hub, &options, Tick::default()).number(Tick::default());
-        notify(&hub, "a");
-        let now = after(2 * HOUR);
-        notify_with(&hub, notification("b"), now);
-        hub.forget(now);
-        assert_eq!(hub.stats().forgotten, 1, "a");
-        let told = told_after(&hub, &options, &resume, now);
-        match fault {
-            Fault::None => assert_eq!(told, [catch_up("a"), catch_up("b")]),
-            _ => assert_eq!(told, [catch_up("b")]),
-        }
-    }
+    let hub = hub();
+    let options = listening(&["a", "b"]);
+    let resume = Stream::open(&hub, &options, Tick::default()).number(Tick::default());
+    notify(&hub, "a");
+    let now = after(2 * HOUR);
+    notify_with(&hub, notification("b"), now);
+    hub.forget(now);
+    assert_eq!(hub.stats().forgotten, 1, "a");
+    let told = told_after(&hub, &options, &resume, now);
+    assert_eq!(told, [catch_up("a"), catch_up("b")]);
 }
 
 #[test]
@@ -296,24 +290,22 @@ fn a_member_is_stated_no_number_and_resumes_by_none() {
 
 #[test]
 fn a_pattern_that_lacks_cursors_is_stated_no_number() {
-    for fault in [Fault::None, Fault::ResumeWithoutCursors] {
-        let hub = hub_with(HubConfig {
-            max_cursors_per_stream: 2,
-            ..deaf_fanout(fault)
-        });
-        let options = options(&["*"]);
-        let mut stream = Stream::open(&hub, &options, Tick::default());
-        ["a", "b"].iter().for_each(|name| _ = notify(&hub, name));
-        walk_all(&hub);
-        stream.take(Tick::default());
-        assert!(!stream.take(after(10 * SECOND)).1.is_empty());
-        notify_with(&hub, notification("c"), after(15 * SECOND));
-        stream.take(after(15 * SECOND));
-        // The walk for the third queue has not run yet.
-        let (told, resume) = stream.take(after(25 * SECOND));
-        assert_eq!(told, []);
-        assert_eq!(resume.is_empty(), fault == Fault::None, "{fault:?}");
-    }
+    let hub = hub_with(HubConfig {
+        max_cursors_per_stream: 2,
+        ..deaf_fanout(Fault::None)
+    });
+    let options = options(&["*"]);
+    let mut stream = Stream::open(&hub, &options, Tick::default());
+    ["a", "b"].iter().for_each(|name| _ = notify(&hub, name));
+    walk_all(&hub);
+    stream.take(Tick::default());
+    assert!(!stream.take(after(10 * SECOND)).1.is_empty());
+    notify_with(&hub, notification("c"), after(15 * SECOND));
+    stream.take(after(15 * SECOND));
+    // The walk for the third queue has not run yet.
+    let (told, resume) = stream.take(after(25 * SECOND));
+    assert_eq!(told, []);
+    assert!(resume.is_empty());
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn a_new_life_whose_first_frame_was_missed_is_a_resync() {
         ensure!(resyncs == wanted, "{resyncs:?}");
         Ok(())
     };
-    check(scenario, &[Fault::LinkNewPeerTrusted]);
+    check(scenario, &[]);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_life_that_is_met_in_the_middle_is_a_resync_of_all() {
         ensure!(resyncs == [Resync::All, Resync::All], "{resyncs:?}");
         Ok(())
     };
-    check(scenario, &[Fault::LinkNewPeerTrusted]);
+    check(scenario, &[]);
 }
 
 #[test]

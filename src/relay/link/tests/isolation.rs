@@ -174,10 +174,7 @@ fn a_paused_relay_is_degraded_at_once_and_old_returns_do_not_end_that() {
         );
         Ok(())
     };
-    check(
-        scenario,
-        &[Fault::LinkOldReturnTrusted, Fault::LinkIsolationEndTrusted],
-    );
+    check(scenario, &[Fault::LinkIsolationEndTrusted]);
 }
 
 #[test]

@@ -179,7 +179,6 @@ fn random_troubles_lose_no_increment() {
 #[test]
 fn random_troubles_find_the_faults_that_lose_increments() {
     for fault in [
-        Fault::LinkFrameRebuilt,
         Fault::LinkFrameNotRepeated,
         Fault::LinkFrameAppliedTwice,
         Fault::LinkGapForgotten,

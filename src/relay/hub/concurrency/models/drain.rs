@@ -8,7 +8,7 @@ use shuttle::thread;
 
 use super::{
     super::{
-        checks::{finds, holds_in},
+        checks::holds_in,
         listener::{Listener, NOW, hub, notify, queue},
         mailbox::SubscriptionId,
         worker::{Manner, Worker},
@@ -84,11 +84,6 @@ fn nothing_is_left_of_a_subscription_that_ends_while_it_is_attached() {
 #[test]
 fn a_goodbye_loses_nothing() {
     holds_in(SCHEDULES, goodbye_and_resume);
-}
-
-#[test]
-fn a_snapshot_before_the_registration_is_found_after_a_goodbye() {
-    finds(goodbye_and_resume, Fault::SnapshotBeforeRegister);
 }
 
 /// A busy listener's stream ends while the relay waits for the timers that it hands over.

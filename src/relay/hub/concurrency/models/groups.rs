@@ -200,6 +200,5 @@ fn a_rest_behind_a_drained_sequence_that_waits_is_found() {
 
 #[test]
 fn a_busy_member_whose_end_is_not_noticed_is_found() {
-    finds(member_crashes, Fault::BusyEndNotReassigned);
     finds(busy_member_crashes, Fault::NoTimerForBusy);
 }

@@ -163,8 +163,3 @@ fn a_busy_end_without_a_timer_is_found() {
     finds(busy_while_forgotten, Fault::NoTimerForBusy);
     finds(drained_while_woken, Fault::NoTimerForBusy);
 }
-
-#[test]
-fn a_message_that_is_given_back_unseen_is_found() {
-    finds(visible_while_forgotten, Fault::VisibleNowIgnored);
-}

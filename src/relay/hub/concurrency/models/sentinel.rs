@@ -191,12 +191,6 @@ fn a_queue_that_only_a_report_names_is_checked() {
 #[test]
 fn a_listener_that_counts_as_checked_when_asked_is_found() {
     finds(check_while_leaving, Fault::AskedCountsAsLooked);
-    finds(check_of_a_group_that_hangs, Fault::AskedCountsAsLooked);
-}
-
-#[test]
-fn a_stream_that_is_asked_for_one_check_at_a_time_is_found() {
-    finds(check_while_sending, Fault::ChecksOneByOne);
 }
 
 #[test]
