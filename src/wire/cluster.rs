@@ -6,10 +6,8 @@
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
 use bytes::Bytes;
-use prost::Message as _;
+use prost::Message;
 
 use super::time::{checked_time, time_to_wire};
 use crate::{
@@ -42,14 +40,7 @@ pub(crate) mod link {
 /// # Errors
 /// `Invalid`, with field and rule.
 pub(crate) fn cluster_message_from_wire(bytes: &[u8]) -> Result<ClusterMessage> {
-    at_most(
-        "message",
-        "bytes",
-        bytes.len(),
-        ClusterLimits::MESSAGE_BYTES,
-    )?;
-    let message = link::Broadcast::decode(bytes)
-        .map_err(|error| Error::invalid("message", "is malformed").with_source(error))?;
+    let message: link::Broadcast = decoded("message", bytes)?;
     let life: [u8; 16] = message
         .life
         .as_ref()
@@ -66,6 +57,13 @@ pub(crate) fn cluster_message_from_wire(bytes: &[u8]) -> Result<ClusterMessage> 
         life: LifeId(u128::from_le_bytes(life)),
         content,
     })
+}
+
+/// Decodes a message of another relay.
+pub(super) fn decoded<M: Message + Default>(field: &str, bytes: &[u8]) -> Result<M> {
+    let limit = ClusterLimits::MESSAGE_BYTES;
+    at_most(field, "bytes", bytes.len(), limit)?;
+    M::decode(bytes).map_err(|error| Error::invalid(field, "is malformed").with_source(error))
 }
 
 /// Encodes a message. The caller keeps the limits.
@@ -227,9 +225,9 @@ pub(super) fn write_entry(entry: &FrameEntry) -> link::FrameEntry {
         notifications: entry.notifications,
         payload_size: entry.payload_size,
         messages: entry.messages,
-        publisher: text(&entry.publisher),
+        publisher: String::from(&*entry.publisher),
         published_at: time_to_wire(entry.published_at),
-        traceparent: text(&entry.traceparent),
+        traceparent: String::from(&*entry.traceparent),
         served_groups: entry
             .served_groups
             .iter()
@@ -265,8 +263,8 @@ fn write_heartbeat(heartbeat: &RelayHeartbeat) -> link::Heartbeat {
         queue_hashes: queues.iter().map(|queue| queue.hash).collect(),
         queue_ages: queues.iter().map(age).collect(),
         leaving: heartbeat.leaving,
-        relay_id: text(&status.relay_id),
-        version: text(&status.version),
+        relay_id: String::from(&*status.relay_id),
+        version: String::from(&*status.version),
         streams: status.streams,
         queues: status.queues,
         degraded: status.degraded,
@@ -274,15 +272,11 @@ fn write_heartbeat(heartbeat: &RelayHeartbeat) -> link::Heartbeat {
     }
 }
 
-fn text(text: &Arc<str>) -> String {
-    String::from(&**text)
-}
-
 fn at_least_one(field: &str, number: u64) -> Result<()> {
-    match number {
-        0 => Err(Error::invalid(field, "must be at least 1")),
-        _ => Ok(()),
+    if number == 0 {
+        return Err(Error::invalid(field, "must be at least 1"));
     }
+    Ok(())
 }
 
 fn at_most(field: &str, unit: &str, count: usize, limit: usize) -> Result<()> {

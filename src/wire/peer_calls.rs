@@ -3,11 +3,10 @@
 //! A message that breaks a rule is an error that names field and rule. The contents of a request are
 //! checked by the code that answers it, like a client's.
 
-use prost::Message as _;
 use tonic::{Code, Status};
 
 use super::{
-    cluster::{read_entry, write_entry},
+    cluster::{decoded, read_entry, write_entry},
     link::{
         Failure, PeerReply, PeerRequest, Timer, TimersRequest, peer_reply::Answer,
         peer_request::Call,
@@ -16,10 +15,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    types::{
-        Limits,
-        cluster::{ClusterLimits, HandedTimer},
-    },
+    types::{Limits, cluster::HandedTimer},
 };
 
 /// Reads a request; `None` for a kind that a later version added.
@@ -27,10 +23,7 @@ use crate::{
 /// # Errors
 /// `Invalid`, with field and rule.
 pub(crate) fn peer_request_from_wire(bytes: &[u8]) -> Result<Option<Call>> {
-    check_len("request", bytes)?;
-    let request = PeerRequest::decode(bytes);
-    let request = request.map_err(|error| malformed("request").with_source(error))?;
-    Ok(request.call)
+    Ok(decoded::<PeerRequest>("request", bytes)?.call)
 }
 
 /// Reads a reply; `None` for a kind that this version does not know.
@@ -38,10 +31,7 @@ pub(crate) fn peer_request_from_wire(bytes: &[u8]) -> Result<Option<Call>> {
 /// # Errors
 /// `Invalid`, with field and rule.
 pub(crate) fn peer_reply_from_wire(bytes: &[u8]) -> Result<Option<Answer>> {
-    check_len("reply", bytes)?;
-    let reply = PeerReply::decode(bytes);
-    let reply = reply.map_err(|error| malformed("reply").with_source(error))?;
-    Ok(reply.answer)
+    Ok(decoded::<PeerReply>("reply", bytes)?.answer)
 }
 
 /// Reads the timers of a relay that leaves.
@@ -87,18 +77,4 @@ pub(crate) fn peer_status(failure: Failure) -> Status {
         failure.message,
         failure.details,
     )
-}
-
-fn check_len(field: &str, bytes: &[u8]) -> Result<()> {
-    match bytes.len() <= ClusterLimits::MESSAGE_BYTES {
-        true => Ok(()),
-        false => Err(Error::invalid(
-            field,
-            format_args!("must have at most {} bytes", ClusterLimits::MESSAGE_BYTES),
-        )),
-    }
-}
-
-fn malformed(field: &str) -> Error {
-    Error::invalid(field, "is malformed")
 }

@@ -165,55 +165,42 @@ pub(crate) fn subscribe_event(response: proto::SubscribeResponse) -> Result<Subs
 }
 
 pub(crate) fn goodbye_to_wire(goodbye: Goodbye) -> proto::Goodbye {
-    use proto::goodbye::Reason;
-    let reason = match goodbye.reason {
-        GoodbyeReason::Unspecified => Reason::Unspecified,
-        GoodbyeReason::Draining => Reason::Draining,
-        GoodbyeReason::Rotation => Reason::Rotation,
-        GoodbyeReason::Revoked => Reason::Revoked,
-    };
-    let reconnect_after = Some(span_to_wire(goodbye.reconnect_after));
     proto::Goodbye {
-        reason: reason.into(),
-        reconnect_after,
+        reason: goodbye_reason_to_wire(goodbye.reason).into(),
+        reconnect_after: Some(span_to_wire(goodbye.reconnect_after)),
     }
 }
 
 pub(super) fn goodbye_from_wire(goodbye: &proto::Goodbye) -> Goodbye {
-    use proto::goodbye::Reason;
-    let reason = match goodbye.reason() {
-        Reason::Unspecified => GoodbyeReason::Unspecified,
-        Reason::Draining => GoodbyeReason::Draining,
-        Reason::Rotation => GoodbyeReason::Rotation,
-        Reason::Revoked => GoodbyeReason::Revoked,
-    };
     Goodbye {
-        reason,
+        reason: goodbye_reason_from_wire(goodbye.reason()),
         reconnect_after: span_from_wire(goodbye.reconnect_after),
     }
 }
 
-pub(crate) fn reason_to_wire(reason: WakeReason) -> proto::WakeReason {
-    match reason {
-        WakeReason::Unspecified => proto::WakeReason::Unspecified,
-        WakeReason::CatchUp => proto::WakeReason::CatchUp,
-        WakeReason::Sentinel => proto::WakeReason::Sentinel,
-        WakeReason::Timed => proto::WakeReason::Timed,
-        WakeReason::Reassigned => proto::WakeReason::Reassigned,
-        WakeReason::Notified => proto::WakeReason::Notified,
-    }
+/// Converts between two enums with the same names.
+macro_rules! same_names {
+    ($to_wire:ident, $from_wire:ident: $ours:ty, $wire:ty { $($name:ident),+ }) => {
+        pub(crate) fn $to_wire(ours: $ours) -> $wire {
+            match ours {
+                $(<$ours>::$name => <$wire>::$name),+
+            }
+        }
+
+        pub(crate) fn $from_wire(wire: $wire) -> $ours {
+            match wire {
+                $(<$wire>::$name => <$ours>::$name),+
+            }
+        }
+    };
 }
 
-pub(crate) fn reason_from_wire(reason: proto::WakeReason) -> WakeReason {
-    match reason {
-        proto::WakeReason::Unspecified => WakeReason::Unspecified,
-        proto::WakeReason::Notified => WakeReason::Notified,
-        proto::WakeReason::CatchUp => WakeReason::CatchUp,
-        proto::WakeReason::Sentinel => WakeReason::Sentinel,
-        proto::WakeReason::Timed => WakeReason::Timed,
-        proto::WakeReason::Reassigned => WakeReason::Reassigned,
-    }
-}
+same_names!(goodbye_reason_to_wire, goodbye_reason_from_wire:
+    GoodbyeReason, proto::goodbye::Reason { Unspecified, Draining, Rotation, Revoked });
+same_names!(reason_to_wire, reason_from_wire:
+    WakeReason, proto::WakeReason { Unspecified, Notified, CatchUp, Sentinel, Timed, Reassigned });
+same_names!(state_to_wire, state_from_wire:
+    ReportState, proto::ReportState { Unspecified, Busy, Drained });
 
 /// Converts a wake-up. Names that break the rule come from a newer relay; such a wake-up is
 /// ignored, as it matches no queue of this client.
@@ -236,14 +223,9 @@ pub(super) fn work_from_wire(work: proto::WorkDetected) -> Option<WorkDetected> 
 /// Converts and checks a report; returns the subscription's id and the report.
 pub(crate) fn report_from_wire(request: proto::ReportRequest) -> Result<(String, Report)> {
     let queue = QueueAddress::new(&request.storage_account, &request.queue_name)?;
-    let state = match request.state() {
-        proto::ReportState::Unspecified => ReportState::Unspecified,
-        proto::ReportState::Busy => ReportState::Busy,
-        proto::ReportState::Drained => ReportState::Drained,
-    };
     let report = Report {
         queue,
-        state,
+        state: state_from_wire(request.state()),
         sequence: request.sequence,
         number: request.number,
         visible_in: checked_span("visible_in", request.visible_in)?,
@@ -267,16 +249,11 @@ pub(crate) fn report_from_wire(request: proto::ReportRequest) -> Result<(String,
 }
 
 pub(crate) fn report_to_wire(subscription_id: &str, report: &Report) -> proto::ReportRequest {
-    let state = match report.state {
-        ReportState::Unspecified => proto::ReportState::Unspecified,
-        ReportState::Busy => proto::ReportState::Busy,
-        ReportState::Drained => proto::ReportState::Drained,
-    };
     proto::ReportRequest {
         subscription_id: subscription_id.to_owned(),
         storage_account: report.queue.storage_account().to_owned(),
         queue_name: report.queue.queue_name().to_owned(),
-        state: state.into(),
+        state: state_to_wire(report.state).into(),
         sequence: report.sequence,
         number: report.number,
         visible_in: report.visible_in.map(span_to_wire),

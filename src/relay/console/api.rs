@@ -3,10 +3,10 @@
 use std::{collections::HashMap, convert::Infallible, net::SocketAddr, time::Duration};
 
 use axum::{
-    Extension, Json, Router,
-    body::Bytes,
-    extract::{Path, Query, State, rejection::QueryRejection},
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    Json, RequestPartsExt as _, Router,
+    body::{Body, Bytes},
+    extract::{FromRequest, Path, Query, Request, State},
+    http::{HeaderMap, HeaderValue, Method as HttpMethod, StatusCode, header},
     response::{
         IntoResponse, Response,
         sse::{Event, KeepAlive, Sse},
@@ -29,7 +29,9 @@ use crate::{
 struct Asked {
     headers: HeaderMap,
     address: SocketAddr,
+    /// From the path, and the query or the body.
     fields: Map<String, Value>,
+    long: LongAnswer,
 }
 
 type Texts = HashMap<String, String>;
@@ -97,51 +99,29 @@ async fn unknown() -> Problem {
 
 /// Returns the route of a method that changes nothing.
 fn list(method: &'static str) -> MethodRouter<Page> {
-    get(
-        async move |State(page): State<Page>,
-                    Path(path): Path<Texts>,
-                    query: Result<Query<Texts>, QueryRejection>,
-                    headers: HeaderMap,
-                    Extension(peer): Extension<Peer>| {
-            let asked = Asked::get(&page, headers, peer, query, path)?;
-            page.answer(method, asked).await
-        },
-    )
+    get(async move |State(page): State<Page>, asked: Asked| page.answer(method, asked).await)
 }
 
 /// Returns the route of a method that changes something. The field `by` is the caller.
 fn change(method: &'static str, by: Option<&'static str>) -> MethodRouter<Page> {
-    post(
-        async move |State(page): State<Page>,
-                    Path(path): Path<Texts>,
-                    Extension(peer): Extension<Peer>,
-                    headers: HeaderMap,
-                    body: axum::body::Body| {
-            let mut asked = Asked::post(&page, headers, peer, body, path).await?;
-            if let Some(by) = by {
-                let principal = page.0.calls.principal(asked.caller())?;
-                let by_whom = match principal.as_str() {
-                    "" => ANYONE,
-                    known => known,
-                };
-                if asked.fields.insert(by.to_owned(), by_whom.into()).is_some() {
-                    return Err(Problem::invalid(format!(
-                        "{by}: is the caller; leave it out"
-                    )));
-                }
+    post(async move |State(page): State<Page>, mut asked: Asked| {
+        if let Some(by) = by {
+            let principal = page.0.calls.principal(asked.caller())?;
+            let by_whom = match principal.as_str() {
+                "" => ANYONE,
+                known => known,
+            };
+            if asked.fields.insert(by.to_owned(), by_whom.into()).is_some() {
+                return Err(Problem::invalid(format!(
+                    "{by}: is the caller; leave it out"
+                )));
             }
-            page.answer(method, asked).await
-        },
-    )
+        }
+        page.answer(method, asked).await
+    })
 }
 
-async fn notify(
-    State(page): State<Page>,
-    Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
-    body: axum::body::Body,
-) -> Outcome {
-    let mut asked = Asked::post(&page, headers, peer, body, Texts::new()).await?;
+async fn notify(State(page): State<Page>, mut asked: Asked) -> Outcome {
     let queue = asked.fields.remove("queue").unwrap_or_default();
     let queue: QueueAddress = match queue.as_str().map(str::parse) {
         Some(Ok(queue)) => queue,
@@ -165,22 +145,11 @@ async fn notify(
     page.answer("/reveille.v1.Relay/Notify", asked).await
 }
 
-async fn info(
-    State(page): State<Page>,
-    headers: HeaderMap,
-    Extension(peer): Extension<Peer>,
-) -> Json<Value> {
-    let asked = Asked::new(&page, headers, peer, Map::new());
+async fn info(State(page): State<Page>, asked: Asked) -> Json<Value> {
     Json(page.info(&asked))
 }
 
-async fn login(
-    State(page): State<Page>,
-    Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
-    body: axum::body::Body,
-) -> Outcome {
-    let mut asked = Asked::post(&page, headers, peer, body, Texts::new()).await?;
+async fn login(State(page): State<Page>, mut asked: Asked) -> Outcome {
     let text = |name, value: Option<Value>| match value {
         Some(Value::String(text)) => Ok(Some(text)),
         Some(_) => Err(Problem::invalid(format!("{name}: must be a text"))),
@@ -219,28 +188,14 @@ async fn logout(State(page): State<Page>, headers: HeaderMap) -> Response {
     ([(header::SET_COOKIE, cookie)], Json(json!({}))).into_response()
 }
 
-async fn stats(
-    State(page): State<Page>,
-    query: Result<Query<Texts>, QueryRejection>,
-    headers: HeaderMap,
-    Extension(peer): Extension<Peer>,
-    Extension(long): Extension<LongAnswer>,
-) -> Outcome {
-    let asked = Asked::get(&page, headers, peer, query, Texts::new())?;
-    page.events("/reveille.v1.Admin/WatchStats", asked, &long, |stats| {
+async fn stats(State(page): State<Page>, asked: Asked) -> Outcome {
+    page.events("/reveille.v1.Admin/WatchStats", asked, |stats| {
         ("stats", stats)
     })
     .await
 }
 
-async fn watch_flag(
-    State(page): State<Page>,
-    Path(path): Path<Texts>,
-    headers: HeaderMap,
-    Extension(peer): Extension<Peer>,
-    Extension(long): Extension<LongAnswer>,
-) -> Outcome {
-    let mut asked = Asked::get(&page, headers, peer, Ok(Query(Texts::new())), path)?;
+async fn watch_flag(State(page): State<Page>, mut asked: Asked) -> Outcome {
     asked.fields.insert("acks".to_owned(), true.into());
     let id = crate::types::ListenerId::unique(ANYONE);
     let id = id.map_err(|error| Problem::from(crate::wire::to_status(error)))?;
@@ -255,56 +210,43 @@ async fn watch_flag(
         });
         known.next().unwrap_or_else(|| ("heartbeat", json!({})))
     };
-    page.events("/reveille.v1.Flags/WatchFlag", asked, &long, event)
+    page.events("/reveille.v1.Flags/WatchFlag", asked, event)
         .await
 }
 
-impl Asked {
-    fn new(
-        page: &Page,
-        headers: HeaderMap,
-        Peer(address): Peer,
-        fields: Map<String, Value>,
-    ) -> Self {
-        Self {
-            headers: page.0.sessions.authorized(headers, Instant::now()),
+impl FromRequest<Page> for Asked {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, page: &Page) -> Outcome<Self> {
+        let (mut head, body) = request.into_parts();
+        let mut fields = if head.method == HttpMethod::POST {
+            fields_of(body).await?
+        } else {
+            let query = Query::<Texts>::try_from_uri(&head.uri);
+            let Query(query) = query.map_err(|error| Problem::invalid(error.body_text()))?;
+            let fields = query.into_iter().map(|(name, text)| (name, text.into()));
+            fields.collect()
+        };
+        let path = head.extract::<Path<Texts>>().await;
+        let Path(path) = path.map_err(|error| Problem::invalid(error.body_text()))?;
+        for (name, text) in path {
+            if fields.contains_key(&name) {
+                return Err(Problem::invalid(format!("{name}: stands in the path")));
+            }
+            fields.insert(name, text.into());
+        }
+        let no_connection = || Status::internal("the request has no connection");
+        let Peer(address) = *head.extensions.get().ok_or_else(no_connection)?;
+        Ok(Self {
+            long: head.extensions.remove().unwrap_or_default(),
+            headers: page.0.sessions.authorized(head.headers, Instant::now()),
             address,
             fields,
-        }
+        })
     }
+}
 
-    /// Reads the fields from the path and the query.
-    fn get(
-        page: &Page,
-        headers: HeaderMap,
-        peer: Peer,
-        query: Result<Query<Texts>, QueryRejection>,
-        path: Texts,
-    ) -> Outcome<Self> {
-        let Query(query) = query.map_err(|error| Problem::invalid(error.body_text()))?;
-        let fields = query.into_iter().map(|(name, text)| (name, text.into()));
-        let mut fields: Map<String, Value> = fields.collect();
-        add_path(&mut fields, path)?;
-        Ok(Self::new(page, headers, peer, fields))
-    }
-
-    /// Reads the fields from the path and the body.
-    async fn post(
-        page: &Page,
-        headers: HeaderMap,
-        peer: Peer,
-        body: axum::body::Body,
-        path: Texts,
-    ) -> Outcome<Self> {
-        let body = axum::body::to_bytes(body, BODY).await.map_err(|_| {
-            let rule = format!("body: must have at most {BODY} bytes");
-            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, Code::InvalidArgument, rule)
-        })?;
-        let mut fields = fields_of(&body)?;
-        add_path(&mut fields, path)?;
-        Ok(Self::new(page, headers, peer, fields))
-    }
-
+impl Asked {
     fn caller(&self) -> LocalCaller<'_> {
         LocalCaller {
             headers: &self.headers,
@@ -313,25 +255,19 @@ impl Asked {
     }
 }
 
-fn fields_of(body: &Bytes) -> Outcome<Map<String, Value>> {
+async fn fields_of(body: Body) -> Outcome<Map<String, Value>> {
+    let body = axum::body::to_bytes(body, BODY).await.map_err(|_| {
+        let rule = format!("body: must have at most {BODY} bytes");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, Code::InvalidArgument, rule)
+    })?;
     if body.is_empty() {
         return Ok(Map::new());
     }
-    match serde_json::from_slice(body) {
+    match serde_json::from_slice(&body) {
         Ok(Value::Object(fields)) => Ok(fields),
         Ok(_) => Err(Problem::invalid("body: must be a JSON object")),
         Err(error) => Err(Problem::invalid(format!("body: {error}"))),
     }
-}
-
-fn add_path(fields: &mut Map<String, Value>, path: Texts) -> Outcome<()> {
-    for (name, text) in path {
-        if fields.contains_key(&name) {
-            return Err(Problem::invalid(format!("{name}: stands in the path")));
-        }
-        fields.insert(name, text.into());
-    }
-    Ok(())
 }
 
 impl Page {
@@ -355,13 +291,12 @@ impl Page {
         &self,
         path: &'static str,
         mut asked: Asked,
-        long: &LongAnswer,
         event: fn(Value) -> (&'static str, Value),
     ) -> Outcome {
         let method = self.method(path)?;
         let request = method.request(std::mem::take(&mut asked.fields))?;
         let answers = self.0.calls.stream(asked.caller(), path, request).await?;
-        long.begin();
+        asked.long.begin();
         let kept = KeepAlive::new().interval(KEEP_ALIVE);
         let events = events(answers, method, event);
         let headers = [(header::CACHE_CONTROL, "no-store")];

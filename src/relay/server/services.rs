@@ -92,12 +92,11 @@ impl Services {
             scaler,
             reflection: has_reflection,
         } = self;
-        let names = health::OF_RELAY;
         #[cfg(feature = "courier")]
-        let names = queues
-            .as_ref()
-            .map_or(names, |_| health::OF_RELAY_AND_QUEUES);
-        let (health_service, health) = health_service(names);
+        let has_queues = queues.is_some();
+        #[cfg(not(feature = "courier"))]
+        let has_queues = false;
+        let (health_service, health) = health_service(true, has_queues);
         let mut routes = Routes::builder();
         routes.add_service(health_service);
         #[cfg(feature = "courier")]
@@ -156,7 +155,7 @@ pub(crate) fn queue_routes(
     draining: CancellationToken,
     access: Access,
 ) -> (Routes, Health) {
-    let (health_service, health) = health_service(health::OF_QUEUES);
+    let (health_service, health) = health_service(false, true);
     let routes = Routes::new(courier_service(host, draining, access)).add_service(health_service);
     (routes, health)
 }
@@ -171,8 +170,8 @@ fn courier_service(
         .max_decoding_message_size(most("/reveille.v1.Courier/HandOver"))
 }
 
-fn health_service(names: &'static [&'static str]) -> (HealthServer<HealthService>, Health) {
-    let (service, health) = HealthService::new(names);
+fn health_service(has_relay: bool, has_queues: bool) -> (HealthServer<HealthService>, Health) {
+    let (service, health) = HealthService::new(has_relay, has_queues);
     let limit = most("/grpc.health.v1.Health/Check");
     let service = HealthServer::new(service).max_decoding_message_size(limit);
     (service, health)

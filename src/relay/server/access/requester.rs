@@ -351,9 +351,12 @@ impl StreamGuard {
         }
     }
 
-    /// Waits until the stream must end. Cancel safe.
-    pub(crate) async fn revoked(&mut self) {
-        std::future::poll_fn(|cx| self.poll_revoked(cx)).await;
+    /// Waits until a stream with this guard must end. Cancel safe.
+    pub(crate) async fn revoked(guard: &mut Option<Box<Self>>) {
+        match guard {
+            Some(guard) => std::future::poll_fn(|cx| guard.poll_revoked(cx)).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Returns the last message of such a stream.

@@ -124,7 +124,7 @@ impl Answers {
                     false => Ok(false),
                 };
             }
-            () = revoked(&mut self.guard) => {
+            () = StreamGuard::revoked(&mut self.guard) => {
                 return Err(Status::unauthenticated("the credential is no longer valid"));
             }
             first = self.requests.message() => first?,
@@ -136,13 +136,9 @@ impl Answers {
         while requests.len() < MAX_REQUESTS {
             match self.requests.message().now_or_never() {
                 Some(Ok(Some(request))) => requests.push(request),
-                Some(Ok(None)) => {
-                    self.ended = true;
-                    break;
-                }
-                // What has arrived before is handled; its answers cannot arrive, and the sender
-                // connects again.
-                Some(Err(_)) => {
+                // What has arrived before is handled. After an error its answers cannot arrive, and the
+                // sender connects again.
+                Some(_) => {
                     self.ended = true;
                     break;
                 }
@@ -157,13 +153,5 @@ impl Answers {
         let answers = self.receiving.handle(requests, rights).await?;
         self.ready.extend(answers);
         Ok(true)
-    }
-}
-
-/// Waits until the stream's caller may no longer hand messages over.
-async fn revoked(guard: &mut Option<Box<StreamGuard>>) {
-    match guard {
-        Some(guard) => guard.revoked().await,
-        None => std::future::pending().await,
     }
 }

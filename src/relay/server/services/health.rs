@@ -26,8 +26,10 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) struct HealthService {
-    /// The names of the served services.
-    names: &'static [&'static str],
+    /// Serves the services of a relay.
+    has_relay: bool,
+    /// Serves those of a host of queues.
+    has_queues: bool,
     serving: watch::Receiver<bool>,
     readiness: Readiness,
 }
@@ -48,27 +50,9 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 type Watch = futures_core::stream::BoxStream<'static, Result<HealthCheckResponse, Status>>;
 
-/// The services of a relay.
-pub(super) const OF_RELAY: &[&str] = &[
-    "reveille.v1.Relay",
-    "reveille.v1.Flags",
-    "reveille.v1.Admin",
-];
-/// The services of a relay that hosts queues.
-#[cfg(feature = "courier")]
-pub(super) const OF_RELAY_AND_QUEUES: &[&str] = &[
-    "reveille.v1.Relay",
-    "reveille.v1.Flags",
-    "reveille.v1.Admin",
-    "reveille.v1.Courier",
-];
-/// The services of a host of queues.
-#[cfg(feature = "courier")]
-pub(super) const OF_QUEUES: &[&str] = &["reveille.v1.Courier"];
-
 impl HealthService {
-    /// Creates the service of a serving server with these services, and the handle of its state.
-    pub(crate) fn new(names: &'static [&'static str]) -> (Self, Health) {
+    /// Creates the service of a serving server, and the handle of its state.
+    pub(crate) fn new(has_relay: bool, has_queues: bool) -> (Self, Health) {
         let (sender, serving) = watch::channel(true);
         let readiness = Readiness::default();
         let health = Health {
@@ -76,7 +60,8 @@ impl HealthService {
             readiness: readiness.clone(),
         };
         let service = Self {
-            names,
+            has_relay,
+            has_queues,
             serving,
             readiness,
         };
@@ -85,11 +70,16 @@ impl HealthService {
 
     /// Checks the name of a service; the empty one is the whole server.
     fn check_name(&self, request: &HealthCheckRequest) -> Result<(), Status> {
-        let name = request.service.as_str();
-        match name.is_empty() || self.names.contains(&name) {
-            true => Ok(()),
-            false => Err(Status::not_found("service: is not served here")),
+        let is_served = match request.service.as_str() {
+            "" => true,
+            "reveille.v1.Relay" | "reveille.v1.Flags" | "reveille.v1.Admin" => self.has_relay,
+            "reveille.v1.Courier" => self.has_queues,
+            _ => false,
+        };
+        if is_served {
+            return Ok(());
         }
+        Err(Status::not_found("service: is not served here"))
     }
 }
 

@@ -345,13 +345,7 @@ impl ActiveStream {
         if relay.cluster_state().is_some() {
             look_at = look_at.min(looked_at + LOOK_WITHIN);
         }
-        let (guard, causes) = (&mut self.guard, &mut self.causes);
-        let revoked = async {
-            match guard {
-                Some(guard) => guard.revoked().await,
-                None => std::future::pending().await,
-            }
-        };
+        let causes = &mut self.causes;
         let due = async {
             tokio::time::sleep_until(looked_at + LOOK_AFTER).await;
             let caused = causes.iter_mut().map(|causes| Box::pin(causes.changed()));
@@ -363,7 +357,7 @@ impl ActiveStream {
         };
         tokio::select! {
             biased;
-            () = revoked => None,
+            () = StreamGuard::revoked(&mut self.guard) => None,
             () = &mut self.draining => None,
             () = tokio::time::sleep_until(self.ends_at) => None,
             is_caused = due => Some(is_caused),

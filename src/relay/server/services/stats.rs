@@ -344,16 +344,9 @@ impl StatsWatch {
         let clock = self.source.relay.clock();
         let soon = clock.now() + FRESH;
         let due = clock.instant(soon.next_multiple_of(self.interval));
-        let guard = &mut self.guard;
-        let revoked = async {
-            match guard {
-                Some(guard) => guard.revoked().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
-            () = revoked => Turn::End,
+            () = StreamGuard::revoked(&mut self.guard) => Turn::End,
             () = &mut self.draining => Turn::Last,
             () = tokio::time::sleep_until(self.ends_at) => Turn::End,
             () = tokio::time::sleep_until(due) => Turn::Due,
