@@ -1,4 +1,4 @@
-//! Listens on a queue of Azure Queue Storage, and counts the billed transactions.
+//! Listens on a queue of Azure Queue Storage.
 //!
 //! `reveille serve &`, then with AZURE_STORAGE_CONNECTION_STRING set
 //! `cargo run --features azure --example azure_listener -- orders`, and from another shell, with
@@ -10,7 +10,7 @@ use std::{env, sync::Arc};
 use reveille::{
     Client, ClientConfig, ListenerId,
     listener::{Delivery, Listener, ListenerConfig},
-    queue::{AzureQueue, Metered, RetryConfig, Retrying, Tariff, WorkQueue},
+    queue::{AzureQueue, RetryConfig, Retrying, WorkQueue},
 };
 
 #[tokio::main]
@@ -22,9 +22,7 @@ async fn main() -> reveille::Result<()> {
     let url = arguments.next();
     let url = url.unwrap_or_else(|| "http://127.0.0.1:7600".to_owned());
 
-    // `Metered` inside of `Retrying`, so that each attempt counts.
-    let queue = Metered::new(AzureQueue::from_connection_string(&connection, &name)?);
-    let meter = queue.clone();
+    let queue = AzureQueue::from_connection_string(&connection, &name)?;
     let queue = Retrying::new(queue, RetryConfig::default());
     queue.create().await?;
 
@@ -41,7 +39,5 @@ async fn main() -> reveille::Result<()> {
 
     tokio::signal::ctrl_c().await.expect("a signal handler");
     listener.shutdown().await;
-    let usage = meter.usage();
-    println!("{usage:?}: {:.6} USD", usage.cost(&Tariff::default()));
     Ok(())
 }

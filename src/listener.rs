@@ -21,7 +21,6 @@ mod handler;
 mod hooks;
 mod listeners;
 mod monitor;
-mod pickup;
 mod poison;
 #[cfg(feature = "policy-file")]
 pub(crate) mod policy_file;

@@ -25,9 +25,7 @@ pub mod json;
 mod limits;
 mod memory;
 mod message;
-mod metered;
 mod outcome;
-mod partitioned;
 pub(crate) mod retry_state;
 mod retrying;
 #[cfg(feature = "sqlite")]
@@ -49,12 +47,9 @@ pub use self::azure::{AzureQueue, AzureQueueConfig, MessageEncoding};
 pub use self::sqlite::SqliteQueue;
 pub use self::{
     claim_check::{ClaimCheck, ClaimConfig},
-    json::{JsonMessage, JsonQueue},
     limits::QueueLimits,
     memory::MemoryQueue,
     message::{Fault, Message, MessageId, NewMessage, PeekedMessage, Receipt},
-    metered::{Metered, QueueUsage, Tariff},
-    partitioned::Partitioned,
     retrying::{RetryConfig, Retrying},
     url::{address, create, open, with_suffix},
 };
@@ -63,8 +58,8 @@ use crate::{
     types::{GroupName, QueueAddress},
 };
 
-/// A queue of messages that several processes work on. `Arc` and `Box` of a queue implement this
-/// trait too, so a wrapper can wrap an `Arc<dyn WorkQueue>`.
+/// A queue of messages that several processes work on. An `Arc` of a queue implements this trait
+/// too, so a wrapper can wrap an `Arc<dyn WorkQueue>`.
 ///
 /// # Cancel safety
 /// A cancelled call may have taken effect.
@@ -72,12 +67,6 @@ use crate::{
 pub trait WorkQueue: Display + Debug + Send + Sync + 'static {
     /// Returns the address under which its wake-ups are published.
     fn address(&self) -> &QueueAddress;
-
-    /// Returns the addresses of all queues behind this one; each address is notified separately.
-    /// Default: its own address only.
-    fn addresses(&self) -> Vec<&QueueAddress> {
-        vec![self.address()]
-    }
 
     /// Returns the default group of this queue's listeners. The members share its wake-ups: the
     /// relay wakes as many members as there is work for. Default: a group with the queue's name.

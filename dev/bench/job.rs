@@ -15,7 +15,8 @@ use clap::Args;
 use reveille::{
     Client, ListenerId, Notification, Publisher, duration,
     listener::{Delivery, Listener, ListenerConfig},
-    queue::{Metered, NewMessage, WorkQueue},
+    queue::{NewMessage, WorkQueue},
+    testing::Metered,
 };
 use tokio::{
     sync::mpsc,

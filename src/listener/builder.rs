@@ -28,8 +28,6 @@ pub struct ListenerBuilder {
     pub(super) poison: Option<Arc<dyn WorkQueue>>,
     pub(super) hooks: AnyHooks,
     pub(super) config: ListenerConfig,
-    /// The maximum number of messages that a stream gets before the reader takes them.
-    pub(super) prefetch: Option<usize>,
     pub(super) is_checked: bool,
 }
 
@@ -42,16 +40,12 @@ impl ListenerBuilder {
             poison: None,
             hooks: Arc::new(NoHooks),
             config: ListenerConfig::default(),
-            prefetch: None,
             is_checked: false,
         }
     }
 
     /// Sets the wake-ups; without them the listener polls. Make their subscription with
     /// [`ListenerConfig::subscription`].
-    ///
-    /// They must be of one address. For a queue with several addresses, such as
-    /// [`Partitioned`](crate::queue::Partitioned), start [`Listeners`](super::Listeners) for its queues.
     #[must_use]
     pub fn wakes(mut self, wakes: impl WakeStream) -> Self {
         self.wakes = Some(Box::new(wakes));
@@ -90,8 +84,8 @@ impl ListenerBuilder {
     /// Starts the listener; needs a tokio runtime.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the configuration breaks a rule, or where there are wake-ups and
-    /// the queue has several addresses, or where the poison queue has the queue's own address;
+    /// [`ErrorKind::Invalid`] where the configuration breaks a rule, or where the poison queue has
+    /// the queue's own address;
     /// [`ErrorKind::NotFound`] where there is no such queue, [`ErrorKind::Denied`] where the queue
     /// refuses the credentials. A queue that cannot be reached at the moment is no error.
     pub async fn start(self, handler: impl Handler) -> Result<Listener> {
@@ -151,9 +145,6 @@ impl ListenerBuilder {
     /// Checks the settings, without a call to the queue.
     pub(super) fn validate(&self) -> Result<ListenerConfig> {
         let config = self.config.clone().validate(&*self.queue)?;
-        if self.wakes.is_some() {
-            check_addresses(&*self.queue)?;
-        }
         if let Some(poison) = &self.poison {
             check_poison(&*self.queue, &**poison)?;
         }
@@ -184,7 +175,6 @@ impl ListenerBuilder {
             handlers,
             hooks: self.hooks,
             config,
-            prefetch: self.prefetch,
         };
         let (shared, tasks) = (Arc::new(Shared::new(parts, scaler)), Arc::new(Scope::new()));
         let supervisor = Scope::new();
@@ -216,29 +206,14 @@ where
     }
 }
 
-/// Wake-ups of one address do not cover messages under another: such a listener would sleep beside
-/// a full queue.
-fn check_addresses(queue: &dyn WorkQueue) -> Result<()> {
-    let addresses = queue.addresses();
-    if addresses.len() < 2 {
-        return Ok(());
-    }
-    let rule = format_args!(
-        "`{queue}` has {} addresses, and a listener is woken for one: start a listener for each of its \
-         queues, with clones of one `Budget`",
-        addresses.len()
-    );
-    Err(Error::invalid("wakes", rule))
-}
-
 /// A message that is moved to its own queue would return each time in one more envelope.
 fn check_poison(queue: &dyn WorkQueue, poison: &dyn WorkQueue) -> Result<()> {
-    let own = queue.addresses();
-    let Some(same) = poison.addresses().into_iter().find(|one| own.contains(one)) else {
+    let own = queue.address();
+    if poison.address() != own {
         return Ok(());
-    };
+    }
     let rule =
-        format_args!("must be a queue of another address than `{same}`, the address that is read");
+        format_args!("must be a queue of another address than `{own}`, the address that is read");
     Err(Error::invalid("poison", rule))
 }
 

@@ -5,10 +5,7 @@ mod settling;
 
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::Instant,
-};
+use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
@@ -16,7 +13,6 @@ use super::{
     attempts::{Arrival, Settled, Verdict},
     handler::{AnyHandler, Delivery, HandlerError, HandlerResult},
     hooks::{Action, HandlingEnd},
-    pickup::Pickup,
     shared::{Shared, count},
 };
 use crate::{
@@ -99,14 +95,12 @@ pub(super) fn span(shared: &Shared, got: &ReceivedMessage) -> Span {
     tracing::info_span!("message", %queue, id = %message.id, gets = message.dequeue_count)
 }
 
-/// Runs one message to its end. `concurrency` limits how many are handled at a time; the permit
-/// `prefetched` is released when a reader takes the message from its stream.
+/// Runs one message to its end. `concurrency` limits how many are handled at a time.
 pub(super) async fn deliver(
     shared: &Arc<Shared>,
     concurrency: &Semaphore,
     got: ReceivedMessage,
     handler: AnyHandler,
-    prefetched: Option<OwnedSemaphorePermit>,
 ) {
     let ReceivedMessage {
         message,
@@ -143,7 +137,7 @@ pub(super) async fn deliver(
             return in_flight.poison(error.into()).await;
         }
     };
-    match in_flight.handle(concurrency, handler, prefetched).await {
+    match in_flight.handle(concurrency, handler).await {
         AttemptEnd::Handled => in_flight.delete(Settled::Handled).await,
         AttemptEnd::Abandoned | AttemptEnd::Failed(_, Verdict::Postponed(_))
             if in_flight.taken_elsewhere =>
@@ -163,12 +157,7 @@ pub(super) async fn deliver(
 
 impl InFlightMessage<'_> {
     /// Runs the handler when a permit is free, and keeps the message hidden the whole time.
-    async fn handle(
-        &mut self,
-        concurrency: &Semaphore,
-        handler: AnyHandler,
-        prefetched: Option<OwnedSemaphorePermit>,
-    ) -> AttemptEnd {
+    async fn handle(&mut self, concurrency: &Semaphore, handler: AnyHandler) -> AttemptEnd {
         let shared = self.shared;
         let permit = concurrency.acquire();
         tokio::pin!(permit);
@@ -183,34 +172,21 @@ impl InFlightMessage<'_> {
                 return AttemptEnd::Abandoned;
             }
         };
-        self.run_handler(handler, prefetched).await
+        self.run_handler(handler).await
     }
 
-    async fn run_handler(
-        &mut self,
-        handler: AnyHandler,
-        prefetched: Option<OwnedSemaphorePermit>,
-    ) -> AttemptEnd {
+    async fn run_handler(&mut self, handler: AnyHandler) -> AttemptEnd {
         let shared = self.shared;
-        let pickup = prefetched.is_some().then(|| Arc::new(Pickup::default()));
-        let delivery = Delivery::new(
-            shared.queue.address().clone(),
-            self.message.clone(),
-            self.lost.clone(),
-            pickup.clone(),
-        );
+        let delivery = Delivery {
+            queue: shared.queue.address().clone(),
+            message: self.message.clone(),
+            lost: self.lost.clone(),
+        };
         // A separate task: a handler that blocks its thread does not delay a renewal, and the
         // handler's end does not cancel a renewal, whose receipt would be lost.
         let handling = async move { handler.handle(delivery).await };
         let handling = task::spawn_scoped(handling.in_current_span());
         tokio::pin!(handling);
-        if let Some(pickup) = pickup
-            && let Some(ending) = self.await_pickup(&pickup, &mut handling).await
-        {
-            return ending;
-        }
-        // The message is taken, so another one may be prefetched.
-        drop(prefetched);
         let began = Instant::now();
         let running = shared.counters.handlings.begin(shared.clock.now());
         tracing::debug!("the handler begins");
@@ -263,34 +239,6 @@ impl InFlightMessage<'_> {
                 () = tokio::time::sleep_until(self.renew_at), if !self.taken_elsewhere => self.renew().await,
             }
         }
-    }
-
-    /// Waits until a reader takes the message from its stream, and returns `None`. Returns the end
-    /// of the attempt if that comes first: the listener stops, the message is lost, or it has
-    /// waited for `max_handling_time`, so that another listener should get it.
-    async fn await_pickup(
-        &mut self,
-        pickup: &Pickup,
-        handling: &mut (impl Future<Output = TaskOutcome<HandlerResult>> + Unpin),
-    ) -> Option<AttemptEnd> {
-        let shared = self.shared;
-        let overdue = instant_after(Instant::now(), shared.config.max_handling_time);
-        let overdue = tokio::time::sleep_until(overdue);
-        tokio::pin!(overdue);
-        loop {
-            tokio::select! {
-                biased;
-                () = pickup.taken() => return None,
-                ended = &mut *handling => return Some(attempt_end(ended)),
-                () = shared.stopping.cancelled() => break,
-                () = &mut overdue => break,
-                () = tokio::time::sleep_until(self.renew_at) => self.renew().await,
-            }
-            if self.lost.is_cancelled() {
-                break;
-            }
-        }
-        pickup.withdraw().then_some(AttemptEnd::Abandoned)
     }
 
     /// Extends the message's time-out from now on.

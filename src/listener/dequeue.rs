@@ -11,15 +11,11 @@ use std::{
     future::pending,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
-    task::Poll,
     time::Duration,
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::Instant,
-};
+use tokio::{sync::Semaphore, time::Instant};
 use tracing::Instrument as _;
 
 use super::{
@@ -122,9 +118,13 @@ impl DequeueTask<'_> {
             shared.with_core(|core, _| core.scaler.stop_polling(self.id));
             return AfterEmpty::Again;
         }
-        let Some((places, prefetched)) = self.reserve().await else {
-            return AfterEmpty::Again;
-        };
+        if self.slot.is_none() {
+            self.slot = acquire(shared).await;
+            if self.slot.is_none() {
+                return AfterEmpty::Again;
+            }
+        }
+        let places = shared.config.dequeue_batch_size - self.deliveries.len();
         let holds_nothing = self.deliveries.is_empty();
         let begin = shared.with_core(|core, now| {
             if holds_nothing {
@@ -146,56 +146,16 @@ impl DequeueTask<'_> {
         match got {
             Ok(batch) if batch.is_empty() => on_empty(shared, self.id),
             Ok(batch) => {
-                self.start_deliveries(batch, places, prefetched, asked);
+                self.start_deliveries(batch, places, asked);
                 AfterEmpty::Again
             }
             Err(error) => on_failed(shared, self.id, error),
         }
     }
 
-    /// Waits for a slot, and with a stream also for prefetch permits. Returns how many messages may
-    /// be got; `None` when the listener stops. It keeps neither while it waits for the other:
-    /// otherwise two tasks could wait for each other.
-    async fn reserve(&mut self) -> Option<(usize, Option<OwnedSemaphorePermit>)> {
-        let shared = self.shared;
-        loop {
-            if self.deliveries.is_empty() && shared.prefetch.is_some() {
-                self.slot = None;
-            }
-            let places = shared.config.dequeue_batch_size - self.deliveries.len();
-            let reserved = tokio::select! {
-                biased;
-                reserved = prefetch(shared, places) => reserved?,
-                () = self.delivery_ended() => continue,
-            };
-            if self.slot.is_some() {
-                return Some(reserved);
-            }
-            let acquiring = acquire(shared);
-            tokio::pin!(acquiring);
-            if let Poll::Ready(slot) = futures_util::poll!(&mut acquiring) {
-                self.slot = Some(slot?);
-                return Some(reserved);
-            }
-            drop(reserved);
-            self.slot = Some(acquiring.await?);
-            let reserving = prefetch(shared, places);
-            tokio::pin!(reserving);
-            if let Poll::Ready(reserved) = futures_util::poll!(&mut reserving) {
-                return reserved;
-            }
-        }
-    }
-
     /// Starts a delivery for each message of a get. All are kept hidden from the start; the handler
     /// runs for a limited number at a time.
-    fn start_deliveries(
-        &mut self,
-        batch: Vec<Message>,
-        asked_for: usize,
-        mut prefetched: Option<OwnedSemaphorePermit>,
-        asked: Instant,
-    ) {
+    fn start_deliveries(&mut self, batch: Vec<Message>, asked_for: usize, asked: Instant) {
         let shared = self.shared;
         let full = batch.len() >= asked_for;
         let received = &shared.counters.received;
@@ -213,14 +173,13 @@ impl DequeueTask<'_> {
         let concurrency = self.concurrency;
         let got = std::iter::zip(batch, arrivals);
         for ((message, arrival), handler) in std::iter::zip(got, handlers) {
-            let one = prefetched.as_mut().and_then(|permits| permits.split(1));
             let got = ReceivedMessage {
                 message,
                 arrival,
                 asked,
             };
             let span = delivery::span(shared, &got);
-            let delivery = delivery::deliver(shared, concurrency, got, handler, one);
+            let delivery = delivery::deliver(shared, concurrency, got, handler);
             self.deliveries.push(Box::pin(delivery.instrument(span)));
         }
         self.use_places();
@@ -354,25 +313,6 @@ fn on_failed(shared: &Shared, id: TaskId, error: Error) -> AfterEmpty {
         shared.with_core(|core, now| core.scaler.failed(id, kind, visibility, now, &mut core.rng));
     shared.changed.notify_one();
     next
-}
-
-/// Waits for prefetch permits of a stream; returns how many messages may be got, up to `places`.
-/// `None` when the listener stops.
-async fn prefetch(shared: &Shared, places: usize) -> Option<(usize, Option<OwnedSemaphorePermit>)> {
-    let Some(prefetch) = &shared.prefetch else {
-        return Some((places, None));
-    };
-    let first = tokio::select! {
-        first = Arc::clone(prefetch).acquire_owned() => first.expect("never closed"),
-        () = shared.stopping.cancelled() => return None,
-    };
-    let mut permits = first;
-    while permits.num_permits() < places
-        && let Ok(more) = Arc::clone(prefetch).try_acquire_owned()
-    {
-        permits.merge(more);
-    }
-    Some((permits.num_permits(), Some(permits)))
 }
 
 /// Decides how to treat the messages of a batch, under one lock and at one time: the decision to

@@ -11,7 +11,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::{attempts::Verdict, batch_error::RejectedTogether, pickup::Pickup};
+use super::{attempts::Verdict, batch_error::RejectedTogether};
 use crate::{base::causes::causes, queue::Message, types::QueueAddress};
 
 /// Why a handler did not handle a message.
@@ -35,9 +35,7 @@ pub struct Delivery {
     pub queue: QueueAddress,
     /// The message.
     pub message: Message,
-    lost: CancellationToken,
-    /// For a stream's message: the reader must take it.
-    pub(super) pickup: Option<Arc<Pickup>>,
+    pub(super) lost: CancellationToken,
 }
 
 /// The error of a message that no retry would help: it goes to the poison queue at once.
@@ -126,20 +124,6 @@ pub(super) trait ErasedHandler: Send + Sync {
 }
 
 impl Delivery {
-    pub(super) fn new(
-        queue: QueueAddress,
-        message: Message,
-        lost: CancellationToken,
-        pickup: Option<Arc<Pickup>>,
-    ) -> Self {
-        Self {
-            queue,
-            message,
-            lost,
-            pickup,
-        }
-    }
-
     /// Returns whether the message was lost: another listener may have it by now, the handler took
     /// too long, or the grace period of a shutdown is over. In the latter two cases a handler that
     /// still runs after [`wind_down`](super::ListenerConfig::wind_down) is dropped. Until then an

@@ -9,7 +9,6 @@ mod idle;
 mod policy;
 mod reporter;
 mod scaler;
-mod slots;
 mod step;
 mod tasks;
 #[cfg(test)]
@@ -23,7 +22,6 @@ pub use self::{
 pub(crate) use self::{
     reporter::{PendingReport, Reporter, Snapshot},
     scaler::{Scaler, ScalerConfig},
-    slots::{Slots, Ticket},
     step::{AfterEmpty, Begin, Step},
     tasks::TaskId,
 };

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{Notify as Signal, Semaphore};
+use tokio::sync::Notify as Signal;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -52,8 +52,6 @@ pub(super) struct Shared {
     pub(super) stopping: CancellationToken,
     /// The grace period of a shutdown is over.
     pub(super) abandoning: CancellationToken,
-    /// Permits of a stream: messages that may be got before the reader takes one.
-    pub(super) prefetch: Option<Arc<Semaphore>>,
     /// Why it polls, as the hooks were told last.
     pub(super) cause: Mutex<Option<Arc<str>>>,
     core: Mutex<Core>,
@@ -79,8 +77,6 @@ pub(super) struct Parts {
     pub(super) handlers: Handlers,
     pub(super) hooks: AnyHooks,
     pub(super) config: ListenerConfig,
-    /// The maximum number of a stream's messages that are hidden and not taken.
-    pub(super) prefetch: Option<usize>,
 }
 
 impl Shared {
@@ -92,7 +88,6 @@ impl Shared {
             handlers,
             hooks,
             config,
-            prefetch,
         } = parts;
         let rng = match config.seed {
             Some(seed) => fastrand::Rng::with_seed(seed),
@@ -117,7 +112,6 @@ impl Shared {
             sleep_changed: Signal::new(),
             stopping: CancellationToken::new(),
             abandoning: CancellationToken::new(),
-            prefetch: prefetch.map(|most| Arc::new(Semaphore::new(most))),
             cause: Mutex::default(),
             core: Mutex::new(Core { scaler, rng }),
             log_limiter: Mutex::new(LogLimiter::new(LOG_INTERVAL)),

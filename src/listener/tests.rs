@@ -24,8 +24,9 @@ use std::{
 
 use crate::{
     listener::{Delivery, Handler, HandlerResult, Listener, ListenerBuilder, ListenerConfig},
-    queue::{MemoryQueue, Metered, NewMessage, Partitioned, QueueUsage, WorkQueue},
+    queue::{MemoryQueue, NewMessage, WorkQueue},
     relay::runtime::{Relay, RelayConfig},
+    testing::{Metered, QueueUsage},
     types::{ListenerId, Notification, Notifier},
 };
 

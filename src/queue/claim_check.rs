@@ -280,7 +280,7 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
-    forward!([inner] address, addresses, listener_group, empty_is_certain);
+    forward!([inner] address, listener_group, empty_is_certain);
     // A purge leaves the blobs until their expiry.
     forward!([inner] create, depth, purge);
 

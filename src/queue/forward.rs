@@ -1,5 +1,5 @@
 //! Forwarding implementations of [`WorkQueue`]: single methods for wrappers, and the whole trait for
-//! `Arc` and `Box`, so that a wrapper can take a queue that is chosen at run time.
+//! `Arc`, so that a wrapper can take a queue that is chosen at run time.
 
 use std::sync::Arc;
 
@@ -47,7 +47,6 @@ macro_rules! forward {
         forward!($inner $($more),+);
     };
     ($inner:tt address) => { forward!(@sync $inner address &$crate::types::QueueAddress); };
-    ($inner:tt addresses) => { forward!(@sync $inner addresses Vec<&$crate::types::QueueAddress>); };
     ($inner:tt listener_group) => {
         forward!(@sync $inner listener_group $crate::types::GroupName);
     };
@@ -85,32 +84,22 @@ macro_rules! forward {
 
 pub(crate) use forward;
 
-macro_rules! forward_all {
-    ($pointer:ty) => {
-        #[deny(clippy::missing_trait_methods)]
-        impl<Q: WorkQueue + ?Sized> WorkQueue for $pointer {
-            forward!([as_ref()] address, addresses, listener_group, limits, empty_is_certain);
-            forward!([as_ref()] create, put, put_each, get, delete, renew, release);
-            forward!([as_ref()] release_untried, depth, peek, purge);
-        }
-    };
+#[deny(clippy::missing_trait_methods)]
+impl<Q: WorkQueue + ?Sized> WorkQueue for Arc<Q> {
+    forward!([as_ref()] address, listener_group, limits, empty_is_certain);
+    forward!([as_ref()] create, put, put_each, get, delete, renew, release);
+    forward!([as_ref()] release_untried, depth, peek, purge);
 }
-
-forward_all!(Arc<Q>);
-forward_all!(Box<Q>);
 
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{
-            ClaimCheck, ClaimConfig, MemoryQueue, Metered, Partitioned, RetryConfig, Retrying,
-        },
+        super::{ClaimCheck, ClaimConfig, MemoryQueue, RetryConfig, Retrying},
         *,
     };
     use crate::{
         store::MemoryStore,
-        testing::{ScriptedQueue, queue_contract as contract},
-        types::QueueAddress,
+        testing::{Metered, ScriptedQueue, queue_contract as contract},
     };
 
     fn memory() -> MemoryQueue {
@@ -122,56 +111,24 @@ mod tests {
         let chosen: Arc<dyn WorkQueue> = Arc::new(memory());
         let wrapped = Metered::new(Retrying::new(chosen, RetryConfig::default()));
         contract::check(&wrapped).await;
-        let boxed: Box<dyn WorkQueue> = Box::new(wrapped.clone());
-        contract::check(&boxed).await;
         assert!(wrapped.usage().total() > 0);
-        assert_eq!(boxed.to_string(), "memory:jobs");
-    }
-
-    #[test]
-    fn no_wrapper_hides_that_there_are_several_addresses() {
-        let address = |number| -> QueueAddress {
-            format!("local/jobs-{number}").parse().expect("an address")
-        };
-        let one = |number| -> Arc<dyn WorkQueue> { Arc::new(MemoryQueue::new(address(number))) };
-        let two = || Partitioned::new(vec![one(0), one(1)]).expect("two");
-        let (store, config) = (Arc::new(MemoryStore::new()), ClaimConfig::default());
-        let (shared, boxed): (Arc<dyn WorkQueue>, Box<dyn WorkQueue>) =
-            (Arc::new(two()), Box::new(two()));
-        let wrapped: [&dyn WorkQueue; 6] = [
-            &shared,
-            &boxed,
-            &Metered::new(two()),
-            &Retrying::new(two(), RetryConfig::default()),
-            &ClaimCheck::new(two(), store, config).expect("a good prefix"),
-            &Partitioned::new(vec![Arc::new(two())]).expect("one"),
-        ];
-        for queue in wrapped {
-            assert_eq!(queue.addresses(), [&address(0), &address(1)], "{queue:?}");
-        }
-        assert_eq!(one(0).addresses(), [&address(0)]);
+        assert_eq!(wrapped.to_string(), "memory:jobs");
     }
 
     /// A method that a wrapper does not forward has the trait's default.
     #[test]
     fn no_wrapper_makes_an_uncertain_queue_certain() {
-        let certain: Arc<dyn WorkQueue> = Arc::new(memory());
         let uncertain = || ScriptedQueue::new(memory().address().clone()).uncertain();
         let shared: Arc<dyn WorkQueue> = Arc::new(uncertain());
-        let boxed: Box<dyn WorkQueue> = Box::new(uncertain());
-        let two = [Arc::clone(&certain), Arc::clone(&shared)];
-        let wrapped: [&dyn WorkQueue; 5] = [
+        let (store, config) = (Arc::new(MemoryStore::new()), ClaimConfig::default());
+        let wrapped: [&dyn WorkQueue; 4] = [
             &shared,
-            &boxed,
             &Metered::new(uncertain()),
             &Retrying::new(uncertain(), RetryConfig::default()),
-            &Partitioned::new(two.to_vec()).expect("two"),
+            &ClaimCheck::new(uncertain(), store, config).expect("a good prefix"),
         ];
         for queue in wrapped {
             assert!(!queue.empty_is_certain(), "{queue:?}");
         }
-        let two = [Arc::clone(&certain), certain];
-        let all = Partitioned::new(two.to_vec()).expect("two");
-        assert!(all.empty_is_certain());
     }
 }

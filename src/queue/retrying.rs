@@ -103,7 +103,7 @@ impl<Q: WorkQueue> Retrying<Q> {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl<Q: WorkQueue> WorkQueue for Retrying<Q> {
-    forward!([inner] address, addresses, listener_group, limits, empty_is_certain);
+    forward!([inner] address, listener_group, limits, empty_is_certain);
 
     async fn create(&self) -> Result<bool> {
         self.retry(RetryOn::Temporary, || self.inner.create()).await

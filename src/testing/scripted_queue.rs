@@ -221,7 +221,7 @@ impl ScriptedQueue {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl WorkQueue for ScriptedQueue {
-    forward!([inner] address, addresses, listener_group, limits);
+    forward!([inner] address, listener_group, limits);
 
     async fn create(&self) -> Result<bool> {
         self.play(Call::Create, self.inner.create()).await

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
-use reveille::{duration::Span, queue::Tariff};
+use reveille::duration::Span;
 use serde::Serialize;
 
 use super::{
@@ -13,6 +13,9 @@ use super::{
     billing::{ITEMS, TRANSACTIONS},
     fleet_run::FleetOutcome,
 };
+
+/// The price of 10,000 storage transactions, in US dollars.
+const PER_10_000: f64 = 0.01;
 
 /// All measurements of the demo.
 #[derive(Debug, Serialize)]
@@ -129,7 +132,7 @@ impl FleetFigures {
                 .map(millis),
             busy_storage_transactions: outcome.transactions,
             month_storage_transactions: month.round(),
-            month_cost: (month / 10_000.0 * Tariff::default().per_10_000 * 100.0).round() / 100.0,
+            month_cost: (month / 10_000.0 * PER_10_000 * 100.0).round() / 100.0,
             transactions: totals.transactions,
             cents: totals.cents,
             exact: sums == (TRANSACTIONS, cents) && totals.items() == ITEMS,
@@ -139,7 +142,6 @@ impl FleetFigures {
     /// Returns the rows of the table: labels and values.
     fn rows(&self) -> Vec<[String; 2]> {
         let idle = span(self.idle_ms);
-        let price = Tariff::default().per_10_000;
         let row = |label: &str, value: String| [label.to_owned(), value];
         vec![
             row(
@@ -170,7 +172,7 @@ impl FleetFigures {
                 self.busy_storage_transactions.to_string(),
             ),
             row(
-                &format!("a month* at ${price} per 10,000"),
+                &format!("a month* at ${PER_10_000} per 10,000"),
                 format!("${:.2}", self.month_cost),
             ),
             row(

@@ -11,7 +11,7 @@ use std::{
 use reveille::{
     Node, NodeConfig,
     listener::{ListenerMode, QueryState},
-    queue::QueueUsage,
+    testing::QueueUsage,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;

@@ -17,8 +17,9 @@ use reveille::{
         Delivery, HandlerError, HandlerResult, Hooks, Listener, ListenerBuilder, ListenerConfig,
         Rejected,
     },
-    queue::{Message, Metered, SqliteQueue, WorkQueue, json},
+    queue::{Message, SqliteQueue, WorkQueue, json},
     scaling::Idle,
+    testing::Metered,
 };
 use tokio::io::{AsyncBufReadExt, BufReader};
 

@@ -13,8 +13,9 @@ use tokio::time::{Instant, sleep};
 use super::*;
 use crate::{
     base::{sync::lock, task::Scope},
-    queue::{MemoryQueue, Metered, NewMessage},
+    queue::{MemoryQueue, NewMessage},
     relay::runtime::{Relay, RelayConfig},
+    testing::Metered,
     types::{Notification, Notifier},
 };
 

@@ -82,30 +82,3 @@ async fn a_task_with_free_places_polls_while_no_slot_is_free_for_another() {
         assert_eq!(seen[1].all(), ["slow"], "{pushed}");
     }
 }
-
-#[tokio::test(start_paused = true)]
-async fn tasks_of_a_stream_do_not_wait_for_each_other_where_slots_are_few() {
-    let (two, seen) = (Two::new(), Seen::default());
-    let other = start(two.builder(1, true), &seen).await;
-    let (listener, mut messages) = two.builder(0, true).start_stream().await.expect("started");
-    seconds(5).await;
-    two.put(1, "slow").await;
-    seconds(1).await;
-    let mut taken = Vec::new();
-    for number in 0..40 {
-        two.put(0, "one").await;
-        two.put(0, "two").await;
-        let take = tokio::time::timeout(Duration::from_secs(60), messages.next());
-        let message = take
-            .await
-            .unwrap_or_else(|_| panic!("{number}: none comes"));
-        taken.push(message.expect("it goes on"));
-        two.put(0, "three").await;
-        millis(number * 7).await;
-        if taken.len() > 2 {
-            taken.drain(..).for_each(crate::listener::Received::done);
-        }
-    }
-    listener.shutdown().await;
-    drop(other);
-}

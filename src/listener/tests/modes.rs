@@ -52,7 +52,7 @@ async fn a_message_that_fills_its_batch_costs_four_transactions_and_no_more() {
     bench.notify().await;
     seconds(60).await;
     let used = bench.usage().since(&before);
-    let each = (used.gets, used.deletes, used.empty_gets, used.depths);
+    let each = (used.gets, used.deletes, used.empty_gets, used.others);
     assert_eq!((each, used.total()), ((1, 1, 1, 1), 4), "{used:?}");
 }
 
@@ -307,37 +307,6 @@ async fn a_delayed_message_is_handled_when_it_is_due() {
     assert!(seen.all().is_empty());
     seconds(6).await;
     assert_eq!(seen.all(), ["later"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn wakes_of_one_partition_are_not_taken_for_those_of_all() {
-    let bench = Bench::new();
-    let queue = |name: &str| -> Arc<dyn WorkQueue> {
-        Arc::new(MemoryQueue::new(name.parse().expect("an address")))
-    };
-    let both = vec![queue("local/jobs-0"), queue("local/jobs-1")];
-    for (partitions, hears, starts) in [
-        (both.clone(), true, false),
-        (both.clone(), false, true),
-        (both[..1].to_vec(), true, true),
-    ] {
-        let queue = Partitioned::new(partitions).expect("some");
-        let queue: Arc<dyn WorkQueue> = Arc::new(Metered::new(queue));
-        let mut builder = Listener::builder(Arc::clone(&queue)).config(config());
-        if hears {
-            let id = ListenerId::new("worker").expect("a name");
-            let options = config().subscription(id, &*queue);
-            builder = builder.wakes(bench.relay.subscribe(options).expect("subscribed"));
-        }
-        match builder.start(Seen::default().handler()).await {
-            Ok(_) => assert!(starts, "it would hear of `local/jobs-0` only"),
-            Err(error) => {
-                assert!(!starts, "{error}");
-                assert_eq!(error.kind(), ErrorKind::Invalid);
-                assert!(error.message().contains("`Budget`"), "{error}");
-            }
-        }
-    }
 }
 
 /// Wake-ups that are refused at first, as by a proxy before its relay has started.

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use super::*;
 use crate::{
-    queue::{JsonQueue, MemoryQueue, Partitioned},
+    queue::MemoryQueue,
     store::{Blob, Capabilities, ETag, MemoryStore, Page, PageOptions},
     testing::{Call, ScriptedQueue, queue_contract as contract},
 };
@@ -184,16 +184,6 @@ async fn a_message_without_its_blob_comes_with_a_fault_beside_the_others() {
 }
 
 #[tokio::test]
-async fn a_typed_message_carries_its_fault_as_the_error() {
-    let (queue, memory, _) = claims();
-    put(&memory, "reveille-claim 9 new".into()).await;
-    let typed: JsonQueue<u32, _> = JsonQueue::new(queue);
-    let got = typed.get(1, LONG).await.expect("get");
-    let error = got[0].value.as_ref().expect_err("newer");
-    assert!(error.message().contains("version \"9\""), "{error}");
-}
-
-#[tokio::test]
 async fn a_body_above_the_limit_is_an_error_of_its_message_and_its_blob_is_kept() {
     let (queue, _, store) = claims();
     put(&queue, large()).await;
@@ -258,25 +248,6 @@ async fn a_blob_whose_read_hangs_delays_a_get_for_a_limited_time() {
     assert_eq!(got[1].payload().expect("the other body"), &large());
     let peeked = tokio::time::timeout(Duration::from_secs(60), queue.peek(9)).await;
     assert!(peeked.expect("in time").is_ok());
-}
-
-/// The first partition takes its message; the second no longer exists.
-#[tokio::test]
-async fn a_partial_put_deletes_no_blob_of_a_put_message() {
-    let good = MemoryQueue::new("local/good".parse().expect("an address"));
-    let gone = ScriptedQueue::new("local/gone".parse().expect("an address"));
-    let missing = Error::new(ErrorKind::NotFound, "no such queue");
-    gone.fail(Call::Put, 9, missing);
-    let parts: Vec<Arc<dyn WorkQueue>> = vec![Arc::new(good), Arc::new(gone)];
-    let parts = Partitioned::new(parts).expect("two");
-    let store = Arc::new(MemoryStore::new());
-    let queue = ClaimCheck::new(parts, store, small()).expect("a good prefix");
-    let two = vec![NewMessage::new(large()), NewMessage::new(large())];
-    let error = queue.put(two).await.expect_err("the second one");
-    assert!(!error.kind().is_refusal(), "{error:?}");
-    let got = get(&queue).await;
-    assert_eq!(got.len(), 1);
-    assert_eq!(got[0].payload().expect("its body"), &large());
 }
 
 #[tokio::test]

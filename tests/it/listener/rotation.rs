@@ -8,7 +8,8 @@ use std::{
 use reveille::{
     ListenerId, NodeConfig, RelayConfig,
     listener::{Hooks, Listener, ListenerConfig, ListenerMode},
-    queue::{MemoryQueue, Metered},
+    queue::MemoryQueue,
+    testing::Metered,
     testing::TestRelay,
 };
 
