@@ -7,9 +7,7 @@
 //! [`WakeStream`](crate::WakeStream) and any [`Notifier`](crate::Notifier).
 
 pub mod agent;
-pub(crate) mod attempts;
 mod batch;
-mod batch_error;
 mod budget;
 mod builder;
 mod config;
@@ -20,11 +18,10 @@ mod dequeue;
 mod handler;
 mod hooks;
 mod listeners;
-mod monitor;
-mod poison;
+pub(crate) mod poison;
+mod poison_queue;
 #[cfg(feature = "policy-file")]
 pub(crate) mod policy_file;
-mod redrive;
 pub mod scaling;
 mod shared;
 mod split;
@@ -46,15 +43,11 @@ pub use self::{
     budget::Budget,
     builder::ListenerBuilder,
     config::ListenerConfig,
-    handler::{
-        Delivery, Handler, HandlerError, HandlerResult, Outcome, Postponed, Rejected, RetryAfter,
-    },
+    handler::{Delivery, Handler, HandlerError, HandlerResult, Postponed, Rejected, RetryAfter},
     hooks::{Action, HandlingEnd, Hooks, ListenerError},
     listeners::{Listeners, ListenersBuilder},
-    monitor::ListenerMonitor,
-    poison::PoisonedMessage,
-    redrive::{RedriveOptions, Redriven, redrive},
-    state::{ListenerStats, QueryState},
+    poison_queue::{PoisonedMessage, RedriveOptions, Redriven, redrive},
+    state::{ListenerMonitor, ListenerStats, QueryState},
     stream::{Messages, Received},
 };
 pub use crate::listener::scaling::ListenerMode;

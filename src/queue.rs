@@ -26,7 +26,6 @@ mod limits;
 mod memory;
 mod message;
 mod outcome;
-pub(crate) mod retry_state;
 mod retrying;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
@@ -43,6 +42,7 @@ pub use async_trait::async_trait;
 
 #[cfg(feature = "azure")]
 pub use self::azure::{AzureQueue, AzureQueueConfig, MessageEncoding};
+pub(crate) use self::retrying::{RetryOn, RetryState};
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteQueue;
 pub use self::{

@@ -20,9 +20,8 @@ use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
 use super::{
-    attempts::Verdict,
-    batch_error::{RejectedTogether, SharedError},
     handler::{AnyHandler, Delivery, ErasedHandler, HandlerError, HandlerFuture, HandlerResult},
+    poison::Verdict,
 };
 use crate::{
     base::{
@@ -67,8 +66,9 @@ pub trait BatchHandler: Send + Sync + 'static {
 /// [`Rejected`](super::Rejected), [`RetryAfter`](super::RetryAfter),
 /// [`Postponed`](super::Postponed). If an id on the list is not of the batch, no message counts as
 /// handled: the whole batch is retried.
-#[derive(Debug, Default)]
-pub struct BatchFailures(Failures);
+#[derive(Debug, Default, thiserror::Error)]
+#[error("{0}")]
+pub struct BatchFailures(#[source] Failures);
 
 /// The list itself. It is the source of [`BatchFailures`], so that it is found in a wrapped error,
 /// as with other errors that decide about a message.
@@ -95,6 +95,14 @@ pub(super) type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(super) trait ErasedBatchHandler: Send + Sync {
     fn handle(&self, batch: Vec<Delivery>) -> HandlerFuture<'_>;
 }
+
+/// The error of messages that were rejected together: it is not known which of them is bad.
+#[derive(Debug, thiserror::Error)]
+#[error("rejected with others: {0}")]
+pub(super) struct RejectedTogether(#[source] SharedError);
+
+/// One error that all messages of a batch share; its causes carry the batch's verdict.
+type SharedError = Arc<dyn std::error::Error + Send + Sync>;
 
 /// A barrier at which the messages of a batch wait for each other.
 struct BatchBarrier(Mutex<Waiting>);
@@ -169,18 +177,6 @@ impl Failures {
         };
         let reason = lock(failure).take();
         Err(reason.unwrap_or_else(|| GIVEN_UP.into()))
-    }
-}
-
-impl fmt::Display for BatchFailures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl std::error::Error for BatchFailures {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.0)
     }
 }
 
@@ -306,37 +302,16 @@ async fn run(handler: Arc<dyn ErasedBatchHandler>, completed: oneshot::Receiver<
         }
         return;
     }
-    let outcome = outcome.map_err(BatchError::from);
     let together = answers.len() > 1;
+    let outcome = outcome.map_err(|error| (Verdict::of(&error), SharedError::from(error)));
     for answer in answers {
-        let told = outcome.as_ref().copied();
-        let _ = answer.send(told.map_err(|told| told.error(together)));
-    }
-}
-
-/// A batch's error with its verdict.
-struct BatchError {
-    verdict: Verdict,
-    error: SharedError,
-}
-
-impl From<HandlerError> for BatchError {
-    fn from(error: HandlerError) -> Self {
-        Self {
-            verdict: Verdict::of(&error),
-            error: SharedError(error.into()),
-        }
-    }
-}
-
-impl BatchError {
-    /// Returns the error for one of the messages; its causes carry the batch's verdict.
-    fn error(&self, together: bool) -> HandlerError {
-        let error = self.error.clone();
-        match self.verdict {
-            Verdict::Rejected if together => RejectedTogether(error).into(),
-            _ => error.into(),
-        }
+        let _ = answer.send(match &outcome {
+            Ok(()) => Ok(()),
+            Err((Verdict::Rejected, error)) if together => {
+                Err(RejectedTogether(SharedError::clone(error)).into())
+            }
+            Err((_, error)) => Err(SharedError::clone(error).into()),
+        });
     }
 }
 

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use super::{
-    attempts::{Arrival, Settled, Verdict},
     handler::{AnyHandler, Delivery, HandlerError, HandlerResult},
     hooks::{Action, HandlingEnd},
+    poison::{Arrival, Settled, Verdict},
     shared::{Shared, count},
 };
 use crate::{

@@ -19,11 +19,11 @@ use tokio::{sync::Semaphore, time::Instant};
 use tracing::Instrument as _;
 
 use super::{
-    attempts::Arrival,
     batch::{Handlers, Run},
     budget::Slot,
     delivery::{self, ReceivedMessage},
     hooks::Action,
+    poison::Arrival,
     shared::{Shared, count},
 };
 use crate::{

@@ -1,17 +1,10 @@
 //! Handlers of messages, and the errors by which they decide about a message.
 
-use std::{
-    error::Error as StdError,
-    fmt::{self, Debug},
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{error::Error as StdError, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{attempts::Verdict, batch_error::RejectedTogether};
+use super::{batch::RejectedTogether, poison::Verdict};
 use crate::{base::causes::causes, queue::Message, types::QueueAddress};
 
 /// Why a handler did not handle a message.
@@ -54,54 +47,27 @@ pub struct Delivery {
 /// wrapped: by `anyhow` and `?`, or by an enum's `#[from]`.
 ///
 /// [`source`]: std::error::Error::source
-#[derive(Debug)]
-pub struct Rejected(Mark);
+#[derive(Debug, thiserror::Error)]
+#[error("rejected: {0}")]
+pub struct Rejected(#[source] Mark);
 
 /// The error of a message that was not tried: it is released for this delay, and nothing has
 /// failed. Its get does not count towards
 /// [`max_dequeue_count`](super::ListenerConfig::max_dequeue_count), as far as the queue or this
 /// listener can know. Recognised as [`Rejected`] is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Postponed(NotTried);
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Postponed(#[source] Mark);
 
 /// The error of a failed attempt with a chosen delay: the next attempt follows after this delay, at
 /// most the queue's longest, instead of the listener's own wait
 /// ([`ListenerConfig::retry`](super::ListenerConfig::retry)). It counts as an attempt. Recognised
 /// as [`Rejected`] is.
-#[derive(Debug)]
-pub struct RetryAfter(Mark);
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct RetryAfter(#[source] Mark);
 
-/// The result of a handling as a value, for handlers that do not return errors.
-///
-/// ```
-/// use std::time::Duration;
-/// use reveille::listener::{Delivery, HandlerResult, Outcome};
-///
-/// async fn handle(job: Delivery) -> HandlerResult {
-///     let outcome = match &*job.message.body {
-///         b"" => Outcome::Reject("it is empty".into()),
-///         b"busy" => Outcome::RetryAfter(Duration::from_secs(90), "the mill is busy".into()),
-///         _ => Outcome::Done,
-///     };
-///     outcome.into()
-/// }
-/// ```
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// Handled: delete the message.
-    Done,
-    /// The attempt failed: retry with a growing wait; to the poison queue after the last attempt.
-    Retry(HandlerError),
-    /// The attempt failed: retry after this delay.
-    RetryAfter(Duration, HandlerError),
-    /// No retry would help: to the poison queue at once.
-    Reject(HandlerError),
-    /// Not tried: release it for this delay; nothing has failed.
-    Postpone(Duration),
-}
-
-/// The verdict of a [`Rejected`] or [`RetryAfter`], as its outermost cause. Some wrappers (a boxed
+/// The verdict of such an error, as its outermost cause. Some wrappers (a boxed
 /// `anyhow::Error`, a transparent variant of an enum) show the causes of the inner error, and not
 /// the inner error itself.
 #[derive(Debug)]
@@ -109,10 +75,6 @@ struct Mark {
     verdict: Verdict,
     reason: HandlerError,
 }
-
-/// The verdict of a [`Postponed`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct NotTried(Duration);
 
 /// A type-erased handler.
 pub(super) type AnyHandler = Arc<dyn ErasedHandler>;
@@ -154,12 +116,10 @@ impl Rejected {
 impl Postponed {
     /// Releases the message for this delay, at most the queue's longest.
     pub fn by(delay: Duration) -> Self {
-        Self(NotTried(delay))
-    }
-
-    /// Returns the delay.
-    pub fn delay(self) -> Duration {
-        self.0.0
+        Self(Mark {
+            verdict: Verdict::Postponed(delay),
+            reason: format!("postponed by {delay:?}").into(),
+        })
     }
 }
 
@@ -170,18 +130,6 @@ impl RetryAfter {
             verdict: Verdict::RetryAfter(delay),
             reason: reason.into(),
         })
-    }
-}
-
-impl From<Outcome> for HandlerResult {
-    fn from(outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::Done => Ok(()),
-            Outcome::Retry(reason) => Err(reason),
-            Outcome::RetryAfter(delay, reason) => Err(RetryAfter::because(delay, reason).into()),
-            Outcome::Reject(reason) => Err(Rejected::because(reason).into()),
-            Outcome::Postpone(delay) => Err(Postponed::by(delay).into()),
-        }
     }
 }
 
@@ -197,46 +145,7 @@ impl Verdict {
         if error.is::<RejectedTogether>() {
             return Some(Self::RejectedTogether);
         }
-        if let Some(NotTried(delay)) = error.downcast_ref() {
-            return Some(Self::Postponed(*delay));
-        }
         error.downcast_ref().map(|mark: &Mark| mark.verdict)
-    }
-}
-
-impl fmt::Display for Postponed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl StdError for Postponed {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&self.0)
-    }
-}
-
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rejected: {}", self.0.reason)
-    }
-}
-
-impl StdError for Rejected {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&self.0)
-    }
-}
-
-impl fmt::Display for RetryAfter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl StdError for RetryAfter {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&self.0)
     }
 }
 
@@ -251,14 +160,6 @@ impl StdError for Mark {
         self.reason.source()
     }
 }
-
-impl fmt::Display for NotTried {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "postponed by {:?}", self.0)
-    }
-}
-
-impl StdError for NotTried {}
 
 impl<F, Fut> Handler for F
 where

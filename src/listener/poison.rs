@@ -1,195 +1,362 @@
-//! Messages that cannot be handled: they are moved to a poison queue with their errors.
+//! The rule for poison messages: the delivery attempts of a message, across several gets.
+//!
+//! A queue counts gets, but not every get is an attempt: the blob store with the body may be away,
+//! or the handler postpones the message. Such gets are recorded here. So are messages that were
+//! rejected together with others, and handled messages that could not be deleted. The records are
+//! bounded: old ones are forgotten, and such a message gets fewer attempts. This module knows
+//! neither queue nor clock. It decides what happens to a message; `delivery` and the simulation do
+//! it.
 
-use std::time::{Duration, SystemTime};
-
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-
-use super::{handler::HandlerError, hooks::Action, shared::Shared};
-use crate::{
-    base::causes::with_causes,
-    error::{Error, ErrorKind, Result},
-    queue::{Message, NewMessage, WorkQueue},
-    types::Notification,
+use std::{
+    collections::HashMap,
+    time::{Duration, SystemTime},
 };
 
-/// An entry of the poison queue, as JSON: a message and its error.
-///
-/// A message that would be too long with its error, or whose body is no UTF-8, is put unchanged. If the
-/// queue refuses that, because it takes text only, [`body_base64`](Self::body_base64) has the body. A
-/// message that is too long for the poison queue even then is put with the beginning of its body: the
-/// rest is lost, and [`body_bytes`](Self::body_bytes) is set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct PoisonedMessage {
-    /// The queue that it came from.
-    pub queue: String,
-    /// Its id there.
-    pub id: String,
-    /// How often it was got.
-    pub dequeue_count: u32,
-    /// Seconds since 1970 when it was put there.
-    pub inserted_at: u64,
-    /// The last error.
-    pub error: String,
-    /// The body; a byte that is no UTF-8 becomes a `\u{fffd}`.
-    pub body: String,
-    /// The length of the whole body in bytes, if `body` is only its beginning.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body_bytes: Option<usize>,
-    /// The whole body in base64, if `body` cannot hold it; `body` is empty then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body_base64: Option<String>,
+use crate::{
+    base::fault::planted,
+    error::Error,
+    queue::{Message, MessageId},
+};
+
+/// Records of messages by their ids.
+#[derive(Debug)]
+pub(crate) struct Attempts {
+    limits: AttemptLimits,
+    young: HashMap<MessageId, MessageRecord>,
+    /// The previous generation.
+    old: HashMap<MessageId, MessageRecord>,
 }
 
-/// The maximum length of an error's text with its causes, in bytes. In a poison queue for short
-/// messages a quarter of the message limit applies.
-const MAX_ERROR: usize = 2048;
-/// A slower put into the poison queue has failed: its task has other messages to handle.
-const PUT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for the notification of the poison queue's listeners.
-const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
+/// The limits by which a listener decides about each message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AttemptLimits {
+    /// The maximum number of attempts.
+    pub(crate) max_dequeue_count: u32,
+    pub(crate) visibility_timeout: Duration,
+    /// There is a poison queue.
+    pub(crate) poisons: bool,
+}
 
-/// Puts a message into the poison queue, which is created if it is missing.
-pub(super) async fn put(shared: &Shared, message: &Message, error: &HandlerError) -> Result<()> {
-    let Some(poison) = &shared.poison else {
-        return Ok(());
-    };
-    let limit = poison.limits().body;
-    let (body, mut cut) = envelope(shared, message, error, limit);
-    let put = async {
-        match put_or_create(&**poison, body).await {
-            // As it is: a queue of text takes no bytes, and no control characters.
-            Err(refusal) if refusal.kind() == ErrorKind::Invalid && !cut => {
-                let mut poisoned = poisoned(shared, message, error, limit);
-                poisoned.body_base64 = Some(STANDARD.encode(&message.body));
-                let body = json(&poisoned, limit).unwrap_or_else(|| {
-                    cut = true;
-                    poisoned.body_base64 = None;
-                    beginning(poisoned, message, limit)
-                });
-                put_or_create(&**poison, body).await
+/// How to treat a message that a get returned.
+#[derive(Debug, Clone)]
+pub(crate) enum Arrival {
+    /// Only its deletion is left to do.
+    Delete(Settled),
+    /// Its body cannot be read, for this reason.
+    Unreadable(Error),
+    /// It may crash each process that handles it: move it to the poison queue without an attempt.
+    PoisonUntried,
+    /// Handle it. `attempts` counts the known attempts, this one included. If `alone`, the message
+    /// is not handled together with others of its batch.
+    Handle { attempts: u32, alone: bool },
+}
+
+/// The verdict of a handler's error about its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Retry,
+    RetryAfter(Duration),
+    Rejected,
+    /// Rejected together with others of its batch.
+    RejectedTogether,
+    Postponed(Duration),
+}
+
+/// What to do with a message that was not handled. For `None` the listener chooses the wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Disposition {
+    /// Release it for this time; its get was no attempt.
+    ReleaseUncounted(Option<Duration>),
+    /// Release it for this time.
+    Retry(Option<Duration>),
+    /// Move it to the poison queue.
+    Poison,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct MessageRecord {
+    /// Gets that were no attempt.
+    untried: u32,
+    /// Those of them that the queue's own count includes.
+    uncounted: u32,
+    /// An attempt failed here: the message does not crash the process.
+    tried: bool,
+    /// It was in a rejected batch.
+    isolated: bool,
+    /// How the message was settled, if only its deletion is left, and when it was put: a queue that
+    /// was recreated may reuse the id for another message.
+    settled: Option<(Settled, SystemTime)>,
+}
+
+/// Why only the deletion of a message is left to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settled {
+    Handled,
+    /// It is in the poison queue.
+    Poisoned,
+}
+
+/// Ids of one generation; there are two. With Azure's ids about 3 MiB in all, and more messages
+/// than one listener postpones within five minutes.
+const GENERATION: usize = 16_384;
+/// A message with this many gets per allowed attempt may crash its process each time. The factor is
+/// high because gets of other listeners count in full, also those that were no attempt.
+const GETS_PER_ATTEMPT: u32 = 20;
+
+impl Attempts {
+    pub(crate) fn new(limits: AttemptLimits) -> Self {
+        Self {
+            limits,
+            young: HashMap::new(),
+            old: HashMap::new(),
+        }
+    }
+
+    /// Decides how to treat a message that a get returned. A message is handled alone on its last
+    /// attempt, so that it takes no other message to the poison queue, and after a rejection
+    /// together with others, to find the bad one.
+    pub(crate) fn on_received(&self, message: &Message, now: SystemTime) -> Arrival {
+        if let Some(settled) = self.settled(message) {
+            return Arrival::Delete(settled);
+        }
+        if let Err(error) = message.payload() {
+            return Arrival::Unreadable(error);
+        }
+        if self.limits.poisons && self.may_crash_process(message, now) {
+            return Arrival::PoisonUntried;
+        }
+        let attempts = self.attempts_of(message);
+        let alone = self.is_handled_alone(message, attempts);
+        Arrival::Handle { attempts, alone }
+    }
+
+    fn is_handled_alone(&self, message: &Message, attempts: u32) -> bool {
+        if planted!(LastTryShared) {
+            return false;
+        }
+        let is_last = self.limits.poisons && self.is_last(attempts);
+        self.record(&message.id).isolated || is_last
+    }
+
+    /// Decides what to do after a handler returned an error, and records it.
+    pub(crate) fn on_failed(
+        &mut self,
+        message: &Message,
+        attempts: u32,
+        verdict: Verdict,
+    ) -> Disposition {
+        let wait = match verdict {
+            Verdict::Postponed(delay) => {
+                self.uncount(&message.id);
+                return Disposition::ReleaseUncounted(Some(delay));
             }
-            put => put,
+            Verdict::Rejected if self.limits.poisons => return Disposition::Poison,
+            Verdict::RejectedTogether => {
+                self.update(&message.id, |record| record.isolated = true);
+                None
+            }
+            Verdict::RetryAfter(delay) => Some(delay),
+            Verdict::Retry | Verdict::Rejected => None,
+        };
+        // Only needed for messages with many gets.
+        if message.dequeue_count >= GETS_PER_ATTEMPT {
+            self.update(&message.id, |record| record.tried = true);
         }
-    };
-    let put = tokio::time::timeout(PUT_TIMEOUT, put).await;
-    put.unwrap_or_else(|_| {
-        let message = format!("`{poison}` did not answer within {PUT_TIMEOUT:?}");
-        Err(Error::new(ErrorKind::Timeout, message))
-    })?;
-    let (queue, id) = (&shared.queue, &message.id);
-    if cut {
-        let bytes = message.body.len();
-        tracing::error!(
-            %queue, %id, %poison, bytes,
-            "a message did not fit into the poison queue: only the beginning of its text was put"
+        match self.limits.poisons && self.is_last(attempts) {
+            true => Disposition::Poison,
+            false => Disposition::Retry(wait),
+        }
+    }
+
+    /// Decides what to do with a message whose handler did not run to its end, and records it.
+    pub(crate) fn on_abandoned(&mut self, message: &Message) -> Disposition {
+        self.uncount(&message.id);
+        Disposition::ReleaseUncounted(Some(Duration::ZERO))
+    }
+
+    /// Decides what to do with a message whose body cannot be read, and records it. After a
+    /// temporary error the get is no attempt, however many such gets there were.
+    pub(crate) fn on_unreadable(&mut self, message: &Message, error: &Error) -> Disposition {
+        if error.is_retryable() {
+            self.uncount(&message.id);
+            return Disposition::ReleaseUncounted(None);
+        }
+        match self.limits.poisons {
+            true => Disposition::Poison,
+            false => Disposition::Retry(None),
+        }
+    }
+
+    /// Returns the known attempts of a message, this one included.
+    fn attempts_of(&self, message: &Message) -> u32 {
+        let uncounted = self.record(&message.id).uncounted;
+        message.dequeue_count.saturating_sub(uncounted).max(1)
+    }
+
+    fn is_last(&self, attempts: u32) -> bool {
+        attempts >= self.limits.max_dequeue_count
+    }
+
+    /// Returns whether a message may crash each process that handles it: it has very many gets, it
+    /// is old enough for as many visibility time-outs, and no attempt at it ended here.
+    fn may_crash_process(&self, message: &Message, now: SystemTime) -> bool {
+        let gets = self
+            .limits
+            .max_dequeue_count
+            .saturating_mul(GETS_PER_ATTEMPT);
+        let age = now.duration_since(message.inserted_at).unwrap_or_default();
+        // A crashed process releases no message: each stays hidden for one time-out.
+        let time_outs = age.as_nanos() / self.limits.visibility_timeout.as_nanos().max(1);
+        message.dequeue_count > gets
+            && time_outs >= u128::from(gets)
+            && self.find(&message.id).is_none()
+    }
+
+    /// Records that the last get of a message was no attempt.
+    pub(crate) fn uncount(&mut self, id: &MessageId) {
+        self.update(id, |record| {
+            record.untried = record.untried.saturating_add(1);
+            record.uncounted = record.uncounted.saturating_add(1);
+        });
+    }
+
+    /// Returns how many gets of a message were no attempt.
+    pub(super) fn untried(&self, id: &MessageId) -> u32 {
+        self.record(id).untried
+    }
+
+    /// The queue has removed the last get from its own count.
+    pub(crate) fn count_again(&mut self, id: &MessageId) {
+        self.update(id, |record| {
+            record.uncounted = record.uncounted.saturating_sub(1);
+        });
+    }
+
+    /// Records that only the deletion of a message is left to do.
+    pub(crate) fn settle(&mut self, message: &Message, settled: Settled) {
+        self.update(&message.id, |record| {
+            record.settled = Some((settled, message.inserted_at));
+        });
+    }
+
+    /// Returns how the message was settled, if only its deletion is left to do.
+    fn settled(&self, message: &Message) -> Option<Settled> {
+        if planted!(SettledHandledAgain) {
+            return None;
+        }
+        let settled = self.record(&message.id).settled;
+        settled.and_then(|(settled, put)| (put == message.inserted_at).then_some(settled))
+    }
+
+    /// Drops the record of a deleted message.
+    pub(crate) fn forget(&mut self, id: &MessageId) {
+        self.young.remove(id);
+        self.old.remove(id);
+    }
+
+    fn find(&self, id: &MessageId) -> Option<MessageRecord> {
+        self.young.get(id).or_else(|| self.old.get(id)).copied()
+    }
+
+    fn record(&self, id: &MessageId) -> MessageRecord {
+        self.find(id).unwrap_or_default()
+    }
+
+    fn update(&mut self, id: &MessageId, update: impl FnOnce(&mut MessageRecord)) {
+        let mut record = self.record(id);
+        update(&mut record);
+        self.forget(id);
+        if self.young.len() >= GENERATION {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(id.clone(), record);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::Receipt;
+
+    fn attempts(max_dequeue_count: u32) -> Attempts {
+        let limits = AttemptLimits {
+            max_dequeue_count,
+            visibility_timeout: Duration::from_secs(30),
+            poisons: true,
+        };
+        Attempts::new(limits)
+    }
+
+    fn got(dequeue_count: u32) -> Message {
+        let receipt = Receipt::new(MessageId::new("job"), "receipt");
+        Message::new(receipt, "body", dequeue_count, SystemTime::UNIX_EPOCH)
+    }
+
+    /// Receives a message; returns its attempts, and whether it is handled alone.
+    fn comes(attempts: &Attempts, message: &Message) -> (u32, bool) {
+        match attempts.on_received(message, SystemTime::UNIX_EPOCH) {
+            Arrival::Handle { attempts, alone } => (attempts, alone),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_get_without_a_try_is_no_attempt_and_the_last_attempt_is_alone() {
+        let mut attempts = attempts(2);
+        let later = Verdict::Postponed(Duration::from_secs(5));
+        let uncounted = attempts.on_failed(&got(1), 1, later);
+        assert_eq!(
+            uncounted,
+            Disposition::ReleaseUncounted(Some(Duration::from_secs(5)))
         );
+        assert_eq!(comes(&attempts, &got(2)), (1, false));
+        let abandoned = attempts.on_abandoned(&got(2));
+        assert_eq!(
+            abandoned,
+            Disposition::ReleaseUncounted(Some(Duration::ZERO))
+        );
+        // The queue has removed this get from its count.
+        attempts.count_again(&got(2).id);
+        assert_eq!(comes(&attempts, &got(2)), (1, false));
+        let failed = attempts.on_failed(&got(2), 1, Verdict::Retry);
+        assert_eq!(failed, Disposition::Retry(None));
+        assert_eq!(comes(&attempts, &got(3)), (2, true));
+        let failed = attempts.on_failed(&got(3), 2, Verdict::Retry);
+        assert_eq!(failed, Disposition::Poison);
     }
-    tracing::warn!(%queue, %id, %poison, %error, "a message was moved to the poison queue");
-    shared.hooks.on_poisoned(message, error);
-    Ok(())
-}
 
-async fn put_or_create(poison: &dyn WorkQueue, body: Bytes) -> Result<()> {
-    let put = poison.put(vec![NewMessage::new(body.clone())]).await;
-    if put.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-        poison.create().await?;
-        return poison.put(vec![NewMessage::new(body)]).await.map(|_| ());
+    #[test]
+    fn a_message_with_too_many_gets_elsewhere_has_one_attempt_alone() {
+        let mut attempts = attempts(2);
+        assert_eq!(comes(&attempts, &got(9)), (9, true));
+        let failed = attempts.on_failed(&got(9), 9, Verdict::Retry);
+        assert_eq!(failed, Disposition::Poison);
     }
-    put.map(|_| ())
-}
 
-/// Notifies the poison queue's listeners.
-pub(super) async fn notify(shared: &Shared) {
-    let (Some(publisher), Some(poison)) = (&shared.publisher, &shared.poison) else {
-        return;
-    };
-    let notification = Notification {
-        messages: 1,
-        ..Notification::new(poison.address().clone())
-    };
-    let told = tokio::time::timeout(NOTIFY_TIMEOUT, publisher.notify(vec![notification])).await;
-    let late = || {
-        Err(Error::new(
-            ErrorKind::Timeout,
-            "the relay did not answer in time",
-        ))
-    };
-    if let Err(error) = told.unwrap_or_else(|_| late()) {
-        shared.report_error(Action::Poison, None, error);
+    #[test]
+    fn a_message_rejected_with_others_is_tried_alone() {
+        let mut attempts = attempts(5);
+        let rejected = attempts.on_failed(&got(1), 1, Verdict::RejectedTogether);
+        assert_eq!(rejected, Disposition::Retry(None));
+        assert_eq!(comes(&attempts, &got(2)), (2, true));
+        let rejected = attempts.on_failed(&got(2), 2, Verdict::Rejected);
+        assert_eq!(rejected, Disposition::Poison);
     }
-}
 
-/// Returns the body for a poison queue with messages of up to `limit` bytes, and whether it holds
-/// only the beginning of the message.
-fn envelope(
-    shared: &Shared,
-    message: &Message,
-    error: &HandlerError,
-    limit: usize,
-) -> (Bytes, bool) {
-    let mut poisoned = poisoned(shared, message, error, limit);
-    if let Ok(body) = str::from_utf8(&message.body) {
-        body.clone_into(&mut poisoned.body);
-        if let Some(json) = json(&poisoned, limit) {
-            return (json, false);
+    #[test]
+    fn old_records_are_forgotten_and_new_ones_kept() {
+        let mut attempts = attempts(5);
+        let id = |number: usize| MessageId::new(&number.to_string());
+        for number in 0..10 * GENERATION {
+            attempts.uncount(&id(number));
+            attempts.uncount(&id(0));
         }
+        assert!(attempts.young.len() + attempts.old.len() <= 2 * GENERATION);
+        let uncounted = |number| attempts.record(&id(number)).uncounted as usize;
+        assert_eq!(uncounted(0), 10 * GENERATION + 1);
+        assert_eq!(uncounted(1), 0);
+        assert_eq!(uncounted(10 * GENERATION - 1), 1);
+        attempts.forget(&id(0));
+        assert_eq!(attempts.record(&id(0)).uncounted, 0);
     }
-    if message.body.len() <= limit {
-        return (message.body.clone(), false);
-    }
-    (beginning(poisoned, message, limit), true)
-}
-
-/// Returns the entry without a body.
-fn poisoned(
-    shared: &Shared,
-    message: &Message,
-    error: &HandlerError,
-    limit: usize,
-) -> PoisonedMessage {
-    let since = message.inserted_at.duration_since(SystemTime::UNIX_EPOCH);
-    let mut text = with_causes(&**error);
-    text.truncate(text.floor_char_boundary(MAX_ERROR.min(limit / 4)));
-    PoisonedMessage {
-        queue: shared.queue.address().to_string(),
-        id: message.id.as_str().to_owned(),
-        dequeue_count: message.dequeue_count,
-        inserted_at: since.unwrap_or_default().as_secs(),
-        error: text,
-        body: String::new(),
-        body_bytes: None,
-        body_base64: None,
-    }
-}
-
-/// Returns the entry with the beginning of the body.
-fn beginning(mut poisoned: PoisonedMessage, message: &Message, limit: usize) -> Bytes {
-    poisoned.body_bytes = Some(message.body.len());
-    let beginning = &message.body[..limit.min(message.body.len())];
-    let beginning = String::from_utf8_lossy(beginning).into_owned();
-    longest(poisoned, &beginning, limit)
-}
-
-/// Returns the JSON with the longest beginning of the body that fits. If even an empty body does
-/// not fit, the queue refuses the message.
-fn longest(mut poisoned: PoisonedMessage, body: &str, limit: usize) -> Bytes {
-    let (mut fits, mut too_long) = (0, body.len() + 1);
-    while too_long - fits > 1 {
-        let middle = fits.midpoint(too_long);
-        body[..body.floor_char_boundary(middle)].clone_into(&mut poisoned.body);
-        match json(&poisoned, limit) {
-            Some(_) => fits = middle,
-            None => too_long = middle,
-        }
-    }
-    body[..body.floor_char_boundary(fits)].clone_into(&mut poisoned.body);
-    json(&poisoned, usize::MAX).unwrap_or_default()
-}
-
-fn json(poisoned: &PoisonedMessage, limit: usize) -> Option<Bytes> {
-    let json = serde_json::to_vec(poisoned).ok()?;
-    (json.len() <= limit).then(|| json.into())
 }

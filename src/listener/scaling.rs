@@ -9,7 +9,6 @@ mod idle;
 mod policy;
 mod reporter;
 mod scaler;
-mod step;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -21,7 +20,6 @@ pub use self::{
 };
 pub(crate) use self::{
     reporter::{PendingReport, Reporter, Snapshot},
-    scaler::{Scaler, ScalerConfig},
-    step::{AfterEmpty, Begin, Step},
+    scaler::{AfterEmpty, Begin, Scaler, ScalerConfig, Step},
     tasks::TaskId,
 };

@@ -14,10 +14,10 @@ use tokio::sync::Notify as Signal;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attempts::{AttemptLimits, Attempts},
     batch::Handlers,
     config::ListenerConfig,
     hooks::{Action, AnyHooks, ListenerError},
+    poison::{AttemptLimits, Attempts},
     state::{Counters, QueryState},
 };
 use crate::{

@@ -2,13 +2,15 @@
 
 use std::{
     collections::{BTreeMap, btree_map},
+    fmt,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use super::shared::Shared;
 use crate::{
     base::{clock::Tick, histogram::Histogram, sync::lock},
     listener::scaling::ListenerMode,
@@ -62,6 +64,11 @@ pub struct ListenerStats {
     /// before the first.
     pub mean_wake_latency: Option<Duration>,
 }
+
+/// A read-only view of a [`Listener`](super::Listener) that another part of the program owns. Clones are cheap, and neither keep the
+/// listener running nor end it. After its end the figures stay unchanged.
+#[derive(Clone)]
+pub struct ListenerMonitor(Arc<Shared>);
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
@@ -189,6 +196,39 @@ impl Counters {
             mean_handling_time: self.handling.get(),
             mean_wake_latency: self.wake_latency.get(),
         }
+    }
+}
+
+impl ListenerMonitor {
+    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+        Self(Arc::clone(shared))
+    }
+
+    /// Returns the present state without a depth: makes no call to the queue.
+    pub fn state(&self) -> QueryState {
+        self.0.state()
+    }
+
+    /// Returns whether the listener is stopping.
+    pub fn is_stopping(&self) -> bool {
+        self.0.stopping.is_cancelled()
+    }
+
+    /// Returns why the listener polls; `None` while it is pushed, and where no cause is known.
+    pub fn cause(&self) -> Option<Arc<str>> {
+        lock(&self.0.cause).clone()
+    }
+
+    /// Returns the handling times of all messages or batches so far.
+    #[cfg(feature = "console")]
+    pub(crate) fn handling_times(&self) -> crate::base::histogram::HistogramSnapshot {
+        self.0.counters.handling.times()
+    }
+}
+
+impl fmt::Debug for ListenerMonitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

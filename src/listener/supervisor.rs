@@ -150,6 +150,10 @@ impl Supervisor {
     fn on_link_changed(&mut self) {
         let Some(relay) = &mut self.relay else { return };
         let link = relay.link.borrow_and_update().clone();
+        self.apply_link(link);
+    }
+
+    fn apply_link(&self, link: LinkState) {
         let (woken_early, before, after) = self.shared.with_core(|core, now| {
             let (before, chance) = (core.scaler.mode(), core.chance());
             let woken_early = core.scaler.on_link_changed(&link, now, chance);
@@ -196,20 +200,13 @@ impl Supervisor {
     /// The relay refused for good, or was shut down: the listener polls from now on.
     fn on_relay_closed(&mut self) {
         self.relay = None;
-        let link = LinkState {
-            connection: ConnectionState::Closed,
-            ..LinkState::default()
-        };
-        let (woken_early, before, after) = self.shared.with_core(|core, now| {
-            let (before, chance) = (core.scaler.mode(), core.chance());
-            let woken_early = core.scaler.on_link_changed(&link, now, chance);
-            (woken_early, before, core.scaler.mode())
-        });
-        self.shared.notify_changed(woken_early);
         tracing::warn!(queue = %self.shared.queue, "polling: the relay will send no more wake-ups");
-        if before != after {
-            self.shared.hooks.on_mode_changed(after, None);
-        }
+        let cause = lock(&self.shared.cause).clone();
+        self.apply_link(LinkState {
+            connection: ConnectionState::Closed,
+            cause,
+            ..LinkState::default()
+        });
     }
 
     fn on_wake_up(&self, work: &WorkDetected) {

@@ -16,12 +16,12 @@ use std::{
 use async_trait::async_trait;
 
 use super::{
-    Message, MessageId, NewMessage, PeekedMessage, Receipt, WorkQueue,
-    forward::forward,
-    outcome,
-    retry_state::{RetryOn, RetryState},
+    Message, MessageId, NewMessage, PeekedMessage, Receipt, WorkQueue, forward::forward, outcome,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    base::backoff::Backoff,
+    error::{Error, ErrorKind, Result},
+};
 
 /// Repeats calls after temporary failures.
 ///
@@ -56,6 +56,26 @@ pub struct RetryConfig {
     pub base: Duration,
     /// The upper bound of all waits. A `retry_after` of the service is added to it.
     pub max: Duration,
+}
+
+/// The retries of one call: whether a failed call is repeated, and when. Pure: randomness is an argument.
+#[derive(Debug)]
+pub(crate) struct RetryState {
+    attempts_left: u32,
+    backoff: Backoff,
+    retry_on: RetryOn,
+    /// An attempt failed but may have taken effect.
+    in_doubt: bool,
+}
+
+/// The failures after which a call is repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RetryOn {
+    /// All temporary failures: a second call does no harm.
+    Temporary,
+    /// Refusals only. A get without an answer may have hidden messages. The listener must see that
+    /// error, because it then reports when the messages become visible again.
+    Refusals,
 }
 
 impl<Q: WorkQueue> Retrying<Q> {
@@ -186,6 +206,40 @@ impl<Q: WorkQueue> WorkQueue for Retrying<Q> {
 
     async fn purge(&self) -> Result<()> {
         self.retry(RetryOn::Temporary, || self.inner.purge()).await
+    }
+}
+
+impl RetryState {
+    pub(crate) fn new(config: &RetryConfig, retry_on: RetryOn) -> Self {
+        Self {
+            attempts_left: config.tries.max(1),
+            backoff: Backoff::new(config.base, config.max),
+            retry_on,
+            in_doubt: false,
+        }
+    }
+
+    /// Returns the wait before the next attempt; `None` if the call has failed for good.
+    pub(crate) fn next_wait(&mut self, error: &Error, rng: &mut fastrand::Rng) -> Option<Duration> {
+        let refused = error.kind().is_refusal();
+        self.in_doubt |= error.is_retryable() && !refused;
+        self.attempts_left = self.attempts_left.saturating_sub(1);
+        if self.attempts_left == 0 || !error.is_retryable() || !self.repeats_after(refused) {
+            return None;
+        }
+        // The jitter is added to the service's `retry_after`. Otherwise all callers that it turned
+        // away would return at the same time.
+        let asked = error.retry_after().unwrap_or_default();
+        Some(asked.saturating_add(self.backoff.next(rng)))
+    }
+
+    fn repeats_after(&self, refused: bool) -> bool {
+        refused || self.retry_on == RetryOn::Temporary
+    }
+
+    /// Returns whether an attempt failed but may have taken effect.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.in_doubt
     }
 }
 

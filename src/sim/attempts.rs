@@ -1,6 +1,6 @@
 //! Attempts: listeners that share one queue and its counts, and a poison queue.
 //!
-//! Listeners decide by the production's [`Attempts`](crate::listener::attempts::Attempts). The
+//! Listeners decide by the production's [`Attempts`](crate::listener::poison::Attempts). The
 //! model's expectation follows from the ends of all gets of a message, by any listener. A message
 //! goes to the poison queue after its maximum of attempts, or after a rejection alone, or after so
 //! many gets that it may crash its process each time. Every other message is handled, and none is
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind},
-    listener::attempts::Verdict,
+    listener::poison::Verdict,
     queue::{self, Receipt},
     types::{GroupName, Selector},
 };

@@ -23,10 +23,10 @@ use crate::{
     base::clock::Tick,
     error::ErrorKind,
     listener::{
-        attempts::{Arrival, AttemptLimits, Attempts},
+        poison::{Arrival, AttemptLimits, Attempts},
         scaling::{IdleBackoff, Load, ScalePolicy, Scaler, ScalerConfig, Step, StepPolicy, TaskId},
     },
-    queue::{self, retry_state::RetryState},
+    queue::{self, RetryState},
     types::{ConnectionState, LinkState},
 };
 

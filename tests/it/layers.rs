@@ -23,7 +23,7 @@ const ANYWHERE: &str = "lib testing backend coordination relay";
 /// Compiled for tests or the fuzzer only.
 const TESTS: [&str; 5] = ["tests", "sim", "concurrency", "contract", "fuzz_targets"];
 /// Take time and randomness as arguments, and do no I/O.
-const PURE: [&str; 12] = [
+const PURE: [&str; 11] = [
     "relay/hub",
     "relay/link",
     "relay/cluster",
@@ -35,7 +35,6 @@ const PURE: [&str; 12] = [
     "coordination/flag/registry",
     "coordination/lease/machine",
     "coordination/sweep/document",
-    "queue/retry_state",
 ];
 
 /// What a pure module may not import.

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        attempts::{Disposition, Settled, Verdict},
         handler::HandlerError,
         hooks::Action,
-        poison,
+        poison::{Disposition, Settled, Verdict},
+        poison_queue,
         shared::{Shared, count},
     },
     InFlightMessage, LONGEST_CALL, RENEW_AFTER,
@@ -21,21 +21,16 @@ use super::{
 use crate::{
     base::clock::instant_after,
     error::{Error, ErrorKind, Result},
+    queue::{RetryConfig, RetryOn, RetryState},
 };
 
-/// The retries of a call with temporary errors.
-struct CallRetry {
-    /// The time limit of one try.
-    patience: Duration,
-    wait: Duration,
-    /// A try may have succeeded, and its answer was lost.
-    in_doubt: bool,
-}
-
-/// The first wait after a temporary error; doubled each time. Retries go on while the message is
-/// hidden: a handled message should not be handled again without need.
-const FIRST_WAIT: Duration = Duration::from_millis(200);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// Retries go on while the message is hidden: a handled message should not be handled again without
+/// need.
+const RETRIES: RetryConfig = RetryConfig {
+    tries: u32::MAX,
+    base: Duration::from_millis(200),
+    max: Duration::from_secs(5),
+};
 /// The minimum time limit of a delete.
 const SHORTEST_CALL: Duration = Duration::from_secs(1);
 /// The error of a handler that was dropped.
@@ -86,21 +81,25 @@ impl InFlightMessage<'_> {
         // A call that hangs leaves time for a renewal.
         let timeout = self.shared.config.visibility_timeout;
         let patience = (timeout / RENEW_AFTER).clamp(SHORTEST_CALL, LONGEST_CALL);
-        let mut retry = CallRetry::new(patience);
+        let mut retry = RetryState::new(&RETRIES, RetryOn::Temporary);
         loop {
             let called = self.shared.queue.delete(&self.receipt);
-            let Err(error) = retry.call(called).await else {
-                return (Ok(()), retry.in_doubt);
+            let Err(error) = in_time(patience, called).await else {
+                return (Ok(()), retry.is_in_doubt());
             };
             if let Some(settled) = settled {
                 self.shared.attempts().settle(self.message, settled);
             }
             let now = Instant::now();
-            let is_over = now >= give_up || now >= self.hidden_until || self.taken_elsewhere;
-            if !error.is_retryable() || is_over || self.shared.abandoning.is_cancelled() {
-                return (Err(error), retry.in_doubt);
-            }
-            let next = instant_after(now, retry.next_wait(&error, self.shared));
+            let is_over = now >= give_up
+                || now >= self.hidden_until
+                || self.taken_elsewhere
+                || self.shared.abandoning.is_cancelled();
+            let wait = self.shared.next_wait(&mut retry, &error);
+            let Some(wait) = wait.filter(|_| !is_over) else {
+                return (Err(error), retry.is_in_doubt());
+            };
+            let next = instant_after(now, wait);
             while self.renew_at <= next
                 && !self.taken_elsewhere
                 && self.renew_at < self.hidden_until
@@ -204,7 +203,7 @@ impl InFlightMessage<'_> {
     /// listener would move it as well.
     pub(super) async fn poison(&mut self, error: HandlerError) {
         let (shared, message) = (self.shared, self.message);
-        let put = poison::put(shared, message, &error);
+        let put = poison_queue::put(shared, message, &error);
         tokio::pin!(put);
         let put = loop {
             tokio::select! {
@@ -218,7 +217,7 @@ impl InFlightMessage<'_> {
                 count(&shared.counters.poisoned);
                 // Concurrently: an unreachable relay must not delay the deletion, and an
                 // unreachable queue must not delay the notification.
-                tokio::join!(self.delete(Settled::Poisoned), poison::notify(shared));
+                tokio::join!(self.delete(Settled::Poisoned), poison_queue::notify(shared));
             }
             Err(error) => {
                 self.report_error(Action::Poison, error);
@@ -240,51 +239,37 @@ impl InFlightMessage<'_> {
     where
         F: Future<Output = Result<T>>,
     {
-        let mut retry = CallRetry::new(LONGEST_CALL);
+        let mut retry = RetryState::new(&RETRIES, RetryOn::Temporary);
         loop {
-            match retry.call(call()).await {
-                Err(error) if error.is_retryable() => {
-                    let next = instant_after(Instant::now(), retry.next_wait(&error, self.shared));
-                    if next >= self.hidden_until || self.shared.abandoning.is_cancelled() {
-                        return (Err(error), retry.in_doubt);
-                    }
+            let error = match in_time(LONGEST_CALL, call()).await {
+                Ok(answer) => return (Ok(answer), retry.is_in_doubt()),
+                Err(error) => error,
+            };
+            let next = self
+                .shared
+                .next_wait(&mut retry, &error)
+                .map(|wait| instant_after(Instant::now(), wait))
+                .filter(|next| *next < self.hidden_until);
+            match next {
+                Some(next) if !self.shared.abandoning.is_cancelled() => {
                     tokio::time::sleep_until(next).await;
                 }
-                outcome => return (outcome, retry.in_doubt),
+                _ => return (Err(error), retry.is_in_doubt()),
             }
         }
     }
 }
 
-impl CallRetry {
-    fn new(patience: Duration) -> Self {
-        Self {
-            patience,
-            wait: FIRST_WAIT,
-            in_doubt: false,
-        }
-    }
-
-    async fn call<T>(&mut self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let late = || Err(Error::new(ErrorKind::Timeout, "no answer in time"));
-        let outcome = tokio::time::timeout(self.patience, call).await;
-        let outcome = outcome.unwrap_or_else(|_| late());
-        self.in_doubt |= outcome
-            .as_ref()
-            .is_err_and(|error| error.is_retryable() && !error.kind().is_refusal());
-        outcome
-    }
-
-    /// Returns the wait after an error: full jitter, added to the wait that the service requests.
-    fn next_wait(&mut self, error: &Error, shared: &Shared) -> Duration {
-        let wait = self.wait;
-        self.wait = (wait * 2).min(LONGEST_WAIT);
-        let asked = error.retry_after().unwrap_or_default();
-        asked.saturating_add(wait.mul_f64(shared.with_core(|core, _| core.chance())))
-    }
+async fn in_time<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| Err(Error::new(ErrorKind::Timeout, "no answer in time"));
+    tokio::time::timeout(limit, call).await.unwrap_or_else(late)
 }
 
 impl Shared {
+    fn next_wait(&self, retry: &mut RetryState, error: &Error) -> Option<Duration> {
+        self.with_core(|core, _| retry.next_wait(error, &mut core.rng))
+    }
+
     /// Returns the wait before the next attempt: doubled each time, with a random half.
     fn retry_after(&self, retry: u32) -> Duration {
         let (base, most) = self.config.retry;

@@ -7,15 +7,12 @@
 //! tasks and calls; this machine decides when to start a task, to read the depth and to report.
 
 mod gets;
-mod pause;
-mod places;
 
 use std::time::Duration;
 
 use super::{
     idle::IdleBackoff,
-    reporter::{Reporter, Snapshot},
-    step::{AfterEmpty, Step},
+    reporter::{PendingReport, Reporter, Snapshot},
     tasks::{Task, TaskId, TaskState, Tasks},
 };
 use crate::{
@@ -87,6 +84,44 @@ pub(crate) struct Scaler {
     depth_at: Option<Tick>,
     most_active: usize,
     reporter: Reporter,
+}
+
+/// The driver's next step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Start a task; it calls [`Scaler::begin`] when it has a slot.
+    Start(TaskId),
+    /// Have a sleeping task poll at this time; its sleep was changed.
+    WakeTask(TaskId, Tick),
+    /// Read the queue's depth, ask the policy for a number of tasks, then call
+    /// [`Scaler::on_depth`].
+    QueryDepth,
+    /// Send a report, then call [`Scaler::on_report_answered`].
+    Report(PendingReport),
+    /// Wait until this time or until the next event.
+    Wait(Tick),
+}
+
+/// The action of a task that got a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// Get a batch.
+    Get,
+    /// Release the slot and sleep until this time.
+    Sleep(Tick),
+    /// End: the work that it was started for is gone. The machine has removed the task.
+    Leave,
+}
+
+/// The action of a task after an empty get, a failed get, or when all its messages are handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AfterEmpty {
+    /// Poll again at once: a wake arrived since the get.
+    Again,
+    /// Release the slot and sleep until this time, or until an earlier wake.
+    Sleep(Tick),
+    /// End. The machine has removed the task.
+    Leave,
 }
 
 /// The state of the depth query.
@@ -375,5 +410,67 @@ impl Scaler {
     #[cfg(test)]
     pub(crate) fn target(&self) -> usize {
         self.target
+    }
+}
+
+/// Fewer tasks at run time: none while the listener is paused, and no more than a lowered limit. A surplus
+/// task without messages ends at its next [`Scaler::begin`]; one with messages gets no more before they are
+/// handled.
+impl Scaler {
+    /// Starts no task and issues no get until it is resumed. Wakes are still counted.
+    pub(crate) fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    /// Resumes and polls at once, with or without wake-ups during the pause. Returns whether a
+    /// sleeping task was woken early.
+    pub(crate) fn resume(&mut self, now: Tick) -> bool {
+        if !std::mem::take(&mut self.paused) {
+            return false;
+        }
+        let kept = self.tasks.cancel_leaving(now);
+        self.count_wake(now) || kept
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Returns whether it is paused, holds no message, and has nothing to report. Then the relay
+    /// can wake other listeners instead.
+    pub(crate) fn is_pause_complete(&self, now: Tick) -> bool {
+        self.paused && self.tasks.is_idle() && !self.reporter.has_pending_report(now)
+    }
+
+    /// Sets the maximum number of tasks, at least 1. Returns whether a sleeping task was woken
+    /// early.
+    pub(crate) fn set_max_tasks(&mut self, most: usize, now: Tick) -> bool {
+        let more = most > self.config.max_tasks;
+        self.config.max_tasks = most;
+        if more && self.tasks.len() > 0 && self.depth_query == DepthQuery::Idle {
+            // There may be work for more tasks.
+            self.depth_query = DepthQuery::Wanted;
+        }
+        more && self.tasks.cancel_leaving(now)
+    }
+
+    /// Returns whether a task must not get messages: the listener is paused, or there are enough
+    /// other tasks.
+    fn is_surplus(&self, id: TaskId) -> bool {
+        self.paused || self.tasks.count_staying_others(id) >= self.config.max_tasks
+    }
+
+    /// Ends a task, now or when its messages are handled.
+    fn dismiss(&mut self, id: TaskId) -> Begin {
+        match self.tasks.get_mut(id).filter(|task| task.holds) {
+            Some(task) => {
+                (task.leaving, task.state) = (true, TaskState::Handling);
+                Begin::Sleep(Tick::NEVER)
+            }
+            None => {
+                self.tasks.remove(id);
+                Begin::Leave
+            }
+        }
     }
 }

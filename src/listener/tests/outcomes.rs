@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     error::{Error, ErrorKind},
-    listener::{HandlerError, Outcome, PoisonedMessage, Postponed, Rejected},
+    listener::{HandlerError, PoisonedMessage, Postponed, Rejected, RetryAfter},
 };
 
 /// A program's error type, as `thiserror` makes it.
@@ -130,15 +130,16 @@ async fn a_postponed_message_comes_back_on_time_with_any_wrapper() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_may_return_its_outcome_as_a_value() {
+async fn a_handler_decides_by_its_result() {
     let minute = Duration::from_secs(60);
-    for (outcome, tries, poisoned, left) in [
-        (Outcome::Done, 1, 0, 0),
-        (Outcome::Retry("not yet".into()), 2, 0, 1),
-        (Outcome::RetryAfter(minute, "not yet".into()), 1, 0, 1),
-        (Outcome::Reject("never good".into()), 1, 1, 0),
-        (Outcome::Postpone(minute), 1, 0, 1),
-    ] {
+    let cases: [(HandlerResult, usize, u64, u64); 5] = [
+        (Ok(()), 1, 0, 0),
+        (Err("not yet".into()), 2, 0, 1),
+        (Err(RetryAfter::because(minute, "not yet").into()), 1, 0, 1),
+        (Err(Rejected::because("never good").into()), 1, 1, 0),
+        (Err(Postponed::by(minute).into()), 1, 0, 1),
+    ];
+    for (outcome, tries, poisoned, left) in cases {
         let what = format!("{outcome:?}");
         let bench = Bench::new();
         bench.put(&["job"]).await;
@@ -148,7 +149,7 @@ async fn a_handler_may_return_its_outcome_as_a_value() {
         let listener = builder.start(move |delivery: Delivery| {
             noting.note(&delivery);
             let outcome = outcome.lock().expect("no panic").take();
-            std::future::ready(outcome.unwrap_or(Outcome::Postpone(minute)).into())
+            std::future::ready(outcome.unwrap_or_else(|| Err(Postponed::by(minute).into())))
         });
         let _listener = listener.await.expect("started");
         seconds(10).await;
@@ -173,8 +174,8 @@ async fn a_try_whose_successor_was_given_a_time_counts_all_the_same() {
             .lock()
             .expect("no panic")
             .push(tokio::time::Instant::now());
-        let outcome = Outcome::RetryAfter(Duration::from_secs(60), "the mill is busy".into());
-        std::future::ready(outcome.into())
+        let busy = RetryAfter::because(Duration::from_secs(60), "the mill is busy");
+        std::future::ready(HandlerResult::Err(busy.into()))
     });
     let listener = listener.await.expect("started");
     seconds(600).await;

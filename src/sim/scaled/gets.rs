@@ -14,10 +14,7 @@ use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind},
     listener::scaling::{AfterEmpty, Begin, TaskId},
-    queue::{
-        RetryConfig,
-        retry_state::{RetryOn, RetryState},
-    },
+    queue::{RetryConfig, RetryOn, RetryState},
 };
 
 impl World {

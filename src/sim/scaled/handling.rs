@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     listener::{
-        attempts::{Arrival, Disposition, Settled, Verdict},
+        poison::{Arrival, Disposition, Settled, Verdict},
         scaling::TaskId,
     },
     queue,

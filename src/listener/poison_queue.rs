@@ -1,15 +1,45 @@
-//! Moves messages from one queue into another, mostly from a poison queue back to their source.
+//! The poison queue: messages that cannot be handled are put there with their errors, and move back.
+//!
+//! `poison` decides which messages these are.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
-use super::poison::PoisonedMessage;
+use super::{handler::HandlerError, hooks::Action, shared::Shared};
 use crate::{
+    base::causes::with_causes,
     error::{Error, ErrorKind, Result},
     queue::{Message, NewMessage, WorkQueue},
+    types::Notification,
 };
+
+/// An entry of the poison queue, as JSON: a message and its error.
+///
+/// A message that would be too long with its error, or whose body is no UTF-8, is put unchanged. If the
+/// queue refuses that, because it takes text only, [`body_base64`](Self::body_base64) has the body. A
+/// message that the poison queue does not take in any form stays in its own queue, and is tried again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PoisonedMessage {
+    /// The queue that it came from.
+    pub queue: String,
+    /// Its id there.
+    pub id: String,
+    /// How often it was got.
+    pub dequeue_count: u32,
+    /// Seconds since 1970 when it was put there.
+    pub inserted_at: u64,
+    /// The last error.
+    pub error: String,
+    /// The body; a byte that is no UTF-8 becomes a `\u{fffd}`.
+    pub body: String,
+    /// The whole body in base64, if `body` cannot hold it; `body` is empty then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_base64: Option<String>,
+}
 
 /// Options of [`redrive`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,8 +65,82 @@ pub struct Redriven {
     pub left: u64,
 }
 
+/// The maximum length of an error's text with its causes, in bytes. In a poison queue for short
+/// messages a quarter of the message limit applies.
+const MAX_ERROR: usize = 2048;
+/// A slower put into the poison queue has failed: its task has other messages to handle.
+const PUT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for the notification of the poison queue's listeners.
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A message that is not moved by then becomes visible again.
 const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Puts a message into the poison queue, which is created if it is missing.
+pub(super) async fn put(shared: &Shared, message: &Message, error: &HandlerError) -> Result<()> {
+    let Some(poison) = &shared.poison else {
+        return Ok(());
+    };
+    let limit = poison.limits().body;
+    let mut entry = PoisonedMessage::new(shared, message, error, limit);
+    let text = str::from_utf8(&message.body).ok().and_then(|body| {
+        body.clone_into(&mut entry.body);
+        entry.json(limit)
+    });
+    let put = async {
+        match put_or_create(&**poison, text.unwrap_or_else(|| message.body.clone())).await {
+            // A queue of text takes no bytes, and no control characters.
+            Err(refusal) if refusal.kind() == ErrorKind::Invalid => {
+                entry.body = String::new();
+                entry.body_base64 = Some(STANDARD.encode(&message.body));
+                let Some(encoded) = entry.json(limit) else {
+                    return Err(refusal);
+                };
+                put_or_create(&**poison, encoded).await
+            }
+            put => put,
+        }
+    };
+    let put = tokio::time::timeout(PUT_TIMEOUT, put).await;
+    put.unwrap_or_else(|_| {
+        let message = format!("`{poison}` did not answer within {PUT_TIMEOUT:?}");
+        Err(Error::new(ErrorKind::Timeout, message))
+    })?;
+    let (queue, id) = (&shared.queue, &message.id);
+    tracing::warn!(%queue, %id, %poison, %error, "a message was moved to the poison queue");
+    shared.hooks.on_poisoned(message, error);
+    Ok(())
+}
+
+async fn put_or_create(poison: &dyn WorkQueue, body: Bytes) -> Result<()> {
+    let put = poison.put(vec![NewMessage::new(body.clone())]).await;
+    if put.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+        poison.create().await?;
+        return poison.put(vec![NewMessage::new(body)]).await.map(|_| ());
+    }
+    put.map(|_| ())
+}
+
+/// Notifies the poison queue's listeners.
+pub(super) async fn notify(shared: &Shared) {
+    let (Some(publisher), Some(poison)) = (&shared.publisher, &shared.poison) else {
+        return;
+    };
+    let notification = Notification {
+        messages: 1,
+        ..Notification::new(poison.address().clone())
+    };
+    let told = tokio::time::timeout(NOTIFY_TIMEOUT, publisher.notify(vec![notification])).await;
+    let late = || {
+        Err(Error::new(
+            ErrorKind::Timeout,
+            "the relay did not answer in time",
+        ))
+    };
+    if let Err(error) = told.unwrap_or_else(|_| late()) {
+        shared.report_error(Action::Poison, None, error);
+    }
+}
 
 /// Moves messages from one queue into another. Each message is put before it is deleted: after an
 /// interruption a message may be in both queues, and none is lost.
@@ -127,17 +231,38 @@ async fn move_batch(
     failed.map_or(Ok(()), Err)
 }
 
-/// Returns the body for the other queue; `None` where a part of it is missing.
+impl PoisonedMessage {
+    /// Returns the entry without a body, for a poison queue with messages of up to `limit` bytes.
+    fn new(shared: &Shared, message: &Message, error: &HandlerError, limit: usize) -> Self {
+        let since = message.inserted_at.duration_since(SystemTime::UNIX_EPOCH);
+        let mut text = with_causes(&**error);
+        text.truncate(text.floor_char_boundary(MAX_ERROR.min(limit / 4)));
+        Self {
+            queue: shared.queue.address().to_string(),
+            id: message.id.as_str().to_owned(),
+            dequeue_count: message.dequeue_count,
+            inserted_at: since.unwrap_or_default().as_secs(),
+            error: text,
+            body: String::new(),
+            body_base64: None,
+        }
+    }
+
+    /// Returns the JSON if it is not too long.
+    fn json(&self, limit: usize) -> Option<Bytes> {
+        let json = serde_json::to_vec(self).ok()?;
+        (json.len() <= limit).then(|| json.into())
+    }
+}
+
+/// Returns the body for the other queue; `None` where it cannot be read.
 fn original(message: &Message, as_is: bool) -> Option<Bytes> {
     let body = message.payload().ok()?;
     match serde_json::from_slice::<PoisonedMessage>(body) {
-        Ok(poisoned) if !as_is => {
-            let is_whole = poisoned.body_bytes.is_none();
-            match poisoned.body_base64 {
-                Some(body) => STANDARD.decode(body).ok().map(Bytes::from),
-                None => is_whole.then(|| poisoned.body.into()),
-            }
-        }
+        Ok(poisoned) if !as_is => match poisoned.body_base64 {
+            Some(body) => STANDARD.decode(body).ok().map(Bytes::from),
+            None => Some(poisoned.body.into()),
+        },
         _ => Some(body.clone()),
     }
 }
@@ -203,20 +328,6 @@ mod tests {
         assert_eq!(done.moved, 2);
         assert_eq!(poison.depth().await.expect("in memory"), 3);
         assert_eq!(bodies(&orders).await, [poisoned("0"), poisoned("1")]);
-    }
-
-    #[tokio::test]
-    async fn a_message_of_which_only_the_beginning_is_left_stays() {
-        let (poison, orders) = (queue("orders-poison"), queue("orders"));
-        let mut cut: serde_json::Value =
-            serde_json::from_str(&poisoned("the beginn")).expect("JSON");
-        cut["body_bytes"] = 70_000.into();
-        put(&poison, [cut.to_string(), poisoned("whole")]).await;
-        let done = redrive(&poison, &orders, &RedriveOptions::default()).await;
-        let done = done.expect("in memory");
-        assert_eq!((done.moved, done.left), (1, 1));
-        assert_eq!(poison.depth().await.expect("in memory"), 1);
-        assert_eq!(bodies(&orders).await, ["whole"]);
     }
 
     #[tokio::test]
