@@ -46,35 +46,15 @@ Example:
   reveille scale acct/orders --serve --idle 5m --depth azure://acct/orders -- celery -A shop worker
   reveille scale acct/orders --policy fleet.toml --hook 'docker compose up -d --no-recreate --scale orders=$DESIRED'
 
-The agents of all machines are one group: the relay gives each message to one that has room, so one \
-message starts one worker, on one machine. An agent without room states that, and others get the work.
+A worker reads its queue until that is empty, and ends with exit code 0, or with 75 if messages are left. \
+With any other code its slot rests, and the relay wakes another agent. With --serve a worker runs until it is \
+ended, after --idle without a wake-up, by SIGTERM. Its environment has WAKE_ACCOUNT, WAKE_QUEUE, \
+WAKE_SELECTOR (ACCOUNT/QUEUE), WAKE_REASON and WAKE_SLOT, a number below --max.
 
-A worker reads its queue until that is empty, and ends: exit code 0. Exit code 75 says that messages are \
-left: the relay wakes an agent for them. With any other exit code the slot rests, up to 1s at first and up to \
-5m later, the relay wakes another agent at once, and once more when --visibility-timeout is over.
-
-With --serve a worker runs until it is ended: after --idle without a wake-up it gets SIGTERM, and with \
---depth only when the queue is empty. Without --depth, state a longer --idle than the most messages ever \
-take, or end the worker with exit code 75 if messages are left. A worker that SIGTERM ends has ended well.
-
-With --hook one process decides for the whole fleet how many nodes there are, and calls the shell command \
-with DESIRED, CURRENT (empty: not known), BACKLOG and REASON in its environment. Nodes run `listen` or \
-agents. If the first line of its output is a number, that is the present count. A call that fails, or takes \
-longer than --hook-timeout, is repeated after 1s to 2s, and later up to 5m. A decision never asks for fewer \
-nodes than state work; which node ends is the command's choice. --policy names a TOML file, such as:
-
-  max = 20                   # needed; min = 0
-  backlog_per_node = 100     # this, latency = \"5s\" or busy_share = 0.8 is needed
-  step_up = 5                # most nodes of one change; so is step_down
-  cool_down = \"5m\"           # so long without need before a change down
-  dwell = \"1m\"               # least time from a change up to one down
-  max_nodes_a_minute = 10
-
-A worker's environment has WAKE_ACCOUNT, WAKE_QUEUE, WAKE_SELECTOR (ACCOUNT/QUEUE), WAKE_REASON and \
-WAKE_SLOT, a number below --max.
-
-The relay's periodic checks go to no agent. A publisher that dies between put and notify wakes nobody: \
---check D looks after so long without a wake-up.
+With --hook one process decides by the TOML file --policy how many nodes the fleet has, and calls the shell \
+command with DESIRED, CURRENT (empty: not known), BACKLOG and REASON in its environment. If the first line of \
+its output is a number, that is the present count. A call that fails is repeated. docs/scaling.md has the keys \
+of the file.
 
 Ctrl-C or SIGTERM: workers get SIGTERM, and SIGKILL after --grace. A second signal kills them at once.")]
 pub(super) struct Args {

@@ -78,8 +78,8 @@ pub(crate) enum Fault {
     CentralFailureIsDone,
     /// Central agent: calls follow each other without the interval.
     CentralIgnoresInterval,
-    /// Central agent: nodes are removed soon after others were added.
-    CentralNoDwell,
+    /// Central agent: nodes are removed soon after they were needed.
+    CentralNoCoolDown,
     /// R12: a member that has room again is given no work that waits.
     RoomUnnoticed,
     /// R13: a wake-up that a member does not cover in time goes to no other member.

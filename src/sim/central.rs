@@ -83,9 +83,7 @@ impl World {
             busy_share: rng.bool().then_some(0.8),
             step_up: limit(&mut rng),
             step_down: limit(&mut rng),
-            dwell: SECOND * rng.u32(0..90),
             cool_down: SECOND * rng.u32(0..60),
-            max_nodes_a_minute: limit(&mut rng),
         };
         let away = if rng.bool() { Away::Keep } else { Away::Min };
         let agent = CentralAgent::new(policy.clone(), away, INTERVAL, rng.u64(..));
@@ -178,10 +176,12 @@ impl World {
         if !is_first && !self.has_failed && self.called_at.is_some_and(is_soon) {
             self.violate(format!("K2: two calls within the interval: {decision:?}"));
         }
-        let dwells = self.grown_at.is_some_and(|at| now < at + self.policy.dwell);
-        if dwells && self.asserted.is_some_and(|asserted| desired < asserted) {
+        let is_cooling = self
+            .grown_at
+            .is_some_and(|at| now < at + self.policy.cool_down);
+        if is_cooling && self.asserted.is_some_and(|asserted| desired < asserted) {
             self.violate(format!(
-                "K3: nodes are removed within the dwell: {decision:?}"
+                "K3: nodes are removed within the cool-down: {decision:?}"
             ));
         }
         self.called_at = Some(now);

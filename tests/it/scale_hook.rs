@@ -20,7 +20,7 @@ struct Place {
     relay: Binary,
 }
 
-const POLICY: &str = "max = 5\nbacklog_per_node = 10\ncool_down = \"1s\"\ndwell = \"0\"\n";
+const POLICY: &str = "max = 5\nbacklog_per_node = 10\ncool_down = \"1s\"\n";
 /// Writes its environment.
 const HOOK: &str = "echo \"$DESIRED of ${CURRENT:-?} for $BACKLOG: $REASON\" >>$CALLS";
 
@@ -237,7 +237,7 @@ async fn a_dry_run_prints_decisions_with_their_reasons_and_calls_nothing() {
 #[tokio::test]
 async fn nodes_with_work_are_not_retired() {
     let place = Place::new().await;
-    let policy = "max = 5\nbacklog_per_node = 10\ncool_down = \"0\"\ndwell = \"0\"\n";
+    let policy = "max = 5\nbacklog_per_node = 10\ncool_down = \"0\"\n";
     place.write("policy.toml", policy);
     let mut one = place.busy_node("node-1").await;
     let mut two = place.busy_node("node-2").await;

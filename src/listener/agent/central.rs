@@ -20,7 +20,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::{collections::VecDeque, time::Duration};
+use std::time::Duration;
 
 use super::Away;
 use crate::{
@@ -48,12 +48,8 @@ pub struct FleetPolicy {
     pub step_up: Option<usize>,
     /// Most nodes that one change removes; 1 or more.
     pub step_down: Option<usize>,
-    /// Least time from a change up to a change down: the time in which a node becomes useful.
-    pub dwell: Duration,
     /// How long fewer nodes must be enough before nodes are removed.
     pub cool_down: Duration,
-    /// Most nodes that are added in a minute; 1 or more.
-    pub max_nodes_a_minute: Option<usize>,
 }
 
 /// What the relay's lists state about the queues and the nodes.
@@ -121,8 +117,8 @@ pub struct CentralAgent {
     failed_looks: Backoff,
     /// A load without a decision.
     load: Option<FleetLoad>,
-    /// The number of the running call, and the number of nodes before it.
-    calling: Option<(usize, usize)>,
+    /// The number of the running call.
+    calling: Option<usize>,
     called_at: Option<Duration>,
     /// The number of the newest call that succeeded.
     asserted: Option<usize>,
@@ -130,11 +126,8 @@ pub struct CentralAgent {
     /// The newest call failed: no call before this time.
     retry_at: Option<Duration>,
     failed_calls: Backoff,
-    grown_at: Option<Duration>,
     /// Since when fewer nodes are enough, and the most that were needed in that time.
     below: Option<(Duration, usize)>,
-    /// Nodes that were added in the last minute, and when.
-    added: VecDeque<(Duration, usize)>,
 }
 
 /// The longest time between two looks while there are nodes or a backlog.
@@ -150,7 +143,6 @@ const RETRY_GAP: Duration = Duration::from_secs(1);
 /// The time in which nodes connect to a relay that has started.
 const SETTLES_IN: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
 /// Latency is not proportional to the number of nodes, and lags behind it.
 const MOST_GROWTH: f64 = 2.0;
 
@@ -166,9 +158,7 @@ impl Default for FleetPolicy {
             busy_share: None,
             step_up: None,
             step_down: None,
-            dwell: Duration::from_secs(60),
             cool_down: Duration::from_secs(300),
-            max_nodes_a_minute: None,
         }
     }
 }
@@ -184,7 +174,6 @@ impl FleetPolicy {
             ("backlog_per_node", self.backlog_per_node == Some(0)),
             ("step_up", self.step_up == Some(0)),
             ("step_down", self.step_down == Some(0)),
-            ("max_nodes_a_minute", self.max_nodes_a_minute == Some(0)),
         ] {
             if is_zero {
                 return Err(Error::invalid(name, "must be 1 or more"));
@@ -250,9 +239,7 @@ impl CentralAgent {
             current: None,
             retry_at: None,
             failed_calls: Backoff::new(FAILED_CALL.0, FAILED_CALL.1),
-            grown_at: None,
             below: None,
-            added: VecDeque::new(),
         })
     }
 
@@ -305,13 +292,9 @@ impl CentralAgent {
 
     /// The hook has succeeded, and has stated this number of nodes, if any.
     pub fn on_success(&mut self, present: Option<usize>, now: Duration) {
-        let Some((desired, before)) = self.calling.take() else {
+        let Some(desired) = self.calling.take() else {
             return;
         };
-        if desired > before {
-            self.grown_at = Some(now);
-            self.added.push_back((now, desired - before));
-        }
         if self.below.is_some_and(|(_, peak)| peak >= desired) {
             // The next lower number needs a cool-down of its own.
             self.below = None;
@@ -410,7 +393,8 @@ impl CentralAgent {
         let (mut desired, mut again_at) = (level, Duration::MAX);
         if wanted >= level {
             self.below = None;
-            desired = self.raised(level, wanted, now);
+            let step = self.policy.step_up.unwrap_or(usize::MAX);
+            desired = wanted.min(level.saturating_add(step));
             if desired < wanted {
                 reason.push_str(", in steps");
                 again_at = now.saturating_add(self.interval);
@@ -419,8 +403,13 @@ impl CentralAgent {
             self.below = None;
             again_at = now.saturating_add(self.interval);
         } else {
-            let (since, peak) = self.note_below(wanted, now);
-            again_at = self.lower_at(since);
+            let below = self.below.get_or_insert((now, wanted));
+            below.1 = below.1.max(wanted);
+            let (since, peak) = *below;
+            again_at = since.saturating_add(self.policy.cool_down);
+            if planted!(CentralNoCoolDown) {
+                again_at = since;
+            }
             if again_at <= now {
                 desired = peak.max(level.saturating_sub(self.policy.step_down.unwrap_or(level)));
                 again_at = Duration::MAX;
@@ -442,6 +431,10 @@ impl CentralAgent {
                 _ => format!("{at_work} nodes have work"),
             };
         }
+        if desired > level {
+            // Nodes that were added stay for a cool-down of their own.
+            self.below = None;
+        }
         let is_done = self.asserted == Some(desired) && self.current == Some(desired);
         if is_done && self.retry_at.is_none() {
             return Err(again_at);
@@ -453,7 +446,7 @@ impl CentralAgent {
         if self.retry_at.is_some() {
             reason.push_str("; the call before failed");
         }
-        self.calling = Some((desired, level));
+        self.calling = Some(desired);
         self.called_at = Some(now);
         Ok(FleetDecision {
             desired,
@@ -495,34 +488,6 @@ impl CentralAgent {
             .max_by_key(|need| need.0)
             .expect("one at least");
         (nodes.min(policy.max), why)
-    }
-
-    /// Returns the number of nodes of a change up.
-    fn raised(&mut self, level: usize, wanted: usize, now: Duration) -> usize {
-        self.added.retain(|(at, _)| at.saturating_add(MINUTE) > now);
-        let added: usize = self.added.iter().map(|(_, nodes)| nodes).sum();
-        let a_minute = self.policy.max_nodes_a_minute.unwrap_or(usize::MAX);
-        let most = a_minute.saturating_sub(added);
-        let step = self.policy.step_up.unwrap_or(usize::MAX).min(most);
-        wanted.min(level.saturating_add(step))
-    }
-
-    /// Notes that fewer nodes are enough; returns since when, and the most that were needed since.
-    fn note_below(&mut self, wanted: usize, now: Duration) -> (Duration, usize) {
-        let below = self.below.get_or_insert((now, wanted));
-        below.1 = below.1.max(wanted);
-        *below
-    }
-
-    /// Returns when nodes may be removed, where fewer are enough since then.
-    fn lower_at(&self, since: Duration) -> Duration {
-        let grown_at = self.grown_at.unwrap_or_default();
-        let dwell = match self.grown_at.is_some() && !planted!(CentralNoDwell) {
-            true => self.policy.dwell,
-            false => Duration::ZERO,
-        };
-        let cooled_at = since.saturating_add(self.policy.cool_down);
-        cooled_at.max(grown_at.saturating_add(dwell))
     }
 
     /// Returns from when on the hook may be called with this number.

@@ -9,7 +9,7 @@ use super::{
 use crate::{error::Result, listener::agent::FleetPolicy};
 
 const KEYS: &str = "`min`, `max`, `backlog_per_node`, `latency`, `busy_share`, `step_up`, \
-                    `step_down`, `dwell`, `cool_down` and `max_nodes_a_minute`";
+                    `step_down` and `cool_down`";
 
 impl FleetPolicy {
     /// Reads a policy from a TOML file, whose keys are the names of the fields. `max` and one of
@@ -43,9 +43,7 @@ fn parse(mut keys: Keys) -> Read<FleetPolicy> {
         busy_share: keys.share("busy_share")?,
         step_up: keys.count("step_up")?,
         step_down: keys.count("step_down")?,
-        dwell: keys.any_span("dwell")?.unwrap_or(default.dwell),
         cool_down: keys.any_span("cool_down")?.unwrap_or(default.cool_down),
-        max_nodes_a_minute: keys.count("max_nodes_a_minute")?,
     };
     if let Some(key) = keys.first() {
         return Err(format!(
@@ -69,8 +67,7 @@ mod tests {
     #[test]
     fn all_keys_are_read_and_the_others_have_defaults() {
         let text = "min = 1\nmax = 9\nbacklog_per_node = 100\nlatency = \"2s\"\nbusy_share = 0.8\n\
-                    step_up = 4\nstep_down = 2\ndwell = \"0\"\ncool_down = \"10m\"\n\
-                    max_nodes_a_minute = 6\n";
+                    step_up = 4\nstep_down = 2\ncool_down = \"0\"\n";
         let all = FleetPolicy {
             min: 1,
             max: 9,
@@ -79,9 +76,7 @@ mod tests {
             busy_share: Some(0.8),
             step_up: Some(4),
             step_down: Some(2),
-            dwell: Duration::ZERO,
-            cool_down: Duration::from_secs(600),
-            max_nodes_a_minute: Some(6),
+            cool_down: Duration::ZERO,
         };
         assert_eq!(parsed(text), Ok(all));
         let least = FleetPolicy {
@@ -134,8 +129,8 @@ mod tests {
                 "latency: must be a span of time above zero",
             ),
             (
-                "max = 3\ndwell = 5",
-                "dwell: must be a span of time, as in \"10s\", but is 5",
+                "max = 3\ncool_down = 5",
+                "cool_down: must be a span of time, as in \"10s\", but is 5",
             ),
             (
                 "max = 3\nstep_up = 0",

@@ -64,7 +64,7 @@ pub(super) const CENTRAL_FAULTS: &[Row] = rows! {
     CentralRetiresWork, 2, "central agent", "nodes with work are removed";
     CentralFailureIsDone, 29, "central agent", "a call that failed counts as done";
     CentralIgnoresInterval, 4, "central agent", "calls follow each other without the interval";
-    CentralNoDwell, 5, "central agent", "nodes are removed soon after others were added";
+    CentralNoCoolDown, 5, "central agent", "nodes are removed soon after they were needed";
 };
 
 pub(super) const LEASE_FAULTS: &[Row] = rows! {

@@ -17,7 +17,6 @@ fn policy() -> FleetPolicy {
     FleetPolicy {
         max: 10,
         backlog_per_node: Some(10),
-        dwell: Duration::ZERO,
         cool_down: SECOND * 60,
         ..FleetPolicy::default()
     }
@@ -168,21 +167,6 @@ fn fewer_nodes_need_a_cool_down_without_a_peak_and_steps() {
 }
 
 #[test]
-fn nodes_are_not_removed_within_the_dwell_after_a_change_up() {
-    let policy = FleetPolicy {
-        dwell: SECOND * 300,
-        cool_down: Duration::ZERO,
-        ..policy()
-    };
-    let mut fleet = Fleet::with_nodes(policy, 2);
-    fleet.load = backlog(50);
-    fleet.next();
-    fleet.load = backlog(0);
-    let (desired, after) = fleet.next();
-    assert_eq!((desired, after), (0, SECOND * 300));
-}
-
-#[test]
 fn nodes_with_work_are_not_removed() {
     let mut fleet = Fleet::with_nodes(policy(), 5);
     fleet.load = FleetLoad {
@@ -211,10 +195,9 @@ fn a_partial_look_removes_no_node_and_adds_some() {
 }
 
 #[test]
-fn changes_up_are_limited_by_step_and_by_minute() {
+fn changes_up_are_limited_by_step() {
     let policy = FleetPolicy {
         step_up: Some(2),
-        max_nodes_a_minute: Some(3),
         ..policy()
     };
     let mut fleet = Fleet::new(policy, Away::Keep);
@@ -227,13 +210,7 @@ fn changes_up_are_limited_by_step_and_by_minute() {
         (2, "the backlog is 100, in steps")
     );
     fleet.agent.on_success(None, fleet.now);
-    assert_eq!(fleet.next(), (3, INTERVAL));
-    let (desired, after) = fleet.next();
-    assert_eq!(
-        (desired, after),
-        (5, SECOND * 50),
-        "two of three are a minute old"
-    );
+    assert_eq!(fleet.next(), (4, INTERVAL));
 }
 
 #[test]
