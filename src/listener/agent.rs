@@ -170,7 +170,7 @@ impl AgentConfig {
         self.check()?;
         let options = SubscribeOptions {
             group: Some(group),
-            capacity: self.machine(false, false).nominal(),
+            capacity: self.nominal(),
             visibility_timeout: self.visibility_timeout,
             agent: true,
             ..SubscribeOptions::new(listener_id, queues.iter().map(|one| one.address.clone()))
@@ -208,19 +208,12 @@ impl AgentConfig {
         check_delay("visibility_timeout", self.visibility_timeout)
     }
 
-    fn machine(&self, has_depth: bool, has_signals: bool) -> MachineConfig {
-        MachineConfig {
-            min: self.min,
-            max: self.max,
-            per: self.per,
-            idle: self.idle,
-            visibility_timeout: self.visibility_timeout,
-            away: self.away,
-            check: self.check,
-            has_depth,
-            policy: self.policy.clone(),
-            has_signals,
-        }
+    /// Returns the capacity of the subscription.
+    pub(crate) fn nominal(&self) -> u32 {
+        u32::try_from(self.max)
+            .unwrap_or(u32::MAX)
+            .saturating_mul(self.per)
+            .clamp(1, u32::MAX - 1)
     }
 }
 
@@ -246,8 +239,11 @@ impl Agent {
     ) -> Result<Self> {
         config.check()?;
         let clock = Clock::new();
-        let has_depth = queues.iter().all(|one| one.depth.is_some());
-        let settings = config.machine(has_depth, workers.has_signals());
+        let settings = MachineConfig {
+            agent: config.clone(),
+            has_depth: queues.iter().all(|one| one.depth.is_some()),
+            has_signals: workers.has_signals(),
+        };
         let rng = fastrand::Rng::new();
         Ok(Self {
             machine: AgentMachine::new(settings, queues.len(), clock.now(), rng),

@@ -154,9 +154,10 @@ impl BatchFailures {
     /// # Errors
     /// The list itself, unless it is empty.
     pub fn into_result(self) -> HandlerResult {
-        match self.is_empty() {
-            true => Ok(()),
-            false => Err(self.into()),
+        if self.is_empty() {
+            Ok(())
+        } else {
+            Err(self.into())
         }
     }
 }

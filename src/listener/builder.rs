@@ -9,13 +9,12 @@ use super::{
     Rejected,
     batch::Handlers,
     hooks::{AnyHooks, CatchPanics, NoHooks},
-    shared::{Parts, Shared},
+    shared::Shared,
     supervisor::{RelayLink, Supervisor},
 };
 use crate::{
     base::task::Scope,
     error::{Error, ErrorKind, Result},
-    listener::scaling::{Scaler, ScalerConfig},
     queue::{WorkQueue, json},
     types::{Notifier, WakeStream},
 };
@@ -155,33 +154,18 @@ impl ListenerBuilder {
         if matches!(handlers, Handlers::Together(_)) {
             self.config.concurrency = 0;
         }
-        let config = self.validate()?;
+        self.config = self.validate()?;
         if !self.is_checked {
             check(&*self.queue).await?;
         }
-        let scaler = Scaler::new(
-            ScalerConfig {
-                max_tasks: config.max_tasks.min(config.budget.slots()),
-                idle: config.idle,
-                away: config.away,
-                empty_is_certain: self.queue.empty_is_certain(),
-            },
-            self.wakes.is_some(),
-        );
-        let parts = Parts {
-            queue: self.queue,
-            poison: self.poison,
-            publisher: self.publisher,
-            handlers,
-            hooks: self.hooks,
-            config,
-        };
-        let (shared, tasks) = (Arc::new(Shared::new(parts, scaler)), Arc::new(Scope::new()));
+        let relay = self.wakes.take().map(RelayLink::new);
+        let shared = Arc::new(Shared::new(self, handlers, relay.is_some()));
+        let tasks = Arc::new(Scope::new());
         let supervisor = Scope::new();
         let run = Supervisor {
             shared: Arc::clone(&shared),
             scope: Arc::clone(&tasks),
-            relay: self.wakes.map(RelayLink::new),
+            relay,
         };
         supervisor.spawn(run.run());
         Ok(Listener {

@@ -254,9 +254,10 @@ impl InFlightMessage<'_> {
                 self.hidden_until = instant_after(began, timeout);
                 self.visible_by = instant_after(Instant::now(), timeout);
                 self.renewals = self.renewals.saturating_add(1);
-                let after = match self.renewals < LONG_HANDLING {
-                    true => RENEW_AFTER,
-                    false => RENEW_LONG_AFTER,
+                let after = if self.renewals < LONG_HANDLING {
+                    RENEW_AFTER
+                } else {
+                    RENEW_LONG_AFTER
                 };
                 self.renew_at = instant_after(began, timeout / after);
             }

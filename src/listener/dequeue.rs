@@ -71,9 +71,10 @@ impl DequeueTask<'_> {
             let sleeps = self
                 .shared
                 .with_core(|core, now| core.scaler.sleeps_until(self.id, now).is_some());
-            let next = match sleeps {
-                true => self.sleep().await,
-                false => self.poll_queue().await,
+            let next = if sleeps {
+                self.sleep().await
+            } else {
+                self.poll_queue().await
             };
             if next == AfterEmpty::Leave {
                 return;

@@ -162,9 +162,10 @@ impl Attempts {
         if message.dequeue_count >= GETS_PER_ATTEMPT {
             self.update(&message.id, |record| record.tried = true);
         }
-        match self.limits.poisons && self.is_last(attempts) {
-            true => Disposition::Poison,
-            false => Disposition::Retry(wait),
+        if self.limits.poisons && self.is_last(attempts) {
+            Disposition::Poison
+        } else {
+            Disposition::Retry(wait)
         }
     }
 
@@ -181,9 +182,10 @@ impl Attempts {
             self.uncount(&message.id);
             return Disposition::ReleaseUncounted(None);
         }
-        match self.limits.poisons {
-            true => Disposition::Poison,
-            false => Disposition::Retry(None),
+        if self.limits.poisons {
+            Disposition::Poison
+        } else {
+            Disposition::Retry(None)
         }
     }
 

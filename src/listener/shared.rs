@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     batch::Handlers,
+    builder::ListenerBuilder,
     config::ListenerConfig,
     hooks::{Action, AnyHooks, ListenerError},
     poison::{AttemptLimits, Attempts},
@@ -27,7 +28,7 @@ use crate::{
         sync::lock,
     },
     error::Error,
-    listener::scaling::Scaler,
+    listener::scaling::{Scaler, ScalerConfig},
     queue::{MessageId, WorkQueue},
     types::Notifier,
 };
@@ -69,26 +70,24 @@ pub(super) struct Core {
     pub(super) rng: fastrand::Rng,
 }
 
-/// The parts of a new listener.
-pub(super) struct Parts {
-    pub(super) queue: Arc<dyn WorkQueue>,
-    pub(super) poison: Option<Arc<dyn WorkQueue>>,
-    pub(super) publisher: Option<Arc<dyn Notifier>>,
-    pub(super) handlers: Handlers,
-    pub(super) hooks: AnyHooks,
-    pub(super) config: ListenerConfig,
-}
-
 impl Shared {
-    pub(super) fn new(parts: Parts, scaler: Scaler) -> Self {
-        let Parts {
+    /// Makes the state of a listener, from a builder with a valid configuration.
+    pub(super) fn new(builder: ListenerBuilder, handlers: Handlers, has_relay: bool) -> Self {
+        let ListenerBuilder {
             queue,
-            poison,
             publisher,
-            handlers,
+            poison,
             hooks,
             config,
-        } = parts;
+            ..
+        } = builder;
+        let scaler = ScalerConfig {
+            max_tasks: config.max_tasks.min(config.budget.slots()),
+            idle: config.idle,
+            away: config.away,
+            empty_is_certain: queue.empty_is_certain(),
+        };
+        let scaler = Scaler::new(scaler, has_relay);
         let rng = match config.seed {
             Some(seed) => fastrand::Rng::with_seed(seed),
             None => fastrand::Rng::new(),

@@ -155,9 +155,10 @@ impl Splitter {
     fn execute(&mut self, commands: QueueCommand) {
         match commands {
             QueueCommand::Report(stream, report, sent) => {
-                let reported = match self.link.borrow().welcomes == stream {
-                    true => self.wakes.report(report),
-                    false => Box::pin(ready(Err(stream_has_ended()))),
+                let reported = if self.link.borrow().welcomes == stream {
+                    self.wakes.report(report)
+                } else {
+                    Box::pin(ready(Err(stream_has_ended())))
                 };
                 let _ = sent.send(reported);
             }

@@ -109,9 +109,10 @@ impl Supervisor {
         let is_paused = self
             .shared
             .with_core(|core, now| core.scaler.is_pause_complete(now));
-        let paused = match relay.paused {
-            true => self.shared.with_core(|core, _| core.scaler.is_paused()),
-            false => is_paused,
+        let paused = if relay.paused {
+            self.shared.with_core(|core, _| core.scaler.is_paused())
+        } else {
+            is_paused
         };
         if std::mem::replace(&mut relay.paused, paused) != paused {
             relay.wakes.pause(paused);

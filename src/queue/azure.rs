@@ -452,8 +452,9 @@ impl fmt::Debug for AzureQueue {
 /// Returns the group of a queue's listeners. All emulators have an account of the same name, so the
 /// endpoint distinguishes their queues.
 fn listener_group(account: &StorageAccount, address: &QueueAddress) -> GroupName {
-    match account.is_emulator() {
-        true => local_group(address, fnv1a(account.queue_endpoint().bytes())),
-        false => queue_group(address),
+    if account.is_emulator() {
+        local_group(address, fnv1a(account.queue_endpoint().bytes()))
+    } else {
+        queue_group(address)
     }
 }

@@ -280,8 +280,11 @@ fn after_retry(before: &Result<MessageId>, next: Result<MessageId>) -> Result<Me
     let in_doubt = before
         .as_ref()
         .is_err_and(|error| !error.kind().is_refusal());
-    next.map_err(|error| match in_doubt && error.kind().is_refusal() {
-        true => outcome::in_doubt(format!("put without an answer; then {error}"), error),
-        false => error,
+    next.map_err(|error| {
+        if in_doubt && error.kind().is_refusal() {
+            outcome::in_doubt(format!("put without an answer; then {error}"), error)
+        } else {
+            error
+        }
     })
 }

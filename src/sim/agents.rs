@@ -19,7 +19,7 @@ use super::{Seeds, schedule::Schedule};
 use crate::{
     base::{clock::Tick, fault::Fault},
     error::ErrorKind,
-    listener::agent::{AgentMachine, Away, Ended, MachineConfig, Step},
+    listener::agent::{AgentConfig, AgentMachine, Away, Ended, MachineConfig, Step},
     relay::hub::{
         CoordinatorConfig, Epoch, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream,
         SubscriptionId, WakeBatch, WakeBuilder, Walk,
@@ -142,7 +142,7 @@ impl World {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x6167_656e);
         let serves = rng.u32(0..3) == 0;
         let has_signals = rng.bool();
-        let config = MachineConfig {
+        let agent = AgentConfig {
             min: 0,
             max: rng.usize(1..=4),
             per: [1, 1, 3, 20][rng.usize(0..4)],
@@ -153,8 +153,11 @@ impl World {
                 false => Away::Poll(SECOND * 10),
             },
             check: None,
-            has_depth: rng.u32(0..3) == 0,
             policy: None,
+        };
+        let config = MachineConfig {
+            agent,
+            has_depth: rng.u32(0..3) == 0,
             has_signals,
         };
         let queue = |number| Queue {
@@ -585,7 +588,7 @@ impl World {
         let mut messages = self.queues[queue].messages.iter_mut();
         let found = messages.position(|one| !one.handled && one.visible_at <= now);
         let Some(message) = found else {
-            return match self.config.idle {
+            return match self.config.agent.idle {
                 // The queue may fill before its exit is seen.
                 None => {
                     self.after(30, Event::Exits(at, Ended::Drained));
@@ -691,7 +694,7 @@ impl World {
         let queues = self.queues.iter().map(|queue| queue.address.clone());
         let options = SubscribeOptions {
             group: Some(GroupName::new("workers").expect("a name")),
-            capacity: self.config.nominal(),
+            capacity: self.config.agent.nominal(),
             visibility_timeout: VISIBILITY,
             agent: true,
             ..SubscribeOptions::new(listener, queues)
@@ -753,7 +756,11 @@ fn agents_strand_no_message_and_end_all_workers() {
         }
         let violation = world.run();
         let config = &world.config;
-        let kind = (config.idle.is_some(), config.has_depth, world.starts > 20);
+        let kind = (
+            config.agent.idle.is_some(),
+            config.has_depth,
+            world.starts > 20,
+        );
         kinds.lock().expect("no panic").insert(kind);
         violation
     });

@@ -331,9 +331,10 @@ impl CentralAgent {
                 Err(again_at) => self.rest(&load, again_at, now),
             }
         }
-        let woken_at = match self.is_woken && self.asserted == Some(0) {
-            true => self.looked_at + LOOK_GAP,
-            false => Duration::MAX,
+        let woken_at = if self.is_woken && self.asserted == Some(0) {
+            self.looked_at + LOOK_GAP
+        } else {
+            Duration::MAX
         };
         let look_at = self.look_at.min(woken_at);
         if look_at > now {
@@ -365,9 +366,10 @@ impl CentralAgent {
     /// causes a look.
     fn rest(&mut self, load: &FleetLoad, again_at: Duration, now: Duration) {
         let is_done = (self.asserted, self.current, self.retry_at) == (Some(0), Some(0), None);
-        self.look_at = match is_done && load.backlog == 0 && !load.is_partial {
-            true => Duration::MAX,
-            false => again_at.min(self.next_look(now)).max(now + LOOK_GAP),
+        self.look_at = if is_done && load.backlog == 0 && !load.is_partial {
+            Duration::MAX
+        } else {
+            again_at.min(self.next_look(now)).max(now + LOOK_GAP)
         };
     }
 

@@ -10,6 +10,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use super::AgentConfig;
 use crate::{
     base::{
         backoff::{Backoff, about, jitter},
@@ -17,14 +18,15 @@ use crate::{
         fault::planted,
     },
     error::ErrorKind,
-    listener::scaling::{Load, PendingReport, Reporter, ScalePolicy, Snapshot},
+    listener::scaling::{Load, PendingReport, Reporter, Snapshot},
     types::{LinkState, ReportState},
 };
 
 /// The machine of one agent.
 #[derive(Debug)]
 pub(crate) struct AgentMachine {
-    config: MachineConfig,
+    config: AgentConfig,
+    has_depth: bool,
     rng: fastrand::Rng,
     queues: Vec<Queue>,
     slots: Vec<Slot>,
@@ -35,26 +37,12 @@ pub(crate) struct AgentMachine {
     stopped: bool,
 }
 
-/// The settings of an agent.
+/// The settings of an agent's machine.
 #[derive(Debug, Clone)]
 pub(crate) struct MachineConfig {
-    /// Workers that run at all times; only of those that serve.
-    pub(crate) min: usize,
-    pub(crate) max: usize,
-    /// Messages for one worker.
-    pub(crate) per: u32,
-    /// How long a worker that serves runs without a wake-up; `None`: workers read the queue until it is
-    /// empty, and end.
-    pub(crate) idle: Option<Duration>,
-    /// How long a get of a worker hides a message.
-    pub(crate) visibility_timeout: Duration,
-    pub(crate) away: Away,
-    /// A look without a wake-up after this time.
-    pub(crate) check: Option<Duration>,
+    pub(crate) agent: AgentConfig,
     /// The depth of a queue can be read.
     pub(crate) has_depth: bool,
-    /// Workers for a depth; without one, one for `per` messages.
-    pub(crate) policy: Option<Arc<dyn ScalePolicy>>,
     /// Signals of the machine decide whether there is room for a worker.
     pub(crate) has_signals: bool,
 }
@@ -205,6 +193,11 @@ const FRUITLESS: u32 = 3;
 impl AgentMachine {
     /// Makes the machine of an agent for so many queues.
     pub(crate) fn new(config: MachineConfig, queues: usize, now: Tick, rng: fastrand::Rng) -> Self {
+        let MachineConfig {
+            agent: config,
+            has_depth,
+            has_signals,
+        } = config;
         let nominal = config.nominal();
         let slot = || Slot {
             worker: None,
@@ -216,12 +209,14 @@ impl AgentMachine {
             queues: Vec::new(),
             is_pushed: false,
             epoch: None,
-            room: match config.has_signals {
-                true => Room::No(now),
-                false => Room::Yes(Tick::NEVER),
+            room: if has_signals {
+                Room::No(now)
+            } else {
+                Room::Yes(Tick::NEVER)
             },
             stopped: false,
             rng,
+            has_depth,
             config,
         };
         for _ in 0..queues {
@@ -422,9 +417,10 @@ impl AgentMachine {
 
     /// The machine has room for a worker, or has none.
     pub(crate) fn on_room(&mut self, has_room: bool, now: Tick) {
-        self.room = match has_room {
-            true => Room::Yes(now),
-            false => Room::No(now + about(NO_ROOM_FOR, &mut self.rng)),
+        self.room = if has_room {
+            Room::Yes(now)
+        } else {
+            Room::No(now + about(NO_ROOM_FOR, &mut self.rng))
         };
     }
 
@@ -507,18 +503,20 @@ impl AgentMachine {
             .filter_map(|slot| slot.worker.as_mut());
         for worker in workers.filter(|one| one.queue == queue && !one.ending) {
             worker.woken_at = now;
-            let taken = match serves {
-                true => left.min(per),
-                false => left.min(worker.credit),
+            let taken = if serves {
+                left.min(per)
+            } else {
+                left.min(worker.credit)
             };
             worker.credit = worker.credit.saturating_sub(taken);
             worker.late += taken;
             left -= taken;
         }
         let one = &mut self.queues[queue];
-        one.unclaimed = match is_look {
-            true => one.unclaimed.max(left),
-            false => one.unclaimed.saturating_add(left),
+        one.unclaimed = if is_look {
+            one.unclaimed.max(left)
+        } else {
+            one.unclaimed.saturating_add(left)
         };
         if left < messages {
             // Its work on them is this agent's to watch.
@@ -526,7 +524,7 @@ impl AgentMachine {
             one.reporter.found(snapshot, now);
         }
         let is_old = one.depth.is_none_or(|(_, at)| at + DEPTH_EVERY <= now);
-        if self.config.has_depth && is_old && one.query == Query::No {
+        if self.has_depth && is_old && one.query == Query::No {
             one.query = Query::Wanted;
         }
     }
@@ -574,7 +572,7 @@ impl AgentMachine {
         }
         self.left(queue);
         let one = &mut self.queues[queue];
-        if self.config.has_depth && self.config.idle.is_none() {
+        if self.has_depth && self.config.idle.is_none() {
             one.before = worker.depth;
             if one.query == Query::No {
                 one.query = Query::Wanted;
@@ -633,7 +631,7 @@ impl AgentMachine {
             }
             self.count_look(queue, now);
             let one = &mut self.queues[queue];
-            match self.config.has_depth {
+            match self.has_depth {
                 true if one.query == Query::No => one.query = Query::Wanted,
                 true => {}
                 false => self.claim(queue, 0, now),
@@ -709,7 +707,7 @@ impl AgentMachine {
             .iter()
             .position(|slot| slot.worker.as_ref().is_some_and(is_due))?;
         let worker = self.slots[slot].worker.as_ref().expect("it runs");
-        if !self.config.has_depth || idle.is_zero() {
+        if !self.has_depth || idle.is_zero() {
             return Some(slot);
         }
         // Only when the queue is empty, by a reading since the worker became idle.
@@ -797,9 +795,10 @@ impl AgentMachine {
     fn next_event(&self, now: Tick) -> Tick {
         let of_queue = |one: &Queue| {
             let report = one.reporter.next(now).unwrap_or(Tick::NEVER);
-            let looks = match self.stopped {
-                true => Tick::NEVER,
-                false => one.look_at.min(one.visible_at).min(one.again_at),
+            let looks = if self.stopped {
+                Tick::NEVER
+            } else {
+                one.look_at.min(one.visible_at).min(one.again_at)
             };
             report.min(looks).min(one.renew_at)
         };
@@ -824,15 +823,5 @@ impl Queue {
         self.fruitless = 0;
         self.again_at = Tick::NEVER;
         self.pauses.reset();
-    }
-}
-
-impl MachineConfig {
-    /// Returns the capacity of the subscription.
-    pub(crate) fn nominal(&self) -> u32 {
-        u32::try_from(self.max)
-            .unwrap_or(u32::MAX)
-            .saturating_mul(self.per)
-            .clamp(1, u32::MAX - 1)
     }
 }

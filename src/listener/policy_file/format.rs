@@ -35,11 +35,7 @@ pub(crate) fn parse(text: &str) -> Read<Arc<dyn ScalePolicy>> {
 
 /// Reads the keys of a text; an error is one line.
 pub(super) fn keys(text: &str) -> Read<Keys> {
-    table(text).map(Keys)
-}
-
-fn table(text: &str) -> Read<Table> {
-    toml::from_str(text).map_err(|error: toml::de::Error| {
+    toml::from_str(text).map(Keys).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start));
         let line = 1 + before.unwrap_or_default().matches('\n').count();
         let message = error.message().replace('\n', " ");

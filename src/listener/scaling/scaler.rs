@@ -142,9 +142,10 @@ const RETRY_AFTER_ERROR: (Duration, Duration) =
 impl Scaler {
     /// Makes the tasks of a queue; `relay` says whether there are wake-ups.
     pub(crate) fn new(config: ScalerConfig, relay: bool) -> Self {
-        let (mode, wake_count) = match relay {
-            true => (ListenerMode::Polling, 0),
-            false => (ListenerMode::PullOnly, 1),
+        let (mode, wake_count) = if relay {
+            (ListenerMode::Polling, 0)
+        } else {
+            (ListenerMode::PullOnly, 1)
         };
         let reporter = Reporter::new();
         Self {
@@ -356,13 +357,15 @@ impl Scaler {
         // No wake is pending: this task polls because no other task does.
         let no_reason = !self.has_unserved_wake() && self.target <= self.tasks.len();
         let waits = no_reason && self.mode != ListenerMode::Pushed;
-        let (until, idle_count) = match waits {
-            true => self.first_poll(now, chance),
-            false => (now, 0),
+        let (until, idle_count) = if waits {
+            self.first_poll(now, chance)
+        } else {
+            (now, 0)
         };
-        let state = match waits {
-            true => TaskState::Sleeping { until },
-            false => TaskState::Starting { since: now },
+        let state = if waits {
+            TaskState::Sleeping { until }
+        } else {
+            TaskState::Starting { since: now }
         };
         let task = Task {
             state,

@@ -59,9 +59,10 @@ impl MessageCounts {
     }
 
     fn is_wrong(&self) -> bool {
-        match self.exact < EXACT_BELOW {
-            true => self.counter != self.exact,
-            false => self.counter < self.exact,
+        if self.exact < EXACT_BELOW {
+            self.counter != self.exact
+        } else {
+            self.counter < self.exact
         }
     }
 }

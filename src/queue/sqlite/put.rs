@@ -50,9 +50,10 @@ fn note_put(
 ) -> rusqlite::Result<()> {
     let mut unnotified: BTreeMap<Micros, (usize, usize)> = BTreeMap::new();
     for message in messages {
-        let due = match message.delay.is_zero() {
-            true => 0,
-            false => later(now, message.delay),
+        let due = if message.delay.is_zero() {
+            0
+        } else {
+            later(now, message.delay)
         };
         let (count, bytes) = unnotified.entry(due).or_default();
         (*count, *bytes) = (*count + 1, *bytes + message.body.len());

@@ -104,9 +104,10 @@ impl Scaler {
             return (0, Idle::Stop);
         };
         task.idle_count = task.idle_count.saturating_add(1);
-        let idle = match certain || (task.holds && another_polls) {
-            true => Idle::Stop,
-            false => backoff.after(task.idle_count, chance),
+        let idle = if certain || (task.holds && another_polls) {
+            Idle::Stop
+        } else {
+            backoff.after(task.idle_count, chance)
         };
         (task.idle_count, idle)
     }
@@ -214,9 +215,10 @@ impl Scaler {
         };
         // More tasks would fail as well.
         self.target = 0;
-        let wait = match refused {
-            false => task.failures.next(rng),
-            true => about(RETRY_AFTER_REFUSAL, rng),
+        let wait = if refused {
+            about(RETRY_AFTER_REFUSAL, rng)
+        } else {
+            task.failures.next(rng)
         };
         let until = now + wait;
         (task.state, task.was_idle) = (TaskState::Failing { until }, true);
@@ -362,9 +364,10 @@ impl Scaler {
         if self.mode != ListenerMode::Polling || self.found_in_mode {
             return (now + sleep_of(&self.backoff(), 0, chance), 0);
         }
-        let longest = match self.tasks.is_first() {
-            true => SETTLE,
-            false => self.config.away,
+        let longest = if self.tasks.is_first() {
+            SETTLE
+        } else {
+            self.config.away
         };
         (now + longest.mul_f64(chance), LONG_IDLE)
     }
