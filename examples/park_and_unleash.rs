@@ -8,10 +8,7 @@
 use std::{env, time::Duration};
 
 use reveille::{
-    FlagName, ListenerId, NodeConfig, UnleashOptions,
-    flag::StoreFlags,
-    release::{PollingRelease, Release},
-    store,
+    FlagName, ListenerId, NodeConfig, UnleashOptions, flag::StoreFlags, release::Release, store,
     testing::TestRelay,
 };
 use tokio::{task::JoinSet, time::Instant};
@@ -64,7 +61,7 @@ async fn main() -> reveille::Result<()> {
         let (node, at) = released.expect("no panic")?;
         println!("{node}: released after {:?}", at - began);
     }
-    PollingRelease::new(flag(), usual).wait().await?;
+    Release::reading(go.clone(), flag(), usual).wait().await?;
     println!("a late node does not wait");
     client.flags().leash(&go).await?;
     Ok(())

@@ -57,7 +57,7 @@ pub(crate) const DUPLICATE_LISTENER: &str = "reveille-duplicate-listener";
 
 #[cfg(feature = "relay")]
 pub(crate) use cluster::{
-    cluster_message_from_wire, cluster_message_to_wire, flag_hint_len, frame_entry_len, link,
+    cluster_message_from_wire, cluster_message_to_wire, frame_entry_len, link,
 };
 pub(crate) use codec::ClientCodec;
 #[cfg(feature = "relay")]

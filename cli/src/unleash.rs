@@ -224,7 +224,7 @@ impl Args {
     /// Lists the listeners that have not acknowledged; `None` if the relay does not answer in time.
     async fn missing(&self, client: &Client) -> Option<Vec<Missing>> {
         let flags = client.flags();
-        let listing = flags.watchers(Some(&self.flag), true);
+        let listing = flags.watchers(Some(&self.flag));
         let watchers = tokio::time::timeout(MISSING_TIMEOUT, listing)
             .await
             .ok()?

@@ -25,14 +25,10 @@ pub(super) struct Waiter {
     waiting_for: Span,
 }
 
-/// A listener that has not acknowledged a flag.
+/// A listener that watches a flag and has not acknowledged it.
 #[derive(Debug, Serialize)]
 pub(super) struct Missing {
     listener_id: String,
-    /// How long ago the listener's last stream ended; `null` if it has a stream.
-    away_for_ms: Option<u64>,
-    #[serde(skip)]
-    away_for: Option<Span>,
 }
 
 /// Returns the listeners that watch a flag (`None`: any flag); `None` if the relay does not support
@@ -44,7 +40,7 @@ pub(super) async fn connected(
     client: &Client,
     flag: Option<&FlagName>,
 ) -> reveille::Result<Option<Listed<FlagWatcherInfo>>> {
-    match client.flags().watchers(flag, false).await {
+    match client.flags().watchers(flag).await {
         Ok(watchers) => Ok(Some(watchers)),
         // A relay of a version before this call.
         Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
@@ -70,22 +66,10 @@ impl Missing {
         let missing = watchers.into_iter().filter(|watcher| {
             !watcher.acknowledged && !watcher.listener_id.starts_with(FLAG_WATCH_ID)
         });
-        let missing = missing.map(|watcher| {
-            let away_for = (watcher.streams == 0).then_some(watcher.since);
-            Self {
-                listener_id: watcher.listener_id,
-                away_for_ms: away_for.map(millis),
-                away_for: away_for.map(Span),
-            }
+        let missing = missing.map(|watcher| Self {
+            listener_id: watcher.listener_id,
         });
         missing.collect()
-    }
-
-    fn text(&self) -> String {
-        match self.away_for {
-            Some(away_for) => format!("{} (away for {away_for})", self.listener_id),
-            None => format!("{} (connected, has not acknowledged)", self.listener_id),
-        }
     }
 }
 
@@ -113,13 +97,13 @@ pub(super) fn cell(waiters: Option<&[Waiter]>) -> String {
 }
 
 /// Returns the missing listeners as a part of a sentence. `expected` and `acknowledged` give the
-/// number of listeners that the relay never saw.
+/// number of listeners that do not watch now.
 pub(super) fn sentence(missing: &[Missing], expected: u32, acknowledged: u32) -> String {
-    let mut parts = shown(missing, Missing::text);
+    let mut parts = shown(missing, |missing| missing.listener_id.clone());
     let known = u32::try_from(missing.len()).unwrap_or(u32::MAX);
     let unseen = expected.saturating_sub(acknowledged).saturating_sub(known);
     if unseen > 0 {
-        parts.push(format!("{unseen} that this relay has not seen"));
+        parts.push(format!("{unseen} that do not watch now"));
     }
     parts.join(", ")
 }

@@ -185,10 +185,6 @@ pub(crate) enum Fault {
     LinkTimersNotHandedOver,
     /// C14: the acknowledgements of another relay are read once in a generation.
     FlagAcksReadOnce,
-    /// C14: a set through another relay is told although it was over before a watcher came.
-    FlagOldSetTold,
-    /// C14: the outcome of a write counts although another relay's write was heard during it.
-    FlagWriteUnordered,
 }
 
 #[cfg(test)]

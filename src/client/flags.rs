@@ -29,16 +29,16 @@ pub struct Unleashed {
     pub watchers: u32,
 }
 
-/// A listener that watches or has watched a flag, as the relay knows it.
+/// A listener that watches a flag, as the relay knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagWatcherInfo {
     /// The flag's name.
     pub flag: String,
     /// The listener's id, which it chose itself.
     pub listener_id: String,
-    /// Its open streams under this id; 0: it is away.
+    /// Its open streams under this id.
     pub streams: u32,
-    /// How long it has watched, or, if it is away, how long ago its last stream ended.
+    /// How long it has watched.
     pub since: Duration,
     /// Whether it has acknowledged the flag's newest generation.
     pub acknowledged: bool,
@@ -145,22 +145,16 @@ impl Flags {
     }
 
     /// Lists the listeners that watch a flag (`None`: any flag), by flag and listener id; reads all
-    /// pages. With `away` the list includes listeners without an open stream, as far as the relay
-    /// remembers them since its start.
+    /// pages.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached;
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) from a relay older than this call.
-    pub async fn watchers(
-        &self,
-        flag: Option<&FlagName>,
-        away: bool,
-    ) -> Result<Listed<FlagWatcherInfo>> {
+    pub async fn watchers(&self, flag: Option<&FlagName>) -> Result<Listed<FlagWatcherInfo>> {
         let flag = flag.map(FlagName::to_string).unwrap_or_default();
         let fetch = async |page_token| {
             let request = proto::ListFlagWatchersRequest {
                 flag: flag.clone(),
-                away,
                 page_size: 1000,
                 page_token,
             };
@@ -177,8 +171,8 @@ impl Flags {
         Ok(all_pages(fetch).await?.map(FlagWatcherInfo::from_wire))
     }
 
-    /// Returns one flag as a [`GlobalFlag`], for a
-    /// [`PollingRelease`](crate::coordination::release::PollingRelease).
+    /// Returns one flag as a [`GlobalFlag`], for
+    /// [`Release::reading`](crate::coordination::release::Release::reading).
     pub fn global(&self, flag: FlagName) -> impl GlobalFlag + use<> {
         RemoteFlag {
             flags: self.clone(),

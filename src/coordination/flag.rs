@@ -7,29 +7,20 @@
 //! argument. The registry's lock is the only lock. It is a leaf and is never held across an
 //! `.await`.
 
-#[cfg(all(feature = "relay", feature = "nats"))]
-mod ack_queries;
 mod acks;
 mod background;
 mod blobs;
 pub(crate) mod document;
 mod entry;
 mod event;
-mod expiry;
-#[cfg(all(feature = "relay", feature = "nats"))]
-mod hints;
-mod keyed_mutex;
-mod local;
-mod presence;
 mod refresh;
 mod registry;
 #[cfg(all(feature = "relay", feature = "nats"))]
 mod remote_acks;
 mod set_flags;
-mod store_flag;
 mod store_flags;
 mod wakers;
-mod watch_guard;
+mod watch;
 #[cfg(feature = "relay")]
 mod watch_stream;
 mod writes;
@@ -40,10 +31,7 @@ mod tests;
 use tokio::sync::Notify;
 
 use std::{
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard},
     task::{Poll, Waker},
     time::SystemTime,
 };
@@ -52,30 +40,25 @@ use futures_util::TryStreamExt as _;
 
 #[cfg(feature = "sweep")]
 pub(crate) use self::document::{ENDED_FOLDER, FOLDER};
+#[cfg(all(feature = "relay", feature = "nats"))]
+pub(crate) use self::remote_acks::{AckQuery, AskAcks, KnownAcks, RemoteAcks};
+pub use self::store_flags::{StoreFlag, StoreFlags};
 #[cfg(feature = "relay")]
 pub(crate) use self::watch_stream::WatchStream;
-#[cfg(all(feature = "relay", feature = "nats"))]
 pub(crate) use self::{
-    ack_queries::{AckQuery, AskAcks, RemoteAcks},
-    acks::{AckKey, KnownAcks},
-    hints::FlagHints,
-};
-pub(crate) use self::{
+    acks::AckKey,
     background::{FlagTimers, start},
     event::Event,
-    local::LocalWatch,
-    presence::{WatcherView, WatchersQuery},
-    watch_guard::WatchGuard,
+    registry::{WatcherView, WatchersQuery},
+    watch::{LocalWatch, WatchGuard},
 };
 use self::{
     blobs::FlagBlobs,
     document::{EndRule, EndedSet, StoredFlag, Version},
-    keyed_mutex::{KeyedGuard, KeyedMutex},
     registry::WatchRegistry,
 };
-pub use self::{store_flag::StoreFlag, store_flags::StoreFlags};
 use crate::{
-    base::{clock::Clock, fault::planted, sync::lock},
+    base::{clock::Clock, fault::planted, fnv::fnv1a, sync::lock},
     error::{Error, ErrorKind, Result},
     store::{BlobStore, PageOptions},
     types::{FlagName, FlagState, Limits, ListenerId},
@@ -94,8 +77,7 @@ pub(crate) struct FlagsConfig {
     /// Limit of acknowledgements of one flag and generation; further ones are refused. The default
     /// equals a relay's default limit of connections. At about 16 bytes each it is 1.6 MB.
     pub(crate) max_acks_per_flag: usize,
-    /// Limit of acknowledgements of all flags together: 16 MB. One flag may use at most as much of
-    /// the room as it leaves free.
+    /// Limit of acknowledgements of all flags together: 16 MB.
     pub(crate) max_acks: usize,
 }
 
@@ -122,18 +104,19 @@ struct Inner {
     registry: Mutex<WatchRegistry>,
     /// Only for the times that operators are shown. It decides nothing.
     clock: Clock,
-    /// Serializes the reads and local writes of each flag, so that watchers see them in the order in
+    /// Serialize the reads and local writes of each flag, so that watchers see them in the order in
     /// which they reached the store. Of a thousand watchers that register at once, the first two
-    /// reads synchronize all.
-    locks: KeyedMutex,
-    /// Watched flags have changed, or all may have: they are read before the next interval.
+    /// reads synchronize all. Some flags share a lock. It guards no data.
+    locks: [tokio::sync::Mutex<()>; LOCKS],
+    /// Flags may have changed in the store: the watched ones are read before the next interval.
     refresh_requested: Notify,
-    /// Whether all watched flags may have changed.
-    resync: AtomicBool,
-    /// The writes for the other relays; empty where the relay is alone.
-    #[cfg(all(feature = "relay", feature = "nats"))]
-    hints: std::sync::OnceLock<FlagHints>,
+    /// A flag was written here, for the other relays of the cluster.
+    written: Notify,
 }
+
+/// Reads at once wait for different locks as a rule, and one that hangs delays a sixty-fourth of the
+/// flags.
+const LOCKS: usize = 64;
 
 impl Flags {
     pub(crate) fn new(store: Arc<dyn BlobStore>, config: FlagsConfig) -> Self {
@@ -142,47 +125,23 @@ impl Flags {
             blobs: FlagBlobs { store },
             registry: Mutex::new(WatchRegistry::new(can_remove_expired, &config)),
             clock: Clock::new(),
-            locks: KeyedMutex::default(),
-            resync: AtomicBool::new(false),
+            locks: [const { tokio::sync::Mutex::const_new(()) }; LOCKS],
             refresh_requested: Notify::new(),
-            #[cfg(all(feature = "relay", feature = "nats"))]
-            hints: std::sync::OnceLock::new(),
+            written: Notify::new(),
         };
         Self {
             inner: Arc::new(inner),
         }
     }
 
-    /// A relay without other relays tells no other one of its writes.
-    #[cfg(not(all(feature = "relay", feature = "nats")))]
-    #[allow(clippy::unused_self, reason = "as in a cluster")]
-    fn note_set(&self, _state: &FlagState) {}
-
-    #[cfg(not(all(feature = "relay", feature = "nats")))]
-    #[allow(clippy::unused_self, reason = "as in a cluster")]
-    fn note_cleared(&self, _ended: &EndedSet) {}
-
-    /// Reads all watched flags that have changed soon: another relay may have written one.
+    /// Refreshes soon: another relay has written a flag, or may have done so.
     pub(crate) fn refresh_soon(&self) {
-        self.inner.resync.store(true, Ordering::Relaxed);
         self.inner.refresh_requested.notify_one();
     }
 
     /// Waits until watched flags must be read before the next interval.
     pub(crate) async fn refresh_requested(&self) {
         self.inner.refresh_requested.notified().await;
-    }
-
-    /// Reads the flags for which [`Flags::refresh_requested`] became ready. Returns whether a request
-    /// was sent to the store.
-    ///
-    /// # Errors
-    /// As [`Flags::refresh`], which is to be called then.
-    pub(crate) async fn refresh_as_requested(&self, wall: SystemTime) -> Result<bool> {
-        match self.inner.resync.swap(false, Ordering::Relaxed) {
-            true => self.refresh(wall).await,
-            false => self.read_requested(wall).await,
-        }
     }
 
     /// Reads a flag from the store.
@@ -232,28 +191,31 @@ impl Flags {
         listener: ListenerId,
         acks: bool,
     ) -> Result<WatchGuard> {
-        let mut registry = self.inner.registry();
-        registry.admit_watch(name)?;
-        let registered = registry.register(name, &listener, acks, self.inner.clock.now());
-        drop(registry);
-        Ok(WatchGuard::new(
-            self.clone(),
-            name.clone(),
-            listener,
-            acks,
-            registered,
-        ))
+        self.inner.registry().admit_watch(name)?;
+        Ok(self.watch(name, listener, acks))
     }
 
     /// Registers a watcher of this process, to which no limit applies. With `acks` the watcher
     /// receives acknowledgements and is not counted.
     pub(crate) fn watch(&self, name: &FlagName, listener: ListenerId, acks: bool) -> WatchGuard {
         let now = self.inner.clock.now();
-        let registered = self.inner.registry().register(name, &listener, acks, now);
-        WatchGuard::new(self.clone(), name.clone(), listener, acks, registered)
+        let mut registry = self.inner.registry();
+        let (id, wakers) = registry.register(name, acks);
+        let duplicate = !acks && registry.entry(name).stream_opened(&listener, now);
+        drop(registry);
+        // Also the observers of the number of watchers.
+        wakers.wake();
+        WatchGuard {
+            flags: self.clone(),
+            name: name.clone(),
+            listener,
+            id,
+            shown: !acks,
+            duplicate,
+        }
     }
 
-    /// Lists the present and recent listeners of watched flags, by flag and listener.
+    /// Lists the listeners of watched flags, by flag and listener.
     pub(crate) fn list_watchers(&self, query: &WatchersQuery) -> Vec<WatcherView> {
         self.inner
             .registry()
@@ -276,7 +238,8 @@ impl Flags {
         generation: u64,
         listener: &ListenerId,
     ) -> Result<()> {
-        let wakers = self.inner.registry().ack(name, generation, listener)?;
+        let key = AckKey::of(listener);
+        let wakers = self.inner.registry().ack(name, generation, key)?;
         wakers.wake();
         Ok(())
     }
@@ -332,12 +295,18 @@ impl Inner {
         lock(&self.registry)
     }
 
+    /// Waits for the flag's lock, which is held while a request to the store runs.
+    async fn lock(&self, name: &FlagName) -> tokio::sync::MutexGuard<'_, ()> {
+        let [hash, ..] = fnv1a(name.as_str().bytes()).to_le_bytes();
+        self.locks[usize::from(hash) % LOCKS].lock().await
+    }
+
     /// Waits for the flag's lock before a read.
-    async fn lock_to_read(&self, name: &FlagName) -> Option<KeyedGuard<'_>> {
+    async fn lock_to_read(&self, name: &FlagName) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         if planted!(FlagReadDuringWrite) {
             return None;
         }
-        Some(self.locks.lock(name).await)
+        Some(self.lock(name).await)
     }
 
     /// Reads a flag: first the newest set that is over, and then the flag. In the other order a set

@@ -400,7 +400,7 @@ impl World {
         let watch = self.here.watch(&self.flag, listener, false);
         self.watchers.push(Watcher {
             number,
-            settling: Some(Box::pin(watch.sync_future(self.store.wall()))),
+            settling: Some(Box::pin(watch.sync(self.store.wall()))),
             watch,
             settling_woken: Woken::new(),
             woken: Woken::new(),
@@ -460,7 +460,7 @@ impl World {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => watcher.settling = None,
             Poll::Ready(Err(_)) => {
-                watcher.settling = Some(Box::pin(watcher.watch.sync_future(wall)));
+                watcher.settling = Some(Box::pin(watcher.watch.sync(wall)));
                 watcher.settling_woken = Woken::new();
             }
         }

@@ -4,13 +4,12 @@
 //! one means. The limits are those of docs/internal/cluster-rules.md.
 
 use std::{
-    collections::BTreeMap,
     fmt,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use super::{FlagName, FlagState, GroupName, QueueAddress};
+use super::{GroupName, QueueAddress};
 
 /// The limits of a message between relays.
 #[derive(Debug)]
@@ -41,9 +40,8 @@ pub(crate) enum ClusterContent {
 pub(crate) struct Frame {
     pub(crate) number: u64,
     pub(crate) entries: Vec<FrameEntry>,
-    pub(crate) flags: Vec<FlagHint>,
-    /// More flags were written than the frames name.
-    pub(crate) flags_omitted: bool,
+    /// Flags were written through the sender.
+    pub(crate) flags_written: bool,
 }
 
 /// The increments of one queue.
@@ -71,38 +69,6 @@ pub(crate) struct HandedTimer {
     pub(crate) due_in: Duration,
     /// What it counts when it is due.
     pub(crate) increment: FrameEntry,
-}
-
-/// A flag was written through the sender.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FlagHint {
-    pub(crate) name: FlagName,
-    /// The newest set: of this write, or the one that it cleared. A relay of the version before
-    /// states none where it cleared the flag.
-    pub(crate) newest_set: Option<FlagSet>,
-    pub(crate) set_now: bool,
-    /// The number of the newest set: greater than those of the sets that were over before it. 0
-    /// from a relay of the version before.
-    pub(crate) number: u64,
-}
-
-/// Flags that were written, for the other relays: the newest write of each. Bounded, because frames
-/// may have to wait for the broker. Beyond the bound the receivers read all watched flags.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct ChangedFlags {
-    by_name: BTreeMap<FlagName, FlagHint>,
-    /// There are more than `by_name` holds.
-    pub(crate) omitted: bool,
-}
-
-/// A set of a flag.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FlagSet {
-    pub(crate) generation: u64,
-    pub(crate) set_by: String,
-    pub(crate) reason: String,
-    pub(crate) set_at: Option<SystemTime>,
-    pub(crate) expires_at: Option<SystemTime>,
 }
 
 /// The message that each life publishes every second.
@@ -140,63 +106,12 @@ pub(crate) struct RelayStatus {
     pub(crate) degraded: bool,
 }
 
-impl ChangedFlags {
-    /// At most about 1.5 KiB each.
-    const MAX: usize = 1_000;
-
-    pub(crate) fn add(&mut self, hint: FlagHint) {
-        if self.by_name.len() < Self::MAX || self.by_name.contains_key(&hint.name) {
-            self.by_name.insert(hint.name.clone(), hint);
-        } else {
-            self.omitted = true;
-        }
-    }
-
-    /// Adds later writes.
-    pub(crate) fn append(&mut self, later: Self) {
-        self.omitted |= later.omitted;
-        later.by_name.into_values().for_each(|hint| self.add(hint));
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.by_name.is_empty() && !self.omitted
-    }
-
-    pub(crate) fn pop(&mut self) -> Option<FlagHint> {
-        self.by_name.pop_first().map(|(_, hint)| hint)
-    }
-}
-
-impl FlagSet {
-    pub(crate) fn of(state: &FlagState) -> Self {
-        Self {
-            generation: state.generation,
-            set_by: state.set_by.clone(),
-            reason: state.reason.clone(),
-            set_at: state.set_at,
-            expires_at: state.expires_at,
-        }
-    }
-
-    pub(crate) fn into_state(self, name: &FlagName) -> FlagState {
-        FlagState {
-            name: name.clone(),
-            set: true,
-            generation: self.generation,
-            set_by: self.set_by,
-            reason: self.reason,
-            set_at: self.set_at,
-            expires_at: self.expires_at,
-        }
-    }
-}
-
 impl ClusterLimits {
     /// Bytes of a message. The default of a NATS server is 1 MiB.
     pub(crate) const MESSAGE_BYTES: usize = 64 * 1024;
     /// Entries of a frame.
     pub(crate) const ENTRIES: usize = 512;
-    /// Bytes of a frame's entries and flags; the rest is for its number and life.
+    /// Bytes of a frame's entries; the rest is for its number and life.
     pub(crate) const FRAME_BYTES: usize = 60 * 1024;
     /// Causes of an entry: the sums of 2^32 entries fit 64 bits.
     pub(crate) const CAUSES: u64 = 1 << 32;

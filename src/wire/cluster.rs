@@ -13,10 +13,10 @@ use super::time::{checked_time, time_to_wire};
 use crate::{
     error::{Error, Result},
     types::{
-        FlagName, GroupName, Limits, QueueAddress, check_kept_text,
+        GroupName, Limits, QueueAddress, check_kept_text,
         cluster::{
-            ClusterContent, ClusterLimits, ClusterMessage, FlagHint, FlagSet, Frame, FrameEntry,
-            LifeId, RecentQueue, RelayHeartbeat, RelayStatus,
+            ClusterContent, ClusterLimits, ClusterMessage, Frame, FrameEntry, LifeId, RecentQueue,
+            RelayHeartbeat, RelayStatus,
         },
     },
 };
@@ -72,8 +72,7 @@ pub(crate) fn cluster_message_to_wire(message: &ClusterMessage) -> Bytes {
         ClusterContent::Frame(frame) => Some(link::broadcast::Content::Frame(link::Frame {
             number: frame.number,
             entries: frame.entries.iter().map(write_entry).collect(),
-            flags: frame.flags.iter().map(write_flag).collect(),
-            flags_omitted: frame.flags_omitted,
+            flags_written: frame.flags_written,
         })),
         ClusterContent::Heartbeat(heartbeat) => Some(link::broadcast::Content::Heartbeat(
             write_heartbeat(heartbeat),
@@ -86,16 +85,8 @@ pub(crate) fn cluster_message_to_wire(message: &ClusterMessage) -> Bytes {
 
 /// Returns the bytes that an entry adds to a frame.
 pub(crate) fn frame_entry_len(entry: &FrameEntry) -> usize {
-    in_list(write_entry(entry).encoded_len())
-}
-
-/// Returns the bytes that a flag's hint adds to a frame.
-pub(crate) fn flag_hint_len(flag: &FlagHint) -> usize {
-    in_list(write_flag(flag).encoded_len())
-}
-
-/// Adds the key and the length of an item in a list.
-fn in_list(len: usize) -> usize {
+    let len = write_entry(entry).encoded_len();
+    // With the key and the length of an item in a list.
     1 + prost::length_delimiter_len(len) + len
 }
 
@@ -114,12 +105,7 @@ fn read_frame(frame: link::Frame) -> Result<Frame> {
             .into_iter()
             .map(read_entry)
             .collect::<Result<_>>()?,
-        flags: frame
-            .flags
-            .into_iter()
-            .map(read_flag)
-            .collect::<Result<_>>()?,
-        flags_omitted: frame.flags_omitted,
+        flags_written: frame.flags_written,
     })
 }
 
@@ -148,27 +134,6 @@ pub(super) fn read_entry(entry: link::FrameEntry) -> Result<FrameEntry> {
         traceparent: entry.traceparent.into(),
         served_groups: groups.collect::<Result<_>>()?,
         checked: entry.checked,
-    })
-}
-
-fn read_flag(flag: link::FlagHint) -> Result<FlagHint> {
-    Ok(FlagHint {
-        name: FlagName::new(&flag.name)?,
-        newest_set: flag.newest_set.map(read_set).transpose()?,
-        set_now: flag.set_now,
-        number: flag.number,
-    })
-}
-
-fn read_set(set: link::FlagSet) -> Result<FlagSet> {
-    check_kept_text("set_by", &set.set_by, Limits::MAX_TEXT)?;
-    check_kept_text("reason", &set.reason, Limits::REASON)?;
-    Ok(FlagSet {
-        generation: set.generation,
-        set_by: set.set_by,
-        reason: set.reason,
-        set_at: checked_time("set_at", set.set_at)?,
-        expires_at: checked_time("expires_at", set.expires_at)?,
     })
 }
 
@@ -234,22 +199,6 @@ pub(super) fn write_entry(entry: &FrameEntry) -> link::FrameEntry {
             .map(ToString::to_string)
             .collect(),
         checked: entry.checked,
-    }
-}
-
-fn write_flag(flag: &FlagHint) -> link::FlagHint {
-    let set = |set: &FlagSet| link::FlagSet {
-        generation: set.generation,
-        set_by: set.set_by.clone(),
-        reason: set.reason.clone(),
-        set_at: time_to_wire(set.set_at),
-        expires_at: time_to_wire(set.expires_at),
-    };
-    link::FlagHint {
-        name: flag.name.to_string(),
-        newest_set: flag.newest_set.as_ref().map(set),
-        set_now: flag.set_now,
-        number: flag.number,
     }
 }
 

@@ -40,7 +40,7 @@ ListFlagsResponse: 1 flags Flag*, 2 next_page_token string
 WatchFlagRequest: 1 flag string, 2 listener_id string, 3 heartbeat Duration, 4 acks bool
 WatchFlagResponse: 1 flag Flag?, 2 heartbeat Heartbeat?, 3 goodbye Goodbye?, 4 acks Acks?
 Acks: 1 generation uint64, 2 acknowledged uint32, 3 watchers uint32
-ListFlagWatchersRequest: 1 flag string, 2 away bool, 3 page_size uint32, 4 page_token string
+ListFlagWatchersRequest: 1 flag string, 2 page_size uint32, 3 page_token string
 ListFlagWatchersResponse: 1 watchers FlagWatcher*, 2 next_page_token string, 3 unanswered_relays string*
 FlagWatcher: 1 flag string, 2 listener_id string, 3 streams uint32, 4 since Duration, 5 acknowledged bool
 AckFlagRequest: 1 flag string, 2 generation uint64, 3 listener_id string

@@ -1,8 +1,13 @@
-//! The limits of remembered acknowledgements, for one flag and for all flags together.
+//! Acknowledgements: counted one by one, sent to observers in batches.
 //!
-//! A refused acknowledgement is not counted, so a count is never higher than the number of
-//! listeners that acknowledged: `unleash --expect` may report "unmet", never a false "met".
+//! Counting marks the flag and wakes one task. To wake the observers each time would cost
+//! 100,000,000 wakes for 10,000 observers and 10,000 acknowledgements. A refused acknowledgement is
+//! not counted, so a count is never higher than the number of listeners that acknowledged:
+//! `unleash --expect` may report "unmet", never a false "met".
 
+use std::task::{Poll, Waker};
+
+use super::{entry::FlagEntry, registry::WatchRegistry, wakers::Wakers};
 use crate::{
     base::fnv::fnv1a,
     error::{Error, ErrorKind, Result},
@@ -12,11 +17,11 @@ use crate::{
 /// The limits and the number in use.
 #[derive(Debug)]
 pub(super) struct AckBudget {
-    used: usize,
+    pub(super) used: usize,
     /// Limit of one flag and generation.
-    per_flag: usize,
+    pub(super) per_flag: usize,
     /// Limit of all flags together.
-    total: usize,
+    pub(super) total: usize,
 }
 
 /// A listener id, hashed: 8 bytes instead of up to 128. Two ids among 100,000 collide with a
@@ -27,26 +32,6 @@ pub(super) struct AckBudget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AckKey(pub(crate) u64);
 
-/// The acknowledgements that this relay knows of one generation of a flag.
-#[cfg(all(feature = "relay", feature = "nats"))]
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct KnownAcks {
-    pub(crate) acknowledged: u32,
-    /// Streams that watch the flag here, without the observers.
-    pub(crate) watchers: u32,
-    pub(crate) keys: Vec<AckKey>,
-}
-
-/// A flag whose acknowledgements an observer counts.
-#[cfg(all(feature = "relay", feature = "nats"))]
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct ObservedFlag {
-    pub(crate) name: FlagName,
-    pub(super) entry: u64,
-    /// The newest one.
-    pub(super) generation: u64,
-}
-
 impl AckKey {
     pub(super) fn of(listener: &ListenerId) -> Self {
         Self(fnv1a(listener.as_str().bytes()))
@@ -54,48 +39,78 @@ impl AckKey {
 }
 
 impl AckBudget {
-    pub(super) fn new(per_flag: usize, total: usize) -> Self {
-        Self {
-            used: 0,
-            per_flag,
-            total,
+    /// Takes room for one more acknowledgement of a flag that has `held`.
+    fn take(&mut self, name: &FlagName, held: usize) -> Result<()> {
+        let (limit, what) = match held >= self.per_flag {
+            true => (self.per_flag, "of one generation"),
+            false if self.used >= self.total => (self.total, "of all flags together"),
+            false => {
+                self.used += 1;
+                return Ok(());
+            }
+        };
+        let message = format!("acknowledgements of flag `{name}`: the limit is {limit} {what}");
+        Err(Error::new(ErrorKind::Exhausted, message))
+    }
+}
+
+impl WatchRegistry {
+    /// Counts an acknowledgement.
+    ///
+    /// # Errors
+    /// `Exhausted` if too many are remembered; then it is not counted.
+    pub(super) fn ack(&mut self, name: &FlagName, generation: u64, key: AckKey) -> Result<Wakers> {
+        let mut wakers = Wakers::default();
+        let new = |entry: &&FlagEntry| entry.is_new_ack(generation, key);
+        let Some(entry) = self.entries.get(name).filter(new) else {
+            return Ok(wakers);
+        };
+        let (held, is_idle) = (entry.acked.len(), entry.idle_key.is_some());
+        if self.acks.used >= self.acks.total && !is_idle {
+            self.forget_idle(0);
+        }
+        self.acks.take(name, held)?;
+        self.entry(name).acked.insert(key);
+        self.mark_acks(name, &mut wakers);
+        Ok(wakers)
+    }
+
+    /// Marks that the flag's observers must receive new counts. Wakes the one task that sends them,
+    /// and no observer.
+    pub(super) fn mark_acks(&mut self, name: &FlagName, wakers: &mut Wakers) {
+        let observed = self.entries.get(name).is_some_and(FlagEntry::has_observers);
+        if observed && !self.acks_changed.contains(name) {
+            self.acks_changed.insert(name.clone());
+            wakers.push(self.ack_task.take());
         }
     }
 
-    /// Returns whether a flag may remember one more. It may use at most as much room as it leaves
-    /// free. One flag can take half of the room, a second flag a quarter, and so on. A flag with
-    /// few acknowledgements always finds room.
-    fn has_share(&self, held: usize) -> bool {
-        held < self.total.saturating_sub(self.used)
+    /// Ready when observers must receive new counts.
+    pub(super) fn poll_acks_changed(&mut self, waker: &Waker) -> Poll<()> {
+        if self.acks_changed.is_empty() {
+            self.ack_task = Some(waker.clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(())
     }
 
-    /// Returns whether room would be found if other flags' acknowledgements were forgotten.
-    pub(super) fn is_short(&self, held: usize) -> bool {
-        held < self.per_flag && !self.has_share(held)
-    }
-
-    /// Takes room for one more acknowledgement of a flag that has `held`.
-    ///
-    /// # Errors
-    /// `Exhausted`, naming the limit.
-    pub(super) fn take(&mut self, name: &FlagName, held: usize) -> Result<()> {
-        let message = if held >= self.per_flag {
-            let limit = self.per_flag;
-            format!("acknowledgements of flag `{name}`: the limit is {limit} of one generation")
-        } else if !self.has_share(held) {
-            let limit = self.total;
-            format!(
-                "acknowledgements of flag `{name}`: it has its share of the limit, {limit} of all \
-                 flags together"
-            )
-        } else {
-            self.used += 1;
-            return Ok(());
-        };
-        Err(Error::new(ErrorKind::Exhausted, message))
-    }
-
-    pub(super) fn give_back(&mut self, count: usize) {
-        self.used -= count;
+    /// Publishes the newest counts of the marked flags that are due. Returns these flags with the
+    /// number of observers woken for each.
+    pub(super) fn publish_acks(
+        &mut self,
+        due: impl Fn(&FlagName) -> bool,
+    ) -> (Vec<(FlagName, usize)>, Wakers) {
+        let marked = std::mem::take(&mut self.acks_changed);
+        let (due, later) = marked.into_iter().partition::<Vec<_>, _>(|name| due(name));
+        self.acks_changed.extend(later);
+        let (mut told, mut wakers) = (Vec::new(), Wakers::default());
+        for name in due {
+            let before = wakers.len();
+            if let Some(entry) = self.entries.get_mut(&name) {
+                entry.publish_acks(&mut wakers);
+            }
+            told.push((name, wakers.len() - before));
+        }
+        (told, wakers)
     }
 }

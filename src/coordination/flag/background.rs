@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     future::poll_fn,
-    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
@@ -11,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Flags, WallClock};
 use crate::{
-    base::{backoff::Backoff, sync::lock, task::Scope},
+    base::{backoff::Backoff, task::Scope},
     error::{Error, ErrorKind, Result},
     types::FlagName,
 };
@@ -44,21 +43,13 @@ const REFRESH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts the tasks. They end with the scope.
 pub(crate) fn start(flags: &Flags, timers: &FlagTimers, scope: &Scope) {
-    let outage = Arc::new(Outage::default());
-    let expiry = RetryState::new(StoreTask::Expiry, RETRY_BACKOFF.1, Arc::clone(&outage));
-    scope.spawn(expire(flags.clone(), timers.clone(), expiry));
+    scope.spawn(expire(flags.clone(), timers.clone()));
     scope.spawn(tell_acks(flags.clone()));
-    // A store that has recovered is read within one interval. Without one, requested refreshes are
-    // repeated with the longest wait.
-    let longest = match timers.refresh.is_zero() {
-        true => RETRY_BACKOFF.1,
-        false => timers.refresh,
-    };
-    let retry = RetryState::new(StoreTask::Refresh, longest, outage);
-    scope.spawn(refresh(flags.clone(), timers.clone(), retry));
+    scope.spawn(refresh(flags.clone(), timers.clone()));
 }
 
-async fn expire(flags: Flags, timers: FlagTimers, mut retry: RetryState) {
+async fn expire(flags: Flags, timers: FlagTimers) {
+    let mut store = StoreLink::new("expired flags could not be ended", RETRY_BACKOFF.1);
     if let Err(error) = flags.recover((timers.wall)()).await {
         // The next registered watcher finds the flag. Until then it reads as not set.
         tracing::warn!(%error, "could not search the store for flags with an expiry");
@@ -71,14 +62,20 @@ async fn expire(flags: Flags, timers: FlagTimers, mut retry: RetryState) {
             () = sleep(until(next, (timers.wall)())) => {}
         }
         let ended = flags.expire((timers.wall)()).await;
-        retry.record(ended).await;
+        store.after(ended).await;
     }
 }
 
-async fn refresh(flags: Flags, timers: FlagTimers, mut retry: RetryState) {
+async fn refresh(flags: Flags, timers: FlagTimers) {
+    // A store that has recovered is read within one interval. Without one, requested refreshes are
+    // repeated with the longest wait.
+    let longest = match timers.refresh.is_zero() {
+        true => RETRY_BACKOFF.1,
+        false => timers.refresh,
+    };
+    let mut store = StoreLink::new("watched flags could not be read", longest);
     loop {
-        let mut requested = false;
-        if !retry.failing {
+        if !store.fails {
             let interval = async {
                 match timers.refresh.is_zero() {
                     true => std::future::pending().await,
@@ -87,19 +84,13 @@ async fn refresh(flags: Flags, timers: FlagTimers, mut retry: RetryState) {
             };
             tokio::select! {
                 () = interval => {}
-                () = flags.refresh_requested() => requested = true,
+                () = flags.refresh_requested() => {}
             }
         }
-        let wall = (timers.wall)();
-        let refresh = async {
-            match requested {
-                true => flags.refresh_as_requested(wall).await,
-                false => flags.refresh(wall).await,
-            }
-        };
+        let refresh = flags.refresh((timers.wall)());
         let read = tokio::time::timeout(REFRESH_TIMEOUT, refresh).await;
-        retry
-            .record(read.unwrap_or_else(|_| Err(late_error())))
+        store
+            .after(read.unwrap_or_else(|_| Err(late_error())))
             .await;
     }
 }
@@ -135,100 +126,50 @@ fn late_error() -> Error {
     Error::new(ErrorKind::Timeout, message)
 }
 
-/// A task that sends requests to the store.
-#[derive(Debug, Clone, Copy)]
-enum StoreTask {
-    Expiry = 0,
-    Refresh = 1,
-}
-
-/// An outage of one store. Each task logs it once. Its end is logged once, when the store has
-/// answered and no task's requests fail.
-#[derive(Debug, Default)]
-struct Outage {
-    state: Mutex<OutageState>,
-}
-
-#[derive(Debug, Default)]
-struct OutageState {
-    /// Tasks whose last request failed.
-    failing: [bool; 2],
-    /// Tasks that have logged the outage.
-    warned: [bool; 2],
-    /// Whether the store has answered since the last failure.
-    answered: bool,
-}
-
-impl Outage {
-    /// Notes a failed request of a task. Returns whether to log it.
-    fn on_failure(&self, task: StoreTask) -> bool {
-        let mut state = lock(&self.state);
-        state.failing[task as usize] = true;
-        state.answered = false;
-        !std::mem::replace(&mut state.warned[task as usize], true)
-    }
-
-    /// Notes that a task has nothing left to request, or was `answered`. Returns whether to log the
-    /// end of the outage.
-    fn on_success(&self, task: StoreTask, answered: bool) -> bool {
-        let mut state = lock(&self.state);
-        state.failing[task as usize] = false;
-        state.answered |= answered;
-        let over = state.answered && state.warned.contains(&true) && !state.failing.contains(&true);
-        if over {
-            *state = OutageState::default();
-        }
-        over
-    }
-}
-
-/// The consecutive retry of a task: the first is logged, and each is followed by a growing wait.
-struct RetryState {
-    task: StoreTask,
-    outage: Arc<Outage>,
+/// A task's requests to the store: a failure is followed by a growing wait. An outage is logged
+/// once, and its end when the store has answered.
+struct StoreLink {
+    /// What a failure means.
+    failure: &'static str,
     backoff: Backoff,
-    failing: bool,
+    /// Whether the last request failed.
+    fails: bool,
+    warned: bool,
 }
 
-impl RetryState {
+impl StoreLink {
     /// No wait is longer than `longest`.
-    fn new(task: StoreTask, longest: Duration, outage: Arc<Outage>) -> Self {
+    fn new(failure: &'static str, longest: Duration) -> Self {
         Self {
-            task,
-            outage,
+            failure,
             backoff: Backoff::new(RETRY_BACKOFF.0.min(longest), RETRY_BACKOFF.1.min(longest)),
-            failing: false,
+            fails: false,
+            warned: false,
         }
     }
 
     /// Takes the result of a request; `false` means that none was needed. Returns at once after a
     /// success, and after a wait otherwise.
-    async fn record(&mut self, asked: Result<bool>) {
-        let error = match asked {
-            // No request was needed, so the store's state is unknown.
-            Ok(answered) => {
-                if self.outage.on_success(self.task, answered) {
+    async fn after(&mut self, asked: Result<bool>) {
+        self.fails = asked.is_err();
+        match asked {
+            // The store's state is unknown.
+            Ok(false) => {}
+            Ok(true) => {
+                self.backoff.reset();
+                if std::mem::take(&mut self.warned) {
                     tracing::info!("the store answers again");
                 }
-                self.failing = false;
-                if answered {
-                    self.backoff.reset();
-                }
-                return;
             }
-            Err(error) => error,
-        };
-        if self.outage.on_failure(self.task) {
-            let what = match self.task {
-                StoreTask::Expiry => "expired flags could not be ended",
-                StoreTask::Refresh => "watched flags could not be read",
-            };
-            tracing::warn!(%error, "{what}; retrying");
+            Err(error) => {
+                if !std::mem::replace(&mut self.warned, true) {
+                    tracing::warn!(%error, "{}; retrying", self.failure);
+                }
+                let wait = self.backoff.next(&mut fastrand::Rng::new());
+                // Full jitter may draw zero. A minimum wait keeps a due flag from a busy loop.
+                sleep(wait.max(RETRY_BACKOFF.0 / 10)).await;
+            }
         }
-        self.failing = true;
-        let wait = self.backoff.next(&mut fastrand::Rng::new());
-        // Full jitter may draw zero. A minimum wait keeps a due flag from a busy loop.
-        sleep(wait.max(RETRY_BACKOFF.0 / 10)).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! The state of one flag, and the pending events of its watchers.
+//! The state of one flag, and what each of its watchers has received.
 //!
 //! Each state of the flag has a number. A watcher stores the number of the newest state that it has
 //! received, and the flag stores the newest set beside the present state. R21: a set is never
@@ -20,11 +20,9 @@ use super::{
     event::{Acks, Event},
     wakers::Wakers,
 };
-#[cfg(all(feature = "relay", feature = "nats"))]
-use crate::types::cluster::FlagHint;
 use crate::{
-    base::fault::planted,
-    types::{FlagName, FlagState},
+    base::{clock::Tick, fault::planted},
+    types::{FlagName, FlagState, ListenerId},
 };
 
 /// The state of one flag.
@@ -32,11 +30,11 @@ use crate::{
 pub(super) struct FlagEntry {
     name: FlagName,
     /// Distinguishes two entries of one flag: what one knew is forgotten with it.
-    number: u64,
+    pub(super) number: u64,
     /// The present state; `None` while it is unknown.
     present: Option<Arc<FlagState>>,
     /// When to read the blob again: at its expiry, which may have passed already.
-    check_at: Option<SystemTime>,
+    pub(super) check_at: Option<SystemTime>,
     /// The number of the present state. Each change increments it.
     change: u64,
     newest_set: Option<Arc<FlagState>>,
@@ -46,15 +44,15 @@ pub(super) struct FlagEntry {
     present_number: u64,
     /// The number of the newest set that is over, in the store; `None` before the first read.
     ended: Option<u64>,
-    /// The registry's sequence number when the newest set of another relay was heard and told.
-    heard: u64,
     /// The versions of both blobs that the present state was read from.
     pub(super) versions: Option<Versions>,
     watchers: BTreeMap<u64, Watcher>,
-    /// The watchers that receive counts of acknowledgements.
-    observers: BTreeSet<u64>,
+    /// The listeners that watch, for operators.
+    pub(super) listeners: BTreeMap<ListenerId, Streams>,
+    /// The watchers that receive counts of acknowledgements, with the newest that they received.
+    observers: BTreeMap<u64, Option<Acks>>,
     /// The number of watchers at other relays of the cluster, as far as this one has observers.
-    remote_watchers: u32,
+    pub(super) remote_watchers: u32,
     /// The listeners that acknowledged the newest set.
     pub(super) acked: BTreeSet<AckKey>,
     /// The newest counts that observers may take. Older counts are conflated.
@@ -69,19 +67,22 @@ pub(super) type Versions = (Option<Version>, Option<Version>);
 /// The state of one watcher.
 #[derive(Debug)]
 struct Watcher {
-    /// The registry's sequence number at the registration.
-    registered: u64,
     /// The number of the newest set that was over at the first read after the registration.
     base: Option<u64>,
     /// Whether the state is known for it (R20: only a read after the registration settles a
     /// watcher). Until then it is told nothing.
     synced: bool,
-    /// Whether its first state, "not set", is pending.
-    first_unset: bool,
     /// The number of the newest state that it has received.
     delivered: u64,
-    delivered_acks: Option<Acks>,
     waker: Option<Waker>,
+}
+
+/// The open streams of one listener.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Streams {
+    pub(super) count: u32,
+    /// The start of the first one.
+    pub(super) since: Tick,
 }
 
 /// A state of the flag that was in the store after its origin began.
@@ -92,8 +93,6 @@ pub(super) struct Observed {
     pub(super) state: FlagState,
     /// When to read the blob again: at its expiry, which may have passed already.
     pub(super) check_at: Option<SystemTime>,
-    /// Whether a local write has set the flag under a new generation.
-    pub(super) unleashed: bool,
 }
 
 impl FlagEntry {
@@ -108,10 +107,10 @@ impl FlagEntry {
             newest_set_change: 0,
             present_number: 0,
             ended: None,
-            heard: 0,
             versions: None,
             watchers: BTreeMap::new(),
-            observers: BTreeSet::new(),
+            listeners: BTreeMap::new(),
+            observers: BTreeMap::new(),
             remote_watchers: 0,
             acked: BTreeSet::new(),
             published_acks: None,
@@ -119,19 +118,17 @@ impl FlagEntry {
         }
     }
 
+    /// Registers a watcher under a sequence number of the registry.
     pub(super) fn register(&mut self, id: u64, acks: bool) {
         let watcher = Watcher {
-            registered: id,
             base: None,
             synced: false,
-            first_unset: false,
             delivered: self.change,
-            delivered_acks: None,
             waker: None,
         };
         self.watchers.insert(id, watcher);
         if acks {
-            self.observers.insert(id);
+            self.observers.insert(id, None);
         }
     }
 
@@ -140,20 +137,30 @@ impl FlagEntry {
         self.observers.remove(&id);
     }
 
+    /// Notes a new stream of this listener. Returns whether it has another one already.
+    pub(super) fn stream_opened(&mut self, listener: &ListenerId, now: Tick) -> bool {
+        let opened = Streams {
+            count: 0,
+            since: now,
+        };
+        let streams = self.listeners.entry(listener.clone()).or_insert(opened);
+        streams.count += 1;
+        streams.count > 1
+    }
+
+    /// Notes the end of a stream of this listener.
+    pub(super) fn stream_closed(&mut self, listener: &ListenerId) {
+        if let Some(streams) = self.listeners.get_mut(listener) {
+            streams.count -= 1;
+            if streams.count == 0 {
+                self.listeners.remove(listener);
+            }
+        }
+    }
+
     /// Returns the number of watchers without the observers.
     pub(super) fn watching(&self) -> u32 {
         u32::try_from(self.watchers.len() - self.observers.len()).unwrap_or(u32::MAX)
-    }
-
-    /// Sets the number of watchers at other relays. Returns whether it has changed.
-    #[cfg(all(feature = "relay", feature = "nats"))]
-    pub(super) fn set_remote_watchers(&mut self, watchers: u32) -> bool {
-        std::mem::replace(&mut self.remote_watchers, watchers) != watchers
-    }
-
-    #[cfg(all(feature = "relay", feature = "nats"))]
-    pub(super) fn number(&self) -> u64 {
-        self.number
     }
 
     pub(super) fn is_watched(&self) -> bool {
@@ -179,17 +186,11 @@ impl FlagEntry {
         self.newest_set.as_ref().map(|state| state.generation)
     }
 
-    /// Returns when to read the blob again, to end the flag.
-    pub(super) fn check_at(&self) -> Option<SystemTime> {
-        self.check_at
-    }
-
     /// Takes the newest set that is over, as a read that began at this sequence number found it. A
     /// set with a greater number than the known one was missed: the watchers are told of it.
     pub(super) fn note_ended(&mut self, ended: Option<&EndedSet>, began: u64, wakers: &mut Wakers) {
         let number = ended.map_or(0, |ended| ended.number);
-        let registered = self.watchers.values_mut().filter(|w| w.registered < began);
-        for watcher in registered {
+        for (_, watcher) in self.watchers.range_mut(..began) {
             watcher.base.get_or_insert(number);
         }
         let Some(known) = self.ended else {
@@ -210,13 +211,11 @@ impl FlagEntry {
         }
     }
 
-    /// Takes a set that was surely in the store, and may be over. Returns whether it is new here.
-    pub(super) fn note_set(&mut self, set: &FlagState, wakers: &mut Wakers) -> bool {
-        let is_new = self.generation() != Some(set.generation);
-        if is_new {
+    /// Takes a set that was surely in the store, and is over.
+    fn note_set(&mut self, set: &FlagState, wakers: &mut Wakers) {
+        if self.generation() != Some(set.generation) {
             self.change_to(set.clone(), wakers);
         }
-        is_new
     }
 
     /// Takes a set that has expired and whose blob is still in the store. The first read shows nothing
@@ -229,65 +228,29 @@ impl FlagEntry {
         }
     }
 
-    /// Takes a set through another relay, which may be over. The flag must be read then. A set whose
-    /// number is not greater than that of the present set, or of the newest one that is over, is older
-    /// than what the watchers know (C14: a late hint releases no later watcher).
-    #[cfg(all(feature = "relay", feature = "nats"))]
-    pub(super) fn hear(&mut self, hint: FlagHint, now: u64, wakers: &mut Wakers) {
-        let Some(set) = hint.newest_set else { return };
-        let is_later = |ended: u64| {
-            let is_told = hint.number <= ended || hint.number <= self.present_number;
-            hint.number == 0 || !is_told || planted!(FlagOldSetTold)
-        };
-        if !self.ended.is_some_and(is_later) {
-            return;
-        }
-        if self.present.is_some() && self.note_set(&set.into_state(&self.name), wakers) {
-            self.heard = now;
-        }
-    }
-
-    /// Returns whether another relay's set was heard since this sequence number. The order of it and
-    /// of an observation that began before is unknown, and a read follows.
-    pub(super) fn heard_since(&self, began: u64) -> bool {
-        self.heard > began
-    }
-
     /// Takes a state that was in the store. Watchers receive it if it is a change. Watchers that
     /// registered before its origin began become synchronized.
     pub(super) fn observe(&mut self, observed: Observed, wakers: &mut Wakers) {
-        let Observed {
-            began,
-            state,
-            check_at,
-            unleashed,
-        } = observed;
-        self.check_at = check_at;
+        let state = observed.state;
+        self.check_at = observed.check_at;
         let same = match &self.present {
             Some(present) => **present == state || (!present.set && !state.set),
             None => false,
         };
+        let set = state.set;
         if !same {
             self.change_to(state, wakers);
         }
-        let (change, ended) = (self.change, self.ended.unwrap_or_default());
-        let set = self.present.as_ref().is_some_and(|present| present.set);
-        let newest_set = self.newest_set_change;
-        for watcher in self.watchers.values_mut() {
+        let ended = self.ended.unwrap_or_default();
+        for (_, watcher) in self.watchers.range_mut(..=observed.began) {
             let Some(base) = watcher.base.filter(|_| !watcher.synced) else {
                 continue;
             };
-            if watcher.registered > began {
-                continue;
-            }
             watcher.synced = true;
-            // A set that this watcher has waited for is never its first state, so that it does not
-            // take it for an older one.
-            watcher.first_unset = !set || unleashed;
-            watcher.delivered = match () {
-                () if set => change - 1,
-                () if ended > base => newest_set.saturating_sub(1),
-                () => change,
+            // One that waited while a set began and ended is first told that set.
+            watcher.delivered = match !set && ended > base {
+                true => self.newest_set_change.saturating_sub(1),
+                false => self.change - 1,
             };
             wakers.push(watcher.waker.take());
         }
@@ -325,44 +288,27 @@ impl FlagEntry {
     /// Takes the watcher's next event. If there is none, `waker` is woken when one is ready.
     pub(super) fn next_event(&mut self, id: u64, waker: &Waker) -> Option<Event> {
         let watcher = self.watchers.get_mut(&id)?;
-        let state = if !watcher.synced {
-            None
-        } else if std::mem::take(&mut watcher.first_unset) {
-            let generation = self.newest_set.as_ref().map_or(0, |set| set.generation);
-            let unset = FlagState::unset(self.name.clone(), generation);
-            Some(Arc::new(unset))
-        } else if watcher.delivered < self.newest_set_change && !planted!(FlagSetConflated) {
-            watcher.delivered = self.newest_set_change;
-            self.newest_set.clone()
-        } else if watcher.delivered < self.change {
-            watcher.delivered = self.change;
-            self.present.clone()
-        } else {
-            None
-        };
-        let event = state.map(Event::State).or_else(|| self.next_acks(id));
-        if event.is_none()
-            && let Some(watcher) = self.watchers.get_mut(&id)
-        {
-            watcher.waker = Some(waker.clone());
+        if watcher.synced {
+            if watcher.delivered < self.newest_set_change && !planted!(FlagSetConflated) {
+                watcher.delivered = self.newest_set_change;
+                return self.newest_set.clone().map(Event::State);
+            }
+            if watcher.delivered < self.change {
+                watcher.delivered = self.change;
+                return self.present.clone().map(Event::State);
+            }
+            // Counts of an earlier generation are stale.
+            let generation = self.newest_set.as_ref().map(|set| set.generation);
+            if let Some(told) = self.observers.get_mut(&id)
+                && let Some(acks) = self.published_acks
+                && generation == Some(acks.generation)
+                && told.replace(acks) != Some(acks)
+            {
+                return Some(Event::Acks(acks));
+            }
         }
-        event
-    }
-
-    /// Takes the counts of acknowledgements if they have changed since the last ones sent.
-    fn next_acks(&mut self, id: u64) -> Option<Event> {
-        if !self.observers.contains(&id) {
-            return None;
-        }
-        let acks = self.published_acks?;
-        let newest = self.generation();
-        let watcher = self.watchers.get_mut(&id)?;
-        let stale = newest != Some(acks.generation);
-        if !watcher.synced || stale || watcher.delivered_acks == Some(acks) {
-            return None;
-        }
-        watcher.delivered_acks = Some(acks);
-        Some(Event::Acks(acks))
+        watcher.waker = Some(waker.clone());
+        None
     }
 
     /// Returns whether an acknowledgement increases the count. A repeated one does not, nor does a
@@ -379,12 +325,9 @@ impl FlagEntry {
             watchers: self.watching().saturating_add(self.remote_watchers),
         });
         self.published_acks = acks;
-        for id in &self.observers {
-            if let Some(watcher) = self
-                .watchers
-                .get_mut(id)
-                .filter(|w| w.delivered_acks != acks)
-            {
+        let behind = self.observers.iter().filter(|(_, told)| **told != acks);
+        for (id, _) in behind {
+            if let Some(watcher) = self.watchers.get_mut(id) {
                 wakers.push(watcher.waker.take());
             }
         }

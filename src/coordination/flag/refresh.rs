@@ -1,8 +1,7 @@
 //! The refresh: it finds changes of other writers.
 //!
-//! At the interval, and after a resync, one list of the store shows which watched flags have changed
-//! since their last read. These are read, and those that another relay has announced. R20: a list
-//! settles nothing by itself.
+//! At the interval, and when another relay has written, one list of the store shows which watched
+//! flags have changed since their last read. These are read. R20: a list settles nothing by itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,37 +46,23 @@ impl Flags {
         if watched.is_empty() && !is_full {
             return Ok(false);
         }
-        self.request_changed(&watched).await?;
-        self.read_requested(wall).await?;
-        Ok(true)
-    }
-
-    /// Reads the flags that another relay has announced. Returns whether there were any.
-    ///
-    /// # Errors
-    /// The store's error. These flags are read again by the next call.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub(crate) async fn read_requested(&self, wall: SystemTime) -> Result<bool> {
-        let names = self.inner.registry().requested();
-        let any = !names.is_empty();
-        let reads = names.into_iter().map(|name| async move {
+        let changed = self.list_changed(&watched).await?;
+        let reads = changed.into_iter().map(|name| async move {
             let _guard = self.inner.lock_to_read(&name).await;
             self.inner.read(&name, wall).await
         });
-        let reads = stream::iter(reads).buffer_unordered(READS_AT_ONCE);
-        reads
+        stream::iter(reads)
+            .buffer_unordered(READS_AT_ONCE)
             .fold(Ok(()), async |before, read| before.and(read))
             .await?;
-        Ok(any)
+        Ok(true)
     }
 
-    /// Lists the store, and requests a read of each watched flag that has changed.
-    async fn request_changed(&self, watched: &[FlagName]) -> Result<()> {
+    /// Lists the store, and returns the watched flags that have changed since their last read.
+    async fn list_changed(&self, watched: &[FlagName]) -> Result<Vec<FlagName>> {
         let (began, max) = {
             let mut registry = self.inner.registry();
-            (registry.next_sequence(), registry.max_flags())
+            (registry.next_sequence(), registry.set.max())
         };
         let mut listed = BTreeMap::<FlagName, Versions>::new();
         let (mut names, mut ended, mut newest) = (BTreeSet::new(), Vec::new(), 0);
@@ -98,21 +83,21 @@ impl Flags {
             }
         };
         self.inner.blobs.list_all(each).await?;
-        self.inner.registry().replace_set_flags(&names, began);
+        self.inner.registry().set.replace(&names, began);
+        let mut changed = Vec::new();
         for chunk in watched.chunks(CHUNK) {
             {
-                let mut registry = self.inner.registry();
-                for name in chunk {
+                let registry = self.inner.registry();
+                let stale = chunk.iter().filter(|name| {
                     let versions = listed.remove(name).unwrap_or_default();
-                    if registry.is_stale(name, &versions) {
-                        registry.request_read(name);
-                    }
-                }
+                    registry.is_stale(name, &versions)
+                });
+                changed.extend(stale.cloned());
             }
             tokio::task::yield_now().await;
         }
         self.forget_ended(&ended, newest).await;
-        Ok(())
+        Ok(changed)
     }
 
     /// Removes sets that were over long ago by the clock of the store.

@@ -6,40 +6,35 @@
 //! flag are in order. One sequence number orders registrations, reads and writes; the registry knows
 //! no other time.
 
-mod acknowledge;
-#[cfg(all(feature = "relay", feature = "nats"))]
-mod other_relays;
-#[cfg(all(feature = "relay", feature = "nats"))]
-mod remote_acks;
-mod watchers;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Bound::{Excluded, Unbounded},
     task::Waker,
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
-pub(super) use self::watchers::Registered;
 use super::{
     FlagsConfig,
-    acks::AckBudget,
+    acks::{AckBudget, AckKey},
     document::{EndRule, EndedSet, HASHES, StoredFlag},
     entry::{FlagEntry, Observed, Versions},
     event::Event,
-    presence::Presence,
     set_flags::SetFlags,
     wakers::Wakers,
 };
 use crate::{
-    base::{clock::micros, fault::planted},
-    error::Result,
-    types::{FlagName, FlagState},
+    base::{
+        clock::{Tick, micros},
+        fault::planted,
+    },
+    error::{Error, ErrorKind, Result},
+    types::{FlagName, FlagState, ListenerId},
 };
 
 /// The watched flags, and unwatched flags that are remembered for their acknowledgements or expiry.
 #[derive(Debug)]
 pub(super) struct WatchRegistry {
-    entries: BTreeMap<FlagName, FlagEntry>,
+    pub(super) entries: BTreeMap<FlagName, FlagEntry>,
     /// Unwatched flags that are remembered for their acknowledgements, oldest first.
     idle: BTreeMap<u64, FlagName>,
     /// The expiry times of flags, soonest first.
@@ -49,31 +44,50 @@ pub(super) struct WatchRegistry {
     /// Flags that are watched.
     watched: BTreeSet<FlagName>,
     max_watched: usize,
-    presence: Presence,
     sequence: u64,
     last_generation: u64,
-    acks: AckBudget,
+    pub(super) acks: AckBudget,
     /// Flags whose observers must receive new counts of acknowledgements.
-    acks_changed: BTreeSet<FlagName>,
+    pub(super) acks_changed: BTreeSet<FlagName>,
     /// The task that sends counts of acknowledgements.
-    ack_task: Option<Waker>,
+    pub(super) ack_task: Option<Waker>,
     /// The task that waits for the next expiry.
     expiry_task: Option<Waker>,
     /// Whether the store has a conditional delete (R22: an expired flag is removed only as it was
     /// read).
     can_remove_expired: bool,
-    /// Watched flags that must be read, with the sequence number of the newest reason.
-    requested: BTreeMap<FlagName, u64>,
 }
 
 /// The outcome of a local write.
 #[derive(Debug, Clone)]
 pub(super) struct Written {
     pub(super) state: FlagState,
-    /// Whether it has set the flag under a new generation.
-    pub(super) unleashed: bool,
     /// The set that it has ended.
     pub(super) ended: Option<EndedSet>,
+}
+
+/// A listener that watches a flag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WatcherView {
+    pub(crate) flag: FlagName,
+    pub(crate) listener: ListenerId,
+    /// Number of its streams.
+    pub(crate) streams: u32,
+    /// Time since its first stream began.
+    pub(crate) since: Duration,
+    /// Whether it has acknowledged the flag's newest generation.
+    pub(crate) acknowledged: bool,
+}
+
+/// A query of the list of watchers.
+#[derive(Debug)]
+pub(crate) struct WatchersQuery {
+    /// Lists this flag only; `None` lists all.
+    pub(crate) flag: Option<FlagName>,
+    /// Starts after this entry.
+    pub(crate) after: Option<(FlagName, ListenerId)>,
+    /// Largest number of entries.
+    pub(crate) count: usize,
 }
 
 /// Unwatched flags that are remembered for their acknowledgements: at about 2 KiB each, 2 MiB. The
@@ -91,15 +105,17 @@ impl WatchRegistry {
             set: SetFlags::new(config.max_flags),
             watched: BTreeSet::new(),
             max_watched: config.max_watched_flags,
-            presence: Presence::new(),
             sequence: 0,
             last_generation: 0,
-            acks: AckBudget::new(config.max_acks_per_flag, config.max_acks),
+            acks: AckBudget {
+                used: 0,
+                per_flag: config.max_acks_per_flag,
+                total: config.max_acks,
+            },
             acks_changed: BTreeSet::new(),
             ack_task: None,
             expiry_task: None,
             can_remove_expired,
-            requested: BTreeMap::new(),
         }
     }
 
@@ -131,6 +147,90 @@ impl WatchRegistry {
         self.last_generation
     }
 
+    /// Checks that clients may watch one more flag.
+    ///
+    /// # Errors
+    /// `Exhausted`, naming the limit.
+    pub(super) fn admit_watch(&self, name: &FlagName) -> Result<()> {
+        if self.watched.len() < self.max_watched || self.watched.contains(name) {
+            return Ok(());
+        }
+        let message = format!(
+            "flag `{name}` cannot be watched: the limit is {} watched flags",
+            self.max_watched
+        );
+        Err(Error::new(ErrorKind::Exhausted, message))
+    }
+
+    /// Registers a watcher, which receives all later changes, under the number that it returns.
+    pub(super) fn register(&mut self, name: &FlagName, acks: bool) -> (u64, Wakers) {
+        let id = self.next_sequence();
+        let mut wakers = Wakers::default();
+        let entry = self.entry(name);
+        entry.register(id, acks);
+        if let Some(key) = entry.idle_key.take() {
+            self.idle.remove(&key);
+        }
+        self.watched.insert(name.clone());
+        self.mark_acks(name, &mut wakers);
+        (id, wakers)
+    }
+
+    pub(super) fn unregister(&mut self, name: &FlagName, id: u64) -> Wakers {
+        let mut wakers = Wakers::default();
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.unregister(id);
+            if !entry.is_watched() {
+                self.watched.remove(name);
+            }
+        }
+        self.mark_acks(name, &mut wakers);
+        self.forget_if_unused(name);
+        wakers
+    }
+
+    /// Shows a listener's stream no longer.
+    pub(super) fn stream_closed(&mut self, name: &FlagName, listener: &ListenerId) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.stream_closed(listener);
+        }
+    }
+
+    /// Lists the listeners of watched flags, by flag and listener. A page starts where the previous
+    /// one ended, so its cost does not grow with the number of watchers.
+    pub(super) fn list_watchers(&self, query: &WatchersQuery, now: Tick) -> Vec<WatcherView> {
+        let after = query.after.as_ref();
+        let first_flag = query.flag.as_ref().or_else(|| after.map(|(flag, _)| flag));
+        let entries = match first_flag {
+            Some(first) => self.entries.range(first..),
+            None => self.entries.range::<FlagName, _>(..),
+        };
+        entries
+            .take_while(|(flag, _)| query.flag.as_ref().is_none_or(|only| only == *flag))
+            .flat_map(|(flag, entry)| {
+                let begin = match after {
+                    Some((last, listener)) if last == flag => Excluded(listener),
+                    _ => Unbounded,
+                };
+                let listeners = entry.listeners.range::<ListenerId, _>((begin, Unbounded));
+                listeners.map(move |(listener, streams)| WatcherView {
+                    flag: flag.clone(),
+                    listener: listener.clone(),
+                    streams: streams.count,
+                    since: now.since(streams.since),
+                    acknowledged: entry.acked.contains(&AckKey::of(listener)),
+                })
+            })
+            .take(query.count)
+            .collect()
+    }
+
+    /// Counts the watchers of all flags.
+    pub(super) fn watchers(&self) -> u64 {
+        let watching = |entry: &FlagEntry| u64::from(entry.watching());
+        self.entries.values().map(watching).sum()
+    }
+
     /// Takes a flag's newest set that is over, as a read or write that began at this sequence number
     /// found it.
     pub(super) fn note_ended(
@@ -157,12 +257,8 @@ impl WatchRegistry {
     ) -> Wakers {
         let mut wakers = Wakers::default();
         self.note_generation(found.as_ref().map(|found| &found.state));
-        let heard = |entry: &FlagEntry| entry.heard_since(began);
-        if !self.entries.contains_key(name) || self.entries.get(name).is_some_and(heard) {
+        if !self.entries.contains_key(name) {
             return wakers;
-        }
-        if self.requested.get(name).is_some_and(|at| *at < began) {
-            self.requested.remove(name);
         }
         let check_at = found.as_ref().and_then(|found| found.state.expires_at);
         let set = found.as_ref().map(|found| found.state.clone());
@@ -173,7 +269,6 @@ impl WatchRegistry {
             began,
             state: active.unwrap_or_else(|| self.unset(name)),
             check_at,
-            unleashed: false,
         };
         self.change(name, &mut wakers, |entry, wakers| {
             if let Some(expired) = expired {
@@ -193,41 +288,6 @@ impl WatchRegistry {
         entry.is_some_and(|entry| entry.versions.as_ref() != Some(listed))
     }
 
-    /// Requests a read of a flag, if it is watched. Returns whether it is.
-    pub(super) fn request_read(&mut self, name: &FlagName) -> bool {
-        let now = self.next_sequence();
-        let watched = self.watched.contains(name);
-        if watched {
-            self.requested.insert(name.clone(), now);
-        }
-        watched
-    }
-
-    /// Returns the flags that must be read, and forgets those that are not watched any more.
-    pub(super) fn requested(&mut self) -> Vec<FlagName> {
-        let watched = &self.watched;
-        self.requested.retain(|name, _| watched.contains(name));
-        self.requested.keys().cloned().collect()
-    }
-
-    /// Takes the names of all flags in a complete list.
-    pub(super) fn replace_set_flags(&mut self, listed: &BTreeSet<FlagName>, began: u64) {
-        self.set.replace(listed, began);
-    }
-
-    pub(super) fn max_flags(&self) -> usize {
-        self.set.max()
-    }
-
-    /// Reserves room for a flag that is about to be set. Returns whether it took new room.
-    ///
-    /// # Errors
-    /// `Exhausted`, naming the limit.
-    pub(super) fn admit_set(&mut self, name: &FlagName) -> Result<bool> {
-        let now = self.next_sequence();
-        self.set.reserve(name, now)
-    }
-
     /// Ends a successful local write. Returns the number of watchers.
     pub(super) fn finish_write(
         &mut self,
@@ -236,11 +296,7 @@ impl WatchRegistry {
         written: Written,
     ) -> (u32, Wakers) {
         let mut wakers = Wakers::default();
-        let Written {
-            state,
-            unleashed,
-            ended,
-        } = written;
+        let Written { state, ended } = written;
         self.note_generation(Some(&state));
         if state.expires_at.is_none() && !self.entries.contains_key(name) {
             return (0, wakers);
@@ -249,7 +305,6 @@ impl WatchRegistry {
             began,
             check_at: state.expires_at,
             state,
-            unleashed,
         };
         self.entry(name);
         let watching = self.change(name, &mut wakers, |entry, wakers| {
@@ -257,10 +312,7 @@ impl WatchRegistry {
                 entry.note_ended(ended.as_ref(), began, wakers);
             }
             entry.versions = None;
-            // Else the read that follows what was heard decides.
-            if !entry.heard_since(began) || planted!(FlagWriteUnordered) {
-                entry.observe(observed, wakers);
-            }
+            entry.observe(observed, wakers);
             entry.watching()
         });
         self.forget_if_unused(name);
@@ -325,7 +377,7 @@ impl WatchRegistry {
         self.expiry_task = Some(waker.clone());
     }
 
-    fn entry(&mut self, name: &FlagName) -> &mut FlagEntry {
+    pub(super) fn entry(&mut self, name: &FlagName) -> &mut FlagEntry {
         let number = self.next_sequence();
         self.entries
             .entry(name.clone())
@@ -341,10 +393,10 @@ impl WatchRegistry {
         change: impl FnOnce(&mut FlagEntry, &mut Wakers) -> T,
     ) -> Option<T> {
         let entry = self.entries.get_mut(name)?;
-        let (ended, acks) = (entry.check_at(), entry.acked.len());
+        let (ended, acks) = (entry.check_at, entry.acked.len());
         let output = change(entry, wakers);
-        let check_at = entry.check_at();
-        self.acks.give_back(acks - entry.acked.len());
+        let check_at = entry.check_at;
+        self.acks.used -= acks - entry.acked.len();
         if ended != check_at {
             if let Some(end) = ended {
                 self.expiries.remove(&(end, name.clone()));
@@ -360,12 +412,9 @@ impl WatchRegistry {
     /// Takes a generation that another writer gave out. A hash, or a number beyond the clock's
     /// reach, is no counter: two relays would continue from the same value.
     fn note_generation(&mut self, state: Option<&FlagState>) {
-        self.note_number(state.map_or(0, |state| state.generation));
-    }
-
-    fn note_number(&mut self, number: u64) {
-        if number < HASHES {
-            self.last_generation = self.last_generation.max(number);
+        let generation = state.map_or(0, |state| state.generation);
+        if generation < HASHES {
+            self.last_generation = self.last_generation.max(generation);
         }
     }
 
@@ -380,7 +429,7 @@ impl WatchRegistry {
         if entry.is_watched() {
             return;
         }
-        if entry.check_at().is_some() && self.expiries.len() <= self.set.max() {
+        if entry.check_at.is_some() && self.expiries.len() <= self.set.max() {
             if let Some(key) = entry.idle_key.take() {
                 self.idle.remove(&key);
             }
@@ -393,7 +442,7 @@ impl WatchRegistry {
         }
     }
 
-    fn forget_idle(&mut self, keep: usize) {
+    pub(super) fn forget_idle(&mut self, keep: usize) {
         while self.idle.len() > keep
             && let Some((_, name)) = self.idle.pop_first()
         {
@@ -403,8 +452,8 @@ impl WatchRegistry {
 
     fn forget(&mut self, name: &FlagName) {
         if let Some(entry) = self.entries.remove(name) {
-            self.acks.give_back(entry.acked.len());
-            if let Some(end) = entry.check_at() {
+            self.acks.used -= entry.acked.len();
+            if let Some(end) = entry.check_at {
                 self.expiries.remove(&(end, name.clone()));
             }
             if let Some(key) = entry.idle_key {

@@ -10,17 +10,18 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use async_trait::async_trait;
 use futures_util::TryStreamExt as _;
 
 use super::{
-    Flags, FlagsConfig, StoreFlag, WallClock,
+    Flags, FlagsConfig, WallClock,
     blobs::FlagBlobs,
-    document::{EndRule, StoredFlag},
+    document::{EndRule, StoredFlag, blob_name},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
     store::BlobStore,
-    types::{FlagName, FlagState, UnleashOptions},
+    types::{FlagName, FlagState, GlobalFlag, UnleashOptions},
 };
 
 /// Limit for one page of a list with all its flags: several requests in a row, each with retries.
@@ -33,19 +34,29 @@ const PAGE: Duration = Duration::from_secs(30);
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> reveille::Result<()> {
-/// use reveille::{FlagName, UnleashOptions, flag::StoreFlags, release::PollingRelease, store};
+/// use reveille::{FlagName, UnleashOptions, flag::StoreFlags, release::Release, store};
 ///
 /// let store = store::open("memory:").await?; // in production: a store that all nodes share
 /// let (flags, go) = (StoreFlags::new(store), FlagName::new("go-live")?);
-/// let parked = PollingRelease::new(flags.global(go.clone()), PollingRelease::INTERVAL);
+/// let mut parked = Release::reading(go.clone(), flags.global(go.clone()), Release::INTERVAL);
 /// flags.unleash(&go, &UnleashOptions::default()).await?;
-/// parked.wait().await
+/// parked.wait().await?;
+/// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
 pub struct StoreFlags {
-    pub(super) blobs: FlagBlobs,
-    pub(super) wall: WallClock,
+    blobs: FlagBlobs,
+    wall: WallClock,
+}
+
+/// A flag on a blob store. The blob's existence means "set", with any content; clearing deletes the
+/// blob. A flag is also unset once its expiry has passed by the store's clock, with five seconds'
+/// allowance.
+#[derive(Clone)]
+pub struct StoreFlag {
+    flags: StoreFlags,
+    name: FlagName,
 }
 
 impl StoreFlags {
@@ -121,7 +132,7 @@ impl StoreFlags {
     }
 
     /// Reads a flag's state; `None` if it is not set or has expired.
-    pub(super) async fn read(&self, flag: &FlagName) -> Result<Option<FlagState>> {
+    async fn read(&self, flag: &FlagName) -> Result<Option<FlagState>> {
         let found = self.blobs.read(flag).await?;
         Ok(found.and_then(|found| found.active(EndRule::LastModified, (self.wall)())))
     }
@@ -135,14 +146,17 @@ impl StoreFlags {
         Error::new(ErrorKind::Timeout, message)
     }
 
-    /// Returns one flag as a [`GlobalFlag`](crate::GlobalFlag), for a
-    /// [`PollingRelease`](crate::coordination::release::PollingRelease).
+    /// Returns one flag as a [`GlobalFlag`](crate::GlobalFlag), for
+    /// [`Release::reading`](crate::coordination::release::Release::reading).
     pub fn global(&self, flag: FlagName) -> StoreFlag {
-        StoreFlag::of(self.clone(), flag)
+        StoreFlag {
+            flags: self.clone(),
+            name: flag,
+        }
     }
 
     /// Makes a relay's flags, with an empty registry of watchers.
-    pub(super) fn flags(&self) -> Flags {
+    fn flags(&self) -> Flags {
         Flags::new(Arc::clone(&self.blobs.store), FlagsConfig::default())
     }
 }
@@ -150,5 +164,39 @@ impl StoreFlags {
 impl fmt::Debug for StoreFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "StoreFlags({})", self.blobs.store)
+    }
+}
+
+impl StoreFlag {
+    /// Makes the flag of this name. A relay on the same store has the same flag.
+    pub fn new(store: Arc<dyn BlobStore>, name: FlagName) -> Self {
+        StoreFlags::new(store).global(name)
+    }
+}
+
+#[async_trait]
+impl GlobalFlag for StoreFlag {
+    async fn is_set(&self) -> Result<bool> {
+        Ok(self.flags.read(&self.name).await?.is_some())
+    }
+
+    /// Sets the flag without an expiry, or clears it. A flag that is set keeps its generation.
+    async fn set(&self, set: bool) -> Result<()> {
+        if set {
+            let for_good = UnleashOptions {
+                ttl: Some(Duration::ZERO),
+                ..UnleashOptions::default()
+            };
+            self.flags.unleash(&self.name, &for_good).await.map(drop)
+        } else {
+            self.flags.leash(&self.name).await.map(drop)
+        }
+    }
+}
+
+impl fmt::Debug for StoreFlag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let blob = blob_name(&self.name);
+        write!(f, "StoreFlag({blob} in {})", self.flags.blobs.store)
     }
 }

@@ -3,10 +3,10 @@
 mod acknowledgements;
 mod basics;
 mod ends;
-#[cfg(all(feature = "relay", feature = "nats"))]
-mod hints;
 mod kept;
 mod limits;
+#[cfg(all(feature = "relay", feature = "nats"))]
+mod other_relays;
 mod races;
 mod stepped;
 mod stored;

@@ -47,7 +47,7 @@ impl WatchStream {
             return StreamAction::Send(event);
         }
         if let Some(goodbye) = self.lifecycle.goodbye(now, drain) {
-            self.watch.mark_away();
+            self.watch.hide();
             return StreamAction::Send(Event::Goodbye(goodbye));
         }
         if !self.watch.is_synced() {

@@ -1,15 +1,25 @@
-//! Durable writes of flags: set and clear.
+//! Durable writes of flags: set, clear, and the end of a flag that has expired.
 //!
 //! A write reaches the store first; the registry then returns the watchers to wake. A write with an
 //! unknown outcome notifies no watcher: the next refresh finds it. A clearing first writes the set
-//! that it ends to `flags-ended/NAME`, so that a relay which sees neither the set nor its hint still
+//! that it ends to `flags-ended/NAME`, so that a relay which does not see the set still
 //! tells the watchers that waited for it.
+//!
+//! An expired flag reads as not set at once, by the wall clock of the relay, which is an argument.
+//! Its blob is removed afterwards, and only if it has not changed since it was read (R22: an expired
+//! flag is removed only as it was read): another relay may have extended it.
 
-use std::time::SystemTime;
+use std::{
+    pin::pin,
+    task::{Poll, Waker},
+    time::SystemTime,
+};
+
+use futures_util::TryStreamExt as _;
 
 use super::{
     Flags, Inner,
-    document::{EndRule, EndedSet, FlagDocument, StoredFlag, Version},
+    document::{EndRule, EndedSet, FlagDocument, Version},
     registry::Written,
     wakers::PendingWakes,
 };
@@ -19,23 +29,8 @@ use crate::{
     types::{FlagName, FlagState, UnleashOptions},
 };
 
-/// A planned write: the state that it leaves, and the document to write; `None` leaves the blob as it
-/// is.
-pub(super) type WritePlan = (Written, Option<FlagDocument>);
-
 /// A write that was done: the state, and the number of watchers, which are still to wake.
 type Done = PendingWakes<(FlagState, u32)>;
-
-/// Why a flag was not set.
-#[derive(Debug)]
-pub(super) enum SetError {
-    /// The blob could not be read. The flag tells whether an earlier attempt ended with a conflict.
-    Read(Error, bool),
-    /// The write failed.
-    Write(Error),
-    /// Nothing was written: too many flags are set, or other writers keep changing this one.
-    Other(Error),
-}
 
 /// Attempts at a write that conflicts with other writers of the same flag.
 const ATTEMPTS: u32 = 16;
@@ -70,16 +65,10 @@ impl Flags {
         name: &FlagName,
         options: &UnleashOptions,
         wall: SystemTime,
-    ) -> Result<PendingWakes<(FlagState, u32)>> {
+    ) -> Result<Done> {
         options.check()?;
-        let plan = |found: Option<StoredFlag>, ended: u64| {
-            let current = found.and_then(|found| found.active(EndRule::SetAt, wall));
-            self.inner
-                .plan_write(name, current.as_ref(), ended, options, wall)
-        };
-        let written = self.inner.modify(name, plan).await;
-        let written = written.map_err(|error| self.inner.set_error(name, error))?;
-        self.note_set(&written.outcome.0);
+        let written = self.inner.write_set(name, options, wall).await?;
+        self.inner.written.notify_one();
         Ok(written)
     }
 
@@ -94,13 +83,9 @@ impl Flags {
 
     /// Like [`Flags::leash`], but leaves the waking of the watchers to the caller. Also returns the
     /// number of watchers.
-    pub(crate) async fn clear(
-        &self,
-        name: &FlagName,
-        wall: SystemTime,
-    ) -> Result<PendingWakes<(FlagState, u32)>> {
+    pub(crate) async fn clear(&self, name: &FlagName, wall: SystemTime) -> Result<Done> {
         let cleared = self.inner.end_set(name, wall, false).await;
-        let (written, ended) = cleared.map_err(|(doing, error)| {
+        let (cleared, was_set) = cleared.map_err(|(doing, error)| {
             let doing = match doing {
                 Ending::Deletes if !is_refusal(&error) => {
                     "may or may not be cleared, and no watcher was notified: check with `flag get`"
@@ -109,10 +94,68 @@ impl Flags {
             };
             self.inner.unavailable(name, doing, error)
         })?;
-        if let Some(ended) = &ended {
-            self.note_cleared(ended);
+        if was_set {
+            self.inner.written.notify_one();
         }
-        Ok(written)
+        Ok(cleared)
+    }
+
+    /// Waits until a flag was written since the last call: the other relays of the cluster must
+    /// refresh.
+    pub(crate) async fn written(&self) {
+        self.inner.written.notified().await;
+    }
+
+    /// Searches the store for flags with an expiry, set before this relay started or by another
+    /// relay.
+    ///
+    /// # Errors
+    /// Any error of the store.
+    pub(crate) async fn recover(&self, wall: SystemTime) -> Result<()> {
+        let blobs = &self.inner.blobs;
+        let mut pages = pin!(blobs.pages(""));
+        while let Some(listed) = pages.try_next().await? {
+            let mut found = pin!(blobs.read_listed(listed));
+            while let Some(found) = found.try_next().await? {
+                let wakers = self.inner.registry().add_found(found, wall);
+                wakers.wake();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the time of the next expiry.
+    pub(crate) fn next_expiry(&self) -> Option<SystemTime> {
+        self.inner.registry().next_expiry()
+    }
+
+    /// Ready when the time of the next expiry differs from `known`.
+    pub(crate) fn poll_expiry_moved(&self, known: Option<SystemTime>, waker: &Waker) -> Poll<()> {
+        let mut registry = self.inner.registry();
+        if registry.next_expiry() != known {
+            return Poll::Ready(());
+        }
+        registry.set_expiry_task(waker);
+        Poll::Pending
+    }
+
+    /// Ends the expired flags: removes each blob with a delete conditional on its ETag (R22: only
+    /// as it was read), then notifies the watchers. Returns whether a request was sent to the
+    /// store.
+    ///
+    /// # Errors
+    /// Any error of the store. Flags that did not end now stay due.
+    pub(crate) async fn expire(&self, wall: SystemTime) -> Result<bool> {
+        let due = self.inner.registry().due(wall);
+        let mut outcome = Ok(!due.is_empty());
+        for name in due {
+            // One flag's failure does not delay the others.
+            match self.inner.end_set(&name, wall, true).await {
+                Ok((ended, _)) => drop(ended.wake_watchers().await),
+                Err((_, error)) => outcome = Err(error),
+            }
+        }
+        outcome
     }
 }
 
@@ -124,77 +167,67 @@ pub(super) enum Ending {
 }
 
 impl Inner {
-    /// Reads a flag's blob and writes the document that `plan` makes of it. Repeats both if another
-    /// writer has changed the blob since the read.
-    pub(super) async fn modify(
+    /// Reads a flag's blob and writes the document of a set flag. Repeats both if another writer has
+    /// changed the blob since the read.
+    async fn write_set(
         &self,
         name: &FlagName,
-        plan: impl Fn(Option<StoredFlag>, u64) -> WritePlan,
-    ) -> Result<PendingWakes<(FlagState, u32)>, SetError> {
-        let _guard = self.locks.lock(name).await;
+        options: &UnleashOptions,
+        wall: SystemTime,
+    ) -> Result<Done> {
+        let _guard = self.lock(name).await;
         // The outcome of the last attempt that was answered with a conflict.
-        let mut tried: Option<Written> = None;
+        let mut tried: Option<FlagState> = None;
         let mut new = false;
         for _ in 0..ATTEMPTS {
             let began = self.registry().next_sequence();
-            let read_error = |error| SetError::Read(error, tried.is_some());
+            let unread = match tried {
+                None => NOT_READ,
+                // The conflict may be with our own write, if the network repeated the request.
+                Some(_) => MAYBE_SET,
+            };
+            let read_error = |error| self.unavailable(name, unread, error);
             let found = self.blobs.get(name).await.map_err(read_error)?;
             // After the flag: a new generation is greater than the number of each set that is over
             // where the flag is not set.
             let (ended, _) = self.blobs.ended(name).await.map_err(read_error)?;
             if found.is_none() {
-                new |= self.registry().admit_set(name).map_err(SetError::Other)?;
+                let mut registry = self.registry();
+                let now = registry.next_sequence();
+                new |= registry.set.reserve(name, now)?;
             }
             // A network that repeats a request returns the second answer: a conflict with our own
             // write. No other writer uses this generation with this time.
             let state = found.as_ref().map(|found| &found.state);
-            if let Some(own) = tried.take_if(|own| state == Some(&own.state)) {
+            if let Some(own) = tried.take_if(|own| state == Some(own)) {
                 return Ok(self.finish_set(name, began, ended.as_ref(), own));
             }
             let etag = found.as_ref().map(|found| found.etag.clone());
+            let current = found.and_then(|found| found.active(EndRule::SetAt, wall));
             let number = ended.as_ref().map_or(0, |ended| ended.number);
-            let (written, document) = plan(found, number);
-            let Some(document) = document else {
-                return Ok(self.finish_set(name, began, ended.as_ref(), written));
-            };
+            let new_generation = || self.registry().new_generation(wall, number);
+            let kept = current.as_ref().map(|state| state.generation);
+            let generation = kept.unwrap_or_else(new_generation);
+            let document = FlagDocument::new(generation, options, current.as_ref(), wall);
+            let state = document.state(name);
             if planted!(FlagTellsBeforeDurable) {
-                self.finish_set(name, began, ended.as_ref(), written.clone())
+                self.finish_set(name, began, ended.as_ref(), state.clone())
                     .wake_watchers()
                     .await;
             }
             match self.blobs.put(name, &document, etag.as_ref()).await {
-                Ok(()) => return Ok(self.finish_set(name, began, ended.as_ref(), written)),
-                Err(error) if error.kind() == ErrorKind::Conflict => tried = Some(written),
-                Err(error) => {
-                    if new && is_refusal(&error) {
+                Ok(()) => return Ok(self.finish_set(name, began, ended.as_ref(), state)),
+                Err(error) if error.kind() == ErrorKind::Conflict => tried = Some(state),
+                Err(error) if is_refusal(&error) => {
+                    if new {
                         self.registry().set.remove(name);
                     }
-                    return Err(SetError::Write(error));
+                    return Err(self.unavailable(name, NOT_SET, error));
                 }
+                Err(error) => return Err(self.unavailable(name, MAYBE_SET, error)),
             }
         }
-        Err(SetError::Other(contended(name, "was not set:")))
-    }
-
-    /// Plans a write over the `current` state; `None` if the flag is not set. `ended` is the number of
-    /// its newest set that is over.
-    pub(super) fn plan_write(
-        &self,
-        name: &FlagName,
-        current: Option<&FlagState>,
-        ended: u64,
-        options: &UnleashOptions,
-        wall: SystemTime,
-    ) -> WritePlan {
-        let new_generation = || self.registry().new_generation(wall, ended);
-        let generation = current.map_or_else(new_generation, |state| state.generation);
-        let document = FlagDocument::new(generation, options, current, wall);
-        let written = Written {
-            state: document.state(name),
-            unleashed: current.is_none(),
-            ended: None,
-        };
-        (written, Some(document))
+        Err(contended(name, "was not set:"))
     }
 
     /// Ends a flag's set: writes it to `flags-ended/NAME`, then deletes the flag's blob. With
@@ -202,15 +235,15 @@ impl Inner {
     /// its ETag (R22: an expired flag is removed only as it was read). Where the store has no such
     /// delete, its blob stays, and reads as not set.
     ///
-    /// Returns the set that was ended; `None` if the flag was not set, or has not expired.
+    /// Returns whether a set was ended: not if the flag was not set, or has not expired.
     pub(super) async fn end_set(
         &self,
         name: &FlagName,
         wall: SystemTime,
         expired: bool,
-    ) -> Result<(Done, Option<EndedSet>), (Ending, Error)> {
+    ) -> Result<(Done, bool), (Ending, Error)> {
         let prepares = |error| (Ending::Prepares, error);
-        let _guard = self.locks.lock(name).await;
+        let _guard = self.lock(name).await;
         for _ in 0..ATTEMPTS {
             let began = self.registry().next_sequence();
             // Read again, also where it has expired: another writer may have extended it.
@@ -218,22 +251,21 @@ impl Inner {
             let found = self.blobs.get(name).await.map_err(prepares)?;
             let unset = Written {
                 state: self.registry().unset(name),
-                unleashed: false,
                 ended: None,
             };
             let Some(found) = found else {
                 self.registry().set.remove(name);
-                return Ok((self.finish(name, began, unset), None));
+                return Ok((self.finish(name, began, unset), false));
             };
             let etag = found.etag.clone();
             let set = found.state.clone();
             if expired && let Some(state) = found.active(EndRule::SetAt, wall) {
                 let kept = Written { state, ..unset };
-                return Ok((self.finish(name, began, kept), None));
+                return Ok((self.finish(name, began, kept), false));
             }
             let can_tell = self.blobs.store.capabilities().conditional_delete;
             if expired && !can_tell {
-                return Ok((self.finish(name, began, unset), None));
+                return Ok((self.finish(name, began, unset), false));
             }
             let ended = self.put_ended(&set, ended, wall).await;
             // Another writer was faster: the set may be over, and a later one as well.
@@ -256,10 +288,10 @@ impl Inner {
                 Err(error) => return Err((Ending::Deletes, error)),
             }
             let cleared = Written {
-                ended: Some(ended.clone()),
+                ended: Some(ended),
                 ..unset
             };
-            return Ok((self.finish(name, began, cleared), Some(ended)));
+            return Ok((self.finish(name, began, cleared), true));
         }
         let what = match expired {
             true => "has expired, but",
@@ -299,42 +331,23 @@ impl Inner {
         name: &FlagName,
         began: u64,
         ended: Option<&EndedSet>,
-        written: Written,
-    ) -> PendingWakes<(FlagState, u32)> {
+        state: FlagState,
+    ) -> Done {
         let mut noted = self.registry().note_ended(name, ended, began);
-        let mut pending = self.finish(name, began, written);
+        let mut pending = self.finish(name, began, Written { state, ended: None });
         noted.append(std::mem::take(&mut pending.wakers));
         pending.wakers = noted;
         pending
     }
 
     /// Reports the outcome of a write to the registry, which returns the watchers to wake.
-    fn finish(
-        &self,
-        name: &FlagName,
-        began: u64,
-        written: Written,
-    ) -> PendingWakes<(FlagState, u32)> {
+    fn finish(&self, name: &FlagName, began: u64, written: Written) -> Done {
         let state = written.state.clone();
         let (watching, wakers) = self.registry().finish_write(name, began, written);
         PendingWakes {
             outcome: (state, watching),
             wakers,
         }
-    }
-
-    /// Adds the possible outcomes to the error of a set.
-    #[cold]
-    fn set_error(&self, name: &FlagName, error: SetError) -> Error {
-        let (outcome, error) = match error {
-            SetError::Read(error, false) => (NOT_READ, error),
-            // The conflict may be with our own write, if the network repeated the request.
-            SetError::Read(error, true) => (MAYBE_SET, error),
-            SetError::Write(error) if is_refusal(&error) => (NOT_SET, error),
-            SetError::Write(error) => (MAYBE_SET, error),
-            SetError::Other(error) => return error,
-        };
-        self.unavailable(name, outcome, error)
     }
 }
 

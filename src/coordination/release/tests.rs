@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{ListeningRelease, PollingRelease, Release};
+use super::Release;
 use crate::{
     error::{Error, ErrorKind, Result},
     types::{FlagName, FlagState, FlagWatch, GlobalFlag},
@@ -135,7 +135,7 @@ async fn assert_waits<T: std::fmt::Debug>(wait: impl Future<Output = T>) {
 #[tokio::test(start_paused = true)]
 async fn polling_is_at_most_an_interval_late() {
     let switch = Switch::default();
-    let release = PollingRelease::new(switch.clone(), Duration::ZERO);
+    let mut release = Release::reading(name(), switch.clone(), Duration::ZERO);
     let began = Instant::now();
     let later = async {
         sleep(SECOND * 9).await;
@@ -144,10 +144,7 @@ async fn polling_is_at_most_an_interval_late() {
     let (released, _) = tokio::join!(release.wait(), later);
     released.expect("released");
     let waited = began.elapsed();
-    assert!(
-        waited <= SECOND * 9 + PollingRelease::INTERVAL,
-        "{waited:?}"
-    );
+    assert!(waited <= SECOND * 9 + Release::INTERVAL, "{waited:?}");
     release.wait().await.expect("it is still set");
     assert_eq!(began.elapsed(), waited, "read at once");
 }
@@ -157,8 +154,8 @@ async fn nodes_that_park_together_do_not_read_together() {
     const NODES: u32 = 1000;
     let switch = Switch::default();
     let nodes = (0..NODES).map(|_| {
-        let release = PollingRelease::new(switch.clone(), SECOND);
-        tokio::spawn(async move { release.wait().await })
+        let mut release = Release::reading(name(), switch.clone(), SECOND);
+        tokio::spawn(async move { release.wait().await.map(drop) })
     });
     let nodes: Vec<_> = nodes.collect();
     sleep(Duration::from_millis(5)).await;
@@ -181,7 +178,7 @@ async fn nodes_that_park_together_do_not_read_together() {
 async fn polling_survives_an_outage_of_the_store_and_ends_on_a_refusal() {
     let switch = Switch::default();
     switch.break_with(Some(ErrorKind::Unavailable));
-    let release = PollingRelease::new(switch.clone(), SECOND);
+    let mut release = Release::reading(name(), switch.clone(), SECOND);
     assert_waits(release.wait()).await;
     switch.break_with(Some(ErrorKind::Denied));
     let error = release.wait().await.expect_err("final");
@@ -191,7 +188,7 @@ async fn polling_survives_an_outage_of_the_store_and_ends_on_a_refusal() {
 #[tokio::test(start_paused = true)]
 async fn after_a_first_read_a_refusal_does_not_end_the_wait() {
     let switch = Switch::default();
-    let release = PollingRelease::new(switch.clone(), SECOND);
+    let mut release = Release::reading(name(), switch.clone(), SECOND);
     assert_waits(release.wait()).await;
     switch.set(true).await.expect("set");
     for refusal in [ErrorKind::Denied, ErrorKind::NotFound] {
@@ -205,7 +202,7 @@ async fn after_a_first_read_a_refusal_does_not_end_the_wait() {
 #[tokio::test(start_paused = true)]
 async fn a_release_that_reads_alone_is_at_most_an_interval_late() {
     for (interval, late) in [
-        (Duration::ZERO, PollingRelease::INTERVAL),
+        (Duration::ZERO, Release::INTERVAL),
         (SECOND * 4, SECOND * 4),
     ] {
         let switch = Switch::default();
@@ -262,35 +259,6 @@ async fn each_of_two_ways_continues_without_the_other() {
         let error = release.wait().await.expect_err("both ways have ended");
         assert_eq!(error.kind(), last);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn listening_only_sees_sets_after_its_begin() {
-    let (stage, watch) = script(0);
-    let mut release = ListeningRelease::new(watch);
-    stage.tell(set(1)).await;
-    assert_waits(release.wait()).await;
-    // The same generation with another expiry or reason is no new set.
-    stage.tell(set(1)).await;
-    assert_waits(release.wait()).await;
-    stage.tell(unset(1)).await;
-    assert_waits(release.wait()).await;
-    stage.tell(set(2)).await;
-    assert_eq!(release.wait().await.expect("released"), set(2));
-}
-
-#[tokio::test(start_paused = true)]
-async fn listening_is_released_by_a_set_that_replaced_another() {
-    let (stage, watch) = script(0);
-    let mut release = ListeningRelease::new(watch);
-    stage.tell(set(1)).await;
-    stage.tell(set(2)).await;
-    assert_eq!(release.wait().await.expect("released"), set(2));
-    drop(stage);
-    assert_eq!(
-        release.wait().await.expect_err("closed").kind(),
-        ErrorKind::Closed
-    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -354,7 +322,7 @@ async fn the_acknowledgement_delays_nothing_and_is_retried() {
     assert_eq!(stage.acks.recv().await, Some(7));
 
     let (stage, watch) = script(u32::MAX);
-    let mut release = ListeningRelease::new(watch);
+    let mut release = Release::new(watch);
     stage.tell(unset(6)).await;
     stage.tell(set(7)).await;
     release.wait().await.expect("released");

@@ -15,7 +15,7 @@ use crate::{
             Action, ClusterLink, FrameDraft, LinkConfig, LinkFailure, PeerNotice, PeerStats, Resync,
         },
     },
-    types::cluster::{ChangedFlags, FlagHint, LifeId},
+    types::cluster::LifeId,
 };
 
 /// One relay of a cluster.
@@ -30,8 +30,8 @@ pub(crate) struct ClusterNode {
     frame_sent_at: Tick,
     /// The time that the newest confirmed frame took, until the driver takes it.
     confirmed_after: Option<Duration>,
-    /// C14: flags for the next frames.
-    flags: ChangedFlags,
+    /// C14: flags were written, which the next frame states.
+    flags_written: bool,
     outputs: VecDeque<Output>,
     leaving: Leaving,
     stats: ClusterStats,
@@ -44,9 +44,7 @@ pub(crate) enum Output {
     Publish(Bytes),
     /// Replace the client's connection, if it is open.
     Replace,
-    /// C14: flags were written through another relay.
-    Flags(Vec<FlagHint>),
-    /// C5, C9: flags may have been written through another relay: read all that are watched.
+    /// C5, C9, C14: flags were written through another relay, or may have been: refresh them.
     ReadFlags,
     /// An operator should know this of another relay.
     Notice(PeerNotice),
@@ -110,7 +108,7 @@ impl ClusterNode {
             confirmed_position: 0,
             frame_sent_at: now,
             confirmed_after: None,
-            flags: ChangedFlags::default(),
+            flags_written: false,
             outputs: VecDeque::new(),
             leaving: Leaving::No,
             stats: ClusterStats::default(),
@@ -176,8 +174,8 @@ impl ClusterNode {
 
     /// C14: tells the other relays of flags that were written through this one.
     /// The caller calls [`ClusterNode::on_tick`] then.
-    pub(crate) fn add_flags(&mut self, changed: ChangedFlags) {
-        self.flags.append(changed);
+    pub(crate) fn note_flags_written(&mut self) {
+        self.flags_written = true;
     }
 
     /// Returns when [`ClusterNode::on_tick`] has something to do.
@@ -270,7 +268,7 @@ impl ClusterNode {
 
     /// Returns whether there is something for a frame.
     fn has_content(&self) -> bool {
-        self.hub.has_increments() || !self.flags.is_empty()
+        self.hub.has_increments() || self.flags_written
     }
 
     /// Makes a frame of the hub's increments where one is due.
@@ -279,13 +277,8 @@ impl ClusterNode {
             return;
         }
         let mut draft = FrameDraft::new();
-        while draft.has_room()
-            && let Some(flag) = self.flags.pop()
-        {
-            draft.push_flag(flag);
-        }
-        if std::mem::take(&mut self.flags.omitted) {
-            draft.omit_flags();
+        if std::mem::take(&mut self.flags_written) {
+            draft.note_flags_written();
         }
         let mut entries = 0;
         while draft.has_room()
@@ -335,10 +328,6 @@ impl ClusterNode {
         self.hub.set_degraded_from(self.link.degraded_from(), now);
     }
 
-    fn read_flags(&mut self) {
-        self.outputs.push_back(Output::ReadFlags);
-    }
-
     fn act_on(&mut self, action: Action, now: Tick) {
         match action {
             Action::Publish(bytes) => self.outputs.push_back(Output::Publish(bytes)),
@@ -347,11 +336,8 @@ impl ClusterNode {
                 self.stats.frames_received += 1;
                 self.stats.entries_received += frame.entries.len() as u64;
                 self.hub.count_peer_increments(&frame.entries, in_full, now);
-                if !frame.flags.is_empty() {
-                    self.outputs.push_back(Output::Flags(frame.flags));
-                }
-                if frame.flags_omitted {
-                    self.read_flags();
+                if frame.flags_written {
+                    self.outputs.push_back(Output::ReadFlags);
                 }
             }
             Action::Resync(Resync::Queues(hashes)) => {
@@ -359,13 +345,13 @@ impl ClusterNode {
                 self.stats.missed_some = now;
                 self.stats.resynced_queues += hashes.len() as u64;
                 self.walks.resync_queues(hashes);
-                self.read_flags();
+                self.outputs.push_back(Output::ReadFlags);
             }
             Action::Resync(Resync::All) => {
                 self.stats.resyncs_of_all += 1;
                 self.stats.missed_any = now;
                 self.walks.resync_all(now);
-                self.read_flags();
+                self.outputs.push_back(Output::ReadFlags);
             }
             Action::CheckGroups(_) => {
                 self.stats.missing += 1;

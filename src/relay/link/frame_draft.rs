@@ -1,8 +1,8 @@
 //! A frame while the hub fills it. Keeps the limits of a message.
 
 use crate::{
-    types::cluster::{ClusterLimits, FlagHint, Frame, FrameEntry},
-    wire::{flag_hint_len, frame_entry_len},
+    types::cluster::{ClusterLimits, Frame, FrameEntry},
+    wire::frame_entry_len,
 };
 
 /// A frame without a number.
@@ -20,7 +20,7 @@ impl FrameDraft {
         Self::default()
     }
 
-    /// Returns whether any entry and any flag has room.
+    /// Returns whether any entry has room.
     pub(crate) fn has_room(&self) -> bool {
         self.frame.entries.len() < ClusterLimits::ENTRIES
             && self.bytes + LARGEST_ENTRY <= ClusterLimits::FRAME_BYTES
@@ -35,20 +35,12 @@ impl FrameDraft {
         self.frame.entries.push(entry);
     }
 
-    /// Adds a flag. The caller has asked [`FrameDraft::has_room`].
-    pub(crate) fn push_flag(&mut self, flag: FlagHint) {
-        debug_assert!(self.has_room());
-        self.bytes += flag_hint_len(&flag);
-        self.frame.flags.push(flag);
-    }
-
-    /// States that more flags were written than the frames name.
-    pub(crate) fn omit_flags(&mut self) {
-        self.frame.flags_omitted = true;
+    /// States that flags were written here.
+    pub(crate) fn note_flags_written(&mut self) {
+        self.frame.flags_written = true;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        let frame = &self.frame;
-        frame.entries.is_empty() && frame.flags.is_empty() && !frame.flags_omitted
+        self.frame.entries.is_empty() && !self.frame.flags_written
     }
 }

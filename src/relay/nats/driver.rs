@@ -31,9 +31,6 @@ struct Driver {
     calls: PeerCalls,
     runner: ClusterRunner,
     flags: Flags,
-    /// Wakes the watchers of flags that were written through other relays. They may be very many,
-    /// and this task must not wait for them.
-    waking: Scope,
     clock: Clock,
     bad_messages: LimitedCounts<1>,
     notices: LimitedCounts<2>,
@@ -64,7 +61,6 @@ impl ClusterDriver {
             calls,
             runner,
             flags,
-            waking: Scope::new(),
             clock: Clock::new(),
             bad_messages: LimitedCounts::new(LOG_EVERY),
             notices: LimitedCounts::new(LOG_EVERY),
@@ -156,8 +152,8 @@ impl Driver {
                     return Err(ended());
                 }
             },
-            hints = flags.hints().take() => {
-                self.runner.add_flags(hints);
+            () = flags.written() => {
+                self.runner.note_flags_written();
                 self.runner.on_tick(self.connection.connects());
             }
             call = self.calls.next() => self.calls.send(call),
@@ -180,10 +176,6 @@ impl Driver {
                     }
                 }
                 Output::Replace => self.connection.replace(),
-                Output::Flags(hints) => {
-                    let pending = self.flags.hear(hints);
-                    self.waking.spawn(pending.wake_watchers());
-                }
                 Output::ReadFlags => self.flags.refresh_soon(),
                 Output::Notice(notice) => self.note(&notice),
                 Output::Left { told } => {

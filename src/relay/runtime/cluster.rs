@@ -28,7 +28,7 @@ use crate::{
         cluster::{ClusterNode, ClusterStats, Output},
         link::{LinkConfig, PeerStats},
     },
-    types::cluster::{ChangedFlags, LifeId},
+    types::cluster::LifeId,
 };
 
 /// When publishers are answered.
@@ -251,8 +251,8 @@ impl ClusterRunner {
     }
 
     /// Tells the other relays of flags that were written through this one.
-    pub(crate) fn add_flags(&mut self, changed: ChangedFlags) {
-        self.run(|node, _, _| node.add_flags(changed));
+    pub(crate) fn note_flags_written(&mut self) {
+        self.run(|node, _, _| node.note_flags_written());
     }
 
     pub(crate) fn next_output(&mut self) -> Option<Output> {

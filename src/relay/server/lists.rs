@@ -395,7 +395,6 @@ impl List for proto::ListFlagWatchersRequest {
         let flag = Some(&*self.flag).filter(|flag| !flag.is_empty());
         let views = source.flags.list_watchers(&WatchersQuery {
             flag: flag.map(FlagName::new).transpose()?,
-            away: self.away,
             after: watcher_token(&from)?,
             count: limits.count,
         });

@@ -77,21 +77,9 @@ impl OwnMessages {
 }
 
 /// Returns what passes between an older relay and a newer one: neither knows the fields of the other.
-///
-/// A hint of the older relay that a flag was cleared names its set only where it takes the place of the
-/// hint of that set. `announced` is the newest set that such a relay has announced as set.
-fn without_newer_fields(bytes: &Bytes, from: usize, announced: &mut Option<u64>) -> Bytes {
+fn without_newer_fields(bytes: &Bytes) -> Bytes {
     let mut message = cluster_message_from_wire(bytes).expect("a relay of the model sent it");
     if let ClusterContent::Frame(frame) = &mut message.content {
-        for flag in &mut frame.flags {
-            flag.number = 0;
-            let generation = flag.newest_set.as_ref().map(|set| set.generation);
-            if from == OLDER && flag.set_now {
-                *announced = generation;
-            } else if from == OLDER && *announced == generation {
-                flag.newest_set = None;
-            }
-        }
         for entry in &mut frame.entries {
             entry.served_groups.clear();
             entry.checked = false;
@@ -119,7 +107,7 @@ impl World {
         let bytes = match self.plan.older && crosses {
             true => {
                 self.totals.count("messages without newer fields", 1);
-                &without_newer_fields(&packet.bytes, packet.from, &mut self.older_announced)
+                &without_newer_fields(&packet.bytes)
             }
             false => &packet.bytes,
         };
@@ -185,7 +173,6 @@ impl World {
                     self.violate(|| format!("C2: relay {relay} ends: {failure:?}"));
                 }
                 Output::Left { told } => self.leaves(relay, told),
-                Output::Flags(hints) => self.hear_flags(relay, hints),
                 Output::ReadFlags => self.read_flags(relay),
                 Output::Notice(_) | Output::Replace => {}
             }

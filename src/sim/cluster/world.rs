@@ -39,8 +39,6 @@ pub(super) struct World {
     pub(super) attempts: Vec<Attempt>,
     pub(super) queues: Queues,
     pub(super) oracle: Oracle,
-    /// The generation of the newest set that the older relay has announced.
-    pub(super) older_announced: Option<u64>,
     /// Messages whose holder or relay has died with all knowledge of them: no wake-up is promised.
     pub(super) excused: BTreeSet<MessageId>,
     /// Publishers prefer this relay for the moment.
@@ -158,7 +156,6 @@ impl World {
             attempts: Vec::new(),
             queues: Queues::default(),
             oracle: Oracle::default(),
-            older_announced: None,
             excused: BTreeSet::new(),
             aimed_at: None,
             last_death: None,

@@ -1,6 +1,6 @@
 //! The rules of messages between relays, and their round trip.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -13,21 +13,7 @@ fn frame() -> link::Frame {
     link::Frame {
         number: 7,
         entries: vec![entry()],
-        flags: vec![link::FlagHint {
-            name: "go".to_owned(),
-            newest_set: Some(link::FlagSet {
-                generation: 3,
-                set_by: "ops".to_owned(),
-                reason: "launch".to_owned(),
-                set_at: Some(Timestamp::from(
-                    SystemTime::UNIX_EPOCH + Duration::from_secs(9),
-                )),
-                expires_at: None,
-            }),
-            set_now: true,
-            number: 3,
-        }],
-        flags_omitted: true,
+        flags_written: true,
     }
 }
 
@@ -122,8 +108,6 @@ fn a_message_that_breaks_a_rule_is_refused_with_field_and_rule() {
         &of_frame(link::Frame { entries, ..frame() }),
         "frame.entries",
     );
-    let flags = vec![link::FlagHint::default()];
-    refused(&of_frame(link::Frame { flags, ..frame() }), "flag");
     let long = "x".repeat(129);
     let late = Some(Timestamp {
         seconds: i64::MAX,

@@ -220,7 +220,7 @@ async fn acknowledgements_are_counted_over_all_relays() {
         }
     };
     within("all are counted", all).await;
-    let listed = flags.watchers(Some(&flag), true);
+    let listed = flags.watchers(Some(&flag));
     let listed = within("a list", listed).await.expect("listed");
     let listed: Vec<_> = listed
         .iter()

@@ -199,34 +199,35 @@ fn a_list_older_than_a_local_write_or_a_newer_read_changes_nothing() {
 }
 
 #[tokio::test]
-async fn one_flags_acknowledgements_leave_room_for_all_others() {
+async fn acknowledgements_of_all_flags_are_bounded_and_idle_flags_make_room() {
     let (_, flags) = with(FlagsConfig {
         max_acks_per_flag: 50,
         max_acks: 80,
         ..FlagsConfig::default()
     });
-    let mut watches = Vec::new();
-    let mut set = async |flag: &str| {
+    let set = async |flag: &str| {
         let watch = flags.watch(&name(flag), listener("w"), true);
         watch.sync(at(0)).await.expect("sync");
-        watches.push(watch);
         let unleashed = flags.unleash(&name(flag), &forever(), at(0)).await;
-        unleashed.expect("unleash").0.generation
+        (watch, unleashed.expect("unleash").0.generation)
     };
-    let (greedy, good) = (set("greedy").await, set("good").await);
+    let ((one, first), (two, second)) = (set("one").await, set("two").await);
     let ack = |flag: &str, generation: u64, number: usize| {
         flags.ack(&name(flag), generation, &listener(&number.to_string()))
     };
-    let counted = (0..1_000).filter(|number| ack("greedy", greedy, *number).is_ok());
-    assert_eq!(counted.count(), 40, "half of the room");
-    ack("greedy", greedy, 0).expect("counted already, and no error");
-    ack("greedy", greedy + 1, 7_000).expect("too late, and no error");
-    let error = ack("greedy", greedy, 7_000).expect_err("no room");
+    let counted = (0..1_000).filter(|number| ack("one", first, *number).is_ok());
+    assert_eq!(counted.count(), 50);
+    ack("one", first, 0).expect("counted already, and no error");
+    ack("one", first + 1, 7_000).expect("too late, and no error");
+    let error = ack("one", first, 7_000).expect_err("no room");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
-    assert!(error.to_string().contains("the limit, 80"), "{error}");
-    (0..20).for_each(|number| ack("good", good, number).expect("its own room"));
+    assert!(
+        error.to_string().contains("the limit is 50 of one"),
+        "{error}"
+    );
+    let counted = (0..1_000).filter(|number| ack("two", second, *number).is_ok());
+    assert_eq!(counted.count(), 30, "of all flags together");
     flags.publish_acks(|_| true).await;
-    let told: Vec<_> = watches.iter().map(|watch| take_all(watch).pop()).collect();
     let acks = |generation, acknowledged| {
         Some(FlagEvent::Acks {
             generation,
@@ -234,7 +235,11 @@ async fn one_flags_acknowledgements_leave_room_for_all_others() {
             watchers: 0,
         })
     };
-    assert_eq!(told, [acks(greedy, 40), acks(good, 20)], "never too many");
+    let told = [take_all(&one).pop(), take_all(&two).pop()];
+    assert_eq!(told, [acks(first, 50), acks(second, 30)], "never too many");
+    // A flag without a watcher is forgotten for one that is watched.
+    drop(one);
+    ack("two", second, 7_000).expect("room");
 }
 
 #[tokio::test]

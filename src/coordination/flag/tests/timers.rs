@@ -158,10 +158,6 @@ async fn an_unleash_is_sent_at_once_even_while_the_store_cannot_be_read() {
     world.store.fail(Failing::Nothing);
     world.unleash(&forever()).await;
     let began = Instant::now();
-    assert!(
-        !next(&mut watch).await.set,
-        "the flag was not set when this watch began"
-    );
     let set = next(&mut watch).await;
     assert!(set.set && began.elapsed() < Duration::from_millis(1));
     watch.ack(set.generation).await.expect("ack");

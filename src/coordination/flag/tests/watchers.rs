@@ -21,7 +21,6 @@ fn flags() -> Flags {
 fn shown(flags: &Flags) -> Vec<String> {
     let query = WatchersQuery {
         flag: Some(name("go")),
-        away: true,
         after: None,
         count: 100,
     };
@@ -43,14 +42,35 @@ async fn the_list_marks_the_listeners_that_have_acknowledged() {
     let observer = flags.watch(&go, listener("cli"), true);
     let (set, _) = flags.unleash(&go, &forever(), at(0)).await.expect("set");
     one.ack(set.generation).expect("counted");
-    drop(one);
-    assert_eq!(shown(&flags), ["node-1*0+", "node-2*1", "node-3*0"]);
+    let again = watch("node-1");
+    assert_eq!(shown(&flags), ["node-1*2+", "node-2*1"]);
     // No listener has acknowledged the next generation.
     flags.leash(&go, at(0)).await.expect("leash");
     flags.unleash(&go, &forever(), at(1)).await.expect("set");
-    assert_eq!(shown(&flags), ["node-1*0", "node-2*1", "node-3*0"]);
-    drop((two, observer));
-    assert_eq!(shown(&flags), ["node-1*0", "node-2*0", "node-3*0"]);
+    drop(again);
+    assert_eq!(shown(&flags), ["node-1*1", "node-2*1"]);
+    drop((one, two, observer));
+    assert_eq!(shown(&flags), [""; 0]);
+}
+
+#[tokio::test]
+async fn listeners_are_listed_by_flag_and_name_page_by_page() {
+    let flags = flags();
+    let watch = |flag: &str, id: &str| flags.watch(&name(flag), listener(id), false);
+    let _watches = [watch("go", "b"), watch("go", "a"), watch("at", "z")];
+    let page = |flag: Option<&str>, after: Option<(&str, &str)>, count| {
+        let query = WatchersQuery {
+            flag: flag.map(name),
+            after: after.map(|(flag, id)| (name(flag), listener(id))),
+            count,
+        };
+        let views = flags.list_watchers(&query).into_iter();
+        let entry = views.map(|view| format!("{}/{}", view.flag, view.listener));
+        entry.collect::<Vec<_>>()
+    };
+    assert_eq!(page(None, None, 9), ["at/z", "go/a", "go/b"]);
+    assert_eq!(page(None, Some(("go", "a")), 9), ["go/b"]);
+    assert_eq!(page(Some("go"), Some(("at", "z")), 1), ["go/a"]);
 }
 
 #[tokio::test]

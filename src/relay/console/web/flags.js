@@ -144,20 +144,20 @@ function Progress({ acks, expected, watchers, at }) {
         : `${rate(Math.max(0, perSecond))} per second. ${plural(left, 'listener')} left.`}</p>
     ${!done && missing !== undefined && missing.length > 0 && html`<h3>${plural(missing.length, 'watcher')} without acknowledgement</h3>
       <ul class="names" data-missing>${missing.slice(0, NAMES_SHOWN).map(one => html`<li key=${one.listener_id}><code>${one.listener_id}</code>
-        <span class="faint">${one.streams ? 'connected' : html`away for <${Age} seconds=${parse(one.since)} at=${at} />`}</span></li>`)}
+        <span class="faint">waits for <${Age} seconds=${parse(one.since)} at=${at} /></span></li>`)}
         ${missing.length > NAMES_SHOWN && html`<li class="faint">and ${count(missing.length - NAMES_SHOWN)} more</li>`}</ul>`}
     ${late && missing?.length === 0 && html`<p class="note">The relay knows no watcher that has not acknowledged: ${plural(left, 'expected listener')} did not watch this flag.</p>`}
   </section>`;
 }
 
-/** Watchers that wait come first, those that are away last. @param {Watcher} one */
-const rank = one => (one.acknowledged ? 1 : one.streams ? 0 : 2);
+/** Watchers that wait come first. @param {Watcher} one */
+const rank = one => (one.acknowledged ? 1 : 0);
 
 /** A dot for each watcher. @param {{watchers: Watcher[]}} props */
 function Fleet({ watchers }) {
-  const states = watchers.slice(0, DOTS).map(one => (one.acknowledged ? 'awake' : one.streams ? 'asleep' : 'off'));
+  const states = watchers.slice(0, DOTS).map(one => (one.acknowledged ? 'awake' : 'asleep'));
   const of = (/** @type {string} */ state) => states.filter(one => one === state).length;
-  const text = `${of('awake')} acknowledged, ${of('asleep')} wait, ${of('off')} away`;
+  const text = `${of('awake')} acknowledged, ${of('asleep')} wait`;
   return html`<div class="fleet" role="img" aria-label=${text}>${states.map((state, i) => html`<i key=${i} class=${state} title=${watchers[i].listener_id}></i>`)}</div>`;
 }
 
@@ -171,14 +171,13 @@ export function FlagView({ name, query }) {
   const waiting = Boolean(flag?.set && acks && expected > acks.acknowledged);
   const [kept, setKept] = useState(/** @type {Watcher[] | undefined} */ (undefined));
   const large = (kept?.length ?? 0) > DOTS;
-  const watched = usePoll(signal => getAll(`${api(name)}/watchers`, { away: true }, 'watchers', signal, 10), large ? 5000 : waiting ? 1000 : 3000, [name, waiting, large]);
+  const watched = usePoll(signal => getAll(`${api(name)}/watchers`, {}, 'watchers', signal, 10), large ? 5000 : waiting ? 1000 : 3000, [name, waiting, large]);
   useEffect(() => { if (watched.data) setKept([...watched.data.all].sort((a, b) => rank(a) - rank(b))); }, [watched.data]);
   const close = () => setDialog('');
   const act = info?.mode === 'read' ? 'The console is read-only.' : undefined;
   const facts = flag?.set ? [['Reason', flag.reason || '–'], ['Set by', flag.set_by || '–'], ['Since', moment(flag.set_at)], ['Expires', flag.expires_at ? moment(flag.expires_at) : 'never']] : [];
-  const connected = (kept ?? []).filter(one => one.streams > 0);
   // The relay counts acknowledgements of a set only.
-  const watching = acks?.watchers ?? (kept && connected.length);
+  const watching = acks?.watchers ?? kept?.length;
   return html`<${Heading} title=${html`<a class="up" href="#/flags">Flags</a> <span class="name">${name}</span>`}>
       <${State} flag=${flag} />
       <button type="button" class=${flag?.set ? '' : 'primary'} disabled=${Boolean(act) || !flag} title=${act} onClick=${() => setDialog('unleash')}>${flag?.set ? 'Unleash again…' : 'Unleash…'}</button>
@@ -191,12 +190,12 @@ export function FlagView({ name, query }) {
     ${flag && !flag.set && watching === 0 && html`<${Empty} title="Park a node on this flag" command=${`reveille wait ${name} -- ./worker`}>It starts the worker when the flag is set.<//>`}
     ${facts.length > 0 && html`<dl class="facts panel">${facts.map(([label, value]) => html`<div key=${label}><dt>${label}</dt><dd>${value}</dd></div>`)}</dl>`}
     ${kept && kept.length > 0 && html`<div class="part"><header class="sub"><h2 id="watchers">Watchers</h2>
-      <span class="faint">${count(connected.length)} connected, ${count(kept.length - connected.length)} away${watched.data?.more ? ', and more' : ''}</span></header>
+      <span class="faint">${count(kept.length)} connected${watched.data?.more ? ', and more' : ''}</span></header>
       ${!progress && kept.length >= MANY && html`<${Fleet} watchers=${kept} />`}
       <${Table} label="Watchers" rows=${kept.slice(0, 500)} keyOf=${(/** @type {Watcher} */ one) => one.listener_id} columns=${[
         { head: 'Listener', cell: (/** @type {Watcher} */ one) => one.listener_id },
-        { head: 'State', cell: (/** @type {Watcher} */ one) => html`<${Badge} kind=${one.acknowledged ? 'awake' : one.streams ? 'asleep' : 'off'}>${one.acknowledged ? 'acknowledged' : one.streams ? 'waits' : 'away'}<//>` },
-        { head: 'Stream', number: true, cell: (/** @type {Watcher} */ one) => html`${!one.streams && html`<span class="faint">away for </span>`}<${Age} seconds=${parse(one.since)} at=${watched.at} />` }]} /></div>`}
+        { head: 'State', cell: (/** @type {Watcher} */ one) => html`<${Badge} kind=${one.acknowledged ? 'awake' : 'asleep'}>${one.acknowledged ? 'acknowledged' : 'waits'}<//>` },
+        { head: 'Stream', number: true, cell: (/** @type {Watcher} */ one) => html`<${Age} seconds=${parse(one.since)} at=${watched.at} />` }]} /></div>`}
     ${dialog === 'unleash' && html`<${UnleashDialog} name=${name} watchers=${watching} close=${close} />`}
     ${dialog === 'leash' && html`<${LeashDialog} name=${name} watchers=${watching} close=${close} />`}`;
 }

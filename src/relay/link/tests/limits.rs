@@ -12,13 +12,13 @@ use crate::{
         frame_draft::LARGEST_ENTRY, peer::Peer,
     },
     types::{
-        FlagName, GroupName, QueueAddress,
+        GroupName, QueueAddress,
         cluster::{
-            ClusterContent, ClusterLimits, ClusterMessage, FlagHint, FlagSet, Frame, FrameEntry,
-            LifeId, RelayHeartbeat, RelayStatus,
+            ClusterContent, ClusterLimits, ClusterMessage, Frame, FrameEntry, LifeId,
+            RelayHeartbeat, RelayStatus,
         },
     },
-    wire::{cluster_message_to_wire, flag_hint_len, frame_entry_len},
+    wire::{cluster_message_to_wire, frame_entry_len},
 };
 
 fn link() -> ClusterLink {
@@ -64,22 +64,6 @@ fn largest() -> FrameEntry {
     }
 }
 
-fn largest_flag() -> FlagHint {
-    let now = Some(std::time::SystemTime::now());
-    FlagHint {
-        name: FlagName::new(&"f".repeat(128)).expect("a name"),
-        newest_set: Some(FlagSet {
-            generation: u64::MAX,
-            set_by: "x".repeat(128),
-            reason: "x".repeat(1_024),
-            set_at: now,
-            expires_at: now,
-        }),
-        set_now: true,
-        number: u64::MAX,
-    }
-}
-
 #[test]
 fn a_bad_message_is_an_error_and_changes_nothing() {
     let mut link = link();
@@ -120,13 +104,12 @@ fn a_peer_takes_at_most_400_bytes() {
 #[test]
 fn the_largest_entries_fit_a_frame_and_a_frame_fits_a_message() {
     assert!(frame_entry_len(&largest()) <= LARGEST_ENTRY);
-    assert!(flag_hint_len(&largest_flag()) <= LARGEST_ENTRY);
     for entries in [
         vec![largest(); 100],
         (0..1_000).map(|queue| entry(queue, 1)).collect(),
     ] {
         let mut draft = FrameDraft::new();
-        draft.push_flag(largest_flag());
+        draft.note_flags_written();
         for entry in entries {
             if draft.has_room() {
                 draft.push_entry(entry);

@@ -308,7 +308,7 @@ impl proto::flags_server::Flags for FlagsService {
         if duplicate {
             self.log_duplicate(&flag, &listener);
         }
-        let settling = Box::pin(in_time(watch.sync_future(wall())));
+        let settling = Box::pin(in_time(watch.sync(wall())));
         let (now, mut rng) = (self.clock.now(), fastrand::Rng::new());
         let lifecycle = StreamLifecycle::new(heartbeat, self.max_age, now, &mut rng);
         let responses = WatchResponses {

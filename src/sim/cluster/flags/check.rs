@@ -188,12 +188,12 @@ impl World {
             stream.newest_set = stream.newest_set.max(last);
             return;
         }
-        // A set that was cleared by hand, or by a relay of the version before, leaves no trace in the
-        // store: a late hint of it is told. One that was made by hand has no number.
+        // A set that was cleared by hand leaves no trace in the store. One that was made by hand has no
+        // number.
         let by_hand = &self.flags.oracle.by_hand;
         let traceless = by_hand.contains(&(last + 1)) || by_hand.contains(&client.newest_set);
         let old = newest.map(|index| index + 1).filter(|_| state.set);
-        if let Some(old) = old.filter(|_| traceless || self.plan.older) {
+        if let Some(old) = old.filter(|_| traceless) {
             client.newest_set = client.newest_set.max(old);
             stream.newest_set = stream.newest_set.max(old);
             return;
@@ -306,9 +306,9 @@ impl World {
                 }
                 let whole = self.relays[relay].whole_from;
                 let whole = whole.max(self.relays[set.relay].whole_from);
-                // Who clears by hand, or a relay of the version before, leaves no trace: the set is missed
-                // with a frame.
-                if (self.plan.older || by_hand) && whole + SOON >= set.began {
+                // A clearing by hand leaves no trace: the set is missed where it is over before the relay
+                // has read it.
+                if by_hand {
                     continue;
                 }
                 match set.answered.max(whole) + wait < self.now {

@@ -119,7 +119,7 @@ impl World {
             .watch_within_limit(&self.flags.name, client.id.clone(), client.observer)
             .expect("there is room");
         let outbox = Arc::clone(&self.flags.outbox);
-        let settling = guard.sync_future(place.wall.now());
+        let settling = guard.sync(place.wall.now());
         let work = watch(guard, settling, number, outbox);
         stream.task = Some(self.flags.tasks.spawn(relay, work));
         let noted = [relay as u64, number as u64];

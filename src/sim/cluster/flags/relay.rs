@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use futures_util::future::{Either, select};
+use futures_util::future::select;
 
 use super::{
     asks::{AskRequest, PeerAsks},
@@ -21,10 +21,7 @@ use crate::{
         cluster::world::{Event, World},
         flags::store::ShakyStore,
     },
-    types::{
-        UnleashOptions,
-        cluster::{ChangedFlags, FlagHint},
-    },
+    types::UnleashOptions,
 };
 
 /// The flags of a run of a relay.
@@ -43,8 +40,8 @@ pub(super) struct Wall {
 /// What the tasks have done, for the model.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    /// Hints for the next frames, by relay.
-    hints: Vec<(usize, ChangedFlags)>,
+    /// Relays whose next frames state that flags were written.
+    announced: Vec<usize>,
     written: Vec<Written>,
     /// Events of streams, and streams that the relay ends.
     pub(super) told: Vec<(usize, WatchEvent)>,
@@ -116,7 +113,7 @@ impl World {
         let mut remote = RemoteAcks::new(PAGE);
         let (asking, sleep) = (flags.clone(), Arc::clone(&bell));
         let tasks = &mut self.flags.tasks;
-        tasks.spawn(relay, take_hints(flags.clone(), relay, outbox));
+        tasks.spawn(relay, announce(flags.clone(), relay, outbox));
         tasks.spawn(relay, refresh);
         tasks.spawn(relay, tell_acks(flags.clone(), bell));
         tasks.spawn(relay, async move {
@@ -138,19 +135,10 @@ impl World {
         self.flag_writer_ends(relay);
     }
 
-    /// C14: the link has the hints of another relay.
-    pub(in crate::sim::cluster) fn hear_flags(&mut self, relay: usize, hints: Vec<FlagHint>) {
-        self.totals.count("flag hints", hints.len() as u64);
-        if let Some(place) = &self.flags.relays[relay] {
-            // Its drop wakes the watchers.
-            drop(place.flags.hear(hints));
-        }
-    }
-
-    /// C5, C9: the link may have missed a hint.
+    /// C5, C9, C14: another relay has written flags, or may have.
     pub(in crate::sim::cluster) fn read_flags(&mut self, relay: usize) {
         if let Some(place) = &self.flags.relays[relay] {
-            self.totals.count("flag resyncs", 1);
+            self.totals.count("flag refreshes", 1);
             place.flags.refresh_soon();
         }
     }
@@ -211,9 +199,9 @@ impl World {
     /// Takes over what the tasks have done.
     pub(super) fn take_outbox(&mut self) {
         let outbox = std::mem::take(&mut *lock(&self.flags.outbox));
-        for (relay, hints) in outbox.hints {
+        for relay in outbox.announced {
             if let Some(run) = &mut self.relays[relay].run {
-                run.node.add_flags(hints);
+                run.node.note_flags_written();
                 self.link_soon(relay);
             }
         }
@@ -240,11 +228,11 @@ impl World {
     }
 }
 
-/// Passes the hints of this relay's writes to its link.
-async fn take_hints(flags: Flags, relay: usize, outbox: Arc<Mutex<Outbox>>) {
+/// Passes the news of this relay's writes to its link.
+async fn announce(flags: Flags, relay: usize, outbox: Arc<Mutex<Outbox>>) {
     loop {
-        let hints = flags.hints().take().await;
-        lock(&outbox).hints.push((relay, hints));
+        flags.written().await;
+        lock(&outbox).announced.push(relay);
     }
 }
 
@@ -252,20 +240,13 @@ async fn take_hints(flags: Flags, relay: usize, outbox: Arc<Mutex<Outbox>>) {
 async fn refresh(flags: Flags, wall: Wall, bell: Arc<Bell>, every: Duration) {
     loop {
         let requested = pin!(flags.refresh_requested());
-        let is_requested = if every.is_zero() {
+        if every.is_zero() {
             requested.await;
-            true
         } else {
-            let interval = pin!(bell.sleep(every));
-            matches!(select(requested, interval).await, Either::Left(_))
-        };
-        let mut read = match is_requested {
-            true => flags.refresh_as_requested(wall.now()).await,
-            false => flags.refresh(wall.now()).await,
-        };
-        while read.is_err() {
+            select(requested, pin!(bell.sleep(every))).await;
+        }
+        while flags.refresh(wall.now()).await.is_err() {
             bell.sleep(AGAIN).await;
-            read = flags.refresh(wall.now()).await;
         }
     }
 }

@@ -13,13 +13,7 @@ use std::{
 };
 
 use super::FlagEvent;
-use crate::{
-    base::fault::Fault,
-    sim::cluster::{
-        link::OLDER,
-        world::{Event, World},
-    },
-};
+use crate::sim::cluster::world::{Event, World};
 
 /// All tasks, and their alarms.
 #[derive(Default)]
@@ -176,16 +170,7 @@ impl World {
     /// Polls a task, and notes a write of the store.
     pub(super) fn poll_flag_task(&mut self, id: u64) {
         let before = self.flags.store.writes();
-        let relay = self.flags.tasks.tasks.get(&id).map(|task| task.relay);
-        // The version before cleared flags so.
-        let is_older = self.plan.older && relay == Some(OLDER) && Fault::None.is_planted();
-        if is_older {
-            Fault::FlagEndUnmarked.plant();
-        }
         self.flags.tasks.poll(id);
-        if is_older {
-            Fault::None.plant();
-        }
         if self.flags.store.writes() > before {
             self.flag_has_changed(Some(id));
         }

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     super::{
-        AckKey, AckQuery, AskAcks, Flags, FlagsConfig, KnownAcks, RemoteAcks, WatchGuard,
+        AckQuery, AskAcks, Flags, FlagsConfig, KnownAcks, RemoteAcks, WatchGuard,
         document::{blob_name, ended_name},
     },
     at, forever, lasting, listener, name, setup,
@@ -18,34 +18,20 @@ use super::{
 };
 use crate::{
     store::BlobStore,
-    types::{
-        FlagState,
-        cluster::{ChangedFlags, FlagHint, FlagSet, LifeId},
-    },
+    types::{FlagState, cluster::LifeId},
 };
 
-/// A relay on the same store, which announces its writes.
+/// A relay on the same store.
 fn other(store: &SteppedStore) -> Flags {
-    let flags = Flags::new(Arc::new(store.clone()), FlagsConfig::default());
-    flags.hints();
-    flags
+    Flags::new(Arc::new(store.clone()), FlagsConfig::default())
 }
 
-/// Takes the hints that wait.
-async fn waiting_hints(from: &Flags) -> Vec<FlagHint> {
-    let mut changed = from.hints().take().await;
-    std::iter::from_fn(|| changed.pop()).collect()
-}
-
-/// Gives hints to a relay, which reads the flags.
-async fn hear(to: &Flags, hints: Vec<FlagHint>, wall: SystemTime) {
-    to.hear(hints).wake_watchers().await;
-    to.refresh_as_requested(wall).await.expect("a read");
-}
-
+/// A relay is told that another one has written a flag.
 async fn pass_on(from: &Flags, to: &Flags, wall: SystemTime) {
-    let hints = waiting_hints(from).await;
-    hear(to, hints, wall).await;
+    from.written().await;
+    to.refresh_soon();
+    to.refresh_requested().await;
+    to.refresh(wall).await.expect("a list and reads");
 }
 
 fn sets(states: &[FlagState]) -> Vec<bool> {
@@ -85,12 +71,12 @@ async fn a_set_is_told_after_one_that_was_cleared_by_hand() {
     let (ahead, behind) = (other(&store), other(&store));
     let waiting = watch(&here, "go").await;
     unleash(&ahead, "go", &forever(), 3_000).await;
-    let hints = waiting_hints(&ahead).await;
-    behind.hear(hints.clone()).wake_watchers().await;
-    hear(&here, hints, at(20)).await;
-    assert_eq!(sets(&take_states(&waiting)), [false, true]);
+    pass_on(&ahead, &here, at(20)).await;
+    assert_eq!(sets(&take_states(&waiting)), [true]);
     let by_hand = store.delete(&blob_name(&name("go")), None).await;
     by_hand.expect("deleted");
+    here.refresh(at(21)).await.expect("refresh");
+    assert_eq!(sets(&take_states(&waiting)), [false]);
     unleash(&behind, "go", &forever(), 10).await;
     behind.leash(&name("go"), at(10)).await.expect("leash");
     pass_on(&behind, &here, at(30)).await;
@@ -147,7 +133,7 @@ async fn a_set_and_its_clearing_are_told_although_the_frames_were_lost() {
     let parked = watch(&here, "go").await;
     take_states(&parked);
     unleash(&there, "go", &forever(), 10).await;
-    drop(waiting_hints(&there).await);
+    there.written().await;
     there.leash(&name("go"), at(11)).await.expect("leash");
     // The second frame arrives.
     pass_on(&there, &here, at(12)).await;
@@ -155,7 +141,7 @@ async fn a_set_and_its_clearing_are_told_although_the_frames_were_lost() {
 
     let set = unleash(&there, "go", &lasting(5), 20).await;
     there.expire(at(25)).await.expect("expire");
-    drop(waiting_hints(&there).await);
+    there.written().await;
     assert!(store.peek(&blob_name(&name("go"))).is_none());
     // No frame arrives. The refresh finds the trace of the set.
     here.refresh(at(30)).await.expect("refresh");
@@ -167,37 +153,34 @@ async fn a_set_and_its_clearing_are_told_although_the_frames_were_lost() {
 }
 
 #[tokio::test]
-async fn a_watcher_that_came_after_a_set_and_its_end_is_not_released_by_a_late_hint() {
+async fn a_watcher_that_came_after_a_set_and_its_end_is_not_released_by_late_frames() {
     let (store, here) = setup();
     let there = other(&store);
     let early = watch(&here, "go").await;
     take_states(&early);
     unleash(&there, "go", &forever(), 10).await;
-    let first = waiting_hints(&there).await;
     there.leash(&name("go"), at(11)).await.expect("leash");
     // The frames wait for the end of an outage. A node registers, and parks.
     let late = here.watch(&name("go"), listener("late"), false);
     late.sync(at(11)).await.expect("sync");
     assert_eq!(sets(&take_states(&late)), [false]);
     assert_eq!(sets(&take_states(&early)), [true, false]);
-    hear(&here, first, at(12)).await;
     pass_on(&there, &here, at(12)).await;
     assert_eq!(take_states(&late), []);
     assert_eq!(take_states(&early), []);
 }
 
 #[tokio::test]
-async fn a_late_hint_is_no_first_state_of_a_watcher_that_came_after_it() {
+async fn a_set_that_is_over_is_no_first_state_of_a_watcher_that_came_after_it() {
     let (store, here) = setup();
     let there = other(&store);
     unleash(&there, "go", &forever(), 10).await;
     there.leash(&name("go"), at(10)).await.expect("leash");
     let late = here.watch(&name("go"), listener("late"), false);
-    // The hint comes before the watcher's read.
-    drop(here.hear(waiting_hints(&there).await));
-    assert_eq!(take_states(&late), []);
+    // The refresh comes before the watcher's read.
+    pass_on(&there, &here, at(30)).await;
     late.sync(at(30)).await.expect("sync");
-    here.refresh_as_requested(at(31)).await.expect("a read");
+    here.refresh(at(31)).await.expect("refresh");
     assert_eq!(sets(&take_states(&late)), [false]);
 }
 
@@ -235,12 +218,12 @@ async fn ends_at_the_first_read(fails: bool) -> Vec<bool> {
 
 #[tokio::test]
 async fn a_set_that_ends_before_a_watchers_state_is_known_is_told_to_it() {
-    assert_eq!(ends_at_the_first_read(false).await, [false, true, false]);
+    assert_eq!(ends_at_the_first_read(false).await, [true, false]);
 }
 
 #[tokio::test]
 async fn a_set_that_ends_after_a_first_read_that_failed_is_told() {
-    assert_eq!(ends_at_the_first_read(true).await, [false, true, false]);
+    assert_eq!(ends_at_the_first_read(true).await, [true, false]);
 }
 
 #[tokio::test]
@@ -263,57 +246,21 @@ async fn a_set_after_one_by_hand_is_told_although_its_generation_is_less() {
 }
 
 #[tokio::test]
-async fn relays_of_the_version_before_lose_no_release() {
-    let (store, here) = setup();
-    let parked = watch(&here, "go").await;
-    take_states(&parked);
-    let hint = |newest_set, set_now| FlagHint {
-        name: name("go"),
-        newest_set,
-        set_now,
-        number: 0,
-    };
-    // It sets the flag and clears it, without a trace, before the flag is read here.
-    let set = FlagState {
-        set: true,
-        set_at: Some(at(3)),
-        ..FlagState::unset(name("go"), 3)
-    };
-    drop(here.hear(vec![hint(Some(FlagSet::of(&set)), true)]));
-    hear(&here, vec![hint(None, false)], at(1)).await;
-    assert_eq!(sets(&take_states(&parked)), [true, false]);
-    // It clears a flag that was set here.
-    unleash(&here, "go", &forever(), 4).await;
-    let cleared = store.delete(&blob_name(&name("go")), None).await;
-    assert!(cleared.expect("delete"));
-    hear(&here, vec![hint(None, false)], at(5)).await;
-    assert_eq!(sets(&take_states(&parked)), [true, false]);
-    assert!(store.peek(&ended_name(&name("go"))).is_none());
-}
-
-#[tokio::test]
-async fn hints_are_bounded_and_only_of_writes_with_an_effect() {
+async fn only_writes_with_an_effect_are_announced_and_only_changed_flags_are_read() {
     let (store, here) = setup();
     let there = other(&store);
+    let mut context = Context::from_waker(Waker::noop());
     there.leash(&name("nothing"), at(0)).await.expect("leash");
-    for number in 0..1_200 {
-        unleash(&there, &format!("flag-{number}"), &forever(), 0).await;
-        unleash(&there, "go", &forever(), 0).await;
-    }
-    let mut changed = there.hints().take().await;
-    assert!(changed.omitted);
-    let mut later = ChangedFlags::default();
-    changed.omitted = false;
-    std::mem::swap(&mut changed, &mut later);
-    changed.append(later);
-    let names: Vec<_> = std::iter::from_fn(|| changed.pop()).collect();
-    assert_eq!(names.len(), 1_000);
-    assert!(names.iter().all(|hint| hint.name.as_str() != "nothing"));
-    // The receiver keeps those of watched flags only.
+    assert!(pin!(there.written()).poll(&mut context).is_pending());
     let watch = watch(&here, "flag-7").await;
     take_states(&watch);
-    drop(here.hear(names));
-    assert_eq!(here.inner.registry().requested(), [name("flag-7")]);
+    for number in 0..20 {
+        unleash(&there, &format!("flag-{number}"), &forever(), 0).await;
+    }
+    store.take_calls();
+    pass_on(&there, &here, at(1)).await;
+    assert_eq!(store.take_calls(), (2, 1), "both blobs of the watched flag");
+    assert_eq!(sets(&take_states(&watch)), [true]);
 }
 
 #[tokio::test]
@@ -361,9 +308,8 @@ async fn an_acknowledgement_of_a_set_that_this_relay_does_not_know_is_counted() 
     ack(set.generation - 1)
         .await
         .expect("late, and not counted");
-    let known = here.acks_of(&name("go"), set.generation, None::<AckKey>, 10);
+    let known = here.acks_of(&name("go"), set.generation, None, 10);
     assert_eq!((known.acknowledged, known.watchers), (1, 0));
-    assert!(here.observed().is_empty());
 }
 
 /// A relay that knows acknowledgements. Before it answers a query for keys, an observer of the relay
@@ -408,7 +354,7 @@ async fn an_observer_that_comes_back_at_once_counts_what_other_relays_have() {
     };
     let mut remote = RemoteAcks::new(10);
     remote.add_to(&here, &others).await;
-    assert!(here.observed().is_empty(), "it has left");
+    assert_eq!(here.watchers(), 0);
     let _observer = observe().await;
     remote.add_to(&here, &others).await;
     let known = here.acks_of(&name("go"), set.generation, None, 10);
