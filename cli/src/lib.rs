@@ -58,7 +58,6 @@ mod serve;
 mod settings;
 mod signals;
 mod store;
-mod subprocess;
 mod subscribe;
 mod sweep;
 mod target;

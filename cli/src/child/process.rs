@@ -128,11 +128,6 @@ impl Process {
         })
     }
 
-    /// Returns the process's number, until its end was awaited.
-    pub(crate) fn id(&self) -> Option<u32> {
-        self.child.id()
-    }
-
     /// Takes the standard input, if that is a pipe.
     pub(crate) fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
