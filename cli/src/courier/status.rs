@@ -1,4 +1,4 @@
-//! `queue status`: counts per queue and destination.
+//! `courier status`: counts per queue and destination.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,21 +8,17 @@ use reveille::{
 };
 use serde::Serialize;
 
-use super::{
-    message_status,
-    place::{OutputArgs, PlaceArgs},
-};
+use super::{Dir, message_status};
 use crate::{
-    exit::Exit,
     output::{self, Row, fitting_table, millis},
     settings::Settings,
 };
 
 pub(super) const AFTER_HELP: &str = "\
 Example:
-  reveille queue status queues
-  reveille queue status queues -o json
-  reveille queue status queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
+  reveille courier status queues
+  reveille courier status queues -o json
+  reveille courier status queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
 
 NOT READY: sent by a transaction that is not committed; small messages wait in the memory of their \
 process. READY: waits for the next machine. SENT: \
@@ -32,17 +28,15 @@ messages in the history.
 With MESSAGE_ID, LAST KNOWN AT is the last machine that is known to have the message, and REASON says \
 why it waits or was not delivered. `ready`: it is still here, and goes to NEXT MACHINE. `sent`: NEXT \
 MACHINE has stored it, and no consumer sees it yet. `confirmed`: it is visible there; if the \
-destination is another machine, NEXT MACHINE passes it on, and `queue status` there shows the rest.";
+destination is another machine, NEXT MACHINE passes it on, and `courier status` there shows the rest.";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Status {
     #[command(flatten)]
-    place: PlaceArgs,
+    dir: Dir,
     /// Show this message only
     #[arg(value_name = "MESSAGE_ID")]
     message_id: Option<MessageId>,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -79,17 +73,14 @@ struct DestinationRow {
 }
 
 impl Status {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let manager = self.place.open(settings).await?;
-        let format = self.output.format(settings);
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<()> {
+        let manager = self.dir.open(settings).await?;
+        let format = self.dir.format(settings);
         if let Some(id) = self.message_id {
-            let row = message_status::find(&manager, id).await?;
-            format.one(&row)?;
-            return Ok(Exit::OK);
+            return Ok(format.one(&message_status::find(&manager, id).await?)?);
         }
         let row = StatusRow::from(manager.status().await?);
-        format.object(&row, || row.text())?;
-        Ok(Exit::OK)
+        Ok(format.object(&row, || row.text())?)
     }
 }
 
@@ -109,7 +100,7 @@ impl StatusRow {
         }
         if self.dead_letters > 0 {
             let letters = output::count(self.dead_letters, "dead letter");
-            parts.push(format!("{letters}: see `queue dead`"));
+            parts.push(format!("{letters}: see `courier dead`"));
         }
         match parts.is_empty() {
             true => "no queues and no messages to other machines".to_owned(),
