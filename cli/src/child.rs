@@ -11,7 +11,7 @@ mod process;
 
 pub(super) use self::{
     foreground::Foreground,
-    process::{Process, ProcessGroups, check_exists},
+    process::{Ended, Process, ProcessGroups, check_exists},
 };
 use std::io;
 

@@ -27,6 +27,14 @@ pub(crate) struct Process {
     group: Option<ProcessGroup>,
 }
 
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    /// This process sent it SIGTERM.
+    pub(crate) terminated: bool,
+}
+
 /// The running process groups.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProcessGroups(Arc<Mutex<GroupTable>>);
@@ -143,6 +151,29 @@ impl Process {
         if let Some(group) = &self.group {
             signal(group.id, number);
         }
+    }
+
+    /// Waits for the command's end. Sends it SIGTERM when `end` resolves, and SIGKILL after the grace.
+    pub(crate) async fn run_until(
+        &mut self,
+        end: impl Future<Output = ()>,
+        grace: Duration,
+    ) -> io::Result<Ended> {
+        tokio::select! {
+            status = self.wait() => return Ok(Ended { status: status?, terminated: false }),
+            () = end => self.signal(Signal::TERM),
+        }
+        let status = match tokio::time::timeout(grace, self.wait()).await {
+            Ok(status) => status?,
+            Err(_) => {
+                self.signal(Signal::KILL);
+                self.wait().await?
+            }
+        };
+        Ok(Ended {
+            status,
+            terminated: true,
+        })
     }
 
     /// Waits for the command's end. Safe to cancel.
