@@ -9,7 +9,7 @@ use reveille::{
     store::{self, BlobName},
     unique_id::{BlobSyncStore, FOLDER, IdConfig, UniqueIdGenerator},
 };
-use serde::Serialize;
+use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
 use super::{
@@ -72,21 +72,6 @@ struct Next {
     output: Option<Format>,
 }
 
-/// Writes ids in batches, so that only a few are in memory.
-struct Printer {
-    format: Format,
-    out: tokio::io::Stdout,
-    /// The buffer.
-    text: String,
-    first: bool,
-}
-
-/// An id as an object.
-#[derive(Debug, Serialize)]
-struct IdRow {
-    id: u64,
-}
-
 /// Ids of one write to stdout: few enough to appear promptly, enough to share the cost of a write.
 const BATCH: u64 = 4096;
 
@@ -109,16 +94,30 @@ impl Next {
         let store = BlobSyncStore::new(opened, self.name.clone());
         let ids = UniqueIdGenerator::new(store, config)?;
         let format = self.output.or(settings.output).unwrap_or_default();
-        let mut printer = Printer::new(format);
-        let mut left = self.count;
+        // Not std's blocking stdout: a reader that stalls must not delay Ctrl-C.
+        let mut out = tokio::io::stdout();
+        let (mut left, mut document) = (self.count, Vec::new());
         while left > 0 {
             let count = usize::try_from(left.min(batch)).context("a batch is small")?;
             let taken = self.within(ids.next_ids(count)).await;
             let taken = taken.map_err(invalid_as_failed)?;
             left -= taken.len() as u64;
-            printer.print(&taken).await?;
+            let mut lines = String::new();
+            for id in taken {
+                match format {
+                    Format::Table => lines.push_str(&format!("{id}\n")),
+                    Format::Jsonl => lines.push_str(&format!("{}\n", json!({ "id": id }))),
+                    Format::Json => document.push(json!({ "id": id })),
+                }
+            }
+            out.write_all(lines.as_bytes()).await?;
+            out.flush().await?;
         }
-        printer.finish().await?;
+        if format == Format::Json {
+            let text = format!("{}\n", serde_json::to_string_pretty(&document)?);
+            out.write_all(text.as_bytes()).await?;
+            out.flush().await?;
+        }
         Ok(Exit::OK)
     }
 
@@ -151,55 +150,6 @@ impl Next {
             fetch_ahead: false,
             ..defaults
         }
-    }
-}
-
-impl Printer {
-    fn new(format: Format) -> Self {
-        Self {
-            format,
-            // Not std's blocking stdout: a reader that stalls must not delay Ctrl-C.
-            out: tokio::io::stdout(),
-            text: String::new(),
-            first: true,
-        }
-    }
-
-    async fn print(&mut self, ids: &[u64]) -> anyhow::Result<()> {
-        for id in ids {
-            self.add(*id)?;
-        }
-        self.flush().await
-    }
-
-    fn add(&mut self, id: u64) -> anyhow::Result<()> {
-        let first = std::mem::take(&mut self.first);
-        match self.format {
-            Format::Table => self.text.push_str(&id.to_string()),
-            Format::Jsonl => self.text.push_str(&serde_json::to_string(&IdRow { id })?),
-            // One document. The end of a line depends on whether another id follows.
-            Format::Json => {
-                self.text.push_str(if first { "[\n  " } else { ",\n  " });
-                self.text.push_str(&serde_json::to_string(&IdRow { id })?);
-                return Ok(());
-            }
-        }
-        self.text.push('\n');
-        Ok(())
-    }
-
-    async fn finish(mut self) -> anyhow::Result<()> {
-        if self.format == Format::Json {
-            self.text.push_str("\n]\n");
-        }
-        self.flush().await
-    }
-
-    async fn flush(&mut self) -> anyhow::Result<()> {
-        self.out.write_all(self.text.as_bytes()).await?;
-        self.out.flush().await?;
-        self.text.clear();
-        Ok(())
     }
 }
 

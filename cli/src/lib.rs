@@ -192,7 +192,7 @@ impl Verb {
             Self::Unleash(args) => args.run(settings).await,
             Self::Leash(args) => args.run(settings).await,
             Self::Flag(args) => args.run(settings).await,
-            Self::Queue(args) => args.run(settings).await,
+            Self::Queue(args) => Box::pin(args.run(settings)).await,
             Self::Ids(args) => args.run(settings).await,
             Self::Store(args) => args.run(settings).await,
             Self::Token(args) => args.run(settings).await,

@@ -129,15 +129,6 @@ struct RoundRow {
     of_all: Counts,
 }
 
-/// A blob of --dry-run as a row.
-#[derive(Debug, Serialize)]
-struct PlanRow {
-    action: &'static str,
-    container: String,
-    blob: String,
-    detail: String,
-}
-
 /// Logs failures and blobs that are left alone.
 const LOG: &str = "error,reveille::coordination=warn";
 
@@ -194,10 +185,7 @@ impl Args {
         output::note("stopping after the current page; a second signal stops at once");
         tokio::select! {
             // A stopped service has succeeded; an interrupted round has not.
-            worked = &mut working => match self.once {
-                true => worked.map(|_| signal.exit()),
-                false => worked,
-            },
+            worked = &mut working => worked.map(|exit| if self.once { signal.exit() } else { exit }),
             signal = interrupts.next() => Ok(signal.exit()),
         }
     }
@@ -273,9 +261,8 @@ impl Ttl {
 async fn dry_run(sweeper: &Sweeper, format: Format) -> anyhow::Result<Exit> {
     let mut written = Ok(());
     let planned = sweeper.dry_run(|blob| {
-        let row = PlanRow::from(blob);
         if written.is_ok() {
-            written = format.next(&row, row.line());
+            written = print_planned(&blob, format);
         }
     });
     let counts = planned.await?;
@@ -328,29 +315,19 @@ impl Row for RoundRow {
     }
 }
 
-impl From<PlannedBlob> for PlanRow {
-    fn from(blob: PlannedBlob) -> Self {
-        Self {
-            action: blob.action,
-            container: blob.container,
-            blob: blob.blob,
-            detail: blob.detail,
-        }
-    }
-}
-
-impl PlanRow {
-    fn line(&self) -> String {
-        let Self {
-            action,
-            container,
-            blob,
-            detail,
-        } = self;
-        match *action {
-            "delete" => format!("delete {container}/{blob}"),
-            "move" => format!("move {container}/{blob} to {detail}"),
-            _ => format!("leave {container}/{blob}: {detail}"),
-        }
-    }
+fn print_planned(planned: &PlannedBlob, format: Format) -> std::io::Result<()> {
+    let PlannedBlob {
+        action,
+        container,
+        blob,
+        detail,
+        ..
+    } = planned;
+    let line = match *action {
+        "delete" => format!("delete {container}/{blob}"),
+        "move" => format!("move {container}/{blob} to {detail}"),
+        _ => format!("leave {container}/{blob}: {detail}"),
+    };
+    let row = json!({ "action": action, "container": container, "blob": blob, "detail": detail });
+    format.next(&row, line)
 }

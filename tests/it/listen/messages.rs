@@ -77,13 +77,7 @@ async fn until_empty_handles_all_messages_and_then_ends() {
     let place = Place::new().await;
     let unreachable = format!("http://{}", free_address());
     place.put(&[&b"x"[..]; 12]).await;
-    let options = [
-        "--until-empty",
-        "--relay",
-        &unreachable,
-        "--max-tasks",
-        "3",
-    ];
+    let options = ["--until-empty", "--relay", &unreachable, "--max-tasks", "3"];
     let end = place.listen(&options, "sleep 0.1").ends().await;
     assert_eq!((end.code, end.figure("handled")), (Some(0), 12));
     assert_eq!(place.depth().await, 0);
