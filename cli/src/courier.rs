@@ -2,7 +2,6 @@
 //! machines.
 
 mod dead;
-mod message_status;
 mod send;
 mod serve;
 mod status;
@@ -29,7 +28,7 @@ use self::{
 use super::{
     exit::{Exit, Failed},
     message::MessageRow,
-    output::{self, Format, Row},
+    output::{self, Format, OutputArgs, Row},
     program, queue_settings,
     settings::Settings,
     usage,
@@ -163,9 +162,8 @@ struct Dir {
     /// The directory of the queues, or their file
     #[arg(value_name = "DIR")]
     place: PathBuf,
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-    output: Option<Format>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -267,7 +265,7 @@ impl Dir {
     }
 
     fn format(&self, settings: &Settings) -> Format {
-        self.output.or(settings.output).unwrap_or_default()
+        self.output.format(settings)
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use super::{
     exit::{Exit, Failed},
-    output::Format,
+    output::{Format, OutputArgs},
     settings::Settings,
     store::StoreArgs,
 };
@@ -67,9 +67,8 @@ struct Next {
     /// Give up after this long without an id [default: 2m; 10s if the store does not answer]
     #[arg(long, env = "REVEILLE_TIMEOUT", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-    output: Option<Format>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Ids of one write to stdout: few enough to appear promptly, enough to share the cost of a write.
@@ -93,7 +92,7 @@ impl Next {
         let opened = opened.map_err(late_as_unavailable)?;
         let store = BlobSyncStore::new(opened, self.name.clone());
         let ids = UniqueIdGenerator::new(store, config)?;
-        let format = self.output.or(settings.output).unwrap_or_default();
+        let format = self.output.format(settings);
         // Not std's blocking stdout: a reader that stalls must not delay Ctrl-C.
         let mut out = tokio::io::stdout();
         let (mut left, mut document) = (self.count, Vec::new());
@@ -206,7 +205,7 @@ mod tests {
             start: 0,
             store: StoreArgs::default(),
             timeout: None,
-            output: None,
+            output: OutputArgs::default(),
         }
     }
 

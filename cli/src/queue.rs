@@ -19,7 +19,7 @@ use self::{
 };
 use super::{
     exit::{Exit, Usage},
-    output::{Format, Row},
+    output::{Format, OutputArgs, Row},
     settings::Settings,
 };
 
@@ -60,9 +60,8 @@ DEPTH counts hidden messages too. The queues that a relay knows are listed by `r
         /// The file: `sqlite:PATH`, or the URL of one of its queues
         #[arg(value_name = "FILE_URL")]
         url: String,
-        /// The output format [default: table]
-        #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-        output: Option<Format>,
+        #[command(flatten)]
+        output: OutputArgs,
     },
     /// Put messages, and notify listeners with --notify
     #[command(after_help = "\
@@ -119,9 +118,8 @@ struct Named {
     /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(value_name = "QUEUE_URL")]
     url: String,
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-    output: Option<Format>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// A queue of a file.
@@ -146,7 +144,7 @@ impl Args {
             }
             Verb::List { url, output } => {
                 let rows = list(&url).await?;
-                output.or(settings.output).unwrap_or_default().list(&rows)?;
+                output.format(settings).list(&rows)?;
             }
             Verb::Put(put) => return put.run(settings).await,
             Verb::Get(get) => return get.run(settings).await,
@@ -180,7 +178,7 @@ impl Args {
 
 impl Named {
     fn format(&self, settings: &Settings) -> Format {
-        self.output.or(settings.output).unwrap_or_default()
+        self.output.format(settings)
     }
 }
 

@@ -19,7 +19,7 @@ use serde_json::json;
 use super::{
     exit::{Exit, Failed, Usage},
     log,
-    output::{self, Format, Row},
+    output::{self, Format, OutputArgs, Row},
     program,
     settings::Settings,
     signals::Interrupts,
@@ -79,9 +79,8 @@ pub(super) struct Args {
     /// are always allowed
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name, requires = "admin_listen")]
     admin_host: Vec<String>,
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-    output: Option<Format>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -113,9 +112,8 @@ struct Ttl {
     /// Remove the blob's time to live
     #[arg(long, conflicts_with = "after")]
     clear: bool,
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-    output: Option<Format>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// A round as a row.
@@ -146,7 +144,7 @@ impl Args {
         log::to_stderr(LOG);
         let mut interrupts = Interrupts::listen()?;
         let sweeper = Arc::new(self.sweeper().await?);
-        let format = self.output.or(settings.output).unwrap_or_default();
+        let format = self.output.format(settings);
         if self.check {
             sweeper.check().await?;
             let containers = sweeper.job().containers.len() as u64;
@@ -251,7 +249,7 @@ impl Ttl {
             Some(end) => format!("{blob}: time to live ends at {end}"),
             None => format!("{blob}: no time to live"),
         };
-        let format = self.output.or(settings.output).unwrap_or_default();
+        let format = self.output.format(settings);
         // As written to the metadata; null if it was removed.
         format.next(&json!({ "blob": blob, "time_to_live": marked }), line)?;
         Ok(Exit::OK)
