@@ -5,7 +5,8 @@
 //!
 //! A machine is a process of this program with a directory of its own: a node that hosts the queues
 //! of the directory, and an application that sends and receives. The tables of the application are
-//! in the queue file, so that they change together with the queues.
+//! in the queue file, so that they change together with the queues. `tests/courier_kills.py` starts the
+//! same machines, with a proxy between them.
 
 use std::{
     error::Error, io::Read as _, net::TcpListener, path::Path, process::Stdio, time::Duration,
@@ -13,7 +14,7 @@ use std::{
 
 use reveille::{
     ListenerId, Node, NodeConfig, QueuesConfig, SubscribeOptions, WakeStream,
-    courier::{QueueManager, QueueManagerConfig, Transaction, rusqlite::Connection},
+    courier::{Destination, QueueManager, QueueManagerConfig, Transaction, rusqlite::Connection},
     queue::WorkQueue as _,
 };
 use tokio::{process::Command, time::sleep};
@@ -22,20 +23,32 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const MESSAGES: i64 = 200;
 const KILLS: usize = 5;
-const TABLES: &str = "CREATE TABLE sent_orders (number INTEGER PRIMARY KEY);
-     CREATE TABLE received_orders (place INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER)";
+/// The messages of a killed process are back after the time-out of its transaction.
+const TIMEOUT: Duration = Duration::from_secs(10);
+const INSERT_SENT: &str = "INSERT INTO sent_orders (number) VALUES (?1)";
+const INSERT_RECEIVED: &str = "INSERT INTO received_orders (number) VALUES (?1)";
+const TABLES: &str = "CREATE TABLE IF NOT EXISTS sent_orders (number INTEGER PRIMARY KEY);
+     CREATE TABLE IF NOT EXISTS received_orders
+         (place INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER)";
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
-        [directory, own, other] => machine(Path::new(directory), own, other).await,
+        [directory, own, other, messages] => {
+            machine(Path::new(directory), own, other, messages.parse()?).await
+        }
         _ => kill_machines().await,
     }
 }
 
+async fn create_queue_and_tables(queues: &QueueManager) -> Result<()> {
+    queues.queue("inbox")?.create().await?;
+    Ok(queues.connect()?.execute_batch(TABLES)?)
+}
+
 /// Runs one machine until its parent ends or kills it.
-async fn machine(directory: &Path, own: &str, other: &str) -> Result<()> {
+async fn machine(directory: &Path, own: &str, other: &str, messages: i64) -> Result<()> {
     let node = Node::start(NodeConfig {
         listen: own.parse()?,
         admin_listen: None,
@@ -47,35 +60,45 @@ async fn machine(directory: &Path, own: &str, other: &str) -> Result<()> {
     });
     let node = node.await?;
     let queues = node.queues().expect("configured above");
+    create_queue_and_tables(queues).await?;
     let inbox = queues.queue("inbox")?;
-    let last_sent = last_sent(&queues.connect()?)?;
     let options = SubscribeOptions::new(ListenerId::new("application")?, [inbox.address().clone()]);
     let wakes = node.relay().subscribe(options)?;
     // The end of stdin is the end of the parent.
     let (parent, ended) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || parent.send(std::io::stdin().read(&mut [0])));
-    let work = send_all(queues, last_sent, other);
+    let to = queues.destination(&format!("reveille://{other}/inbox"))?;
+    let work = send_all(queues, &to, messages);
     tokio::select! {
         done = async { tokio::try_join!(work, receive_all(queues, wakes)) } => done.map(drop),
         _ = ended => Ok(()),
     }
 }
 
-fn last_sent(tables: &Connection) -> Result<i64> {
+/// Sends the numbers after the last one of `sent_orders`. Each message is committed together with its row
+/// there, so a machine that was killed goes on with the next number.
+async fn send_all(queues: &QueueManager, to: &Destination, messages: i64) -> Result<()> {
+    let mut tables = queues.connect()?;
     let last = "SELECT coalesce(max(number), 0) FROM sent_orders";
-    Ok(tables.query_row(last, (), |row| row.get(0))?)
-}
-
-/// Sends the numbers after `last`. Each message is committed together with its row in `sent_orders`,
-/// so a machine that was killed goes on with the next number.
-async fn send_all(queues: &QueueManager, last: i64, other: &str) -> Result<()> {
-    let inbox = queues.destination(&format!("reveille://{other}/inbox"))?;
-    for number in last + 1..=MESSAGES {
-        let mut transaction = queues.begin();
-        transaction.send(&inbox, number.to_string()).await?;
-        let insert = "INSERT INTO sent_orders (number) VALUES (?1)";
-        commit(transaction, insert, number).await?;
-        sleep(Duration::from_millis(5)).await;
+    let last: i64 = tables.query_row(last, (), |row| row.get(0))?;
+    for number in last + 1..=messages {
+        // Every fifth one is too large for the memory of a transaction, which writes it to the file.
+        let width = if number % 5 == 0 { 20_000 } else { 0 };
+        let body = format!("{number:<width$}");
+        if number % 2 == 0 {
+            // The application's own transaction sends.
+            let transaction = tables.transaction()?;
+            transaction.execute(INSERT_SENT, [number])?;
+            queues.send_in(&transaction, to, body)?;
+            transaction.commit()?;
+            queues.committed();
+        } else {
+            // The transaction of the queue writes the application's row.
+            let mut transaction = queues.begin_with(TIMEOUT)?;
+            transaction.send(to, body).await?;
+            commit(transaction, INSERT_SENT, number).await?;
+        }
+        sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }
@@ -85,13 +108,12 @@ async fn receive_all(queues: &QueueManager, mut wakes: impl WakeStream) -> Resul
     while let Some(wake) = wakes.next().await {
         wake?;
         loop {
-            let mut transaction = queues.begin();
+            let mut transaction = queues.begin_with(TIMEOUT)?;
             let Some(message) = transaction.receive("inbox").await? else {
                 break;
             };
-            let number: i64 = std::str::from_utf8(&message.body)?.parse()?;
-            let insert = "INSERT INTO received_orders (number) VALUES (?1)";
-            commit(transaction, insert, number).await?;
+            let number: i64 = std::str::from_utf8(&message.body)?.trim_end().parse()?;
+            commit(transaction, INSERT_RECEIVED, number).await?;
         }
     }
     Ok(())
@@ -109,8 +131,7 @@ async fn kill_machines() -> Result<()> {
     for directory in &directories {
         let file = directory.path().join("queues.db");
         let queues = QueueManager::open(file, QueueManagerConfig::default()).await?;
-        queues.queue("inbox")?.create().await?;
-        queues.connect()?.execute_batch(TABLES)?;
+        create_queue_and_tables(&queues).await?;
     }
     let bind = || TcpListener::bind("127.0.0.1:0");
     let free = [bind()?, bind()?];
@@ -120,7 +141,7 @@ async fn kill_machines() -> Result<()> {
         let (own, other) = (addresses[number], addresses[1 - number]);
         Command::new(std::env::current_exe()?)
             .arg(directories[number].path())
-            .args([own.to_string(), other.to_string()])
+            .args([own.to_string(), other.to_string(), MESSAGES.to_string()])
             .stdin(Stdio::piped())
             .kill_on_drop(true)
             .spawn()

@@ -1,8 +1,8 @@
 """Kills two machines that hand messages over to each other, and checks that no message is lost.
 
-    courier_kills.py REVEILLE [--seed N] [--kills N]
+    courier_kills.py EXAMPLE [--seed N] [--kills N]
 
-Each machine is `reveille demo courier-machine`: a process with a queue file, a ledger in the same
+Each machine is a process of examples/store_and_forward.rs: it has a queue file, a ledger in the same
 file, and an application that sends numbered messages in transactions and receives in transactions.
 Between the machines stands a proxy for each direction that cuts streams, and delays, repeats and
 swaps their frames. A machine is killed with SIGKILL at a random moment, or it aborts at a named
@@ -51,8 +51,6 @@ CRASH_POINTS = [
     "notifying-after",
 ]
 
-# A transaction's time-out in seconds: long for a busy machine, as a transaction over it ends its machine.
-TIMEOUT = 10
 # No progress for this long after the faults is a failure. The messages of a dead machine's transactions
 # are removed within 10 s after their time-out.
 STALLED = 60
@@ -158,14 +156,11 @@ class Machine:
         if crash_point:
             environment["REVEILLE_CRASH_POINT"] = crash_point
         self.process = subprocess.Popen(
-            [
-                self.program, "demo", "courier-machine", "--home", self.home,
-                "--listen", f"127.0.0.1:{self.port}", "--peer", f"127.0.0.1:{self.peer}",
-                "--messages", str(self.messages), "--pause", "20ms",
-                "--transaction-timeout", f"{TIMEOUT}s",
-            ],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment,
-        )  # fmt: skip
+            [self.program, self.home, f"127.0.0.1:{self.port}", f"127.0.0.1:{self.peer}", str(self.messages)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+        )
 
     def kill(self):
         """Returns whether the process had ended by itself."""
@@ -228,7 +223,7 @@ def settle(machines):
     expected = sum(machine.messages for machine in machines)
     last, since = -1, time.monotonic()
     while True:
-        received = sum(machine.rows("SELECT count(*) FROM demo_received")[0][0] for machine in machines)
+        received = sum(machine.rows("SELECT count(*) FROM received_orders")[0][0] for machine in machines)
         if received >= expected:
             return
         if received != last:
@@ -246,8 +241,8 @@ def wait_for_time_outs(machines):
 
 
 def check(sender, receiver):
-    sent = sender.numbers("SELECT number FROM demo_sent ORDER BY number")
-    received = receiver.numbers("SELECT number FROM demo_received ORDER BY id")
+    sent = sender.numbers("SELECT number FROM sent_orders ORDER BY number")
+    received = receiver.numbers("SELECT number FROM received_orders ORDER BY place")
     expect(sent == list(range(1, sender.messages + 1)), "the ledger of the sender has gaps")
     missing = set(sent) - set(received)
     expect(not missing, f"lost: {sorted(missing)[:10]}")
@@ -262,7 +257,7 @@ def check(sender, receiver):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("reveille")
+    parser.add_argument("example")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=200)
     arguments = parser.parse_args()
@@ -274,7 +269,7 @@ def main():
         # As many as are sent in the time of the kills.
         messages = 500 + 5 * arguments.kills
         for name in ("a", "b"):
-            machines.append(Machine(arguments.reveille, home / name, free_port(), messages))
+            machines.append(Machine(arguments.example, home / name, free_port(), messages))
         for index, machine in enumerate(machines):
             other = machines[1 - index]
             proxies.append(Proxy(f"127.0.0.1:{other.port}", arguments.seed + index))

@@ -1,122 +1,192 @@
-//! `reveille demo`: the billing case on one machine, in real processes on free loopback ports.
+//! `reveille demo`: the billing case on one machine, over a relay on a free loopback port.
 //!
-//! The demo starts a relay and a fleet of parked listeners, and releases them. The idle fleet has
-//! zero dequeue tasks. A batch of transactions is split, put, rated and added up to the cent. Then
-//! the fleet is at zero again. A fleet of as many polling listeners does the same work, and a table
-//! compares the costs. With the console, the woken fleet then works on until Ctrl-C. With `--agents`
-//! three agents do the work instead, and start worker processes for it. The demo leaves no process and
-//! no file behind.
+//! Two fleets are parked on a flag, and released. One is woken, the other polls. The woken fleet has no
+//! dequeue task while it is idle. A batch of transactions is split, put, rated and added up to the cent,
+//! first by one fleet and then by the other, and a table compares the costs. With the console, the woken
+//! fleet then works on until Ctrl-C. Relay, fleets and queues are in this process and in a temporary
+//! directory.
 
-mod agents;
 mod billing;
-mod courier;
 mod figures;
 mod fleet;
-mod fleet_run;
-mod home;
-mod progress;
-mod protocol;
-mod script;
-mod worker;
 
-use std::path::PathBuf;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::Args;
+use reveille::{Client, FlagName, ListenerId, Node, NodeConfig, UnleashOptions, duration::Span};
 use serde::Serialize;
 
-/// Run a billing example on one machine, with woken and with polling listeners.
+use self::{
+    billing::{ITEMS, TRANSACTIONS, batch, sum},
+    figures::{Figures, FleetFigures, money},
+    fleet::{Fleet, ParkedFleet, released},
+};
+use super::{exit::Failed, output};
+
+/// Run a billing example on one machine, with a fleet that is woken and one that polls
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  reveille demo\n  reveille demo --console\n  \
-                  reveille demo --listeners 12 -o json\n  reveille demo --agents\n  \
-                  reveille demo courier"
+                  reveille demo --listeners 12 -o json"
 )]
 pub(crate) struct DemoArgs {
-    /// Number of listeners of each of the two fleets; each is a separate process.
+    /// Number of listeners of each of the two fleets
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=25))]
     listeners: u16,
-    /// Print the figures as JSON.
-    #[arg(short, long, default_value = "table", value_parser = ["table", "json"])]
-    output: String,
-    /// Show the relay's console, and go on with one batch after another until Ctrl-C.
+    /// Show the relay's console, and go on with one batch after another until Ctrl-C
     #[arg(long)]
     console: bool,
-    /// Three agents start workers for the same work; no worker runs while there is none.
-    #[arg(long, conflicts_with_all = ["listeners", "console"])]
-    agents: bool,
-    #[command(subcommand)]
-    part: Option<Part>,
-}
-
-/// Another demo, and the verbs of the demos' child processes.
-#[derive(Debug, Subcommand)]
-enum Part {
-    Courier(courier::CourierArgs),
-    /// One machine of the demo of the courier.
-    #[command(hide = true)]
-    CourierMachine(courier::machine::MachineArgs),
-    /// The relay.
-    #[command(hide = true)]
-    Relay {
-        #[arg(long)]
-        store: String,
-        /// With the console.
-        #[arg(long)]
-        console: bool,
-    },
-    /// One listener of a fleet, or one worker of an agent.
-    #[command(hide = true)]
-    Worker(WorkerArgs),
-}
-
-/// The arguments of a listener's or a worker's process.
-#[derive(Debug, Args)]
-struct WorkerArgs {
-    #[arg(long)]
-    relay: String,
-    /// The directory of the queues.
-    #[arg(long)]
-    home: PathBuf,
-    #[arg(long)]
-    id: String,
-    #[arg(long)]
-    mode: Mode,
+    /// Print the figures as JSON
+    #[arg(short, long, default_value = "table", value_parser = ["table", "json"])]
+    output: String,
 }
 
 /// How a fleet finds work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Mode {
+enum Way {
     /// The relay wakes the listeners.
-    Pushed,
+    Woken,
     /// The listeners poll their queue once a second.
     Polling,
-    /// The relay wakes agents, which start workers.
-    Agents,
 }
 
 /// The flag that all listeners are parked on.
 const FLAG: &str = "demo-start";
+/// How long fleets are measured while idle.
+const IDLE: Duration = Duration::from_secs(5);
+/// The pause between two batches of a demo that goes on.
+const PAUSE: Duration = Duration::from_secs(4);
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
-/// Runs the demo, or one of its child processes.
+/// Prints steps, with the time since the start of the demo.
+struct Steps(Instant);
+
+/// Runs the demo; with the console until it is interrupted.
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
-    let json = args.output == "json";
-    match args.part {
-        None if args.agents => agents::run(json).await,
-        None => script::run(args.listeners, json, args.console).await,
-        Some(Part::Courier(courier)) => courier::run(courier, json).await,
-        Some(Part::CourierMachine(machine)) => courier::machine::run(machine).await,
-        Some(Part::Relay { store, console }) => protocol::serve_relay(&store, console).await,
-        Some(Part::Worker(args)) => worker::run(args).await,
+    let steps = Steps(Instant::now());
+    let home = tempfile::Builder::new()
+        .prefix("reveille-demo-")
+        .tempdir()?;
+    let node = start_relay(home.path(), args.console).await?;
+    let relay = node.url();
+    steps.done(format_args!("a relay serves on {relay}"));
+    if let Some(console) = node.console_url() {
+        steps.done(format_args!("its console is at {console}"));
+    }
+    let (woken, polling) = tokio::try_join!(
+        ParkedFleet::park(Way::Woken, args.listeners, &relay, home.path()),
+        ParkedFleet::park(Way::Polling, args.listeners, &relay, home.path()),
+    )?;
+    let size = args.listeners;
+    steps.done(format_args!(
+        "two fleets of {size} each are parked on a flag"
+    ));
+
+    let (woken, polling) = unleash(&relay, woken, polling, &steps).await?;
+    let (idle_woken, idle_polling) = tokio::join!(woken.idle(IDLE), polling.idle(IDLE));
+    steps.done(format_args!(
+        "idle for {}: the woken fleet has {} dequeue tasks and made {} storage transactions, the \
+         polling fleet made {}",
+        Span(IDLE),
+        idle_woken.tasks,
+        idle_woken.transactions,
+        idle_polling.transactions
+    ));
+
+    let batch = batch();
+    let cents = sum(&batch);
+    steps.done(format_args!(
+        "{TRANSACTIONS} transactions are split into {ITEMS} work items"
+    ));
+    let mut measured = Vec::new();
+    for (fleet, idle) in [(&woken, idle_woken), (&polling, idle_polling)] {
+        let figures = FleetFigures::new(fleet, idle, &fleet.work(&batch).await?, cents);
+        steps.done(format_args!("{figures}"));
+        measured.push(figures);
+    }
+    let figures = Figures {
+        transactions: TRANSACTIONS,
+        work_items: ITEMS,
+        cents,
+        fleets: measured,
+    };
+    figures.print(args.output == "json")?;
+    for round in 2_u64.. {
+        if !args.console || !figures.exact() {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+        let total = woken.work(&batch).await?.totals.cents;
+        anyhow::ensure!(total == cents, "batch {round} is not exact");
+        steps.done(format_args!("batch {round}: {}", money(total)));
+    }
+    tokio::join!(woken.stop(), polling.stop());
+    node.shutdown(SHUTDOWN_GRACE).await;
+    if figures.exact() {
+        return Ok(());
+    }
+    Err(Failed("the totals are not exact".to_owned()).into())
+}
+
+async fn start_relay(home: &Path, console: bool) -> anyhow::Result<Node> {
+    let any_port = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let config = NodeConfig {
+        listen: any_port,
+        admin_listen: console.then_some(any_port),
+        store: format!("sqlite:{}", home.join("flags.db").display()),
+        ..NodeConfig::default()
+    };
+    Ok(Node::start(config).await?)
+}
+
+/// Releases both fleets and waits until they are idle.
+async fn unleash(
+    relay: &str,
+    woken: ParkedFleet,
+    polling: ParkedFleet,
+    steps: &Steps,
+) -> anyhow::Result<(Fleet, Fleet)> {
+    let (client, flag) = (Client::new(relay)?, FlagName::new(FLAG)?);
+    let options = UnleashOptions {
+        set_by: "demo".to_owned(),
+        reason: "the start of the demo".to_owned(),
+        ..UnleashOptions::default()
+    };
+    client.flags().unleash(&flag, &options).await?;
+    let ((woken, after_woken), (polling, after_polling)) =
+        tokio::try_join!(woken.release(), polling.release())?;
+    steps.done(format_args!(
+        "unleash released all within {}",
+        Span(after_woken.max(after_polling))
+    ));
+    let began = Instant::now();
+    released(&mut client.watch_flag(flag, ListenerId::new("late")?)).await?;
+    steps.done(format_args!(
+        "a node that starts now is released as well, {} after its start",
+        Span(began.elapsed())
+    ));
+    tokio::try_join!(woken.wait_idle(), polling.wait_idle())?;
+    Ok((woken, polling))
+}
+
+impl Steps {
+    fn done(&self, step: std::fmt::Arguments<'_>) {
+        output::note(format_args!(
+            "[{:>5.1}s] {step}",
+            self.0.elapsed().as_secs_f64()
+        ));
     }
 }
 
-impl Mode {
+impl Way {
     fn name(self) -> &'static str {
         match self {
-            Self::Pushed => "pushed",
+            Self::Woken => "woken",
             Self::Polling => "polling",
-            Self::Agents => "agents",
         }
     }
 }

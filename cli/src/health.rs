@@ -19,17 +19,17 @@ use super::{
 #[command(after_help = "\
 Example:
   reveille health --relay http://127.0.0.1:7600
-  reveille health --wait --timeout 30s && ./start-workers
+  reveille health --wait=30s && ./start-workers
 
 The relay serves while it is ready for clients, as `/readyz` of its admin port states it: not while it \
 drains, is at a limit, or is cut off from its cluster. No credential is needed.
 
 Ends with 0 if the relay serves, 1 if it currently does not, 3 if it cannot be reached. With --wait it \
-ends so after --timeout, or waits for ever without one.")]
+ends so when the time is over.")]
 pub(super) struct Args {
-    /// Wait until the relay serves
-    #[arg(long)]
-    wait: bool,
+    /// Wait until the relay serves, at most this long [default: --timeout, or else for ever]
+    #[arg(long, value_name = "D", num_args = 0..=1, require_equals = true, value_parser = duration::parse)]
+    wait: Option<Option<Duration>>,
     #[command(flatten)]
     target: TargetArgs,
 }
@@ -46,10 +46,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        if self.wait {
-            let typed = self.target.timeout;
-            let target = self.target.relay.resolve(settings, typed);
-            return wait(&target).await;
+        if let Some(limit) = self.wait {
+            let limit = limit.or(self.target.timeout);
+            return wait(&self.target.relay.resolve(settings, limit)).await;
         }
         let target = self.target.resolve(settings);
         let client = target.client()?;
@@ -65,7 +64,7 @@ impl Args {
 }
 
 /// Waits until the relay serves, and prints why it does not.
-pub(super) async fn wait(target: &Target) -> anyhow::Result<Exit> {
+async fn wait(target: &Target) -> anyhow::Result<Exit> {
     let client = target.client()?;
     let mut newest = None;
     let waiting = until_ready(&client, &mut newest);

@@ -73,7 +73,7 @@ const FIRST: [(&str, &[&str]); 6] = [
         ],
     ),
     (
-        "queue serve",
+        "courier serve",
         &[
             "listen", "name", "relay", "auth", "tls_cert", "tls_key", "tls",
         ],

@@ -9,12 +9,12 @@ use reveille::{
     store::{self, BlobName},
     unique_id::{BlobSyncStore, FOLDER, IdConfig, UniqueIdGenerator},
 };
-use serde::Serialize;
+use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
 use super::{
     exit::{Exit, Failed},
-    output::Format,
+    output::{Format, OutputArgs},
     settings::Settings,
     store::StoreArgs,
 };
@@ -67,24 +67,8 @@ struct Next {
     /// Give up after this long without an id [default: 2m; 10s if the store does not answer]
     #[arg(long, env = "REVEILLE_TIMEOUT", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-    output: Option<Format>,
-}
-
-/// Writes ids in batches, so that only a few are in memory.
-struct Printer {
-    format: Format,
-    out: tokio::io::Stdout,
-    /// The buffer.
-    text: String,
-    first: bool,
-}
-
-/// An id as an object.
-#[derive(Debug, Serialize)]
-struct IdRow {
-    id: u64,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Ids of one write to stdout: few enough to appear promptly, enough to share the cost of a write.
@@ -108,17 +92,31 @@ impl Next {
         let opened = opened.map_err(late_as_unavailable)?;
         let store = BlobSyncStore::new(opened, self.name.clone());
         let ids = UniqueIdGenerator::new(store, config)?;
-        let format = self.output.or(settings.output).unwrap_or_default();
-        let mut printer = Printer::new(format);
-        let mut left = self.count;
+        let format = self.output.format(settings);
+        // Not std's blocking stdout: a reader that stalls must not delay Ctrl-C.
+        let mut out = tokio::io::stdout();
+        let (mut left, mut document) = (self.count, Vec::new());
         while left > 0 {
             let count = usize::try_from(left.min(batch)).context("a batch is small")?;
             let taken = self.within(ids.next_ids(count)).await;
             let taken = taken.map_err(invalid_as_failed)?;
             left -= taken.len() as u64;
-            printer.print(&taken).await?;
+            let mut lines = String::new();
+            for id in taken {
+                match format {
+                    Format::Table => lines.push_str(&format!("{id}\n")),
+                    Format::Jsonl => lines.push_str(&format!("{}\n", json!({ "id": id }))),
+                    Format::Json => document.push(json!({ "id": id })),
+                }
+            }
+            out.write_all(lines.as_bytes()).await?;
+            out.flush().await?;
         }
-        printer.finish().await?;
+        if format == Format::Json {
+            let text = format!("{}\n", serde_json::to_string_pretty(&document)?);
+            out.write_all(text.as_bytes()).await?;
+            out.flush().await?;
+        }
         Ok(Exit::OK)
     }
 
@@ -151,55 +149,6 @@ impl Next {
             fetch_ahead: false,
             ..defaults
         }
-    }
-}
-
-impl Printer {
-    fn new(format: Format) -> Self {
-        Self {
-            format,
-            // Not std's blocking stdout: a reader that stalls must not delay Ctrl-C.
-            out: tokio::io::stdout(),
-            text: String::new(),
-            first: true,
-        }
-    }
-
-    async fn print(&mut self, ids: &[u64]) -> anyhow::Result<()> {
-        for id in ids {
-            self.add(*id)?;
-        }
-        self.flush().await
-    }
-
-    fn add(&mut self, id: u64) -> anyhow::Result<()> {
-        let first = std::mem::take(&mut self.first);
-        match self.format {
-            Format::Table => self.text.push_str(&id.to_string()),
-            Format::Jsonl => self.text.push_str(&serde_json::to_string(&IdRow { id })?),
-            // One document. The end of a line depends on whether another id follows.
-            Format::Json => {
-                self.text.push_str(if first { "[\n  " } else { ",\n  " });
-                self.text.push_str(&serde_json::to_string(&IdRow { id })?);
-                return Ok(());
-            }
-        }
-        self.text.push('\n');
-        Ok(())
-    }
-
-    async fn finish(mut self) -> anyhow::Result<()> {
-        if self.format == Format::Json {
-            self.text.push_str("\n]\n");
-        }
-        self.flush().await
-    }
-
-    async fn flush(&mut self) -> anyhow::Result<()> {
-        self.out.write_all(self.text.as_bytes()).await?;
-        self.out.flush().await?;
-        self.text.clear();
-        Ok(())
     }
 }
 
@@ -256,7 +205,7 @@ mod tests {
             start: 0,
             store: StoreArgs::default(),
             timeout: None,
-            output: None,
+            output: OutputArgs::default(),
         }
     }
 

@@ -5,14 +5,15 @@
 //! | `serve` | the relay |
 //! | `notify` | tells the relay that a queue has work |
 //! | `subscribe` | prints wake-ups, or runs a command on each |
-//! | `listen`, `queue ...` | runs a command for each message of a queue; reads and writes queues by hand; hosts queues and sends between machines |
+//! | `listen`, `queue ...` | runs a command for each message of a queue; reads and writes queues by hand |
+//! | `courier ...` | sends messages between machines |
 //! | `scale` | starts workers while queues have work |
 //! | `unleash`, `leash`, `flag get/list/watch`, `wait` | the durable flag |
 //! | `ids next` | prints unique ids |
 //! | `lease run/show` | one lease holder at a time |
-//! | `sweep`, `blob ttl` | removes blobs whose time to live has ended |
+//! | `sweep`, `sweep ttl` | removes blobs whose time to live has ended |
 //! | `token new/list/revoke`, `auth check/can` | credentials of callers, and the rules for them |
-//! | `listeners`, `queues`, `why`, `relays`, `console`, `top`, `health`, `ready`, `drain` | for operators of a relay |
+//! | `listeners`, `queues`, `why`, `relays`, `console`, `top`, `health`, `drain` | for operators of a relay |
 //! | `demo` | a demonstration on one machine |
 //! | `completions`, `proto` | files for shells, and for clients in other languages |
 //!
@@ -21,12 +22,12 @@
 
 mod auth;
 mod backup;
-mod blob;
 mod causes;
 mod child;
 mod cluster;
 mod completions;
 mod console;
+mod courier;
 mod credential;
 mod demo;
 mod direct_store;
@@ -51,14 +52,12 @@ mod proto;
 mod queue;
 mod queue_settings;
 mod queues;
-mod ready;
 mod relays;
 mod scale;
 mod serve;
 mod settings;
 mod signals;
 mod store;
-mod subprocess;
 mod subscribe;
 mod sweep;
 mod target;
@@ -104,11 +103,11 @@ enum Verb {
     Leash(leash::Args),
     Flag(flag::Args),
     Queue(queue::Args),
+    Courier(courier::Args),
     Ids(ids::Args),
     Wait(wait::Args),
     Lease(lease::Args),
     Sweep(sweep::Args),
-    Blob(blob::Args),
     Store(backup::Args),
     Token(token::Args),
     Auth(auth::Args),
@@ -120,7 +119,6 @@ enum Verb {
     Console(console::Args),
     Top(top::Args),
     Health(health::Args),
-    Ready(ready::Args),
     Drain(drain::Args),
     Demo(demo::DemoArgs),
     Completions(completions::Args),
@@ -151,8 +149,8 @@ Exit codes:
   6    the awaited event did not happen within --timeout, or --expect was not met
   7    the lease was lost, and `lease run` ended CMD
   8    messages are stored, but the relay did not acknowledge the notification (`queue put --notify`,
-       `queue send --relay`)
-  130  interrupted (143: terminated; 0: `serve` and `queue serve` after one signal, and `listen` after
+       `courier send --relay`)
+  130  interrupted (143: terminated; 0: `serve` and `courier serve` after one signal, and `listen` after
        it finished its messages)
   `wait -- CMD` and `lease run` return the exit code of CMD (128 + N if signal N ended it).";
 
@@ -181,7 +179,7 @@ impl Verb {
             Self::Wait(args) => args.run(settings).await,
             Self::Lease(args) => Box::pin(args.run(settings)).await,
             Self::Sweep(args) => Box::pin(args.run(settings)).await,
-            Self::Queue(args) => Box::pin(args.run(settings)).await,
+            Self::Courier(args) => Box::pin(args.run(settings)).await,
             Self::Guard(args) => args.run().await,
             verb => program::until_interrupted(Box::pin(verb.call(settings))).await,
         }
@@ -194,8 +192,8 @@ impl Verb {
             Self::Unleash(args) => args.run(settings).await,
             Self::Leash(args) => args.run(settings).await,
             Self::Flag(args) => args.run(settings).await,
+            Self::Queue(args) => Box::pin(args.run(settings)).await,
             Self::Ids(args) => args.run(settings).await,
-            Self::Blob(args) => args.run(settings).await,
             Self::Store(args) => args.run(settings).await,
             Self::Token(args) => args.run(settings).await,
             Self::Auth(args) => args.run(settings).await,
@@ -206,7 +204,6 @@ impl Verb {
             Self::Console(args) => args.run(settings).await,
             Self::Top(args) => args.run(settings).await,
             Self::Health(args) => args.run(settings).await,
-            Self::Ready(args) => args.run(settings).await,
             Self::Drain(args) => args.run(settings).await,
             Self::Demo(args) => demo::run(args).await.map(|()| Exit::OK),
             Self::Completions(args) => args.run(),
@@ -215,7 +212,7 @@ impl Verb {
             | Self::Subscribe(_)
             | Self::Listen(_)
             | Self::Scale(_)
-            | Self::Queue(_)
+            | Self::Courier(_)
             | Self::Wait(_)
             | Self::Lease(_)
             | Self::Sweep(_)

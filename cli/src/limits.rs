@@ -7,7 +7,7 @@ use reveille::ServerLimits;
 
 use super::{exit::Usage, settings::ServeSettings, usage, values};
 
-/// The arguments of `serve` and `queue serve`.
+/// The arguments of `serve` and `courier serve`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub(super) struct LimitArgs {
     /// Maximum number of connections; further ones wait [default: 100000 on loopback, else 10000]

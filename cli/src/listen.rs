@@ -7,8 +7,6 @@
 mod command;
 mod config;
 mod event_log;
-mod input;
-mod stop;
 mod worker;
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
@@ -19,15 +17,16 @@ use reveille::{
     listener::{Delivery, Listener, ListenerBuilder},
     queue::WorkQueue,
 };
+use serde_json::json;
 
 use self::{
     command::Program,
     config::PoisonQueue,
-    event_log::{Event, EventLog, ListenHooks},
-    stop::{StopHandle, StopReason},
-    worker::Worker,
+    event_log::{EventLog, ListenHooks},
+    worker::{StopHandle, StopReason, Worker},
 };
 use super::{
+    child::{self, KILL_AFTER, ProcessGroups},
     exit::{Exit, Failed},
     log,
     output::{self, Format},
@@ -90,9 +89,6 @@ pub(super) struct Args {
     /// Run the command once for all messages of a get
     #[arg(long, conflicts_with = "concurrency")]
     batch: bool,
-    /// Maximum number of messages of one get [default: as --concurrency; 16 with --batch]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<usize>)]
-    dequeue_batch_size: Option<usize>,
     /// Number of messages that one dequeue task handles at the same time [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<usize>)]
     concurrency: Option<usize>,
@@ -195,7 +191,8 @@ impl Args {
     /// Performs every step that may fail before the first get.
     async fn prepare(&self, target: &Target) -> anyhow::Result<RunningListener> {
         let config = self.config()?;
-        let program = Program::find(&self.command)?.guarded();
+        child::check_exists(&self.command)?;
+        let program = Program::new(&self.command, ProcessGroups::guarded(KILL_AFTER));
         let id = match &self.id {
             Some(id) => ListenerId::new(id)?,
             None => ListenerId::unique("listen")?,
@@ -255,9 +252,12 @@ impl Args {
         };
         events.started();
         if let Some(console) = &console {
-            events.write(&Event::Metrics {
-                url: format!("http://{}/metrics", console.address()),
-            });
+            let url = format!("http://{}/metrics", console.address());
+            events.write(
+                "metrics",
+                format_args!("metrics at {url}"),
+                json!({ "url": url }),
+            );
         }
         if self.until_empty && client.is_some() {
             // Starts a first get whether or not the relay answers. Without a relay the listener
@@ -393,8 +393,7 @@ impl RunningListener {
         worker.stop();
         let running = worker.running();
         if running > 0 {
-            let grace_ms = output::millis(self.grace);
-            events.write(&Event::Stopping { running, grace_ms });
+            events.stopping(running, self.grace);
         }
         let stats = tokio::select! {
             stats = self.listener.shutdown() => Ok(stats),
@@ -404,11 +403,11 @@ impl RunningListener {
         let killed = worker.kill();
         let failed = match stats {
             Ok(stats) => {
-                events.write(&Event::ended(&stats));
+                events.ended(&stats);
                 stats.failed
             }
             Err(signal) => {
-                events.write(&Event::Killed { killed });
+                events.killed(killed);
                 return Err(signal);
             }
         };

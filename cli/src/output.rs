@@ -18,6 +18,8 @@ use comfy_table::{Table, presets};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::settings::Settings;
+
 /// The output format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -31,6 +33,14 @@ pub(crate) enum Format {
     Jsonl,
 }
 
+/// The output format of a verb.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct OutputArgs {
+    /// The output format [default: table]
+    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
 /// A line of a table, or a JSON object.
 pub(crate) trait Row: Serialize {
     const HEADERS: &'static [&'static str];
@@ -41,6 +51,12 @@ pub(crate) trait Row: Serialize {
     const CUT: bool = true;
 
     fn cells(&self) -> Vec<String>;
+}
+
+impl OutputArgs {
+    pub(crate) fn format(&self, settings: &Settings) -> Format {
+        self.output.or(settings.output).unwrap_or_default()
+    }
 }
 
 impl Format {

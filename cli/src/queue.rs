@@ -1,53 +1,29 @@
 //! `queue create|list|put|get|peek|depth|move|purge|address`: reads and writes a queue.
-//! `queue serve|send|receive|status|history|dead|requeue|forget|new-identity`: messages between
-//! machines.
 
-mod dead;
-mod forget;
 mod get;
-mod history;
-mod list;
-mod message_status;
-mod moving;
-mod new_identity;
-mod notification;
-mod place;
-mod purge;
 mod put;
-mod receive;
-mod requeue;
-mod send;
-mod serve;
-mod status;
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use clap::Subcommand;
 use reveille::{
-    Error, ErrorKind,
-    queue::{self, WorkQueue},
+    Error, ErrorKind, QueueAddress,
+    queue::{self, SqliteQueue, WorkQueue},
 };
 use serde::Serialize;
+use serde_json::json;
 
 use self::{
-    dead::Dead,
-    forget::Forget,
     get::{Get, Peek},
-    history::History,
-    list::List,
-    moving::Move,
-    new_identity::NewIdentity,
-    purge::Purge,
-    put::Put,
-    receive::Receive,
-    requeue::Requeue,
-    send::Send,
-    serve::Serve,
-    status::Status,
+    put::{Move, Put},
 };
-use super::{exit::Exit, output::Format, program, settings::Settings};
+use super::{
+    exit::{Exit, Usage},
+    output::{Format, OutputArgs, Row},
+    settings::Settings,
+};
 
-/// Read and write queues, and send messages between machines
+/// Read and write queues
 ///
 /// A queue is `sqlite:PATH?queue=NAME`, or `azure://ACCOUNT/QUEUE` for Azure Queue Storage (in a
 /// build with `--features full`). The credential for Azure comes from
@@ -55,10 +31,7 @@ use super::{exit::Exit, output::Format, program, settings::Settings};
 /// AZURE_STORAGE_QUEUE_ENDPOINT overrides the account's default endpoint. Messages in Azure are
 /// base64, unless the URL ends in `?encoding=text`.
 ///
-/// `serve`, `send`, `receive`, `status`, `history`, `dead`, `requeue`, `forget` and `new-identity` work
-/// on all queues of a directory, whose file is DIR/queues.db. Its queues have the URLs
-/// `sqlite:DIR/queues.db?queue=NAME`. The table `[queues]` of the configuration file sets their
-/// limits, routes and aliases.
+/// Messages between machines are sent by `courier`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -78,8 +51,18 @@ Example:
   reveille queue create 'sqlite:jobs.db?queue=orders'")]
     Create(Named),
     /// List the queues of a file
-    #[command(after_help = list::AFTER_HELP)]
-    List(List),
+    #[command(after_help = "\
+Example:
+  reveille queue list sqlite:jobs.db
+
+DEPTH counts hidden messages too. The queues that a relay knows are listed by `reveille queues`.")]
+    List {
+        /// The file: `sqlite:PATH`, or the URL of one of its queues
+        #[arg(value_name = "FILE_URL")]
+        url: String,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
     /// Put messages, and notify listeners with --notify
     #[command(after_help = "\
 Example:
@@ -117,47 +100,16 @@ Example:
 Both queues must exist. Ends with 8 if the messages are moved but the relay did not acknowledge \
 --notify.")]
     Move(Move),
-    /// Delete all messages of a queue, or those that wait for a destination on another machine
+    /// Delete all messages of a queue
     #[command(after_help = "\
 Example:
-  reveille queue purge 'sqlite:jobs.db?queue=orders'
-  reveille queue purge queues --destination reveille://berlin:7610/orders
-
-With --destination, messages that the next machine may have already are offered no more, and go when \
-the next connection shows that it has not.")]
-    Purge(Purge),
+  reveille queue purge 'sqlite:jobs.db?queue=orders'")]
+    Purge(Named),
     /// Print the address (ACCOUNT/QUEUE) for notifications of a queue
     #[command(after_help = "\
 Example:
   reveille notify \"$(reveille queue address 'sqlite:jobs.db?queue=orders')\"")]
     Address(Named),
-    /// Host the queues of a directory: exchange messages with other machines
-    #[command(after_help = serve::AFTER_HELP)]
-    Serve(Serve),
-    /// Send messages to a queue of this or another machine, in one transaction
-    #[command(after_help = send::AFTER_HELP)]
-    Send(Send),
-    /// Receive messages in one transaction: print them, then commit
-    #[command(after_help = receive::AFTER_HELP)]
-    Receive(Receive),
-    /// Show where messages are: per queue and destination, or one message
-    #[command(after_help = status::AFTER_HELP)]
-    Status(Status),
-    /// List messages that were received, or handed over to other machines
-    #[command(after_help = history::AFTER_HELP)]
-    History(History),
-    /// List, show or delete messages that could not be delivered
-    #[command(after_help = dead::AFTER_HELP)]
-    Dead(Dead),
-    /// Send dead letters again
-    #[command(after_help = requeue::AFTER_HELP)]
-    Requeue(Requeue),
-    /// Forget the queue file of a machine that is gone for good, or whose a sender's file is
-    #[command(after_help = forget::AFTER_HELP)]
-    Forget(Forget),
-    /// Make a copy of a queue file another file, for a cloned machine
-    #[command(after_help = new_identity::AFTER_HELP)]
-    NewIdentity(NewIdentity),
 }
 
 /// A queue's URL, and the output format.
@@ -166,85 +118,59 @@ struct Named {
     /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(value_name = "QUEUE_URL")]
     url: String,
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-    output: Option<Format>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
-/// A queue's address, and the result of one verb.
+/// A queue of a file.
 #[derive(Debug, Serialize)]
-struct QueueRow<T> {
-    queue: String,
-    #[serde(flatten)]
-    result: T,
-}
-
-#[derive(Debug, Serialize)]
-struct Created {
-    created: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct Depth {
+struct ListRow {
+    url: String,
     depth: u64,
 }
-
-/// A result without fields.
-#[derive(Debug, Serialize)]
-struct NoResult {}
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         match self.verb {
-            // Handles interrupts itself.
-            Verb::Serve(serve) => serve.run(settings).await,
-            verb => program::until_interrupted(verb.call(settings)).await,
-        }
-    }
-}
-
-impl Verb {
-    /// Runs a verb that may be dropped at any moment.
-    async fn call(self, settings: &Settings) -> anyhow::Result<Exit> {
-        match self {
-            Self::Create(named) => {
+            Verb::Create(named) => {
                 let (queue, created) = create(&named.url).await?;
-                let row = QueueRow::new(&*queue, Created { created });
+                let address = queue.address().to_string();
                 let line = match created {
-                    true => format!("created {}", row.queue),
-                    false => format!("{} exists already", row.queue),
+                    true => format!("created {address}"),
+                    false => format!("{address} exists already"),
                 };
+                let row = json!({ "queue": address, "created": created });
                 named.format(settings).next(&row, line)?;
             }
-            Self::List(list) => return list.run(settings).await,
-            Self::Put(put) => return put.run(settings).await,
-            Self::Get(get) => return get.run(settings).await,
-            Self::Peek(peek) => return peek.run(settings).await,
-            Self::Depth(named) => {
+            Verb::List { url, output } => {
+                let rows = list(&url).await?;
+                output.format(settings).list(&rows)?;
+            }
+            Verb::Put(put) => return put.run(settings).await,
+            Verb::Get(get) => return get.run(settings).await,
+            Verb::Peek(peek) => return peek.run(settings).await,
+            Verb::Depth(named) => {
                 let queue = open(&named.url).await?;
                 let depth = queue.depth().await?;
-                let row = QueueRow::new(&*queue, Depth { depth });
+                let row = json!({ "queue": queue.address().to_string(), "depth": depth });
                 named.format(settings).next(&row, depth)?;
             }
-            Self::Move(messages) => return messages.run(settings).await,
-            Self::Purge(purge) => return purge.run(settings).await,
-            Self::Address(named) => {
-                let address = queue::address(&named.url)?;
-                let row = QueueRow {
-                    queue: address.to_string(),
-                    result: NoResult {},
-                };
-                named.format(settings).next(&row, address)?;
+            Verb::Move(messages) => return messages.run(settings).await,
+            Verb::Purge(named) => {
+                let queue = open(&named.url).await?;
+                queue.purge().await?;
+                let address = queue.address().to_string();
+                let line = format!("deleted all messages of {address}");
+                named
+                    .format(settings)
+                    .next(&json!({ "queue": address }), line)?;
             }
-            Self::Send(send) => return send.run(settings).await,
-            Self::Receive(receive) => return receive.run(settings).await,
-            Self::Status(status) => return status.run(settings).await,
-            Self::History(history) => return history.run(settings).await,
-            Self::Dead(dead) => return dead.run(settings).await,
-            Self::Requeue(requeue) => return requeue.run(settings).await,
-            Self::Forget(forget) => return forget.run(settings).await,
-            Self::NewIdentity(renewal) => return renewal.run(settings).await,
-            Self::Serve(_) => unreachable!("run by `Args::run`"),
+            Verb::Address(named) => {
+                let address = queue::address(&named.url)?.to_string();
+                named
+                    .format(settings)
+                    .next(&json!({ "queue": address }), &address)?;
+            }
         }
         Ok(Exit::OK)
     }
@@ -252,7 +178,7 @@ impl Verb {
 
 impl Named {
     fn format(&self, settings: &Settings) -> Format {
-        self.output.or(settings.output).unwrap_or_default()
+        self.output.format(settings)
     }
 }
 
@@ -275,20 +201,34 @@ pub(super) async fn create(url: &str) -> Result<(Arc<dyn WorkQueue>, bool), Erro
 }
 
 fn refuse_memory(url: &str) -> Result<(), Error> {
-    match url.starts_with("memory:") {
-        false => Ok(()),
-        true => Err(Error::invalid(
-            "queue",
-            "a queue in memory is lost when this command ends: use `sqlite:PATH?queue=NAME`",
-        )),
+    if url.starts_with("memory:") {
+        let rule = "a queue in memory is lost when this command ends: use `sqlite:PATH?queue=NAME`";
+        return Err(Error::invalid("queue", rule));
     }
+    Ok(())
 }
 
-impl<T> QueueRow<T> {
-    fn new(queue: &dyn WorkQueue, result: T) -> Self {
-        Self {
-            queue: queue.address().to_string(),
-            result,
-        }
+async fn list(url: &str) -> anyhow::Result<Vec<ListRow>> {
+    let Some(file) = url.strip_prefix("sqlite:") else {
+        let text = format!("FILE_URL: must be `sqlite:PATH`, not `{url}`");
+        return Err(Usage(text).into());
+    };
+    let path = Path::new(file.split('?').next().unwrap_or(file));
+    let mut rows = Vec::new();
+    for name in SqliteQueue::names(path).await? {
+        let queue = SqliteQueue::open(path, QueueAddress::new("local", &name)?).await?;
+        rows.push(ListRow {
+            url: format!("sqlite:{}?queue={name}", path.display()),
+            depth: queue.depth().await?,
+        });
+    }
+    Ok(rows)
+}
+
+impl Row for ListRow {
+    const HEADERS: &'static [&'static str] = &["QUEUE", "DEPTH"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![self.url.clone(), self.depth.to_string()]
     }
 }

@@ -1,26 +1,24 @@
 //! `subscribe`: prints wake-ups, or runs a command on each.
 
 mod runner;
-mod wake;
 
 use std::{
     ffi::OsString,
-    time::{Duration, Instant as StdInstant},
+    time::{Duration, Instant as StdInstant, SystemTime},
 };
 
 use reveille::{
-    Client, ConnectionState, Error, GroupName, Limits, LinkState, ListenerId, Report, ReportState,
+    Client, ConnectionState, Error, GroupName, LinkState, ListenerId, Report, ReportState,
     Selector, SubscribeOptions, Subscription, Token, WakeReason, WakeStream as _, WorkDetected,
     duration,
 };
+use serde::Serialize;
 use tokio::{sync::watch, time::Instant};
 
-use self::{
-    runner::{Finished, Program, Runner},
-    wake::WakeRow,
-};
+use self::runner::{Finished, Runner};
 use super::{
     causes::Causes,
+    child::{KILL_AFTER, ProcessGroups},
     exit::{Exit, Usage},
     log, output,
     settings::Settings,
@@ -35,14 +33,13 @@ use super::{
 Example:
   reveille subscribe acct/orders
   reveille subscribe 'acct/*' --count 1 -o jsonl
-  reveille subscribe acct/orders --exec './drain-queue \"$WAKE_QUEUE\"'
   reveille subscribe acct/orders -- ./drain-orders --all
+  reveille subscribe 'acct/*' -- sh -c './drain-queue \"$WAKE_QUEUE\"'
 
 Any wake-up means: read the queue until it is empty. The first wake-up of a queue is a CATCH_UP: \
 there may be work from before the subscription.
 
---exec runs a shell command (`sh -c`), and `-- CMD` runs a program. One command runs at a time. \
-Wake-ups of a queue that arrive during a run are merged into one later run. A failing command is \
+One command runs at a time. Wake-ups of a queue that arrive during a run are merged into one later run. A failing command is \
 reported on stderr, does not end `subscribe`, and runs again after 1s, then after longer pauses up \
 to 30s. After --count wake-ups it does not, and the exit code is 1.
 
@@ -68,35 +65,31 @@ pub(super) struct Args {
     /// End after this number of wake-ups
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
     count: Option<u64>,
-    /// Run this shell command on each wake-up (`sh -c`)
-    #[arg(long, value_name = "CMD", conflicts_with = "command")]
-    exec: Option<String>,
     /// How often the command runs while no relay reports work; 0: not at all [default: 30s]
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     poll: Option<Duration>,
     /// Share wake-ups with the other members of this group, instead of getting every wake-up
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
-    /// Number of messages that this subscriber handles at a time
-    #[arg(
-        long,
-        value_name = "N",
-        allow_negative_numbers = true,
-        value_parser = usage::positive::<u32>,
-        default_value_t = 1
-    )]
-    capacity: u32,
-    /// How long a get from the queue hides a message from others
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
-    visibility_timeout: Duration,
-    /// Silence after which the relay sends a heartbeat, 1s to 60s
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = heartbeat, default_value = "10s")]
-    heartbeat: Duration,
     #[command(flatten)]
     target: WaitingArgs,
     /// The program to run on each wake-up
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
+}
+
+#[derive(Debug, Serialize)]
+struct WakeRow {
+    queue: String,
+    reason: &'static str,
+    sequence: u64,
+    notifications: u64,
+    payload_size: u64,
+    messages: u64,
+    publisher: String,
+    #[serde(serialize_with = "output::serialize_time")]
+    published_at: Option<SystemTime>,
+    traceparent: String,
 }
 
 /// As `listen` polls while its relay is unreachable.
@@ -129,12 +122,12 @@ impl Args {
         log::to_stderr(log::CLIENT_LOG);
         let target = self.target.resolve(settings);
         let options = self.options()?;
-        let program = self.program();
-        if program.is_none() && self.poll.is_some() {
+        let runs = !self.command.is_empty();
+        if !runs && self.poll.is_some() {
             return Err(Usage("--poll: needs a command, which it runs".to_owned()).into());
         }
         let poll = self.poll.unwrap_or(POLL);
-        let poll = (program.is_some() && !poll.is_zero()).then_some(poll);
+        let poll = (runs && !poll.is_zero()).then_some(poll);
         let client = target.client()?;
         let subscription = client.subscribe(options)?;
         let mut wake_loop = WakeLoop {
@@ -146,7 +139,8 @@ impl Args {
             causes: Causes::default(),
             is_settled: false,
             subscription,
-            runner: program.map(|program| Runner::new(program).guarded()),
+            runner: runs
+                .then(|| Runner::new(self.command.clone(), ProcessGroups::guarded(KILL_AFTER))),
             poller: Poller {
                 selectors: self.selectors.clone(),
                 interval: poll,
@@ -181,11 +175,6 @@ impl Args {
         }
     }
 
-    fn program(&self) -> Option<Program> {
-        let direct = (!self.command.is_empty()).then(|| Program::Direct(self.command.clone()));
-        direct.or_else(|| self.exec.clone().map(Program::Shell))
-    }
-
     fn options(&self) -> reveille::Result<SubscribeOptions> {
         let listener_id = match &self.id {
             Some(id) => ListenerId::new(id)?,
@@ -193,9 +182,6 @@ impl Args {
         };
         let options = SubscribeOptions {
             group: self.group.as_deref().map(GroupName::new).transpose()?,
-            capacity: self.capacity,
-            visibility_timeout: self.visibility_timeout,
-            heartbeat: self.heartbeat,
             ..SubscribeOptions::new(listener_id, self.selectors.iter().cloned())
         };
         options.check()?;
@@ -396,6 +382,41 @@ impl WakeLoop<'_> {
     }
 }
 
+impl WakeRow {
+    /// Returns the wake-up as a line for people.
+    fn line(&self) -> String {
+        let mut line = format!(
+            "{} {} sequence={} notifications={} messages={} payload_size={}",
+            self.queue,
+            self.reason,
+            self.sequence,
+            self.notifications,
+            self.messages,
+            self.payload_size
+        );
+        if !self.publisher.is_empty() {
+            line.push_str(&format!(" publisher={}", self.publisher));
+        }
+        line
+    }
+}
+
+impl From<&WorkDetected> for WakeRow {
+    fn from(work: &WorkDetected) -> Self {
+        Self {
+            queue: work.queue.to_string(),
+            reason: work.reason.as_str(),
+            sequence: work.sequence,
+            notifications: work.notifications,
+            payload_size: work.payload_size,
+            messages: work.messages,
+            publisher: work.publisher.to_string(),
+            published_at: work.published_at,
+            traceparent: work.traceparent.to_string(),
+        }
+    }
+}
+
 /// Runs of the command while no relay reports work.
 struct Poller {
     selectors: Vec<Selector>,
@@ -446,16 +467,6 @@ fn catch_up(selector: &Selector) -> WorkDetected {
     }
 }
 
-/// Parses a heartbeat interval within the relay's limits.
-fn heartbeat(text: &str) -> Result<Duration, String> {
-    let span = duration::parse(text).map_err(|error| error.to_string())?;
-    let limits = Limits::HEARTBEAT_MIN..=Limits::HEARTBEAT_MAX;
-    limits
-        .contains(&span)
-        .then_some(span)
-        .ok_or_else(|| "must be 1s to 60s".to_owned())
-}
-
 /// Returns the report on a queue; `None` for the catch-up of a pattern.
 fn report(work: &WorkDetected, state: ReportState) -> Option<Report> {
     Some(Report {
@@ -471,19 +482,6 @@ mod tests {
     use reveille::ErrorKind;
 
     use crate::{Cli, Verb};
-
-    #[test]
-    fn a_heartbeat_and_a_capacity_are_within_the_limits() {
-        for (flag, value, rule) in [
-            ("--heartbeat", "500ms", "must be 1s to 60s"),
-            ("--heartbeat", "2m", "must be 1s to 60s"),
-            ("--capacity", "0", "1 or more"),
-        ] {
-            let typed = ["reveille", "subscribe", "acct/orders", flag, value];
-            let error = Cli::try_parse_from(typed).expect_err(value).to_string();
-            assert!(error.contains(rule) && error.contains(flag), "{error}");
-        }
-    }
 
     #[test]
     fn a_group_is_joined_by_its_name_and_a_bad_name_is_refused_with_its_rule() {

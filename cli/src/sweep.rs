@@ -1,18 +1,26 @@
-//! `sweep`: removes blobs whose time to live has ended.
+//! `sweep`: removes blobs whose time to live has ended. `sweep ttl` sets the time to live of a blob.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use anyhow::Context as _;
+use clap::Subcommand;
 use reveille::{
-    SweepConsole, store,
-    sweep::{Counts, PlannedBlob, SCHEMA, SweepJob, SweepRound, Sweeper},
+    SweepConsole, duration, store,
+    sweep::{self, Counts, PlannedBlob, SCHEMA, SweepJob, SweepRound, Sweeper},
 };
 use serde::Serialize;
+use serde_json::json;
 
 use super::{
     exit::{Exit, Failed, Usage},
     log,
-    output::{self, Format, Row},
+    output::{self, Format, OutputArgs, Row},
+    program,
     settings::Settings,
     signals::Interrupts,
     values,
@@ -24,11 +32,13 @@ use super::{
 /// moved to the container that its `DeadBlobContainer` names. Any number of instances share the
 /// work through a document in the store that the job names.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
 Example:
   reveille sweep sessions.json
   reveille sweep sessions.json --once --dry-run
   reveille sweep --schema > sweep-job.schema.json
+  reveille sweep ttl az://sessions/tmp/42 --after 10m
 
 JOB is a JSON file:
   { \"name\": \"sessions\", \"state\": \"az://coordination\", \"interval\": \"10m\",
@@ -39,6 +49,8 @@ DeadBlobContainer `graves` keeps the blob's name, `graves/2026/` puts `2026/` be
 `graves/exactly/this` replaces the name. Without `dead` in the job, blobs with a DeadBlobContainer \
 stay untouched. Ends with 1 if --once failed for a blob or a container.")]
 pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Option<Verb>,
     /// The job's file
     #[arg(required_unless_present = "schema")]
     job: Option<PathBuf>,
@@ -67,9 +79,41 @@ pub(super) struct Args {
     /// are always allowed
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name, requires = "admin_listen")]
     admin_host: Vec<String>,
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-    output: Option<Format>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Set the time after which `sweep` removes a blob
+    ///
+    /// The time is stored as `TimeToLive` in the blob's metadata, and other metadata stays. A later
+    /// write of the blob removes all its metadata, including this.
+    #[command(after_help = "\
+Example:
+  reveille sweep ttl az://sessions/tmp/42 --after 10m
+  reveille sweep ttl az://sessions/tmp/42 --after 1d --dead-container graves/2026/
+  reveille sweep ttl sqlite:shop.db#claims/7 --after 1h
+  reveille sweep ttl az://sessions/tmp/42 --clear")]
+    Ttl(Ttl),
+}
+
+#[derive(Debug, clap::Args)]
+struct Ttl {
+    /// The blob: az://CONTAINER/BLOB, s3://BUCKET/BLOB, gs://BUCKET/BLOB or sqlite:PATH#BLOB
+    #[arg(value_name = "PATH")]
+    blob: String,
+    /// The time from now
+    #[arg(long, value_name = "D", value_parser = duration::parse, required_unless_present = "clear")]
+    after: Option<Duration>,
+    /// Move the blob there, instead of deleting it: `graves`, `graves/FOLDER/` or `graves/NEW/NAME`
+    #[arg(long, value_name = "CONTAINER", requires = "after")]
+    dead_container: Option<String>,
+    /// Remove the blob's time to live
+    #[arg(long, conflicts_with = "after")]
+    clear: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// A round as a row.
@@ -83,20 +127,14 @@ struct RoundRow {
     of_all: Counts,
 }
 
-/// A blob of --dry-run as a row.
-#[derive(Debug, Serialize)]
-struct PlanRow {
-    action: &'static str,
-    container: String,
-    blob: String,
-    detail: String,
-}
-
 /// Logs failures and blobs that are left alone.
 const LOG: &str = "error,reveille::coordination=warn";
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        if let Some(Verb::Ttl(ttl)) = &self.verb {
+            return program::until_interrupted(ttl.run(settings)).await;
+        }
         if self.schema {
             output::text(SCHEMA)?;
             return Ok(Exit::OK);
@@ -106,7 +144,7 @@ impl Args {
         log::to_stderr(LOG);
         let mut interrupts = Interrupts::listen()?;
         let sweeper = Arc::new(self.sweeper().await?);
-        let format = self.output.or(settings.output).unwrap_or_default();
+        let format = self.output.format(settings);
         if self.check {
             sweeper.check().await?;
             let containers = sweeper.job().containers.len() as u64;
@@ -145,10 +183,7 @@ impl Args {
         output::note("stopping after the current page; a second signal stops at once");
         tokio::select! {
             // A stopped service has succeeded; an interrupted round has not.
-            worked = &mut working => match self.once {
-                true => worked.map(|_| signal.exit()),
-                false => worked,
-            },
+            worked = &mut working => worked.map(|exit| if self.once { signal.exit() } else { exit }),
             signal = interrupts.next() => Ok(signal.exit()),
         }
     }
@@ -203,12 +238,29 @@ impl Args {
     }
 }
 
+impl Ttl {
+    async fn run(&self, settings: &Settings) -> anyhow::Result<Exit> {
+        let end = self.after.map(|after| SystemTime::now() + after);
+        let dead = self.dead_container.as_deref();
+        let marked = sweep::set_expiry(&self.blob, end, dead, &store::environment()).await?;
+        // The query may contain a signature.
+        let blob = self.blob.split('?').next().unwrap_or_default();
+        let line = match &marked {
+            Some(end) => format!("{blob}: time to live ends at {end}"),
+            None => format!("{blob}: no time to live"),
+        };
+        let format = self.output.format(settings);
+        // As written to the metadata; null if it was removed.
+        format.next(&json!({ "blob": blob, "time_to_live": marked }), line)?;
+        Ok(Exit::OK)
+    }
+}
+
 async fn dry_run(sweeper: &Sweeper, format: Format) -> anyhow::Result<Exit> {
     let mut written = Ok(());
     let planned = sweeper.dry_run(|blob| {
-        let row = PlanRow::from(blob);
         if written.is_ok() {
-            written = format.next(&row, row.line());
+            written = print_planned(&blob, format);
         }
     });
     let counts = planned.await?;
@@ -261,29 +313,19 @@ impl Row for RoundRow {
     }
 }
 
-impl From<PlannedBlob> for PlanRow {
-    fn from(blob: PlannedBlob) -> Self {
-        Self {
-            action: blob.action,
-            container: blob.container,
-            blob: blob.blob,
-            detail: blob.detail,
-        }
-    }
-}
-
-impl PlanRow {
-    fn line(&self) -> String {
-        let Self {
-            action,
-            container,
-            blob,
-            detail,
-        } = self;
-        match *action {
-            "delete" => format!("delete {container}/{blob}"),
-            "move" => format!("move {container}/{blob} to {detail}"),
-            _ => format!("leave {container}/{blob}: {detail}"),
-        }
-    }
+fn print_planned(planned: &PlannedBlob, format: Format) -> std::io::Result<()> {
+    let PlannedBlob {
+        action,
+        container,
+        blob,
+        detail,
+        ..
+    } = planned;
+    let line = match *action {
+        "delete" => format!("delete {container}/{blob}"),
+        "move" => format!("move {container}/{blob} to {detail}"),
+        _ => format!("leave {container}/{blob}: {detail}"),
+    };
+    let row = json!({ "action": action, "container": container, "blob": blob, "detail": detail });
+    format.next(&row, line)
 }

@@ -175,20 +175,20 @@ fn bad_values_are_refused_with_field_and_rule() {
         (&["ids", "next", "../x"], &["<NAME>", "none empty, `.`"]),
         (&["queues", "-o", "xml"], &["--output", "jsonl"]),
         (
-            &["queue", "status", "queues", "12"],
+            &["courier", "status", "queues", "12"],
             &["MESSAGE_ID", "32 hexadecimal digits"],
         ),
-        (&["queue", "requeue", "queues"], &["--all", "ID"]),
+        (&["courier", "requeue", "queues"], &["--all", "ID"]),
         (
-            &["queue", "receive", "queues", "orders", "--max", "0"],
+            &["courier", "receive", "queues", "orders", "--max", "0"],
             &["--max", "1 or more"],
         ),
         (
-            &["queue", "send", "queues", "orders", "a", "--stdin"],
+            &["courier", "send", "queues", "orders", "a", "--stdin"],
             &["--stdin", "cannot be used"],
         ),
         (
-            &["queue", "serve", "queues", "--listen", "x"],
+            &["courier", "serve", "queues", "--listen", "x"],
             &["--listen", "IP:PORT"],
         ),
     ] {

@@ -36,7 +36,7 @@ fn a_back_end_that_is_not_compiled_in_is_refused_with_its_feature() {
         ("wait go --store az://flags --relay 127.0.0.1:9", "cloud"),
         ("lease show billing --store az://leases", "cloud"),
         ("ids next orders --store az://ids", "cloud"),
-        ("blob ttl az://sessions/tmp/42 --after 10m", "cloud"),
+        ("sweep ttl az://sessions/tmp/42 --after 10m", "cloud"),
         (
             "serve --store sqlite:f.db --cluster nats://127.0.0.1:4222",
             "nats",

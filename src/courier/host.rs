@@ -338,7 +338,7 @@ impl Shared {
             id = %newest.id,
             destination = %newest.destination,
             reason = newest.reason,
-            "messages could not be delivered: see `reveille queue dead`"
+            "messages could not be delivered: see `reveille courier dead`"
         );
     }
 

@@ -202,7 +202,9 @@ async fn a_command_of_subscribe_runs_while_the_relay_is_away_and_soon_after_it_f
         &relay,
         "--poll",
         "5m",
-        "--exec",
+        "--",
+        "sh",
+        "-c",
         script,
     ];
     let mut command = reveille(&home, &typed);
@@ -229,7 +231,7 @@ async fn a_failed_command_of_subscribe_is_tried_again_without_a_wake_up() {
     let relay = Binary::serve_with(&["--sentinel", "0"], &[]).await;
     let home = tempfile::tempdir().expect("a directory");
     let script = "echo run >> out; [ $(wc -l < out) -ge 3 ]";
-    let mut command = relay.verb(&["subscribe", "acct/orders", "--exec", script]);
+    let mut command = relay.verb(&["subscribe", "acct/orders", "--", "sh", "-c", script]);
     command.current_dir(home.path());
     let subscribed = Running::start(command);
     subscribed.tells("connected").await;
@@ -390,7 +392,7 @@ async fn health_ready_and_the_admin_port_agree_without_a_credential() {
     let verdicts = async || {
         let page = crate::support::get(relay.admin(), "/readyz").await.0 == 200;
         let health = relay.run(&["health", "-o", "json"]).await;
-        let ready = relay.run(&["ready", "--timeout", "3s"]).await;
+        let ready = relay.run(&["health", "--wait=3s"]).await;
         let text = String::from_utf8(health.stdout).expect("text");
         (page, health.status.code(), ready.status.code(), text)
     };

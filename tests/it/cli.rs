@@ -65,7 +65,7 @@ async fn exit_codes_are_as_documented() {
 /// Every verb that calls a relay, and its exit code if the relay does not answer within --timeout.
 const RELAY_VERBS: [(&[&str], i32); 13] = [
     (&["notify", "acct/orders"], 3),
-    (&["ready"], 3),
+    (&["health", "--wait"], 3),
     (&["health"], 3),
     (&["listeners"], 3),
     (&["queues"], 3),
@@ -259,8 +259,8 @@ async fn an_error_of_serve_is_one_line() {
 async fn a_subscriber_runs_a_command_on_each_wake_up() {
     let relay = Binary::serve().await;
     let script = "echo \"$WAKE_ACCOUNT/$WAKE_QUEUE $WAKE_REASON $WAKE_NOTIFICATIONS\"";
-    let arguments = ["subscribe", "acct/orders", "--count", "2", "--exec", script];
-    let mut subscriber = relay.verb(&arguments);
+    let mut subscriber = relay.verb(&["subscribe", "acct/orders", "--count", "2"]);
+    subscriber.args(["--", "sh", "-c", script]);
     let subscriber = subscriber.stdout(std::process::Stdio::piped()).spawn();
     let subscriber = subscriber.expect("it starts");
     // The subscriber has its CATCH_UP once the relay has no pending wake-up for it.
@@ -337,7 +337,7 @@ async fn a_server_that_is_no_relay_is_recognised_by_its_answer() {
         for verb in [
             &["notify", "acct/orders"][..],
             &["flag", "list"],
-            &["ready"],
+            &["health", "--wait"],
         ] {
             let typed = [verb, &["--relay", url, "--timeout", "2s"]].concat();
             let output = relay.run(&typed).await;
@@ -349,7 +349,7 @@ async fn a_server_that_is_no_relay_is_recognised_by_its_answer() {
     serving.abort();
     // A URL without a scheme means plain text.
     let output = relay
-        .run(&["ready", "--relay", relay.address(), "--timeout", "5s"])
+        .run(&["health", "--wait=5s", "--relay", relay.address()])
         .await;
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
@@ -403,7 +403,7 @@ async fn an_address_and_a_time_to_live_are_printed_as_json() {
     opened.create(&name, "x".into()).await.expect("made");
     let blob = format!("{store}#session");
     for (marks, is_marked) in [(&["--after", "1w"][..], true), (&["--clear"], false)] {
-        let typed = [&["blob", "ttl", &blob], marks, &["-o", "json"]].concat();
+        let typed = [&["sweep", "ttl", &blob], marks, &["-o", "json"]].concat();
         let mut command = reveille(&home, &typed);
         let output = within("its end", command.output())
             .await

@@ -48,9 +48,9 @@ impl Machine {
         machine
     }
 
-    /// Hosts the queues by `queue serve`.
+    /// Hosts the queues by `courier serve`.
     async fn host(&mut self, arguments: &[&str]) {
-        let mut typed = vec!["queue", "serve", self.place(), "--listen", &self.address];
+        let mut typed = vec!["courier", "serve", self.place(), "--listen", &self.address];
         typed.extend(arguments);
         let log = OpenOptions::new()
             .create(true)
@@ -129,17 +129,17 @@ impl Machine {
 
     /// Returns the only destination of the status.
     async fn destination_status(&self) -> Value {
-        self.json(&["queue", "status", self.place()]).await["destinations"][0].clone()
+        self.json(&["courier", "status", self.place()]).await["destinations"][0].clone()
     }
 
     /// Returns the status of a message.
     async fn message(&self, id: &str) -> Value {
-        self.json(&["queue", "status", self.place(), id]).await
+        self.json(&["courier", "status", self.place(), id]).await
     }
 
     /// Returns whether the queue file has the message.
     async fn knows(&self, id: &str) -> bool {
-        let status = ["queue", "status", self.place(), id];
+        let status = ["courier", "status", self.place(), id];
         self.output(&status).await.status.success()
     }
 
@@ -152,7 +152,7 @@ impl Machine {
 
     /// Receives all messages of a queue; returns their bodies.
     async fn receive(&self, queue: &str) -> Vec<String> {
-        let verb = ["queue", "receive", self.place(), queue, "--max", "100"];
+        let verb = ["courier", "receive", self.place(), queue, "--max", "100"];
         let rows = self.json(&verb).await;
         let rows = rows.as_array().expect("a list");
         let body = |row: &Value| row["body"].as_str().expect("text").to_owned();
@@ -166,7 +166,7 @@ async fn messages_go_from_one_machine_to_another_in_their_order() {
     berlin.create("orders").await;
     let to = berlin.destination("orders");
     let sent = rome
-        .run(&["queue", "send", rome.place(), &to, "first", "second"])
+        .run(&["courier", "send", rome.place(), &to, "first", "second"])
         .await;
     let ids: Vec<_> = sent.lines().collect();
     assert_eq!(ids.len(), 2, "{sent}");
@@ -177,19 +177,21 @@ async fn messages_go_from_one_machine_to_another_in_their_order() {
     let status = rome.destination_status().await;
     assert_eq!(status["hop"], Value::from(&*berlin.address), "{status}");
     assert_eq!((&status["ready"], &status["sent"]), (&0.into(), &0.into()));
-    let table = rome.run(&["queue", "status", rome.place()]).await;
+    let table = rome.run(&["courier", "status", rome.place()]).await;
     assert!(
         table.contains("CONFIRMED") && table.contains(&to),
         "{table}"
     );
 
-    let one = rome.json(&["queue", "status", rome.place(), ids[0]]).await;
+    let one = rome
+        .json(&["courier", "status", rome.place(), ids[0]])
+        .await;
     assert_eq!(one["state"], "confirmed");
     assert_eq!(one["hop"], Value::from(&*berlin.address));
     assert_eq!(one["last_known"], Value::from(&*berlin.address));
     assert!(one["changed_at"].is_string(), "{one}");
     let one = berlin
-        .json(&["queue", "status", berlin.place(), ids[0]])
+        .json(&["courier", "status", berlin.place(), ids[0]])
         .await;
     assert_eq!(
         (&one["state"], &one["last_known"]),
@@ -197,32 +199,32 @@ async fn messages_go_from_one_machine_to_another_in_their_order() {
     );
 
     assert_eq!(berlin.receive("orders").await, ["first", "second"]);
-    let status = berlin.json(&["queue", "status", berlin.place()]).await;
+    let status = berlin.json(&["courier", "status", berlin.place()]).await;
     let queue = &status["queues"][0];
     assert_eq!(
         (&queue["arrived"], &queue["received"]),
         (&0.into(), &2.into())
     );
-    let history = berlin.json(&["queue", "history", berlin.place()]).await;
+    let history = berlin.json(&["courier", "history", berlin.place()]).await;
     for entry in history.as_array().expect("a list") {
         let id = entry["message_id"].as_str().expect("an id");
         assert!(ids.contains(&id), "{entry}");
         assert_eq!(entry["state"], "received");
     }
     let history = rome
-        .run(&["queue", "history", rome.place(), "--max", "1"])
+        .run(&["courier", "history", rome.place(), "--max", "1"])
         .await;
     assert!(history.contains("confirmed"), "{history}");
     let unknown = "0".repeat(32);
     let output = rome
-        .output(&["queue", "status", rome.place(), &unknown])
+        .output(&["courier", "status", rome.place(), &unknown])
         .await;
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
 }
 
 /// Waits until a machine has two dead letters, and returns them.
 async fn two_dead_letters(machine: &Machine) -> Value {
-    let dead = async || machine.json(&["queue", "dead", machine.place()]).await;
+    let dead = async || machine.json(&["courier", "dead", machine.place()]).await;
     until("they are refused", async || {
         dead().await.as_array().expect("a list").len() == 2
     })
@@ -234,21 +236,21 @@ async fn two_dead_letters(machine: &Machine) -> Value {
 async fn a_refused_message_is_a_dead_letter_and_is_sent_again() {
     let (rome, berlin) = (Machine::hosted(&[]).await, Machine::hosted(&[]).await);
     let to = berlin.destination("orders");
-    let send = ["queue", "send", rome.place(), &to, "tea", "milk"];
+    let send = ["courier", "send", rome.place(), &to, "tea", "milk"];
     rome.run(&send).await;
     let dead = two_dead_letters(&rome).await;
     assert_eq!(dead[0]["destination"], Value::from(&*to));
     let reason = dead[0]["reason"].as_str().expect("a reason");
     assert!(reason.contains("orders"), "{reason}");
-    let table = rome.run(&["queue", "dead", rome.place()]).await;
+    let table = rome.run(&["courier", "dead", rome.place()]).await;
     assert!(table.contains(reason), "{table}");
-    let status = rome.run(&["queue", "status", rome.place()]).await;
+    let status = rome.run(&["courier", "status", rome.place()]).await;
     assert!(status.contains("2 dead letters"), "{status}");
 
     berlin.create("orders").await;
     // The newest is first.
     let oldest = dead[1]["message_id"].as_str().expect("an id");
-    let again = ["queue", "requeue", rome.place(), oldest];
+    let again = ["courier", "requeue", rome.place(), oldest];
     let requeued = rome.json(&again).await;
     assert_eq!(requeued["requeued"], 1);
     assert_eq!(requeued["dead_letters"], 1);
@@ -259,9 +261,11 @@ async fn a_refused_message_is_a_dead_letter_and_is_sent_again() {
     })
     .await;
     let newest = dead[0]["message_id"].as_str().expect("an id");
-    let shown = rome.json(&["queue", "dead", rome.place(), newest]).await;
+    let shown = rome.json(&["courier", "dead", rome.place(), newest]).await;
     assert_eq!(shown["body"], "milk");
-    let line = rome.run(&["queue", "requeue", rome.place(), "--all"]).await;
+    let line = rome
+        .run(&["courier", "requeue", rome.place(), "--all"])
+        .await;
     assert_eq!(line, "sent 1 message again\n");
     until("both are visible", async || {
         rome.destination_status().await["confirmed"] == 2
@@ -272,21 +276,21 @@ async fn a_refused_message_is_a_dead_letter_and_is_sent_again() {
 
     // To another queue, and away.
     let missing = berlin.destination("missing");
-    let send = ["queue", "send", rome.place(), &missing, "tea", "milk"];
+    let send = ["courier", "send", rome.place(), &missing, "tea", "milk"];
     rome.run(&send).await;
     let dead = two_dead_letters(&rome).await;
     let oldest = dead[1]["message_id"].as_str().expect("an id");
-    let redirect = ["queue", "requeue", rome.place(), oldest, "--to", &to];
+    let redirect = ["courier", "requeue", rome.place(), oldest, "--to", &to];
     rome.run(&redirect).await;
     until("it is visible", async || {
         berlin.receive("orders").await == ["tea"]
     })
     .await;
-    let remove = ["queue", "dead", rome.place(), "--remove"];
+    let remove = ["courier", "dead", rome.place(), "--remove"];
     assert_eq!(rome.output(&remove).await.status.code(), Some(2));
     let line = rome.run(&[&remove[..], &["--all"]].concat()).await;
     assert_eq!(line, "removed 1 dead letter\n");
-    let dead = rome.json(&["queue", "dead", rome.place()]).await;
+    let dead = rome.json(&["courier", "dead", rome.place()]).await;
     assert_eq!(dead.as_array().expect("a list").len(), 0);
 }
 
@@ -301,7 +305,7 @@ async fn a_relay_counts_the_dead_letters_and_the_waiting_messages_of_its_queues(
     let waits = nobody.destination("orders");
     let refused = berlin.destination("missing");
     for (to, dead, outgoing) in [(&waits, 0, 1), (&refused, 1, 1)] {
-        let sent = relay.run(&["queue", "send", &place, to, "tea"]).await;
+        let sent = relay.run(&["courier", "send", &place, to, "tea"]).await;
         assert!(sent.status.success(), "{}", stderr(&sent));
         until("both figures", async || {
             let dead_letters = count("reveille_dead_letters").await;
@@ -318,24 +322,24 @@ async fn a_cloned_machine_is_told_and_gets_an_identity_of_its_own() {
     berlin.create("orders").await;
     let to = berlin.destination("orders");
     let mut rome = Machine::new();
-    let send = ["queue", "send", rome.place(), &to, "tea", "--create"];
+    let send = ["courier", "send", rome.place(), &to, "tea", "--create"];
     rome.run(&send).await;
     let mut clone = Machine::new();
     std::fs::copy(file(&rome), file(&clone)).expect("copied");
     rome.host(&[]).await;
     clone.host(&[]).await;
-    let told = "run `reveille queue new-identity` there";
+    let told = "run `reveille courier new-identity` there";
     until("one of them is told", async || {
         for machine in [&rome, &clone] {
             machine
-                .run(&["queue", "send", machine.place(), &to, "milk"])
+                .run(&["courier", "send", machine.place(), &to, "milk"])
                 .await;
         }
         rome.log().contains(told) || clone.log().contains(told)
     })
     .await;
     let place = clone.place().to_owned();
-    let verb = ["queue", "new-identity", &place];
+    let verb = ["courier", "new-identity", &place];
     assert_eq!(
         clone.output(&verb).await.status.code(),
         Some(5),
@@ -382,7 +386,9 @@ async fn the_files_of_a_host_are_for_its_owner_only() {
 async fn messages_wait_for_a_machine_that_is_away_and_can_be_purged() {
     let (rome, mut berlin) = (Machine::hosted(&[]).await, Machine::new());
     let to = berlin.destination("orders");
-    let sent = rome.run(&["queue", "send", rome.place(), &to, "tea"]).await;
+    let sent = rome
+        .run(&["courier", "send", rome.place(), &to, "tea"])
+        .await;
     until("the attempt has failed", async || {
         rome.destination_status().await["last_error"].is_string()
     })
@@ -398,23 +404,30 @@ async fn messages_wait_for_a_machine_that_is_away_and_can_be_purged() {
     assert_eq!(one["last_known"], "this machine");
     let reason = one["reason"].as_str().expect("why it waits");
     assert!(reason.contains(&berlin.address), "{reason}");
-    let verb = ["queue", "status", rome.place(), sent.trim()];
+    let verb = ["courier", "status", rome.place(), sent.trim()];
     let table = rome.run(&verb).await;
     assert!(
         table.contains("LAST KNOWN AT") && table.contains(reason),
         "{table}"
     );
-    let purge = ["queue", "purge", rome.place(), "--destination", &to];
+    let purge = ["courier", "purge", rome.place(), &to];
     let purged = rome.json(&purge).await;
     assert_eq!(
         (&purged["deleted"], &purged["pending"]),
         (&1.into(), &0.into())
     );
 
-    rome.run(&["queue", "send", rome.place(), &to, "milk"])
+    rome.run(&["courier", "send", rome.place(), &to, "milk"])
         .await;
     berlin
-        .run(&["queue", "send", berlin.place(), "orders", "own", "--create"])
+        .run(&[
+            "courier",
+            "send",
+            berlin.place(),
+            "orders",
+            "own",
+            "--create",
+        ])
         .await;
     berlin.host(&[]).await;
     until("the message is visible", async || {
@@ -452,7 +465,8 @@ async fn a_relay_hosts_queues_and_its_listener_is_woken_from_another_machine() {
 
     let rome = Machine::hosted(&[]).await;
     let to = format!("reveille://{}/orders", berlin.address());
-    rome.run(&["queue", "send", rome.place(), &to, "tea"]).await;
+    rome.run(&["courier", "send", rome.place(), &to, "tea"])
+        .await;
     until("it is handled", async || read(&handled) == "tea\n").await;
     let status = rome.destination_status().await;
     assert_eq!(status["hop"], berlin.address());
@@ -479,11 +493,12 @@ async fn a_host_with_a_relay_is_woken_and_wakes_its_listeners() {
     })
     .await;
     let to = berlin.destination("orders");
-    rome.run(&["queue", "send", rome.place(), &to, "tea"]).await;
+    rome.run(&["courier", "send", rome.place(), &to, "tea"])
+        .await;
     until("it is handled", async || read(&handled) == "tea\n").await;
 
     let place = berlin.place();
-    let send = ["queue", "send", place, "orders", "own", "-o", "json"];
+    let send = ["courier", "send", place, "orders", "own", "-o", "json"];
     let sent = relay.run(&send).await;
     assert!(sent.status.success(), "{}", stderr(&sent));
     assert!(
@@ -504,10 +519,10 @@ async fn a_host_with_a_relay_is_woken_and_wakes_its_listeners() {
 #[tokio::test]
 async fn a_message_that_cannot_be_printed_stays() {
     let rome = Machine::new();
-    let send = ["queue", "send", rome.place(), "orders", "tea", "--create"];
+    let send = ["courier", "send", rome.place(), "orders", "tea", "--create"];
     rome.run(&send).await;
     let full = OpenOptions::new().write(true).open("/dev/full");
-    let receive = ["queue", "receive", rome.place(), "orders"];
+    let receive = ["courier", "receive", rome.place(), "orders"];
     let mut command = reveille(&rome.home, &receive);
     let output = command
         .stdout(full.expect("a device"))
@@ -572,9 +587,9 @@ async fn no_verb_but_serve_and_send_with_create_makes_a_file() {
         &["dead", rome.place()],
         &["requeue", rome.place(), &id],
         &["forget", rome.place(), "berlin:7610"],
-        &["purge", rome.place(), "--destination", "reveille://a:1/b"],
+        &["purge", rome.place(), "reveille://a:1/b"],
     ] {
-        let verb: Vec<_> = ["queue"].iter().chain(arguments).copied().collect();
+        let verb: Vec<_> = ["courier"].iter().chain(arguments).copied().collect();
         let output = rome.output(&verb).await;
         assert_eq!(output.status.code(), Some(5), "{arguments:?}");
         let error = stderr(&output);
@@ -585,10 +600,13 @@ async fn no_verb_but_serve_and_send_with_create_makes_a_file() {
     let missing = rome.home.path().join("missing");
     let missing = missing.to_str().expect("text");
     for (arguments, code) in [
-        (&["queue", "serve", missing][..], 2),
+        (&["courier", "serve", missing][..], 2),
         (&["serve", "--queues", missing], 2),
-        (&["queue", "send", missing, "orders", "tea", "--create"], 5),
-        (&["queue", "status", missing], 5),
+        (
+            &["courier", "send", missing, "orders", "tea", "--create"],
+            5,
+        ),
+        (&["courier", "status", missing], 5),
     ] {
         let output = rome.output(arguments).await;
         let error = stderr(&output);
@@ -603,7 +621,7 @@ async fn one_process_hosts_a_file_and_ends_at_once() {
     let berlin = Machine::hosted(&[]).await;
     berlin.create("orders").await;
     let address = free_address();
-    let second = ["queue", "serve", rome.place(), "--listen", &address];
+    let second = ["courier", "serve", rome.place(), "--listen", &address];
     let output = rome.output(&second).await;
     assert_eq!(output.status.code(), Some(1));
     let error = stderr(&output);
@@ -612,7 +630,7 @@ async fn one_process_hosts_a_file_and_ends_at_once() {
     rome.create("invoices").await;
     let to = rome.destination("invoices");
     berlin
-        .run(&["queue", "send", berlin.place(), &to, "bill"])
+        .run(&["courier", "send", berlin.place(), &to, "bill"])
         .await;
     until("it is visible", async || {
         berlin.destination_status().await["confirmed"] == 1
@@ -631,7 +649,7 @@ async fn a_host_that_ends_in_order_leaves_no_message_uncertain() {
     rome.create("invoices").await;
     let to = rome.destination("invoices");
     berlin
-        .run(&["queue", "send", berlin.place(), &to, "bill"])
+        .run(&["courier", "send", berlin.place(), &to, "bill"])
         .await;
     until("it is visible", async || {
         berlin.destination_status().await["confirmed"] == 1

@@ -1,5 +1,5 @@
-//! The whole demo: its totals are exact, and its pushed fleet and its agents make no storage
-//! transaction while idle.
+//! The whole demo: its totals are exact, and its woken fleet makes no storage transaction while
+//! idle.
 
 use std::{process::Stdio, time::Duration};
 
@@ -39,51 +39,29 @@ async fn figures(options: &[&str]) -> (serde_json::Value, String) {
 }
 
 #[tokio::test]
-async fn the_demo_adds_up_and_its_pushed_fleet_costs_nothing_while_idle() {
+async fn the_demo_adds_up_and_its_woken_fleet_costs_nothing_while_idle() {
     let (figures, complaint) = figures(&["--listeners", "3"]).await;
+    println!("{figures:#}");
     let cents = &figures["cents"];
     assert!(cents.as_u64() > Some(0), "{figures}");
-    for way in ["pushed", "polling"] {
-        let measured = &figures[way];
-        assert_eq!(measured["exact"], true, "{way}: {figures}");
-        assert_eq!(measured["transactions"], 20_000, "{way}: {figures}");
-        assert_eq!(&measured["cents"], cents, "{way}: {figures}");
+    let (woken, polling) = (&figures["fleets"][0], &figures["fleets"][1]);
+    for fleet in [woken, polling] {
+        assert_eq!(fleet["exact"], true, "{fleet}");
+        assert_eq!(fleet["transactions"], 20_000, "{fleet}");
+        assert_eq!(&fleet["cents"], cents, "{fleet}");
         // 400 work items and 400 results, each with a put and a delete.
-        let busy = measured["busy_storage_transactions"].as_u64();
-        assert!(busy > Some(1_600), "{way}: {figures}");
+        let busy = fleet["busy_storage_transactions"].as_u64();
+        assert!(busy > Some(1_600), "{fleet}");
+        let latency = fleet["latency_p50_ms"].as_f64();
+        assert!(latency > Some(0.0), "{fleet}");
     }
-    let (pushed, polling) = (&figures["pushed"], &figures["polling"]);
-    assert_eq!(pushed["idle_storage_transactions"], 0, "{complaint}");
-    assert_eq!(pushed["idle_tasks"], 0, "{figures}");
-    assert!(
-        polling["idle_storage_transactions"].as_u64() > Some(0),
-        "{figures}"
-    );
-    let cost = |measured: &serde_json::Value| measured["month_cost"].as_f64().expect("a cost");
-    assert!(cost(pushed) < cost(polling), "{figures}");
-    assert!(pushed["at_zero_after_ms"].is_number(), "{figures}");
-}
-
-#[tokio::test]
-async fn agents_add_up_and_no_worker_runs_while_there_is_no_work() {
-    let (figures, complaint) = figures(&["--agents"]).await;
-    println!("{figures:#}");
-    assert_eq!(figures["exact"], true, "{figures}");
-    assert_eq!(figures["transactions"], 20_000, "{figures}");
-    for zero in [
-        "idle_tasks",
-        "idle_tasks_after",
-        "idle_storage_transactions",
-    ] {
-        assert_eq!(figures[zero], 0, "{figures}: {complaint}");
-    }
-    // One for each of 100 single messages, and one or more for each burst.
-    let started = figures["processes_started"].as_u64();
-    assert!(started >= Some(105), "{figures}");
-    assert!(figures["at_zero_after_ms"].is_number(), "{figures}");
-    let span = |name: &str| figures[name].as_f64().expect("a span");
-    assert!(span("first_line_p50_ms") > 0.0, "{figures}");
-    assert!(span("latency_p50_ms") > 0.0, "{figures}");
+    assert_eq!(woken["idle_storage_transactions"], 0, "{complaint}");
+    assert_eq!(woken["idle_tasks"], 0, "{figures}");
+    assert!(woken["at_zero_after_ms"].is_number(), "{figures}");
+    let idle = polling["idle_storage_transactions"].as_u64();
+    assert!(idle > Some(0), "{figures}");
+    let cost = |fleet: &serde_json::Value| fleet["month_cost"].as_f64().expect("a cost");
+    assert!(cost(woken) < cost(polling), "{figures}");
 }
 
 #[tokio::test]
@@ -109,7 +87,7 @@ async fn the_demo_shows_its_console_and_ends_when_it_is_interrupted() {
     until("its fleet shows", async || {
         let (_, watchers) = get(page, "/api/v1/watchers").await;
         let (_, listeners) = get(page, "/api/v1/listeners").await;
-        watchers.contains("pushed-2") || listeners.contains("pushed-2")
+        watchers.contains("woken-2") || listeners.contains("woken-2")
     })
     .await;
     let id = demo.id().expect("it runs").to_string();

@@ -160,7 +160,7 @@ async fn an_idle_listener_makes_no_gets_and_handles_what_is_notified_at_once() {
     let place = Place::new().await;
     let url = relay.url();
     // A batch that is not full shows that the queue is empty, so the counts below are exact.
-    let options = ["--relay", &url, "--dequeue-batch-size", "16"];
+    let options = ["--relay", &url, "--concurrency", "16"];
     let script = "echo \"$MESSAGE_QUEUE $MESSAGE_DEQUEUE_COUNT $(cat)\" >> out";
     let listening = place.listen(&options, script);
     listening.tells("mode", "pushed").await;

@@ -75,7 +75,7 @@ impl Machine {
         });
         for line in replaced.replace("\\\n", " ").lines() {
             let line = line.trim().trim_end_matches('&');
-            if line.contains("reveille serve") || line.contains("queue serve") {
+            if line.contains("reveille serve") || line.contains("courier serve") {
                 let log = std::fs::File::create(self.path().join("serve.log")).expect("a log");
                 let mut command = self.command(&format!("exec {line}"));
                 self.served

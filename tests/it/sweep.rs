@@ -1,4 +1,4 @@
-//! `sweep` and `blob ttl`: real processes on SQLite files and a real Azurite.
+//! `sweep` and `sweep ttl`: real processes on SQLite files and a real Azurite.
 
 use std::{
     path::PathBuf,
@@ -70,7 +70,7 @@ impl Place {
         let blob = reveille::store::BlobName::new(name).expect("a name");
         store.create(&blob, "body".into()).await.expect("made");
         let url = format!("{}#{name}", self.store("source"));
-        let typed = [&["blob", "ttl", &url][..], marks].concat();
+        let typed = [&["sweep", "ttl", &url][..], marks].concat();
         let marked = self.run(&typed).await;
         assert_eq!(marked.status.code(), Some(0), "{}", stderr(&marked));
     }
@@ -149,7 +149,7 @@ async fn a_container_that_was_mistyped_is_not_made_and_what_is_ours_is_not_marke
         assert!(stderr(&refused).contains("does not exist"));
     }
     let blob = format!("{}#a", place.store("source"));
-    let refused = place.run(&["blob", "ttl", &blob, "--after", "1h"]).await;
+    let refused = place.run(&["sweep", "ttl", &blob, "--after", "1h"]).await;
     assert_eq!(refused.status.code(), Some(5), "{}", stderr(&refused));
     assert!(!place.file("source").exists());
     for ours in [
@@ -161,7 +161,7 @@ async fn a_container_that_was_mistyped_is_not_made_and_what_is_ours_is_not_marke
     ] {
         let blob = format!("{}#{ours}", place.store("source"));
         place.names("source").await;
-        let refused = place.run(&["blob", "ttl", &blob, "--after", "1h"]).await;
+        let refused = place.run(&["sweep", "ttl", &blob, "--after", "1h"]).await;
         assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
     }
 }
@@ -243,7 +243,7 @@ async fn each_error_has_its_message_and_exit_code() {
     assert_eq!(none.status.code(), Some(2));
     assert!(stderr(&none).contains("`no-such-file.json` cannot be read"));
     let url = format!("{}#none", place.store("source"));
-    let missing = place.run(&["blob", "ttl", &url, "--after", "1h"]).await;
+    let missing = place.run(&["sweep", "ttl", &url, "--after", "1h"]).await;
     assert_eq!(missing.status.code(), Some(5), "{}", stderr(&missing));
     let schema = place.run(&["sweep", "--schema"]).await;
     let schema: Value = serde_json::from_str(&stdout(&schema)).expect("JSON");

@@ -90,46 +90,20 @@ impl Guard {
         Ok(Self { process, pipe })
     }
 
-    /// Sends the mark of a command that is about to start.
-    ///
-    /// # Errors
-    /// The guard has ended or no longer reads. The caller calls [`Guard::abandon`].
-    pub(crate) fn add_mark(&mut self, mark: &str) -> io::Result<()> {
-        self.write(format_args!("?{mark}\n"))
-    }
-
-    /// Removes the mark of a command whose start has succeeded or failed.
-    ///
-    /// # Errors
-    /// As for [`Guard::add_mark`].
-    pub(crate) fn remove_mark(&mut self, mark: &str) -> io::Result<()> {
-        self.write(format_args!("!{mark}\n"))
-    }
-
-    /// Adds a group that must end with this process.
-    ///
-    /// # Errors
-    /// As for [`Guard::add_mark`].
-    pub(crate) fn add_group(&mut self, group: Pid) -> io::Result<()> {
-        self.write(format_args!("+{}\n", group.as_raw_nonzero()))
-    }
-
-    /// Removes a group that has ended: the system may reuse its number.
-    ///
-    /// # Errors
-    /// As for [`Guard::add_mark`].
-    pub(crate) fn remove_group(&mut self, group: Pid) -> io::Result<()> {
-        self.write(format_args!("-{}\n", group.as_raw_nonzero()))
-    }
-
     /// Kills the guard, and no command. Closing the pipe alone would end the commands.
     pub(crate) fn abandon(mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    fn write(&mut self, line: std::fmt::Arguments<'_>) -> io::Result<()> {
-        let line = line.to_string();
+    /// Sends a line: `?MARK` of a command that is about to start, `!MARK` after its start has succeeded
+    /// or failed, `+GROUP` of a group that must end with this process, `-GROUP` of one that has ended,
+    /// because the system may reuse its number.
+    ///
+    /// # Errors
+    /// The guard has ended or no longer reads. The caller calls [`Guard::abandon`].
+    pub(crate) fn send(&mut self, line: &str) -> io::Result<()> {
+        let line = format!("{line}\n");
         // One write: a pipe takes a line this short whole or not at all.
         match self.pipe.write(line.as_bytes()) {
             Ok(written) if written == line.len() => Ok(()),

@@ -1,131 +1,345 @@
-//! The demo's child processes, as their parent controls them.
+//! A fleet of the demo: its listeners, the initiator that puts their work, and the controller that adds
+//! up their results.
+//!
+//! Each listener has at most one dequeue task and a connection of its own. The ways differ only in how
+//! work is found.
 
-use std::{ffi::OsString, path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
+use futures_util::future::{join_all, ready, try_join_all};
+use reveille::{
+    Client, FlagName, FlagWatch, FlagWatcher, ListenerId, Notification, Publisher,
+    listener::{
+        Delivery, HandlerResult, Hooks, Listener, ListenerBuilder, ListenerConfig, ListenerMode,
+        Rejected,
+    },
+    queue::{Message, Metered, SqliteQueue, WorkQueue, json},
+    scaling,
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
+};
 
 use super::{
-    Mode,
-    protocol::{ChildEvent, FleetState},
+    FLAG, Way,
+    billing::{ITEMS, Rated, Totals, WorkItem},
 };
-use crate::subprocess::Subprocess;
 
-/// A fleet of listener processes with the same mode.
-#[derive(Debug)]
-pub(super) struct Fleet(Vec<Worker>);
+/// A queue in a file, which counts every storage transaction.
+type Queue = Metered<SqliteQueue>;
 
-/// The process of one listener.
-#[derive(Debug)]
-pub(super) struct Worker(Subprocess);
-
-/// Longest wait for a line of a child, on a machine of any speed.
-const LINE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Starts `reveille demo relay`.
-pub(super) fn start_relay(store: &str, console: bool) -> anyhow::Result<Subprocess> {
-    let console = console.then_some("--console");
-    let args = ["demo", "relay", "--store", store]
-        .into_iter()
-        .chain(console);
-    Subprocess::start("relay", args, LINE_TIMEOUT)
+pub(super) struct Fleet {
+    pub(super) way: Way,
+    rating: Arc<Rating>,
+    listeners: Vec<Listener>,
+    controller: Listener,
+    totals: watch::Sender<Totals>,
 }
 
-impl Fleet {
-    pub(super) fn start(
-        mode: Mode,
-        listeners: usize,
+/// A fleet whose listeners wait for the flag.
+pub(super) struct ParkedFleet {
+    fleet: Fleet,
+    parked: Vec<Parked>,
+}
+
+/// A listener that waits for the flag.
+struct Parked {
+    id: ListenerId,
+    client: Client,
+    watch: FlagWatcher,
+}
+
+/// Takes work items from one queue, and puts their prices into the other one.
+struct Rating {
+    input: Queue,
+    output: Queue,
+    /// `None` for polling listeners, which need no notification.
+    publisher: Option<Publisher>,
+}
+
+/// Hooks of a polling listener: sleep one second after an empty get.
+struct PollEverySecond;
+
+/// Measurements without work.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Idle {
+    pub(super) tasks: usize,
+    pub(super) transactions: u64,
+}
+
+/// Measurements of the batch.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) totals: Totals,
+    /// Time from the last put to the last result; `None` if results are missing.
+    pub(super) drained: Option<Duration>,
+    /// Time from the last put until no dequeue task is left.
+    pub(super) at_zero: Option<Duration>,
+    pub(super) transactions: u64,
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Time-out of each wait, long enough for a slow machine.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// A woken fleet whose state did not change for this long is idle.
+const IDLE_AFTER: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// A real batch is read from a file over time, and latency means something only without a backlog.
+const ITEMS_PER_PUT: usize = 20;
+const PUT_INTERVAL: Duration = Duration::from_millis(200);
+impl ParkedFleet {
+    /// Creates the queues, starts the controller, and parks the listeners.
+    pub(super) async fn park(
+        way: Way,
+        size: u16,
         relay: &str,
         home: &Path,
     ) -> anyhow::Result<Self> {
-        let workers = (1..=listeners).map(|number| Worker::start(mode, number, relay, home));
-        workers.collect::<anyhow::Result<_>>().map(Self)
+        let client = Client::new(relay)?;
+        let rating = Arc::new(Rating {
+            input: create_queue(way, "input", home).await?,
+            output: create_queue(way, "output", home).await?,
+            publisher: (way != Way::Polling).then(|| client.publisher(way.name())),
+        });
+        let totals = watch::Sender::new(Totals::default());
+        let added_to = totals.clone();
+        let add = move |rated: Rated, _: Delivery| {
+            added_to.send_modify(|totals| totals.add(&rated));
+            ready(Ok(()))
+        };
+        let id = ListenerId::new(&format!("{}-controller", way.name()))?;
+        let controller = way
+            .listener(&client, id, &rating.output)?
+            .start_json(add)
+            .await?;
+        let parked = (1..=size).map(|number| Parked::new(way, number, relay));
+        let parked = try_join_all(parked).await?;
+        let fleet = Fleet {
+            way,
+            listeners: Vec::new(),
+            rating,
+            controller,
+            totals,
+        };
+        Ok(Self { fleet, parked })
     }
 
-    /// Waits until all listeners are parked.
-    pub(super) async fn wait_parked(&mut self) -> anyhow::Result<()> {
-        for worker in &mut self.0 {
-            worker.wait_parked().await?;
+    /// Waits for the release, and starts the listeners. Returns the time from the unleash to the
+    /// last release.
+    pub(super) async fn release(self) -> anyhow::Result<(Fleet, Duration)> {
+        let Self {
+            mut fleet,
+            mut parked,
+        } = self;
+        let after = try_join_all(parked.iter_mut().map(|one| released(&mut one.watch))).await?;
+        let start = async |Parked { id, client, .. }| {
+            if fleet.way == Way::Polling {
+                // Polling listeners do not start all at the same moment.
+                sleep(SECOND.mul_f64(fastrand::f64())).await;
+            }
+            let rating = Arc::clone(&fleet.rating);
+            let builder = fleet.way.listener(&client, id, &rating.input)?;
+            let rate = move |delivery: Delivery| {
+                let rating = Arc::clone(&rating);
+                async move { rating.rate(&delivery.message).await }
+            };
+            anyhow::Ok(builder.start(rate).await?)
+        };
+        fleet.listeners = try_join_all(parked.into_iter().map(start)).await?;
+        Ok((fleet, after.into_iter().max().unwrap_or_default()))
+    }
+}
+
+impl Fleet {
+    /// Waits until all listeners are ready and all messages are deleted. A woken fleet must also have
+    /// no dequeue task left. Returns the time at which this state began.
+    pub(super) async fn wait_idle(&self) -> anyhow::Result<Instant> {
+        let rest = match self.way {
+            Way::Polling => Duration::ZERO,
+            Way::Woken => IDLE_AFTER,
+        };
+        let began = Instant::now();
+        let mut since = began;
+        while began.elapsed() < TIMEOUT {
+            if !self.is_idle() {
+                since = Instant::now();
+            } else if since.elapsed() >= rest {
+                return Ok(since);
+            }
+            sleep(CHECK_INTERVAL).await;
+        }
+        bail!("the {} fleet does not become idle", self.way.name());
+    }
+
+    pub(super) async fn idle(&self, span: Duration) -> Idle {
+        let before = self.transactions();
+        sleep(span).await;
+        Idle {
+            tasks: self.tasks(),
+            transactions: self.transactions() - before,
+        }
+    }
+
+    /// Puts the batch in parts, and waits until all results have arrived or the wait times out.
+    pub(super) async fn work(&self, batch: &[WorkItem]) -> anyhow::Result<Outcome> {
+        self.totals.send_replace(Totals::default());
+        let before = self.transactions();
+        let mut last_put = Instant::now();
+        let mut ticks = interval(PUT_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for items in batch.chunks(ITEMS_PER_PUT) {
+            ticks.tick().await;
+            self.put(items).await?;
+            last_put = Instant::now();
+        }
+        let mut totals = self.totals.subscribe();
+        let complete = totals.wait_for(|totals| totals.items() == ITEMS);
+        let is_complete = timeout(TIMEOUT, complete).await.is_ok();
+        let drained = is_complete.then(|| last_put.elapsed());
+        let at_zero = if is_complete && self.way == Way::Woken {
+            Some(self.wait_idle().await?.duration_since(last_put))
+        } else {
+            None
+        };
+        Ok(Outcome {
+            totals: self.totals.borrow().clone(),
+            drained,
+            at_zero,
+            transactions: self.transactions() - before,
+        })
+    }
+
+    /// Puts work items, and notifies.
+    async fn put(&self, items: &[WorkItem]) -> anyhow::Result<()> {
+        let messages = items
+            .iter()
+            .map(json::encode)
+            .collect::<Result<Vec<_>, _>>()?;
+        let notification = Notification {
+            payload_size: messages
+                .iter()
+                .map(|message| message.body.len() as u64)
+                .sum(),
+            messages: messages.len() as u64,
+            ..Notification::new(self.rating.input.address().clone())
+        };
+        self.rating.input.put(messages).await?;
+        if let Some(publisher) = &self.rating.publisher {
+            publisher.notify(notification).await?;
         }
         Ok(())
     }
 
-    /// Waits until all listeners are released; returns the time from the unleash to each release.
-    pub(super) async fn wait_released(&mut self) -> anyhow::Result<Vec<Duration>> {
-        let mut times = Vec::new();
-        for worker in &mut self.0 {
-            times.push(worker.wait_released().await?);
-        }
-        Ok(times)
-    }
-
-    /// Queries all listeners, and returns the sum of their states.
-    pub(super) async fn state(&mut self) -> anyhow::Result<FleetState> {
-        for worker in &mut self.0 {
-            worker.query_state().await?;
-        }
-        let mut sum = FleetState::default();
-        for worker in &mut self.0 {
-            sum = sum.plus(worker.state().await?);
-        }
-        Ok(sum)
-    }
-
-    /// Ends all processes concurrently.
     pub(super) async fn stop(self) {
-        futures_util::future::join_all(self.0.into_iter().map(Worker::stop)).await;
+        let listeners = self.listeners.into_iter().chain([self.controller]);
+        join_all(listeners.map(Listener::shutdown)).await;
+    }
+
+    /// The number of listeners, with the controller.
+    pub(super) fn size(&self) -> usize {
+        self.listeners().count()
+    }
+
+    fn listeners(&self) -> impl Iterator<Item = &Listener> {
+        self.listeners.iter().chain([&self.controller])
+    }
+
+    /// Whether all listeners have finished their start and all messages are deleted.
+    fn is_idle(&self) -> bool {
+        let is_ready = |one: &Listener| match self.way {
+            Way::Polling => one.state().stats.gets > 0,
+            // A group member without work is not woken, so it may have made no get.
+            Way::Woken => one.state().mode == ListenerMode::Pushed,
+        };
+        let is_empty = |queue: &Queue| queue.usage().deletes >= queue.usage().puts;
+        self.listeners().all(is_ready)
+            && is_empty(&self.rating.input)
+            && is_empty(&self.rating.output)
+            && (self.way == Way::Polling || self.tasks() == 0)
+    }
+
+    pub(super) fn tasks(&self) -> usize {
+        let tasks = self.listeners().map(|one| one.state().active_dequeue_tasks);
+        tasks.sum()
+    }
+
+    /// The number of storage transactions so far.
+    pub(super) fn transactions(&self) -> u64 {
+        self.rating.input.usage().total() + self.rating.output.usage().total()
     }
 }
 
-impl Worker {
-    /// Starts `reveille demo worker`.
-    pub(super) fn start(
-        mode: Mode,
-        number: usize,
-        relay: &str,
-        home: &Path,
-    ) -> anyhow::Result<Self> {
-        let id = format!("{}-{number}", mode.name());
-        let mut args: Vec<OsString> = ["demo", "worker", "--relay", relay, "--id", &id]
-            .map(OsString::from)
-            .to_vec();
-        args.extend(["--mode", mode.name(), "--home"].map(OsString::from));
-        args.push(home.into());
-        Subprocess::start(&id, args, LINE_TIMEOUT).map(Self)
+impl Parked {
+    async fn new(way: Way, number: u16, relay: &str) -> anyhow::Result<Self> {
+        let id = ListenerId::new(&format!("{}-{number}", way.name()))?;
+        let client = Client::new(relay)?;
+        let mut watch = client.watch_flag(FlagName::new(FLAG)?, id.clone());
+        let state = watch.next().await.context("the watch ended")??;
+        anyhow::ensure!(!state.set, "the flag is set before the start");
+        Ok(Self { id, client, watch })
     }
+}
 
-    /// Waits until the listener is released; returns the time since the unleash.
-    pub(super) async fn wait_released(&mut self) -> anyhow::Result<Duration> {
-        loop {
-            if let ChildEvent::Released { after_us } = self.event().await? {
-                return Ok(Duration::from_micros(after_us));
+/// Waits until the flag is set. Returns the time since the unleash.
+pub(super) async fn released(watch: &mut FlagWatcher) -> anyhow::Result<Duration> {
+    loop {
+        let state = watch.next().await.context("the watch ended")??;
+        if state.set {
+            let after = state.set_at.and_then(|at| at.elapsed().ok());
+            watch.ack(state.generation).await?;
+            return Ok(after.unwrap_or_default());
+        }
+    }
+}
+
+async fn create_queue(way: Way, name: &str, home: &Path) -> anyhow::Result<Queue> {
+    let file = home.join(format!("{}-{name}.db", way.name()));
+    let address = format!("billing/{name}").parse()?;
+    Ok(Metered::new(SqliteQueue::create(file, address).await?))
+}
+
+impl Way {
+    fn listener(
+        self,
+        client: &Client,
+        id: ListenerId,
+        queue: &Queue,
+    ) -> anyhow::Result<ListenerBuilder> {
+        let config = ListenerConfig {
+            max_tasks: 1,
+            grace: SECOND,
+            ..ListenerConfig::default()
+        };
+        let builder = Listener::builder(Arc::new(queue.clone()));
+        Ok(match self {
+            Self::Polling => builder.hooks(PollEverySecond).config(config),
+            Self::Woken => {
+                let options = config.subscription(id, queue);
+                builder.wakes(client.subscribe(options)?).config(config)
             }
+        })
+    }
+}
+
+impl Rating {
+    /// Rates a work item, puts the result, and notifies.
+    async fn rate(&self, message: &Message) -> HandlerResult {
+        let waited = message.inserted_at.elapsed().unwrap_or_default();
+        let item: WorkItem = json::decode(&message.body).map_err(Rejected::because)?;
+        let rated = json::encode(&item.rate(waited))?;
+        self.output.put(vec![rated]).await?;
+        if let Some(publisher) = &self.publisher {
+            let notification = Notification::new(self.output.address().clone());
+            publisher.notify(notification).await?;
         }
+        Ok(())
     }
+}
 
-    pub(super) async fn stop(self) {
-        self.0.stop().await;
-    }
-
-    async fn wait_parked(&mut self) -> anyhow::Result<()> {
-        match self.event().await? {
-            ChildEvent::Parked => Ok(()),
-            event => bail!("{} is not parked, but reports {event:?}", self.0.name()),
-        }
-    }
-
-    async fn query_state(&mut self) -> anyhow::Result<()> {
-        self.0.send("state").await
-    }
-
-    async fn state(&mut self) -> anyhow::Result<FleetState> {
-        loop {
-            if let ChildEvent::State(state) = self.event().await? {
-                return Ok(state);
-            }
-        }
-    }
-
-    async fn event(&mut self) -> anyhow::Result<ChildEvent> {
-        Ok(serde_json::from_str(&self.0.line().await?)?)
+impl Hooks for PollEverySecond {
+    fn on_queue_empty(&self, _idle_count: u32, _proposed: scaling::Idle) -> scaling::Idle {
+        scaling::Idle::Sleep(SECOND)
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::Named;
 use crate::{
     exit::Exit,
-    output::{self, Format, Row},
+    output::{self, OutputArgs, Row},
     settings::Settings,
 };
 
@@ -25,9 +25,8 @@ lease was never held.")]
 pub(super) struct Args {
     #[command(flatten)]
     named: Named,
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-    output: Option<Format>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// A lease as a row.
@@ -60,7 +59,7 @@ impl Args {
             let message = format!("{lease} was never held");
             return Err(Error::new(ErrorKind::NotFound, message).into());
         };
-        let format = self.output.or(settings.output).unwrap_or_default();
+        let format = self.output.format(settings);
         format.one(&LeaseRow::new(lease.name(), state, SystemTime::now()))?;
         Ok(Exit::OK)
     }

@@ -1,19 +1,14 @@
 //! One run of the command: writes its input, waits for it, ends it if its message is lost.
 
-use std::{
-    ffi::OsString,
-    io,
-    process::{ExitStatus, Stdio},
-    time::Duration,
-};
+use std::{ffi::OsString, io, pin::pin, process::Stdio};
 
-use rustix::process::Signal;
+use reveille::listener::Delivery;
 use tokio::{io::AsyncWriteExt as _, process::ChildStdin};
 
-use super::input::Input;
 use crate::{
-    child::{self, KILL_AFTER, Process, ProcessGroups},
-    exit::Failed,
+    child::{Ended, KILL_AFTER, Process, ProcessGroups},
+    message::MessageRow,
+    output,
 };
 
 /// The command, and its running processes.
@@ -23,29 +18,19 @@ pub(super) struct Program {
     running: ProcessGroups,
 }
 
-/// How a run ended.
+/// Environment and standard input of one run.
 #[derive(Debug)]
-pub(super) struct RunOutcome {
-    pub(super) status: ExitStatus,
-    /// The listener sent it SIGTERM.
-    pub(super) terminated: bool,
+pub(super) struct Input {
+    pub(super) environment: Vec<(&'static str, String)>,
+    pub(super) body: Vec<u8>,
 }
 
 impl Program {
-    /// Checks that the command exists, before the first get.
-    pub(super) fn find(command: &[OsString]) -> Result<Self, Failed> {
-        child::check_exists(command)?;
-        Ok(Self {
+    pub(super) fn new(command: &[OsString], running: ProcessGroups) -> Self {
+        Self {
             command: command.to_vec(),
-            running: ProcessGroups::default(),
-        })
-    }
-
-    /// Lets a guard end the commands if SIGKILL ends this process.
-    #[must_use]
-    pub(super) fn guarded(self) -> Self {
-        let running = ProcessGroups::guarded(KILL_AFTER);
-        Self { running, ..self }
+            running,
+        }
     }
 
     /// Runs the command to its end. Sends it SIGTERM when `lost` resolves.
@@ -56,11 +41,16 @@ impl Program {
         &self,
         input: &Input,
         lost: impl Future<Output = ()>,
-    ) -> io::Result<RunOutcome> {
+    ) -> io::Result<Ended> {
         let (environment, stdin) = (input.environment.clone(), Stdio::piped());
         let mut process = Process::start(&self.command, environment, stdin, &self.running)?;
-        let feed = feed(process.stdin(), &input.body);
-        supervise(&mut process, feed, lost).await
+        let stdin = process.stdin();
+        let mut run = pin!(process.run_until(lost, KILL_AFTER));
+        tokio::select! {
+            biased;
+            ended = &mut run => ended,
+            () = feed(stdin, &input.body) => run.await,
+        }
     }
 
     /// Returns the number of running commands.
@@ -74,29 +64,35 @@ impl Program {
     }
 }
 
-async fn supervise(
-    process: &mut Process,
-    feed: impl Future<Output = ()>,
-    lost: impl Future<Output = ()>,
-) -> io::Result<RunOutcome> {
-    tokio::pin!(feed, lost);
-    let (mut fed, mut terminated, mut killed) = (false, false, false);
-    let kill = tokio::time::sleep(Duration::MAX);
-    tokio::pin!(kill);
-    loop {
-        tokio::select! {
-            status = process.wait() => return Ok(RunOutcome { status: status?, terminated }),
-            () = &mut feed, if !fed => fed = true,
-            () = &mut lost, if !terminated => {
-                terminated = true;
-                process.signal(Signal::TERM);
-                kill.as_mut().reset(tokio::time::Instant::now() + KILL_AFTER);
-            }
-            () = &mut kill, if terminated && !killed => {
-                killed = true;
-                process.signal(Signal::KILL);
-            }
+impl Input {
+    /// Returns the input of a run for one message: its unchanged body.
+    pub(super) fn of_one(delivery: &Delivery) -> Self {
+        let message = &delivery.message;
+        let environment = vec![
+            ("MESSAGE_ID", message.id.to_string()),
+            ("MESSAGE_DEQUEUE_COUNT", message.dequeue_count.to_string()),
+            ("MESSAGE_QUEUE", delivery.queue.to_string()),
+            ("MESSAGE_INSERTED_AT", output::time(message.inserted_at)),
+        ];
+        Self {
+            environment,
+            body: message.body.to_vec(),
         }
+    }
+
+    /// Returns the input of a run for a batch: one JSON object a line.
+    pub(super) fn of_batch(batch: &[Delivery]) -> serde_json::Result<Self> {
+        let queue = batch.first().map(|first| first.queue.to_string());
+        let environment = vec![
+            ("MESSAGE_QUEUE", queue.unwrap_or_default()),
+            ("MESSAGE_COUNT", batch.len().to_string()),
+        ];
+        let mut body = Vec::new();
+        for delivery in batch {
+            serde_json::to_writer(&mut body, &MessageRow::from(&delivery.message))?;
+            body.push(b'\n');
+        }
+        Ok(Self { environment, body })
     }
 }
 
@@ -109,12 +105,13 @@ async fn feed(stdin: Option<ChildStdin>, body: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::pending, os::unix::process::ExitStatusExt as _, path::Path};
+    use std::{future::pending, os::unix::process::ExitStatusExt as _, path::Path, time::Duration};
 
     use super::*;
 
     fn program(script: &str) -> Program {
-        Program::find(&["sh", "-c", script].map(OsString::from)).expect("a shell")
+        let command = ["sh", "-c", script].map(OsString::from);
+        Program::new(&command, ProcessGroups::default())
     }
 
     fn input(body: &str) -> Input {

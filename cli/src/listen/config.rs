@@ -28,19 +28,17 @@ const BATCH_SIZE: usize = 16;
 
 impl Args {
     pub(super) fn config(&self) -> reveille::Result<ListenerConfig> {
-        let default = ListenerConfig::default();
         let concurrency = self.concurrency.unwrap_or(1);
-        let batch = if self.batch { BATCH_SIZE } else { concurrency };
         let mut config = ListenerConfig {
             concurrency,
-            dequeue_batch_size: self.dequeue_batch_size.unwrap_or(batch),
+            dequeue_batch_size: if self.batch { BATCH_SIZE } else { concurrency },
             max_tasks: self.max_tasks(),
             visibility_timeout: self.visibility_timeout,
             max_handling_time: self.max_handling_time,
             max_dequeue_count: self.max_dequeue_count,
             grace: self.grace,
             wind_down: KILL_AFTER + Duration::from_secs(2),
-            ..default
+            ..ListenerConfig::default()
         };
         if let Some(file) = &self.policy {
             config.policy = Arc::new(PolicyFile::open(file)?);
@@ -55,11 +53,10 @@ impl Args {
     }
 
     fn max_tasks(&self) -> usize {
-        let cpus = || thread::available_parallelism().map_or(1, NonZero::get);
         match (self.max_tasks, &self.policy) {
             (Some(most), _) => most,
             (None, Some(_)) => MAX_POLICY_TASKS,
-            (None, None) => cpus(),
+            (None, None) => thread::available_parallelism().map_or(1, NonZero::get),
         }
     }
 
@@ -121,7 +118,6 @@ mod tests {
             (&["memory:q", "--concurrency", "8"], 8, 8),
             (&["memory:q", "--batch"], 16, 1),
             (&["memory:q", "--batch", "--count", "3"], 3, 1),
-            (&["memory:q", "--dequeue-batch-size", "4"], 4, 1),
         ] {
             let config = args(typed).config().expect("sound");
             let sizes = (config.dequeue_batch_size, config.concurrency);

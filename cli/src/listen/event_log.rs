@@ -1,6 +1,7 @@
 //! The events of a listener on stderr: lines for people, or JSON objects.
 
 use std::{
+    fmt::Display,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
@@ -12,9 +13,9 @@ use reveille::{
     queue::Message,
     scaling::Idle,
 };
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::stop::StopHandle;
+use super::worker::StopHandle;
 use crate::{
     causes::Causes,
     output::{self, Format},
@@ -50,61 +51,6 @@ pub(super) struct ListenHooks {
     pub(super) until_empty: Option<StopHandle>,
 }
 
-/// An event of the listener.
-#[derive(Debug, Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-pub(super) enum Event {
-    Started {
-        queue: String,
-        relay: Option<String>,
-        mode: &'static str,
-    },
-    Metrics {
-        url: String,
-    },
-    Mode {
-        mode: &'static str,
-        reason: String,
-    },
-    Error {
-        action: &'static str,
-        message_id: Option<String>,
-        error: String,
-    },
-    Redelivered {
-        message_id: String,
-        dequeue_count: u32,
-    },
-    Poisoned {
-        message_id: String,
-        dequeue_count: u32,
-        error: String,
-    },
-    Stopping {
-        running: usize,
-        grace_ms: u64,
-    },
-    Killed {
-        killed: usize,
-    },
-    Ended {
-        handled: u64,
-        failed: u64,
-        poisoned: u64,
-        lost: u64,
-        gets: u64,
-        empty_gets: u64,
-    },
-}
-
-#[derive(Debug, Serialize)]
-struct Stamped<'a> {
-    #[serde(serialize_with = "output::serialize_time")]
-    time: Option<SystemTime>,
-    #[serde(flatten)]
-    event: &'a Event,
-}
-
 impl EventLog {
     pub(super) fn new(format: Format, queue: &QueueAddress, relay: Option<String>) -> Self {
         Self {
@@ -115,41 +61,41 @@ impl EventLog {
         }
     }
 
-    pub(super) fn write(&self, event: &Event) {
+    /// Writes an event: the line for people, or its name and fields as JSON.
+    pub(super) fn write(&self, event: &str, line: impl Display, mut fields: Value) {
         if self.format == Format::Table {
-            return output::note(event.line());
+            return output::note(line);
         }
-        let stamped = Stamped {
-            time: Some(SystemTime::now()),
-            event,
-        };
-        if let Ok(json) = serde_json::to_string(&stamped) {
-            output::note(json);
-        }
+        fields["event"] = event.into();
+        fields["time"] = output::time(SystemTime::now()).into();
+        output::note(fields);
     }
 
     pub(super) fn started(&self) {
-        let mode = match self.relay {
-            Some(_) => "connecting",
-            None => "pull-only",
+        let (queue, relay) = (&self.queue, &self.relay);
+        let (mode, shown) = match relay {
+            Some(relay) => ("connecting", format!("relay {relay}")),
+            None => ("pull-only", "no relay".to_owned()),
         };
         let mut modes = self.lock_modes();
-        self.write(&Event::Started {
-            queue: self.queue.clone(),
-            relay: self.relay.clone(),
-            mode,
-        });
+        self.write(
+            "started",
+            format_args!("listening to {queue}; {shown}, {mode}"),
+            json!({ "queue": queue, "relay": relay, "mode": mode }),
+        );
         modes.has_started = true;
         self.write_mode(&mut modes);
     }
 
     /// Writes a line if the message was got before.
     pub(super) fn log_redelivery(&self, message: &Message) {
-        if message.dequeue_count > 1 {
-            self.write(&Event::Redelivered {
-                message_id: message.id.to_string(),
-                dequeue_count: message.dequeue_count,
-            });
+        let (id, count) = (message.id.to_string(), message.dequeue_count);
+        if count > 1 {
+            self.write(
+                "redelivered",
+                format_args!("message `{id}` is redelivered, attempt {count}"),
+                json!({ "message_id": id, "dequeue_count": count }),
+            );
         }
     }
 
@@ -158,11 +104,60 @@ impl EventLog {
         let first = batch
             .first()
             .map(|delivery| delivery.message.id.to_string());
-        self.write(&Event::Error {
-            action: "run",
-            message_id: first,
-            error: format!("{why}; no attempt is counted, next try in {}", Span(pause)),
-        });
+        let error = format!("{why}; no attempt is counted, next try in {}", Span(pause));
+        self.write_error("run", first, &error);
+    }
+
+    fn write_error(&self, action: &str, message_id: Option<String>, error: &str) {
+        self.write(
+            "error",
+            format_args!("{action}: {error}"),
+            json!({ "action": action, "message_id": message_id, "error": error }),
+        );
+    }
+
+    pub(super) fn stopping(&self, running: usize, grace: Duration) {
+        let commands = output::count(running as u64, "command");
+        self.write(
+            "stopping",
+            format_args!(
+                "stopping: waiting up to {} for {commands}; a second signal kills them",
+                Span(grace)
+            ),
+            json!({ "running": running, "grace_ms": output::millis(grace) }),
+        );
+    }
+
+    pub(super) fn killed(&self, killed: usize) {
+        let commands = output::count(killed as u64, "command");
+        self.write(
+            "killed",
+            format_args!("ended at once, killed {commands}"),
+            json!({ "killed": killed }),
+        );
+    }
+
+    pub(super) fn ended(&self, stats: &ListenerStats) {
+        self.write(
+            "ended",
+            format_args!(
+                "handled {}, failed {}, poisoned {}, lost {}; gets {}, empty gets {}",
+                stats.handled,
+                stats.failed,
+                stats.poisoned,
+                stats.lost,
+                stats.gets,
+                stats.empty_gets
+            ),
+            json!({
+                "handled": stats.handled,
+                "failed": stats.failed,
+                "poisoned": stats.poisoned,
+                "lost": stats.lost,
+                "gets": stats.gets,
+                "empty_gets": stats.empty_gets,
+            }),
+        );
     }
 
     pub(super) fn is_settled(&self) -> bool {
@@ -224,66 +219,11 @@ impl EventLog {
             ),
             _ => return,
         };
-        self.write(&Event::Mode { mode, reason });
-    }
-}
-
-impl Event {
-    pub(super) fn ended(stats: &ListenerStats) -> Self {
-        Self::Ended {
-            handled: stats.handled,
-            failed: stats.failed,
-            poisoned: stats.poisoned,
-            lost: stats.lost,
-            gets: stats.gets,
-            empty_gets: stats.empty_gets,
-        }
-    }
-
-    /// Returns the event as a line for people.
-    fn line(&self) -> String {
-        match self {
-            Self::Started { queue, relay, mode } => match relay {
-                Some(relay) => format!("listening to {queue}; relay {relay}, {mode}"),
-                None => format!("listening to {queue}; no relay, {mode}"),
-            },
-            Self::Metrics { url } => format!("metrics at {url}"),
-            Self::Mode { mode, reason } => format!("{mode}: {reason}"),
-            Self::Error { action, error, .. } => format!("{action}: {error}"),
-            Self::Redelivered {
-                message_id,
-                dequeue_count,
-            } => format!("message `{message_id}` is redelivered, attempt {dequeue_count}"),
-            Self::Poisoned {
-                message_id,
-                dequeue_count,
-                error,
-            } => format!(
-                "message `{message_id}` went to the poison queue after {dequeue_count} attempts: {error}"
-            ),
-            Self::Stopping { running, grace_ms } => {
-                let grace = Span(Duration::from_millis(*grace_ms));
-                let commands = output::count(*running as u64, "command");
-                format!(
-                    "stopping: waiting up to {grace} for {commands}; a second signal kills them"
-                )
-            }
-            Self::Killed { killed } => {
-                let commands = output::count(*killed as u64, "command");
-                format!("ended at once, killed {commands}")
-            }
-            Self::Ended {
-                handled,
-                failed,
-                poisoned,
-                lost,
-                gets,
-                empty_gets,
-            } => format!(
-                "handled {handled}, failed {failed}, poisoned {poisoned}, lost {lost}; gets {gets}, \
-                 empty gets {empty_gets}"
-            ),
-        }
+        self.write(
+            "mode",
+            format_args!("{mode}: {reason}"),
+            json!({ "mode": mode, "reason": reason }),
+        );
     }
 }
 
@@ -300,25 +240,24 @@ impl Hooks for ListenHooks {
     }
 
     fn on_poisoned(&self, message: &Message, error: &HandlerError) {
-        self.events.write(&Event::Poisoned {
-            message_id: message.id.to_string(),
-            dequeue_count: message.dequeue_count,
-            error: error.to_string(),
-        });
+        let (id, count) = (message.id.to_string(), message.dequeue_count);
+        self.events.write(
+            "poisoned",
+            format_args!("message `{id}` went to the poison queue after {count} attempts: {error}"),
+            json!({ "message_id": id, "dequeue_count": count, "error": error.to_string() }),
+        );
     }
 
     fn on_error(&self, error: &ListenerError) {
         let id = error.message_id.as_ref();
         let text = error.error.to_string();
-        self.events.write(&Event::Error {
-            action: error.action.as_str(),
-            message_id: id.map(ToString::to_string),
-            error: match (error.action, id) {
-                // The error of a handler names its message.
-                (Action::Handle, _) | (_, None) => text,
-                (_, Some(id)) => format!("message `{id}`: {text}"),
-            },
-        });
+        let text = match (error.action, id) {
+            // The error of a handler names its message.
+            (Action::Handle, _) | (_, None) => text,
+            (_, Some(id)) => format!("message `{id}`: {text}"),
+        };
+        let id = id.map(ToString::to_string);
+        self.events.write_error(error.action.as_str(), id, &text);
     }
 }
 

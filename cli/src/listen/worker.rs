@@ -1,4 +1,4 @@
-//! Handles messages by running the command, judges its end, and ends `listen` after --count messages.
+//! Handles messages by running the command, judges its end, and ends `listen` without a signal.
 
 use std::{
     os::unix::process::ExitStatusExt as _,
@@ -12,15 +12,37 @@ use std::{
 
 use futures_util::future::join_all;
 use reveille::listener::{Delivery, HandlerError, HandlerResult, Postponed, Rejected};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use super::{
-    command::{Program, RunOutcome},
+    command::{Input, Program},
     event_log::EventLog,
-    input::Input,
-    stop::{StopHandle, StopReason},
 };
-use crate::{child, output};
+use crate::{
+    child::{self, Ended},
+    output,
+};
+
+/// Why `listen` ends without a signal.
+#[derive(Debug)]
+pub(super) enum StopReason {
+    /// --count was reached.
+    Counted,
+    /// Nobody reads the output any more.
+    Unread,
+    /// The system cannot run the command at all.
+    Unable(String),
+}
+
+/// Stops the worker and ends `listen`.
+#[derive(Debug, Clone)]
+pub(super) struct StopHandle {
+    sender: mpsc::Sender<StopReason>,
+    /// Once cancelled, no further command starts.
+    pub(super) stopped: CancellationToken,
+    emptied: Arc<AtomicBool>,
+}
 
 /// The listener's handler.
 #[derive(Debug)]
@@ -179,7 +201,7 @@ impl Worker {
         Ok(())
     }
 
-    async fn judge(&self, ran: &RunOutcome) -> End {
+    async fn judge(&self, ran: &Ended) -> End {
         let failed = |what: &str| HandlerError::from(format!("the command {what}: {}", ran.status));
         if ran.status.success() {
             return End::Handled(Ok(()));
@@ -219,6 +241,34 @@ impl Worker {
     async fn ends_now(&self) -> bool {
         let stopped = self.stop_handle.stopped.cancelled();
         tokio::time::timeout(SAME_TIME, stopped).await.is_ok()
+    }
+}
+
+impl StopHandle {
+    /// Returns the handle, and the receiver of the reason.
+    pub(super) fn new() -> (Self, mpsc::Receiver<StopReason>) {
+        let (sender, reasons) = mpsc::channel(1);
+        let handle = Self {
+            sender,
+            stopped: CancellationToken::new(),
+            emptied: Arc::default(),
+        };
+        (handle, reasons)
+    }
+
+    pub(super) fn end(&self, reason: StopReason) {
+        // Only the first reason counts.
+        let _ = self.sender.try_send(reason);
+        self.stopped.cancel();
+    }
+
+    /// Records that the queue was found empty. Messages that were got before are still handled.
+    pub(super) fn set_emptied(&self) {
+        self.emptied.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_emptied(&self) -> bool {
+        self.emptied.load(Ordering::Relaxed)
     }
 }
 

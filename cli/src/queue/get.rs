@@ -145,10 +145,10 @@ impl Peek {
 impl ReadArgs {
     /// Refuses --raw for several messages: nothing would separate their bodies.
     fn check(&self) -> Result<(), Usage> {
-        match self.raw && self.max != 1 {
-            true => Err(Usage("--raw prints one message: omit --max".to_owned())),
-            false => Ok(()),
+        if self.raw && self.max != 1 {
+            return Err(Usage("--raw prints one message: omit --max".to_owned()));
         }
+        Ok(())
     }
 }
 

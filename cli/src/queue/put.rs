@@ -1,25 +1,23 @@
-//! `queue put`: puts messages from the command line, a file or the standard input.
+//! `queue put` and `queue move`: store messages, and notify the relay.
 
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use reveille::{
-    duration,
+    Client, ErrorKind, Notification, PublisherOptions, QueueAddress, duration,
+    listener::{RedriveOptions, redrive},
     queue::{NewMessage, WorkQueue},
 };
-use serde::Serialize;
+use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt as _, BufReader};
 
-use super::{
-    create,
-    notification::{StoredMessages, notified},
-    open,
-};
+use super::{create, open};
 use crate::{
     exit::{Exit, Usage},
     output,
     settings::Settings,
-    target::TargetArgs,
+    target::{Target, TargetArgs},
+    usage,
 };
 
 #[derive(Debug, clap::Args)]
@@ -52,58 +50,79 @@ pub(super) struct Put {
     target: TargetArgs,
 }
 
+#[derive(Debug, clap::Args)]
+pub(super) struct Move {
+    /// The source queue
+    #[arg(value_name = "FROM_URL")]
+    from: String,
+    /// The destination queue
+    #[arg(value_name = "TO_URL")]
+    to: String,
+    /// Maximum number of messages [default: all]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
+    count: Option<u64>,
+    /// Move poison messages with the error that a listener added, instead of the original messages
+    #[arg(long)]
+    as_is: bool,
+    /// Notify the relay, so that listeners wake
+    #[arg(long)]
+    notify: bool,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// Number and size of messages that a queue has stored.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stored {
+    messages: u64,
+    bytes: u64,
+}
+
+/// The relay's answer to a notification, with the number of listeners; `None` where none was sent.
+#[derive(Debug)]
+struct Notified(Option<reveille::Result<u32>>);
+
 /// Maximum number of messages of one call to the queue.
 const BATCH: usize = 1000;
-
-/// The result of a put as a row.
-#[derive(Debug, Serialize)]
-struct PutRow {
-    queue: String,
-    /// Whether this command created the queue; `null` without --create.
-    created: Option<bool>,
-    messages: u64,
-    /// Whether the relay has acknowledged the notification; `null` without one.
-    notified: Option<bool>,
-    listeners: Option<u32>,
-}
 
 impl Put {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let target = self.target.resolve(settings);
         // A bad relay URL fails here, before any message is put.
         let client = self.notify.then(|| target.client()).transpose()?;
-        let (queue, created) = match self.create {
-            true => create(&self.url)
-                .await
-                .map(|(queue, made)| (queue, Some(made)))?,
-            false => (open(&self.url).await?, None),
+        let (queue, created) = if self.create {
+            let (queue, created) = create(&self.url).await?;
+            (queue, Some(created))
+        } else {
+            (open(&self.url).await?, None)
         };
         let stored = self.put_all(&*queue).await?;
-        let mut row = PutRow {
-            queue: queue.address().to_string(),
-            created,
-            messages: stored.messages,
-            notified: None,
-            listeners: None,
-        };
-        let mut failure = None;
-        if let Some(client) = client.filter(|_| stored.messages > 0) {
-            let notified = stored
-                .notify(queue.address(), self.delay, &client, &target)
-                .await;
-            row.notified = Some(notified.is_ok());
-            match notified {
-                Ok(listeners) => row.listeners = Some(listeners),
-                Err(error) => failure = Some(error),
-            }
-        }
-        target.format.next(&row, row.line())?;
-        let advice = "do not put them again";
-        let not_notified = |error| stored.not_notified(queue.address(), &target, &error, advice);
-        Ok(failure.map_or(Exit::OK, not_notified))
+        let notified = stored
+            .notify(queue.address(), self.delay, client, &target)
+            .await;
+        let row = json!({
+            "queue": queue.address().to_string(),
+            "created": created,
+            "messages": stored.messages,
+            "notified": notified.is_acknowledged(),
+            "listeners": notified.listeners(),
+        });
+        let line = format!(
+            "put {} into {}{}{}",
+            output::count(stored.messages, "message"),
+            queue.address(),
+            if created == Some(true) {
+                ", which was created"
+            } else {
+                ""
+            },
+            notified.rest_of_line(),
+        );
+        target.format.next(&row, line)?;
+        Ok(notified.exit(queue.address(), stored, &target, "do not put them again"))
     }
 
-    async fn put_all(&self, queue: &dyn WorkQueue) -> anyhow::Result<StoredMessages> {
+    async fn put_all(&self, queue: &dyn WorkQueue) -> anyhow::Result<Stored> {
         if let Some(path) = &self.body_file {
             let body = tokio::fs::read(path).await.map_err(|error| {
                 Usage(format!(
@@ -127,8 +146,8 @@ impl Put {
     }
 
     /// Puts each line of the standard input as a message, in batches.
-    async fn put_lines(&self, queue: &dyn WorkQueue) -> anyhow::Result<StoredMessages> {
-        let mut sum = StoredMessages::default();
+    async fn put_lines(&self, queue: &dyn WorkQueue) -> anyhow::Result<Stored> {
+        let mut sum = Stored::default();
         let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
         let mut batch = Vec::new();
         loop {
@@ -151,11 +170,7 @@ impl Put {
         }
     }
 
-    async fn put(
-        &self,
-        queue: &dyn WorkQueue,
-        bodies: Vec<Vec<u8>>,
-    ) -> anyhow::Result<StoredMessages> {
+    async fn put(&self, queue: &dyn WorkQueue, bodies: Vec<Vec<u8>>) -> anyhow::Result<Stored> {
         let bytes = bodies.iter().map(|body| body.len() as u64).sum();
         let messages = bodies.into_iter().map(|body| {
             let message = NewMessage::new(body).after(self.delay);
@@ -165,22 +180,121 @@ impl Put {
             }
         });
         let put = queue.put(messages.collect()).await?;
-        Ok(StoredMessages {
+        Ok(Stored {
             messages: put.len() as u64,
             bytes,
         })
     }
 }
 
-impl PutRow {
-    /// Returns the result as a line for people.
-    fn line(&self) -> String {
-        let messages = output::count(self.messages, "message");
-        let mut line = format!("put {messages} into {}", self.queue);
-        if self.created == Some(true) {
-            line.push_str(", which was created");
+impl Move {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        let target = self.target.resolve(settings);
+        // A bad relay URL fails here, before any message is moved.
+        let client = self.notify.then(|| target.client()).transpose()?;
+        let (from, to) = (open(&self.from).await?, open(&self.to).await?);
+        let options = RedriveOptions {
+            count: self.count,
+            as_is: self.as_is,
+        };
+        let done = redrive(&*from, &*to, &options).await?;
+        let stored = Stored {
+            messages: done.moved,
+            bytes: done.bytes,
+        };
+        let notified = stored
+            .notify(to.address(), Duration::ZERO, client, &target)
+            .await;
+        let row = json!({
+            "from": from.to_string(),
+            "to": to.to_string(),
+            "moved": done.moved,
+            "left": done.left,
+            "notified": notified.is_acknowledged(),
+            "listeners": notified.listeners(),
+        });
+        let messages = output::count(done.moved, "message");
+        let mut line = format!(
+            "moved {messages} from {from} to {to}{}",
+            notified.rest_of_line()
+        );
+        if done.left > 0 {
+            let left = output::count(done.left, "message");
+            line.push_str(&format!(
+                "\nleft {left} in {from}: unreadable, or too long for {to}"
+            ));
         }
-        line.push_str(&notified(self.listeners));
-        line
+        target.format.next(&row, line)?;
+        Ok(notified.exit(to.address(), stored, &target, "do not repeat the move"))
+    }
+}
+
+impl Stored {
+    /// Notifies the relay, if there is a client and at least one message.
+    async fn notify(
+        self,
+        queue: &QueueAddress,
+        delay: Duration,
+        client: Option<Client>,
+        target: &Target,
+    ) -> Notified {
+        let Some(client) = client.filter(|_| self.messages > 0) else {
+            return Notified(None);
+        };
+        let publisher = client.publisher_with(PublisherOptions {
+            name: "reveille-cli".to_owned(),
+            deadline: target.timeout.unwrap_or(Duration::MAX),
+            ..PublisherOptions::default()
+        });
+        let notifying = publisher.notify(Notification {
+            payload_size: self.bytes,
+            messages: self.messages,
+            delay,
+            ..Notification::new(queue.clone())
+        });
+        let accepted = target
+            .acknowledged(&client, notifying, || publisher.failure())
+            .await;
+        Notified(Some(accepted.map(|accepted| accepted.listeners)))
+    }
+}
+
+impl Notified {
+    fn is_acknowledged(&self) -> Option<bool> {
+        self.0.as_ref().map(Result::is_ok)
+    }
+
+    fn listeners(&self) -> Option<u32> {
+        self.0.as_ref()?.as_ref().ok().copied()
+    }
+
+    /// Returns the result for people, as the rest of a sentence.
+    fn rest_of_line(&self) -> String {
+        match self.listeners() {
+            None => String::new(),
+            Some(0) => "; the relay knows, and no listener is connected yet".to_owned(),
+            Some(listeners) => {
+                let listeners = output::count(u64::from(listeners), "listener");
+                format!(", and notified {listeners}")
+            }
+        }
+    }
+
+    /// Returns the exit code. If the relay did not acknowledge, prints what to do; `advice` is what the
+    /// user must not repeat.
+    fn exit(self, queue: &QueueAddress, stored: Stored, target: &Target, advice: &str) -> Exit {
+        let Some(Err(error)) = self.0 else {
+            return Exit::OK;
+        };
+        let (messages, relay) = (stored.messages, &target.relay);
+        let (what, once) = match error.kind() {
+            ErrorKind::Denied => ("refused", "with a credential that may notify it"),
+            _ => ("did not acknowledge", "once the relay is back"),
+        };
+        output::note(format_args!(
+            "error: the messages are stored, but the relay {what} the notification: {error}; \
+             {advice}, but run `reveille notify {queue} --messages {messages} --relay {relay}` {once}"
+        ));
+        Exit::NOT_NOTIFIED
     }
 }

@@ -1,4 +1,4 @@
-//! `--exec` and `-- CMD`: one command at a time. Wake-ups that arrive during a run are conflated
+//! `-- CMD`: one command at a time. Wake-ups that arrive during a run are conflated
 //! into one run per queue. A command that failed is run again soon: the relay does not know of it.
 
 use std::{
@@ -12,24 +12,15 @@ use reveille::WorkDetected;
 use tokio::time::Instant;
 
 use crate::{
-    child::{self, KILL_AFTER, Process, ProcessGroups},
+    child::{self, Process, ProcessGroups},
     exit::Failed,
     output,
     signals::Signal,
 };
 
-/// The program to run on a wake-up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Program {
-    /// By `sh -c`.
-    Shell(String),
-    /// A program and its arguments.
-    Direct(Vec<OsString>),
-}
-
 /// Runs a command on wake-ups.
 pub(super) struct Runner {
-    program: Program,
+    command: Vec<OsString>,
     /// At most one wake-up of each queue, in order of arrival.
     waiting: VecDeque<WorkDetected>,
     running: Option<(WorkDetected, Process)>,
@@ -60,21 +51,14 @@ pub(super) struct Finished {
 }
 
 impl Runner {
-    pub(super) fn new(program: Program) -> Self {
+    pub(super) fn new(command: Vec<OsString>, groups: ProcessGroups) -> Self {
         Self {
-            program,
+            command,
             waiting: VecDeque::new(),
             running: None,
             failing: Vec::new(),
-            groups: ProcessGroups::default(),
+            groups,
         }
-    }
-
-    /// Lets a guard end the command if SIGKILL ends this process.
-    #[must_use]
-    pub(super) fn guarded(self) -> Self {
-        let groups = ProcessGroups::guarded(KILL_AFTER);
-        Self { groups, ..self }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -160,15 +144,19 @@ impl Runner {
         let Some(work) = self.waiting.pop_front() else {
             return Ok(None);
         };
-        let command = self.program.command();
-        let process = Process::start(&command, environment(&work), Stdio::null(), &self.groups);
+        let process = Process::start(
+            &self.command,
+            environment(&work),
+            Stdio::null(),
+            &self.groups,
+        );
         match process {
             Ok(process) => {
                 self.running = Some((work, process));
                 Ok(self.running())
             }
             Err(error) => {
-                let program = command.first().map(|name| name.to_string_lossy());
+                let program = self.command.first().map(|name| name.to_string_lossy());
                 let program = program.unwrap_or_default();
                 let text = format!("`{program}` cannot be run: {error}");
                 if child::is_permanent(&error) {
@@ -196,15 +184,6 @@ impl Runner {
             (Ok(status), Some((work, _))) => Finished { work, status },
             // Waiting for a child process fails only if other code has reaped it.
             _ => std::future::pending().await,
-        }
-    }
-}
-
-impl Program {
-    fn command(&self) -> Vec<OsString> {
-        match self {
-            Self::Shell(script) => vec!["sh".into(), "-c".into(), script.into()],
-            Self::Direct(command) => command.clone(),
         }
     }
 }
@@ -255,7 +234,8 @@ mod tests {
     use super::*;
 
     fn shell(script: &str) -> Runner {
-        Runner::new(Program::Shell(script.to_owned()))
+        let command = ["sh", "-c", script].map(OsString::from);
+        Runner::new(command.to_vec(), ProcessGroups::default())
     }
 
     fn work(queue: &str, sequence: u64, reason: WakeReason) -> WorkDetected {
@@ -310,11 +290,11 @@ mod tests {
             "sh",
             "a b",
         ];
-        let mut runner = Runner::new(Program::Direct(typed.map(OsString::from).to_vec()));
+        let mut runner = Runner::new(typed.map(OsString::from).to_vec(), ProcessGroups::default());
         runner.enqueue(&work("a/q", 1, WakeReason::Notified));
         runner.start().expect("sh");
         assert!(runner.finished().await.status.success());
-        let mut runner = Runner::new(Program::Direct(vec!["/no/such/program".into()]));
+        let mut runner = Runner::new(vec!["/no/such/program".into()], ProcessGroups::default());
         runner.enqueue(&work("a/q", 1, WakeReason::Notified));
         let error = runner.start().expect_err("no program").to_string();
         assert!(

@@ -77,7 +77,7 @@ impl SenderRights {
                 let file = MessageId::from_bytes(*file);
                 let message = format!(
                     "queue file {file} belongs to principal `{other}`, not to `{principal}`: if that \
-                     is so no longer, run `reveille queue forget DIR --sender {file}` there"
+                     is so no longer, run `reveille courier forget DIR --sender {file}` there"
                 );
                 Err(Error::new(ErrorKind::Denied, message))
             }

@@ -76,7 +76,7 @@ const DESTINATIONS: usize = 10_000;
 
 /// Another process connects with the same queue file while this one lives.
 const OTHER_CONNECTION: &str = "the sender has opened another connection; if a copy of its queue \
-    file is in use on another machine, run `reveille queue new-identity` there";
+    file is in use on another machine, run `reveille courier new-identity` there";
 
 /// The outcome of a step: the inner error ends the connection.
 type Step<T> = rusqlite::Result<Result<T>>;
@@ -164,7 +164,7 @@ impl ReceiverSession {
         };
         if hello.sender == self.policy.own {
             let rule = "is this machine itself, or has a copy of its queue file: check the \
-                        destination or the route, or run `reveille queue new-identity` on the copy";
+                        destination or the route, or run `reveille courier new-identity` on the copy";
             return Ok(Err(Error::invalid("receiver", rule)));
         }
         if let Err(error) = self.rights.check_file(transaction, &hello.sender)? {

@@ -451,7 +451,7 @@ fn unexpected() -> Error {
 fn other_machine(hop: &str) -> Error {
     let text = format!(
         "`{hop}` has another queue file than before, and the former one may hold messages of this \
-         machine: bring it back, or give them up with `reveille queue forget DIR {hop}`"
+         machine: bring it back, or give them up with `reveille courier forget DIR {hop}`"
     );
     Error::new(ErrorKind::Conflict, text)
 }

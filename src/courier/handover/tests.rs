@@ -332,7 +332,7 @@ fn another_file_gets_nothing_while_the_former_one_may_hold_messages() {
     create_queue(&other, "orders");
     let former = std::mem::replace(&mut pair.to, other);
     let error = pair.try_connect([3; 16]).expect_err("another file");
-    assert!(error.to_string().contains("queue forget"), "{error}");
+    assert!(error.to_string().contains("courier forget"), "{error}");
     let sender = &mut pair.sender;
     step(&mut pair.from, |transaction| sender.end(transaction));
     assert!(pair.visible().is_empty());

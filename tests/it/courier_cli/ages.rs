@@ -20,7 +20,8 @@ async fn the_maximum_age_of_a_connection_is_no_failure_of_the_hand_over() {
     assert!(created.status.success(), "{}", stderr(&created));
     let rome = Machine::hosted(&[]).await;
     for sent in 1..=3 {
-        rome.run(&["queue", "send", rome.place(), &to, "tea"]).await;
+        rome.run(&["courier", "send", rome.place(), &to, "tea"])
+            .await;
         until("it is visible", async || {
             rome.destination_status().await["confirmed"] == sent
         })

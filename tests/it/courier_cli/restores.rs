@@ -42,7 +42,8 @@ async fn a_replaced_queue_file_gets_messages_only_after_the_operator_says_so() {
     berlin.create("orders").await;
     let to = berlin.destination("orders");
     let send = async |rome: &Machine, body: &str| {
-        rome.run(&["queue", "send", rome.place(), &to, body]).await;
+        rome.run(&["courier", "send", rome.place(), &to, body])
+            .await;
     };
     send(&rome, "first").await;
     rome.confirmed(1).await;
@@ -56,13 +57,13 @@ async fn a_replaced_queue_file_gets_messages_only_after_the_operator_says_so() {
     rome.host(&[]).await;
     until("the new file is refused", async || {
         let error = rome.destination_status().await["last_error"].clone();
-        let forget = format!("queue forget DIR {}", berlin.address);
+        let forget = format!("courier forget DIR {}", berlin.address);
         error.as_str().is_some_and(|error| error.contains(&forget))
     })
     .await;
     assert!(berlin.receive("orders").await.is_empty());
 
-    let forget = ["queue", "forget", rome.place(), &berlin.address];
+    let forget = ["courier", "forget", rome.place(), &berlin.address];
     let forgotten = rome.json(&forget).await;
     assert_eq!(forgotten["given_up"], 0, "{forgotten}");
     assert_eq!(forgotten["sent_again"], 1, "{forgotten}");
@@ -75,7 +76,7 @@ async fn a_restored_host_confirms_messages_that_its_file_does_not_know() {
     let (mut rome, berlin) = (Machine::hosted(&[]).await, Machine::hosted(&[]).await);
     berlin.create("orders").await;
     let to = berlin.destination("orders");
-    rome.run(&["queue", "send", rome.place(), &to, "first"])
+    rome.run(&["courier", "send", rome.place(), &to, "first"])
         .await;
     rome.confirmed(1).await;
     rome.kill().await;
@@ -86,11 +87,11 @@ async fn a_restored_host_confirms_messages_that_its_file_does_not_know() {
     // the welcome, and the second one accepts.
     rome.crash_at = Some("sending-before-write:2");
     rome.host(&[]).await;
-    rome.run(&["queue", "send", rome.place(), &to, "second"])
+    rome.run(&["courier", "send", rome.place(), &to, "second"])
         .await;
     let mut host = rome.host.take().expect("a host");
     host.wait().await.expect("it has ended");
-    let status = berlin.json(&["queue", "status", berlin.place()]).await;
+    let status = berlin.json(&["courier", "status", berlin.place()]).await;
     assert_eq!(status["accepted"], 1, "{status}");
 
     // The copy has no message for Berlin.
@@ -99,7 +100,7 @@ async fn a_restored_host_confirms_messages_that_its_file_does_not_know() {
     rome.crash_at = None;
     rome.host(&[]).await;
     until("Berlin shows the message", async || {
-        let status = berlin.json(&["queue", "status", berlin.place()]).await;
+        let status = berlin.json(&["courier", "status", berlin.place()]).await;
         status["accepted"] == 0
     })
     .await;
@@ -112,7 +113,7 @@ async fn a_restored_sender_brings_no_message_that_was_deleted() {
     let (mut rome, berlin) = (Machine::new(), Machine::hosted(&[]).await);
     berlin.create("orders").await;
     let to = berlin.destination("orders");
-    rome.run(&["queue", "send", rome.place(), &to, "first", "--create"])
+    rome.run(&["courier", "send", rome.place(), &to, "first", "--create"])
         .await;
     let copy = rome.remove_file();
     rome.restore_file(&copy);

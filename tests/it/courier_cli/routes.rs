@@ -16,7 +16,7 @@ async fn a_message_goes_over_a_machine_of_the_route_table() {
     // Without a route of its own the gate would pass nothing on.
     let passing = gate.configure(&route(&paris.address));
     gate.host(&["--config", &passing]).await;
-    let send = ["queue", "send", rome.place(), "orders@paris", "tea"];
+    let send = ["courier", "send", rome.place(), "orders@paris", "tea"];
     let sent = rome
         .run(&[&send[..], &["--config", &config]].concat())
         .await;
@@ -38,7 +38,7 @@ async fn a_message_goes_over_a_machine_of_the_route_table() {
         assert_eq!(one["last_known"], Value::from(&*hop.address), "{one}");
     }
     assert_eq!(paris.receive("orders").await, ["tea"]);
-    let history = gate.json(&["queue", "history", gate.place()]).await;
+    let history = gate.json(&["courier", "history", gate.place()]).await;
     assert_eq!(history[0]["message_id"], id, "{history}");
 }
 
@@ -51,7 +51,7 @@ async fn a_message_in_a_loop_of_routes_is_a_dead_letter_with_the_reason() {
     rome.host(&["--config", &to_gate]).await;
     gate.host(&["--config", &to_rome]).await;
     let to = format!("reveille://{nowhere}/orders");
-    let send = ["queue", "send", rome.place(), &to, "tea"];
+    let send = ["courier", "send", rome.place(), &to, "tea"];
     let sent = rome
         .run(&[&send[..], &["--config", &to_gate]].concat())
         .await;
@@ -60,18 +60,18 @@ async fn a_message_in_a_loop_of_routes_is_a_dead_letter_with_the_reason() {
         gate.knows(id).await && gate.message(id).await["state"] == "dead_letter"
     })
     .await;
-    let dead = gate.json(&["queue", "dead", gate.place()]).await;
+    let dead = gate.json(&["courier", "dead", gate.place()]).await;
     assert_eq!(dead[0]["message_id"], id, "{dead}");
     let reason = dead[0]["reason"].as_str().expect("a reason");
     assert!(reason.contains(&nowhere), "{reason}");
     assert!(reason.contains("form a loop"), "{reason}");
-    let table = gate.run(&["queue", "dead", gate.place()]).await;
+    let table = gate.run(&["courier", "dead", gate.place()]).await;
     assert!(table.contains(reason), "{table}");
     assert_eq!(gate.message(id).await["reason"], reason);
     // The sender knows that the gate has it.
     let one = rome.message(id).await;
     assert_eq!(one["last_known"], Value::from(&*gate.address), "{one}");
-    let dead = rome.json(&["queue", "dead", rome.place()]).await;
+    let dead = rome.json(&["courier", "dead", rome.place()]).await;
     assert_eq!(dead, Value::Array(Vec::new()));
 }
 

@@ -39,7 +39,7 @@ async fn messages_go_over_mutual_tls() {
     );
     berlin.create("orders").await;
     let to = berlin.destination("orders");
-    rome.run(&["queue", "send", rome.place(), &to, "first"])
+    rome.run(&["courier", "send", rome.place(), &to, "first"])
         .await;
     until("it is visible", async || {
         rome.destination_status().await["confirmed"] == 1
@@ -55,7 +55,7 @@ async fn a_machine_with_a_foreign_certificate_hands_nothing_over() {
     let rome = hosted(&foreign, &authority).await;
     berlin.create("orders").await;
     let to = berlin.destination("orders");
-    rome.run(&["queue", "send", rome.place(), &to, "first"])
+    rome.run(&["courier", "send", rome.place(), &to, "first"])
         .await;
     until("both sides say why", async || {
         let refused = "failed in its TLS handshake";
@@ -92,10 +92,10 @@ async fn a_token_lets_a_machine_hand_over_and_goes_to_named_machines_only() {
     let mut rome = Machine::new();
     let token = file(&rome, "token", token.reveal());
     rome.host(&["--token-file", &token]).await;
-    rome.run(&["queue", "send", rome.place(), &to, "first"])
+    rome.run(&["courier", "send", rome.place(), &to, "first"])
         .await;
     until("the reason is known", async || {
-        let status = rome.run(&["queue", "status", rome.place()]).await;
+        let status = rome.run(&["courier", "status", rome.place()]).await;
         status.contains("was shown no credential, because no route and no alias names it")
     })
     .await;
@@ -112,10 +112,10 @@ async fn a_token_lets_a_machine_hand_over_and_goes_to_named_machines_only() {
     // The rule names one queue.
     berlin.create("audit").await;
     let audit = berlin.destination("audit");
-    rome.run(&["queue", "send", rome.place(), &audit, "forged"])
+    rome.run(&["courier", "send", rome.place(), &audit, "forged"])
         .await;
     until("it waits", async || {
-        let status = rome.run(&["queue", "status", rome.place()]).await;
+        let status = rome.run(&["courier", "status", rome.place()]).await;
         status.contains("`rome` may not hand over messages to queue `audit`")
     })
     .await;

@@ -23,7 +23,7 @@ async fn nodes_keep_waiting_during_an_outage_and_are_released_after_it() {
     let reads = place.park(&home, &["go"]);
     let both = place.park(&home, &["go", "--relay", &relay.url()]);
     parked(&relay, 2).await;
-    ended(&relay.run(&["ready", "--timeout", "10s"]).await, 0);
+    ended(&relay.run(&["health", "--wait=10s"]).await, 0);
     // The flag expires during the outage.
     ended(&relay.run(&["unleash", "brief", "--ttl", "3s"]).await, 0);
     // The nodes have read the flag once, so a later refusal is transient.
@@ -49,7 +49,7 @@ async fn nodes_keep_waiting_during_an_outage_and_are_released_after_it() {
         "{complaint}"
     );
     // Wake-ups need no store: the relay is ready for them, and says which part is not.
-    ended(&relay.run(&["ready", "--timeout", "5s"]).await, 0);
+    ended(&relay.run(&["health", "--wait=5s"]).await, 0);
     ended(&relay.run(&["notify", "acct/orders"]).await, 0);
     assert_eq!(get(relay.admin(), "/readyz").await.0, 200);
     let (status, page) = get(relay.admin(), "/readyz/store").await;
@@ -69,7 +69,7 @@ async fn nodes_keep_waiting_during_an_outage_and_are_released_after_it() {
     azurite.restart();
     // Log lines in its buffer were lost with the process.
     azurite.create_container("outage");
-    ended(&relay.run(&["ready", "--timeout", "20s"]).await, 0);
+    ended(&relay.run(&["health", "--wait=20s"]).await, 0);
     until("it is unleashed", async || {
         relay.run(&["unleash", "go"]).await.status.success()
     })

@@ -60,7 +60,7 @@ async fn messages_beyond_the_count_stay_in_the_queue() {
     let place = Place::new().await;
     place.put(&[b"a", b"b", b"c", b"d", b"e"]).await;
     let many = ["--no-relay", "--count", "2", "--max-tasks", "4"];
-    let more = ["--concurrency", "4", "--dequeue-batch-size", "4"];
+    let more = ["--concurrency", "4"];
     let script = "echo run >> out; sleep 0.1";
     let end = place
         .listen(&[&many[..], &more].concat(), script)
@@ -77,15 +77,7 @@ async fn until_empty_handles_all_messages_and_then_ends() {
     let place = Place::new().await;
     let unreachable = format!("http://{}", free_address());
     place.put(&[&b"x"[..]; 12]).await;
-    let options = [
-        "--until-empty",
-        "--relay",
-        &unreachable,
-        "--max-tasks",
-        "3",
-        "--dequeue-batch-size",
-        "5",
-    ];
+    let options = ["--until-empty", "--relay", &unreachable, "--max-tasks", "3"];
     let end = place.listen(&options, "sleep 0.1").ends().await;
     assert_eq!((end.code, end.figure("handled")), (Some(0), 12));
     assert_eq!(place.depth().await, 0);

@@ -33,7 +33,7 @@ async fn relay() -> (Binary, tempfile::TempDir, Files) {
 }
 
 /// Verbs that do not end by themselves: each has a test of its own below.
-const ENDLESS: [&str; 4] = ["flag watch", "listen", "queue serve", "scale"];
+const ENDLESS: [&str; 4] = ["flag watch", "listen", "courier serve", "scale"];
 
 /// Returns the verbs that connect to a relay, by the help texts of the command.
 fn client_verbs(verb: &str) -> BoxFuture<'_, BTreeSet<String>> {
@@ -73,7 +73,7 @@ async fn every_verb_speaks_tls() {
     let place = home.path().display().to_string();
     let url = relay.url();
     let rows: [(&str, &[&str]); 20] = [
-        ("ready", &[]),
+        ("health", &["--wait=10s"]),
         ("health", &[]),
         ("console", &[]),
         ("top", &["--once", "--interval", "250ms"]),
@@ -87,7 +87,7 @@ async fn every_verb_speaks_tls() {
         ("queue put", &[&poison, "hello", "--create", "--notify"]),
         ("queue move", &[&poison, &jobs, "--notify"]),
         (
-            "queue send",
+            "courier send",
             &[&place, "orders", "hello", "--create", "--relay", &url],
         ),
         ("unleash", &["go-live"]),
@@ -128,14 +128,14 @@ async fn a_host_of_queues_notifies_its_relay_over_tls() {
     let (relay, home, _) = relay().await;
     let place = home.path().display().to_string();
     let send = async |body| {
-        let mut send = relay.verb(&["queue", "send", &place, "orders", body, "--create"]);
+        let mut send = relay.verb(&["courier", "send", &place, "orders", body, "--create"]);
         let sent = send.env_remove("REVEILLE_RELAY").output();
         let sent = within("its end", sent).await.expect("it starts");
         assert!(sent.status.success(), "{}", stderr(&sent));
     };
     // It creates the queue.
     send("first").await;
-    let mut host = relay.verb(&["queue", "serve", &place, "--listen", "127.0.0.1:0"]);
+    let mut host = relay.verb(&["courier", "serve", &place, "--listen", "127.0.0.1:0"]);
     let _host = host.spawn().expect("it starts");
     send("second").await;
     until("the relay knows the queue", async || {

@@ -1,4 +1,4 @@
-//! `queue serve`: hosts the queues of a directory, without a relay.
+//! `courier serve`: hosts the queues of a directory, without a relay.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -20,12 +20,12 @@ use crate::{
 
 pub(super) const AFTER_HELP: &str = "\
 Example:
-  reveille queue serve /var/lib/queues
-  reveille queue serve /var/lib/queues --listen 10.0.0.5:7610 --insecure --queues-name berlin
-  reveille queue serve /var/lib/queues --listen 10.0.0.5:7610 --tls-cert berlin.pem \
+  reveille courier serve /var/lib/queues
+  reveille courier serve /var/lib/queues --listen 10.0.0.5:7610 --insecure --queues-name berlin
+  reveille courier serve /var/lib/queues --listen 10.0.0.5:7610 --tls-cert berlin.pem \
     --tls-key berlin.key --tls-client-ca machines.pem --queues-tls --ca machines.pem \
     --cert berlin.pem --key berlin.key
-  reveille queue serve /var/lib/queues --relay http://127.0.0.1:7600
+  reveille courier serve /var/lib/queues --relay http://127.0.0.1:7600
 
 Moves the messages of DIR/queues.db to other machines, and takes messages of other machines over. \
 The file is created if it is missing; the directory must exist. One process hosts a file. `reveille \

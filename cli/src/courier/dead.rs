@@ -1,33 +1,43 @@
-//! `queue dead`: messages that could not be delivered.
+//! `courier dead|requeue`: messages that could not be delivered.
 
 use std::time::SystemTime;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use reveille::courier::{DeadLetter, MessageId};
 use serde::Serialize;
+use serde_json::json;
 
-use super::place::{OutputArgs, PlaceArgs};
+use super::Dir;
 use crate::{
-    exit::Exit,
+    exit::Usage,
     output::{self, Row},
     settings::Settings,
     usage,
 };
 
-pub(super) const AFTER_HELP: &str = "\
+pub(super) const DEAD_HELP: &str = "\
 Example:
-  reveille queue dead queues
-  reveille queue dead queues -o jsonl
-  reveille queue dead queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e --raw > body
-  reveille queue dead queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e --remove
+  reveille courier dead queues
+  reveille courier dead queues -o jsonl
+  reveille courier dead queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e --raw > body
+  reveille courier dead queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e --remove
 
-The newest is first. With ID, one is shown with its body. `queue requeue` sends them again, also to \
+The newest is first. With ID, one is shown with its body. `courier requeue` sends them again, also to \
 another destination. --remove deletes them; their messages are lost then.";
+
+pub(super) const REQUEUE_HELP: &str = "\
+Example:
+  reveille courier requeue queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
+  reveille courier requeue queues --all
+  reveille courier requeue queues --all --to reveille://berlin:7610/orders
+
+A message to another machine gets a new id. With --all, a dead letter whose queue is missing stays, \
+with that reason. The host of DIR finds the messages within a second.";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Dead {
     #[command(flatten)]
-    place: PlaceArgs,
+    dir: Dir,
     /// Show this one, with its body
     #[arg(value_name = "ID")]
     message_id: Option<MessageId>,
@@ -43,8 +53,28 @@ pub(super) struct Dead {
     /// With --remove: all dead letters
     #[arg(long, requires = "remove", conflicts_with = "message_id")]
     all: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[group(id = "which", required = true, multiple = false, args = ["message_id", "all"])]
+pub(super) struct Which {
+    /// The dead letter's id
+    #[arg(value_name = "ID")]
+    message_id: Option<MessageId>,
+    /// All dead letters, the oldest first
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Requeue {
     #[command(flatten)]
-    output: OutputArgs,
+    dir: Dir,
+    #[command(flatten)]
+    which: Which,
+    /// Send to this destination instead: QUEUE, reveille://HOST:PORT/QUEUE or an alias
+    #[arg(long, value_name = "DESTINATION")]
+    to: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -69,43 +99,62 @@ struct ShownRow {
     body_base64: String,
 }
 
-#[derive(Debug, Serialize)]
-struct RemovedRow {
-    removed: u64,
-}
-
 impl Dead {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let manager = self.place.open(settings).await?;
-        let format = self.output.format(settings);
-        match (self.message_id, self.remove) {
-            (Some(id), true) => {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<()> {
+        let manager = self.dir.open(settings).await?;
+        let format = self.dir.format(settings);
+        match self.message_id {
+            Some(id) if self.remove => {
                 manager.remove_dead_letter(id).await?;
-                format.next(&RemovedRow { removed: 1 }, format!("removed {id}"))?;
+                format.next(&json!({ "removed": 1 }), format!("removed {id}"))?;
             }
-            (None, true) if self.all => {
-                let removed = manager.remove_dead_letters().await?;
-                let line = format!("removed {}", output::count(removed, "dead letter"));
-                format.next(&RemovedRow { removed }, line)?;
-            }
-            (None, true) => {
-                let text = "--remove: name the dead letter, or pass --all";
-                return Err(crate::exit::Usage(text.to_owned()).into());
-            }
-            (Some(id), false) => {
+            Some(id) => {
                 let (letter, body) = manager.dead_letter(id).await?;
-                match self.raw {
-                    true => output::bytes(&body)?,
-                    false => format.one(&ShownRow::new(letter, &body))?,
+                if self.raw {
+                    output::bytes(&body)?;
+                } else {
+                    format.one(&ShownRow::new(letter, &body))?;
                 }
             }
-            (None, false) => {
+            None if self.all => {
+                let removed = manager.remove_dead_letters().await?;
+                let line = format!("removed {}", output::count(removed, "dead letter"));
+                format.next(&json!({ "removed": removed }), line)?;
+            }
+            None if self.remove => {
+                let text = "--remove: name the dead letter, or pass --all";
+                return Err(Usage(text.to_owned()).into());
+            }
+            None => {
                 let letters = manager.dead_letters(self.max).await?;
                 let rows: Vec<_> = letters.into_iter().map(DeadRow::from).collect();
                 format.list(&rows)?;
             }
         }
-        Ok(Exit::OK)
+        Ok(())
+    }
+}
+
+impl Requeue {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<()> {
+        let manager = self.dir.open(settings).await?;
+        let to = self.to.as_deref().map(|to| manager.destination(to));
+        let to = to.transpose()?;
+        let (requeued, id) = match self.which.message_id {
+            Some(id) => (1, Some(manager.requeue(id, to.as_ref()).await?.to_string())),
+            None => (manager.requeue_all(to.as_ref()).await?, None),
+        };
+        let left = manager.status().await?.dead_letters;
+        let mut line = match &id {
+            Some(id) => format!("sent again as {id}"),
+            None => format!("sent {} again", output::count(requeued, "message")),
+        };
+        if left > 0 {
+            line.push_str(&format!("; {} left", output::count(left, "dead letter")));
+        }
+        // The id from now on is null with --all.
+        let row = json!({ "requeued": requeued, "message_id": id, "dead_letters": left });
+        Ok(self.dir.format(settings).next(&row, line)?)
     }
 }
 

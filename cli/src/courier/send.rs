@@ -1,6 +1,6 @@
-//! `queue send`: sends messages in one transaction.
+//! `courier send`: sends messages in one transaction.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use reveille::{
@@ -8,10 +8,10 @@ use reveille::{
     courier::{Destination, QueueManager},
     queue::WorkQueue as _,
 };
-use serde::Serialize;
+use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 
-use super::place::PlaceArgs;
+use super::open;
 use crate::{
     exit::{Exit, Usage},
     output,
@@ -21,9 +21,9 @@ use crate::{
 
 pub(super) const AFTER_HELP: &str = "\
 Example:
-  reveille queue send queues reveille://berlin:7610/orders 'first order' 'second order'
-  seq 1000 | reveille queue send queues orders@berlin --config queues.toml
-  reveille queue send queues orders --create --relay http://127.0.0.1:7600 'an order'
+  reveille courier send queues reveille://berlin:7610/orders 'first order' 'second order'
+  seq 1000 | reveille courier send queues orders@berlin --config queues.toml
+  reveille courier send queues orders --create --relay http://127.0.0.1:7600 'an order'
 
 A destination is a queue of DIR, reveille://HOST:PORT/QUEUE on another machine, or an alias of the \
 configuration file. All messages are sent, or none is. Prints their ids, one per line.
@@ -34,8 +34,9 @@ the notification.";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Send {
-    #[command(flatten)]
-    place: PlaceArgs,
+    /// The directory of the queues, or their file
+    #[arg(value_name = "DIR")]
+    place: PathBuf,
     /// Where the messages go: QUEUE, reveille://HOST:PORT/QUEUE, ALIAS or QUEUE@ALIAS
     #[arg(value_name = "DESTINATION")]
     destination: String,
@@ -52,15 +53,6 @@ pub(super) struct Send {
     target: TargetArgs,
 }
 
-/// The result of a send.
-#[derive(Debug, Serialize)]
-struct SentRow {
-    destination: String,
-    message_ids: Vec<String>,
-    /// Whether the relay has acknowledged the notification; `null` without a relay.
-    notified: Option<bool>,
-}
-
 /// Long enough for any number of messages; staged messages of a process that died are kept this
 /// long.
 const TIMEOUT: Duration = Duration::from_secs(10 * 60);
@@ -71,28 +63,24 @@ impl Send {
         let names_relay = self.target.relay.relay.is_some() || settings.relay.is_some();
         // A bad relay URL fails here, before any message is sent.
         let client = names_relay.then(|| target.client()).transpose()?;
-        let manager = match self.create {
-            true => self.place.create(settings).await?,
-            false => self.place.open(settings).await?,
-        };
+        let manager = open(&self.place, settings, self.create).await?;
         let destination = manager.destination(&self.destination)?;
         if self.create && destination.authority().is_none() {
             manager.queue(destination.queue())?.create().await?;
         }
         let bodies = self.bodies().await?;
-        let message_ids = send(&manager, &destination, bodies).await?;
-        let mut row = SentRow {
-            destination: destination.to_string(),
-            message_ids,
-            notified: None,
+        let ids = send(&manager, &destination, bodies).await?;
+        let notified = match client {
+            Some(client) => Some(notify(manager, &client, &target).await),
+            None => None,
         };
-        let mut failure = None;
-        if let Some(client) = client.filter(|_| !row.message_ids.is_empty()) {
-            failure = notify(manager, &client, &target).await.err();
-            row.notified = Some(failure.is_none());
-        }
-        target.format.next(&row, row.message_ids.join("\n"))?;
-        let Some(error) = failure else {
+        let row = json!({
+            "destination": destination.to_string(),
+            "message_ids": ids,
+            "notified": notified.as_ref().map(Result::is_ok),
+        });
+        target.format.next(&row, ids.join("\n"))?;
+        let Some(Err(error)) = notified else {
             return Ok(Exit::OK);
         };
         output::note(format_args!(
@@ -119,10 +107,10 @@ impl Send {
         while let Some(line) = lines.next_segment().await.context(unread)? {
             bodies.push(line);
         }
-        match bodies.is_empty() {
-            true => Err(Usage("BODY: the standard input has no line".to_owned()).into()),
-            false => Ok(bodies),
+        if bodies.is_empty() {
+            return Err(Usage("BODY: the standard input has no line".to_owned()).into());
         }
+        Ok(bodies)
     }
 }
 

@@ -1,0 +1,380 @@
+//! `courier serve|send|receive|status|history|dead|requeue|purge|forget|new-identity`: messages between
+//! machines.
+
+mod dead;
+mod send;
+mod serve;
+mod status;
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use clap::Subcommand;
+use reveille::{
+    Error, ErrorKind,
+    courier::{HistoryEntry, MessageId, QueueManager, QueueManagerConfig},
+};
+use serde::Serialize;
+use serde_json::json;
+
+use self::{
+    dead::{Dead, Requeue},
+    send::Send,
+    serve::Serve,
+    status::Status,
+};
+use super::{
+    exit::{Exit, Failed},
+    message::MessageRow,
+    output::{self, Format, OutputArgs, Row},
+    program, queue_settings,
+    settings::Settings,
+    usage,
+};
+
+/// Send messages between machines, in transactions
+///
+/// The verbs work on all queues of a directory, whose file is DIR/queues.db. Its queues have the URLs
+/// `sqlite:DIR/queues.db?queue=NAME` for `queue` and `listen`. The table `[queues]` of the configuration
+/// file sets their limits, routes and aliases.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille courier serve /var/lib/queues
+  reveille courier send /var/lib/queues reveille://berlin:7610/orders 'an order'
+  reveille courier status /var/lib/queues")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Host the queues of a directory: exchange messages with other machines
+    #[command(after_help = serve::AFTER_HELP)]
+    Serve(Box<Serve>),
+    /// Send messages to a queue of this or another machine, in one transaction
+    #[command(after_help = send::AFTER_HELP)]
+    Send(Send),
+    /// Receive messages in one transaction: print them, then commit
+    #[command(after_help = "\
+Example:
+  reveille courier receive queues orders
+  reveille courier receive queues orders --max 100 -o jsonl
+
+The messages are committed after they are printed. If they cannot be printed they return to the \
+queue. JSON has each body twice: `body` as text, or null if it is not UTF-8, and `body_base64`.")]
+    Receive {
+        #[command(flatten)]
+        dir: Dir,
+        /// The queue's name
+        #[arg(value_name = "QUEUE")]
+        queue: String,
+        /// Maximum number of messages
+        #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = usage::positive::<usize>)]
+        max: usize,
+    },
+    /// Show where messages are: per queue and destination, or one message
+    #[command(after_help = status::AFTER_HELP)]
+    Status(Status),
+    /// List messages that were received, or handed over to other machines
+    #[command(after_help = "\
+Example:
+  reveille courier history queues
+  reveille courier history queues --max 1000 -o jsonl
+
+The newest is first. `received`: by a transaction, from a queue of DIR. `confirmed`: visible at the \
+next machine. The table [queues] of the configuration file sets how long history is kept.")]
+    History {
+        #[command(flatten)]
+        dir: Dir,
+        /// Maximum number of messages
+        #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 20, value_parser = usage::positive::<usize>)]
+        max: usize,
+    },
+    /// List, show or delete messages that could not be delivered
+    #[command(after_help = dead::DEAD_HELP)]
+    Dead(Dead),
+    /// Send dead letters again
+    #[command(after_help = dead::REQUEUE_HELP)]
+    Requeue(Requeue),
+    /// Delete the messages that wait for a destination on another machine
+    #[command(after_help = "\
+Example:
+  reveille courier purge queues reveille://berlin:7610/orders
+
+Messages that the next machine may have already are offered no more, and go when the next connection \
+shows that it has not.")]
+    Purge {
+        #[command(flatten)]
+        dir: Dir,
+        /// reveille://HOST:PORT/QUEUE or an alias
+        #[arg(value_name = "DESTINATION")]
+        destination: String,
+    },
+    /// Forget the queue file of a machine that is gone for good, or whose a sender's file is
+    #[command(after_help = "\
+Example:
+  reveille courier forget queues berlin:7610
+  reveille courier forget queues --sender 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
+
+A machine that gets a new queue file is refused while messages to its former file are not settled, \
+because only that file knows which of them it has. Bring the file back if you can. This command \
+makes dead letters of the messages that only the former file has, without their bodies. Messages \
+that it may have are sent to the new file, and would arrive twice if the former file came back.
+
+With access control, a sender's queue file belongs to the principal that showed it first. --sender \
+lets another principal show it, after a machine was given another name.")]
+    Forget {
+        #[command(flatten)]
+        dir: Dir,
+        /// The next machine, as `courier status` shows it
+        #[arg(value_name = "HOST:PORT", required_unless_present = "sender")]
+        machine: Option<String>,
+        /// The queue file of a sender, as its refusal names it
+        #[arg(long, value_name = "FILE_ID", conflicts_with = "machine")]
+        sender: Option<MessageId>,
+    },
+    /// Make a copy of a queue file another file, for a cloned machine
+    #[command(after_help = "\
+Example:
+  reveille courier new-identity queues
+
+Two machines with copies of one queue file replace each other's connections, and messages between them \
+are refused as a loop of routes. Stop the host of the copy and the applications that use it, run this \
+command on it, and start them again. A file that is restored or moved keeps its identity: do not run \
+this command on it.
+
+Messages that wait for other machines stay in both files; each arrives once. Messages that wait in the \
+queues of the copy stay there too, and are handled on both machines: purge the queues of one of them. The \
+copy forgets the messages that only the original may settle.")]
+    NewIdentity {
+        #[command(flatten)]
+        dir: Dir,
+    },
+}
+
+/// The queues of a directory, and the output format.
+#[derive(Debug, clap::Args)]
+struct Dir {
+    /// The directory of the queues, or their file
+    #[arg(value_name = "DIR")]
+    place: PathBuf,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Serialize)]
+struct HistoryRow {
+    message_id: String,
+    state: &'static str,
+    destination: String,
+    bytes: u64,
+    #[serde(serialize_with = "output::serialize_time")]
+    stored_at: Option<SystemTime>,
+    #[serde(serialize_with = "output::serialize_time")]
+    settled_at: Option<SystemTime>,
+}
+
+/// Messages of one step of a transaction.
+const BATCH: usize = 32;
+/// Long enough for a reader of stdout that is slow; after a crash the messages return this late.
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
+
+impl Args {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        match self.verb {
+            // Handles interrupts itself.
+            Verb::Serve(serve) => serve.run(settings).await,
+            verb => program::until_interrupted(verb.call(settings)).await,
+        }
+    }
+}
+
+impl Verb {
+    /// Runs a verb that may be dropped at any moment.
+    async fn call(self, settings: &Settings) -> anyhow::Result<Exit> {
+        match self {
+            Self::Serve(_) => unreachable!("run by `Args::run`"),
+            Self::Send(send) => return send.run(settings).await,
+            Self::Receive { dir, queue, max } => {
+                let manager = dir.open(settings).await?;
+                receive(&manager, &queue, max, dir.format(settings)).await?;
+            }
+            Self::Status(status) => status.run(settings).await?,
+            Self::History { dir, max } => {
+                let entries = dir.open(settings).await?.history(max, None).await?;
+                let rows: Vec<_> = entries.iter().map(HistoryRow::from).collect();
+                dir.format(settings).list(&rows)?;
+            }
+            Self::Dead(dead) => dead.run(settings).await?,
+            Self::Requeue(requeue) => requeue.run(settings).await?,
+            Self::Purge { dir, destination } => {
+                let manager = dir.open(settings).await?;
+                let destination = manager.destination(&destination)?;
+                let purged = manager.purge(&destination).await?;
+                let deleted = output::count(purged.removed, "message");
+                let mut line = format!("deleted {deleted} to {destination}");
+                if purged.pending > 0 {
+                    let pending = output::count(purged.pending, "message");
+                    line.push_str(&format!(
+                        "; {pending} more will go unless the next machine has them already"
+                    ));
+                }
+                let row = json!({
+                    "destination": destination.to_string(),
+                    "deleted": purged.removed,
+                    "pending": purged.pending,
+                });
+                dir.format(settings).next(&row, line)?;
+            }
+            Self::Forget {
+                dir,
+                machine,
+                sender,
+            } => {
+                let manager = dir.open(settings).await?;
+                let format = dir.format(settings);
+                match sender {
+                    Some(sender) => return forget_sender(&manager, sender, format).await,
+                    None => {
+                        forget_machine(&manager, &machine.unwrap_or_default(), format).await?;
+                    }
+                }
+            }
+            Self::NewIdentity { dir } => {
+                // Opens it first: hosting creates a file.
+                let path = dir.open(settings).await?.path().to_owned();
+                let manager = QueueManager::host(path, QueueManagerConfig::default()).await?;
+                let removed = manager.new_identity().await?.removed;
+                let messages = output::count(removed, "message");
+                let line = format!("it has a new identity; {messages} of the original removed");
+                dir.format(settings)
+                    .next(&json!({ "removed": removed }), line)?;
+            }
+        }
+        Ok(Exit::OK)
+    }
+}
+
+impl Dir {
+    async fn open(&self, settings: &Settings) -> Result<QueueManager, Error> {
+        open(&self.place, settings, false).await
+    }
+
+    fn format(&self, settings: &Settings) -> Format {
+        self.output.format(settings)
+    }
+}
+
+/// Opens the queue file of a directory, or the file itself.
+async fn open(place: &Path, settings: &Settings, create: bool) -> Result<QueueManager, Error> {
+    if !place.exists() {
+        let place = place.display();
+        let message = format!("queues: there is no directory `{place}`: create it first");
+        return Err(Error::new(ErrorKind::NotFound, message));
+    }
+    let (file, config) = (queue_settings::file(place), settings.queues.manager());
+    if create {
+        return QueueManager::open(file, config).await;
+    }
+    let opened = QueueManager::open_existing(file, config).await;
+    opened.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            let message = format!("{error}: `courier serve` and `courier send --create` create it");
+            Error::new(ErrorKind::NotFound, message)
+        }
+        _ => error,
+    })
+}
+
+async fn receive(
+    manager: &QueueManager,
+    queue: &str,
+    max: usize,
+    format: Format,
+) -> anyhow::Result<()> {
+    let mut transaction = manager.begin_with(RECEIVE_TIMEOUT)?;
+    let mut rows = Vec::new();
+    while rows.len() < max {
+        let wanted = (max - rows.len()).min(BATCH);
+        let more = transaction.receive_many(queue, wanted).await?;
+        if more.is_empty() {
+            break;
+        }
+        rows.extend(more.iter().map(MessageRow::from));
+    }
+    if let Err(error) = format.list(&rows) {
+        transaction.roll_back().await?;
+        let text = format!("stdout: {error}: the messages are in the queue again");
+        return Err(Failed(text).into());
+    }
+    Ok(transaction.commit().await?)
+}
+
+async fn forget_machine(
+    manager: &QueueManager,
+    machine: &str,
+    format: Format,
+) -> anyhow::Result<()> {
+    let forgotten = manager.forget_machine(machine).await?;
+    let given_up = output::count(forgotten.given_up, "message");
+    let sent_again = output::count(forgotten.uncertain, "message");
+    let line = format!(
+        "forgot the queue file of {machine}: gave up {given_up}; {sent_again} may be sent twice"
+    );
+    let row = json!({
+        "machine": machine,
+        "given_up": forgotten.given_up,
+        "sent_again": forgotten.uncertain,
+    });
+    Ok(format.next(&row, line)?)
+}
+
+async fn forget_sender(
+    manager: &QueueManager,
+    sender: MessageId,
+    format: Format,
+) -> anyhow::Result<Exit> {
+    let known = manager.forget_sender(sender).await?;
+    let row = json!({ "sender": sender.to_string(), "known": known });
+    if known {
+        format.next(&row, format!("forgot whose queue file {sender} is"))?;
+        Ok(Exit::OK)
+    } else {
+        format.next(&row, format!("there is no sender {sender}"))?;
+        Ok(Exit::NOT_FOUND)
+    }
+}
+
+impl From<&HistoryEntry> for HistoryRow {
+    fn from(entry: &HistoryEntry) -> Self {
+        let is_local = entry.destination.authority().is_none();
+        Self {
+            message_id: entry.id.to_string(),
+            state: if is_local { "received" } else { "confirmed" },
+            destination: entry.destination.to_string(),
+            bytes: entry.size,
+            stored_at: Some(entry.stored_at),
+            settled_at: Some(entry.settled_at),
+        }
+    }
+}
+
+impl Row for HistoryRow {
+    const HEADERS: &'static [&'static str] =
+        &["ID", "STATE", "DESTINATION", "BYTES", "STORED", "SETTLED"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.message_id.clone(),
+            self.state.to_owned(),
+            self.destination.clone(),
+            self.bytes.to_string(),
+            self.stored_at.map(output::time).unwrap_or_default(),
+            self.settled_at.map(output::time).unwrap_or_default(),
+        ]
+    }
+}
