@@ -32,7 +32,7 @@ pub use name::{GroupName, ListenerId};
 pub(crate) use name::{check_name, check_text};
 #[cfg(feature = "listener")]
 pub(crate) use notification::check_delay;
-pub use notification::{Accepted, Notification};
+pub use notification::{Accepted, LastEvent, Notification};
 pub(crate) use notification::{Counted, is_in_calendar};
 pub use position::{Position, Token};
 pub use report::{Report, ReportState};

@@ -9,9 +9,9 @@ use std::{
 };
 
 use reveille::{
-    Client, ConnectionState, Error, GroupName, Limits, LinkState, ListenerId, Report, ReportState,
-    Selector, SubscribeOptions, Subscription, Token, WakeReason, WakeStream as _, WorkDetected,
-    duration,
+    Client, ConnectionState, Error, GroupName, LastEvent, Limits, LinkState, ListenerId, Report,
+    ReportState, Selector, SubscribeOptions, Subscription, Token, WakeReason, WakeStream as _,
+    WorkDetected, duration,
 };
 use tokio::{sync::watch, time::Instant};
 
@@ -439,9 +439,7 @@ fn catch_up(selector: &Selector) -> WorkDetected {
         notifications: 0,
         payload_size: 0,
         messages: 0,
-        publisher: "".into(),
-        published_at: None,
-        traceparent: "".into(),
+        last_event: LastEvent::default(),
         token: Token::default(),
     }
 }

@@ -250,7 +250,7 @@ fn conflate(waiting: &mut WorkDetected, later: &WorkDetected) {
 
 #[cfg(test)]
 mod tests {
-    use reveille::{Token, WakeReason};
+    use reveille::{LastEvent, Token, WakeReason};
 
     use super::*;
 
@@ -266,9 +266,7 @@ mod tests {
             notifications: 1,
             payload_size: 10,
             messages: 2,
-            publisher: "".into(),
-            published_at: None,
-            traceparent: "".into(),
+            last_event: LastEvent::default(),
             token: Token::default(),
         }
     }

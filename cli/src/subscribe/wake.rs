@@ -49,9 +49,9 @@ impl From<&WorkDetected> for WakeRow {
             notifications: work.notifications,
             payload_size: work.payload_size,
             messages: work.messages,
-            publisher: work.publisher.to_string(),
-            published_at: work.published_at,
-            traceparent: work.traceparent.to_string(),
+            publisher: work.last_event.publisher.to_string(),
+            published_at: work.last_event.published_at,
+            traceparent: work.last_event.traceparent.to_string(),
         }
     }
 }
