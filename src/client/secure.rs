@@ -1,13 +1,9 @@
 //! Connections over TLS: the handshake, and the files that may be renewed.
 
 use std::{
-    fmt, fs,
-    future::Future,
-    io,
+    fmt, fs, io,
     path::Path,
-    pin::Pin,
     sync::{Arc, Mutex},
-    task::{Context, Poll},
 };
 
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
@@ -34,13 +30,6 @@ use crate::{
 /// The files of TLS. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct SecureConnector(Arc<Tls>);
-
-/// Connects over TLS.
-#[derive(Debug, Clone)]
-pub(super) struct SecureTcp {
-    tls: Arc<Tls>,
-    tcp: HttpConnector<Resolver>,
-}
 
 struct Tls {
     files: ClientTls,
@@ -72,41 +61,35 @@ impl SecureConnector {
     }
 
     /// Returns a connector over this one.
-    pub(super) fn over(&self, tcp: HttpConnector<Resolver>) -> SecureTcp {
+    pub(super) fn over(
+        &self,
+        tcp: HttpConnector<Resolver>,
+    ) -> impl Service<Uri, Response = TokioIo<TlsStream<TcpStream>>, Error = io::Error, Future: Send>
+    + Send
+    + use<> {
         let tls = Arc::clone(&self.0);
-        SecureTcp { tls, tcp }
+        tower::service_fn(move |uri| connect(Arc::clone(&tls), tcp.clone(), uri))
     }
 }
 
-impl SecureTcp {
-    async fn connect(mut self, uri: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-        let name = ServerName::try_from(host.to_owned()).map_err(failed)?;
-        let stream = self.tcp.call(uri).await.map_err(io::Error::other)?;
-        let stream = stream.into_inner();
-        let config = blocking(move || self.tls.config()).await;
-        let config = config.ok_or_else(|| failed("the runtime ends"))?;
-        let connector = TlsConnector::from(config);
-        let stream = connector.connect(name, stream).await.map_err(failed)?;
-        match stream.get_ref().1.alpn_protocol() == Some(H2) {
-            true => Ok(TokioIo::new(stream)),
-            false => Err(failed("the server does not offer HTTP/2 by ALPN")),
-        }
+async fn connect(
+    tls: Arc<Tls>,
+    mut tcp: HttpConnector<Resolver>,
+    uri: Uri,
+) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    let name = ServerName::try_from(host.to_owned()).map_err(failed)?;
+    let stream = tcp.call(uri).await.map_err(io::Error::other)?;
+    let config = blocking(move || tls.config()).await;
+    let connector = TlsConnector::from(config.ok_or_else(|| failed("the runtime ends"))?);
+    let stream = connector
+        .connect(name, stream.into_inner())
+        .await
+        .map_err(failed)?;
+    if stream.get_ref().1.alpn_protocol() != Some(H2) {
+        return Err(failed("the server does not offer HTTP/2 by ALPN"));
     }
-}
-
-impl Service<Uri> for SecureTcp {
-    type Response = TokioIo<TlsStream<TcpStream>>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        Box::pin(self.clone().connect(uri))
-    }
+    Ok(TokioIo::new(stream))
 }
 
 impl Tls {

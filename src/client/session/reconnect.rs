@@ -118,18 +118,10 @@ const OUTAGE_MIN_DURATION: Duration = Duration::from_secs(10);
 /// Interval of an outage's log lines.
 const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
+#[cfg(test)]
 impl Default for ReconnectConfig {
-    /// The first reconnection waits up to 1 s, later ones up to 10 s. Clients notice a restart
-    /// within 3 s, and ten thousand listeners reconnect at about two thousand a second.
     fn default() -> Self {
-        Self {
-            base: Duration::from_secs(1),
-            max: Duration::from_secs(10),
-            others: 0,
-            open_timeout: Duration::from_secs(5),
-            request_bytes: Limits::SUBSCRIBE_BYTES,
-            positions: Limits::POSITIONS,
-        }
+        crate::client::ClientConfig::default().reconnect(0)
     }
 }
 
