@@ -22,9 +22,6 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessageStatus {
-    /// Its transaction is not committed. A small message is unknown until then: it is in the memory of
-    /// its process.
-    NotReady,
     /// It is on its way to another machine.
     Outgoing {
         /// Where it goes.
@@ -106,7 +103,7 @@ type Read = fn(&Row<'_>, Micros) -> rusqlite::Result<MessageStatus>;
 /// Searches the tables from the most to the least telling one.
 fn find(connection: &Connection, uid: [u8; 16]) -> rusqlite::Result<Option<MessageStatus>> {
     let now = clock::now(connection)?;
-    let searches: [(&str, Read); 6] = [
+    let searches: [(&str, Read); 5] = [
         (
             "SELECT authority, queue, reason, died_at FROM dead_letters WHERE uid = ?1",
             |row, _| {
@@ -117,9 +114,6 @@ fn find(connection: &Connection, uid: [u8; 16]) -> rusqlite::Result<Option<Messa
                 })
             },
         ),
-        ("SELECT 1 FROM staged WHERE uid = ?1", |_, _| {
-            Ok(MessageStatus::NotReady)
-        }),
         (
             "SELECT q.name, m.inserted_at, m.dequeue_count, m.visible_at
              FROM messages m JOIN queues q ON q.id = m.queue WHERE m.uid = ?1",

@@ -104,7 +104,7 @@ impl Shared {
         body: &[u8],
     ) -> rusqlite::Result<()> {
         let hop: Arc<str> = self.config.hop_of(authority).into();
-        self.reserve_outgoing(transaction, (&hop, authority), 0)?;
+        self.reserve_outgoing(transaction, &hop, 0)?;
         let message = NewOutgoing {
             uid,
             authority,

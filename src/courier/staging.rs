@@ -1,10 +1,12 @@
-//! The SQL of the steps of a transaction: messages that are not ready, and messages that are being
-//! received.
+//! The SQL of the steps of a transaction: sends and receives.
 //!
 //! Knows no clock and no socket: the caller passes `now`. Each function runs inside one short
 //! database transaction.
 
-use std::{sync::Arc, time::Duration, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
@@ -53,18 +55,6 @@ pub(super) struct NewSend {
     pub(super) hop: Option<Arc<str>>,
 }
 
-/// Where a commit moves a staged message.
-#[derive(Debug)]
-pub(super) enum SentTo {
-    /// A queue of this file.
-    Queue(i64),
-    /// Another machine, by the next one.
-    Hop(Arc<str>),
-}
-
-const INSERT_STAGED: &str =
-    "INSERT INTO staged (tx, ends_at, uid, authority, queue, stored_at, checksum, body)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 /// In the order of the index by time, so that nothing is sorted.
 const SELECT_VISIBLE: &str =
     "SELECT id, uid, body, checksum, dequeue_count, inserted_at, receipt, visible_at
@@ -80,26 +70,6 @@ const DEAD_LETTER: &str = "INSERT INTO dead_letters
        coalesce(m.checksum, 0), m.body
      FROM messages m JOIN queues q ON q.id = m.queue WHERE m.id = ?1
      ON CONFLICT (uid) DO UPDATE SET reason = excluded.reason, died_at = excluded.died_at";
-
-/// Stores a message that is not ready; returns its row and where the commit moves it.
-pub(super) fn stage(
-    transaction: &Transaction<'_>,
-    tx: &[u8; 16],
-    ends_at: Micros,
-    send: &NewSend,
-    now: Micros,
-) -> rusqlite::Result<(i64, SentTo)> {
-    check_time(now, ends_at)?;
-    let to = match &send.hop {
-        Some(hop) => SentTo::Hop(Arc::clone(hop)),
-        None => SentTo::Queue(local_queue(transaction, &send.queue, 0, None)?),
-    };
-    let sum = checksum(&send.body);
-    let (authority, name, body) = (&send.authority, &send.queue, &send.body[..]);
-    let row = params![tx, ends_at, send.uid, authority, name, now, sum, body];
-    let row = transaction.prepare_cached(INSERT_STAGED)?.insert(row)?;
-    Ok((row, to))
-}
 
 /// Returns the number of a queue of this file that has room. The transaction has `sent` messages for it
 /// that are not counted yet.
@@ -167,18 +137,17 @@ pub(super) fn insert_message(
 /// they are few.
 pub(super) fn check_outgoing(
     connection: &Connection,
-    (hop, authority): (&str, &str),
+    hop: &str,
     sent: usize,
     max: u64,
 ) -> rusqlite::Result<i64> {
     let max = i64::try_from(max).unwrap_or(i64::MAX);
     let count: i64 = connection
         .prepare_cached(
-            "SELECT (SELECT count(*) FROM
-                       (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 LIMIT ?2))
-               + (SELECT count(*) FROM staged WHERE authority = ?3)",
+            "SELECT count(*) FROM
+               (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 LIMIT ?2)",
         )?
-        .query_row(params![hop, max, authority], |row| row.get(0))?;
+        .query_row(params![hop, max], |row| row.get(0))?;
     let count = count.saturating_add(limit(sent));
     if count >= max {
         let message =

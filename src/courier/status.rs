@@ -40,9 +40,6 @@ pub struct ManagerStatus {
 pub struct QueueStatus {
     /// The queue's name.
     pub name: String,
-    /// Sent to this queue by transactions that are not committed, as far as the messages are in the file
-    /// and not in the memory of the process.
-    pub not_ready: u64,
     /// Messages that wait for a consumer.
     pub arrived: u64,
     /// Messages that a consumer has got.
@@ -61,8 +58,6 @@ pub struct DestinationStatus {
     pub destination: Destination,
     /// The next machine on the way.
     pub hop: String,
-    /// Sent by transactions that are not committed, as far as the messages are in the file.
-    pub not_ready: u64,
     /// Committed, and not yet accepted by the next machine.
     pub ready: u64,
     /// Stored at the next machine, and not yet visible there.
@@ -96,15 +91,11 @@ pub struct HistoryEntry {
 const QUEUES: &str = "SELECT q.id, q.name, max(q.messages, 0),
        (SELECT count(*) FROM messages m
           WHERE m.queue = q.id AND m.visible_at > ?1 AND m.dequeue_count > 0),
-       (SELECT inserted_at FROM messages m WHERE m.queue = q.id ORDER BY visible_at LIMIT 1),
-       (SELECT count(*) FROM staged s
-          WHERE s.authority = '' AND s.queue = q.name AND s.ends_at > ?1)
+       (SELECT inserted_at FROM messages m WHERE m.queue = q.id ORDER BY visible_at LIMIT 1)
      FROM queues q ORDER BY q.name";
 const DESTINATIONS: &str = "SELECT authority, queue, hop,
        sum(status = 1), sum(status = 2), sum(status = 3), min(iif(status = 1, stored_at, NULL))
      FROM outgoing GROUP BY authority, queue, hop ORDER BY authority, queue, hop";
-const STAGED: &str = "SELECT authority, queue, count(*) FROM staged
-     WHERE authority <> '' AND ends_at > ?1 GROUP BY authority, queue";
 const HISTORY: &str = "SELECT * FROM (
        SELECT uid, '', queue, size, arrived_at, received_at AS at FROM received
          WHERE (received_at, uid) < (?1, ?2) ORDER BY received_at DESC, uid DESC LIMIT ?3)
@@ -133,14 +124,7 @@ impl QueueManager {
                 dead_letters: count(connection, "SELECT count(*) FROM dead_letters")?,
             })
         });
-        let mut status = status.await?;
-        for destination in &mut status.destinations {
-            if destination.hop.is_empty() {
-                let authority = destination.destination.authority().unwrap_or_default();
-                destination.hop = self.config().hop_of(authority).to_owned();
-            }
-        }
-        Ok(status)
+        status.await
     }
 
     /// Returns up to `limit` messages of the history, the newest first. `before` is the last entry
@@ -181,7 +165,6 @@ fn queues(connection: &Connection, now: Micros) -> rusqlite::Result<Vec<QueueSta
         let name: String = row.get(1)?;
         let being_received = unsigned(row, 3)?;
         Ok(QueueStatus {
-            not_ready: unsigned(row, 5)?,
             arrived: unsigned(row, 2)?.saturating_sub(being_received),
             being_received,
             received: received.query_row([&name], |row| unsigned(row, 0))?,
@@ -198,7 +181,6 @@ fn destinations(connection: &Connection, now: Micros) -> rusqlite::Result<Vec<De
         Ok(DestinationStatus {
             destination: destination(row, 0)?,
             hop: row.get(2)?,
-            not_ready: 0,
             ready: unsigned(row, 3)?,
             sent: unsigned(row, 4)?,
             confirmed: unsigned(row, 5)?,
@@ -214,24 +196,6 @@ fn destinations(connection: &Connection, now: Micros) -> rusqlite::Result<Vec<De
     for one in &mut all {
         let found = error.query_row([&one.hop], |row| Ok((row.get(0)?, time(row, 1)?)));
         one.last_error = found.optional()?;
-    }
-    let mut select = connection.prepare(STAGED)?;
-    let mut rows = select.query([now])?;
-    while let Some(row) = rows.next()? {
-        let (to, not_ready) = (destination(row, 0)?, unsigned(row, 2)?);
-        match all.iter_mut().find(|one| one.destination == to) {
-            Some(one) => one.not_ready = not_ready,
-            None => all.push(DestinationStatus {
-                destination: to,
-                hop: String::new(),
-                not_ready,
-                ready: 0,
-                sent: 0,
-                confirmed: 0,
-                oldest: None,
-                last_error: None,
-            }),
-        }
     }
     Ok(all)
 }

@@ -57,7 +57,6 @@ impl MessageStatusRow {
             row.last_known = Some(HERE.to_owned());
         };
         match status {
-            MessageStatus::NotReady => set("not_ready", None, None),
             MessageStatus::Outgoing {
                 destination,
                 hop,

@@ -61,8 +61,7 @@ struct SentRow {
     notified: Option<bool>,
 }
 
-/// Long enough for any number of messages; staged messages of a process that died are kept this
-/// long.
+/// Long enough for any number of messages.
 const TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 impl Send {

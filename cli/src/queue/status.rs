@@ -24,9 +24,7 @@ Example:
   reveille queue status queues -o json
   reveille queue status queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
 
-NOT READY: sent by a transaction that is not committed; small messages wait in the memory of their \
-process. READY: waits for the next machine. SENT: \
-stored there, and not yet visible. CONFIRMED: visible there. RECEIVED and CONFIRMED count the \
+READY: waits for the next machine. SENT: stored there, and not yet visible. CONFIRMED: visible there. RECEIVED and CONFIRMED count the \
 messages in the history.
 
 With MESSAGE_ID, LAST KNOWN AT is the last machine that is known to have the message, and REASON says \
@@ -57,7 +55,6 @@ struct StatusRow {
 #[derive(Debug, Serialize)]
 struct QueueRow {
     name: String,
-    not_ready: u64,
     arrived: u64,
     being_received: u64,
     received: u64,
@@ -68,7 +65,6 @@ struct QueueRow {
 struct DestinationRow {
     destination: String,
     hop: String,
-    not_ready: u64,
     ready: u64,
     sent: u64,
     confirmed: u64,
@@ -135,7 +131,6 @@ impl From<QueueStatus> for QueueRow {
     fn from(queue: QueueStatus) -> Self {
         Self {
             name: queue.name,
-            not_ready: queue.not_ready,
             arrived: queue.arrived,
             being_received: queue.being_received,
             received: queue.received,
@@ -150,7 +145,6 @@ impl From<DestinationStatus> for DestinationRow {
         Self {
             destination: status.destination.to_string(),
             hop: status.hop,
-            not_ready: status.not_ready,
             ready: status.ready,
             sent: status.sent,
             confirmed: status.confirmed,
@@ -162,19 +156,12 @@ impl From<DestinationStatus> for DestinationRow {
 }
 
 impl Row for QueueRow {
-    const HEADERS: &'static [&'static str] = &[
-        "QUEUE",
-        "NOT READY",
-        "ARRIVED",
-        "BEING RECEIVED",
-        "RECEIVED",
-        "OLDEST",
-    ];
+    const HEADERS: &'static [&'static str] =
+        &["QUEUE", "ARRIVED", "BEING RECEIVED", "RECEIVED", "OLDEST"];
 
     fn cells(&self) -> Vec<String> {
         vec![
             self.name.clone(),
-            self.not_ready.to_string(),
             self.arrived.to_string(),
             self.being_received.to_string(),
             self.received.to_string(),
@@ -187,7 +174,6 @@ impl Row for DestinationRow {
     const HEADERS: &'static [&'static str] = &[
         "DESTINATION",
         "NEXT MACHINE",
-        "NOT READY",
         "READY",
         "SENT",
         "CONFIRMED",
@@ -203,7 +189,6 @@ impl Row for DestinationRow {
         vec![
             self.destination.clone(),
             self.hop.clone(),
-            self.not_ready.to_string(),
             self.ready.to_string(),
             self.sent.to_string(),
             self.confirmed.to_string(),

@@ -110,8 +110,7 @@ async fn send(
     Ok(())
 }
 
-/// Returns the text of a number. Some are too large for the memory of a transaction, and are staged in
-/// the file.
+/// Returns the text of a number. Some are large.
 fn body(number: u64) -> String {
     match number.is_multiple_of(5) {
         true => format!("{number:<20000}"),
