@@ -12,8 +12,8 @@ use super::{
     handover::outgoing::PURGED,
     manager::{QueueManager, Shared, check_not_reserved},
     message::{Destination, MessageId, new_id},
-    rows::{destination, unsigned},
-    staging::{insert_local, local_queue},
+    status::{destination, unsigned},
+    steps::{insert_local, local_queue},
 };
 use crate::{
     backend::sqlite::refuse,

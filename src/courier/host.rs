@@ -9,7 +9,6 @@
 mod file;
 mod hop;
 mod receiving;
-mod sending;
 pub(crate) mod wire;
 
 use std::{

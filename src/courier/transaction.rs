@@ -2,21 +2,27 @@
 //!
 //! Sent messages stay in memory until the commit. Each receive is a short commit of the file with a
 //! status; no database transaction stays open during the caller's work. Only the commit waits for the
-//! disk.
-//! Knows nothing of the hand-over to other machines.
+//! disk. An application may also send inside a transaction of its own, on its own connection to the same
+//! file. Knows nothing of the hand-over to other machines.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    commit::{Outcome, commit},
     crash_point::crash_point,
+    handover::outgoing::{self, NewOutgoing},
     manager::{QueueManager, Shared, check_not_reserved},
     message::{Destination, MessageId, new_id},
-    staging::{self, NewSend, ReceivedMessage},
-    taken::{Owner, Received, give_back},
+    steps::{
+        self, NewSend, Outcome, Owner, Received, ReceivedMessage, check_body, commit, give_back,
+        insert_local, is_file, local_queue,
+    },
 };
 use crate::{
     base::sync::lock,
@@ -24,6 +30,7 @@ use crate::{
     queue::{
         QueueLimits,
         sqlite::{
+            checksum::checksum,
             clock::{self, Micros},
             later,
         },
@@ -118,7 +125,7 @@ impl Transaction {
     pub async fn send(&mut self, to: &Destination, body: impl Into<Bytes>) -> Result<MessageId> {
         let body = body.into();
         let config = &self.shared.config;
-        staging::check_body(&body, config.max_body)?;
+        check_body(&body, config.max_body)?;
         check_not_reserved(to.queue())?;
         let remote = config.remote(to);
         let (uid, size) = (new_id()?, body.len() + OVERHEAD);
@@ -173,7 +180,7 @@ impl Transaction {
         let sent = self.sent_here.get(&queue).copied().unwrap_or_default();
         let find = shared
             .database
-            .run(move |connection| staging::local_queue(connection, &queue, sent, max));
+            .run(move |connection| local_queue(connection, &queue, sent, max));
         find.await?;
         lock(&shared.known_queues).insert(send.queue.clone());
         Ok(())
@@ -182,7 +189,7 @@ impl Transaction {
     /// Checks the time-out by this process's clock; steps in the file check it by the file's.
     fn check_time(&self) -> Result<()> {
         match self.began.elapsed() >= self.timeout {
-            true => Err(staging::time_is_over(Some(self.timeout))),
+            true => Err(steps::time_is_over(Some(self.timeout))),
             false => Ok(()),
         }
     }
@@ -219,7 +226,7 @@ impl Transaction {
             let now = clock::advance(transaction)?;
             let until = ends_at.unwrap_or_else(|| later(now, left));
             let who = (&tx, process);
-            let step = staging::receive(transaction, who, &queue, max, until, now)?;
+            let step = steps::receive(transaction, who, &queue, max, until, now)?;
             Ok((step, until))
         });
         let ((received, messages), ends_at) = taken.await?;
@@ -364,8 +371,105 @@ impl Shared {
             return Ok(());
         }
         let max = self.config.max_outgoing;
-        let room = staging::check_outgoing(connection, hop, sent, max)?;
+        let room = steps::check_outgoing(connection, hop, sent, max)?;
         lock(&self.outgoing_room).insert(Arc::clone(hop), room);
         Ok(())
+    }
+}
+
+impl QueueManager {
+    /// Sends a message as a part of the caller's transaction, whose connection has the manager's
+    /// file open ([`QueueManager::connect`]). Call [`QueueManager::committed`] after its commit.
+    ///
+    /// ```
+    /// # async fn order(manager: &reveille::courier::QueueManager) -> Result<(), Box<dyn std::error::Error>> {
+    /// let orders = manager.destination("orders")?;
+    /// let mut connection = manager.connect()?;
+    /// let transaction = connection.transaction()?;
+    /// transaction.execute("INSERT INTO sales (item) VALUES ('tea')", [])?;
+    /// manager.send_in(&transaction, &orders, "tea")?;
+    /// transaction.commit()?;
+    /// manager.committed();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::send`], and
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the connection is to another file. Roll
+    /// back the transaction after an error.
+    pub fn send_in(
+        &self,
+        transaction: &rusqlite::Transaction<'_>,
+        to: &Destination,
+        body: impl Into<Bytes>,
+    ) -> Result<MessageId> {
+        let body = body.into();
+        check_body(&body, self.shared.config.max_body)?;
+        check_not_reserved(to.queue())?;
+        let uid = new_id()?;
+        let error = |error| self.shared.database.error(error);
+        if !is_file(transaction, &self.shared.file_id).map_err(error)? {
+            let path = self.path().display();
+            let rule = format_args!("must be a connection to `{path}`");
+            return Err(Error::invalid("transaction", rule));
+        }
+        self.shared
+            .insert_in(transaction, to, &uid, &body)
+            .map_err(error)?;
+        Ok(MessageId::from_bytes(uid))
+    }
+
+    /// Notifies the relay, and the host, of messages that the caller's own transactions have sent or
+    /// put. Returns at once. After a crash before this call, the host notifies within a second.
+    pub fn committed(&self) {
+        // Not cleared: another transaction of this process may have sent and not yet be committed.
+        if self.shared.sent_in.load(Ordering::Acquire) {
+            self.shared.signal_outgoing();
+        }
+        Shared::start_notifying(&self.shared);
+    }
+}
+
+impl Shared {
+    fn insert_in(
+        &self,
+        transaction: &rusqlite::Transaction<'_>,
+        to: &Destination,
+        uid: &[u8; 16],
+        body: &[u8],
+    ) -> rusqlite::Result<()> {
+        let now = clock::advance_exactly(transaction)?;
+        let Some(authority) = self.config.remote(to) else {
+            let queue = local_queue(transaction, to.queue(), 0, self.config.max_queue)?;
+            return insert_local(transaction, queue, now, now, uid, body);
+        };
+        self.insert_outgoing(transaction, now, uid, (authority, to.queue()), body)?;
+        self.sent_in.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Adds a message to another machine, if there is room.
+    pub(super) fn insert_outgoing(
+        &self,
+        transaction: &rusqlite::Transaction<'_>,
+        now: Micros,
+        uid: &[u8; 16],
+        (authority, queue): (&str, &str),
+        body: &[u8],
+    ) -> rusqlite::Result<()> {
+        let hop: Arc<str> = self.config.hop_of(authority).into();
+        self.reserve_outgoing(transaction, &hop, 0)?;
+        let message = NewOutgoing {
+            uid,
+            authority,
+            queue,
+            hop: self.config.hop_of(authority),
+            stored_at: now,
+            ends_at: Some(later(now, self.config.max_age)),
+            checksum: checksum(body),
+            body,
+        };
+        outgoing::insert(transaction, &message)
     }
 }
