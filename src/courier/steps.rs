@@ -65,13 +65,6 @@ const HIDE: &str = "UPDATE messages SET visible_at = ?2, receipt = receipt + 1,
        dequeue_count = dequeue_count + 1
      WHERE id IN (SELECT value ->> 0 FROM json_each(?1))";
 const SET_UID: &str = "UPDATE messages SET uid = ?2 WHERE id = ?1";
-const DEAD_LETTER: &str = "INSERT INTO dead_letters
-       (uid, authority, queue, reason, stored_at, died_at, checksum, body)
-     SELECT coalesce(m.uid, randomblob(16)), '', q.name, ?2, m.inserted_at, ?3,
-       coalesce(m.checksum, 0), m.body
-     FROM messages m JOIN queues q ON q.id = m.queue WHERE m.id = ?1
-     ON CONFLICT (uid) DO UPDATE SET reason = excluded.reason, died_at = excluded.died_at";
-
 /// Returns the number of a queue of this file that has room. The transaction has `sent` messages for it
 /// that are not counted yet.
 pub(super) fn local_queue(
@@ -244,9 +237,10 @@ fn bury(
     reason: &str,
     now: Micros,
 ) -> rusqlite::Result<()> {
-    transaction
-        .prepare_cached(DEAD_LETTER)?
-        .execute(params![row, reason, now])?;
+    let select = "SELECT coalesce(m.uid, randomblob(16)), '', q.name, ?2, m.inserted_at, ?3,
+                    coalesce(m.checksum, 0), m.body
+                  FROM messages m JOIN queues q ON q.id = m.queue WHERE m.id = ?1";
+    outgoing::add_dead_letter(transaction, select, row, reason, now)?;
     let delete = "DELETE FROM messages WHERE id = ?1";
     transaction.prepare_cached(delete)?.execute([row]).map(drop)
 }

@@ -199,11 +199,7 @@ fn check_pattern(field: &str, part: &str) -> Result<()> {
     if part.len() > stem.len() && only_dots {
         return Ok(());
     }
-    if is_name(stem) {
-        Ok(())
-    } else {
-        check_name(field, stem)
-    }
+    check_name(field, stem)
 }
 
 fn part_matches(pattern: &str, name: &str) -> bool {
