@@ -2,7 +2,10 @@
 
 use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 
-use super::{Credential, session::ReconnectConfig};
+use super::{
+    Credential,
+    session::{PublisherConfig, ReconnectConfig},
+};
 use crate::{
     error::{Error, Result},
     types::Limits,
@@ -70,6 +73,9 @@ pub struct PublisherOptions {
     /// Time limit of `notify`. Its notifications are still sent after that.
     pub deadline: Duration,
 }
+
+/// Maximum requests in flight; larger options are reduced to it.
+const MAX_PIPELINE: usize = 1000;
 
 impl Default for ClientConfig {
     fn default() -> Self {
@@ -155,6 +161,23 @@ impl ClientConfig {
 
 fn alone(missing: &'static str, with: &str) -> Error {
     Error::invalid(missing, format_args!("must be set with {with}"))
+}
+
+impl PublisherOptions {
+    /// Returns the configuration of a publisher whose relay answers within this time.
+    pub(crate) fn session(&self, answer_timeout: Duration) -> PublisherConfig {
+        PublisherConfig {
+            conflate: self.conflate,
+            batch: self.batch.clamp(1, Limits::EVENTS),
+            pipeline: self.pipeline.clamp(1, MAX_PIPELINE),
+            request_bytes: Limits::NOTIFY_BYTES,
+            max_pending: self.max_pending,
+            max_set_aside: self.max_pending,
+            answer_timeout,
+            base: Duration::from_millis(100),
+            max: Duration::from_secs(5),
+        }
+    }
 }
 
 #[cfg(test)]

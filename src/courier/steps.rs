@@ -64,7 +64,7 @@ const SELECT_VISIBLE: &str =
 const HIDE: &str = "UPDATE messages SET visible_at = ?2, receipt = receipt + 1,
        dequeue_count = dequeue_count + 1
      WHERE id IN (SELECT value ->> 0 FROM json_each(?1))";
-const SET_UID: &str = "UPDATE messages SET uid = ?2 WHERE id = ?1";
+
 /// Returns the number of a queue of this file that has room. The transaction has `sent` messages for it
 /// that are not counted yet.
 pub(super) fn local_queue(
@@ -205,8 +205,10 @@ pub(super) fn receive(
 /// Gives an id to a message that was put outside of a transaction.
 fn set_uid(transaction: &Transaction<'_>, row: i64) -> rusqlite::Result<[u8; 16]> {
     let uid = new_id().map_err(refuse)?;
-    let mut set = transaction.prepare_cached(SET_UID)?;
-    set.execute(params![row, uid])?;
+    let sql = "UPDATE messages SET uid = ?2 WHERE id = ?1";
+    transaction
+        .prepare_cached(sql)?
+        .execute(params![row, uid])?;
     Ok(uid)
 }
 
@@ -393,6 +395,7 @@ const INSERT_RECEIVED: &str = "INSERT INTO received (uid, queue, size, arrived_a
      FROM json_each(?1) j CROSS JOIN messages m JOIN queues q ON q.id = m.queue
      WHERE m.id = j.value ->> 0 AND m.receipt = j.value ->> 1
      ON CONFLICT (uid) DO UPDATE SET received_at = excluded.received_at";
+
 /// Messages and bytes of the queues of this file.
 type Tally = BTreeMap<i64, (usize, usize)>;
 

@@ -338,10 +338,9 @@ impl Drop for Transaction {
         }
         let tx = self.id;
         // If there is no room for the job, the time-out rolls back.
-        let queued = self
-            .shared
-            .database
-            .queue_unsynced(move |transaction| give_back(transaction, Owner::Transaction(&tx)));
+        let queued = self.shared.database.queue_unsynced(move |transaction| {
+            give_back(transaction, Owner::Transaction(&tx)).map(drop)
+        });
         if queued {
             Shared::start_notifying(&self.shared);
         }

@@ -238,7 +238,10 @@ impl Reconnect {
         error: Option<&Error>,
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
-        self.end_announcement();
+        // An announced end holds for one attempt.
+        if !planted!(AnnouncedForever) {
+            self.announced = false;
+        }
         self.set_cause(error);
         if let Some(error) = error.filter(|error| self.is_final_here(error.kind())) {
             self.phase = Phase::Closed;
@@ -282,7 +285,9 @@ impl Reconnect {
     /// The relay sent a Goodbye: reconnects after the requested wait. A Goodbye is no failure, so
     /// the back-off does not grow. It resets after a stable stream, as after any other end.
     pub(crate) fn goodbye(&mut self, now: Tick, goodbye: Goodbye, rng: &mut fastrand::Rng) {
-        self.reset_after_goodbye(now);
+        if !planted!(GoodbyeKeepsBackoff) {
+            self.reset_if_stable(now);
+        }
         self.cause = Some(said_at_goodbye(goodbye.reason).into());
         self.announced = goodbye.reconnect_after <= SHORT_RECONNECT
             && matches!(
@@ -426,21 +431,6 @@ impl Reconnect {
             logged_at: None,
         });
         failures.attempts = failures.attempts.saturating_add(1);
-    }
-
-    /// An announced end holds for one attempt.
-    fn end_announcement(&mut self) {
-        if planted!(AnnouncedForever) {
-            return;
-        }
-        self.announced = false;
-    }
-
-    fn reset_after_goodbye(&mut self, now: Tick) {
-        if planted!(GoodbyeKeepsBackoff) {
-            return;
-        }
-        self.reset_if_stable(now);
     }
 
     fn reset_if_stable(&mut self, now: Tick) {
