@@ -4,7 +4,7 @@
 
 use std::{borrow::Borrow, str::FromStr, sync::Arc};
 
-use super::{Limits, check_name, name::is_name};
+use super::{Limits, check_name};
 use crate::{
     base::text::shown_as_text,
     error::{Error, Result},

@@ -82,7 +82,7 @@ pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
 }
 
 /// Returns whether `name` follows the rule.
-pub(super) fn is_name(name: &str) -> bool {
+fn is_name(name: &str) -> bool {
     (1..=Limits::NAME).contains(&name.len())
         && name != "."
         && name != ".."
