@@ -181,6 +181,20 @@ impl PublisherOptions {
 }
 
 #[cfg(test)]
+impl Default for ReconnectConfig {
+    fn default() -> Self {
+        ClientConfig::default().reconnect(0)
+    }
+}
+
+#[cfg(test)]
+impl Default for PublisherConfig {
+    fn default() -> Self {
+        PublisherOptions::default().session(ClientConfig::default().request_timeout)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 

@@ -9,7 +9,7 @@ use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
-    time::UNIX_EPOCH,
+    time::SystemTime,
 };
 
 use prost_types::Timestamp;
@@ -129,7 +129,7 @@ impl QueueManager {
             && let Some(problem) = check_file(&path, !lock.was_clean).await?
             && (lock.was_hosted || has_our_header(&path))
         {
-            return Err(set_aside(&path, &problem, &now_as_text()));
+            return Err(set_aside(&path, &problem, &utc(wall())));
         }
         let manager = Self::open(path, config).await?;
         // A write first, so that the log of an earlier process is written back.
@@ -144,16 +144,13 @@ impl QueueManager {
     }
 }
 
-/// Returns the time as `20261231T235959Z`.
-fn now_as_text() -> String {
-    let seconds = wall()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |now| now.as_secs());
-    let now = Timestamp {
-        seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
+/// Formats a time as `20261231T235959Z`.
+fn utc(time: SystemTime) -> String {
+    let seconds = Timestamp {
         nanos: 0,
+        ..Timestamp::from(time)
     };
-    now.to_string().replace(['-', ':'], "")
+    seconds.to_string().replace(['-', ':'], "")
 }
 
 /// Returns whether a damaged file was a queue file: a wrong path must not rename another program's
@@ -178,4 +175,24 @@ fn compact_old_file(connection: &mut Connection) -> rusqlite::Result<()> {
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn times_are_written_in_utc() {
+        for (seconds, text) in [
+            (0, "19700101T000000Z"),
+            (951_782_400, "20000229T000000Z"),
+            (1_798_761_599, "20261231T235959Z"),
+            (1_798_761_600, "20270101T000000Z"),
+        ] {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1_000 + 7);
+            assert_eq!(utc(time), text);
+        }
+    }
 }

@@ -101,13 +101,6 @@ const COUNTED_BYTES: usize = Counted::MOST * (Limits::TOKEN + 20);
 /// Least spread of the requests of publishers that share a limit.
 const SHORTEST_SPREAD: Duration = Duration::from_millis(10);
 
-#[cfg(test)]
-impl Default for PublisherConfig {
-    fn default() -> Self {
-        crate::client::PublisherOptions::default().session(Duration::from_secs(5))
-    }
-}
-
 impl PublisherConfig {
     /// Returns the bytes of a request that are available for entries.
     fn entry_bytes(&self) -> usize {

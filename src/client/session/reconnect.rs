@@ -118,13 +118,6 @@ const OUTAGE_MIN_DURATION: Duration = Duration::from_secs(10);
 /// Interval of an outage's log lines.
 const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-#[cfg(test)]
-impl Default for ReconnectConfig {
-    fn default() -> Self {
-        crate::client::ClientConfig::default().reconnect(0)
-    }
-}
-
 impl Reconnect {
     /// Creates a machine that opens its first stream at once.
     pub(crate) fn new(config: ReconnectConfig) -> Self {
