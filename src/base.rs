@@ -23,7 +23,7 @@ pub(crate) mod log_limiter;
 pub(crate) mod memory;
 #[cfg(feature = "relay")]
 pub(crate) mod network;
-#[cfg(any(feature = "relay", feature = "tls"))]
+#[cfg(any(feature = "nats", feature = "relay", feature = "tls"))]
 pub(crate) mod pem;
 #[cfg(all(feature = "azure", feature = "store"))]
 pub(crate) mod request_error;

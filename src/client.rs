@@ -5,15 +5,13 @@
 //! relay's first message. Does not know how the relay works inside.
 
 mod admin;
-mod channel;
 mod config;
 mod connection;
 mod connector;
 mod credential;
-mod environment;
 mod explain;
-mod flag_watch;
 mod flags;
+mod mirror;
 mod pages;
 mod pool;
 mod publisher;
@@ -24,24 +22,21 @@ mod resolver;
 mod secure;
 pub(crate) mod session;
 mod stats;
-mod stream;
 mod subscription;
-mod tls;
 
 pub use admin::{
     ConsoleAddress, ListenerInfo, ListenerQuery, QueueInfo, QueueOrder, QueueQuery, RelayInfo,
     RelayState,
 };
-#[cfg(all(feature = "courier", feature = "relay"))]
-pub(crate) use channel::RelayChannel;
-pub use config::{ClientConfig, PublisherOptions};
+pub use config::{ClientConfig, ClientIdentity, ClientTls, PublisherOptions};
 pub use connection::Client;
 #[cfg(all(feature = "courier", feature = "relay"))]
 pub(crate) use connector::Connector;
 pub use credential::Credential;
+#[cfg(all(feature = "courier", feature = "relay"))]
+pub(crate) use credential::RelayChannel;
 pub use explain::{Decision, DecisionKind, Explanation, Finding, FindingKind};
-pub use flag_watch::FlagWatcher;
-pub use flags::{FlagWatcherInfo, Flags, Unleashed};
+pub use flags::{FlagWatcher, FlagWatcherInfo, Flags, Unleashed};
 pub use pages::Listed;
 pub use publisher::Publisher;
 pub use stats::{
@@ -49,4 +44,3 @@ pub use stats::{
     Savings, Stats, StatsWatch,
 };
 pub use subscription::Subscription;
-pub use tls::{ClientIdentity, ClientTls};

@@ -4,7 +4,6 @@
 //! another machine waits in the same file until the hand-over has moved it. After a crash at any
 //! point each message is on exactly one side.
 
-mod commit;
 mod config;
 mod crash_point;
 mod dead_letters;
@@ -12,21 +11,14 @@ mod forget;
 pub(crate) mod handover;
 #[cfg(feature = "relay")]
 pub(crate) mod host;
-mod host_lock;
 mod hosting;
 mod manager;
 mod message;
-mod message_status;
-mod notify_state;
 mod notifying;
-mod process_lock;
 mod recovery;
 mod retention;
-mod rows;
-mod send_in;
-mod staging;
 mod status;
-mod taken;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -43,9 +35,10 @@ pub use self::{
     forget::{Forgotten, Renewed},
     manager::QueueManager,
     message::{Destination, MessageId},
-    message_status::{HandedOver, MessageStatus},
-    staging::ReceivedMessage,
-    status::{DestinationStatus, HistoryEntry, ManagerStatus, QueueStatus},
+    status::{
+        DestinationStatus, HandedOver, HistoryEntry, ManagerStatus, MessageStatus, QueueStatus,
+    },
+    steps::ReceivedMessage,
     transaction::Transaction,
 };
 #[cfg(feature = "relay")]

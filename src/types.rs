@@ -24,15 +24,15 @@ mod traits;
 mod work;
 
 pub use address::{QueueAddress, Selector};
-pub use flag::{FlagEvent, FlagName, FlagState, LeashOptions, UnleashOptions};
+pub use flag::{FlagEvent, FlagState, LeashOptions, UnleashOptions};
 pub use limits::Limits;
 #[cfg(feature = "coordination")]
 pub(crate) use name::check_kept_text;
-pub use name::{GroupName, ListenerId};
+pub use name::{FlagName, GroupName, ListenerId};
 pub(crate) use name::{check_name, check_text};
 #[cfg(feature = "listener")]
 pub(crate) use notification::check_delay;
-pub use notification::{Accepted, Notification};
+pub use notification::{Accepted, LastEvent, Notification};
 pub(crate) use notification::{Counted, is_in_calendar};
 pub use position::{Position, Token};
 pub use report::{Report, ReportState};

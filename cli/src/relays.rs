@@ -1,6 +1,6 @@
 //! `relays`: the relays of a cluster.
 
-use reveille::{Client, Listed, RelayInfo, RelayState, duration::Span};
+use reveille::{Client, Listed, RelayInfo, duration::Span};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
@@ -41,18 +41,6 @@ impl Args {
     }
 }
 
-impl RelayRow {
-    fn state(&self) -> &'static str {
-        match self.0.state {
-            RelayState::Answering => "answering",
-            RelayState::Present => "present",
-            RelayState::Missing => "missing",
-            RelayState::Left => "left",
-            _ => "unknown",
-        }
-    }
-}
-
 impl Serialize for RelayRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let relay = &self.0;
@@ -60,7 +48,7 @@ impl Serialize for RelayRow {
             ("relay_id", json!(relay.relay_id)),
             ("epoch", json!(relay.epoch)),
             ("version", json!(relay.version)),
-            ("state", json!(self.state())),
+            ("state", json!(self.0.state.as_str())),
             ("streams", json!(relay.streams)),
             ("queues", json!(relay.queues)),
             ("degraded", json!(relay.degraded)),
@@ -83,7 +71,7 @@ impl Row for RelayRow {
             relay.relay_id.clone(),
             relay.epoch.chars().take(8).collect(),
             relay.version.clone(),
-            self.state().to_owned(),
+            self.0.state.as_str().to_owned(),
             relay.streams.to_string(),
             relay.queues.to_string(),
             if relay.degraded { "yes" } else { "no" }.to_owned(),

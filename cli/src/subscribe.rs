@@ -410,9 +410,9 @@ impl From<&WorkDetected> for WakeRow {
             notifications: work.notifications,
             payload_size: work.payload_size,
             messages: work.messages,
-            publisher: work.publisher.to_string(),
-            published_at: work.published_at,
-            traceparent: work.traceparent.to_string(),
+            publisher: work.last_event.publisher.to_string(),
+            published_at: work.last_event.published_at,
+            traceparent: work.last_event.traceparent.to_string(),
         }
     }
 }
@@ -460,9 +460,7 @@ fn catch_up(selector: &Selector) -> WorkDetected {
         notifications: 0,
         payload_size: 0,
         messages: 0,
-        publisher: "".into(),
-        published_at: None,
-        traceparent: "".into(),
+        last_event: LastEvent::default(),
         token: Token::default(),
     }
 }

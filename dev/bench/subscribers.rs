@@ -168,7 +168,7 @@ async fn listen(
     counter.add_ready(1);
     loop {
         let work = subscription.next().await.context("no more wake-ups")??;
-        let published_at = work.published_at.map_or(0, wall_nanos);
+        let published_at = work.last_event.published_at.map_or(0, wall_nanos);
         counter.record(index, work.notifications, 1, published_at);
     }
 }

@@ -8,87 +8,92 @@ use super::{
     Client,
     connection::AdminClient,
     explain::Explanation,
+    mirror::{FromWire as _, mirror, mirror_enum},
     pages::{ListPage, Listed, all_pages},
 };
 use crate::{
     error::{Error, Result},
     types::QueueAddress,
-    wire::{proto, span_from_wire, span_to_wire},
+    wire::{proto, span_to_wire},
 };
 
-/// One stream of a listener, as the relay knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListenerInfo {
-    /// The listener's id, which it chose itself; several streams may have the same one.
-    pub listener_id: String,
-    /// The stream's id.
-    pub subscription_id: String,
-    /// Its selectors, each written `account/queue`, patterns with `*`.
-    pub selectors: Vec<String>,
-    /// Messages that it handles at one time.
-    pub capacity: u32,
-    /// How long its queue hides a message after a get.
-    pub visibility_timeout: Duration,
-    /// How long the stream has been open.
-    pub connected_for: Duration,
-    /// Number of queues that its selectors match now.
-    pub queues: u32,
-    /// Number of queues for which the relay counts it as busy.
-    pub busy: u32,
-    /// Number of queues with a wake-up that its stream has not sent yet.
-    pub owed: u32,
-    /// From its newest report: dequeue tasks working or waiting for work.
-    pub active_dequeue_tasks: u32,
-    /// From its newest report: the maximum of dequeue tasks active at one time.
-    pub total_dequeue_tasks: u32,
-    /// The group that shares its wake-ups; `None` if it receives every wake-up.
-    pub group: Option<String>,
-    /// From its newest report: it polls its queue without wake-ups.
-    pub polling: bool,
-    /// It was woken and has not reported for this long, although it reports, and was not busy: it hangs,
-    /// or it cannot read its queue.
-    pub silent_for: Option<Duration>,
-    /// By its newest report: how long it has been handling the oldest of its messages.
-    pub busy_for: Option<Duration>,
-    /// It was lost this long ago, because it did not answer in time. The other fields are as they were
-    /// then. `None`: its stream is open.
-    pub lost_for: Option<Duration>,
-    /// It starts workers in place of reading its queues; its dequeue tasks are those workers.
-    pub agent: bool,
+mirror! {
+    /// One stream of a listener, as the relay knows it.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ListenerInfo from Listener {
+        /// The listener's id, which it chose itself; several streams may have the same one.
+        pub listener_id: String,
+        /// The stream's id.
+        pub subscription_id: String,
+        /// Its selectors, each written `account/queue`, patterns with `*`.
+        pub selectors: Vec<String>,
+        /// Messages that it handles at one time.
+        pub capacity: u32,
+        /// How long its queue hides a message after a get.
+        pub visibility_timeout: Duration,
+        /// How long the stream has been open.
+        pub connected_for: Duration,
+        /// Number of queues that its selectors match now.
+        pub queues: u32,
+        /// Number of queues for which the relay counts it as busy.
+        pub busy: u32,
+        /// Number of queues with a wake-up that its stream has not sent yet.
+        pub owed: u32,
+        /// From its newest report: dequeue tasks working or waiting for work.
+        pub active_dequeue_tasks: u32,
+        /// From its newest report: the maximum of dequeue tasks active at one time.
+        pub total_dequeue_tasks: u32,
+        /// The group that shares its wake-ups; `None` if it receives every wake-up.
+        pub group: Option<String>,
+        /// From its newest report: it polls its queue without wake-ups.
+        pub polling: bool,
+        /// It was woken and has not reported for this long, although it reports, and was not busy: it hangs,
+        /// or it cannot read its queue.
+        pub silent_for: Option<Duration>,
+        /// By its newest report: how long it has been handling the oldest of its messages.
+        pub busy_for: Option<Duration>,
+        /// It was lost this long ago, because it did not answer in time. The other fields are as they were
+        /// then. `None`: its stream is open.
+        pub lost_for: Option<Duration>,
+        /// It starts workers in place of reading its queues; its dequeue tasks are those workers.
+        pub agent: bool,
+    }
 }
 
-/// One queue, as the relay knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QueueInfo {
-    /// Its storage account.
-    pub storage_account: String,
-    /// Its name within the account.
-    pub queue_name: String,
-    /// Number of notifications and timed wake-ups so far.
-    pub sequence: u64,
-    /// Number of notifications since the relay created its entry.
-    pub notifications: u64,
-    /// The sum of their payload sizes.
-    pub payload_size: u64,
-    /// The sum of their message counts.
-    pub messages: u64,
-    /// Number of streams that subscribe to it.
-    pub listeners: u32,
-    /// Number of pending timed wake-ups.
-    pub timers: u32,
-    /// Time since the newest notification or timed wake-up; `None` without any.
-    pub idle_for: Option<Duration>,
-    /// The newest depth that a listener read, or 0 since one found no visible message; `None` without
-    /// either.
-    pub current_queue_depth: Option<u64>,
-    /// How long ago that was; `None` without it, or from a relay older than this field.
-    pub depth_age: Option<Duration>,
-    /// Messages that are not known to be handled: the newest depth and the messages notified since.
-    pub backlog: u64,
-    /// No listener has reported since the relay knows the queue: there may be messages from before.
-    pub in_doubt: bool,
-    /// Number of streams that are busy with it.
-    pub busy: u32,
+mirror! {
+    /// One queue, as the relay knows it.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct QueueInfo from Queue {
+        /// Its storage account.
+        pub storage_account: String,
+        /// Its name within the account.
+        pub queue_name: String,
+        /// Number of notifications and timed wake-ups so far.
+        pub sequence: u64,
+        /// Number of notifications since the relay created its entry.
+        pub notifications: u64,
+        /// The sum of their payload sizes.
+        pub payload_size: u64,
+        /// The sum of their message counts.
+        pub messages: u64,
+        /// Number of streams that subscribe to it.
+        pub listeners: u32,
+        /// Number of pending timed wake-ups.
+        pub timers: u32,
+        /// Time since the newest notification or timed wake-up; `None` without any.
+        pub idle_for: Option<Duration>,
+        /// The newest depth that a listener read, or 0 since one found no visible message; `None` without
+        /// either.
+        pub current_queue_depth: Option<u64>,
+        /// How long ago that was; `None` without it, or from a relay older than this field.
+        pub depth_age: Option<Duration>,
+        /// Messages that are not known to be handled: the newest depth and the messages notified since.
+        pub backlog: u64,
+        /// No listener has reported since the relay knows the queue: there may be messages from before.
+        pub in_doubt: bool,
+        /// Number of streams that are busy with it.
+        pub busy: u32,
+    }
 }
 
 /// Which listeners are listed.
@@ -119,38 +124,40 @@ pub struct QueueQuery {
 pub enum QueueOrder {
     /// By account and name: all queues.
     #[default]
-    Name,
+    Name = proto::QueueOrder::Unspecified as isize,
     /// Most notifications in the last second first. The relay begins to measure at the first call.
-    Rate,
+    Rate = proto::QueueOrder::Rate as isize,
     /// Largest backlog first.
-    Backlog,
+    Backlog = proto::QueueOrder::Backlog as isize,
     /// Longest without a notification first.
-    Idle,
+    Idle = proto::QueueOrder::Idle as isize,
     /// Fewest listeners first.
-    Listeners,
+    Listeners = proto::QueueOrder::Listeners as isize,
 }
 
-/// One run of a relay in a cluster.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RelayInfo {
-    /// Its name.
-    pub relay_id: String,
-    /// The run, 32 hexadecimal digits.
-    pub epoch: String,
-    /// Its version.
-    pub version: String,
-    /// Whether it is present.
-    pub state: RelayState,
-    /// Number of open streams of listeners.
-    pub streams: u64,
-    /// Number of queues that it knows.
-    pub queues: u64,
-    /// Its listeners poll, because it is or was cut off from the other relays.
-    pub degraded: bool,
-    /// Time since its last message; `None` for the relay that answers.
-    pub silent_for: Option<Duration>,
-    /// How often its missed messages made listeners of the answering relay check queues.
-    pub resyncs: u64,
+mirror! {
+    /// One run of a relay in a cluster.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct RelayInfo from RelayInfo {
+        /// Its name.
+        pub relay_id: String,
+        /// The run, 32 hexadecimal digits.
+        pub epoch: String,
+        /// Its version.
+        pub version: String,
+        /// Whether it is present.
+        pub state: RelayState,
+        /// Number of open streams of listeners.
+        pub streams: u64,
+        /// Number of queues that it knows.
+        pub queues: u64,
+        /// Its listeners poll, because it is or was cut off from the other relays.
+        pub degraded: bool,
+        /// Time since its last message; `None` for the relay that answers.
+        pub silent_for: Option<Duration>,
+        /// How often its missed messages made listeners of the answering relay check queues.
+        pub resyncs: u64,
+    }
 }
 
 /// Where a relay's console is.
@@ -162,20 +169,20 @@ pub struct ConsoleAddress {
     pub code: Option<String>,
 }
 
-/// Whether a relay of a cluster is present, as the answering relay knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RelayState {
-    /// The relay that answers.
-    Answering,
-    /// Its heartbeats arrive.
-    Present,
-    /// Silent for several seconds: it has died or is cut off.
-    Missing,
-    /// It has left in order.
-    Left,
-    /// A state that a later version added.
-    Unknown,
+mirror_enum! {
+    /// Whether a relay of a cluster is present, as the answering relay knows.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub enum RelayState from RelayState {
+        /// The relay that answers.
+        Answering = Self_ "answering",
+        /// Its heartbeats arrive.
+        Present = Present "present",
+        /// Silent for several seconds: it has died or is cut off.
+        Missing = Missing "missing",
+        /// It has left in order.
+        Left = Left "left",
+    }
 }
 
 impl Client {
@@ -242,7 +249,7 @@ impl Client {
                 page_size: if by_name { 0 } else { query.count },
                 page_token,
                 filter: query.filter.clone(),
-                order_by: query.order.to_wire().into(),
+                order_by: query.order as i32,
             };
             let call =
                 async |channel, request| AdminClient::new(channel).list_queues(request).await;
@@ -348,89 +355,5 @@ impl Client {
         };
         let (status, reason) = self.read(request, call).await?;
         Ok((status != ServingStatus::Serving).then_some(reason))
-    }
-}
-
-impl ListenerInfo {
-    fn from_wire(listener: proto::Listener) -> Self {
-        Self {
-            listener_id: listener.listener_id,
-            subscription_id: listener.subscription_id,
-            selectors: listener
-                .selectors
-                .iter()
-                .map(|selector| format!("{}/{}", selector.storage_account, selector.queue_name))
-                .collect(),
-            capacity: listener.capacity,
-            visibility_timeout: span_from_wire(listener.visibility_timeout),
-            connected_for: span_from_wire(listener.connected_for),
-            queues: listener.queues,
-            busy: listener.busy,
-            owed: listener.owed,
-            active_dequeue_tasks: listener.active_dequeue_tasks,
-            total_dequeue_tasks: listener.total_dequeue_tasks,
-            group: (!listener.group.is_empty()).then_some(listener.group),
-            polling: listener.polling,
-            silent_for: listener.silent_for.map(|span| span_from_wire(Some(span))),
-            busy_for: listener.busy_for.map(|span| span_from_wire(Some(span))),
-            lost_for: listener.lost_for.map(|span| span_from_wire(Some(span))),
-            agent: listener.agent,
-        }
-    }
-}
-
-impl QueueOrder {
-    fn to_wire(self) -> proto::QueueOrder {
-        match self {
-            Self::Name => proto::QueueOrder::Unspecified,
-            Self::Rate => proto::QueueOrder::Rate,
-            Self::Backlog => proto::QueueOrder::Backlog,
-            Self::Idle => proto::QueueOrder::Idle,
-            Self::Listeners => proto::QueueOrder::Listeners,
-        }
-    }
-}
-
-impl RelayInfo {
-    fn from_wire(relay: proto::RelayInfo) -> Self {
-        let state = match relay.state() {
-            proto::RelayState::Self_ => RelayState::Answering,
-            proto::RelayState::Present => RelayState::Present,
-            proto::RelayState::Missing => RelayState::Missing,
-            proto::RelayState::Left => RelayState::Left,
-            proto::RelayState::Unspecified => RelayState::Unknown,
-        };
-        Self {
-            relay_id: relay.relay_id,
-            epoch: relay.epoch,
-            version: relay.version,
-            state,
-            streams: relay.streams,
-            queues: relay.queues,
-            degraded: relay.degraded,
-            silent_for: relay.silent_for.map(|span| span_from_wire(Some(span))),
-            resyncs: relay.resyncs,
-        }
-    }
-}
-
-impl QueueInfo {
-    pub(super) fn from_wire(queue: proto::Queue) -> Self {
-        Self {
-            storage_account: queue.storage_account,
-            queue_name: queue.queue_name,
-            sequence: queue.sequence,
-            notifications: queue.notifications,
-            payload_size: queue.payload_size,
-            messages: queue.messages,
-            listeners: queue.listeners,
-            timers: queue.timers,
-            idle_for: queue.idle_for.map(|span| span_from_wire(Some(span))),
-            current_queue_depth: queue.current_queue_depth,
-            depth_age: queue.depth_age.map(|age| span_from_wire(Some(age))),
-            backlog: queue.backlog,
-            in_doubt: queue.in_doubt,
-            busy: queue.busy,
-        }
     }
 }

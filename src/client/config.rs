@@ -1,8 +1,15 @@
-//! A client's configuration, with the reason of each default.
+//! A client's configuration: in code, and by the variables of the process.
 
-use std::time::Duration;
+use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 
-use super::{ClientTls, Credential};
+use super::{
+    Credential,
+    session::{PublisherConfig, ReconnectConfig},
+};
+use crate::{
+    error::{Error, Result},
+    types::Limits,
+};
 
 /// How a client connects and retries.
 #[derive(Debug, Clone)]
@@ -15,7 +22,7 @@ pub struct ClientConfig {
     /// which load balancers cut idle connections.
     pub keepalive: Duration,
     /// Maximum wait before a stream's first reconnection. Clients notice a relay's restart within 3
-    /// s, and its listeners do not reconnect all at once.
+    /// s, and ten thousand listeners reconnect at about two thousand a second.
     pub reconnect_base: Duration,
     /// Maximum wait before any reconnection.
     pub reconnect_max: Duration,
@@ -26,6 +33,25 @@ pub struct ClientConfig {
     pub credential: Credential,
     /// Send the credential over `http://` to other machines, in a network that encrypts by itself.
     pub insecure: bool,
+}
+
+/// The TLS of a client of `https://` URLs. The server's name is always checked. The files are read
+/// again for each connection, so that renewed certificates are used without a restart.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientTls {
+    /// The certificates of the authorities that the client trusts, in PEM. Default: the system's.
+    pub ca: Option<PathBuf>,
+    /// The client's certificate and its chain, and the key, in PEM. Default: none.
+    pub identity: Option<ClientIdentity>,
+}
+
+/// The files of a client certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientIdentity {
+    /// The certificate and its chain, the client's own first.
+    pub certificate: PathBuf,
+    /// The key of the certificate: PKCS #8, SEC 1 or PKCS #1.
+    pub key: PathBuf,
 }
 
 /// How a publisher sends.
@@ -47,6 +73,9 @@ pub struct PublisherOptions {
     /// Time limit of `notify`. Its notifications are still sent after that.
     pub deadline: Duration,
 }
+
+/// Maximum requests in flight; larger options are reduced to it.
+const MAX_PIPELINE: usize = 1000;
 
 impl Default for ClientConfig {
     fn default() -> Self {
@@ -72,6 +101,151 @@ impl Default for PublisherOptions {
             pipeline: 8,
             max_pending: 100_000,
             deadline: Duration::from_secs(30),
+        }
+    }
+}
+
+impl ClientConfig {
+    pub(crate) fn reconnect(&self, others: usize) -> ReconnectConfig {
+        ReconnectConfig {
+            base: self.reconnect_base,
+            max: self.reconnect_max,
+            others,
+            open_timeout: self.request_timeout,
+            request_bytes: Limits::SUBSCRIBE_BYTES,
+            positions: Limits::POSITIONS,
+        }
+    }
+
+    /// Returns the configuration by the variables that the command line reads as well: `REVEILLE_CA`,
+    /// `REVEILLE_CERT` and `REVEILLE_KEY` name the files of TLS, `REVEILLE_TOKEN_FILE` the file of a
+    /// token, `REVEILLE_TOKEN` is a token, and `REVEILLE_INSECURE=true` permits its use in plain
+    /// text. An empty variable counts as not set.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a certificate without its key, or the
+    /// reverse, or text that is not UTF-8.
+    pub fn from_environment() -> Result<Self> {
+        Self::of(|name| env::var_os(name))
+    }
+
+    fn of(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        let set = |name| variable(name).filter(|value| !value.is_empty());
+        let path = |name| set(name).map(PathBuf::from);
+        let identity = match (path("REVEILLE_CERT"), path("REVEILLE_KEY")) {
+            (Some(certificate), Some(key)) => Some(ClientIdentity { certificate, key }),
+            (None, None) => None,
+            (Some(_), None) => return Err(alone("REVEILLE_KEY", "REVEILLE_CERT")),
+            (None, Some(_)) => return Err(alone("REVEILLE_CERT", "REVEILLE_KEY")),
+        };
+        let credential = match (path("REVEILLE_TOKEN_FILE"), set("REVEILLE_TOKEN")) {
+            (Some(path), _) => Credential::file(path),
+            (None, Some(token)) => {
+                let token = token.into_string();
+                let token = token.map_err(|_| Error::invalid("REVEILLE_TOKEN", "must be UTF-8"))?;
+                Credential::text(&token)
+            }
+            (None, None) => Credential::default(),
+        };
+        Ok(Self {
+            tls: ClientTls {
+                ca: path("REVEILLE_CA"),
+                identity,
+            },
+            credential,
+            insecure: set("REVEILLE_INSECURE").is_some_and(|value| value == "true"),
+            ..Self::default()
+        })
+    }
+}
+
+fn alone(missing: &'static str, with: &str) -> Error {
+    Error::invalid(missing, format_args!("must be set with {with}"))
+}
+
+impl PublisherOptions {
+    /// Returns the configuration of a publisher whose relay answers within this time.
+    pub(crate) fn session(&self, answer_timeout: Duration) -> PublisherConfig {
+        PublisherConfig {
+            conflate: self.conflate,
+            batch: self.batch.clamp(1, Limits::EVENTS),
+            pipeline: self.pipeline.clamp(1, MAX_PIPELINE),
+            request_bytes: Limits::NOTIFY_BYTES,
+            max_pending: self.max_pending,
+            max_set_aside: self.max_pending,
+            answer_timeout,
+            base: Duration::from_millis(100),
+            max: Duration::from_secs(5),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Default for ReconnectConfig {
+    fn default() -> Self {
+        ClientConfig::default().reconnect(0)
+    }
+}
+
+#[cfg(test)]
+impl Default for PublisherConfig {
+    fn default() -> Self {
+        PublisherOptions::default().session(ClientConfig::default().request_timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn config(variables: &[(&str, &str)]) -> Result<ClientConfig> {
+        let variables: HashMap<_, _> = variables.iter().copied().collect();
+        ClientConfig::of(|name| variables.get(name).map(OsString::from))
+    }
+
+    #[test]
+    fn the_variables_name_files_and_tokens() {
+        let set = [
+            ("REVEILLE_CA", "ca.pem"),
+            ("REVEILLE_CERT", "me.pem"),
+            ("REVEILLE_KEY", "me.key"),
+            ("REVEILLE_TOKEN", "planted"),
+        ];
+        let config = config(&set).expect("valid");
+        assert_eq!(config.tls.ca, Some("ca.pem".into()));
+        assert_eq!(
+            config.tls.identity.expect("one").key,
+            PathBuf::from("me.key")
+        );
+        assert_eq!(format!("{:?}", config.credential), "(secret)");
+        assert!(!config.insecure);
+    }
+
+    #[test]
+    fn a_file_has_precedence_and_empty_variables_are_not_set() {
+        let set = [
+            ("REVEILLE_TOKEN", "planted"),
+            ("REVEILLE_TOKEN_FILE", "token"),
+            ("REVEILLE_CA", ""),
+            ("REVEILLE_INSECURE", "true"),
+        ];
+        let found = config(&set).expect("valid");
+        assert_eq!(found.tls.ca, None);
+        assert_eq!(format!("{:?}", found.credential), "\"token\"");
+        assert!(found.insecure);
+        assert!(config(&[]).expect("valid").credential.is_none());
+    }
+
+    #[test]
+    fn a_certificate_needs_its_key() {
+        for (set, missing) in [
+            ("REVEILLE_CERT", "REVEILLE_KEY"),
+            ("REVEILLE_KEY", "REVEILLE_CERT"),
+        ] {
+            let error = config(&[(set, "file")]).expect_err("half").to_string();
+            assert!(error.starts_with(missing), "{error}");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     ClientConfig, FlagWatcher, Flags, Publisher, PublisherOptions, Subscription,
-    channel::RelayChannel, pool::Lease, relays::Relays,
+    credential::RelayChannel, pool::Lease, relays::Relays,
 };
 use crate::{
     base::clock::Clock,
@@ -166,13 +166,8 @@ impl Client {
     }
 
     pub(super) fn reconnect_config(&self) -> ReconnectConfig {
-        ReconnectConfig {
-            base: self.inner.config.reconnect_base,
-            max: self.inner.config.reconnect_max,
-            open_timeout: self.inner.config.request_timeout,
-            others: self.inner.relays.others(),
-            ..ReconnectConfig::default()
-        }
+        let others = self.inner.relays.others();
+        self.inner.config.reconnect(others)
     }
 
     pub(super) fn relay_list(&self) -> &Relays {
@@ -186,7 +181,9 @@ impl Client {
         request: R,
         call: impl AsyncFn(RelayChannel, R) -> Result<tonic::Response<T>, tonic::Status>,
     ) -> Result<T> {
-        self.call_each(request, call, false).await
+        self.call_each(request, call, false)
+            .await
+            .map(|(answer, _)| answer)
     }
 
     /// Runs a call that changes nothing, within the request time-out. It goes to each other relay
@@ -197,23 +194,26 @@ impl Client {
         request: R,
         call: impl AsyncFn(RelayChannel, R) -> Result<tonic::Response<T>, tonic::Status>,
     ) -> Result<T> {
-        self.call_each(request, call, true).await
+        self.call_each(request, call, true)
+            .await
+            .map(|(answer, _)| answer)
     }
 
-    async fn call_each<R: Clone, T>(
+    /// Returns the answer with its connection.
+    pub(super) async fn call_each<R: Clone, T>(
         &self,
         request: R,
         call: impl AsyncFn(RelayChannel, R) -> Result<tonic::Response<T>, tonic::Status>,
         repeats: bool,
-    ) -> Result<T> {
+    ) -> Result<(T, Lease)> {
         let (clock, relays) = (&self.inner.clock, &self.inner.relays);
         let timeout = self.inner.config.request_timeout;
         let end = clock.now() + timeout;
         if repeats {
             self.resolve().await;
         }
-        let mut connection = relays.call_connection();
         for tried in 0.. {
+            let connection = relays.call_connection();
             let left = end.since(clock.now());
             let within = match repeats {
                 true => read_within(left, relays.others().saturating_sub(tried)),
@@ -221,7 +221,7 @@ impl Client {
             };
             let answer = call(connection.channel(), request.clone());
             let failure = match self.answered(&connection, within, answer).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => return Ok((answer, connection)),
                 Err(failure) => failure,
             };
             if failure.leaves {
@@ -232,8 +232,6 @@ impl Client {
             if is_over || !failure.may_be_repeated(repeats) {
                 return Err(failure.error);
             }
-            // Other calls may have moved the client on as well: this one tries each relay once.
-            connection = relays.call_connection_to(relays.after(&connection));
         }
         unreachable!("the last relay returns")
     }

@@ -3,17 +3,14 @@
 //! TLS is not tonic's: that reads the files once, and a program that runs for months must use renewed
 //! certificates.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::time::Duration;
 
 use hyper_util::client::legacy::connect::HttpConnector;
 use tonic::{
     codegen::{Service, StdError as BoxError, http::Uri},
     transport::{Channel, Endpoint},
 };
+use tower::ServiceExt as _;
 
 #[cfg(feature = "tls")]
 use super::secure::SecureConnector;
@@ -25,7 +22,9 @@ use crate::error::{Error, Result};
 pub(crate) struct Connector {
     /// The limit of an attempt: the name, TCP and TLS.
     timeout: Duration,
-    resolver: Resolver,
+    is_secure: bool,
+    /// The addresses of the server's name.
+    pub(super) resolver: Resolver,
     #[cfg(feature = "tls")]
     tls: Option<SecureConnector>,
 }
@@ -56,22 +55,25 @@ impl Connector {
         match (uri.scheme_str(), uri.authority()) {
             (Some("http"), Some(_)) => Ok((endpoint, Self::plain(timeout))),
             (Some("https"), Some(authority)) => {
-                let named = authority.as_str().to_owned();
-                let address = match authority.port() {
-                    Some(_) => named.clone(),
-                    // RFC 9110, section 4.2.2.
-                    None => format!("{named}:443"),
+                let named = authority.as_str();
+                // RFC 9110, section 4.2.2.
+                let port = if authority.port().is_some() {
+                    ""
+                } else {
+                    ":443"
                 };
-                let endpoint = secure(&named, &address).ok_or_else(refuse)?;
-                Ok((endpoint, Self::secure(tls, timeout)?))
+                let endpoint = secure(named, &format!("{named}{port}")).ok_or_else(refuse)?;
+                Ok((endpoint, Self::plain(timeout).with_tls(tls)?))
             }
             _ => Err(refuse()),
         }
     }
 
+    /// Returns a connector in plain text.
     fn plain(timeout: Duration) -> Self {
         Self {
             timeout,
+            is_secure: false,
             resolver: Resolver::new(),
             #[cfg(feature = "tls")]
             tls: None,
@@ -79,16 +81,14 @@ impl Connector {
     }
 
     #[cfg(feature = "tls")]
-    fn secure(tls: &ClientTls, timeout: Duration) -> Result<Self> {
-        Ok(Self {
-            timeout,
-            resolver: Resolver::new(),
-            tls: Some(SecureConnector::new(tls.clone())?),
-        })
+    fn with_tls(mut self, tls: &ClientTls) -> Result<Self> {
+        self.is_secure = true;
+        self.tls = Some(SecureConnector::new(tls.clone())?);
+        Ok(self)
     }
 
     #[cfg(not(feature = "tls"))]
-    fn secure(_: &ClientTls, _: Duration) -> Result<Self> {
+    fn with_tls(self, _: &ClientTls) -> Result<Self> {
         let rule = "asks for TLS, which needs the feature `tls` of reveille";
         Err(Error::invalid("relay", rule))
     }
@@ -104,7 +104,7 @@ impl Connector {
             || bare
                 .parse()
                 .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-        if is_loopback || self.has_tls() {
+        if is_loopback || self.is_secure {
             return Ok(());
         }
         let rule = format_args!(
@@ -112,22 +112,6 @@ impl Connector {
              permit it with the setting `insecure`"
         );
         Err(Error::invalid("relay", rule))
-    }
-
-    #[cfg(feature = "tls")]
-    fn has_tls(&self) -> bool {
-        self.tls.is_some()
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[allow(clippy::unused_self, reason = "as with the feature")]
-    fn has_tls(&self) -> bool {
-        false
-    }
-
-    /// Returns the addresses of the server's name.
-    pub(super) fn resolver(&self) -> &Resolver {
-        &self.resolver
     }
 
     /// Returns a channel that connects at its first use, and again after each break.
@@ -167,43 +151,22 @@ impl Connector {
         tcp
     }
 
-    fn limited<C>(&self, connector: C) -> Limited<C> {
+    /// Limits the time of an attempt. tonic's own limit is around the error by which a request is known
+    /// to be unsent ([`tonic::ConnectError`]), so it would hide that.
+    fn limited<C>(
+        &self,
+        connector: C,
+    ) -> impl Service<Uri, Response = C::Response, Error = BoxError, Future: Send> + Send + use<C>
+    where
+        C: Service<Uri, Error: Into<BoxError>, Future: Send> + Send,
+    {
         let timeout = self.timeout;
-        Limited { connector, timeout }
-    }
-}
-
-/// A connector with a limit of time. tonic's own limit is around the error by which a request is known
-/// to be unsent ([`tonic::ConnectError`]), so it would hide that.
-#[derive(Debug, Clone)]
-struct Limited<C> {
-    connector: C,
-    timeout: Duration,
-}
-
-impl<C> Service<Uri> for Limited<C>
-where
-    C: Service<Uri>,
-    C::Future: Send + 'static,
-    C::Response: 'static,
-    C::Error: Into<BoxError> + 'static,
-{
-    type Response = C::Response;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = std::result::Result<C::Response, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<std::result::Result<(), BoxError>> {
-        self.connector.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let connecting = tokio::time::timeout(self.timeout, self.connector.call(uri));
-        Box::pin(async move {
-            match connecting.await {
-                Ok(connected) => connected.map_err(Into::into),
-                Err(_) => Err("no connection in time".into()),
-            }
-        })
+        connector
+            .map_err(Into::into)
+            .map_future(move |connecting| async move {
+                let connected = tokio::time::timeout(timeout, connecting).await;
+                connected.map_err(|_| "no connection in time")?
+            })
     }
 }
 

@@ -1,14 +1,30 @@
-//! What a client shows with each request, so that the relay knows who it is.
+//! What a client shows with each request, so that the relay knows who it is, and the channel that
+//! adds it.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{
+    fmt,
+    path::PathBuf,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use futures_util::future::BoxFuture;
-use tonic::codegen::http::HeaderValue;
+use tonic::{
+    Status,
+    body::Body,
+    codegen::{
+        Service,
+        http::{HeaderValue, Request, Response, header::AUTHORIZATION},
+    },
+    transport::Channel,
+};
 
 use crate::{
     base::{secret::Secret, task::blocking},
     error::{Error, ErrorKind, Result},
+    wire::to_status,
 };
 
 /// A credential: a token of `reveille token new`, a JWT, or a shared secret as `ISSUER:KEY`.
@@ -129,6 +145,57 @@ fn absent(rule: impl fmt::Display) -> Error {
 
 fn unusable(rule: impl fmt::Display) -> Error {
     Error::new(ErrorKind::Denied, format!("credential: {rule}"))
+}
+
+/// A channel that adds the credential to each request. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct RelayChannel {
+    channel: Channel,
+    credential: Credential,
+}
+
+/// The error of a channel; a `Status` if the request was not sent.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+impl RelayChannel {
+    pub(crate) fn new(channel: Channel, credential: Credential) -> Self {
+        Self {
+            channel,
+            credential,
+        }
+    }
+}
+
+impl Service<Request<Body>> for RelayChannel {
+    type Response = Response<Body>;
+    type Error = Failure;
+    type Future =
+        Pin<Box<dyn Future<Output = std::result::Result<Response<Body>, Failure>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<std::result::Result<(), Failure>> {
+        self.channel.poll_ready(cx).map_err(Failure::from)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        if self.credential.is_none() {
+            let answer = self.channel.call(request);
+            return Box::pin(async move { answer.await.map_err(Failure::from) });
+        }
+        // The clone takes the place of the channel that `poll_ready` has prepared.
+        let ready = self.channel.clone();
+        let mut channel = std::mem::replace(&mut self.channel, ready);
+        let credential = self.credential.clone();
+        Box::pin(async move {
+            let header = credential.header().await.map_err(refused)?;
+            request.headers_mut().insert(AUTHORIZATION, header);
+            channel.call(request).await.map_err(Failure::from)
+        })
+    }
+}
+
+fn refused(error: Error) -> Failure {
+    let status: Status = to_status(error);
+    status.into()
 }
 
 #[cfg(test)]

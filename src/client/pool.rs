@@ -11,7 +11,10 @@ use std::{
 
 use tonic::transport::Endpoint;
 
-use super::{Credential, channel::RelayChannel, connector::Connector};
+use super::{
+    connector::Connector,
+    credential::{Credential, RelayChannel},
+};
 use crate::{
     base::{
         sync::lock,
@@ -25,12 +28,18 @@ use crate::{
 /// Connections for streams, or connections for calls.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// The number of the relay.
-    relay: usize,
-    endpoint: Endpoint,
-    connector: Connector,
-    credential: Credential,
+    opener: Opener,
     state: Mutex<PoolState>,
+}
+
+/// What a connection to a relay needs.
+#[derive(Debug, Clone)]
+pub(super) struct Opener {
+    /// The number of the relay.
+    pub(super) relay: usize,
+    pub(super) endpoint: Endpoint,
+    pub(super) connector: Connector,
+    pub(super) credential: Credential,
 }
 
 #[derive(Debug)]
@@ -65,13 +74,7 @@ const CONNECTION_WINDOW: u32 = i32::MAX as u32;
 
 impl Pool {
     /// Creates a pool. With `keep_idle` it keeps one connection open for the next lease.
-    pub(super) fn new(
-        relay: usize,
-        endpoint: Endpoint,
-        connector: Connector,
-        credential: Credential,
-        keep_idle: bool,
-    ) -> Arc<Self> {
+    pub(super) fn new(mut opener: Opener, keep_idle: bool) -> Arc<Self> {
         let placement = Placement::new(PlacementConfig {
             streams: STREAMS_PER_CONNECTION,
             keep_idle,
@@ -81,7 +84,8 @@ impl Pool {
             unread <= u64::from(CONNECTION_WINDOW),
             "an unread stream blocks another"
         );
-        let endpoint = endpoint
+        opener.endpoint = opener
+            .endpoint
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
         let state = PoolState {
@@ -89,10 +93,7 @@ impl Pool {
             connections: HashMap::new(),
         };
         Arc::new(Self {
-            relay,
-            endpoint,
-            connector,
-            credential,
+            opener,
             state: Mutex::new(state),
         })
     }
@@ -125,13 +126,12 @@ impl Pool {
     fn connect(&self) -> Connection {
         let (scope, parts) = (Scope::new(), TaskGroup::default());
         scope.spawn(parts.clone().run(std::future::pending()));
-        let endpoint = self.endpoint.clone().executor(parts);
+        let opener = &self.opener;
+        let endpoint = opener.endpoint.clone().executor(parts);
+        let channel = opener.connector.connect_lazy(&endpoint);
         Connection {
-            turn: self.connector.resolver().turn(),
-            channel: RelayChannel::new(
-                self.connector.connect_lazy(&endpoint),
-                self.credential.clone(),
-            ),
+            turn: opener.connector.resolver.turn(),
+            channel: RelayChannel::new(channel, opener.credential.clone()),
             _scope: scope,
         }
     }
@@ -148,7 +148,7 @@ impl Lease {
 
     /// Returns the number of the relay.
     pub(super) fn relay(&self) -> usize {
-        self.pool.relay
+        self.pool.opener.relay
     }
 
     /// Returns which of the relay's addresses came first when the connection was made.

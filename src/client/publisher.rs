@@ -24,7 +24,7 @@ use crate::{
         sync::lock,
         task::Scope,
     },
-    client::session::{PublisherConfig, PublisherSession, WaiterId},
+    client::session::{PublisherSession, WaiterId},
     error::{Error, ErrorKind, Result},
     types::{Accepted, Limits, Notification, Notifier, check_text},
     wire::{NotifyRequest, accepted_from_wire, counted_from_wire, from_answer, proto},
@@ -80,8 +80,6 @@ struct WaiterGuard<'a> {
     id: WaiterId,
 }
 
-/// Maximum requests in flight; larger options are reduced to it.
-const MAX_PIPELINE: usize = 1000;
 /// Minimum interval between log lines about dropped notifications.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 /// Wait before the next attempt when work is due but blocked, as by a full request channel.
@@ -91,17 +89,8 @@ type Requests = mpsc::Sender<NotifyRequest>;
 
 impl Publisher {
     pub(super) fn start(client: &Client, options: PublisherOptions) -> Self {
-        let batch = options.batch.clamp(1, Limits::EVENTS);
-        let pipeline = options.pipeline.clamp(1, MAX_PIPELINE);
-        let config = PublisherConfig {
-            conflate: options.conflate,
-            batch,
-            pipeline,
-            max_pending: options.max_pending,
-            max_set_aside: options.max_pending,
-            answer_timeout: client.config().request_timeout,
-            ..PublisherConfig::default()
-        };
+        let config = options.session(client.config().request_timeout);
+        let (batch, pipeline) = (config.batch, config.pipeline);
         let state = PublisherState {
             session: PublisherSession::new(config),
             callers: HashMap::new(),

@@ -12,12 +12,10 @@ use std::{
     time::Duration,
 };
 
-use tonic::transport::Endpoint;
-
 use super::{
     ClientConfig,
     connector::Connector,
-    pool::{Lease, Pool},
+    pool::{Lease, Opener, Pool},
     resolver::Resolver,
 };
 use crate::error::{Error, Result};
@@ -64,11 +62,12 @@ impl Relays {
             return Err(Error::invalid("relay", rule));
         }
         fastrand::shuffle(&mut urls);
-        let all = urls.iter().enumerate();
-        let all = all.map(|(number, url)| RelayAddress::new(number, url, config));
-        let all = all.collect::<Result<Box<[_]>>>()?;
         Ok(Self {
-            all,
+            all: urls
+                .iter()
+                .enumerate()
+                .map(|(number, url)| RelayAddress::new(number, url, config))
+                .collect::<Result<_>>()?,
             present: AtomicUsize::new(0),
         })
     }
@@ -111,33 +110,29 @@ impl Relays {
         self.all[relay].calls.lease()
     }
 
-    /// Returns the relay that follows that of this connection: the same one where its name has
-    /// another address.
-    pub(super) fn after(&self, connection: &Lease) -> usize {
-        let from = connection.relay();
-        let next_turn = connection.turn().wrapping_add(1);
-        match next_turn % self.all[from].resolver.count() {
-            0 => (from + 1) % self.all.len(),
-            _ => from,
-        }
-    }
-
-    /// Moves on from the relay of this connection, unless another stream or call has done so.
+    /// Moves on from the relay of this connection, unless it is the only one, or another stream or
+    /// call has done so: to the next address of its name, and after the last one to the next URL.
     pub(super) fn leave(&self, connection: &Lease) {
-        let (from, next) = (connection.relay(), self.after(connection));
+        let from = connection.relay();
         let relay = &self.all[from];
-        if relay.resolver.count() > 1 {
-            if !relay.resolver.leave(connection.turn()) {
-                return;
-            }
-            relay.streams.retire_all();
-            relay.calls.retire_all();
-            tracing::info!(relay = relay.url, "using another address of this name");
+        if self.others() == 0 || !relay.resolver.leave(connection.turn()) {
+            return;
         }
+        // New connections begin at the address of the new turn.
+        relay.streams.retire_all();
+        relay.calls.retire_all();
+        if !relay.resolver.is_at_first() {
+            tracing::info!(relay = relay.url, "using another address of this name");
+            return;
+        }
+        let next = (from + 1) % self.all.len();
         let moved = self.present.compare_exchange(from, next, Relaxed, Relaxed);
         if moved.is_ok() && next != from {
-            let (from, next) = (&relay.url, &self.all[next].url);
-            tracing::info!(from, to = next, "using another relay");
+            tracing::info!(
+                from = relay.url,
+                to = self.all[next].url,
+                "using another relay"
+            );
         }
     }
 
@@ -148,32 +143,28 @@ impl Relays {
 
 impl RelayAddress {
     fn new(number: usize, url: &str, config: &ClientConfig) -> Result<Self> {
-        let (endpoint, connector) = endpoint(url, config)?;
-        let credential = config.credential.clone();
-        if !credential.is_none() && !config.insecure {
+        let (endpoint, connector) = Connector::new(url, &config.tls, config.connect_timeout)?;
+        if !config.credential.is_none() && !config.insecure {
             connector.check_credential(url, &endpoint)?;
         }
-        let pool = |keep_idle| {
-            let (endpoint, connector) = (endpoint.clone(), connector.clone());
-            Pool::new(number, endpoint, connector, credential.clone(), keep_idle)
+        let host = endpoint.uri().host().unwrap_or_default().to_owned();
+        let opener = Opener {
+            relay: number,
+            endpoint: endpoint
+                .http2_keep_alive_interval(config.keepalive.min(MAX_KEEPALIVE))
+                .keep_alive_timeout(Duration::from_secs(10))
+                .keep_alive_while_idle(true),
+            connector: connector.clone(),
+            credential: config.credential.clone(),
         };
         Ok(Self {
             url: url.to_owned(),
-            host: endpoint.uri().host().unwrap_or_default().to_owned(),
-            resolver: connector.resolver().clone(),
-            streams: pool(false),
-            calls: pool(true),
+            host,
+            resolver: connector.resolver,
+            streams: Pool::new(opener.clone(), false),
+            calls: Pool::new(opener, true),
         })
     }
-}
-
-fn endpoint(url: &str, config: &ClientConfig) -> Result<(Endpoint, Connector)> {
-    let (endpoint, connector) = Connector::new(url, &config.tls, config.connect_timeout)?;
-    let endpoint = endpoint
-        .http2_keep_alive_interval(config.keepalive.min(MAX_KEEPALIVE))
-        .keep_alive_timeout(Duration::from_secs(10))
-        .keep_alive_while_idle(true);
-    Ok((endpoint, connector))
 }
 
 #[cfg(test)]

@@ -1,46 +1,26 @@
 //! Connections over TLS: the handshake, and the files that may be renewed.
 
 use std::{
-    fmt, fs,
-    future::Future,
-    io,
-    path::Path,
-    pin::Pin,
+    fmt, io,
     sync::{Arc, Mutex},
-    task::{Context, Poll},
 };
 
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
-use rustls::{
-    ClientConfig, RootCertStore,
-    crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
-};
+use rustls::{ClientConfig, crypto::ring, pki_types::ServerName};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::codegen::{Service, http::Uri};
 
-use super::{ClientTls, resolver::Resolver};
+use super::{ClientIdentity, ClientTls, resolver::Resolver};
 use crate::{
-    base::{
-        pem::{without_key, without_mark},
-        sync::lock,
-        task::blocking,
-    },
+    base::{pem::PemFile, sync::lock, task::blocking},
     error::{Error, Result},
 };
 
 /// The files of TLS. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct SecureConnector(Arc<Tls>);
-
-/// Connects over TLS.
-#[derive(Debug, Clone)]
-pub(super) struct SecureTcp {
-    tls: Arc<Tls>,
-    tcp: HttpConnector<Resolver>,
-}
 
 struct Tls {
     files: ClientTls,
@@ -50,9 +30,14 @@ struct Tls {
 
 #[derive(PartialEq, Eq)]
 struct Contents {
-    ca: Option<Vec<u8>>,
-    /// The certificate and the key.
-    identity: Option<(Vec<u8>, Vec<u8>)>,
+    ca: Option<PemFile>,
+    identity: Option<Identity>,
+}
+
+#[derive(PartialEq, Eq)]
+struct Identity {
+    certificate: PemFile,
+    key: PemFile,
 }
 
 /// HTTP/2 in ALPN (RFC 9113, section 3.2).
@@ -66,47 +51,41 @@ impl SecureConnector {
     /// not fit.
     pub(super) fn new(files: ClientTls) -> Result<Self> {
         let contents = Contents::read(&files)?;
-        let config = contents.config(&files)?;
+        let config = contents.config()?;
         let current = Mutex::new((contents, config));
         Ok(Self(Arc::new(Tls { files, current })))
     }
 
     /// Returns a connector over this one.
-    pub(super) fn over(&self, tcp: HttpConnector<Resolver>) -> SecureTcp {
+    pub(super) fn over(
+        &self,
+        tcp: HttpConnector<Resolver>,
+    ) -> impl Service<Uri, Response = TokioIo<TlsStream<TcpStream>>, Error = io::Error, Future: Send>
+    + Send
+    + use<> {
         let tls = Arc::clone(&self.0);
-        SecureTcp { tls, tcp }
+        tower::service_fn(move |uri| connect(Arc::clone(&tls), tcp.clone(), uri))
     }
 }
 
-impl SecureTcp {
-    async fn connect(mut self, uri: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-        let name = ServerName::try_from(host.to_owned()).map_err(failed)?;
-        let stream = self.tcp.call(uri).await.map_err(io::Error::other)?;
-        let stream = stream.into_inner();
-        let config = blocking(move || self.tls.config()).await;
-        let config = config.ok_or_else(|| failed("the runtime ends"))?;
-        let connector = TlsConnector::from(config);
-        let stream = connector.connect(name, stream).await.map_err(failed)?;
-        match stream.get_ref().1.alpn_protocol() == Some(H2) {
-            true => Ok(TokioIo::new(stream)),
-            false => Err(failed("the server does not offer HTTP/2 by ALPN")),
-        }
+async fn connect(
+    tls: Arc<Tls>,
+    mut tcp: HttpConnector<Resolver>,
+    uri: Uri,
+) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    let name = ServerName::try_from(host.to_owned()).map_err(failed)?;
+    let stream = tcp.call(uri).await.map_err(io::Error::other)?;
+    let config = blocking(move || tls.config()).await;
+    let connector = TlsConnector::from(config.ok_or_else(|| failed("the runtime ends"))?);
+    let stream = connector
+        .connect(name, stream.into_inner())
+        .await
+        .map_err(failed)?;
+    if stream.get_ref().1.alpn_protocol() != Some(H2) {
+        return Err(failed("the server does not offer HTTP/2 by ALPN"));
     }
-}
-
-impl Service<Uri> for SecureTcp {
-    type Response = TokioIo<TlsStream<TcpStream>>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        Box::pin(self.clone().connect(uri))
-    }
+    Ok(TokioIo::new(stream))
 }
 
 impl Tls {
@@ -117,7 +96,7 @@ impl Tls {
             if lock(&self.current).0 == contents {
                 return Ok(None);
             }
-            let config = contents.config(&self.files)?;
+            let config = contents.config()?;
             Ok(Some((contents, config)))
         });
         let mut current = lock(&self.current);
@@ -139,77 +118,43 @@ impl fmt::Debug for Tls {
 
 impl Contents {
     fn read(files: &ClientTls) -> Result<Self> {
-        let ca = files
-            .ca
-            .as_deref()
-            .map(|path| read("ca", path))
-            .transpose()?;
-        let identity = match &files.identity {
-            Some(identity) => Some((
-                read("cert", &identity.certificate)?,
-                read("key", &identity.key)?,
-            )),
-            None => None,
+        let read_identity = |files: &ClientIdentity| {
+            Ok::<_, Error>(Identity {
+                certificate: PemFile::read("cert", &files.certificate)?,
+                key: PemFile::read("key", &files.key)?,
+            })
         };
-        Ok(Self { ca, identity })
+        Ok(Self {
+            ca: files
+                .ca
+                .as_deref()
+                .map(|path| PemFile::read("ca", path))
+                .transpose()?,
+            identity: files.identity.as_ref().map(read_identity).transpose()?,
+        })
     }
 
-    fn config(&self, files: &ClientTls) -> Result<Arc<ClientConfig>> {
+    fn config(&self) -> Result<Arc<ClientConfig>> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| Error::invalid("tls", error))?;
-        let builder = match (&self.ca, &files.ca) {
-            (Some(pem), Some(path)) => {
-                let mut roots = RootCertStore::empty();
-                for authority in certificates("ca", path, pem)? {
-                    roots
-                        .add(authority)
-                        .map_err(|error| unfit("ca", path, &error))?;
-                }
-                builder.with_root_certificates(roots)
-            }
-            _ => builder.with_platform_verifier().map_err(|error| {
+        let builder = match &self.ca {
+            Some(ca) => builder.with_root_certificates(ca.roots()?),
+            None => builder.with_platform_verifier().map_err(|error| {
                 let rule = format_args!("the system's authorities cannot be read: {error}");
                 Error::invalid("ca", rule)
             })?,
         };
-        let mut config = match (&self.identity, &files.identity) {
-            (Some((certificate, key)), Some(identity)) => {
-                let chain = certificates("cert", &identity.certificate, certificate)?;
-                let unfit_key = |reason: &dyn fmt::Display| unfit("key", &identity.key, reason);
-                let key =
-                    PrivateKeyDer::from_pem_slice(key).map_err(|_| unfit_key(&without_key(key)))?;
-                builder
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|error| unfit_key(&error))?
-            }
-            _ => builder.with_no_client_auth(),
+        let mut config = match &self.identity {
+            Some(Identity { certificate, key }) => builder
+                .with_client_auth_cert(certificate.certificates()?, key.key()?)
+                .map_err(|error| key.unfit(error))?,
+            None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = vec![H2.to_vec()];
         Ok(Arc::new(config))
     }
-}
-
-fn read(field: &'static str, path: &Path) -> Result<Vec<u8>> {
-    let read = fs::read(path).map_err(|error| unfit(field, path, &error))?;
-    Ok(without_mark(read))
-}
-
-fn certificates(
-    field: &'static str,
-    path: &Path,
-    pem: &[u8],
-) -> Result<Vec<CertificateDer<'static>>> {
-    let found: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match found {
-        Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err(unfit(field, path, &"no certificate in PEM")),
-    }
-}
-
-fn unfit(field: &'static str, path: &Path, reason: &dyn fmt::Display) -> Error {
-    Error::invalid(field, format_args!("`{}`: {reason}", path.display()))
 }
 
 fn failed(error: impl fmt::Display) -> io::Error {

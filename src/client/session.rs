@@ -4,7 +4,6 @@
 //! executes the step that the machine returns. The same machines run over the network and in the
 //! simulation. Knows neither tokio nor gRPC.
 
-mod entry;
 mod outbox;
 mod placement;
 mod positions;

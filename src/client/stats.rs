@@ -9,183 +9,207 @@ use std::{
 use futures_core::Stream;
 use tonic::Streaming;
 
-use super::{Client, connection::AdminClient, explain::Finding, pool::Lease};
+use super::{
+    Client,
+    connection::AdminClient,
+    explain::Finding,
+    mirror::{FromWire, mirror},
+    pool::Lease,
+};
 use crate::{
-    error::{ErrorKind, Result},
-    wire::{from_status, proto, span_from_wire, span_to_wire},
+    error::Result,
+    wire::{from_status, proto, span_to_wire},
 };
 
-/// The figures of the relays at one moment.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Stats {
-    /// When they were computed, by the relay's clock.
-    pub at: SystemTime,
-    /// The relay that answers, then the others of its cluster by id.
-    pub relays: Vec<RelayStats>,
-    /// Ids of the relays that did not answer: the sums are without them.
-    pub unanswered: Vec<String>,
-    /// The sums over the relays.
-    pub totals: RelayTotals,
-    /// The sums over the relays. The queues are those of the relay that knows most.
-    pub levels: RelayLevels,
-    /// The sum over the relays, with the settings of the one that answers.
-    pub savings: Savings,
-    /// At most 50 queues, by their notifications since the figures before; empty in the first ones.
-    pub busiest: Vec<BusyQueue>,
-    /// What is wrong now, worst first.
-    pub findings: Vec<Finding>,
+mirror! {
+    /// The figures of the relays at one moment.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Stats from WatchStatsResponse {
+        /// When they were computed, by the relay's clock.
+        pub at: SystemTime,
+        /// The relay that answers, then the others of its cluster by id.
+        pub relays: Vec<RelayStats>,
+        /// Ids of the relays that did not answer: the sums are without them.
+        pub unanswered = unanswered_relays: Vec<String>,
+        /// The sums over the relays.
+        pub totals: RelayTotals,
+        /// The sums over the relays. The queues are those of the relay that knows most.
+        pub levels: RelayLevels,
+        /// The sum over the relays, with the settings of the one that answers.
+        pub savings: Savings,
+        /// At most 50 queues, by their notifications since the figures before; empty in the first ones.
+        pub busiest: Vec<BusyQueue>,
+        /// What is wrong now, worst first.
+        pub findings: Vec<Finding>,
+    }
 }
 
-/// One relay's figures.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RelayStats {
-    /// Its name.
-    pub relay_id: String,
-    /// The run, 32 hexadecimal digits.
-    pub epoch: String,
-    /// Its version.
-    pub version: String,
-    /// Time since its start.
-    pub uptime: Duration,
-    /// It ends its streams.
-    pub draining: bool,
-    /// Its listeners poll, because it is or was cut off from the other relays.
-    pub degraded: bool,
-    /// Counts since its start.
-    pub totals: RelayTotals,
-    /// Present numbers.
-    pub levels: RelayLevels,
+mirror! {
+    /// One relay's figures.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct RelayStats from RelayStats {
+        /// Its name.
+        pub relay_id: String,
+        /// The run, 32 hexadecimal digits.
+        pub epoch: String,
+        /// Its version.
+        pub version: String,
+        /// Time since its start.
+        pub uptime: Duration,
+        /// It ends its streams.
+        pub draining: bool,
+        /// Its listeners poll, because it is or was cut off from the other relays.
+        pub degraded: bool,
+        /// Counts since its start.
+        pub totals: RelayTotals,
+        /// Present numbers.
+        pub levels: RelayLevels,
+        /// What polling would have cost.
+        pub savings: Savings,
+    }
+}
+
+mirror! {
+    /// Counts since a relay's start.
+    #[derive(Debug, Clone, Default, PartialEq, Eq)]
+    pub struct RelayTotals from Totals {
+        /// Notifications of the relay's own publishers.
+        pub notifications: u64,
+        /// Their messages.
+        pub messages: u64,
+        /// Wake-ups sent, each for some queues.
+        pub wakes: u64,
+        /// Queues in the wake-ups.
+        pub wake_entries: u64,
+        /// Timers that fired.
+        pub timed: u64,
+        /// Heartbeats sent.
+        pub heartbeats: u64,
+        /// Wake-ups because the relay was not certain what a listener had seen.
+        pub catch_ups: u64,
+        /// Periodic checks that listeners were asked for.
+        pub sentinels: u64,
+        /// Wake-ups that went to another member of a group.
+        pub reassigned: u64,
+        /// Requests refused at a limit.
+        pub refused: u64,
+        /// From a notification to the hand-over of its wake-up to the stream.
+        pub wake_latency: LatencyBuckets,
+        /// From a notification to its handler, as listeners report it.
+        pub handler_latency: LatencyBuckets,
+    }
+}
+
+mirror! {
+    /// A histogram of latencies.
+    #[derive(Debug, Clone, Default, PartialEq, Eq)]
+    pub struct LatencyBuckets from LatencyBuckets {
+        /// The upper bounds of the buckets, ascending.
+        pub bounds = bounds_us: Vec<Duration>,
+        /// The count of each bucket alone; the last one has no bound.
+        pub counts: Vec<u64>,
+    }
+}
+
+mirror! {
+    /// Present numbers of a relay.
+    #[derive(Debug, Clone, Default, PartialEq, Eq)]
+    pub struct RelayLevels from Levels {
+        /// Queues in memory.
+        pub queues: u64,
+        /// Open streams of listeners: the sum of the next three.
+        pub subscriptions: u64,
+        /// Streams without a dequeue task.
+        pub asleep: u64,
+        /// Streams with dequeue tasks.
+        pub awake: u64,
+        /// Streams whose listeners poll without wake-ups.
+        pub polling: u64,
+        /// Dequeue tasks, by the newest reports.
+        pub active_dequeue_tasks: u64,
+        /// Open connections.
+        pub connections: u64,
+        /// Streams that watch a flag.
+        pub flag_watchers: u64,
+        /// Pending timed wake-ups.
+        pub timers: u64,
+        /// Messages for which no member of a group was ready.
+        pub unassigned: u64,
+    }
+}
+
+mirror! {
     /// What polling would have cost.
-    pub savings: Savings,
+    #[derive(Debug, Clone, Default, PartialEq)]
+    pub struct Savings from Savings {
+        /// Reads that sleeping listeners did not make, less those that the relay asked for.
+        pub polls_avoided: u64,
+        /// A polling listener reads each of its queues once in this time.
+        pub assumed_poll: Duration,
+        /// The price of a million reads.
+        pub price_per_million: f64,
+        /// The currency of the price.
+        pub currency: String,
+    }
 }
 
-/// Counts since a relay's start.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RelayTotals {
-    /// Notifications of the relay's own publishers.
-    pub notifications: u64,
-    /// Their messages.
-    pub messages: u64,
-    /// Wake-ups sent, each for some queues.
-    pub wakes: u64,
-    /// Queues in the wake-ups.
-    pub wake_entries: u64,
-    /// Timers that fired.
-    pub timed: u64,
-    /// Heartbeats sent.
-    pub heartbeats: u64,
-    /// Wake-ups because the relay was not certain what a listener had seen.
-    pub catch_ups: u64,
-    /// Periodic checks that listeners were asked for.
-    pub sentinels: u64,
-    /// Wake-ups that went to another member of a group.
-    pub reassigned: u64,
-    /// Requests refused at a limit.
-    pub refused: u64,
-    /// From a notification to the hand-over of its wake-up to the stream.
-    pub wake_latency: LatencyBuckets,
-    /// From a notification to its handler, as listeners report it.
-    pub handler_latency: LatencyBuckets,
+mirror! {
+    /// A queue with many notifications.
+    #[derive(Debug, Clone, Default, PartialEq, Eq)]
+    pub struct BusyQueue from BusyQueue {
+        /// Its storage account.
+        pub storage_account: String,
+        /// Its name within the account.
+        pub queue_name: String,
+        /// Notifications since the figures before.
+        pub notifications: u64,
+        /// Their messages.
+        pub messages: u64,
+        /// Messages that are not known to be handled.
+        pub backlog: u64,
+        /// Number of streams that subscribe to it.
+        pub listeners: u32,
+    }
 }
 
-/// A histogram of latencies.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LatencyBuckets {
-    /// The upper bounds of the buckets, ascending.
-    pub bounds: Vec<Duration>,
-    /// The count of each bucket alone; the last one has no bound.
-    pub counts: Vec<u64>,
+mirror! {
+    /// The figures of one relay over a time.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct History from GetHistoryResponse {
+        /// The relay: it has no figures of the others of its cluster.
+        pub relay_id: String,
+        /// The end of the newest interval; `None` in the first interval.
+        pub newest_at: Option<SystemTime>,
+        /// The length of each interval.
+        pub interval: Duration,
+        /// Oldest first.
+        pub samples: Vec<HistorySample>,
+    }
 }
 
-/// Present numbers of a relay.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RelayLevels {
-    /// Queues in memory.
-    pub queues: u64,
-    /// Open streams of listeners: the sum of the next three.
-    pub subscriptions: u64,
-    /// Streams without a dequeue task.
-    pub asleep: u64,
-    /// Streams with dequeue tasks.
-    pub awake: u64,
-    /// Streams whose listeners poll without wake-ups.
-    pub polling: u64,
-    /// Dequeue tasks, by the newest reports.
-    pub active_dequeue_tasks: u64,
-    /// Open connections.
-    pub connections: u64,
-    /// Streams that watch a flag.
-    pub flag_watchers: u64,
-    /// Pending timed wake-ups.
-    pub timers: u64,
-    /// Messages for which no member of a group was ready.
-    pub unassigned: u64,
-}
-
-/// What polling would have cost.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Savings {
-    /// Reads that sleeping listeners did not make, less those that the relay asked for.
-    pub polls_avoided: u64,
-    /// A polling listener reads each of its queues once in this time.
-    pub assumed_poll: Duration,
-    /// The price of a million reads.
-    pub price_per_million: f64,
-    /// The currency of the price.
-    pub currency: String,
-}
-
-/// A queue with many notifications.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct BusyQueue {
-    /// Its storage account.
-    pub storage_account: String,
-    /// Its name within the account.
-    pub queue_name: String,
-    /// Notifications since the figures before.
-    pub notifications: u64,
-    /// Their messages.
-    pub messages: u64,
-    /// Messages that are not known to be handled.
-    pub backlog: u64,
-    /// Number of streams that subscribe to it.
-    pub listeners: u32,
-}
-
-/// The figures of one relay over a time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct History {
-    /// The relay: it has no figures of the others of its cluster.
-    pub relay_id: String,
-    /// The end of the newest interval; `None` in the first interval.
-    pub newest_at: Option<SystemTime>,
-    /// The length of each interval.
-    pub interval: Duration,
-    /// Oldest first.
-    pub samples: Vec<HistorySample>,
-}
-
-/// The figures of one interval.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HistorySample {
-    /// Notifications within it.
-    pub notifications: u64,
-    /// Queues in the wake-ups within it.
-    pub wake_entries: u64,
-    /// Reads saved within it.
-    pub polls_avoided: u64,
-    /// Streams asleep at its end.
-    pub asleep: u64,
-    /// Streams awake at its end.
-    pub awake: u64,
-    /// Streams of polling listeners at its end.
-    pub polling: u64,
-    /// Dequeue tasks at its end.
-    pub active_dequeue_tasks: u64,
-    /// The median latency of its wake-ups; zero without any.
-    pub wake_p50: Duration,
-    /// The 99th percentile of it.
-    pub wake_p99: Duration,
+mirror! {
+    /// The figures of one interval.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct HistorySample from Sample {
+        /// Notifications within it.
+        pub notifications: u64,
+        /// Queues in the wake-ups within it.
+        pub wake_entries: u64,
+        /// Reads saved within it.
+        pub polls_avoided: u64,
+        /// Streams asleep at its end.
+        pub asleep: u64,
+        /// Streams awake at its end.
+        pub awake: u64,
+        /// Streams of polling listeners at its end.
+        pub polling: u64,
+        /// Dequeue tasks at its end.
+        pub active_dequeue_tasks: u64,
+        /// The median latency of its wake-ups; zero without any.
+        pub wake_p50 = wake_p50_us: Duration,
+        /// The 99th percentile of it.
+        pub wake_p99 = wake_p99_us: Duration,
+    }
 }
 
 /// A stream of figures. It does not reconnect: where it ends, open another one.
@@ -222,28 +246,12 @@ impl Client {
         let request = proto::WatchStatsRequest {
             interval: Some(span_to_wire(interval)),
         };
-        let relays = self.relay_list();
-        for tried in 0.. {
-            let connection = relays.stream_connection();
-            let opened = async {
-                AdminClient::new(connection.channel())
-                    .watch_stats(request)
-                    .await
-            };
-            match self.call_on(&connection, opened).await {
-                Ok(responses) => {
-                    return Ok(StatsWatch {
-                        responses,
-                        _connection: connection,
-                    });
-                }
-                Err(error) if error.kind() == ErrorKind::Unavailable && tried < relays.others() => {
-                    relays.leave(&connection);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        unreachable!("the last relay returns")
+        let call = async |channel, request| AdminClient::new(channel).watch_stats(request).await;
+        let (responses, connection) = self.call_each(request, call, true).await?;
+        Ok(StatsWatch {
+            responses,
+            _connection: connection,
+        })
     }
 
     /// Returns the figures of the relay over the last day by minutes, or over the last ten minutes by
@@ -313,149 +321,6 @@ impl Savings {
         #[allow(clippy::cast_precision_loss, reason = "a price for people")]
         let millions = self.polls_avoided as f64 / 1e6;
         millions * self.price_per_million
-    }
-}
-
-impl Stats {
-    fn from_wire(stats: proto::WatchStatsResponse) -> Self {
-        let at = stats.at.and_then(|at| SystemTime::try_from(at).ok());
-        Self {
-            at: at.unwrap_or(SystemTime::UNIX_EPOCH),
-            relays: stats
-                .relays
-                .into_iter()
-                .map(RelayStats::from_wire)
-                .collect(),
-            unanswered: stats.unanswered_relays,
-            totals: RelayTotals::from_wire(stats.totals.unwrap_or_default()),
-            levels: RelayLevels::from_wire(stats.levels.unwrap_or_default()),
-            savings: Savings::from_wire(stats.savings.unwrap_or_default()),
-            busiest: stats
-                .busiest
-                .into_iter()
-                .map(BusyQueue::from_wire)
-                .collect(),
-            findings: stats.findings.into_iter().map(Finding::from_wire).collect(),
-        }
-    }
-}
-
-impl RelayStats {
-    fn from_wire(stats: proto::RelayStats) -> Self {
-        Self {
-            relay_id: stats.relay_id,
-            epoch: stats.epoch,
-            version: stats.version,
-            uptime: span_from_wire(stats.uptime),
-            draining: stats.draining,
-            degraded: stats.degraded,
-            totals: RelayTotals::from_wire(stats.totals.unwrap_or_default()),
-            levels: RelayLevels::from_wire(stats.levels.unwrap_or_default()),
-            savings: Savings::from_wire(stats.savings.unwrap_or_default()),
-        }
-    }
-}
-
-impl RelayTotals {
-    fn from_wire(totals: proto::Totals) -> Self {
-        let latency = |of: Option<_>| LatencyBuckets::from_wire(of.unwrap_or_default());
-        Self {
-            notifications: totals.notifications,
-            messages: totals.messages,
-            wakes: totals.wakes,
-            wake_entries: totals.wake_entries,
-            timed: totals.timed,
-            heartbeats: totals.heartbeats,
-            catch_ups: totals.catch_ups,
-            sentinels: totals.sentinels,
-            reassigned: totals.reassigned,
-            refused: totals.refused,
-            wake_latency: latency(totals.wake_latency),
-            handler_latency: latency(totals.handler_latency),
-        }
-    }
-}
-
-impl LatencyBuckets {
-    fn from_wire(buckets: proto::LatencyBuckets) -> Self {
-        let bounds = buckets.bounds_us.into_iter();
-        Self {
-            bounds: bounds.map(Duration::from_micros).collect(),
-            counts: buckets.counts,
-        }
-    }
-}
-
-impl RelayLevels {
-    fn from_wire(levels: proto::Levels) -> Self {
-        Self {
-            queues: levels.queues,
-            subscriptions: levels.subscriptions,
-            asleep: levels.asleep,
-            awake: levels.awake,
-            polling: levels.polling,
-            active_dequeue_tasks: levels.active_dequeue_tasks,
-            connections: levels.connections,
-            flag_watchers: levels.flag_watchers,
-            timers: levels.timers,
-            unassigned: levels.unassigned,
-        }
-    }
-}
-
-impl Savings {
-    fn from_wire(savings: proto::Savings) -> Self {
-        Self {
-            polls_avoided: savings.polls_avoided,
-            assumed_poll: span_from_wire(savings.assumed_poll),
-            price_per_million: savings.price_per_million,
-            currency: savings.currency,
-        }
-    }
-}
-
-impl BusyQueue {
-    fn from_wire(queue: proto::BusyQueue) -> Self {
-        Self {
-            storage_account: queue.storage_account,
-            queue_name: queue.queue_name,
-            notifications: queue.notifications,
-            messages: queue.messages,
-            backlog: queue.backlog,
-            listeners: queue.listeners,
-        }
-    }
-}
-
-impl History {
-    fn from_wire(history: proto::GetHistoryResponse) -> Self {
-        let newest_at = history.newest_at;
-        Self {
-            relay_id: history.relay_id,
-            newest_at: newest_at.and_then(|at| SystemTime::try_from(at).ok()),
-            interval: span_from_wire(history.interval),
-            samples: history
-                .samples
-                .into_iter()
-                .map(HistorySample::from_wire)
-                .collect(),
-        }
-    }
-}
-
-impl HistorySample {
-    fn from_wire(sample: proto::Sample) -> Self {
-        Self {
-            notifications: sample.notifications,
-            wake_entries: sample.wake_entries,
-            polls_avoided: sample.polls_avoided,
-            asleep: sample.asleep,
-            awake: sample.awake,
-            polling: sample.polling,
-            active_dequeue_tasks: sample.active_dequeue_tasks,
-            wake_p50: Duration::from_micros(sample.wake_p50_us),
-            wake_p99: Duration::from_micros(sample.wake_p99_us),
-        }
     }
 }
 

@@ -15,8 +15,7 @@ use tokio::sync::watch;
 
 use super::{
     connection::{Client, RelayClient},
-    reconnecting_stream::{ReconnectingStream, StreamProtocol},
-    stream::ResponseStream,
+    reconnecting_stream::{ReconnectingStream, ResponseStream, StreamProtocol},
 };
 use crate::{
     base::clock::Tick,

@@ -12,8 +12,8 @@ use super::{
     handover::outgoing::PURGED,
     manager::{QueueManager, Shared, check_not_reserved},
     message::{Destination, MessageId, new_id},
-    rows::{destination, unsigned},
-    staging::{insert_local, local_queue},
+    status::{destination, unsigned},
+    steps::{insert_local, local_queue},
 };
 use crate::{
     backend::sqlite::refuse,
@@ -125,16 +125,25 @@ impl QueueManager {
     /// # Errors
     /// Of the file.
     pub async fn remove_dead_letters(&self) -> Result<u64> {
-        let (last, mut count) = (self.new_dead_letters(0).await?.upto, 0);
+        let last = self.new_dead_letters(0).await?.upto;
+        self.repeat(move |transaction| {
+            let delete = "DELETE FROM dead_letters WHERE id IN
+                            (SELECT id FROM dead_letters WHERE id <= ?1 LIMIT ?2)";
+            transaction.execute(delete, [last, limit(STEP)])
+        })
+        .await
+    }
+
+    /// Repeats a write until it changes no row; returns how many it has changed.
+    async fn repeat(
+        &self,
+        step: impl Fn(&Transaction<'_>) -> rusqlite::Result<usize> + Clone + Send + 'static,
+    ) -> Result<u64> {
+        let mut count = 0;
         loop {
-            let step = self.database().write(move |transaction| {
-                let delete = "DELETE FROM dead_letters WHERE id IN
-                                (SELECT id FROM dead_letters WHERE id <= ?1 LIMIT ?2)";
-                transaction.execute(delete, [last, limit(STEP)])
-            });
-            match step.await? {
+            match self.database().write(step.clone()).await? {
                 0 => return Ok(count),
-                removed => count += removed as u64,
+                changed => count += changed as u64,
             }
         }
     }
@@ -232,44 +241,22 @@ impl QueueManager {
             let rule = "must be on another machine: purge a local queue as a queue";
             return Err(Error::invalid("destination", rule));
         };
-        let mut purged = Purged::default();
-        loop {
+        let on_waiting = |sql: String| {
             let (authority, queue) = (authority.to_owned(), destination.queue().to_owned());
-            let step = self.database().write(move |transaction| {
-                let sql = format!(
-                    "DELETE FROM outgoing WHERE id IN (SELECT id FROM outgoing
-                     WHERE {WAITING} AND {IS_CERTAIN} LIMIT {MARKED})"
-                );
-                transaction.execute(&sql, params![authority, queue])
-            });
-            match step.await? {
-                0 => break,
-                removed => purged.removed += removed as u64,
-            }
-        }
-        let mut after = 0;
-        loop {
-            let (authority, queue) = (authority.to_owned(), destination.queue().to_owned());
-            let step = self.database().write(move |transaction| {
-                let sql = format!(
-                    "SELECT max(id) FROM (SELECT id FROM outgoing WHERE {WAITING} AND id > ?3
-                       ORDER BY id LIMIT {MARKED})"
-                );
-                let upto: Option<i64> =
-                    transaction
-                        .query_row(&sql, params![authority, queue, after], |row| row.get(0))?;
-                let sql = format!(
-                    "UPDATE outgoing SET ends_at = ?5 WHERE {WAITING} AND id > ?3 AND id <= ?4"
-                );
-                let marked =
-                    transaction.execute(&sql, params![authority, queue, after, upto, PURGED])?;
-                Ok((upto, marked))
-            });
-            let (upto, marked) = step.await?;
-            purged.pending += marked as u64;
-            let Some(upto) = upto else { break };
-            after = upto;
-        }
+            self.repeat(move |transaction| transaction.execute(&sql, [&authority, &queue]))
+        };
+        let purged = Purged {
+            removed: on_waiting(format!(
+                "DELETE FROM outgoing WHERE id IN (SELECT id FROM outgoing
+                 WHERE {WAITING} AND {IS_CERTAIN} LIMIT {MARKED})"
+            ))
+            .await?,
+            pending: on_waiting(format!(
+                "UPDATE outgoing SET ends_at = {PURGED} WHERE id IN (SELECT id FROM outgoing
+                 WHERE {WAITING} AND ends_at IS NOT {PURGED} LIMIT {MARKED})"
+            ))
+            .await?,
+        };
         if purged.pending > 0 {
             self.shared.signal_outgoing();
         }

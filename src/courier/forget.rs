@@ -7,7 +7,7 @@ use super::{
     handover::outgoing::{self, ALL},
     manager::QueueManager,
     message::{MessageId, check_authority},
-    rows::unsigned,
+    status::unsigned,
 };
 use crate::{
     backend::sqlite::refuse,

@@ -12,14 +12,12 @@
 
 pub(crate) mod frames;
 mod inbound;
-mod offering;
 pub(crate) mod outgoing;
 mod policy;
 pub(crate) mod receiver;
 pub(crate) mod sender;
 #[cfg(test)]
 mod tests;
-mod verdict;
 
 pub(crate) use self::{
     frames::{

@@ -9,7 +9,6 @@
 mod file;
 mod hop;
 mod receiving;
-mod sending;
 pub(crate) mod wire;
 
 use std::{
@@ -30,12 +29,7 @@ use super::{
     QueueManager, crash_point::crash_point, dead_letters::NewDeadLetters, handover::Policy,
 };
 use crate::{
-    base::{
-        clock::{Clock, Tick},
-        log_limiter::LogLimiter,
-        sync::lock,
-        task::Scope,
-    },
+    base::{clock::Clock, log_limiter::LogLimiter, sync::lock, task::Scope},
     client::{ClientTls, Credential},
     error::Result,
     types::WakeStream,
@@ -95,8 +89,6 @@ pub(crate) struct Shared {
     connections: TaskTracker,
     /// Cancelled when the host ends.
     ending: CancellationToken,
-    /// The last search for dead processes.
-    recovered: Mutex<Tick>,
     figures: HostFigures,
 }
 
@@ -152,7 +144,6 @@ impl Host {
         manager.recover().await?;
         let clock = Clock::new();
         let shared = Arc::new(Shared {
-            recovered: Mutex::new(clock.now()),
             figures: HostFigures::default(),
             changed: Notify::new(),
             unnotified: Notify::new(),
@@ -217,6 +208,7 @@ impl Shared {
     /// Keeps a task for each next machine with messages, and for each of `known`.
     async fn dispatch(self: Arc<Self>, scope: &Scope, known: Vec<String>) {
         let mut hops: HashMap<String, Hop> = HashMap::new();
+        let mut recovered = self.clock.now();
         let start = |name: &str, greets| Hop::start(Arc::clone(&self), name, scope, greets);
         for name in known {
             let hop = start(&name, true);
@@ -240,12 +232,13 @@ impl Shared {
                 }
                 Err(error) => self.report(ERROR_OF_FILE, &error, "the queue file cannot be read"),
             }
-            if let Err(error) = self.recover().await {
-                self.report(
-                    ERROR_OF_FILE,
-                    &error,
-                    "messages of dead processes stay hidden",
-                );
+            let now = self.clock.now();
+            if now.since(recovered) >= self.config.interval {
+                recovered = now;
+                if let Err(error) = self.recover().await {
+                    let text = "messages of dead processes stay hidden";
+                    self.report(ERROR_OF_FILE, &error, text);
+                }
             }
             tokio::select! {
                 () = self.changed.notified() => {}
@@ -282,18 +275,9 @@ impl Shared {
         self.unnotified.notify_one();
     }
 
-    /// Gives back what dead processes had received, at most once per interval.
+    /// Gives back what dead processes had received.
     async fn recover(&self) -> Result<()> {
-        let now = self.clock.now();
-        let due = {
-            let mut last = lock(&self.recovered);
-            let due = now.since(*last) >= self.config.interval;
-            if due {
-                *last = now;
-            }
-            due
-        };
-        if due && self.manager.has_taken().await? {
+        if self.manager.has_taken().await? {
             self.manager.recover().await?;
         }
         Ok(())

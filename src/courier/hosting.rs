@@ -1,27 +1,118 @@
 //! Opening a file as its host: the lock, the check for damage, and the compaction of old files.
 //!
 //! One process hosts a file: it notifies after crashes, maintains the file and hands messages over.
-//! Other processes open the same file with [`QueueManager::open`].
+//! Other processes open the same file with [`QueueManager::open`]. The lock file `NAME.host` is locked by
+//! the operating system, which releases it when the process dies. Its content says whether the last host
+//! ended cleanly.
 
 use std::{
-    fs::File,
-    io::Read as _,
+    fs::{File, OpenOptions, TryLockError},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
+use prost_types::Timestamp;
 use rusqlite::Connection;
 
 use super::{
     config::QueueManagerConfig,
-    host_lock::HostLock,
     manager::{QueueManager, target_of},
 };
 use crate::{
-    backend::sqlite::{check_file, damaged::set_aside},
-    base::clock::{micros, wall},
-    error::Result,
+    backend::sqlite::{
+        check_file,
+        damaged::{set_aside, with_suffix},
+    },
+    base::clock::wall,
+    error::{Error, ErrorKind, Result},
     queue::sqlite::schema::SCHEMA,
 };
+
+/// Held while the process hosts the file.
+#[derive(Debug)]
+pub(super) struct HostLock {
+    file: File,
+    /// Whether the last host ended cleanly.
+    pub(super) was_clean: bool,
+    /// Whether the file had a host before.
+    pub(super) was_hosted: bool,
+    /// Set when the file was opened without a fault: only then is the end a clean one.
+    is_sound: bool,
+}
+
+const CLEAN: &str = "clean\n";
+const IN_USE: &str = "in use\n";
+
+impl HostLock {
+    /// Locks the file for this process.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if another process hosts the file.
+    pub(super) fn acquire(path: &Path) -> Result<Self> {
+        let lock_path = with_suffix(path, ".host");
+        let fail = |error: io::Error| {
+            let kind = match error.kind() {
+                io::ErrorKind::NotFound => ErrorKind::NotFound,
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                    ErrorKind::Denied
+                }
+                _ => ErrorKind::Unavailable,
+            };
+            let shown = lock_path.display();
+            let message = format!("lock file `{shown}` cannot be made or written: {error}");
+            Error::new(kind, message).with_source(error)
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        // Else any user of the machine could lock it, and no host would start.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(&lock_path).map_err(fail)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let shown = path.display();
+                let message = format!("queue file `{shown}` is hosted by another process");
+                return Err(Error::new(ErrorKind::Busy, message));
+            }
+            Err(TryLockError::Error(error)) => return Err(fail(error)),
+        }
+        let mut mark = String::new();
+        file.read_to_string(&mut mark).map_err(fail)?;
+        let lock = Self {
+            was_clean: mark == CLEAN,
+            was_hosted: !mark.is_empty(),
+            is_sound: false,
+            file,
+        };
+        lock.write(IN_USE).map_err(fail)?;
+        Ok(lock)
+    }
+
+    /// Marks the file as opened without a fault.
+    pub(super) fn sound(mut self) -> Self {
+        self.is_sound = true;
+        self
+    }
+
+    fn write(&self, mark: &str) -> io::Result<()> {
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(mark.as_bytes())?;
+        file.set_len(mark.len() as u64)?;
+        file.sync_all()
+    }
+}
+
+impl Drop for HostLock {
+    fn drop(&mut self) {
+        if self.is_sound {
+            // Without the mark, the next start checks more than it must.
+            let _ = self.write(CLEAN);
+        }
+    }
+}
 
 impl QueueManager {
     /// Opens the file as its host, and creates it if it is missing. After a crash the whole file is
@@ -38,7 +129,7 @@ impl QueueManager {
             && let Some(problem) = check_file(&path, !lock.was_clean).await?
             && (lock.was_hosted || has_our_header(&path))
         {
-            return Err(set_aside(&path, &problem, &utc(micros(wall()) / 1_000_000)));
+            return Err(set_aside(&path, &problem, &utc(wall())));
         }
         let manager = Self::open(path, config).await?;
         // A write first, so that the log of an earlier process is written back.
@@ -51,6 +142,15 @@ impl QueueManager {
         manager.shared.hosted_with(lock);
         Ok(manager)
     }
+}
+
+/// Formats a time as `20261231T235959Z`.
+fn utc(time: SystemTime) -> String {
+    let seconds = Timestamp {
+        nanos: 0,
+        ..Timestamp::from(time)
+    };
+    seconds.to_string().replace(['-', ':'], "")
 }
 
 /// Returns whether a damaged file was a queue file: a wrong path must not rename another program's
@@ -77,26 +177,10 @@ fn compact_old_file(connection: &mut Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Formats seconds since 1970 as `20261231T235959Z`.
-fn utc(seconds: u64) -> String {
-    let (days, time) = (seconds / 86_400, seconds % 86_400);
-    // The civil calendar in eras of 400 years that begin in March (Hinnant, "chrono-compatible
-    // low-level date algorithms").
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12 + 1;
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
-    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -107,7 +191,8 @@ mod tests {
             (1_798_761_599, "20261231T235959Z"),
             (1_798_761_600, "20270101T000000Z"),
         ] {
-            assert_eq!(utc(seconds), text);
+            let time = SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1_000 + 7);
+            assert_eq!(utc(time), text);
         }
     }
 }

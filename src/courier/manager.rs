@@ -1,7 +1,7 @@
 //! The queue manager: a file of queues, its settings, and its signals.
 //!
 //! Holds the shared state. The operations stand in files of their subjects: `transaction`,
-//! `send_in`, `notifying`, `retention`, `hosting`, `status`, `dead_letters`.
+//! `notifying`, `retention`, `hosting`, `status`, `dead_letters`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,11 +16,10 @@ use tokio::sync::watch;
 
 use super::{
     config::{OUTGOING_QUEUE, QueueManagerConfig},
-    host_lock::HostLock,
+    hosting::HostLock,
     message::Destination,
-    notify_state::NotifyState,
-    notifying::Refusals,
-    process_lock::ProcessLock,
+    notifying::{NotifyState, Refusals},
+    recovery::ProcessLock,
     retention::SteadyClock,
 };
 use crate::{

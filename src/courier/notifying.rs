@@ -10,7 +10,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
@@ -20,7 +20,6 @@ use tokio::time::Instant;
 use super::{
     config::OUTGOING_QUEUE,
     manager::{QueueManager, Shared},
-    notify_state::NotifyState,
 };
 use crate::{
     base::sync::lock,
@@ -47,6 +46,26 @@ struct Unnotified {
     bytes: i64,
     revision: i64,
     delay: Duration,
+}
+
+/// Whether a task notifies the relay at present: one at a time, and none for a commit is missed.
+#[derive(Debug, Default)]
+pub(super) struct NotifyState(Mutex<Running>);
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Running {
+    #[default]
+    No,
+    Yes,
+    /// Another commit came: the task must look again.
+    Again,
+}
+
+/// The task's part. Dropped before its end, by the runtime, it lets another task start.
+#[derive(Debug)]
+struct Ending {
+    state: Arc<NotifyState>,
+    has_ended: bool,
 }
 
 /// The queues that the relay has refused, by their rows.
@@ -226,6 +245,47 @@ impl Refusals {
     }
 }
 
+impl NotifyState {
+    /// Returns whether the caller must start the task.
+    fn begin(&self) -> bool {
+        let mut running = lock(&self.0);
+        let is_idle = *running == Running::No;
+        *running = if is_idle {
+            Running::Yes
+        } else {
+            Running::Again
+        };
+        is_idle
+    }
+
+    /// Returns the part of the task that [`NotifyState::begin`] asked for.
+    fn ending(this: &Arc<Self>) -> Ending {
+        Ending {
+            state: Arc::clone(this),
+            has_ended: false,
+        }
+    }
+}
+
+impl Ending {
+    /// Returns whether another commit came since the last call. If not, the task must end.
+    fn goes_on(&mut self) -> bool {
+        let mut running = lock(&self.state.0);
+        let again = *running == Running::Again;
+        *running = if again { Running::Yes } else { Running::No };
+        self.has_ended = !again;
+        again
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            *lock(&self.state.0) = Running::No;
+        }
+    }
+}
+
 /// Returns whether an error of the relay is about a queue, and not about all of them.
 fn is_of_a_queue(error: &Error) -> bool {
     matches!(
@@ -284,4 +344,27 @@ fn forget(transaction: &Transaction<'_>, row: &Unnotified) -> rusqlite::Result<(
         )?
         .execute([row.queue, row.due, row.messages, row.bytes])
         .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_during_a_pass_makes_the_task_look_again() {
+        let state = Arc::new(NotifyState::default());
+        assert!(state.begin());
+        let mut task = NotifyState::ending(&state);
+        assert!(!state.begin(), "one task at a time");
+        assert!(task.goes_on());
+        assert!(!task.goes_on());
+        assert!(state.begin(), "the task has ended");
+        drop(task);
+        assert!(
+            !state.begin(),
+            "the end of the first task does not end the second"
+        );
+        drop(NotifyState::ending(&state));
+        assert!(state.begin(), "a task that was dropped has ended");
+    }
 }

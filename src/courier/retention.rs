@@ -1,5 +1,4 @@
-//! Removal in small steps: expired messages, staged rows of dead processes, history, messages that
-//! are too old, and free pages.
+//! Removal in small steps: expired messages, history, messages that are too old, and free pages.
 //!
 //! Each step is a short write, so that no other writer of the file waits long. Knows no socket.
 
@@ -33,8 +32,6 @@ const PAGES_PER_STEP: i64 = 256;
 /// A file keeps this many free pages, and a quarter of its size, for new messages.
 const KEPT_FREE: i64 = 1_024;
 
-const REMOVE_STAGED: &str = "DELETE FROM staged WHERE id IN
-     (SELECT id FROM staged WHERE ends_at <= ?1 ORDER BY ends_at LIMIT ?2)";
 /// Without a relay nothing else bounds the number of rows.
 const MERGE_DUE: &str = "INSERT INTO unnotified (queue, due, messages, bytes, revision)
      SELECT queue, 0, sum(messages), sum(bytes), random() FROM unnotified
@@ -126,7 +123,7 @@ impl QueueManager {
     }
 }
 
-/// Removes expired messages, staged rows and history; returns whether a step was a full one.
+/// Removes expired messages and history; returns whether a step was a full one.
 fn remove(
     transaction: &Transaction<'_>,
     config: &QueueManagerConfig,
@@ -141,7 +138,6 @@ fn remove(
     let most = i64::try_from(config.history_rows).unwrap_or(i64::MAX);
     // Listeners remove them too, but a queue may be read by transactions only.
     let mut is_full = remove_expired(transaction, now)?;
-    is_full |= delete(REMOVE_STAGED, now, STEP)?;
     transaction.prepare_cached(REMOVE_HOPS)?.execute(())?;
     let known_from = now.saturating_sub(micros(config.duplicate_window));
     is_full |= delete(REMOVE_ARRIVED, known_from, STEP)?;

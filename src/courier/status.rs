@@ -1,4 +1,4 @@
-//! Where messages are: counts per queue and destination, and history.
+//! Where messages are: counts per queue and destination, one message, and history.
 //!
 //! Long reads run on a thread and a connection of their caller, so that they delay no transaction.
 
@@ -9,14 +9,14 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::{
     manager::QueueManager,
     message::{Destination, MessageId},
-    rows::{destination, time, unsigned},
 };
 use crate::{
     error::Result,
     queue::sqlite::{
         clock::{self, Micros},
-        limit,
+        dequeue_count, limit,
         schema::SCHEMA,
+        system_time,
     },
 };
 
@@ -40,9 +40,6 @@ pub struct ManagerStatus {
 pub struct QueueStatus {
     /// The queue's name.
     pub name: String,
-    /// Sent to this queue by transactions that are not committed, as far as the messages are in the file
-    /// and not in the memory of the process.
-    pub not_ready: u64,
     /// Messages that wait for a consumer.
     pub arrived: u64,
     /// Messages that a consumer has got.
@@ -61,8 +58,6 @@ pub struct DestinationStatus {
     pub destination: Destination,
     /// The next machine on the way.
     pub hop: String,
-    /// Sent by transactions that are not committed, as far as the messages are in the file.
-    pub not_ready: u64,
     /// Committed, and not yet accepted by the next machine.
     pub ready: u64,
     /// Stored at the next machine, and not yet visible there.
@@ -93,18 +88,81 @@ pub struct HistoryEntry {
     settled: Micros,
 }
 
+/// Where a message is, as far as this machine knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MessageStatus {
+    /// It is on its way to another machine.
+    Outgoing {
+        /// Where it goes.
+        destination: Destination,
+        /// The next machine.
+        hop: String,
+        /// How far the next machine has it.
+        handed_over: HandedOver,
+        /// The time of the last change.
+        at: SystemTime,
+        /// The last error of the next machine, if the message waits for it.
+        last_error: Option<String>,
+    },
+    /// It came from another machine and is not yet visible.
+    Accepted {
+        /// The queue.
+        queue: String,
+        /// The time at which it was stored.
+        at: SystemTime,
+    },
+    /// It waits for a consumer.
+    Arrived {
+        /// The queue.
+        queue: String,
+        /// The time at which it was committed or became visible.
+        at: SystemTime,
+    },
+    /// A consumer has got it.
+    BeingReceived {
+        /// The queue.
+        queue: String,
+        /// The number of gets so far.
+        dequeue_count: u32,
+    },
+    /// A committed transaction has received it.
+    Received {
+        /// The queue.
+        queue: String,
+        /// The time of the commit.
+        at: SystemTime,
+    },
+    /// It could not be delivered.
+    DeadLetter {
+        /// Where it was sent.
+        destination: Destination,
+        /// Why it was not delivered.
+        reason: String,
+        /// The time at which it became a dead letter.
+        at: SystemTime,
+    },
+}
+
+/// How far the next machine has a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandedOver {
+    /// It waits here for the next machine.
+    Ready,
+    /// The next machine has stored it; it is not yet visible there.
+    Sent,
+    /// It is visible at the next machine, or that machine passes it on.
+    Visible,
+}
+
 const QUEUES: &str = "SELECT q.id, q.name, max(q.messages, 0),
        (SELECT count(*) FROM messages m
           WHERE m.queue = q.id AND m.visible_at > ?1 AND m.dequeue_count > 0),
-       (SELECT inserted_at FROM messages m WHERE m.queue = q.id ORDER BY visible_at LIMIT 1),
-       (SELECT count(*) FROM staged s
-          WHERE s.authority = '' AND s.queue = q.name AND s.ends_at > ?1)
+       (SELECT inserted_at FROM messages m WHERE m.queue = q.id ORDER BY visible_at LIMIT 1)
      FROM queues q ORDER BY q.name";
 const DESTINATIONS: &str = "SELECT authority, queue, hop,
        sum(status = 1), sum(status = 2), sum(status = 3), min(iif(status = 1, stored_at, NULL))
      FROM outgoing GROUP BY authority, queue, hop ORDER BY authority, queue, hop";
-const STAGED: &str = "SELECT authority, queue, count(*) FROM staged
-     WHERE authority <> '' AND ends_at > ?1 GROUP BY authority, queue";
 const HISTORY: &str = "SELECT * FROM (
        SELECT uid, '', queue, size, arrived_at, received_at AS at FROM received
          WHERE (received_at, uid) < (?1, ?2) ORDER BY received_at DESC, uid DESC LIMIT ?3)
@@ -115,6 +173,17 @@ const HISTORY: &str = "SELECT * FROM (
      ORDER BY at DESC, uid DESC LIMIT ?3";
 
 impl QueueManager {
+    /// Returns where a message is, or `None` if this machine does not know it.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub async fn message_status(&self, id: MessageId) -> Result<Option<MessageStatus>> {
+        let found = self
+            .database()
+            .run_apart(SCHEMA, move |connection| find(connection, *id.as_bytes()));
+        found.await
+    }
+
     /// Returns the state of all queues and destinations.
     ///
     /// # Errors
@@ -133,14 +202,7 @@ impl QueueManager {
                 dead_letters: count(connection, "SELECT count(*) FROM dead_letters")?,
             })
         });
-        let mut status = status.await?;
-        for destination in &mut status.destinations {
-            if destination.hop.is_empty() {
-                let authority = destination.destination.authority().unwrap_or_default();
-                destination.hop = self.config().hop_of(authority).to_owned();
-            }
-        }
-        Ok(status)
+        status.await
     }
 
     /// Returns up to `limit` messages of the history, the newest first. `before` is the last entry
@@ -181,7 +243,6 @@ fn queues(connection: &Connection, now: Micros) -> rusqlite::Result<Vec<QueueSta
         let name: String = row.get(1)?;
         let being_received = unsigned(row, 3)?;
         Ok(QueueStatus {
-            not_ready: unsigned(row, 5)?,
             arrived: unsigned(row, 2)?.saturating_sub(being_received),
             being_received,
             received: received.query_row([&name], |row| unsigned(row, 0))?,
@@ -198,7 +259,6 @@ fn destinations(connection: &Connection, now: Micros) -> rusqlite::Result<Vec<De
         Ok(DestinationStatus {
             destination: destination(row, 0)?,
             hop: row.get(2)?,
-            not_ready: 0,
             ready: unsigned(row, 3)?,
             sent: unsigned(row, 4)?,
             confirmed: unsigned(row, 5)?,
@@ -215,24 +275,6 @@ fn destinations(connection: &Connection, now: Micros) -> rusqlite::Result<Vec<De
         let found = error.query_row([&one.hop], |row| Ok((row.get(0)?, time(row, 1)?)));
         one.last_error = found.optional()?;
     }
-    let mut select = connection.prepare(STAGED)?;
-    let mut rows = select.query([now])?;
-    while let Some(row) = rows.next()? {
-        let (to, not_ready) = (destination(row, 0)?, unsigned(row, 2)?);
-        match all.iter_mut().find(|one| one.destination == to) {
-            Some(one) => one.not_ready = not_ready,
-            None => all.push(DestinationStatus {
-                destination: to,
-                hop: String::new(),
-                not_ready,
-                ready: 0,
-                sent: 0,
-                confirmed: 0,
-                oldest: None,
-                last_error: None,
-            }),
-        }
-    }
     Ok(all)
 }
 
@@ -245,4 +287,110 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<HistoryEntry> {
         settled_at: time(row, 5)?,
         settled: row.get(5)?,
     })
+}
+
+type Read = fn(&Row<'_>, Micros) -> rusqlite::Result<MessageStatus>;
+
+/// Searches the tables from the most to the least telling one.
+fn find(connection: &Connection, uid: [u8; 16]) -> rusqlite::Result<Option<MessageStatus>> {
+    let now = clock::now(connection)?;
+    let searches: [(&str, Read); 5] = [
+        (
+            "SELECT authority, queue, reason, died_at FROM dead_letters WHERE uid = ?1",
+            |row, _| {
+                Ok(MessageStatus::DeadLetter {
+                    destination: destination(row, 0)?,
+                    reason: row.get(2)?,
+                    at: time(row, 3)?,
+                })
+            },
+        ),
+        (
+            "SELECT q.name, m.inserted_at, m.dequeue_count, m.visible_at
+             FROM messages m JOIN queues q ON q.id = m.queue WHERE m.uid = ?1",
+            in_queue,
+        ),
+        (
+            "SELECT queue, arrived_at FROM inbound WHERE uid = ?1 AND checksum >= 0",
+            |row, _| {
+                Ok(MessageStatus::Accepted {
+                    queue: row.get(0)?,
+                    at: time(row, 1)?,
+                })
+            },
+        ),
+        (
+            "SELECT queue, received_at FROM received WHERE uid = ?1",
+            |row, _| {
+                Ok(MessageStatus::Received {
+                    queue: row.get(0)?,
+                    at: time(row, 1)?,
+                })
+            },
+        ),
+        (
+            "SELECT authority, queue, hop, status, stored_at, sent_at, confirmed_at,
+               (SELECT last_error FROM hops WHERE authority = hop AND status = 1)
+             FROM outgoing WHERE uid = ?1",
+            outgoing,
+        ),
+    ];
+    for (sql, read) in searches {
+        let mut select = connection.prepare(sql)?;
+        let found = select.query_row([uid], |row| read(row, now)).optional()?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+fn in_queue(row: &Row<'_>, now: Micros) -> rusqlite::Result<MessageStatus> {
+    let (queue, dequeue_count) = (row.get(0)?, dequeue_count(row.get(2)?));
+    let is_hidden = row.get::<_, Micros>(3)? > now;
+    Ok(match is_hidden && dequeue_count > 0 {
+        true => MessageStatus::BeingReceived {
+            queue,
+            dequeue_count,
+        },
+        false => MessageStatus::Arrived {
+            queue,
+            at: time(row, 1)?,
+        },
+    })
+}
+
+fn outgoing(row: &Row<'_>, _: Micros) -> rusqlite::Result<MessageStatus> {
+    let (handed_over, at) = match row.get::<_, i64>(3)? {
+        1 => (HandedOver::Ready, time(row, 4)?),
+        2 => (HandedOver::Sent, time(row, 5)?),
+        _ => (HandedOver::Visible, time(row, 6)?),
+    };
+    Ok(MessageStatus::Outgoing {
+        destination: destination(row, 0)?,
+        hop: row.get(2)?,
+        handed_over,
+        at,
+        last_error: row.get(7)?,
+    })
+}
+
+pub(super) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    Ok(row.get::<_, i64>(column)?.max(0).unsigned_abs())
+}
+
+pub(super) fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<SystemTime> {
+    Ok(system_time(
+        row.get::<_, Option<_>>(column)?.unwrap_or_default(),
+    ))
+}
+
+/// Reads a destination from the columns of its machine and its queue.
+pub(super) fn destination(row: &Row<'_>, column: usize) -> rusqlite::Result<Destination> {
+    // A damaged name must not hide the rows that are read with it.
+    let text = |column| {
+        let text = row.get_ref(column)?.as_bytes()?;
+        Ok::<_, rusqlite::Error>(String::from_utf8_lossy(text).into_owned())
+    };
+    Ok(Destination::stored(text(column)?, text(column + 1)?))
 }

@@ -13,7 +13,7 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{transaction::KEPT, *};
+use super::*;
 use crate::{
     error::{Error, ErrorKind, Result},
     queue::{WorkQueue, sqlite::clock},
@@ -75,11 +75,6 @@ async fn drain(manager: &QueueManager, queue: &str) -> Vec<String> {
         }
         bodies.extend(got.iter().map(text));
     }
-}
-
-/// Returns a body that begins with this text and does not stay in the memory of its transaction.
-fn large(text: &str) -> String {
-    format!("{text:-<width$}", width = KEPT + 1)
 }
 
 fn text(message: &ReceivedMessage) -> String {

@@ -1,28 +1,36 @@
 //! Transactions: messages are sent and received together, or not at all.
 //!
-//! Each receive, and each send beyond [`KEPT`], is a short commit of the file with a status; no
-//! database transaction stays open during the caller's work. Only the commit waits for the disk.
-//! Knows nothing of the hand-over to other machines.
+//! Sent messages stay in memory until the commit. Each receive is a short commit of the file with a
+//! status; no database transaction stays open during the caller's work. Only the commit waits for the
+//! disk. An application may also send inside a transaction of its own, on its own connection to the same
+//! file. Knows nothing of the hand-over to other machines.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    commit::{Outcome, Sent, commit, roll_back},
     crash_point::crash_point,
+    handover::outgoing::{self, NewOutgoing},
     manager::{QueueManager, Shared, check_not_reserved},
     message::{Destination, MessageId, new_id},
-    staging::{self, NewSend, ReceivedMessage, SentTo},
-    taken::Received,
+    steps::{
+        self, NewSend, Outcome, Owner, Received, ReceivedMessage, check_body, commit, give_back,
+        insert_local, is_file, local_queue,
+    },
 };
 use crate::{
     base::sync::lock,
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     queue::{
         QueueLimits,
         sqlite::{
+            checksum::checksum,
             clock::{self, Micros},
             later,
         },
@@ -41,14 +49,13 @@ pub struct Transaction {
     id: [u8; 16],
     began: Instant,
     timeout: Duration,
-    /// Set by the first step that the file knows of, by the file's clock.
+    /// Set by the first receive, by the file's clock.
     ends_at: Option<Micros>,
-    /// Bytes of the sent messages that are in memory.
-    kept: usize,
-    /// Whether a step was begun that leaves rows in the file, even if it was cancelled.
-    has_staged: bool,
+    /// Bytes of the sent messages.
+    sent_bytes: usize,
+    /// Whether a receive was begun, which leaves rows in the file even if it was cancelled.
     has_received: bool,
-    sent: Vec<Sent>,
+    sent: Vec<NewSend>,
     /// Messages to each queue of this file, if these have a limit.
     sent_here: HashMap<String, usize>,
     received: Received,
@@ -58,12 +65,11 @@ pub struct Transaction {
 /// Enough for a handler that calls other services, and short enough that the messages of a process
 /// that died come back soon.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Sent messages of this many bytes stay in memory until the commit. It saves a small transaction its
-/// second write, which is two thirds of its processor time. Further messages are staged in the file,
-/// so that a large transaction does not fill the memory.
-pub(super) const KEPT: usize = 16 << 10;
+/// The messages that a transaction sends, in bytes: they stay in memory until the commit, which writes
+/// them in one step.
+const MAX_SENT: usize = 64 << 20;
 /// What a message in memory takes beside its body, at most.
-const KEPT_OVERHEAD: usize = 256;
+const OVERHEAD: usize = 256;
 
 impl QueueManager {
     /// Begins a transaction with a time-out of 60 s.
@@ -95,8 +101,7 @@ impl Transaction {
             began: Instant::now(),
             timeout,
             ends_at: None,
-            kept: 0,
-            has_staged: false,
+            sent_bytes: 0,
             has_received: false,
             sent: Vec::new(),
             sent_here: HashMap::new(),
@@ -105,14 +110,14 @@ impl Transaction {
         }
     }
 
-    /// Adds a message that is sent by the commit. Returns the id that it keeps on its way. The first
-    /// 16 KiB stay in memory until then; the file has the rest, as not ready.
+    /// Adds a message that is sent by the commit. Returns the id that it keeps on its way. The
+    /// messages stay in memory until then, at most 64 MiB.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the body is too long;
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if a local queue does not exist;
-    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if a limit of the manager's settings
-    /// is reached; [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the time-out is over. The
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if this limit or one of the manager's
+    /// settings is reached; [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the time-out is over. The
     /// transaction goes on without the message.
     ///
     /// # Cancel safety
@@ -120,10 +125,10 @@ impl Transaction {
     pub async fn send(&mut self, to: &Destination, body: impl Into<Bytes>) -> Result<MessageId> {
         let body = body.into();
         let config = &self.shared.config;
-        staging::check_body(&body, config.max_body)?;
+        check_body(&body, config.max_body)?;
         check_not_reserved(to.queue())?;
         let remote = config.remote(to);
-        let (uid, size) = (new_id()?, body.len() + KEPT_OVERHEAD);
+        let (uid, size) = (new_id()?, body.len() + OVERHEAD);
         let send = NewSend {
             uid,
             hop: remote.map(|authority| self.hop(authority)),
@@ -132,33 +137,24 @@ impl Transaction {
             body,
         };
         self.check_time()?;
-        self.check_room(&send).await?;
-        let here = send.hop.is_none().then(|| send.queue.clone());
-        let sent = match self.kept + size <= KEPT {
-            true => {
-                self.kept += size;
-                Sent::Kept(send)
-            }
-            false => self.stage(send).await?,
-        };
-        self.sent.push(sent);
-        if let Some(queue) = here.filter(|_| self.shared.config.max_queue.is_some()) {
-            *self.sent_here.entry(queue).or_default() += 1;
+        if self.sent_bytes + size > MAX_SENT {
+            let message = format!("transaction: its messages may have at most {MAX_SENT} bytes");
+            return Err(Error::new(ErrorKind::Exhausted, message));
         }
+        self.check_room(&send).await?;
+        self.sent_bytes += size;
+        if send.hop.is_none() && self.shared.config.max_queue.is_some() {
+            *self.sent_here.entry(send.queue.clone()).or_default() += 1;
+        }
+        self.sent.push(send);
         Ok(MessageId::from_bytes(uid))
     }
 
     /// Returns the next machine; the messages of a transaction share its text.
     fn hop(&self, authority: &str) -> Arc<str> {
         let hop = self.shared.config.hop_of(authority);
-        match self.sent.last() {
-            Some(Sent::Kept(NewSend {
-                hop: Some(last), ..
-            })) if **last == *hop => Arc::clone(last),
-            Some(Sent::Staged {
-                to: SentTo::Hop(last),
-                ..
-            }) if **last == *hop => Arc::clone(last),
+        match self.sent.last().and_then(|send| send.hop.as_ref()) {
+            Some(last) if **last == *hop => Arc::clone(last),
             _ => hop.into(),
         }
     }
@@ -170,13 +166,11 @@ impl Transaction {
             if shared.take_outgoing_room(hop) {
                 return Ok(());
             }
-            let (hop, authority) = (Arc::clone(hop), send.authority.clone());
-            let is_kept = |sent: &&Sent| matches!(sent, Sent::Kept(kept) if kept.hop == send.hop);
-            let kept = self.sent.iter().filter(is_kept).count();
+            let hop = Arc::clone(hop);
+            let sent = self.sent.iter().filter(|sent| sent.hop == send.hop).count();
             let database = shared.database.clone();
-            let reserve = database.run(move |connection| {
-                shared.reserve_outgoing(connection, (&hop, &authority), kept)
-            });
+            let reserve =
+                database.run(move |connection| shared.reserve_outgoing(connection, &hop, sent));
             return reserve.await;
         }
         let (queue, max) = (send.queue.clone(), shared.config.max_queue);
@@ -186,30 +180,16 @@ impl Transaction {
         let sent = self.sent_here.get(&queue).copied().unwrap_or_default();
         let find = shared
             .database
-            .run(move |connection| staging::local_queue(connection, &queue, sent, max));
+            .run(move |connection| local_queue(connection, &queue, sent, max));
         find.await?;
         lock(&shared.known_queues).insert(send.queue.clone());
         Ok(())
     }
 
-    async fn stage(&mut self, send: NewSend) -> Result<Sent> {
-        let (times, tx, size) = (self.times(), self.id, send.body.len());
-        self.has_staged = true;
-        let staged = self.shared.database.write_unsynced(move |transaction| {
-            let now = clock::advance(transaction)?;
-            let ends_at = times.ends_at(now);
-            let (row, to) = staging::stage(transaction, &tx, ends_at, &send, now)?;
-            Ok((Sent::Staged { row, size, to }, ends_at))
-        });
-        let (sent, ends_at) = staged.await?;
-        self.ends_at = Some(ends_at);
-        Ok(sent)
-    }
-
     /// Checks the time-out by this process's clock; steps in the file check it by the file's.
     fn check_time(&self) -> Result<()> {
         match self.began.elapsed() >= self.timeout {
-            true => Err(staging::time_is_over(Some(self.timeout))),
+            true => Err(steps::time_is_over(Some(self.timeout))),
             false => Ok(()),
         }
     }
@@ -238,14 +218,15 @@ impl Transaction {
     /// As [`Transaction::receive`].
     pub async fn receive_many(&mut self, queue: &str, max: usize) -> Result<Vec<ReceivedMessage>> {
         let max = QueueLimits::EMBEDDED.check_max(max)?;
-        let (times, tx, queue) = (self.times(), self.id, queue.to_owned());
+        let (ends_at, tx, queue) = (self.ends_at, self.id, queue.to_owned());
+        let left = self.timeout.saturating_sub(self.began.elapsed());
         let process = self.shared.process_id()?;
         self.has_received = true;
         let taken = self.shared.database.write_unsynced(move |transaction| {
             let now = clock::advance(transaction)?;
-            let until = times.ends_at(now);
+            let until = ends_at.unwrap_or_else(|| later(now, left));
             let who = (&tx, process);
-            let step = staging::receive(transaction, who, &queue, max, until, now)?;
+            let step = steps::receive(transaction, who, &queue, max, until, now)?;
             Ok((step, until))
         });
         let ((received, messages), ends_at) = taken.await?;
@@ -297,13 +278,12 @@ impl Transaction {
         crash_point("transaction-before-commit");
         let sent = std::mem::take(&mut self.sent);
         let has_sent = !sent.is_empty();
-        let goes_out = sent.iter().any(Sent::goes_out);
+        let goes_out = sent.iter().any(|send| send.hop.is_some());
         let mut outcome = Outcome {
             tx: self.id,
             timeout: self.timeout,
             ends_at: self.ends_at.unwrap_or(Micros::MAX),
             sent,
-            has_staged: self.has_staged,
             received: self.received.clone(),
             outgoing_ends_at: 0,
         };
@@ -332,66 +312,38 @@ impl Transaction {
     /// # Errors
     /// As any write of the file; then the time-out rolls back.
     pub async fn roll_back(mut self) -> Result<()> {
-        if !self.has_rows() {
+        if !self.has_received {
             return Ok(());
         }
         let tx = self.id;
         let rolled_back = self
             .shared
             .database
-            .write_unsynced(move |transaction| roll_back(transaction, &tx));
+            .write_unsynced(move |transaction| give_back(transaction, Owner::Transaction(&tx)));
         rolled_back.await?;
         self.is_over = true;
-        if self.has_received {
-            Shared::start_notifying(&self.shared);
-        }
+        Shared::start_notifying(&self.shared);
         Ok(())
     }
 
     fn is_empty(&self) -> bool {
         self.sent.is_empty() && self.received.messages.is_empty()
     }
-
-    /// Returns whether the file may have rows of the transaction.
-    fn has_rows(&self) -> bool {
-        self.has_staged || self.has_received
-    }
-
-    fn times(&self) -> Times {
-        Times {
-            ends_at: self.ends_at,
-            left: self.timeout.saturating_sub(self.began.elapsed()),
-        }
-    }
 }
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        if self.is_over || !self.has_rows() {
+        if self.is_over || !self.has_received {
             return;
         }
         let tx = self.id;
         // If there is no room for the job, the time-out rolls back.
-        let queued = self
-            .shared
-            .database
-            .queue_unsynced(move |transaction| roll_back(transaction, &tx));
-        if queued && self.has_received {
+        let queued = self.shared.database.queue_unsynced(move |transaction| {
+            give_back(transaction, Owner::Transaction(&tx)).map(drop)
+        });
+        if queued {
             Shared::start_notifying(&self.shared);
         }
-    }
-}
-
-/// The end of a transaction, as far as its steps know it.
-#[derive(Debug, Clone, Copy)]
-struct Times {
-    ends_at: Option<Micros>,
-    left: Duration,
-}
-
-impl Times {
-    fn ends_at(self, now: Micros) -> Micros {
-        self.ends_at.unwrap_or_else(|| later(now, self.left))
     }
 }
 
@@ -411,15 +363,112 @@ impl Shared {
     pub(super) fn reserve_outgoing(
         &self,
         connection: &rusqlite::Connection,
-        (hop, authority): (&Arc<str>, &str),
+        hop: &Arc<str>,
         sent: usize,
     ) -> rusqlite::Result<()> {
         if self.take_outgoing_room(hop) {
             return Ok(());
         }
         let max = self.config.max_outgoing;
-        let room = staging::check_outgoing(connection, (hop, authority), sent, max)?;
+        let room = steps::check_outgoing(connection, hop, sent, max)?;
         lock(&self.outgoing_room).insert(Arc::clone(hop), room);
         Ok(())
+    }
+}
+
+impl QueueManager {
+    /// Sends a message as a part of the caller's transaction, whose connection has the manager's
+    /// file open ([`QueueManager::connect`]). Call [`QueueManager::committed`] after its commit.
+    ///
+    /// ```
+    /// # async fn order(manager: &reveille::courier::QueueManager) -> Result<(), Box<dyn std::error::Error>> {
+    /// let orders = manager.destination("orders")?;
+    /// let mut connection = manager.connect()?;
+    /// let transaction = connection.transaction()?;
+    /// transaction.execute("INSERT INTO sales (item) VALUES ('tea')", [])?;
+    /// manager.send_in(&transaction, &orders, "tea")?;
+    /// transaction.commit()?;
+    /// manager.committed();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::send`], and
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the connection is to another file. Roll
+    /// back the transaction after an error.
+    pub fn send_in(
+        &self,
+        transaction: &rusqlite::Transaction<'_>,
+        to: &Destination,
+        body: impl Into<Bytes>,
+    ) -> Result<MessageId> {
+        let body = body.into();
+        check_body(&body, self.shared.config.max_body)?;
+        check_not_reserved(to.queue())?;
+        let uid = new_id()?;
+        let error = |error| self.shared.database.error(error);
+        if !is_file(transaction, &self.shared.file_id).map_err(error)? {
+            let path = self.path().display();
+            let rule = format_args!("must be a connection to `{path}`");
+            return Err(Error::invalid("transaction", rule));
+        }
+        self.shared
+            .insert_in(transaction, to, &uid, &body)
+            .map_err(error)?;
+        Ok(MessageId::from_bytes(uid))
+    }
+
+    /// Notifies the relay, and the host, of messages that the caller's own transactions have sent or
+    /// put. Returns at once. After a crash before this call, the host notifies within a second.
+    pub fn committed(&self) {
+        // Not cleared: another transaction of this process may have sent and not yet be committed.
+        if self.shared.sent_in.load(Ordering::Acquire) {
+            self.shared.signal_outgoing();
+        }
+        Shared::start_notifying(&self.shared);
+    }
+}
+
+impl Shared {
+    fn insert_in(
+        &self,
+        transaction: &rusqlite::Transaction<'_>,
+        to: &Destination,
+        uid: &[u8; 16],
+        body: &[u8],
+    ) -> rusqlite::Result<()> {
+        let now = clock::advance_exactly(transaction)?;
+        let Some(authority) = self.config.remote(to) else {
+            let queue = local_queue(transaction, to.queue(), 0, self.config.max_queue)?;
+            return insert_local(transaction, queue, now, now, uid, body);
+        };
+        self.insert_outgoing(transaction, now, uid, (authority, to.queue()), body)?;
+        self.sent_in.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Adds a message to another machine, if there is room.
+    pub(super) fn insert_outgoing(
+        &self,
+        transaction: &rusqlite::Transaction<'_>,
+        now: Micros,
+        uid: &[u8; 16],
+        (authority, queue): (&str, &str),
+        body: &[u8],
+    ) -> rusqlite::Result<()> {
+        let hop: Arc<str> = self.config.hop_of(authority).into();
+        self.reserve_outgoing(transaction, &hop, 0)?;
+        let message = NewOutgoing {
+            uid,
+            authority,
+            queue,
+            hop: self.config.hop_of(authority),
+            stored_at: now,
+            ends_at: Some(later(now, self.config.max_age)),
+            checksum: checksum(body),
+            body,
+        };
+        outgoing::insert(transaction, &message)
     }
 }

@@ -216,7 +216,7 @@ impl Supervisor {
             return;
         }
         count(&shared.counters.wake_ups);
-        if let Some(latency) = work.published_at.and_then(since) {
+        if let Some(latency) = work.last_event.published_at.and_then(since) {
             shared.counters.wake_latency.add(latency);
         }
         let woken_early = shared.with_core(|core, now| core.scaler.on_wake_up(work.sequence, now));

@@ -4,7 +4,7 @@
 
 use std::{borrow::Borrow, str::FromStr, sync::Arc};
 
-use super::{Limits, check_name, name::is_name};
+use super::{Limits, check_name};
 use crate::{
     base::text::shown_as_text,
     error::{Error, Result},
@@ -199,11 +199,7 @@ fn check_pattern(field: &str, part: &str) -> Result<()> {
     if part.len() > stem.len() && only_dots {
         return Ok(());
     }
-    if is_name(stem) {
-        Ok(())
-    } else {
-        check_name(field, stem)
-    }
+    check_name(field, stem)
 }
 
 fn part_matches(pattern: &str, name: &str) -> bool {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{GroupName, QueueAddress};
+use super::{GroupName, LastEvent, QueueAddress};
 
 /// The limits of a message between relays.
 #[derive(Debug)]
@@ -53,10 +53,7 @@ pub(crate) struct FrameEntry {
     pub(crate) notifications: u64,
     pub(crate) payload_size: u64,
     pub(crate) messages: u64,
-    /// The newest notification's publisher, time and trace context.
-    pub(crate) publisher: Arc<str>,
-    pub(crate) published_at: Option<SystemTime>,
-    pub(crate) traceparent: Arc<str>,
+    pub(crate) last_event: LastEvent,
     /// Groups whose idle members at the sender took all of the causes.
     pub(crate) served_groups: Vec<GroupName>,
     /// A listener of the sender has checked the queue for the sentinel.

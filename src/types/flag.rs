@@ -1,20 +1,9 @@
 //! Durable global flags: names, states, options and watch events.
 
-use std::{
-    str::FromStr,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
-use super::{Goodbye, Limits, check_name, check_text};
-use crate::{
-    base::text::shown_as_text,
-    error::{Error, Result},
-};
-
-/// A flag's name, under the rule for names.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FlagName(Arc<str>);
+use super::{FlagName, Goodbye, Limits, check_text};
+use crate::error::{Error, Result};
 
 /// The state of a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,22 +68,6 @@ pub enum FlagEvent {
     Unknown,
 }
 
-impl FlagName {
-    /// Creates a flag's name.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it breaks the rule for names.
-    pub fn new(name: &str) -> Result<Self> {
-        check_name("flag", name)?;
-        Ok(Self(name.into()))
-    }
-
-    /// Returns the name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 impl UnleashOptions {
     /// Checks the rules that the types do not enforce.
     ///
@@ -140,16 +113,6 @@ impl FlagState {
         }
     }
 }
-
-impl FromStr for FlagName {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Self::new(text)
-    }
-}
-
-shown_as_text!(0: FlagName);
 
 #[cfg(test)]
 mod tests {

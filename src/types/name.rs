@@ -1,6 +1,6 @@
 //! Names, and their rule: 1 to 128 bytes of `[A-Za-z0-9._-]`, and neither `.` nor `..`.
 
-use std::sync::Arc;
+use std::{str::FromStr, sync::Arc};
 
 use super::Limits;
 use crate::{
@@ -8,20 +8,58 @@ use crate::{
     error::{Error, Result},
 };
 
-/// A listener's name, which operators recognise. Several streams may use the same one.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ListenerId(Arc<str>);
+/// Defines the type of a name. Errors contain the field.
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $field:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Creates the name.
+            ///
+            /// # Errors
+            /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it breaks the rule for names.
+            pub fn new(name: &str) -> Result<Self> {
+                check_name($field, name)?;
+                Ok(Self(name.into()))
+            }
+
+            /// Returns the name.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self> {
+                Self::new(text)
+            }
+        }
+
+        shown_as_text!(0: $name);
+    };
+}
+
+name! {
+    /// A listener's name, which operators recognise. Several streams may use the same one.
+    ListenerId, "listener_id"
+}
+
+name! {
+    /// The name of a group, whose members share wake-ups. Each wake-up goes to as many members as it
+    /// needs.
+    GroupName, "group"
+}
+
+name! {
+    /// A flag's name, under the rule for names.
+    FlagName, "flag"
+}
 
 impl ListenerId {
-    /// Creates a listener id.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it breaks the rule for names.
-    pub fn new(id: &str) -> Result<Self> {
-        check_name("listener_id", id)?;
-        Ok(Self(id.into()))
-    }
-
     /// Creates an id that no other process has: the given prefix and eight random characters.
     ///
     /// # Errors
@@ -31,34 +69,6 @@ impl ListenerId {
             .take(8)
             .collect();
         Self::new(&format!("{prefix}-{random}"))
-    }
-
-    /// Returns the name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-shown_as_text!(0: ListenerId, GroupName);
-
-/// The name of a group, whose members share wake-ups. Each wake-up goes to as many members as it
-/// needs.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupName(Arc<str>);
-
-impl GroupName {
-    /// Creates a group's name.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it breaks the rule for names.
-    pub fn new(name: &str) -> Result<Self> {
-        check_name("group", name)?;
-        Ok(Self(name.into()))
-    }
-
-    /// Returns the name.
-    pub fn as_str(&self) -> &str {
-        &self.0
     }
 }
 
@@ -72,7 +82,7 @@ pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
 }
 
 /// Returns whether `name` follows the rule.
-pub(super) fn is_name(name: &str) -> bool {
+fn is_name(name: &str) -> bool {
     (1..=Limits::NAME).contains(&name.len())
         && name != "."
         && name != ".."

@@ -36,6 +36,17 @@ pub struct Notification {
     pub traceparent: Arc<str>,
 }
 
+/// What is known of a queue's newest notification. Frames, timers and wake-ups carry it whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LastEvent {
+    /// The publisher's name; may be empty.
+    pub publisher: Arc<str>,
+    /// Time of publication, by the publisher's clock.
+    pub published_at: Option<SystemTime>,
+    /// W3C trace context; may be empty.
+    pub traceparent: Arc<str>,
+}
+
 /// The relay's acknowledgement of a notification.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Accepted {
@@ -83,6 +94,31 @@ impl Notification {
             return Err(Error::invalid("published_at", "is no point in time"));
         }
         check_text("traceparent", &self.traceparent, Limits::TRACEPARENT)
+    }
+}
+
+#[cfg(feature = "relay")]
+impl LastEvent {
+    pub(crate) fn new(publisher: &Arc<str>, notification: &Notification) -> Self {
+        Self {
+            publisher: Arc::clone(publisher),
+            published_at: notification.published_at,
+            traceparent: Arc::clone(&notification.traceparent),
+        }
+    }
+
+    /// Takes over another notification. Equal texts are not cloned, because a burst comes
+    /// from one publisher.
+    pub(crate) fn replace(&mut self, publisher: &Arc<str>, notification: &Notification) {
+        for (kept, new) in [
+            (&mut self.publisher, publisher),
+            (&mut self.traceparent, &notification.traceparent),
+        ] {
+            if !Arc::ptr_eq(kept, new) {
+                *kept = Arc::clone(new);
+            }
+        }
+        self.published_at = notification.published_at;
     }
 }
 

@@ -1,8 +1,8 @@
 //! Wake-ups: a listener reads a queue because of them.
 
-use std::{fmt, sync::Arc, time::SystemTime};
+use std::fmt;
 
-use super::{Selector, Token};
+use super::{LastEvent, Selector, Token};
 
 /// A wake-up of a listener. **Any wake-up means: read until empty**; the counts are a lower bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,12 +20,8 @@ pub struct WorkDetected {
     pub payload_size: u64,
     /// The sum of their message counts.
     pub messages: u64,
-    /// The publisher of the newest notification; may be empty.
-    pub publisher: Arc<str>,
-    /// Publication time of the newest notification, by its publisher's clock.
-    pub published_at: Option<SystemTime>,
-    /// W3C trace context of the newest notification; may be empty.
-    pub traceparent: Arc<str>,
+    /// The newest notification.
+    pub last_event: LastEvent,
     /// The listener's position after the wake-up.
     pub token: Token,
 }
@@ -57,7 +53,8 @@ impl WorkDetected {
         /// reason, 20 of the time, 66 of the token, 3 each of four texts, 4 of the entry itself.
         const FIXED: usize = 4 * 11 + 2 + 20 + 66 + 4 * 3 + 4;
         let (account, queue) = (self.queue.storage_account(), self.queue.queue_name());
-        FIXED + account.len() + queue.len() + self.publisher.len() + self.traceparent.len()
+        let texts = self.last_event.publisher.len() + self.last_event.traceparent.len();
+        FIXED + account.len() + queue.len() + texts
     }
 }
 

@@ -13,7 +13,7 @@ use super::time::{checked_time, time_to_wire};
 use crate::{
     error::{Error, Result},
     types::{
-        GroupName, Limits, QueueAddress, check_kept_text,
+        GroupName, LastEvent, Limits, QueueAddress, check_kept_text,
         cluster::{
             ClusterContent, ClusterLimits, ClusterMessage, Frame, FrameEntry, LifeId, RecentQueue,
             RelayHeartbeat, RelayStatus,
@@ -129,9 +129,11 @@ pub(super) fn read_entry(entry: link::FrameEntry) -> Result<FrameEntry> {
         notifications: entry.notifications,
         payload_size: entry.payload_size,
         messages: entry.messages,
-        publisher: entry.publisher.into(),
-        published_at: checked_time("published_at", entry.published_at)?,
-        traceparent: entry.traceparent.into(),
+        last_event: LastEvent {
+            publisher: entry.publisher.into(),
+            published_at: checked_time("published_at", entry.published_at)?,
+            traceparent: entry.traceparent.into(),
+        },
         served_groups: groups.collect::<Result<_>>()?,
         checked: entry.checked,
     })
@@ -190,9 +192,9 @@ pub(super) fn write_entry(entry: &FrameEntry) -> link::FrameEntry {
         notifications: entry.notifications,
         payload_size: entry.payload_size,
         messages: entry.messages,
-        publisher: String::from(&*entry.publisher),
-        published_at: time_to_wire(entry.published_at),
-        traceparent: String::from(&*entry.traceparent),
+        publisher: String::from(&*entry.last_event.publisher),
+        published_at: time_to_wire(entry.last_event.published_at),
+        traceparent: String::from(&*entry.last_event.traceparent),
         served_groups: entry
             .served_groups
             .iter()

@@ -8,8 +8,8 @@ use super::{
     time::{span_from_wire, span_to_wire, time_from_wire},
 };
 use crate::types::{
-    Accepted, Counted, Goodbye, GoodbyeReason, Limits, Position, Report, ReportState, Selector,
-    SubscribeEvent, SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
+    Accepted, Counted, Goodbye, GoodbyeReason, LastEvent, Limits, Position, Report, ReportState,
+    Selector, SubscribeEvent, SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -213,9 +213,11 @@ pub(super) fn work_from_wire(work: proto::WorkDetected) -> Option<WorkDetected> 
         notifications: work.notifications,
         payload_size: work.payload_size,
         messages: work.messages,
-        publisher: work.publisher.into(),
-        published_at: time_from_wire(work.published_at),
-        traceparent: work.traceparent.into(),
+        last_event: LastEvent {
+            publisher: work.publisher.into(),
+            published_at: time_from_wire(work.published_at),
+            traceparent: work.traceparent.into(),
+        },
         token: Token(work.token),
     })
 }

@@ -49,8 +49,7 @@ HandOverRequest: 1 frame uint64, 2 hello HandOverHello?, 3 offer HandOverOffer?,
 HandOverResponse: 1 frame uint64, 2 welcome HandOverWelcome?, 3 accept HandOverAccept?, 4 visible HandOverVisible?
 HandOverHello: 1 version uint32, 2 sender bytes, 3 name string, 4 authority string, 5 least_version uint32
 HandOverWelcome: 1 version uint32, 2 receiver bytes, 3 held bytes*
-HandOverOffer: 1 messages OfferedMessage*, 2 deflated bytes
-OfferedMessages: 1 messages OfferedMessage*
+HandOverOffer: 1 messages OfferedMessage*
 OfferedMessage: 1 number uint64, 2 id bytes, 3 authority string, 4 queue string, 5 visited bytes, 6 body bytes, 7 checksum fixed32, 8 resume bool
 HandOverAccept: 1 upto uint64, 2 refused HandOverRefusal*, 3 postponed HandOverRefusal*
 HandOverRefusal: 1 number uint64, 2 reason string

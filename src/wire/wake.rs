@@ -13,7 +13,7 @@ use super::{
     proto,
     time::time_to_wire,
 };
-use crate::types::WakeReason;
+use crate::types::{LastEvent, WakeReason};
 
 /// A message of the stream.
 #[derive(Clone, PartialEq, Message)]
@@ -48,9 +48,7 @@ pub(crate) struct EntryFields<'a> {
     pub(crate) sequence: u64,
     pub(crate) notifications: u64,
     pub(crate) reason: WakeReason,
-    pub(crate) publisher: &'a str,
-    pub(crate) published_at: Option<std::time::SystemTime>,
-    pub(crate) traceparent: &'a str,
+    pub(crate) last_event: &'a LastEvent,
     pub(crate) messages: u64,
 }
 
@@ -72,11 +70,11 @@ pub(crate) fn encode_entry(
     encode_number(5, entry.notifications, out);
     let reason = super::relay::reason_to_wire(entry.reason) as i32;
     encode_number(6, u64::try_from(reason).unwrap_or_default(), out);
-    encode_text(7, entry.publisher, out);
-    if let Some(time) = time_to_wire(entry.published_at) {
+    encode_text(7, &entry.last_event.publisher, out);
+    if let Some(time) = time_to_wire(entry.last_event.published_at) {
         encoding::message::encode(8, &time, out);
     }
-    encode_text(10, entry.traceparent, out);
+    encode_text(10, &entry.last_event.traceparent, out);
     encode_token(token, out);
     encode_number(12, entry.messages, out);
     let length = u16::try_from(out.len() - begin).expect("shorter than 16 KiB");
@@ -104,33 +102,35 @@ mod tests {
     use super::*;
     use crate::types::{Selector, Token, WorkDetected};
 
-    fn entry<'a>(texts: &'a str, number: u64, token: &[u8]) -> (EntryFields<'a>, WorkDetected) {
+    fn entry<'a>(work: &'a WorkDetected) -> EntryFields<'a> {
+        EntryFields {
+            account: work.queue.storage_account(),
+            queue: work.queue.queue_name(),
+            payload_size: work.payload_size,
+            sequence: work.sequence,
+            notifications: work.notifications,
+            reason: work.reason,
+            last_event: &work.last_event,
+            messages: work.messages,
+        }
+    }
+
+    fn work(texts: &str, number: u64, token: &[u8]) -> WorkDetected {
         let time = SystemTime::UNIX_EPOCH + Duration::new(1 << 33, 999_999_999);
-        let fields = EntryFields {
-            account: texts,
-            queue: texts,
-            payload_size: number,
-            sequence: number,
-            notifications: number,
-            reason: WakeReason::Reassigned,
-            publisher: texts,
-            published_at: Some(time),
-            traceparent: texts,
-            messages: number,
-        };
-        let work = WorkDetected {
+        WorkDetected {
             queue: Selector::new(texts, texts).expect("a name"),
             reason: WakeReason::Reassigned,
             sequence: number,
             notifications: number,
             payload_size: number,
             messages: number,
-            publisher: texts.into(),
-            published_at: Some(time),
-            traceparent: texts.into(),
+            last_event: LastEvent {
+                publisher: texts.into(),
+                published_at: Some(time),
+                traceparent: texts.into(),
+            },
             token: Token(token.to_vec().into()),
-        };
-        (fields, work)
+        }
     }
 
     #[test]
@@ -138,7 +138,8 @@ mod tests {
         let longest = "x".repeat(128);
         for (texts, number, token) in [("a", 0, 0), ("a", 1, 27), (&longest[..], u64::MAX, 64)] {
             let token = vec![7; token];
-            let (fields, work) = entry(texts, number, &token);
+            let work = work(texts, number, &token);
+            let fields = entry(&work);
             let mut bytes = Vec::new();
             for _ in 0..2 {
                 encode_entry(&fields, |out| out.extend_from_slice(&token), &mut bytes);

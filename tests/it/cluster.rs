@@ -125,7 +125,10 @@ async fn a_notification_at_one_relay_wakes_the_subscribers_of_all() {
         accepted.expect("confirmed");
         for wakes in &mut streams {
             let work = told(wakes, 1).await;
-            assert_eq!((work.payload_size, &*work.publisher), (7, "tests"));
+            assert_eq!(
+                (work.payload_size, &*work.last_event.publisher),
+                (7, "tests")
+            );
         }
     }
 }

@@ -33,8 +33,8 @@ async fn a_notification_wakes_a_listener() {
     assert_eq!(work.reason, WakeReason::Notified);
     assert_eq!((work.sequence, work.notifications), (1, 1));
     assert_eq!((work.payload_size, work.messages), (512, 3));
-    assert_eq!(&*work.publisher, "billing");
-    assert!(work.published_at.is_some() && !work.token.is_empty());
+    assert_eq!(&*work.last_event.publisher, "billing");
+    assert!(work.last_event.published_at.is_some() && !work.token.is_empty());
 }
 
 #[tokio::test]

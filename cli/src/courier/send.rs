@@ -53,8 +53,7 @@ pub(super) struct Send {
     target: TargetArgs,
 }
 
-/// Long enough for any number of messages; staged messages of a process that died are kept this
-/// long.
+/// Long enough for any number of messages.
 const TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 impl Send {

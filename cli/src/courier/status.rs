@@ -21,8 +21,7 @@ Example:
   reveille courier status queues -o json
   reveille courier status queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
 
-NOT READY: sent by a transaction that is not committed; small messages wait in the memory of their \
-process. READY: waits for the next machine. SENT: \
+READY: waits for the next machine. SENT: \
 stored there, and not yet visible. CONFIRMED: visible there. RECEIVED and CONFIRMED count the \
 messages in the history.
 
@@ -52,7 +51,6 @@ struct StatusRow {
 #[derive(Debug, Serialize)]
 struct QueueRow {
     name: String,
-    not_ready: u64,
     arrived: u64,
     being_received: u64,
     received: u64,
@@ -63,7 +61,6 @@ struct QueueRow {
 struct DestinationRow {
     destination: String,
     hop: String,
-    not_ready: u64,
     ready: u64,
     sent: u64,
     confirmed: u64,
@@ -139,7 +136,6 @@ impl From<ManagerStatus> for StatusRow {
     fn from(status: ManagerStatus) -> Self {
         let queues = status.queues.into_iter().map(|queue| QueueRow {
             name: queue.name,
-            not_ready: queue.not_ready,
             arrived: queue.arrived,
             being_received: queue.being_received,
             received: queue.received,
@@ -150,7 +146,6 @@ impl From<ManagerStatus> for StatusRow {
             DestinationRow {
                 destination: to.destination.to_string(),
                 hop: to.hop,
-                not_ready: to.not_ready,
                 ready: to.ready,
                 sent: to.sent,
                 confirmed: to.confirmed,
@@ -171,7 +166,6 @@ impl From<ManagerStatus> for StatusRow {
 impl Row for QueueRow {
     const HEADERS: &'static [&'static str] = &[
         "QUEUE",
-        "NOT READY",
         "ARRIVED",
         "BEING RECEIVED",
         "RECEIVED",
@@ -181,7 +175,6 @@ impl Row for QueueRow {
     fn cells(&self) -> Vec<String> {
         vec![
             self.name.clone(),
-            self.not_ready.to_string(),
             self.arrived.to_string(),
             self.being_received.to_string(),
             self.received.to_string(),
@@ -194,7 +187,6 @@ impl Row for DestinationRow {
     const HEADERS: &'static [&'static str] = &[
         "DESTINATION",
         "NEXT MACHINE",
-        "NOT READY",
         "READY",
         "SENT",
         "CONFIRMED",
@@ -210,7 +202,6 @@ impl Row for DestinationRow {
         vec![
             self.destination.clone(),
             self.hop.clone(),
-            self.not_ready.to_string(),
             self.ready.to_string(),
             self.sent.to_string(),
             self.confirmed.to_string(),
@@ -237,7 +228,6 @@ impl MessageStatusRow {
             row.last_known = Some(HERE.to_owned());
         };
         match status {
-            MessageStatus::NotReady => set("not_ready", None, None),
             MessageStatus::Outgoing {
                 destination,
                 hop,

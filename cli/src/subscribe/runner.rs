@@ -229,7 +229,7 @@ fn conflate(waiting: &mut WorkDetected, later: &WorkDetected) {
 
 #[cfg(test)]
 mod tests {
-    use reveille::{Token, WakeReason};
+    use reveille::{LastEvent, Token, WakeReason};
 
     use super::*;
 
@@ -246,9 +246,7 @@ mod tests {
             notifications: 1,
             payload_size: 10,
             messages: 2,
-            publisher: "".into(),
-            published_at: None,
-            traceparent: "".into(),
+            last_event: LastEvent::default(),
             token: Token::default(),
         }
     }

@@ -192,7 +192,7 @@ pub(super) fn answers(data: &[u8]) {
 
 /// Encodes an entry of a Wake as the relay does, and reads it.
 fn check_entry(work: &WorkDetected) {
-    let texts = [&work.publisher, &work.traceparent];
+    let texts = [&work.last_event.publisher, &work.last_event.traceparent];
     let is_ours = work.token.0.len() <= Limits::TOKEN
         && texts.iter().all(|text| text.len() <= Limits::MAX_TEXT);
     if !is_ours {
@@ -205,9 +205,7 @@ fn check_entry(work: &WorkDetected) {
         sequence: work.sequence,
         notifications: work.notifications,
         reason: work.reason,
-        publisher: &work.publisher,
-        published_at: work.published_at,
-        traceparent: &work.traceparent,
+        last_event: &work.last_event,
         messages: work.messages,
     };
     let mut bytes = Vec::new();

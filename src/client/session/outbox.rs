@@ -1,8 +1,17 @@
-//! A publisher's unsent entries in order of arrival, at most one per key.
+//! A publisher's unsent entries in order of arrival, at most one per key. An entry is a conflated
+//! notification with its waiters.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
-use super::entry::{Entry, EntryKey};
+use super::waiters::WaiterList;
+use crate::{
+    base::clock::Tick,
+    types::{Counted, Limits, Notification, QueueAddress},
+};
 
 /// The queue of unsent entries.
 #[derive(Debug)]
@@ -94,5 +103,101 @@ impl Outbox {
         }
         let position = self.index.get(key)?;
         usize::try_from(position - self.first).ok()
+    }
+}
+
+/// Notifications with the same key are conflated: same queue, same due time, counted by the same relays.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct EntryKey {
+    pub(super) queue: QueueAddress,
+    /// Due time on the timer grid; `None` for an immediate notification.
+    pub(super) due: Option<Tick>,
+    /// The epochs of [`Entry::counted`], in order.
+    pub(super) counted_by: Vec<Arc<str>>,
+}
+
+impl EntryKey {
+    /// Returns the key of a notification that no relay has counted.
+    pub(super) fn new(queue: QueueAddress, due: Option<Tick>) -> Self {
+        Self {
+            queue,
+            due,
+            counted_by: Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: EntryKey,
+    pub(super) notification: Notification,
+    /// Number of the first submission in it, for which a flush waits; `u64::MAX` once the entry is
+    /// set aside.
+    pub(super) first_submission: u64,
+    /// Maximum entries of the request that carries it: half of the request that was refused.
+    pub(super) max_batch: usize,
+    pub(super) waiters: WaiterList,
+    /// It contains a posted notification, which has no waiter.
+    pub(super) posted: bool,
+    /// C8: relays that have counted all of it, and could not confirm that, in the order of their epochs.
+    pub(super) counted: Vec<Counted>,
+}
+
+impl Entry {
+    /// Adds another notification with the same key.
+    pub(super) fn merge(&mut self, other: Self) {
+        let (kept, new) = (&mut self.notification, other.notification);
+        kept.notifications = kept
+            .notifications
+            .max(1)
+            .saturating_add(new.notifications.max(1));
+        kept.messages = kept.messages.max(1).saturating_add(new.messages.max(1));
+        kept.payload_size = kept.payload_size.saturating_add(new.payload_size);
+        if new.published_at >= kept.published_at {
+            kept.published_at = new.published_at;
+            kept.traceparent = new.traceparent;
+        }
+        self.first_submission = self.first_submission.min(other.first_submission);
+        self.max_batch = self.max_batch.min(other.max_batch);
+        self.posted |= other.posted;
+        // The keys are the same, so the relays are.
+        for (kept, new) in self.counted.iter_mut().zip(other.counted) {
+            kept.position = kept.position.max(new.position);
+        }
+        self.waiters.extend(other.waiters);
+    }
+
+    /// A relay has counted it.
+    pub(super) fn was_counted(&mut self, counted: &Counted) {
+        let by = |other: &Counted| (*other.epoch).cmp(&counted.epoch);
+        match self.counted.binary_search_by(by) {
+            Ok(at) => self.counted[at].position = counted.position,
+            // Of so many relays most have ended: what they have counted is of no use.
+            Err(_) if self.counted.len() == Counted::MOST => self.counted = vec![counted.clone()],
+            Err(at) => self.counted.insert(at, counted.clone()),
+        }
+        let epochs = self
+            .counted
+            .iter()
+            .map(|counted| Arc::clone(&counted.epoch));
+        self.key.counted_by = epochs.collect();
+    }
+
+    /// Marks the entry as set aside: flushes do not wait for it, as they report its refusal at
+    /// once.
+    pub(super) fn mark_set_aside(&mut self) {
+        (self.first_submission, self.max_batch, self.posted) = (u64::MAX, usize::MAX, false);
+    }
+
+    /// Returns the notification with its remaining delay.
+    pub(super) fn with_remaining_delay(&self, now: Tick) -> Notification {
+        // The grid may round up beyond the longest delay, which the relay would refuse. The cut
+        // wake-up still comes no earlier than requested.
+        let left = self.key.due.map_or(Duration::ZERO, |due| due.since(now));
+        let delay = left.min(Limits::DELAY);
+        Notification {
+            delay,
+            ..self.notification.clone()
+        }
     }
 }

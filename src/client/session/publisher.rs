@@ -6,25 +6,18 @@
 //! their callers (R19: a bad event fails alone); entries that the relay has no room for are kept and sent again separately.
 //! Every caller gets a result: accepted, refused, or timed out.
 
-mod config;
 mod refusals;
-mod request;
 
 use std::{
     collections::{HashSet, VecDeque},
     time::Duration,
 };
 
-pub(crate) use self::config::PublisherConfig;
-use self::{
-    refusals::Dropped,
-    request::{Request, RequestEntries},
-};
+use self::refusals::Dropped;
 use super::{
-    entry::{Entry, EntryKey},
-    outbox::Outbox,
+    outbox::{Entry, EntryKey, Outbox},
     reconnect::is_final,
-    set_aside::SetAside,
+    set_aside::{RefusedEntry, SetAside},
     waiters::{Completion, WaiterId, Waiters},
 };
 use crate::{
@@ -35,6 +28,29 @@ use crate::{
     error::{Error, ErrorKind, Result},
     types::{Accepted, Counted, Limits, Notification},
 };
+
+/// How a publisher sends.
+#[derive(Debug, Clone)]
+pub(crate) struct PublisherConfig {
+    /// Conflate pending notifications of the same queue and due time.
+    pub(crate) conflate: bool,
+    /// Maximum events of one request; 1..=1024.
+    pub(crate) batch: usize,
+    /// Maximum requests in flight.
+    pub(crate) pipeline: usize,
+    /// Maximum bytes of a request.
+    pub(crate) request_bytes: usize,
+    /// Maximum entries in the outbox; more are refused to their callers.
+    pub(crate) max_pending: usize,
+    /// Maximum entries set aside because the relay has no room; more are dropped.
+    pub(crate) max_set_aside: usize,
+    /// A request without an answer for this long counts as lost.
+    pub(crate) answer_timeout: Duration,
+    /// Maximum wait before the first retry.
+    pub(crate) base: Duration,
+    /// Maximum wait before any retry.
+    pub(crate) max: Duration,
+}
 
 /// The publisher's state machine.
 #[derive(Debug)]
@@ -63,8 +79,35 @@ pub(crate) struct PublisherSession {
     left: usize,
 }
 
+/// A request in flight.
+#[derive(Debug)]
+struct Request {
+    body: RequestEntries,
+    sent_at: Tick,
+}
+
+/// The entries of a request.
+#[derive(Debug)]
+enum RequestEntries {
+    Entries(Vec<Entry>),
+    /// Entries that the relay refused because it is full.
+    Probe(Vec<RefusedEntry>),
+}
+
+/// The publisher's name in a request: key, length and the longest text.
+const MAX_NAME_BYTES: usize = 3 + Limits::MAX_TEXT;
+/// What relays have counted of a request: keys, lengths, epochs and positions.
+const COUNTED_BYTES: usize = Counted::MOST * (Limits::TOKEN + 20);
 /// Least spread of the requests of publishers that share a limit.
 const SHORTEST_SPREAD: Duration = Duration::from_millis(10);
+
+impl PublisherConfig {
+    /// Returns the bytes of a request that are available for entries.
+    fn entry_bytes(&self) -> usize {
+        let others = MAX_NAME_BYTES + COUNTED_BYTES;
+        self.request_bytes.saturating_sub(others)
+    }
+}
 
 impl PublisherSession {
     pub(crate) fn new(config: PublisherConfig) -> Self {
@@ -504,6 +547,53 @@ impl PublisherSession {
         let waiting = self.pending.iter_mut().chain(self.set_aside.entries_mut());
         let lists = waiting.chain(sent).map(|entry| &mut entry.waiters);
         self.waiters.purge(lists);
+    }
+}
+
+impl Request {
+    /// Returns the entries for which a flush waits, so none of a probe.
+    fn entries(&self) -> Option<&[Entry]> {
+        match &self.body {
+            RequestEntries::Entries(entries) => Some(entries),
+            RequestEntries::Probe(_) => None,
+        }
+    }
+}
+
+impl RequestEntries {
+    fn len(&self) -> usize {
+        match self {
+            Self::Entries(entries) => entries.len(),
+            Self::Probe(probe) => probe.len(),
+        }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        let (entries, probe) = match self {
+            Self::Entries(entries) => (&entries[..], &[][..]),
+            Self::Probe(probe) => (&[][..], &probe[..]),
+        };
+        entries
+            .iter()
+            .chain(probe.iter().map(|refused| &refused.entry))
+    }
+
+    fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        let (entries, probe) = match self {
+            Self::Entries(entries) => (&mut entries[..], &mut [][..]),
+            Self::Probe(probe) => (&mut [][..], &mut probe[..]),
+        };
+        let refused = probe.iter_mut().map(|refused| &mut refused.entry);
+        entries.iter_mut().chain(refused)
+    }
+
+    fn into_entries(self) -> impl Iterator<Item = Entry> {
+        let (entries, probe) = match self {
+            Self::Entries(entries) => (entries, Vec::new()),
+            Self::Probe(probe) => (Vec::new(), probe),
+        };
+        let refused = probe.into_iter().map(|refused| refused.entry);
+        entries.into_iter().chain(refused)
     }
 }
 

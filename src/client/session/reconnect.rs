@@ -118,21 +118,6 @@ const OUTAGE_MIN_DURATION: Duration = Duration::from_secs(10);
 /// Interval of an outage's log lines.
 const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-impl Default for ReconnectConfig {
-    /// The first reconnection waits up to 1 s, later ones up to 10 s. Clients notice a restart
-    /// within 3 s, and ten thousand listeners reconnect at about two thousand a second.
-    fn default() -> Self {
-        Self {
-            base: Duration::from_secs(1),
-            max: Duration::from_secs(10),
-            others: 0,
-            open_timeout: Duration::from_secs(5),
-            request_bytes: Limits::SUBSCRIBE_BYTES,
-            positions: Limits::POSITIONS,
-        }
-    }
-}
-
 impl Reconnect {
     /// Creates a machine that opens its first stream at once.
     pub(crate) fn new(config: ReconnectConfig) -> Self {
@@ -246,7 +231,10 @@ impl Reconnect {
         error: Option<&Error>,
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
-        self.end_announcement();
+        // An announced end holds for one attempt.
+        if !planted!(AnnouncedForever) {
+            self.announced = false;
+        }
         self.set_cause(error);
         if let Some(error) = error.filter(|error| self.is_final_here(error.kind())) {
             self.phase = Phase::Closed;
@@ -290,7 +278,9 @@ impl Reconnect {
     /// The relay sent a Goodbye: reconnects after the requested wait. A Goodbye is no failure, so
     /// the back-off does not grow. It resets after a stable stream, as after any other end.
     pub(crate) fn goodbye(&mut self, now: Tick, goodbye: Goodbye, rng: &mut fastrand::Rng) {
-        self.reset_after_goodbye(now);
+        if !planted!(GoodbyeKeepsBackoff) {
+            self.reset_if_stable(now);
+        }
         self.cause = Some(said_at_goodbye(goodbye.reason).into());
         self.announced = goodbye.reconnect_after <= SHORT_RECONNECT
             && matches!(
@@ -434,21 +424,6 @@ impl Reconnect {
             logged_at: None,
         });
         failures.attempts = failures.attempts.saturating_add(1);
-    }
-
-    /// An announced end holds for one attempt.
-    fn end_announcement(&mut self) {
-        if planted!(AnnouncedForever) {
-            return;
-        }
-        self.announced = false;
-    }
-
-    fn reset_after_goodbye(&mut self, now: Tick) {
-        if planted!(GoodbyeKeepsBackoff) {
-            return;
-        }
-        self.reset_if_stable(now);
     }
 
     fn reset_if_stable(&mut self, now: Tick) {

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use super::entry::{Entry, EntryKey};
+use super::outbox::{Entry, EntryKey};
 use crate::{
     base::{backoff::Backoff, clock::Tick},
     error::Error,

@@ -6,7 +6,7 @@ use rusqlite::{Row, Transaction, params};
 
 use super::{
     frames::{Micros, OfferedMessage, Uid},
-    outgoing::size,
+    outgoing::{add_dead_letter, size},
 };
 use crate::queue::sqlite::limit;
 
@@ -188,16 +188,9 @@ pub(super) fn bury(
     message: &Stored,
     reason: &str,
 ) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO dead_letters
-                 (uid, authority, queue, reason, stored_at, died_at, checksum, body)
-               SELECT uid, authority, queue, ?2, arrived_at, ?3, checksum, body
-               FROM inbound WHERE id = ?1
-               ON CONFLICT (uid) DO UPDATE
-               SET reason = excluded.reason, died_at = excluded.died_at";
-    transaction
-        .prepare_cached(sql)?
-        .execute(params![message.row, reason, wall])?;
-    Ok(())
+    let select = "SELECT uid, authority, queue, ?2, arrived_at, ?3, checksum, body
+                  FROM inbound WHERE id = ?1";
+    add_dead_letter(transaction, select, message.row, reason, wall)
 }
 
 /// Moves up to `most` messages whose senders are away to the dead letters, and forgets senders without

@@ -315,6 +315,25 @@ pub(crate) fn bury_damaged(
         .try_for_each(|row| bury(transaction, *row, now, BAD_CHECKSUM))
 }
 
+/// Copies the row `?1` of a table to the dead letters. `select` states the columns, with the reason
+/// `?2` and the time `?3`.
+pub(crate) fn add_dead_letter(
+    transaction: &Transaction<'_>,
+    select: &str,
+    row: i64,
+    reason: &str,
+    now: Micros,
+) -> rusqlite::Result<()> {
+    let sql = format!(
+        "INSERT INTO dead_letters
+           (uid, authority, queue, reason, stored_at, died_at, checksum, body)
+         {select}
+         ON CONFLICT (uid) DO UPDATE SET reason = excluded.reason, died_at = excluded.died_at"
+    );
+    let mut insert = transaction.prepare_cached(&sql)?;
+    insert.execute(params![row, reason, now]).map(drop)
+}
+
 /// Moves a message that was not sent to the dead letters.
 pub(crate) fn bury(
     transaction: &Transaction<'_>,
@@ -322,19 +341,9 @@ pub(crate) fn bury(
     now: Micros,
     reason: &str,
 ) -> rusqlite::Result<()> {
-    let copy = "INSERT INTO dead_letters
-                  (uid, authority, queue, reason, stored_at, died_at, checksum, body)
-                SELECT uid, authority, queue, ?2, stored_at, ?3, checksum, body
-                FROM outgoing WHERE id = ?1 AND status = 1
-                ON CONFLICT (uid) DO UPDATE
-                SET reason = excluded.reason, died_at = excluded.died_at";
-    transaction
-        .prepare_cached(copy)?
-        .execute(params![row, reason, now])?;
-    remove(transaction, row)
-}
-
-fn remove(transaction: &Transaction<'_>, row: i64) -> rusqlite::Result<()> {
+    let select = "SELECT uid, authority, queue, ?2, stored_at, ?3, checksum, body
+                  FROM outgoing WHERE id = ?1 AND status = 1";
+    add_dead_letter(transaction, select, row, reason, now)?;
     let delete = "DELETE FROM outgoing WHERE id = ?1 AND status = 1";
     transaction.prepare_cached(delete)?.execute([row]).map(drop)
 }

@@ -1,8 +1,9 @@
 //! The sender's side of a connection: offers messages, marks the stored ones as sent, and confirms.
 //!
-//! Each step runs in a transaction of the queue file, with the file's time. After an error the
-//! session must be dropped with its connection, because the file may lack the last step. This module
-//! knows no socket.
+//! Messages are offered in the order of the commits for each destination, within the window, and a
+//! postponed destination again after its wait. Each step runs in a transaction of the queue file, with
+//! the file's time. After an error the session must be dropped with its connection, because the file may
+//! lack the last step. This module knows no socket.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -11,80 +12,113 @@ use std::{
 
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
-use super::frames::{
-    Accept, Arrival, FileId, FrameNumbers, Hello, LEAST_VERSION, Micros, ReceiverContent,
-    ReceiverFrame, SenderContent, SenderFrame, Uid, Upto, VERSION, Welcome, agreed_version,
-};
-use super::offering::OFFER_BYTES;
-use super::outgoing::{
-    ALL, Destination, bury, clear_error, expire, mark_sent, mark_visible, note_error,
-    uncertain_upto,
+use super::{
+    frames::{
+        Accept, Arrival, FileId, FrameNumbers, Hello, LEAST_VERSION, Micros, OfferedMessage,
+        ReceiverContent, ReceiverFrame, SenderContent, SenderFrame, Uid, Upto, VERSION, Welcome,
+        agreed_version,
+    },
+    outgoing::{
+        ALL, Destination, Row, bury, clear_error, destination, expire, mark_sent, mark_visible,
+        next_of, note_error, size, uncertain_upto, with_id,
+    },
 };
 use crate::{
     base::{backoff::Backoff, fault::planted},
     error::{Error, ErrorKind, Result},
+    queue::sqlite::limit,
 };
 
 /// One connection to the next machine.
 #[derive(Debug)]
 pub(crate) struct SenderSession {
-    pub(super) hop: String,
-    pub(super) name: String,
-    pub(super) rng: fastrand::Rng,
-    pub(super) frames: FrameNumbers,
+    hop: String,
+    name: String,
+    rng: fastrand::Rng,
+    frames: FrameNumbers,
     /// `uncertain_upto` before this connection.
-    pub(super) uncertain_before: i64,
+    uncertain_before: i64,
     /// The id of the own file.
-    pub(super) own: FileId,
-    pub(super) welcomed: bool,
+    own: FileId,
+    welcomed: bool,
     /// The number of the last offered message.
-    pub(super) number: u64,
+    number: u64,
     /// Messages up to this row were offered, or belong to a destination in `retries`.
-    pub(super) cursor: i64,
-    pub(super) in_flight: BTreeMap<u64, InFlight>,
-    pub(super) in_flight_bytes: usize,
+    cursor: i64,
+    in_flight: BTreeMap<u64, InFlight>,
+    in_flight_bytes: usize,
     /// The last numbers of the offers that are not answered.
-    pub(super) unanswered: VecDeque<u64>,
+    unanswered: VecDeque<u64>,
     /// The largest offer in bytes of bodies. A slow line gets small ones, so that their answers come
     /// in time.
-    pub(super) offer_bytes: usize,
+    offer_bytes: usize,
     /// Destinations that postponed a message on this connection; ordered, so that a seed of the
     /// simulation can be replayed.
-    pub(super) retries: BTreeMap<Destination, Retry>,
-    pub(super) has_accepted: bool,
+    retries: BTreeMap<Destination, Retry>,
+    has_accepted: bool,
     /// The file says that messages are postponed.
-    pub(super) noted_postponement: bool,
+    noted_postponement: bool,
     /// The messages of Welcome are confirmed, and not yet visible.
-    pub(super) held_confirmed: bool,
+    held_confirmed: bool,
     /// Rows behind the cursors whose bodies do not have their checksums. They are not offered.
-    pub(super) damaged: Vec<i64>,
+    damaged: Vec<i64>,
 }
 
 #[derive(Debug)]
-pub(super) struct InFlight {
-    pub(super) row: i64,
-    pub(super) destination: Destination,
-    pub(super) bytes: usize,
+struct InFlight {
+    row: i64,
+    destination: Destination,
+    bytes: usize,
     /// The receiver has stored it.
-    pub(super) sent: bool,
+    sent: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Retry {
-    pub(super) backoff: Backoff,
-    pub(super) due: Micros,
+struct Retry {
+    backoff: Backoff,
+    due: Micros,
     /// The last row that was offered again; rows up to the session's cursor follow.
-    pub(super) cursor: i64,
+    cursor: i64,
     /// The next offer must state that it resumes.
-    pub(super) resume: bool,
+    resume: bool,
     /// Its messages up to `due` are not offered.
-    pub(super) waits: bool,
+    waits: bool,
+}
+
+/// A step of offering.
+#[derive(Debug)]
+pub(crate) struct Next {
+    pub(crate) offer: Option<SenderFrame>,
+    /// When there may be more to offer without an answer: a postponed destination's wait ends, or
+    /// there are more rows to read.
+    pub(crate) wait: Option<Duration>,
+    /// Rows whose bodies or names are damaged. The caller makes dead letters of them with
+    /// `bury_damaged`.
+    pub(crate) damaged: Vec<i64>,
+    /// Messages were purged: the caller removes them with [`SenderSession::expire`].
+    pub(crate) has_purged: bool,
 }
 
 /// Waits for a destination that postponed a message.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
 /// The messages that a step moves to the dead letters because of their age.
 const EXPIRED: usize = 100;
+/// Messages that are offered and not yet visible at the receiver.
+const WINDOW: usize = 1_000;
+/// The same, in bytes of bodies.
+const WINDOW_BYTES: usize = 4 << 20;
+/// Messages of one offer.
+const OFFER: usize = 128;
+/// Bytes of bodies of one offer: a line with 20 KiB/s takes 7 s, less than the sender waits for an
+/// answer. On a slower line the offers shrink.
+const OFFER_BYTES: usize = 128 << 10;
+/// While this many offers are unanswered, an offer must be a full one. Each offer costs three commits
+/// on the two machines, so that many small ones would be slow. A message waits for one answer at most.
+const PARTIAL: usize = 2;
+/// Destinations that are postponed at the same time: half of the receiver's limit.
+const POSTPONED: usize = 5_000;
+/// Rows of postponed destinations that a step skips at most.
+const SKIPPED: usize = 10_000;
 
 impl SenderSession {
     /// Creates the session of a connection to the machine `hop`; `name` is this machine's.
@@ -154,6 +188,194 @@ impl SenderSession {
     /// Returns whether the receiver owes an answer.
     pub(crate) fn awaits_answer(&self) -> bool {
         !self.welcomed || self.held_confirmed || !self.in_flight.is_empty()
+    }
+
+    /// Returns the next messages to offer, as far as the window allows.
+    pub(crate) fn next_offer(
+        &mut self,
+        connection: &Connection,
+        now: Micros,
+    ) -> rusqlite::Result<Next> {
+        let mut messages = Vec::new();
+        let mut has_more = false;
+        if self.welcomed {
+            let mut bytes = 0;
+            self.offer_again(connection, now, &mut messages, &mut bytes)?;
+            let is_slow = self.offer_bytes < OFFER_BYTES;
+            if self.unanswered.len() < PARTIAL || (!is_slow && self.has_full_offer(connection)?) {
+                has_more = self.offer_new(connection, &mut messages, &mut bytes)?;
+            }
+        }
+        // A destination whose wait is over has an unanswered message, or there is no room: the next
+        // answer continues it.
+        let waits = self.retries.values().filter(|retry| retry.waits);
+        let waits = waits.filter(|retry| retry.due > now);
+        let wait = waits.map(|retry| (retry.due - now).unsigned_abs()).min();
+        let wait = if has_more { Some(0) } else { wait };
+        let wait = wait.map(Duration::from_micros);
+        let offer = (!messages.is_empty()).then(|| {
+            self.unanswered.push_back(self.number);
+            self.frames.number(SenderContent::Offer(messages))
+        });
+        let has_purged = self.welcomed && self.has_purged(connection)?;
+        let damaged = std::mem::take(&mut self.damaged);
+        Ok(Next {
+            offer,
+            wait,
+            damaged,
+            has_purged,
+        })
+    }
+
+    /// Returns whether there are purged messages that are not on the way.
+    fn has_purged(&self, connection: &Connection) -> rusqlite::Result<bool> {
+        let sql = "SELECT id FROM outgoing WHERE hop = ?1 AND status = 1 AND ends_at < 0 LIMIT ?2";
+        let purged: Vec<i64> = connection
+            .prepare_cached(sql)?
+            .query_map(params![self.hop, limit(WINDOW + 1)], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        if purged.is_empty() {
+            return Ok(false);
+        }
+        let in_flight: HashSet<i64> = self.in_flight.values().map(|message| message.row).collect();
+        Ok(purged.iter().any(|row| !in_flight.contains(row)))
+    }
+
+    /// Offers the messages of destinations whose wait is over and whose earlier offers are answered.
+    fn offer_again(
+        &mut self,
+        connection: &Connection,
+        now: Micros,
+        messages: &mut Vec<OfferedMessage>,
+        bytes: &mut usize,
+    ) -> rusqlite::Result<()> {
+        let destinations: Vec<Destination> = self.retries.keys().cloned().collect();
+        for destination in destinations {
+            let retry = &self.retries[&destination];
+            if retry.waits && (now < retry.due || self.is_unanswered(&destination)) {
+                continue;
+            }
+            if let Some(retry) = self.retries.get_mut(&destination) {
+                retry.waits = false;
+            }
+            while self.has_room(messages.len(), *bytes, 0) {
+                let retry = &self.retries[&destination];
+                let row = next_of(
+                    connection,
+                    &self.hop,
+                    &destination,
+                    retry.cursor,
+                    self.cursor,
+                )?;
+                let Some(mut row) = row else {
+                    // A postponement in the next answer must lengthen the present back-off.
+                    if !self.is_unanswered(&destination) {
+                        self.retries.remove(&destination);
+                    }
+                    break;
+                };
+                if !self.has_room(messages.len(), *bytes, row.message.body.len()) {
+                    break;
+                }
+                if let Some(retry) = self.retries.get_mut(&destination) {
+                    retry.cursor = row.id;
+                    if !row.is_sound {
+                        self.damaged.push(row.id);
+                        continue;
+                    }
+                    row.message.resume = std::mem::take(&mut retry.resume);
+                }
+                self.offer(row, messages, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the messages behind the cursor fill an offer.
+    fn has_full_offer(&self, connection: &Connection) -> rusqlite::Result<bool> {
+        let sql = "SELECT count(*), coalesce(sum(size), 0) FROM
+                     (SELECT size FROM outgoing WHERE hop = ?1 AND status = 1 AND id > ?2
+                        AND ends_at IS NOT -1 ORDER BY id LIMIT ?3)";
+        let mut select = connection.prepare_cached(sql)?;
+        let values = params![self.hop, self.cursor, limit(OFFER)];
+        let (messages, bytes) =
+            select.query_row(values, |row| Ok((size(row, 0)?, size(row, 1)?)))?;
+        Ok(messages == OFFER || bytes >= OFFER_BYTES)
+    }
+
+    /// Offers the messages behind the cursor. Returns whether it has stopped before the last row
+    /// although there is room.
+    fn offer_new(
+        &mut self,
+        connection: &Connection,
+        messages: &mut Vec<OfferedMessage>,
+        bytes: &mut usize,
+    ) -> rusqlite::Result<bool> {
+        // Without the bodies: a postponed destination may have any number of rows to skip.
+        let sql = "SELECT id, authority, queue, size FROM outgoing
+                   WHERE hop = ?1 AND status = 1 AND id > ?2 AND ends_at IS NOT -1 ORDER BY id";
+        let mut select = connection.prepare_cached(sql)?;
+        let mut rows = select.query(params![self.hop, self.cursor])?;
+        let mut skipped = 0;
+        while let Some(row) = rows.next()? {
+            let id = row.get(0)?;
+            let Some(destination) = destination(row, 1)? else {
+                self.cursor = id;
+                self.damaged.push(id);
+                continue;
+            };
+            if self.retries.contains_key(&destination) {
+                self.cursor = id;
+                skipped += 1;
+                if skipped == SKIPPED {
+                    return Ok(true);
+                }
+                continue;
+            }
+            let has_room = self.has_room(messages.len(), *bytes, size(row, 3)?);
+            if !has_room || self.retries.len() >= POSTPONED {
+                break;
+            }
+            self.cursor = id;
+            let row = with_id(connection, &self.hop, id)?;
+            match row.is_sound {
+                true => self.offer(row, messages, bytes),
+                false => self.damaged.push(id),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns whether the receiver owes an answer for a message of the destination.
+    fn is_unanswered(&self, destination: &Destination) -> bool {
+        let mut in_flight = self.in_flight.values();
+        in_flight.any(|message| !message.sent && message.destination == *destination)
+    }
+
+    /// Returns whether a body of `next` bytes fits into an offer and the window.
+    fn has_room(&self, messages: usize, bytes: usize, next: usize) -> bool {
+        let fits = messages == 0 || bytes + next <= self.offer_bytes;
+        fits && messages < OFFER
+            && self.in_flight.len() < WINDOW
+            && self.in_flight_bytes < WINDOW_BYTES
+    }
+
+    fn offer(&mut self, row: Row, messages: &mut Vec<OfferedMessage>, bytes: &mut usize) {
+        self.number += 1;
+        let size = row.message.body.len();
+        *bytes += size;
+        self.in_flight_bytes += size;
+        let message = InFlight {
+            row: row.id,
+            destination: row.destination,
+            bytes: size,
+            sent: false,
+        };
+        self.in_flight.insert(self.number, message);
+        let mut message_row = row.message;
+        message_row.number = self.number;
+        message_row.visited.extend_from_slice(&self.own);
+        messages.push(message_row);
     }
 
     /// Handles an answer, and returns the frames to send when the transaction is durable.

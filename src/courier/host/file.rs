@@ -9,7 +9,7 @@ use crate::{
             Policy,
             outgoing::{detours, end_crashed, hops_with, note_error, reroute},
         },
-        rows::unsigned,
+        status::unsigned,
     },
     error::Result,
     queue::sqlite::clock::{self, Micros},

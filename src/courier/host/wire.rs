@@ -1,16 +1,4 @@
 //! The frames of a hand-over as messages of the protocol.
-//!
-//! The messages of an offer are compressed if that makes them smaller. The decompressed size
-//! has a bound.
-
-use std::io::{Read as _, Write as _};
-
-use bytes::Bytes;
-use flate2::{Compression, read::ZlibDecoder, write::ZlibEncoder};
-use prost::{
-    DecodeError, Message as _,
-    encoding::{DecodeContext, decode_key, skip_field},
-};
 
 use crate::{
     courier::{
@@ -27,14 +15,8 @@ use crate::{
     },
 };
 
-/// The largest offer, decompressed: twice what a sender puts into one, and one large message.
-const MAX_OFFER: u64 = 1 << 20;
 /// The most messages of an offer; a sender puts half as many into one.
 const MAX_MESSAGES: usize = 256;
-/// The field's number in OfferedMessages.
-const MESSAGES: u32 = 1;
-/// Smaller offers are not compressed.
-const MIN_COMPRESSED: usize = 512;
 /// The longest reason, in bytes.
 const MAX_REASON: usize = 512;
 
@@ -156,40 +138,18 @@ fn offer(messages: Vec<OfferedMessage>) -> proto::HandOverOffer {
         checksum: message.checksum,
         resume: message.resume,
     });
-    let offered = proto::OfferedMessages {
-        messages: messages.collect(),
-    };
-    if let Some(deflated) = compressed(&offered) {
-        return proto::HandOverOffer {
-            messages: Vec::new(),
-            deflated,
-        };
-    }
     proto::HandOverOffer {
-        messages: offered.messages,
-        deflated: Bytes::new(),
+        messages: messages.collect(),
     }
-}
-
-/// Returns the compressed encoding if it is smaller by an eighth.
-fn compressed(offered: &proto::OfferedMessages) -> Option<Bytes> {
-    let plain = offered.encode_to_vec();
-    if plain.len() < MIN_COMPRESSED {
-        return None;
-    }
-    let mut encoder = ZlibEncoder::new(Vec::with_capacity(plain.len()), Compression::fast());
-    encoder.write_all(&plain).ok()?;
-    let deflated = encoder.finish().ok()?;
-    (deflated.len() < plain.len() - plain.len() / 8).then(|| deflated.into())
 }
 
 fn offered(offer: proto::HandOverOffer) -> Result<Vec<OfferedMessage>> {
-    let messages = match offer.deflated.is_empty() {
-        true => offer.messages,
-        false => decompressed(&offer.deflated)?.messages,
-    };
-    check_count(messages.len())?;
-    let messages = messages.into_iter().map(|message| {
+    let count = offer.messages.len();
+    if count > MAX_MESSAGES {
+        let rule = format_args!("must be at most {MAX_MESSAGES}, but are {count}");
+        return Err(Error::invalid("messages", rule));
+    }
+    let messages = offer.messages.into_iter().map(|message| {
         if message.visited.len() % 16 != 0 {
             return Err(Error::invalid(
                 "visited",
@@ -225,40 +185,6 @@ fn queue(name: String) -> Result<String> {
         .map_err(|_| Error::invalid("queue", "must be the name of a queue"))
 }
 
-fn decompressed(deflated: &[u8]) -> Result<proto::OfferedMessages> {
-    let malformed = |_| Error::invalid("deflated", "must be compressed with zlib");
-    let mut plain = Vec::new();
-    let mut decoder = ZlibDecoder::new(deflated).take(MAX_OFFER + 1);
-    decoder.read_to_end(&mut plain).map_err(malformed)?;
-    if plain.len() as u64 > MAX_OFFER {
-        let rule = format_args!("must have at most {MAX_OFFER} bytes when it is decompressed");
-        return Err(Error::invalid("deflated", rule));
-    }
-    let malformed = |_| Error::invalid("deflated", "must be the encoding of OfferedMessages");
-    check_count(count(&plain).map_err(malformed)?)?;
-    proto::OfferedMessages::decode(&plain[..]).map_err(malformed)
-}
-
-/// Counts encoded messages before they are decoded: an empty one has 2 bytes, and takes about 150 in
-/// memory.
-fn count(mut encoded: &[u8]) -> std::result::Result<usize, DecodeError> {
-    let mut count = 0;
-    while !encoded.is_empty() {
-        let (tag, wire_type) = decode_key(&mut encoded)?;
-        skip_field(wire_type, tag, &mut encoded, DecodeContext::default())?;
-        count += usize::from(tag == MESSAGES);
-    }
-    Ok(count)
-}
-
-fn check_count(messages: usize) -> Result<()> {
-    if messages <= MAX_MESSAGES {
-        return Ok(());
-    }
-    let rule = format_args!("must be at most {MAX_MESSAGES}, but are {messages}");
-    Err(Error::invalid("messages", rule))
-}
-
 fn id(field: &'static str, bytes: &[u8]) -> Result<[u8; 16]> {
     bytes
         .try_into()
@@ -290,6 +216,8 @@ fn shortened(mut text: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     fn message(number: u64, body: &[u8]) -> OfferedMessage {
@@ -314,39 +242,10 @@ mod tests {
     }
 
     #[test]
-    fn offers_are_the_same_after_the_wire_compressed_or_not() {
-        for body in [&b"short"[..], &[b'x'; 5_000]] {
-            let content = SenderContent::Offer(vec![message(1, body), message(2, body)]);
-            let sent = Numbered { frame: 3, content };
-            let encoded = request(sent.clone());
-            assert!(encoded.encoded_len() < 600, "compressed where it helps");
-            assert_eq!(frame(encoded).expect("valid"), sent);
-        }
-    }
-
-    #[test]
-    fn what_a_compressed_offer_expands_to_has_a_bound() {
-        let body = vec![0; 2 << 20];
-        let content = SenderContent::Offer(vec![message(1, &body)]);
-        let bomb = request(Numbered { frame: 1, content });
-        assert!(bomb.encoded_len() < 64 << 10);
-        let error = frame(bomb).expect_err("too large").to_string();
-        assert!(error.contains("deflated"), "{error}");
-    }
-
-    #[test]
-    fn too_many_compressed_messages_are_refused_before_they_are_decoded() {
-        // Each message has one byte, which begins no field.
-        let plain = [0x0a, 1, 0xff].repeat(MAX_MESSAGES + 1);
-        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
-        encoder.write_all(&plain).expect("in memory");
-        let offer = proto::HandOverOffer {
-            messages: Vec::new(),
-            deflated: encoder.finish().expect("in memory").into(),
-        };
-        let kind = Some(RequestKind::Offer(offer));
-        let error = frame(HandOverRequest { frame: 1, kind }).expect_err("too many");
-        assert!(error.to_string().contains("256, but are 257"), "{error}");
+    fn offers_are_the_same_after_the_wire() {
+        let content = SenderContent::Offer(vec![message(1, b"short"), message(2, &[b'x'; 5_000])]);
+        let sent = Numbered { frame: 3, content };
+        assert_eq!(frame(request(sent.clone())).expect("valid"), sent);
     }
 
     #[test]

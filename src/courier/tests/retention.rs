@@ -1,4 +1,4 @@
-//! Small steps: staged rows, history by age and by count, the age limit, free pages.
+//! Small steps: history by age and by count, the age limit, free pages.
 
 use super::*;
 
@@ -57,26 +57,6 @@ async fn history_is_bounded_by_count_and_by_age_in_small_steps() {
         ),
         (0, 0)
     );
-}
-
-#[tokio::test]
-async fn staged_messages_of_a_process_that_died_are_removed_after_the_time_out() {
-    let place = Place::new();
-    let manager = place.open().await;
-    let orders = manager.destination("orders").expect("a queue");
-    let mut died = manager.begin();
-    died.send(&orders, large("never")).await.expect("sent");
-    std::mem::forget(died);
-    let staged = "SELECT count(*) FROM staged";
-    maintain(&manager).await;
-    assert_eq!(
-        number(&manager, staged).await,
-        1,
-        "its time-out is not over"
-    );
-    move_clock(&manager, 1).await;
-    maintain(&manager).await;
-    assert_eq!(number(&manager, staged).await, 0);
 }
 
 #[tokio::test]

@@ -20,25 +20,8 @@ async fn a_commit_sends_in_order_and_a_rollback_sends_nothing() {
     open.send(&orders, "not ready").await.expect("sent");
     assert_eq!(drain(&manager, "orders").await, ["a", "b", "c"]);
     drop(open);
-    assert_eq!(number(&manager, "SELECT count(*) FROM staged").await, 0);
+    assert_eq!(drain(&manager, "orders").await, [""; 0]);
     assert_eq!(number(&manager, "SELECT count(*) FROM received").await, 3);
-}
-
-#[tokio::test]
-async fn small_messages_wait_in_memory_and_keep_their_order_among_large_ones() {
-    let place = Place::new();
-    let manager = place.open().await;
-    let orders = manager.destination("orders").expect("a queue");
-    let mut sending = manager.begin();
-    let bodies = ["a".to_owned(), large("b"), "c".to_owned(), large("d")];
-    for body in &bodies {
-        sending.send(&orders, body.clone()).await.expect("sent");
-    }
-    let staged = "SELECT count(*) FROM staged";
-    assert_eq!(number(&manager, staged).await, 2, "the large ones");
-    sending.commit().await.expect("committed");
-    assert_eq!(number(&manager, staged).await, 0);
-    assert_eq!(drain(&manager, "orders").await, bodies);
 }
 
 #[tokio::test]
@@ -73,7 +56,7 @@ async fn a_transaction_cannot_fill_a_queue_beyond_its_limit() {
     let manager = place.open_with(config).await;
     let orders = manager.destination("orders").expect("a queue");
     let mut full = manager.begin();
-    for body in ["a".to_owned(), large("b"), "c".to_owned()] {
+    for body in ["a", "b", "c"] {
         full.send(&orders, body).await.expect("room");
     }
     let error = full.send(&orders, "d").await.expect_err("full");
@@ -83,20 +66,26 @@ async fn a_transaction_cannot_fill_a_queue_beyond_its_limit() {
 }
 
 #[tokio::test]
-async fn empty_messages_do_not_fill_the_memory() {
+async fn a_transaction_has_a_limit_of_bytes_and_goes_on_without_the_message_beyond_it() {
     let place = Place::new();
     let manager = place.open().await;
     let orders = manager.destination("orders").expect("a queue");
     let mut many = manager.begin();
-    for _ in 0..100 {
-        many.send(&orders, "").await.expect("sent");
-    }
-    assert_eq!(
-        number(&manager, "SELECT count(*) FROM staged").await,
-        100 - 64
-    );
+    let body = bytes::Bytes::from(vec![b'x'; manager.config().max_body]);
+    let mut count = 0;
+    let error = loop {
+        match many.send(&orders, body.clone()).await {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+    assert!(error.message().starts_with("transaction: "), "{error}");
+    assert_eq!(count, 1_020, "64 MiB with what each takes beside its body");
+    many.send(&orders, "small").await.expect("there is room");
     many.commit().await.expect("committed");
-    assert_eq!(drain(&manager, "orders").await.len(), 100);
+    let all = number(&manager, "SELECT count(*) FROM messages").await;
+    assert_eq!(all, 1_021);
 }
 
 /// Begins a step while the file's thread is busy, and no longer waits for it.
@@ -122,18 +111,19 @@ async fn a_cancelled_step_leaves_nothing_behind() {
     let place = Place::new();
     let manager = place.open().await;
     let orders = manager.destination("orders").expect("a queue");
-    let staged = "SELECT count(*) FROM staged";
     for ends in ["commit", "rollback", "drop"] {
         let mut sending = manager.begin();
         sending.send(&orders, "a").await.expect("sent");
-        cancelled(&manager, sending.send(&orders, large("never"))).await;
+        let elsewhere = manager.destination(&format!("reveille://{ends}:1/in"));
+        let elsewhere = elsewhere.expect("a destination");
+        cancelled(&manager, sending.send(&elsewhere, "never")).await;
         match ends {
             "commit" => sending.commit().await.expect("committed"),
             "rollback" => sending.roll_back().await.expect("rolled back"),
             _ => drop(sending),
         }
-        assert_eq!(number(&manager, staged).await, 0, "{ends}");
     }
+    assert_eq!(number(&manager, "SELECT count(*) FROM outgoing").await, 0);
     assert_eq!(drain(&manager, "orders").await, ["a"]);
 
     send(&manager, "orders", &["b"]).await;
@@ -327,7 +317,7 @@ async fn a_commit_conflicts_if_another_consumer_has_got_the_message() {
 
 /// The rollback of a process that died never comes: its thread is gone.
 #[tokio::test]
-async fn after_a_crash_staged_messages_are_gone_and_received_ones_come_back() {
+async fn after_a_crash_sent_messages_are_gone_and_received_ones_come_back() {
     let place = Place::new();
     let manager = place.open().await;
     send(&manager, "orders", &["tea"]).await;
@@ -339,22 +329,12 @@ async fn after_a_crash_staged_messages_are_gone_and_received_ones_come_back() {
         .await
         .expect("received")
         .expect("there");
-    lost.send(&far, large("never")).await.expect("sent");
+    lost.send(&far, "never").await.expect("sent");
     std::mem::forget(lost);
-    let (waiting, staged) = (
-        "SELECT count(*) FROM messages",
-        "SELECT count(*) FROM staged",
-    );
     drop(manager);
 
     let manager = place.open().await;
-    assert_eq!(
-        (
-            number(&manager, waiting).await,
-            number(&manager, staged).await
-        ),
-        (1, 1)
-    );
+    assert_eq!(number(&manager, "SELECT count(*) FROM messages").await, 1);
     assert!(
         drain(&manager, "orders").await.is_empty(),
         "its time-out is not over"

@@ -51,20 +51,6 @@ pub(crate) const SCHEMA: Schema = Schema {
         "ALTER TABLE messages ADD COLUMN uid BLOB; -- NULL: put outside of a transaction
         ALTER TABLE messages ADD COLUMN checksum INTEGER; -- CRC-32 of the body; NULL: older versions
         CREATE UNIQUE INDEX messages_by_uid ON messages (uid) WHERE uid IS NOT NULL;
-        -- Not ready: sends of transactions that are not committed. Small ones are in memory.
-        CREATE TABLE staged (
-            id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
-            tx BLOB NOT NULL,
-            ends_at INTEGER NOT NULL, -- of the transaction
-            uid BLOB NOT NULL,
-            authority TEXT NOT NULL, -- '': this machine
-            queue TEXT NOT NULL,
-            stored_at INTEGER NOT NULL,
-            checksum INTEGER NOT NULL,
-            body BLOB NOT NULL
-        ) STRICT;
-        CREATE INDEX staged_by_tx ON staged (tx);
-        CREATE INDEX staged_by_end ON staged (ends_at);
         -- A receive of a transaction, with the state to restore if its process dies.
         CREATE TABLE taken (
             id INTEGER NOT NULL PRIMARY KEY,

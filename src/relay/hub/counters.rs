@@ -3,7 +3,7 @@
 //! The totals are 128 bits wide, so the difference of two positions is exact for all values of
 //! publishers. It saturates only in a wake-up.
 
-use std::{fmt, sync::Arc, time::SystemTime};
+use std::fmt;
 
 use bytes::Bytes;
 
@@ -52,6 +52,16 @@ impl Counters {
         Self {
             sequence,
             ..Self::default()
+        }
+    }
+
+    /// Reads the increments of a queue that another relay counted.
+    pub(crate) fn of_increment(increment: &FrameEntry) -> Self {
+        Self {
+            sequence: increment.causes,
+            notifications: increment.notifications.into(),
+            payload: increment.payload_size.into(),
+            messages: increment.messages.into(),
         }
     }
 
@@ -211,46 +221,6 @@ impl QueueHead {
         } else {
             WakeReason::CatchUp
         })
-    }
-}
-
-/// Details of the newest notification, which go into wake-up entries. Without a notification, the
-/// texts are one shared empty text.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct LastEvent {
-    pub(crate) publisher: Arc<str>,
-    pub(crate) published_at: Option<SystemTime>,
-    pub(crate) traceparent: Arc<str>,
-}
-
-impl LastEvent {
-    pub(super) fn new(publisher: &Arc<str>, notification: &Notification) -> Self {
-        Self {
-            publisher: Arc::clone(publisher),
-            published_at: notification.published_at,
-            traceparent: Arc::clone(&notification.traceparent),
-        }
-    }
-
-    /// Takes over another notification's details. Equal texts are not cloned, because a burst comes
-    /// from one publisher.
-    pub(super) fn replace(&mut self, publisher: &Arc<str>, notification: &Notification) {
-        for (kept, new) in [
-            (&mut self.publisher, publisher),
-            (&mut self.traceparent, &notification.traceparent),
-        ] {
-            if !Arc::ptr_eq(kept, new) {
-                *kept = Arc::clone(new);
-            }
-        }
-        self.published_at = notification.published_at;
-    }
-
-    /// Takes over the details that another relay states.
-    pub(super) fn replace_by(&mut self, increment: &FrameEntry) {
-        self.publisher = Arc::clone(&increment.publisher);
-        self.published_at = increment.published_at;
-        self.traceparent = Arc::clone(&increment.traceparent);
     }
 }
 

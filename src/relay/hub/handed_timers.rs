@@ -10,11 +10,7 @@ use std::{
 };
 
 use super::{
-    core::Hub,
-    counters::{Counters, LastEvent},
-    queue_entry::QueueEntry,
-    sync::Ordering,
-    timers::Timer,
+    core::Hub, counters::Counters, queue_entry::QueueEntry, sync::Ordering, timers::Timer,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -83,7 +79,6 @@ impl Timer {
     /// What another relay counts when the timer is due there.
     fn hand_over(&self, entry: &QueueEntry, now: Tick) -> HandedTimer {
         let sums = self.counters.delta_since(&Counters::default());
-        let last_event = self.last_event.as_ref();
         HandedTimer {
             due_in: self.at.since(now).min(MOST_DELAY),
             increment: FrameEntry {
@@ -92,10 +87,7 @@ impl Timer {
                 notifications: sums.notifications,
                 payload_size: sums.payload,
                 messages: sums.messages,
-                publisher: last_event.map_or_else(|| "".into(), |last| Arc::clone(&last.publisher)),
-                published_at: last_event.and_then(|last| last.published_at),
-                traceparent: last_event
-                    .map_or_else(|| "".into(), |last| Arc::clone(&last.traceparent)),
+                last_event: self.last_event.clone().unwrap_or_default(),
                 served_groups: Vec::new(),
                 checked: false,
             },
@@ -105,15 +97,9 @@ impl Timer {
     fn of_increment(increment: &FrameEntry) -> Self {
         let counters = Counters {
             sequence: 0,
-            notifications: u128::from(increment.notifications),
-            payload: u128::from(increment.payload_size),
-            messages: u128::from(increment.messages),
+            ..Counters::of_increment(increment)
         };
-        let last_event = (increment.notifications > 0).then(|| LastEvent {
-            publisher: Arc::clone(&increment.publisher),
-            published_at: increment.published_at,
-            traceparent: Arc::clone(&increment.traceparent),
-        });
+        let last_event = (increment.notifications > 0).then(|| increment.last_event.clone());
         Self::new(counters, last_event)
     }
 }

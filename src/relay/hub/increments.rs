@@ -131,16 +131,13 @@ impl QueueState {
         let served = coordinator.map(|coordinator| coordinator.take_served_groups(&counters));
         let before = std::mem::replace(&mut self.announced().counters, counters);
         let delta = counters.delta_since(&before);
-        let last_event = &self.last_event;
         FrameEntry {
             queue: entry.address().clone(),
             causes: (counters.sequence - before.sequence).min(ClusterLimits::CAUSES),
             notifications: delta.notifications,
             payload_size: delta.payload,
             messages: delta.messages,
-            publisher: Arc::clone(&last_event.publisher),
-            published_at: last_event.published_at,
-            traceparent: Arc::clone(&last_event.traceparent),
+            last_event: self.last_event.clone(),
             served_groups: served.unwrap_or_default(),
             checked,
         }

@@ -84,12 +84,7 @@ impl Hub {
 
 impl QueueState {
     fn count_peer(&mut self, increment: &FrameEntry, in_full: bool, now: Tick) {
-        let counters = Counters {
-            sequence: increment.causes,
-            notifications: u128::from(increment.notifications),
-            payload: u128::from(increment.payload_size),
-            messages: u128::from(increment.messages),
-        };
+        let counters = Counters::of_increment(increment);
         self.count_announced(&counters);
         if let Some(coordinator) = &mut self.coordinator
             && !in_full
@@ -98,7 +93,7 @@ impl QueueState {
         }
         if increment.notifications > 0 {
             self.notified = self.counters.sequence;
-            self.last_event.replace_by(increment);
+            self.last_event = increment.last_event.clone();
         } else {
             self.note_timed();
         }

@@ -11,7 +11,7 @@ use super::{
     config::CoordinatorConfig,
     config::SUBSCRIBERS_PER_STEP,
     coordinator::Coordinator,
-    counters::{Counters, LastEvent},
+    counters::Counters,
     mailbox::WakeBatch,
     subscribers::Subscribers,
     sync::{Mutex, MutexGuard, lock},
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{Notification, QueueAddress, WakeReason},
+    types::{LastEvent, Notification, QueueAddress, WakeReason},
 };
 
 pub(crate) struct QueueEntry {

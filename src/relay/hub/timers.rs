@@ -13,12 +13,12 @@ use std::{
 };
 
 use super::{
-    counters::{Counters, LastEvent},
+    counters::Counters,
     sync::{AtomicWaker, Mutex, lock},
 };
 use crate::{
     base::{clock::Tick, fault::planted, fnv::fnv1a},
-    types::{Notification, QueueAddress},
+    types::{LastEvent, Notification, QueueAddress},
 };
 
 /// The most timers of one queue.

@@ -4,10 +4,10 @@
 //! A sink takes the entries as the stream's transport needs them: as values for a subscriber in
 //! this process, as encoded bytes for the network. The hub knows neither form.
 
-use super::counters::{Counters, Delta, Epoch, LastEvent};
+use super::counters::{Counters, Delta, Epoch};
 use crate::{
     base::fault::planted,
-    types::{Limits, QueueAddress, Selector, Token, WakeReason, WorkDetected},
+    types::{LastEvent, Limits, QueueAddress, Selector, Token, WakeReason, WorkDetected},
 };
 
 /// The queue or pattern of an entry.
@@ -137,7 +137,6 @@ impl WakeEntry<'_> {
             Target::Queue(address) => address.into(),
             Target::Pattern(selector) => selector.clone(),
         };
-        let last_event = self.last_event.clone();
         WorkDetected {
             queue,
             reason: self.reason,
@@ -145,9 +144,7 @@ impl WakeEntry<'_> {
             notifications: self.delta.notifications,
             payload_size: self.delta.payload,
             messages: self.delta.messages,
-            publisher: last_event.publisher,
-            published_at: last_event.published_at,
-            traceparent: last_event.traceparent,
+            last_event: self.last_event.clone(),
             token: self.token(),
         }
     }

@@ -10,7 +10,7 @@ use async_nats::ConnectOptions;
 
 use super::config::NatsCredentials;
 use crate::{
-    base::secret::Secret,
+    base::{pem::unfit, secret::Secret},
     error::{Error, Result},
 };
 
@@ -88,16 +88,11 @@ pub(super) fn read_file(setting: &str, path: &Path) -> Result<Vec<u8>> {
         File::open(path)?.take(FILE + 1).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    let bytes = read().map_err(|error| unfit(setting, path, &error.to_string()))?;
+    let bytes = read().map_err(|error| unfit(setting, path, error))?;
     match bytes.len() as u64 > FILE {
         true => Err(unfit(setting, path, "is longer than 64 KiB")),
         false => Ok(bytes),
     }
-}
-
-/// Creates an error for a file that cannot be used.
-pub(super) fn unfit(setting: &str, path: &Path, reason: &str) -> Error {
-    Error::invalid(setting, format_args!("`{}`: {reason}", path.display()))
 }
 
 fn read_text(setting: &str, path: &Path) -> Result<String> {

@@ -6,19 +6,14 @@
 use std::{path::Path, sync::Arc};
 
 use rustls::{
-    ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier,
-    client::WantsClientCert,
+    ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier, client::WantsClientCert,
     crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 use rustls_platform_verifier::BuilderVerifierExt as _;
 
-use super::{
-    NatsConfig,
-    login::{read_file, unfit},
-};
+use super::{NatsConfig, login::read_file};
 use crate::{
-    base::pem::{without_key, without_mark},
+    base::pem::PemFile,
     error::{Error, Result},
 };
 
@@ -29,11 +24,17 @@ use crate::{
 pub(super) fn client_config(config: &NatsConfig) -> Result<ClientConfig> {
     let builder = builder()?;
     let builder = match &config.ca {
-        Some(path) => builder.with_root_certificates(roots(path)?),
+        Some(path) => builder.with_root_certificates(read("cluster_ca", path)?.roots()?),
         None => system_roots(builder, config.requires_tls())?,
     };
     match (&config.cert, &config.key) {
-        (Some(cert), Some(key)) => with_certificate(builder, cert, key),
+        (Some(cert), Some(key)) => {
+            let chain = read("cluster_cert", cert)?.certificates()?;
+            let file = read("cluster_key", key)?;
+            builder
+                .with_client_auth_cert(chain, file.key()?)
+                .map_err(|error| file.unfit(error))
+        }
         _ => Ok(builder.with_no_client_auth()),
     }
 }
@@ -61,35 +62,6 @@ fn system_roots(
     }
 }
 
-fn roots(path: &Path) -> Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    for authority in certificates("cluster_ca", path)? {
-        roots
-            .add(authority)
-            .map_err(|error| unfit("cluster_ca", path, &error.to_string()))?;
-    }
-    Ok(roots)
-}
-
-fn with_certificate(
-    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
-    cert: &Path,
-    key_path: &Path,
-) -> Result<ClientConfig> {
-    let chain = certificates("cluster_cert", cert)?;
-    let pem = without_mark(read_file("cluster_key", key_path)?);
-    let key = PrivateKeyDer::from_pem_slice(&pem)
-        .map_err(|_| unfit("cluster_key", key_path, without_key(&pem)))?;
-    builder
-        .with_client_auth_cert(chain, key)
-        .map_err(|error| unfit("cluster_key", key_path, &error.to_string()))
-}
-
-fn certificates(setting: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let pem = without_mark(read_file(setting, path)?);
-    let found: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    match found {
-        Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err(unfit(setting, path, "no certificate in PEM")),
-    }
+fn read(setting: &'static str, path: &Path) -> Result<PemFile> {
+    Ok(PemFile::new(setting, path, read_file(setting, path)?))
 }

@@ -102,7 +102,7 @@ async fn a_notification_wakes_a_subscriber_of_this_process() {
         .expect("counted");
     let work = wakes.next().await.expect("alive").expect("no refusal");
     assert_eq!((work.reason, work.notifications), (WakeReason::Notified, 1));
-    assert_eq!(&*work.publisher, "p");
+    assert_eq!(&*work.last_event.publisher, "p");
 }
 
 #[tokio::test]

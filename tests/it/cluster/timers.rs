@@ -63,7 +63,7 @@ async fn the_timers_of_a_relay_that_ends_fire_at_another_one() {
     assert_eq!(delayed.queue.queue_name(), "delayed");
     assert_eq!((delayed.notifications, delayed.payload_size), (2, 15));
     assert_eq!(
-        (delayed.reason, &*delayed.publisher),
+        (delayed.reason, &*delayed.last_event.publisher),
         (WakeReason::Timed, "tests")
     );
     assert_eq!(reported.queue.queue_name(), "reported");

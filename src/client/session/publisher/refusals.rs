@@ -8,7 +8,7 @@
 use super::{PublisherSession, RequestEntries};
 use crate::{
     base::{clock::Tick, fault::planted},
-    client::session::entry::{Entry, EntryKey},
+    client::session::outbox::{Entry, EntryKey},
     error::{Error, ErrorKind},
     types::QueueAddress,
 };

@@ -8,8 +8,9 @@ use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind},
     types::{
-        ConnectionState, Goodbye, GoodbyeReason, Limits, ListenerId, QueueAddress, Report,
-        Selector, SubscribeEvent, SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
+        ConnectionState, Goodbye, GoodbyeReason, LastEvent, Limits, ListenerId, QueueAddress,
+        Report, Selector, SubscribeEvent, SubscribeOptions, Token, WakeReason, Welcome,
+        WorkDetected,
     },
 };
 
@@ -30,9 +31,7 @@ fn work(queue: &str, token: u8) -> WorkDetected {
         notifications: 1,
         payload_size: 0,
         messages: 1,
-        publisher: "".into(),
-        published_at: None,
-        traceparent: "".into(),
+        last_event: LastEvent::default(),
         token: Token(vec![token].into()),
     }
 }

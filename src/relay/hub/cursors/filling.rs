@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use super::{
     super::{
         config::COMPARE_STEP,
-        counters::LastEvent,
         cursor::SendOutcome,
         interest::Interest,
         mailbox::Marks,
@@ -13,7 +12,10 @@ use super::{
     },
     Cursors, Filled,
 };
-use crate::{base::clock::Tick, types::WakeReason};
+use crate::{
+    base::clock::Tick,
+    types::{LastEvent, WakeReason},
+};
 
 impl Cursors {
     /// Fills a Wake with the entries of the marked cursors.

@@ -4,7 +4,10 @@ use super::*;
 use crate::{
     error::ErrorKind,
     relay::hub::{ResyncScope, ResyncWalk},
-    types::cluster::{FrameEntry, queue_hash},
+    types::{
+        LastEvent,
+        cluster::{FrameEntry, queue_hash},
+    },
 };
 
 fn clustered() -> Arc<Hub> {
@@ -55,9 +58,10 @@ fn from_peer(name: &str, causes: u64, notifications: u64) -> FrameEntry {
         notifications,
         payload_size: 10 * notifications,
         messages: notifications,
-        publisher: "elsewhere".into(),
-        published_at: None,
-        traceparent: "".into(),
+        last_event: LastEvent {
+            publisher: "elsewhere".into(),
+            ..LastEvent::default()
+        },
         served_groups: Vec::new(),
         checked: false,
     }
@@ -155,7 +159,7 @@ fn causes_of_other_relays_wake_subscribers_and_are_not_passed_on() {
     let work = drain(&subscriber, START);
     assert_eq!(entries(&work), [entry("a", WakeReason::Notified, 2)]);
     assert_eq!(
-        (work[0].payload_size, &*work[0].publisher),
+        (work[0].payload_size, &*work[0].last_event.publisher),
         (20, "elsewhere")
     );
     count_peer(&hub, &[from_peer("a", 1, 0)]);

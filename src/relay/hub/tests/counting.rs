@@ -27,10 +27,10 @@ fn one_notification_is_sent_once_with_all_its_values() {
     assert_eq!((told.sequence, told.notifications), (1, 3));
     assert_eq!((told.payload_size, told.messages), (100, 20));
     assert_eq!(
-        (&*told.publisher, &*told.traceparent),
+        (&*told.last_event.publisher, &*told.last_event.traceparent),
         ("tests", "00-trace")
     );
-    assert_eq!(told.published_at, Some(at));
+    assert_eq!(told.last_event.published_at, Some(at));
     assert_eq!(drain(&subscription, Tick::default()), []);
 }
 
@@ -138,5 +138,8 @@ fn the_details_are_those_of_the_newest_notification() {
         accepted.expect("accepted");
     }
     let told = drain(&subscription, Tick::default()).remove(0);
-    assert_eq!((&*told.publisher, &*told.traceparent), ("second", "t2"));
+    assert_eq!(
+        (&*told.last_event.publisher, &*told.last_event.traceparent),
+        ("second", "t2")
+    );
 }

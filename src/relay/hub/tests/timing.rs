@@ -61,7 +61,10 @@ fn a_delayed_notification_is_counted_when_it_is_due() {
     let told = drain(&subscription, due).remove(0);
     assert_eq!((told.reason, told.sequence), (WakeReason::Timed, 1));
     assert_eq!((told.notifications, told.messages), (1, 2));
-    assert_eq!((told.payload_size, &*told.publisher), (10, "tests"));
+    assert_eq!(
+        (told.payload_size, &*told.last_event.publisher),
+        (10, "tests")
+    );
 }
 
 #[test]

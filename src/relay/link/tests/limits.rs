@@ -12,7 +12,7 @@ use crate::{
         frame_draft::LARGEST_ENTRY, peer::Peer,
     },
     types::{
-        GroupName, QueueAddress,
+        GroupName, LastEvent, QueueAddress,
         cluster::{
             ClusterContent, ClusterLimits, ClusterMessage, Frame, FrameEntry, LifeId,
             RelayHeartbeat, RelayStatus,
@@ -56,9 +56,11 @@ fn largest() -> FrameEntry {
         notifications: u64::MAX,
         payload_size: u64::MAX,
         messages: u64::MAX,
-        publisher: Arc::from(&*name),
-        published_at: Some(std::time::SystemTime::now()),
-        traceparent: Arc::from(&*name),
+        last_event: LastEvent {
+            publisher: Arc::from(&*name),
+            published_at: Some(std::time::SystemTime::now()),
+            traceparent: Arc::from(&*name),
+        },
         served_groups: (0..ClusterLimits::GROUPS).map(group).collect(),
         checked: true,
     }

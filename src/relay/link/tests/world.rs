@@ -16,7 +16,7 @@ use crate::{
     base::{clock::Tick, fault::Fault},
     relay::link::{Action, ClusterLink, FrameDraft, LinkConfig, Resync},
     types::{
-        QueueAddress,
+        LastEvent, QueueAddress,
         cluster::{ClusterContent, FrameEntry, LifeId, queue_hash},
     },
     wire::cluster_message_from_wire,
@@ -128,9 +128,7 @@ pub(super) fn entry(number: u64, causes: u64) -> FrameEntry {
         notifications: causes,
         payload_size: 0,
         messages: causes,
-        publisher: Arc::from(""),
-        published_at: None,
-        traceparent: Arc::from(""),
+        last_event: LastEvent::default(),
         served_groups: Vec::new(),
         checked: false,
     }

@@ -15,9 +15,9 @@ use std::{
 
 use prost_types::Timestamp;
 use rustls::{
-    RootCertStore, ServerConfig,
+    ServerConfig,
     crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    pki_types::CertificateDer,
     server::{NoServerSessionStorage, WebPkiClientVerifier},
     version::{TLS12, TLS13},
 };
@@ -31,11 +31,11 @@ use crate::{
     base::{
         clock::wall,
         file,
-        pem::{without_key, without_mark},
+        pem::{PemFile, unfit},
         sync::lock,
         task::blocking,
     },
-    error::{Error, ErrorKind, Result},
+    error::Result,
     relay::auth::{is_host_name, is_uri},
 };
 
@@ -71,10 +71,10 @@ enum Validity {
 /// What the files hold.
 #[derive(PartialEq, Eq)]
 struct Contents {
-    certificate: Vec<u8>,
-    key: Vec<u8>,
+    certificate: PemFile,
+    key: PemFile,
     is_key_public: bool,
-    client_ca: Option<Vec<u8>>,
+    client_ca: Option<PemFile>,
 }
 
 /// A renewal is late when less than this is left of a certificate, or than a sixth of its life.
@@ -89,10 +89,10 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] with the file that cannot be read or does not fit.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the file that cannot be read or does not fit.
     pub(crate) fn load(files: ServerTls) -> Result<Self> {
         let contents = Contents::read(&files)?;
-        let config = contents.config(&files)?;
+        let config = contents.config()?;
         Ok(Self {
             files,
             current: Mutex::new((contents, config)),
@@ -205,7 +205,7 @@ impl Tls {
         if lock(&self.current).0 == contents {
             return Ok(false);
         }
-        let config = contents.config(&self.files)?;
+        let config = contents.config()?;
         *lock(&self.current) = (contents, config);
         Ok(true)
     }
@@ -242,8 +242,7 @@ impl Validity {
 impl Contents {
     /// Returns the start and the end of the server's certificate.
     fn life(&self) -> Option<(SystemTime, SystemTime)> {
-        let first = CertificateDer::pem_slice_iter(&self.certificate).next()?;
-        validity(&first.ok()?)
+        validity(self.certificate.certificates().ok()?.first()?)
     }
 
     fn read(files: &ServerTls) -> Result<Self> {
@@ -254,34 +253,26 @@ impl Contents {
             certificate: read("tls_cert", &files.certificate)?.0,
             key,
             is_key_public,
-            client_ca: client_ca.transpose()?.map(|(bytes, _)| bytes),
+            client_ca: client_ca.transpose()?.map(|(file, _)| file),
         })
     }
 
-    fn config(&self, files: &ServerTls) -> Result<Arc<ServerConfig>> {
+    fn config(&self) -> Result<Arc<ServerConfig>> {
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13, &TLS12])
-            .map_err(|error| unfit("tls_cert", &files.certificate, &error))?;
-        let builder = match (&self.client_ca, &files.client_ca) {
-            (Some(pem), Some(path)) => {
-                let unfit = |error: &dyn fmt::Display| unfit("tls_client_ca", path, error);
-                let mut roots = RootCertStore::empty();
-                for authority in certificates("tls_client_ca", path, pem)? {
-                    roots.add(authority).map_err(|error| unfit(&error))?;
-                }
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                builder.with_client_cert_verifier(verifier.build().map_err(|error| unfit(&error))?)
+            .map_err(|error| self.certificate.unfit(error))?;
+        let builder = match &self.client_ca {
+            Some(ca) => {
+                let roots = Arc::new(ca.roots()?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+                builder.with_client_cert_verifier(verifier.map_err(|error| ca.unfit(error))?)
             }
-            _ => builder.with_no_client_auth(),
+            None => builder.with_no_client_auth(),
         };
-        let chain = certificates("tls_cert", &files.certificate, &self.certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|_| unfit("tls_key", &files.key, &without_key(&self.key)))?;
         let mut config = builder
-            .with_single_cert(chain, key)
-            .map_err(|error| unfit("tls_key", &files.key, &error))?;
+            .with_single_cert(self.certificate.certificates()?, self.key.key()?)
+            .map_err(|error| self.key.unfit(error))?;
         config.alpn_protocols = vec![H2.to_vec()];
         if self.client_ca.is_some() {
             // A resumed session would not check the client's certificate again.
@@ -291,29 +282,13 @@ impl Contents {
     }
 }
 
-/// Returns the bytes of a file, and whether every user of the machine may read it.
-fn read(field: &'static str, path: &Path) -> Result<(Vec<u8>, bool)> {
-    let content = file::read(path, LONGEST).map_err(|error| unfit(field, path, &error))?;
-    Ok((without_mark(content.bytes), content.is_public))
-}
-
-fn certificates(
-    field: &'static str,
-    path: &Path,
-    pem: &[u8],
-) -> Result<Vec<CertificateDer<'static>>> {
-    let found: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match found {
-        Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err(unfit(field, path, &"no certificate in PEM")),
-    }
-}
-
-fn unfit(field: &'static str, path: &Path, reason: &dyn fmt::Display) -> Error {
-    Error::new(
-        ErrorKind::Invalid,
-        format!("{field}: `{}`: {reason}", path.display()),
-    )
+/// Reads a file, and whether every user of the machine may read it.
+fn read(setting: &'static str, path: &Path) -> Result<(PemFile, bool)> {
+    let content = file::read(path, LONGEST).map_err(|error| unfit(setting, path, error))?;
+    Ok((
+        PemFile::new(setting, path, content.bytes),
+        content.is_public,
+    ))
 }
 
 /// What a client's certificate states.

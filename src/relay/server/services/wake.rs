@@ -69,9 +69,7 @@ fn encode(entry: &WakeEntry<'_>, out: &mut Vec<u8>) {
         sequence: entry.sequence,
         notifications: entry.delta.notifications,
         reason: entry.reason,
-        publisher: &entry.last_event.publisher,
-        published_at: entry.last_event.published_at,
-        traceparent: &entry.last_event.traceparent,
+        last_event: entry.last_event,
         messages: entry.delta.messages,
     };
     encode_entry(&fields, |token| entry.write_token(token), out);

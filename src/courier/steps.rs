@@ -1,17 +1,20 @@
-//! The SQL of the steps of a transaction: messages that are not ready, and messages that are being
-//! received.
+//! The SQL of the steps of a transaction: sends, receives, the commit, and messages that go back.
 //!
 //! Knows no clock and no socket: the caller passes `now`. Each function runs inside one short
 //! database transaction.
 
-use std::{sync::Arc, time::Duration, time::SystemTime};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, params};
 
 use super::{
+    handover::outgoing::{self, NewOutgoing},
     message::{MessageId, new_id},
-    taken::{self, Received, Taken},
 };
 use crate::{
     backend::sqlite::refuse,
@@ -53,18 +56,6 @@ pub(super) struct NewSend {
     pub(super) hop: Option<Arc<str>>,
 }
 
-/// Where a commit moves a staged message.
-#[derive(Debug)]
-pub(super) enum SentTo {
-    /// A queue of this file.
-    Queue(i64),
-    /// Another machine, by the next one.
-    Hop(Arc<str>),
-}
-
-const INSERT_STAGED: &str =
-    "INSERT INTO staged (tx, ends_at, uid, authority, queue, stored_at, checksum, body)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 /// In the order of the index by time, so that nothing is sorted.
 const SELECT_VISIBLE: &str =
     "SELECT id, uid, body, checksum, dequeue_count, inserted_at, receipt, visible_at
@@ -73,33 +64,6 @@ const SELECT_VISIBLE: &str =
 const HIDE: &str = "UPDATE messages SET visible_at = ?2, receipt = receipt + 1,
        dequeue_count = dequeue_count + 1
      WHERE id IN (SELECT value ->> 0 FROM json_each(?1))";
-const SET_UID: &str = "UPDATE messages SET uid = ?2 WHERE id = ?1";
-const DEAD_LETTER: &str = "INSERT INTO dead_letters
-       (uid, authority, queue, reason, stored_at, died_at, checksum, body)
-     SELECT coalesce(m.uid, randomblob(16)), '', q.name, ?2, m.inserted_at, ?3,
-       coalesce(m.checksum, 0), m.body
-     FROM messages m JOIN queues q ON q.id = m.queue WHERE m.id = ?1
-     ON CONFLICT (uid) DO UPDATE SET reason = excluded.reason, died_at = excluded.died_at";
-
-/// Stores a message that is not ready; returns its row and where the commit moves it.
-pub(super) fn stage(
-    transaction: &Transaction<'_>,
-    tx: &[u8; 16],
-    ends_at: Micros,
-    send: &NewSend,
-    now: Micros,
-) -> rusqlite::Result<(i64, SentTo)> {
-    check_time(now, ends_at)?;
-    let to = match &send.hop {
-        Some(hop) => SentTo::Hop(Arc::clone(hop)),
-        None => SentTo::Queue(local_queue(transaction, &send.queue, 0, None)?),
-    };
-    let sum = checksum(&send.body);
-    let (authority, name, body) = (&send.authority, &send.queue, &send.body[..]);
-    let row = params![tx, ends_at, send.uid, authority, name, now, sum, body];
-    let row = transaction.prepare_cached(INSERT_STAGED)?.insert(row)?;
-    Ok((row, to))
-}
 
 /// Returns the number of a queue of this file that has room. The transaction has `sent` messages for it
 /// that are not counted yet.
@@ -167,18 +131,17 @@ pub(super) fn insert_message(
 /// they are few.
 pub(super) fn check_outgoing(
     connection: &Connection,
-    (hop, authority): (&str, &str),
+    hop: &str,
     sent: usize,
     max: u64,
 ) -> rusqlite::Result<i64> {
     let max = i64::try_from(max).unwrap_or(i64::MAX);
     let count: i64 = connection
         .prepare_cached(
-            "SELECT (SELECT count(*) FROM
-                       (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 LIMIT ?2))
-               + (SELECT count(*) FROM staged WHERE authority = ?3)",
+            "SELECT count(*) FROM
+               (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 LIMIT ?2)",
         )?
-        .query_row(params![hop, max, authority], |row| row.get(0))?;
+        .query_row(params![hop, max], |row| row.get(0))?;
     let count = count.saturating_add(limit(sent));
     if count >= max {
         let message =
@@ -223,14 +186,14 @@ pub(super) fn receive(
             messages.push(message);
         }
         let mut hide = transaction.prepare_cached(HIDE)?;
-        hide.execute(params![taken::list(&taken[first..]), until])?;
+        hide.execute(params![list(&taken[first..]), until])?;
         if is_last || taken.len() == max {
             break;
         }
     }
     let steps = match taken.is_empty() {
         true => Vec::new(),
-        false => vec![taken::take(transaction, tx, process, until, &taken)?],
+        false => vec![take(transaction, tx, process, until, &taken)?],
     };
     let received = Received {
         messages: taken,
@@ -242,8 +205,10 @@ pub(super) fn receive(
 /// Gives an id to a message that was put outside of a transaction.
 fn set_uid(transaction: &Transaction<'_>, row: i64) -> rusqlite::Result<[u8; 16]> {
     let uid = new_id().map_err(refuse)?;
-    let mut set = transaction.prepare_cached(SET_UID)?;
-    set.execute(params![row, uid])?;
+    let sql = "UPDATE messages SET uid = ?2 WHERE id = ?1";
+    transaction
+        .prepare_cached(sql)?
+        .execute(params![row, uid])?;
     Ok(uid)
 }
 
@@ -274,9 +239,10 @@ fn bury(
     reason: &str,
     now: Micros,
 ) -> rusqlite::Result<()> {
-    transaction
-        .prepare_cached(DEAD_LETTER)?
-        .execute(params![row, reason, now])?;
+    let select = "SELECT coalesce(m.uid, randomblob(16)), '', q.name, ?2, m.inserted_at, ?3,
+                    coalesce(m.checksum, 0), m.body
+                  FROM messages m JOIN queues q ON q.id = m.queue WHERE m.id = ?1";
+    outgoing::add_dead_letter(transaction, select, row, reason, now)?;
     let delete = "DELETE FROM messages WHERE id = ?1";
     transaction.prepare_cached(delete)?.execute([row]).map(drop)
 }
@@ -312,4 +278,196 @@ pub(super) fn check_body(body: &[u8], max: usize) -> Result<()> {
         }
         false => Ok(()),
     }
+}
+
+/// A message that is being received: its row, and the state to restore on rollback.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taken {
+    pub(super) row: i64,
+    pub(super) receipt: i64,
+    /// The former place in the queue.
+    pub(super) visible_at: Micros,
+}
+
+/// What the transaction has received.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Received {
+    pub(super) messages: Vec<Taken>,
+    /// The rows of `taken`.
+    pub(super) steps: Vec<i64>,
+}
+
+/// Notes the messages that a transaction of a process has received in one step; returns the row.
+pub(super) fn take(
+    transaction: &Transaction<'_>,
+    tx: &[u8; 16],
+    process: [u8; 16],
+    ends_at: Micros,
+    taken: &[Taken],
+) -> rusqlite::Result<i64> {
+    let sql = "INSERT INTO taken (tx, process, ends_at, messages) VALUES (?1, ?2, ?3, ?4)";
+    let values = params![tx, process, ends_at, list(taken)];
+    transaction.prepare_cached(sql)?.insert(values)
+}
+
+/// The messages of the row were committed, or were given back.
+pub(super) fn forget(
+    transaction: &Transaction<'_>,
+    tx: &[u8; 16],
+    row: i64,
+) -> rusqlite::Result<()> {
+    // A row of a process that was thought dead is gone, and its number may have another transaction.
+    let sql = "DELETE FROM taken WHERE id = ?1 AND tx = ?2";
+    let mut delete = transaction.prepare_cached(sql)?;
+    delete.execute(params![row, tx]).map(drop)
+}
+
+/// Returns messages as the JSON text `[[id, receipt, former visible_at], ...]`.
+pub(super) fn list(taken: &[Taken]) -> String {
+    let one = |one: &Taken| format!("[{},{},{}]", one.row, one.receipt, one.visible_at);
+    format!("[{}]", taken.iter().map(one).collect::<Vec<_>>().join(","))
+}
+
+/// Whose messages are given back.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Owner<'a> {
+    /// A process that has died.
+    Process(&'a [u8; 16]),
+    /// A transaction that is rolled back, also of receives that were cancelled.
+    Transaction(&'a [u8; 16]),
+    /// Transactions whose time-out is over.
+    Ended(Micros),
+}
+
+/// Makes the messages of an owner visible at their former places, and notes that the relay must be
+/// notified of them; returns their number. Of ended transactions, some in each call.
+pub(super) fn give_back(
+    transaction: &Transaction<'_>,
+    owner: Owner<'_>,
+) -> rusqlite::Result<usize> {
+    let (rows, value): (_, &dyn ToSql) = match &owner {
+        Owner::Process(id) => ("process = ?1", *id),
+        Owner::Transaction(id) => ("tx = ?1", *id),
+        Owner::Ended(now) => (
+            "id IN (SELECT id FROM taken WHERE ends_at <= ?1 ORDER BY ends_at LIMIT 32)",
+            now,
+        ),
+    };
+    // A message that was received again since has another receipt. Those of a damaged row are visible
+    // again after the time-out.
+    let restore = format!(
+        "UPDATE messages SET visible_at = t.visible_at, receipt = messages.receipt + 1
+         FROM (SELECT j.value ->> 0 AS id, j.value ->> 1 AS receipt, j.value ->> 2 AS visible_at
+               FROM (SELECT messages FROM taken WHERE {rows}) t,
+                 json_each(iif(json_valid(t.messages), t.messages, '[]')) j) t
+         WHERE t.id = messages.id AND t.receipt = messages.receipt
+         RETURNING messages.queue, length(messages.body)"
+    );
+    let mut restore = transaction.prepare_cached(&restore)?;
+    let restored = restore.query_map([value], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let restored: Vec<(i64, usize)> = restored
+        .map(|row| row.map(|(queue, size): (i64, i64)| (queue, usize::try_from(size).unwrap_or(0))))
+        .collect::<rusqlite::Result<_>>()?;
+    for (queue, size) in &restored {
+        note_unnotified(transaction, *queue, 0, 1, *size)?;
+    }
+    let delete = format!("DELETE FROM taken WHERE {rows}");
+    transaction.prepare_cached(&delete)?.execute([value])?;
+    Ok(restored.len())
+}
+
+/// All that a commit settles.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) tx: [u8; 16],
+    pub(super) timeout: Duration,
+    pub(super) ends_at: Micros,
+    /// In the order of the sends.
+    pub(super) sent: Vec<NewSend>,
+    pub(super) received: Received,
+    /// The age limit of messages to other machines.
+    pub(super) outgoing_ends_at: Micros,
+}
+
+/// For all messages of a list of `taken`.
+const INSERT_RECEIVED: &str = "INSERT INTO received (uid, queue, size, arrived_at, received_at)
+     SELECT m.uid, q.name, length(m.body), m.inserted_at, ?2
+     FROM json_each(?1) j CROSS JOIN messages m JOIN queues q ON q.id = m.queue
+     WHERE m.id = j.value ->> 0 AND m.receipt = j.value ->> 1
+     ON CONFLICT (uid) DO UPDATE SET received_at = excluded.received_at";
+
+/// Messages and bytes of the queues of this file.
+type Tally = BTreeMap<i64, (usize, usize)>;
+
+/// Applies a commit as a whole, or refuses it.
+pub(super) fn commit(
+    transaction: &Transaction<'_>,
+    outcome: &Outcome,
+    now: Micros,
+) -> rusqlite::Result<()> {
+    if now >= outcome.ends_at {
+        return Err(refuse(time_is_over(Some(outcome.timeout))));
+    }
+    settle_received(transaction, &outcome.received.messages, now)?;
+    for row in &outcome.received.steps {
+        forget(transaction, &outcome.tx, *row)?;
+    }
+    let mut tally = Tally::new();
+    for send in &outcome.sent {
+        if let Some(queue) = insert(transaction, outcome, send, now)? {
+            let (messages, bytes) = tally.entry(queue).or_default();
+            (*messages, *bytes) = (*messages + 1, *bytes + send.body.len());
+        }
+    }
+    for (queue, (messages, bytes)) in tally {
+        count_put(transaction, queue, messages)?;
+        note_unnotified(transaction, queue, 0, messages, bytes)?;
+    }
+    Ok(())
+}
+
+/// Adds a message to a queue of this file, which is returned, or to those for other machines.
+fn insert(
+    transaction: &Transaction<'_>,
+    outcome: &Outcome,
+    send: &NewSend,
+    now: Micros,
+) -> rusqlite::Result<Option<i64>> {
+    let Some(hop) = &send.hop else {
+        let queue = local_queue(transaction, &send.queue, 0, None)?;
+        insert_message(transaction, queue, now, now, &send.uid, &send.body)?;
+        return Ok(Some(queue));
+    };
+    let message = NewOutgoing {
+        uid: &send.uid,
+        authority: &send.authority,
+        queue: &send.queue,
+        hop,
+        stored_at: now,
+        ends_at: Some(outcome.outgoing_ends_at),
+        checksum: checksum(&send.body),
+        body: &send.body,
+    };
+    outgoing::insert(transaction, &message)?;
+    Ok(None)
+}
+
+fn settle_received(
+    transaction: &Transaction<'_>,
+    received: &[Taken],
+    now: Micros,
+) -> rusqlite::Result<()> {
+    if received.is_empty() {
+        return Ok(());
+    }
+    let list = list(received);
+    let mut insert = transaction.prepare_cached(INSERT_RECEIVED)?;
+    if insert.execute(params![list, now])? != received.len() {
+        let message = "a message of the transaction was got by another consumer, or is gone: \
+            nothing was committed";
+        return Err(refuse(Error::new(ErrorKind::Conflict, message)));
+    }
+    let delete = "DELETE FROM messages WHERE id IN (SELECT value ->> 0 FROM json_each(?1))";
+    transaction.prepare_cached(delete)?.execute([list])?;
+    Ok(())
 }
