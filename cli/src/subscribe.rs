@@ -8,9 +8,9 @@ use std::{
 };
 
 use reveille::{
-    Client, ConnectionState, Error, GroupName, LinkState, ListenerId, Report, ReportState,
-    Selector, SubscribeOptions, Subscription, Token, WakeReason, WakeStream as _, WorkDetected,
-    duration,
+    Client, ConnectionState, Error, GroupName, LastEvent, LinkState, ListenerId, Report,
+    ReportState, Selector, SubscribeOptions, Subscription, Token, WakeReason, WakeStream as _,
+    WorkDetected, duration,
 };
 use serde::Serialize;
 use tokio::{sync::watch, time::Instant};

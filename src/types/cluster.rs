@@ -3,11 +3,7 @@
 //! `wire` checks and converts them; `relay::link` decides when they are sent and what a received
 //! one means. The limits are those of docs/internal/cluster-rules.md.
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{GroupName, LastEvent, QueueAddress};
 

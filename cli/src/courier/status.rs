@@ -164,13 +164,8 @@ impl From<ManagerStatus> for StatusRow {
 }
 
 impl Row for QueueRow {
-    const HEADERS: &'static [&'static str] = &[
-        "QUEUE",
-        "ARRIVED",
-        "BEING RECEIVED",
-        "RECEIVED",
-        "OLDEST",
-    ];
+    const HEADERS: &'static [&'static str] =
+        &["QUEUE", "ARRIVED", "BEING RECEIVED", "RECEIVED", "OLDEST"];
 
     fn cells(&self) -> Vec<String> {
         vec![

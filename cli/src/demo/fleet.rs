@@ -14,8 +14,9 @@ use reveille::{
         Delivery, HandlerResult, Hooks, Listener, ListenerBuilder, ListenerConfig, ListenerMode,
         Rejected,
     },
-    queue::{Message, Metered, SqliteQueue, WorkQueue, json},
+    queue::{Message, SqliteQueue, WorkQueue, json},
     scaling,
+    testing::Metered,
 };
 use tokio::{
     sync::watch,
