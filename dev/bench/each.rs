@@ -59,7 +59,7 @@ impl Benchmark for EachArgs {
         let spec = SubscriberSpec::of(&queues, self.subscribers, false);
         let mut run = Run {
             process: SubscriberProcess::start(&broker, &spec).await?,
-            sender: Sender::open(&broker, &queues, self.queues.into(), events).await?,
+            sender: Sender::open(&broker, &queues, self.queues.into()).await?,
             broker,
         };
         let mut figures = Figures::default();

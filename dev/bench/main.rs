@@ -4,8 +4,8 @@
 //! The relay, its subscribers and the publisher are three processes, so that processor time is
 //! measured for each. With `--peer` the same benchmark runs on a nats-server or a redis-server as
 //! well, in alternating runs. The report has the figures of each run, then the medians. The bench
-//! uses the library's public API only. The exception is the unary `Notify`, for which it uses the
-//! protocol.
+//! uses the library's public API only. The exception are requests whose notifications must not be
+//! conflated (`raw`), for which it uses the protocol.
 
 mod broker;
 mod child;
@@ -19,6 +19,7 @@ mod metrics;
 mod notify;
 mod peers;
 mod queue;
+mod raw;
 mod report;
 mod scale;
 mod security;
@@ -27,7 +28,6 @@ mod server;
 mod single_queue;
 mod subscriber_process;
 mod subscribers;
-mod unary;
 mod usage;
 
 use std::{fmt::Display, process::ExitCode, sync::Arc};

@@ -1,5 +1,5 @@
-//! One notification in each request, with many requests in flight: unary `Notify` calls, then the
-//! publisher's `NotifyStream`.
+//! One notification in each request, with many requests in flight: unary `Notify` calls, then a
+//! `NotifyStream`.
 //!
 //! It measures the relay's processor time for a request, without and with credentials. Both modes
 //! have the same subscribers, and the sums must be exact.
@@ -16,13 +16,13 @@ use crate::{
     Benchmark, Servers,
     broker::Broker,
     positive,
+    raw::{NotifyRequest, RawPublisher},
     report::{Figures, Unit},
     sender::{PIPELINE, Sender},
     server::Server,
     single_queue::queue,
     step,
     subscriber_process::{SubscriberProcess, SubscriberSpec},
-    unary::UnarySender,
 };
 
 #[derive(Debug, Clone, Args)]
@@ -48,7 +48,7 @@ pub(crate) struct NotifyArgs {
 
 /// The publisher of one mode.
 enum Mode {
-    Unary(UnarySender),
+    Unary(RawPublisher, NotifyRequest),
     Stream(Sender),
 }
 
@@ -66,13 +66,14 @@ impl Benchmark for NotifyArgs {
         step("connecting");
         let spec = SubscriberSpec::of(&queues, self.subscribers, false);
         let mut process = SubscriberProcess::start(&broker, &spec).await?;
-        let unary = UnarySender::open(&broker.target, broker.credential(), &queues[0]).await?;
-        let stream = Sender::open(&broker, &queues, 1, 2 * PIPELINE as u64).await?;
+        let unary = RawPublisher::open(&broker.target, broker.credential()).await?;
+        let unary = Mode::Unary(unary, NotifyRequest::new(&queues));
+        let stream = Sender::open(&broker, &queues, 1).await?;
         let mut figures = Figures::default();
         figures.count("subscribers", self.subscribers);
         figures.count("in flight", PIPELINE as u64);
         for (name, mut mode, count) in [
-            ("unary", Mode::Unary(unary), self.notifications),
+            ("unary", unary, self.notifications),
             ("stream", Mode::Stream(stream), self.streamed),
         ] {
             step(format_args!("{count} notifications, {name}"));
@@ -99,7 +100,7 @@ impl Mode {
         process.expect(1, count).await?;
         let began = SystemTime::now();
         match self {
-            Self::Unary(unary) => unary.requests(count, PIPELINE).await?,
+            Self::Unary(relay, request) => relay.unary(request, count, PIPELINE).await?,
             Self::Stream(stream) => stream.requests(count).await?,
         }
         Ok(process.delivered(count).await?.seconds_since(began))

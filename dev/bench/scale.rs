@@ -254,7 +254,6 @@ fn client(target: &str) -> Result<Client> {
 /// Returns a publisher that sends the notifications of each call in one request.
 fn publisher(target: &str) -> Result<Publisher> {
     Ok(client(target)?.publisher_with(PublisherOptions {
-        conflate: false,
         batch: BATCH,
         pipeline: PIPELINE,
         deadline: TIMEOUT,

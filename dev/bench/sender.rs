@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use redis::{AsyncCommands as _, aio::MultiplexedConnection};
 use reveille::{Notification, Publisher, PublisherOptions, QueueAddress};
@@ -10,6 +10,7 @@ use reveille::{Notification, Publisher, PublisherOptions, QueueAddress};
 use crate::{
     broker::Broker,
     peers::{connect_nats, connect_redis},
+    raw::{NotifyRequest, RawPublisher, RawStream},
     server::Server,
     subscriber_process::wall_nanos,
 };
@@ -29,32 +30,43 @@ pub(crate) struct Sender {
 
 #[derive(Debug)]
 enum Client {
-    Relay(Publisher),
+    Relay(RelayClient),
     Nats(async_nats::Client),
     Redis(MultiplexedConnection),
+}
+
+#[derive(Debug)]
+struct RelayClient {
+    publisher: Publisher,
+    target: String,
+    credential: Option<String>,
+    has_tls: bool,
+    /// For many notifications at once, which the publisher would conflate. Opened at the first use.
+    stream: Option<RawStream>,
 }
 
 /// Maximum number of requests in flight: enough that the server never waits for the publisher.
 pub(crate) const PIPELINE: usize = 64;
 
 impl Sender {
-    /// Connects. A burst has up to `pending` notifications, `batch` in a request. All names of
-    /// queues have the same length.
+    /// Connects. A burst has `batch` notifications in a request. All names of queues have the same
+    /// length.
     pub(crate) async fn open(
         broker: &Broker,
         queues: &[QueueAddress],
         batch: usize,
-        pending: u64,
     ) -> Result<Self> {
         let client = match broker.server {
-            Server::Relay(_) => Client::Relay(broker.client()?.publisher_with(PublisherOptions {
-                conflate: false,
-                batch,
-                pipeline: PIPELINE,
-                max_pending: usize::try_from(pending)?,
-                deadline: Duration::from_secs(60),
-                ..PublisherOptions::default()
-            })),
+            Server::Relay(protection) => Client::Relay(RelayClient {
+                publisher: broker.client()?.publisher_with(PublisherOptions {
+                    deadline: Duration::from_secs(60),
+                    ..PublisherOptions::default()
+                }),
+                target: broker.target.clone(),
+                credential: broker.credential().map(str::to_owned),
+                has_tls: protection.has_tls(),
+                stream: None,
+            }),
             Server::Nats => Client::Nats(connect_nats(&broker.target).await?),
             Server::Redis => Client::Redis(connect_redis(&broker.target).await?),
             Server::Cluster(_) => bail!("a cluster takes no clients"),
@@ -75,12 +87,12 @@ impl Sender {
         let mut payload = vec![0; self.payload];
         payload[..8].copy_from_slice(&wall_nanos(now).to_le_bytes());
         match &mut self.client {
-            Client::Relay(publisher) => {
+            Client::Relay(relay) => {
                 let notification = Notification {
                     published_at: Some(now),
                     ..Notification::new(self.queues[0].clone())
                 };
-                publisher.notify(notification).await?;
+                relay.publisher.notify(notification).await?;
             }
             Client::Nats(client) => {
                 let subject = self.subjects[0].clone();
@@ -98,13 +110,14 @@ impl Sender {
     /// start. Waits for all acknowledgements, but not for the subscribers.
     pub(crate) async fn all(&mut self, count: u64) -> Result<SystemTime> {
         let began = SystemTime::now();
-        match &self.client {
-            Client::Relay(publisher) => {
-                let notification = Notification::new(self.queues[0].clone());
-                for _ in 0..count {
-                    publisher.post(notification.clone())?;
-                }
-                publisher.flush().await?;
+        let batch = self.batch as u64;
+        match &mut self.client {
+            Client::Relay(relay) => {
+                let request = |size| NotifyRequest::new(std::iter::repeat_n(&self.queues[0], size));
+                let stream = relay.stream().await?;
+                stream.send(&request(self.batch), count / batch).await?;
+                let rest = usize::try_from(count % batch)?;
+                stream.send(&request(rest), u64::from(rest > 0)).await?;
             }
             Client::Nats(client) => {
                 let subject = async_nats::Subject::from(self.subjects[0].as_str());
@@ -116,7 +129,7 @@ impl Sender {
             }
             Client::Redis(connection) => {
                 let (count, channel) = (usize::try_from(count)?, &self.subjects[0]);
-                let pipe = |size| self.pipe(std::iter::repeat_n(channel, size));
+                let pipe = |size| pipe(self.payload, std::iter::repeat_n(channel, size));
                 run_pipes(connection, &pipe(self.batch), count / self.batch).await?;
                 run_pipes(connection, &pipe(count % self.batch), 1).await?;
             }
@@ -127,15 +140,10 @@ impl Sender {
     /// Publishes `count` requests, each with one notification of each queue, as fast as possible,
     /// and waits for all acknowledgements.
     pub(crate) async fn requests(&mut self, count: u64) -> Result<()> {
-        match &self.client {
-            Client::Relay(publisher) => {
-                let of_each = || self.queues.iter().cloned().map(Notification::new).collect();
-                // Twice as many callers as requests in flight, so that a next request always waits.
-                stream::iter(0..count)
-                    .map(|_| publisher.notify_all(of_each()))
-                    .buffer_unordered(2 * PIPELINE)
-                    .try_for_each(async |_| Ok(()))
-                    .await?;
+        match &mut self.client {
+            Client::Relay(relay) => {
+                let request = NotifyRequest::new(&self.queues);
+                relay.stream().await?.send(&request, count).await?;
             }
             Client::Nats(client) => {
                 let subject = |subject: &String| async_nats::Subject::from(subject.as_str());
@@ -149,21 +157,32 @@ impl Sender {
                 client.flush().await?;
             }
             Client::Redis(connection) => {
-                let pipe = self.pipe(&self.subjects);
+                let pipe = pipe(self.payload, &self.subjects);
                 run_pipes(connection, &pipe, usize::try_from(count)?).await?;
             }
         }
         Ok(())
     }
+}
 
-    /// Returns a pipeline of Redis with a message to each channel.
-    fn pipe<'a>(&self, channels: impl IntoIterator<Item = &'a String>) -> redis::Pipeline {
-        let (mut pipe, payload) = (redis::pipe(), vec![0_u8; self.payload]);
-        for channel in channels {
-            pipe.publish(channel, &payload).ignore();
+impl RelayClient {
+    async fn stream(&mut self) -> Result<&mut RawStream> {
+        if self.stream.is_none() {
+            ensure!(!self.has_tls, "this benchmark has no client with TLS");
+            let relay = RawPublisher::open(&self.target, self.credential.as_deref()).await?;
+            self.stream = Some(relay.stream(PIPELINE).await?);
         }
-        pipe
+        self.stream.as_mut().context("a stream")
     }
+}
+
+/// Returns a pipeline of Redis with a message to each channel.
+fn pipe<'a>(payload: usize, channels: impl IntoIterator<Item = &'a String>) -> redis::Pipeline {
+    let (mut pipe, payload) = (redis::pipe(), vec![0_u8; payload]);
+    for channel in channels {
+        pipe.publish(channel, &payload).ignore();
+    }
+    pipe
 }
 
 /// Sends a pipeline of Redis this many times, up to [`PIPELINE`] at a time.

@@ -91,18 +91,15 @@ struct Run {
     sender: Sender,
 }
 
-/// Batch and pending limit of a publisher of single notifications.
-pub(crate) const SINGLE: (u16, u64) = (1, 16);
-
 impl Benchmark for BurstArgs {
     fn servers(&self) -> Vec<Server> {
         self.servers.all()
     }
 
     async fn run(&self, server: Server) -> Result<Figures> {
-        let (count, limits) = (self.notifications, (self.batch, self.notifications));
+        let count = self.notifications;
         let broker = self.servers.start(server).await?;
-        let mut run = Run::start(broker, self.subscribers, false, limits).await?;
+        let mut run = Run::start(broker, self.subscribers, false, self.batch).await?;
         // Opens the publisher's connection.
         run.round().await?;
         step(format_args!("{count} notifications"));
@@ -122,7 +119,7 @@ impl Benchmark for WakeArgs {
 
     async fn run(&self, server: Server) -> Result<Figures> {
         let broker = self.servers.start(server).await?;
-        let mut run = Run::start(broker, 1, true, SINGLE).await?;
+        let mut run = Run::start(broker, 1, true, 1).await?;
         step(format_args!("{} to warm up", self.warm_up));
         run.singly(self.warm_up, self.pause).await?;
         run.process.latencies().await?;
@@ -142,7 +139,7 @@ impl Benchmark for WakeAllArgs {
 
     async fn run(&self, server: Server) -> Result<Figures> {
         let broker = self.servers.start(server).await?;
-        let mut run = Run::start(broker, self.subscribers, true, SINGLE).await?;
+        let mut run = Run::start(broker, self.subscribers, true, 1).await?;
         run.round().await?;
         run.process.latencies().await?;
         step(format_args!("{} rounds", self.rounds));
@@ -194,13 +191,8 @@ impl Benchmark for IdleArgs {
 }
 
 impl Run {
-    /// Connects the subscribers, then a publisher with this batch and pending limit.
-    async fn start(
-        broker: Broker,
-        subscribers: u64,
-        timed: bool,
-        (batch, pending): (u16, u64),
-    ) -> Result<Self> {
+    /// Connects the subscribers, then a publisher with this batch.
+    async fn start(broker: Broker, subscribers: u64, timed: bool, batch: u16) -> Result<Self> {
         let queues = [queue()?];
         step(format_args!("connecting {subscribers} subscribers"));
         let spec = SubscriberSpec::of(&queues, subscribers, timed);
@@ -209,7 +201,7 @@ impl Run {
             timed,
             payload: event_size(&queues[0]),
             process: SubscriberProcess::start(&broker, &spec).await?,
-            sender: Sender::open(&broker, &queues, batch.into(), pending).await?,
+            sender: Sender::open(&broker, &queues, batch.into()).await?,
             broker,
         })
     }

@@ -59,14 +59,11 @@ pub struct ClientIdentity {
 pub struct PublisherOptions {
     /// The publisher's name, which wake-ups carry; at most 128 bytes.
     pub name: String,
-    /// Conflate pending notifications of the same queue and time, so that an unreachable relay
-    /// costs memory for queues, not for events.
-    pub conflate: bool,
     /// Maximum notifications of one request; 1..=1024.
     pub batch: usize,
     /// Maximum requests in flight; 1..=1000.
     pub pipeline: usize,
-    /// Maximum pending entries (one per queue, with conflation); more are refused. The same number
+    /// Maximum pending entries, one for each queue and time; more are refused. The same number
     /// of entries is kept in addition for queues that the relay has no room for; more of those are
     /// dropped.
     pub max_pending: usize,
@@ -96,7 +93,6 @@ impl Default for PublisherOptions {
     fn default() -> Self {
         Self {
             name: String::new(),
-            conflate: true,
             batch: 256,
             pipeline: 8,
             max_pending: 100_000,
@@ -167,7 +163,6 @@ impl PublisherOptions {
     /// Returns the configuration of a publisher whose relay answers within this time.
     pub(crate) fn session(&self, answer_timeout: Duration) -> PublisherConfig {
         PublisherConfig {
-            conflate: self.conflate,
             batch: self.batch.clamp(1, Limits::EVENTS),
             pipeline: self.pipeline.clamp(1, MAX_PIPELINE),
             request_bytes: Limits::NOTIFY_BYTES,

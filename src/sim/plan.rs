@@ -99,7 +99,8 @@ pub(super) struct Plan {
     pub(super) steady: Option<Duration>,
     /// Troubles come close to an operation, instead of at any time.
     pub(super) aimed: bool,
-    pub(super) conflate: bool,
+    /// The most notifications of a publisher's request.
+    pub(super) batch: usize,
     /// The sentinel's interval; zero: none.
     pub(super) sentinel: Duration,
     /// For how long a group without members is remembered.
@@ -321,7 +322,7 @@ impl Plan {
             trouble_gap: [2_000, 10_000, 30_000][rng.usize(0..3)],
             steady: (small && rng.u32(0..6) == 0).then(|| seconds(rng.u64(1..4))),
             aimed: rng.bool(),
-            conflate: rng.u32(0..4) != 0,
+            batch: if rng.u32(0..4) == 0 { 1 } else { 256 },
             sentinel,
             keep: groups::keep(rng),
             stall: 10_000,

@@ -50,7 +50,7 @@ const OPEN: Duration = Duration::from_secs(5);
 impl Publisher {
     pub(super) fn new(plan: &Plan) -> Self {
         let config = PublisherConfig {
-            conflate: plan.conflate,
+            batch: plan.batch,
             ..PublisherConfig::default()
         };
         Self {

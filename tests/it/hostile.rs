@@ -167,12 +167,7 @@ async fn cost(reads: bool) -> u64 {
         .subscribe(listening("reader", &["acct/orders"]))
         .expect("options");
     woken(&mut wakes).await;
-    let options = reveille::PublisherOptions {
-        conflate: false,
-        batch: 1000,
-        ..reveille::PublisherOptions::default()
-    };
-    let publisher = client.publisher_with(options);
+    let publisher = client.publisher("p");
     let thousand = vec![Notification::new(queue("acct/orders")); 1000];
     let publish = async {
         for _ in 0..1000 {

@@ -36,8 +36,8 @@ pub(super) async fn once(args: &BurstArgs, server: Server) -> Result<Figures> {
     let count = deployment.servers.len() as u64;
     let share = |at| args.subscribers / count + u64::from(at < args.subscribers % count);
     let subscribers: Vec<u64> = (0..count).map(share).collect();
-    let limits = (args.batch, args.notifications);
-    let mut traffic = Traffic::start(&deployment, &subscribers, &queue()?, limits, false).await?;
+    let mut traffic =
+        Traffic::start(&deployment, &subscribers, &queue()?, args.batch, false).await?;
     // Opens the publisher's connection.
     let one = async |sender: &mut Sender| sender.one().await;
     traffic.round(1, one).await?;

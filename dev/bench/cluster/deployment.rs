@@ -137,7 +137,7 @@ impl Traffic {
         deployment: &Deployment,
         subscribers: &[u64],
         queue: &QueueAddress,
-        (batch, pending): (u16, u64),
+        batch: u16,
         timed: bool,
     ) -> Result<Self> {
         let queues = std::slice::from_ref(queue);
@@ -148,7 +148,7 @@ impl Traffic {
                 processes.push(SubscriberProcess::start(server, &spec).await?);
             }
         }
-        let sender = Sender::open(&deployment.servers[0], queues, batch.into(), pending).await?;
+        let sender = Sender::open(&deployment.servers[0], queues, batch.into()).await?;
         Ok(Self { processes, sender })
     }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use reveille::{Notification, Publisher, PublisherOptions, QueueAddress, duration};
 use tokio::{
     task::JoinSet,
@@ -18,10 +17,11 @@ use crate::{
     broker::Broker,
     latencies::Latencies,
     positive,
+    raw::{NotifyRequest, RawPublisher},
     report::{Figures, Unit},
     sender::Sender,
     server::Server,
-    single_queue::{SINGLE, queue},
+    single_queue::queue,
     step,
     usage::Usage,
 };
@@ -57,10 +57,9 @@ const WARM_UP: u64 = 100;
 pub(super) async fn once(args: &NotifyArgs, server: Server) -> Result<Figures> {
     let deployment = Deployment::start(server).await?;
     let at = vec![1; deployment.servers.len()];
-    let mut traffic = Traffic::start(&deployment, &at, &queue()?, SINGLE, false).await?;
+    let mut traffic = Traffic::start(&deployment, &at, &queue()?, 1, false).await?;
     one_by_one(&mut traffic, WARM_UP).await?;
     let options = PublisherOptions {
-        conflate: false,
         batch: 1,
         pipeline: args.in_flight.into(),
         ..PublisherOptions::default()
@@ -76,7 +75,7 @@ pub(super) async fn once(args: &NotifyArgs, server: Server) -> Result<Figures> {
     let took = one_by_one(&mut traffic, args.notifications).await?;
     figures.latencies("one by one", &took.quantiles());
     step(format_args!("{} notifications, streamed", args.streamed));
-    let rate = streamed(&mut traffic, &publisher, args).await?;
+    let rate = streamed(&mut traffic, &deployment.servers[0], args).await?;
     figures.add("streamed", Unit::PerSecond, rate);
     step(format_args!("{} notifications a second", args.rate));
     let receivers = Receivers::now(&deployment).await?;
@@ -103,17 +102,14 @@ async fn one_by_one(traffic: &mut Traffic, count: u64) -> Result<Latencies> {
 }
 
 /// Publishes as fast as the notifications are acknowledged; returns their number in a second.
-async fn streamed(traffic: &mut Traffic, publisher: &Publisher, args: &NotifyArgs) -> Result<f64> {
-    let (count, queue) = (args.streamed, queue()?);
+async fn streamed(traffic: &mut Traffic, relay: &Broker, args: &NotifyArgs) -> Result<f64> {
+    let (count, request) = (args.streamed, NotifyRequest::new([&queue()?]));
+    let relay = RawPublisher::open(&relay.target, relay.credential()).await?;
+    let mut stream = relay.stream(args.in_flight.into()).await?;
     let mut wall = Duration::ZERO;
     let publish = async |_: &mut Sender| {
         let (began, sent) = (SystemTime::now(), Instant::now());
-        // Twice as many callers as requests in flight, so that a next request always waits.
-        stream::iter(0..count)
-            .map(|_| publisher.notify(Notification::new(queue.clone())))
-            .buffer_unordered(2 * usize::from(args.in_flight))
-            .try_for_each(async |_| Ok(()))
-            .await?;
+        stream.send(&request, count).await?;
         wall = sent.elapsed();
         Ok(began)
     };

@@ -14,7 +14,7 @@ use crate::{
     report::{Figures, Unit},
     sender::Sender,
     server::Server,
-    single_queue::{SINGLE, queue},
+    single_queue::queue,
     step,
 };
 
@@ -40,7 +40,7 @@ pub(super) async fn once(args: &WakeArgs, server: Server) -> Result<Figures> {
     } else {
         &[1]
     };
-    let mut traffic = Traffic::start(&deployment, at, &queue()?, SINGLE, true).await?;
+    let mut traffic = Traffic::start(&deployment, at, &queue()?, 1, true).await?;
     step(format_args!("{} to warm up", args.warm_up));
     let singly =
         |count| async move |sender: &mut Sender| one_by_one(sender, count, args.pause).await;

@@ -57,7 +57,6 @@ impl Probe {
         let mut subscription = client.subscribe(options)?;
         subscription.next().await.context("no first wake-up")??;
         let publisher = client.publisher_with(PublisherOptions {
-            conflate: false,
             // Large limits: a relay that stops for a while must not stop the publisher.
             pipeline: 1_000,
             max_pending: 1_000_000,

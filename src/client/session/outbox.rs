@@ -20,20 +20,18 @@ pub(super) struct Outbox {
     /// The position of the first entry. An entry keeps its position while others are taken or put
     /// back.
     first: u64,
-    /// Position of each key's entry; unused without conflation.
+    /// Position of each key's entry.
     index: HashMap<EntryKey, u64>,
-    conflate: bool,
 }
 
 impl Outbox {
-    pub(super) fn new(conflate: bool) -> Self {
+    pub(super) fn new() -> Self {
         // Far from both ends of the range, as entries are added and removed at both ends.
         let first = 1 << 63;
         Self {
             entries: VecDeque::new(),
             first,
             index: HashMap::new(),
-            conflate,
         }
     }
 
@@ -60,9 +58,7 @@ impl Outbox {
     pub(super) fn pop(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
         self.first += 1;
-        if self.conflate {
-            self.index.remove(&entry.key);
-        }
+        self.index.remove(&entry.key);
         Some(entry)
     }
 
@@ -72,10 +68,8 @@ impl Outbox {
             self.entries[at].merge(entry);
             return;
         }
-        if self.conflate {
-            let position = self.first + self.entries.len() as u64;
-            self.index.insert(entry.key.clone(), position);
-        }
+        let position = self.first + self.entries.len() as u64;
+        self.index.insert(entry.key.clone(), position);
         self.entries.push_back(entry);
     }
 
@@ -86,9 +80,7 @@ impl Outbox {
             return;
         }
         self.first -= 1;
-        if self.conflate {
-            self.index.insert(entry.key.clone(), self.first);
-        }
+        self.index.insert(entry.key.clone(), self.first);
         self.entries.push_front(entry);
     }
 
@@ -98,9 +90,6 @@ impl Outbox {
     }
 
     fn find(&self, key: &EntryKey) -> Option<usize> {
-        if !self.conflate {
-            return None;
-        }
         let position = self.index.get(key)?;
         usize::try_from(position - self.first).ok()
     }

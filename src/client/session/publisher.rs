@@ -32,8 +32,6 @@ use crate::{
 /// How a publisher sends.
 #[derive(Debug, Clone)]
 pub(crate) struct PublisherConfig {
-    /// Conflate pending notifications of the same queue and due time.
-    pub(crate) conflate: bool,
     /// Maximum events of one request; 1..=1024.
     pub(crate) batch: usize,
     /// Maximum requests in flight.
@@ -113,8 +111,8 @@ impl PublisherSession {
     pub(crate) fn new(config: PublisherConfig) -> Self {
         let backoff = Backoff::new(config.base, config.max);
         Self {
-            pending: Outbox::new(config.conflate),
-            set_aside: SetAside::new(config.conflate),
+            pending: Outbox::new(),
+            set_aside: SetAside::new(),
             config,
             in_flight: VecDeque::new(),
             probing: false,
@@ -375,15 +373,12 @@ impl PublisherSession {
             return Ok(());
         }
         // Near the limit only new entries count, as a conflated notification adds none.
-        let keys = notifications.iter().map(|n| self.key(n, now));
-        let new = if self.config.conflate {
-            let holds = |key: &EntryKey| self.pending.contains(key) || self.set_aside.contains(key);
-            let new: HashSet<EntryKey> = keys.filter(|key| !holds(key)).collect();
-            new.len()
-        } else {
-            notifications.len()
-        };
-        if waiting + new > self.config.max_pending {
+        let new: HashSet<EntryKey> = notifications
+            .iter()
+            .map(|notification| self.key(notification, now))
+            .filter(|key| !self.pending.contains(key) && !self.set_aside.contains(key))
+            .collect();
+        if waiting + new.len() > self.config.max_pending {
             let message = format!(
                 "the limit of {} pending notifications is reached",
                 self.config.max_pending

@@ -28,9 +28,8 @@ pub(super) struct SetAside {
     lists: [RetryList; 3],
     /// End times of the delays of delayed entries.
     delay_ends: BTreeSet<(Tick, DueOrder)>,
-    /// Location of each key's entry; unused without conflation.
+    /// Location of each key's entry.
     index: HashMap<EntryKey, (EntryKind, DueOrder)>,
-    conflate: bool,
     next: u64,
     /// Kind of the newest probe.
     probed: EntryKind,
@@ -90,12 +89,11 @@ const PROBE_ORDER: [EntryKind; 4] = [
 const MAX_ENDS_PER_CALL: usize = 1024;
 
 impl SetAside {
-    pub(super) fn new(conflate: bool) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             lists: std::array::from_fn(|_| RetryList::new()),
             delay_ends: BTreeSet::new(),
             index: HashMap::new(),
-            conflate,
             next: 0,
             probed: EntryKind::Immediate,
             probes: 0,
@@ -272,9 +270,7 @@ impl SetAside {
                 EntryKind::Delayed
             }
         };
-        if self.conflate {
-            self.index.insert(refused.entry.key.clone(), (kind, order));
-        }
+        self.index.insert(refused.entry.key.clone(), (kind, order));
         self.list(kind).entries.insert(order, refused);
     }
 }

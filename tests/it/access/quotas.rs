@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use reveille::{
-    ConnectionState, Credential, NodeConfig, Notification, PublisherOptions, ServerLimits,
-    Subscription, testing::TestRelay,
+    ConnectionState, Credential, NodeConfig, Notification, ServerLimits, Subscription,
+    testing::TestRelay,
 };
 use tokio::process::Command;
 
@@ -66,16 +66,13 @@ async fn a_publisher_over_its_rate_loses_nothing() {
     let credential = Credential::text(relay.token("owner").await.reveal());
     let client = relay.client(credential);
     let mut wakes = client
-        .subscribe(listening("worker", &["acct/orders"]))
+        .subscribe(listening("worker", &["acct/*"]))
         .expect("options");
     woken(&mut wakes).await;
-    let publisher = client.publisher_with(PublisherOptions {
-        conflate: false,
-        ..PublisherOptions::default()
-    });
+    let publisher = client.publisher("p");
     let start = tokio::time::Instant::now();
-    for _ in 0..1024 + EXTRA {
-        let orders = Notification::new(queue("acct/orders"));
+    for number in 0..1024 + EXTRA {
+        let orders = Notification::new(queue(&format!("acct/orders-{number}")));
         publisher.post(orders).expect("taken");
     }
     within("all are counted", publisher.flush())
@@ -109,12 +106,10 @@ async fn a_request_without_room_takes_none_of_the_rate() {
         ))
         .expect("options");
     woken(&mut wakes).await;
-    let publisher = client.publisher_with(PublisherOptions {
-        conflate: false,
-        ..PublisherOptions::default()
-    });
-    let all = |name: &str| vec![Notification::new(queue(name)); 1024];
-    let refused = within("an answer", publisher.notify_all(all("acct/e"))).await;
+    let publisher = client.publisher("p");
+    let new = |number| Notification::new(queue(&format!("acct/new-{number}")));
+    let all = (0..1024).map(new).collect();
+    let refused = within("an answer", publisher.notify_all(all)).await;
     let error = refused.expect_err("no room").to_string();
     assert!(error.contains("queues"), "{error}");
     let fresh = client.publisher("another");

@@ -109,8 +109,7 @@ impl Running {
         woken(&mut wakes).await;
         let publisher = client.publisher_with(PublisherOptions {
             name: "good".to_owned(),
-            // Each notification is counted separately, and none waits for an answer.
-            conflate: false,
+            // None waits for an answer.
             pipeline: 4_096,
             ..PublisherOptions::default()
         });

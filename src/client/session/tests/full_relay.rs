@@ -305,24 +305,3 @@ fn a_probe_that_is_refused_for_good_is_dropped() {
     session.answered(Err(Error::new(ErrorKind::Denied, "no")), due, &mut rng());
     assert!(!session.has_work());
 }
-
-#[test]
-fn without_conflation_each_refused_notification_is_kept() {
-    let mut relay = Relay::full();
-    let mut session = PublisherSession::new(PublisherConfig {
-        conflate: false,
-        ..PublisherConfig::default()
-    });
-    for _ in 0..5 {
-        post(&mut session, "a/new", at(0));
-    }
-    relay.serve(&mut session, at(0));
-    assert_eq!(session.pending(), 5);
-    relay.full = false;
-    let mut now = at(0);
-    while session.has_work() {
-        now = session.next_at().max(now);
-        relay.serve(&mut session, now);
-    }
-    assert_eq!(relay.counted("a/new"), 5);
-}

@@ -314,16 +314,16 @@ fn notifications_beyond_the_pending_limit_are_refused_and_none_is_lost() {
 }
 
 #[test]
-fn without_conflation_each_notification_is_sent_by_itself() {
+fn the_requests_in_flight_are_bounded_and_put_back() {
     let config = PublisherConfig {
-        conflate: false,
         batch: 64,
         pipeline: 2,
         ..PublisherConfig::default()
     };
     let mut session = PublisherSession::new(config);
-    for _ in 0..200 {
-        session.post(event("a/q"), at(0)).expect("taken");
+    for number in 0..200 {
+        let one = event(&format!("a/{number}"));
+        session.post(one, at(0)).expect("taken");
     }
     assert_eq!(session.request(at(0)).expect("a request").len(), 64);
     assert_eq!(session.request(at(0)).expect("a request").len(), 64);
