@@ -336,7 +336,7 @@ impl Node {
 
     /// Returns the maximum of this process's resident memory in bytes; `None` without a limit.
     pub fn max_memory(&self) -> Option<u64> {
-        self.server.connections().memory().limit()
+        self.server.connections().memory.limit()
     }
 
     /// Returns the relay's epoch, which is new after each start.

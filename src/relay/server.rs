@@ -16,7 +16,8 @@ pub(crate) use self::access::{
     local_calls::{ConsoleDoor, LocalCaller, LocalCalls},
 };
 pub(crate) use self::http2::{
-    accept::{Connections, Port, Server, ServerConfig},
+    accept::{Port, Server, ServerConfig},
+    connections::Connections,
     incidents::Incident,
     tls::Tls,
 };

@@ -22,7 +22,7 @@ use tonic::{Extensions, Response, Status, body::Body};
 use super::{activity::MAX_ANSWERS, service::Connection};
 use crate::{
     error::{Error, ErrorKind},
-    relay::{auth::Share, server::access::requester::StreamGuard},
+    relay::auth::Share,
     wire::to_status,
 };
 
@@ -158,7 +158,7 @@ const MESSAGE: &str = "grpc-message";
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
     body: Body,
-    stream: Option<StreamShares>,
+    _stream: Option<StreamShares>,
 }
 
 /// A stream counts for the relay, and for its principal or for its connection, until its answer has
@@ -168,7 +168,6 @@ pub(crate) struct StreamShares {
     _of_relay: OwnedSemaphorePermit,
     _of_connection: Option<OwnedSemaphorePermit>,
     _of_principal: Option<Share>,
-    guard: Option<Box<StreamGuard>>,
 }
 
 impl StreamShares {
@@ -177,14 +176,7 @@ impl StreamShares {
             _of_relay: of_relay,
             _of_connection: None,
             _of_principal: of_principal,
-            guard: None,
         }
-    }
-
-    /// Ends the stream when its caller may no longer have it.
-    pub(super) fn guarded(mut self, guard: Option<Box<StreamGuard>>) -> Self {
-        self.guard = guard;
-        self
     }
 
     /// Returns the shares of a stream that needs no caller.
@@ -193,7 +185,6 @@ impl StreamShares {
             _of_relay: of_relay,
             _of_connection: Some(of_connection),
             _of_principal: None,
-            guard: None,
         }
     }
 }
@@ -221,7 +212,13 @@ impl ResponseBody {
     ) -> http::Response<Self> {
         let (mut head, body) = response.into_parts();
         state_size(&mut head.headers);
-        http::Response::from_parts(head, Self { body, stream })
+        http::Response::from_parts(
+            head,
+            Self {
+                body,
+                _stream: stream,
+            },
+        )
     }
 }
 
@@ -233,17 +230,6 @@ impl hyper::body::Body for ResponseBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if let Some(stream) = &mut self.stream
-            && let Some(guard) = &mut stream.guard
-            && guard.poll_revoked(cx).is_ready()
-        {
-            stream.guard = None;
-            self.body = Body::empty();
-            let status = Status::unauthenticated("the credential is no longer valid");
-            let mut trailers = HeaderMap::new();
-            status.add_header(&mut trailers)?;
-            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
-        }
         let mut frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let Some(Ok(frame)) = &mut frame
             && let Some(trailers) = frame.trailers_mut()
