@@ -56,7 +56,6 @@ pub(crate) struct ServerConfig {
 pub(crate) struct Server {
     address: SocketAddr,
     scope: Arc<Scope>,
-    draining: CancellationToken,
     connections: Arc<Connections>,
 }
 
@@ -118,14 +117,14 @@ impl Server {
         } = port;
         let listener = listen(socket).map_err(|error| cannot_listen(address, error))?;
         let scope = Arc::new(Scope::new());
-        let connections = Arc::new(Connections::new(config, draining.clone(), tls.clone()));
+        let connections = Arc::new(Connections::new(config, draining, tls));
         let memory = Arc::clone(&connections.memory);
         let short_of_memory = Arc::new(short_of_memory);
         scope.spawn_restarting("memory", move || {
             let short_of_memory = Arc::clone(&short_of_memory);
             Arc::clone(&memory).watch(move |is_short| short_of_memory(is_short))
         });
-        if let Some(tls) = &tls {
+        if let Some(tls) = &connections.tls {
             scope.spawn(Arc::clone(tls).follow());
         }
         if config.access.is_controlled() {
@@ -133,19 +132,16 @@ impl Server {
             scope.spawn_restarting("rules of access", move || access.clone().follow());
         }
         let accept = AcceptLoop {
-            tls,
             access: config.access.clone(),
             routes: routes.prepare(),
             addresses: Addresses::new(config.limits.max_connections_per_address, config.listen),
             clock: Clock::new(),
-            draining: draining.clone(),
             connections: Arc::clone(&connections),
         };
         scope.spawn(accept.run(listener, Arc::clone(&scope)));
         Ok(Self {
             address,
             scope,
-            draining,
             connections,
         })
     }
@@ -160,7 +156,7 @@ impl Server {
 
     /// Ends each connection with its last stream, and all of them after `grace`.
     pub(crate) async fn shutdown(&self, grace: Duration) {
-        self.draining.cancel();
+        self.connections.draining.cancel();
         let idle = async {
             while self.connections.open() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -187,12 +183,10 @@ impl Drop for Server {
 
 #[derive(Clone)]
 struct AcceptLoop {
-    tls: Option<Arc<Tls>>,
     access: Access,
     routes: Routes,
     addresses: Addresses,
     clock: Clock,
-    draining: CancellationToken,
     connections: Arc<Connections>,
 }
 
@@ -250,7 +244,7 @@ impl AcceptLoop {
         };
         tokio::select! {
             biased;
-            () = self.draining.cancelled() => None,
+            () = self.connections.draining.cancelled() => None,
             next = next => Some(next),
         }
     }
@@ -319,11 +313,11 @@ impl AcceptLoop {
         };
         tokio::select! {
             biased;
-            () = self.draining.cancelled() => None,
+            () = self.connections.draining.cancelled() => None,
             established = established => match established {
                 Ok(established) => Some(established),
                 Err(error) => {
-                    if error.kind() == io::ErrorKind::InvalidData && self.tls.is_none() {
+                    if error.kind() == io::ErrorKind::InvalidData && self.connections.tls.is_none() {
                         let incidents = &self.connections.incidents;
                         incidents.note_error(Incident::OtherProtocol, peer, &error);
                     }
@@ -348,7 +342,7 @@ impl AcceptLoop {
 
     /// Does the TLS handshake, if the server has TLS.
     async fn secure(&self, stream: TcpStream, peer: SocketAddr) -> io::Result<Transport> {
-        let Some(tls) = &self.tls else {
+        let Some(tls) = &self.connections.tls else {
             return Ok(Transport::Left(stream));
         };
         match tls.accept(stream).await {

@@ -37,15 +37,6 @@ pub(crate) struct AnswerPermit(
     Arc<(Option<OwnedSemaphorePermit>, OwnedSemaphorePermit)>,
 );
 
-/// An answer's body in chunks.
-#[derive(Debug)]
-pub(crate) struct ChunkedBody {
-    body: Body,
-    /// The rest of the current frame of the body.
-    rest: Bytes,
-    _permit: AnswerPermit,
-}
-
 /// Large answers of all connections for a service: lists of queues do not wait for those of flags,
 /// which wait for the store. Only operators request lists, mostly one at a time. Pages of 1 MiB add
 /// up to 8 MiB encoded, and about three times as much before encoding.
@@ -104,60 +95,17 @@ impl AnswerPermit {
     }
 }
 
-impl ChunkedBody {
-    pub(crate) fn new(body: Body, permit: AnswerPermit) -> Self {
-        Self {
-            body,
-            rest: Bytes::new(),
-            _permit: permit,
-        }
-    }
-
-    /// Returns a copy of the next chunk. A slice would keep the whole frame allocated.
-    fn next_chunk(&mut self) -> Frame<Bytes> {
-        let chunk = self.rest.split_to(self.rest.len().min(CHUNK));
-        Frame::data(Bytes::copy_from_slice(&chunk))
-    }
-}
-
-impl hyper::body::Body for ChunkedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if !self.rest.is_empty() {
-            return Poll::Ready(Some(Ok(self.next_chunk())));
-        }
-        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
-        Poll::Ready(frame.map(|frame| {
-            let data = match frame?.into_data() {
-                Ok(data) => data,
-                Err(other) => return Ok(other),
-            };
-            self.rest = data;
-            Ok(self.next_chunk())
-        }))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
-    }
-}
-
 const STATUS: &str = "grpc-status";
 const MESSAGE: &str = "grpc-message";
 
-/// The body of an answer.
+/// The body of an answer. A large one is passed on in chunks.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
     body: Body,
+    /// Of a large answer.
+    permit: Option<AnswerPermit>,
+    /// The rest of its current frame.
+    rest: Bytes,
     _stream: Option<StreamShares>,
 }
 
@@ -212,13 +160,19 @@ impl ResponseBody {
     ) -> http::Response<Self> {
         let (mut head, body) = response.into_parts();
         state_size(&mut head.headers);
-        http::Response::from_parts(
-            head,
-            Self {
-                body,
-                _stream: stream,
-            },
-        )
+        let body = Self {
+            body,
+            permit: head.extensions.remove(),
+            rest: Bytes::new(),
+            _stream: stream,
+        };
+        http::Response::from_parts(head, body)
+    }
+
+    /// Returns a copy of the next chunk. A slice would keep the whole frame allocated.
+    fn next_chunk(&mut self) -> Frame<Bytes> {
+        let chunk = self.rest.split_to(self.rest.len().min(CHUNK));
+        Frame::data(Bytes::copy_from_slice(&chunk))
     }
 }
 
@@ -230,21 +184,37 @@ impl hyper::body::Body for ResponseBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let mut frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if let Some(Ok(frame)) = &mut frame
-            && let Some(trailers) = frame.trailers_mut()
-        {
-            state_size(trailers);
+        if !self.rest.is_empty() {
+            return Poll::Ready(Some(Ok(self.next_chunk())));
         }
-        Poll::Ready(frame)
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        Poll::Ready(frame.map(|frame| {
+            let mut frame = frame?;
+            if let Some(trailers) = frame.trailers_mut() {
+                state_size(trailers);
+            }
+            if self.permit.is_none() {
+                return Ok(frame);
+            }
+            Ok(match frame.into_data() {
+                Ok(data) => {
+                    self.rest = data;
+                    self.next_chunk()
+                }
+                Err(other) => other,
+            })
+        }))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match self.permit {
+            Some(_) => SizeHint::default(),
+            None => self.body.size_hint(),
+        }
     }
 }
 

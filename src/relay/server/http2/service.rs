@@ -23,7 +23,7 @@ use tower::Service;
 use super::tls::Peer;
 use super::{
     activity::Activity,
-    answers::{AnswerPermit, ChunkedBody, ResponseBody, StreamShares},
+    answers::{ResponseBody, StreamShares},
     body::{RequestBody, discard_body},
     incidents::Incident,
 };
@@ -273,14 +273,7 @@ impl Future for Answer {
             activity.note_unary_answer();
         }
         let stream = stream.take();
-        Poll::Ready(answer.map(|mut response| {
-            let permit = response.extensions_mut().remove::<AnswerPermit>();
-            let response = match permit {
-                Some(permit) => response.map(|body| Body::new(ChunkedBody::new(body, permit))),
-                None => response,
-            };
-            ResponseBody::of(response, stream)
-        }))
+        Poll::Ready(answer.map(|response| ResponseBody::of(response, stream)))
     }
 }
 
