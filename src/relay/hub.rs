@@ -95,7 +95,7 @@ pub(crate) use self::{
     mailbox::SubscriptionId,
     mailbox::WakeBatch,
     no_subscribers::{NearestName, UnservedQueue},
-    queue_listeners::{ListenerSurvey, QueueListener},
+    queue_listeners::{ListenerSurvey, QueueListener, SurveyedListener},
     ranking::{QueueOrder, Ranking},
     resync::{ResyncScope, ResyncWalk},
     stats::{ListenerStats, QueueStats},
@@ -104,6 +104,4 @@ pub(crate) use self::{
 };
 
 #[cfg(test)]
-pub(crate) use self::{
-    fanout::Walk, load::LoadStats, queue_listeners::SurveyedListener, subscription::Subscription,
-};
+pub(crate) use self::{fanout::Walk, load::LoadStats, subscription::Subscription};

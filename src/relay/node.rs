@@ -22,8 +22,6 @@ pub use self::queues::{QueueNode, QueueNodeConfig};
 use self::status::RelayStatus;
 #[cfg(feature = "nats")]
 use crate::relay::nats::ClusterDriver;
-#[cfg(feature = "keda")]
-use crate::relay::server::Scaler;
 use crate::{
     base::{clock::wall, task::Scope},
     console::{Console, ConsolePort, StatusSource},
@@ -121,8 +119,6 @@ pub struct Node {
     queues: Option<Arc<Host>>,
     #[cfg(feature = "nats")]
     cluster: Option<ClusterDriver>,
-    #[cfg(feature = "keda")]
-    scaler: Scaler,
     /// Runs the flags' timers.
     scope: Scope,
 }
@@ -235,8 +231,6 @@ impl Node {
         };
         #[cfg(feature = "courier")]
         let queues = host(&relay, config.queues.as_ref()).await?;
-        #[cfg(feature = "keda")]
-        let scaler = Scaler::start(relay.clone(), &*store).await;
         let draining = CancellationToken::new();
         let door = ConsoleDoor::default();
         let services = Services {
@@ -249,8 +243,6 @@ impl Node {
             access: access.clone(),
             console: door.clone(),
             stats: stats.clone(),
-            #[cfg(feature = "keda")]
-            scaler: scaler.clone(),
             reflection: config.reflection,
         };
         let (routes, health) = services.routes()?;
@@ -291,8 +283,6 @@ impl Node {
             queues,
             #[cfg(feature = "nats")]
             cluster,
-            #[cfg(feature = "keda")]
-            scaler,
             scope,
         })
     }
@@ -336,7 +326,7 @@ impl Node {
 
     /// Returns the maximum of this process's resident memory in bytes; `None` without a limit.
     pub fn max_memory(&self) -> Option<u64> {
-        self.server.connections().memory().limit()
+        self.server.connections().memory.limit()
     }
 
     /// Returns the relay's epoch, which is new after each start.
@@ -424,8 +414,6 @@ impl Node {
             cluster::hand_over_timers(&self.relay).await;
             cluster.leave().await;
         }
-        #[cfg(feature = "keda")]
-        self.scaler.keep(&*self.store).await;
         self.relay.shutdown().await;
         if let Some(console) = self.console {
             console.shutdown().await;

@@ -16,7 +16,8 @@ pub(crate) use self::access::{
     local_calls::{ConsoleDoor, LocalCaller, LocalCalls},
 };
 pub(crate) use self::http2::{
-    accept::{Connections, Port, Server, ServerConfig},
+    accept::{Port, Server, ServerConfig},
+    connections::Connections,
     incidents::Incident,
     tls::Tls,
 };
@@ -25,8 +26,6 @@ pub use self::http2::{limits::ServerLimits, tls::ServerTls};
 pub(crate) use self::services::peers::RelayPeers;
 #[cfg(feature = "courier")]
 pub(crate) use self::services::queue_routes;
-#[cfg(feature = "keda")]
-pub(crate) use self::services::scaler::Scaler;
 pub(crate) use self::services::{
     Services, health::Health, stats::StatsSource, store_probe::unreadable_store,
 };

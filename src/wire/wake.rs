@@ -161,7 +161,6 @@ mod tests {
                 read.wake,
                 Some(proto::Wake::decode(&bytes[..]).expect("well formed"))
             );
-            assert_eq!(read.encode_to_vec(), encoded);
         }
     }
 

@@ -54,8 +54,8 @@ async fn nothing_is_stranded_where_the_relay_is_killed() {
 }
 
 #[tokio::test]
-async fn a_clean_restart_starts_no_pod_and_a_crash_has_doubts() {
-    scenario("a_restart_starts_nothing_and_a_crash_starts_all").await;
+async fn after_a_restart_each_workload_looks() {
+    scenario("after_a_restart_each_workload_looks").await;
 }
 
 #[tokio::test]

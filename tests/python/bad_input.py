@@ -92,7 +92,7 @@ TABLE = [
     ("a long traceparent", one(traceparent="x" * 129), INVALID, "traceparent", "128"),
     ("malformed bytes", raw("Relay/Notify", b"\xff\xff\xff"), INVALID, "malformed"),
     ("text that is none", raw("Relay/Notify", b"\x0a\x03\x0a\x01\xff"), INVALID, "storage_account"),
-    ("half a mebibyte and more", notify(good, publisher="x" * (512 * 1024)), EXHAUSTED, "524288"),
+    ("a mebibyte of events and more", notify(good, publisher="x" * (1024 * 1024)), EXHAUSTED, "1048576"),
     # Subscribe
     ("no listener id", subscribe(listener_id=""), INVALID, "listener_id"),
     ("a bad listener id", subscribe(listener_id="a/b"), INVALID, "listener_id"),
@@ -121,9 +121,9 @@ TABLE = [
     ("a subscription of two mebibytes", subscribe(group="x" * (2 * 1024 * 1024)), EXHAUSTED, "1048576"),
     ("a reason of a mebibyte", flag("Unleash", flags_pb2.UnleashRequest(flag="go", reason="x" * (1024 * 1024))), EXHAUSTED, "65536"),
     ("a page token of a mebibyte", lambda: client.admin.ListListeners(admin_pb2.ListListenersRequest(page_token="x" * (1024 * 1024)), timeout=PATIENCE), EXHAUSTED, "65536"),
-    ("a health check of a mebibyte", lambda: health.Check(health_pb2.HealthCheckRequest(service="x" * (1024 * 1024)), timeout=PATIENCE), EXHAUSTED, "request", "1024"),
+    ("a health check of a mebibyte", lambda: health.Check(health_pb2.HealthCheckRequest(service="x" * (1024 * 1024)), timeout=PATIENCE), EXHAUSTED, "request", "16384"),
     # On a stream
-    ("half a mebibyte and more on a stream", notify_stream("x" * (512 * 1024)), EXHAUSTED, "524288"),
+    ("a mebibyte and more on a stream", notify_stream("x" * (1024 * 1024)), EXHAUSTED, "1048576"),
     ("two mebibytes on a stream", notify_stream("x" * (2 * 1024 * 1024)), EXHAUSTED, "request", "1048576"),
     # Admin
     ("a bad page token", lambda: client.admin.ListListeners(admin_pb2.ListListenersRequest(page_token="?"), timeout=PATIENCE), INVALID, "page_token"),

@@ -1,22 +1,14 @@
 //! The files of the page. They are part of the binary.
 
-use std::{collections::HashMap, hash::BuildHasher, sync::LazyLock};
-
 use axum::{
     Router,
     extract::Path,
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
 };
 
 use super::Page;
-
-struct Asset {
-    content: &'static [u8],
-    kind: &'static str,
-    tag: HeaderValue,
-}
 
 macro_rules! files {
     ($($name:literal),+ $(,)?) => {
@@ -55,44 +47,24 @@ files!(
     "vendor/uplot.js",
 );
 
-const INDEX: &str = "index.html";
-
-static ASSETS: LazyLock<HashMap<&'static str, Asset>> = LazyLock::new(|| {
-    let hasher = foldhash::quality::FixedState::default();
-    let asset = |&(name, content): &(&'static str, &'static [u8])| {
-        let tag = format!("\"{:016x}\"", hasher.hash_one(content));
-        let asset = Asset {
-            content,
-            kind: kind(name),
-            tag: HeaderValue::from_str(&tag).expect("digits"),
-        };
-        (name, asset)
-    };
-    FILES.iter().map(asset).collect()
-});
-
 pub(super) fn routes() -> Router<Page> {
     Router::new()
-        .route("/", get(async |headers: HeaderMap| file(INDEX, &headers)))
+        .route("/", get(async || file("index.html")))
         .route(
             "/assets/{*name}",
-            get(async |Path(name): Path<String>, headers: HeaderMap| file(&name, &headers)),
+            get(async |Path(name): Path<String>| file(&name)),
         )
 }
 
-fn file(name: &str, headers: &HeaderMap) -> Response {
-    let Some(asset) = ASSETS.get(name) else {
+fn file(name: &str) -> Response {
+    let Some((_, content)) = FILES.iter().find(|(known, _)| *known == name) else {
         return (StatusCode::NOT_FOUND, "no such file\n").into_response();
     };
-    let fixed = [
-        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        (header::ETAG, asset.tag.clone()),
+    let headers = [
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::CONTENT_TYPE, kind(name)),
     ];
-    if headers.get(header::IF_NONE_MATCH) == Some(&asset.tag) {
-        return (StatusCode::NOT_MODIFIED, fixed).into_response();
-    }
-    let kind = [(header::CONTENT_TYPE, asset.kind)];
-    (fixed, kind, asset.content).into_response()
+    (headers, *content).into_response()
 }
 
 fn kind(name: &str) -> &'static str {

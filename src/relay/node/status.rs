@@ -20,7 +20,7 @@ pub(super) struct RelayStatus {
     pub(super) relay: Relay,
     pub(super) flags: Flags,
     pub(super) store: Arc<dyn BlobStore>,
-    pub(super) connections: Connections,
+    pub(super) connections: Arc<Connections>,
     pub(super) access: Access,
     pub(super) log_lines_dropped: Option<fn() -> u64>,
     /// The host of `--queues`.
@@ -37,7 +37,7 @@ impl RelayStatus {
             (open >= max).then(|| format!("full: {open} of {max} connections are open"));
         let (open, max) = self.connections.streams();
         let streams = (open >= max).then(|| format!("full: {open} of {max} streams are open"));
-        let memory = self.connections.memory();
+        let memory = &self.connections.memory;
         let memory = memory.limit().filter(|_| memory.is_short()).map(|limit| {
             let limit = limit >> 20;
             format!("full: the process is near its limit of {limit} MiB of memory")
@@ -77,7 +77,7 @@ const GUARDED_CLUSTER_PARTS: &[Part] = &[RELAY, CLUSTER, CAPACITY, ACCESS, STORE
 #[async_trait]
 impl StatusSource for RelayStatus {
     fn parts(&self) -> &'static [Part] {
-        let is_guarded = self.access.is_controlled() || self.connections.tls().is_some();
+        let is_guarded = self.access.is_controlled() || self.connections.tls.is_some();
         match (self.relay.cluster_state().is_some(), is_guarded) {
             (false, false) => PARTS,
             (false, true) => GUARDED_PARTS,
@@ -92,7 +92,7 @@ impl StatusSource for RelayStatus {
             "cluster" if !self.relay.is_draining() => cluster_status::failures(&self.relay),
             "capacity" if !self.relay.is_draining() => self.full(),
             "access" => {
-                let tls = self.connections.tls().map(Tls::failures);
+                let tls = self.connections.tls.as_deref().map(Tls::failures);
                 let rules = self.access.stale().into_iter();
                 rules.chain(tls.into_iter().flatten()).collect()
             }
@@ -299,7 +299,7 @@ impl RelayStatus {
     /// Returns the gauges of connections, streams and memory.
     fn server_gauges(&self) -> [Metric; 6] {
         let (streams, streams_limit) = self.connections.streams();
-        let memory = self.connections.memory();
+        let memory = &self.connections.memory;
         [
             (
                 "connections",
@@ -332,7 +332,7 @@ impl RelayStatus {
 
     /// Returns the gauges of the certificate; none without TLS.
     fn tls_gauges(&self) -> Vec<Metric> {
-        let Some(tls) = self.connections.tls() else {
+        let Some(tls) = &self.connections.tls else {
             return Vec::new();
         };
         let ends_at = tls.ends_at().and_then(|end| {
@@ -382,13 +382,13 @@ impl RelayStatus {
     fn peer_counters(&self) -> Vec<Metric> {
         let incidents = Incident::ALL.iter().map(|incident| {
             let (name, help) = incident.metric();
-            (name, help, self.connections.incidents(*incident))
+            (name, help, self.connections.incidents.count(*incident))
         });
         let mut counters: Vec<_> = incidents.collect();
         counters.push((
             "connections_displaced",
             "Connections closed before their preface for newer ones",
-            self.connections.evictions(),
+            self.connections.handshakes.evictions(),
         ));
         counters
     }

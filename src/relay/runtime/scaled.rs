@@ -5,10 +5,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, RwLock,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, RwLock},
 };
 
 use tokio::sync::watch;
@@ -33,8 +30,6 @@ pub(crate) struct ScaledQueue {
     causes: watch::Sender<Causes>,
     /// The causes when it was last certainly empty, and that time.
     empty: Mutex<Option<(u64, Tick)>>,
-    /// A scaler has asked about it in this life of the relay.
-    is_asked: AtomicBool,
 }
 
 /// The causes of a queue since the first question.
@@ -62,7 +57,6 @@ impl ScaledQueue {
         Self {
             causes: watch::Sender::default(),
             empty: Mutex::default(),
-            is_asked: AtomicBool::new(false),
         }
     }
 
@@ -101,22 +95,6 @@ impl Relay {
     /// # Errors
     /// [`ErrorKind::Exhausted`] at the limit of such queues.
     pub(crate) fn scaled_queue(&self, queue: &QueueAddress) -> Result<Arc<ScaledQueue>> {
-        let known = self.remember_for_scalers(queue)?;
-        known.is_asked.store(true, Relaxed);
-        Ok(known)
-    }
-
-    /// Remembers a queue that was empty when this relay started.
-    ///
-    /// # Errors
-    /// As [`Relay::scaled_queue`].
-    pub(crate) fn was_empty_at_start(&self, queue: &QueueAddress) -> Result<()> {
-        let known = self.remember_for_scalers(queue)?;
-        known.set_empty(Causes::default(), self.clock().now());
-        Ok(())
-    }
-
-    fn remember_for_scalers(&self, queue: &QueueAddress) -> Result<Arc<ScaledQueue>> {
         let (scaled, clock) = (&self.shared.scaled, self.clock());
         self.shared.hub.watch_causes(|| {
             let scaled = Arc::clone(scaled);
@@ -145,17 +123,6 @@ impl Relay {
         Ok(Arc::clone(
             known.or_insert_with(|| Arc::new(ScaledQueue::new())),
         ))
-    }
-
-    /// Returns the queues about which scalers have asked.
-    pub(crate) fn scaled_queues(&self) -> Vec<(QueueAddress, Arc<ScaledQueue>)> {
-        let queues = read(&self.shared.scaled.0);
-        let asked = queues
-            .iter()
-            .filter(|(_, known)| known.is_asked.load(Relaxed));
-        asked
-            .map(|(queue, known)| (queue.clone(), Arc::clone(known)))
-            .collect()
     }
 
     /// Returns when this relay may have missed causes.

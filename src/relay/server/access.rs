@@ -12,7 +12,7 @@ pub(super) mod requester;
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -28,7 +28,7 @@ use self::{
 };
 #[cfg(feature = "keda")]
 use super::http2::service::Connection;
-use super::http2::tls::{Peer, PeerCertificate};
+use super::http2::tls::Peer;
 use crate::{
     base::{sync::lock, task::blocking},
     console::{Admission, Refusal},
@@ -234,9 +234,7 @@ impl Access {
         let Some(state) = &self.0 else {
             return Ok(());
         };
-        let peer = Arc::new(Peer::new(peer, PeerCertificate::default()));
-        // A connection to this port is not counted by address, so its first signature is.
-        peer.has_bad_signature.store(true, Relaxed);
+        let peer = Arc::new(Peer::of_admin_port(peer));
         let caller = state.authenticate(headers, &peer, route);
         let caller = caller.map_err(|status| {
             let text = status.message().to_owned();

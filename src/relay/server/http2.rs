@@ -9,6 +9,7 @@ pub(super) mod addresses;
 pub(super) mod answers;
 pub(super) mod body;
 pub(super) mod connection;
+pub(super) mod connections;
 pub(super) mod incidents;
 pub(super) mod limits;
 pub(super) mod memory;

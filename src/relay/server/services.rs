@@ -40,6 +40,8 @@ use super::{
     access::{Access, calls::Call, local_calls::ConsoleDoor},
     lists::Lists,
 };
+#[cfg(feature = "keda")]
+use crate::wire::scaler::external_scaler_server::ExternalScalerServer;
 use crate::{
     coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
@@ -65,9 +67,6 @@ pub(crate) struct Services {
     pub(crate) access: Access,
     pub(crate) console: ConsoleDoor,
     pub(crate) stats: StatsSource,
-    /// What KEDA is told.
-    #[cfg(feature = "keda")]
-    pub(crate) scaler: scaler::Scaler,
     /// Serves reflection.
     pub(crate) reflection: bool,
 }
@@ -88,8 +87,6 @@ impl Services {
             access,
             console,
             stats,
-            #[cfg(feature = "keda")]
-            scaler,
             reflection: has_reflection,
         } = self;
         #[cfg(feature = "courier")]
@@ -104,7 +101,17 @@ impl Services {
             routes.add_service(courier_service(host, draining.clone(), access.clone()));
         }
         #[cfg(feature = "keda")]
-        routes.add_service(scaler::service(scaler, stream_max_age, access.clone()));
+        {
+            let service = scaler::ScalerService {
+                relay: relay.clone(),
+                max_age: stream_max_age,
+                access: access.clone(),
+            };
+            routes.add_service(
+                ExternalScalerServer::new(service)
+                    .max_decoding_message_size(most("/externalscaler.ExternalScaler/GetMetrics")),
+            );
+        }
         let lists = Lists::new(relay.clone(), flags.clone(), access.clone());
         let service = FlagsService::new(
             flags,

@@ -190,8 +190,8 @@ async fn requests_beyond_their_limits_are_refused() {
     let peer = Peer::connect(&Target::plain(&relay), WINDOW).await;
     for (path, limit) in [
         ("/reveille.v1.Relay/Report", 64 * 1024),
-        ("/reveille.v1.Relay/Notify", 512 * 1024),
-        (NOTIFY_STREAM, 512 * 1024),
+        ("/reveille.v1.Relay/Notify", 1024 * 1024),
+        (NOTIFY_STREAM, 1024 * 1024),
         ("/reveille.v1.Relay/Subscribe", 1024 * 1024),
         ("/reveille.v1.Flags/GetFlag", 64 * 1024),
     ] {

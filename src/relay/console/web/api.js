@@ -1,19 +1,8 @@
-// @ts-check
 // The relay's HTTP interface: calls, problems, and the stream of figures that all tabs share.
 import { Store, useEffect, useRef, useState } from './dom.js';
 
-/** @typedef {{relay_id: string, version: string, epoch: string, mode: 'off' | 'read' | 'act', login: boolean, user: string, cluster: boolean}} Info */
-/** @typedef {{kind: string, urgent: boolean, text: string, queue: string, listener_id: string, relay_id: string}} Finding */
-/** @typedef {{notifications: number, messages: number, wakes: number, wake_entries: number, refused: number, wake_latency: import('./stats.js').Buckets, handler_latency: import('./stats.js').Buckets}} Totals */
-/** @typedef {{queues: number, subscriptions: number, asleep: number, awake: number, polling: number, active_dequeue_tasks: number, connections: number, flag_watchers: number, timers: number, unassigned: number}} Levels */
-/** @typedef {{polls_avoided: number, assumed_poll: string, price_per_million: number, currency: string}} Savings */
-/** @typedef {{relay_id: string, epoch: string, version: string, uptime: string, draining: boolean, degraded: boolean, totals: Totals, levels: Levels, savings: Savings}} RelayStats */
-/** @typedef {{storage_account: string, queue_name: string, notifications: number, messages: number, backlog: number, listeners: number}} BusyQueue */
-/** @typedef {{at: string, relays: RelayStats[], unanswered_relays: string[], totals: Totals, levels: Levels, savings: Savings, busiest: BusyQueue[], findings: Finding[]}} Stats */
-
-/** An answer that is no success. Status 0: the relay could not be reached. */
+// An answer that is no success. Status 0: the relay could not be reached.
 export class Problem extends Error {
-  /** @param {number} status @param {string} title @param {string} detail */
   constructor(status, title, detail) {
     super(detail || title);
     this.status = status;
@@ -21,46 +10,38 @@ export class Problem extends Error {
   }
 }
 
-/**
- * What the tab knows of the relay.
- * @type {Store<{info: Info | undefined, recent: Stats[], reachable: boolean, needsLogin: boolean,
- *   problem: Problem | undefined, restartedAt: number | undefined, life: number}>}
- */
+// What the tab knows of the relay.
 export const relay = new Store({
   info: undefined, recent: [], reachable: true, needsLogin: false, problem: undefined, restartedAt: undefined, life: 0,
 });
 
-/** The responses of this many seconds are kept, for latencies. */
+// The responses of this many seconds are kept, for latencies.
 const RECENT = 15;
-/** Milliseconds without an event after which the stream of figures counts as broken. */
+// Milliseconds without an event after which the stream of figures counts as broken.
 const SILENCE = 10_000;
 const MAX_PAUSE = 2_000;
 
-/** @param {Response} response */
 async function problemOf(response) {
   const body = await response.json().catch(() => ({}));
   if (response.status === 401) relay.set({ needsLogin: true });
   return new Problem(response.status, body.title ?? response.statusText, body.detail ?? `HTTP status ${response.status}`);
 }
 
-/** @param {string} path @param {RequestInit} options */
 async function send(path, options) {
   try {
     return await fetch(`/api/v1/${path}`, { credentials: 'same-origin', cache: 'no-store', ...options });
   } catch (error) {
-    if (/** @type {Error} */ (error).name === 'AbortError') throw error;
+    if (error.name === 'AbortError') throw error;
     throw new Problem(0, 'UNREACHABLE', 'The relay cannot be reached.');
   }
 }
 
-/** @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} */
 export async function get(path, signal) {
   const response = await send(path, { signal });
   if (!response.ok) throw await problemOf(response);
   return response.json();
 }
 
-/** @param {string} path @param {object} body @returns {Promise<any>} */
 export async function post(path, body) {
   const headers = { 'Content-Type': 'application/json', 'X-Reveille-Action': '1' };
   const response = await send(path, { method: 'POST', headers, body: JSON.stringify(body) });
@@ -68,17 +49,13 @@ export async function post(path, body) {
   return response.json().catch(() => ({}));
 }
 
-/** Joins a path and a query without empty values. @param {string} path @param {Record<string, any>} query */
+// Joins a path and a query without empty values.
 export function withQuery(path, query) {
   const stated = Object.entries(query).filter(([, value]) => value !== undefined && value !== '' && value !== false);
   return stated.length ? `${path}?${new URLSearchParams(stated.map(([k, v]) => [k, String(v)]))}` : path;
 }
 
-/**
- * Reads all pages of a list, at most `pages` of them.
- * @param {string} path @param {Record<string, any>} query @param {string} field
- * @param {AbortSignal} signal @param {number} [pages]
- */
+// Reads all pages of a list, at most `pages` of them.
 export async function getAll(path, query, field, signal, pages = 20) {
   const all = [];
   let token = '';
@@ -91,7 +68,6 @@ export async function getAll(path, query, field, signal, pages = 20) {
   return { all, more: Boolean(token) };
 }
 
-/** @param {number} time @param {AbortSignal} signal */
 const pause = (time, signal) => new Promise(done => {
   const end = () => {
     clearTimeout(timer);
@@ -102,11 +78,7 @@ const pause = (time, signal) => new Promise(done => {
   signal.addEventListener('abort', end);
 });
 
-/**
- * Reads one event stream to its end. `fetch` is used because an EventSource hides the status.
- * @param {string} path @param {AbortSignal} signal @param {number} silence 0: no limit
- * @param {(event: string, data: any) => void} take
- */
+// Reads one event stream to its end. `fetch` is used because an EventSource hides the status.
 async function readEvents(path, signal, silence, take) {
   const silent = new AbortController();
   const abort = () => silent.abort();
@@ -127,7 +99,7 @@ async function readEvents(path, signal, silence, take) {
       buffer = parts.pop() ?? '';
       for (const part of parts) {
         const lines = part.split('\n');
-        const field = (/** @type {string} */ name) => lines.filter(line => line.startsWith(`${name}:`))
+        const field = name => lines.filter(line => line.startsWith(`${name}:`))
           .map(line => line.slice(name.length + 1).replace(/^ /, '')).join('\n');
         const data = field('data');
         if (data) take(field('event') || 'message', JSON.parse(data));
@@ -139,11 +111,7 @@ async function readEvents(path, signal, silence, take) {
   }
 }
 
-/**
- * Keeps an event stream open until the signal. An end or a failure is the event `down` with a Problem.
- * @param {string} path @param {AbortSignal} signal @param {number} silence
- * @param {(event: string, data: any) => void} take
- */
+// Keeps an event stream open until the signal. An end or a failure is the event `down` with a Problem.
 async function keepEvents(path, signal, silence, take) {
   for (let wait = 250; !signal.aborted;) {
     let problem = new Problem(0, 'UNREACHABLE', 'The stream has ended.');
@@ -164,10 +132,7 @@ async function keepEvents(path, signal, silence, take) {
   }
 }
 
-/**
- * Runs a task while the tab is visible. Returns a function that ends it, and one that runs it again.
- * @param {(signal: AbortSignal) => Promise<any>} task
- */
+// Runs a task while the tab is visible. Returns a function that ends it, and one that runs it again.
 function whileVisible(task) {
   let running = new AbortController();
   const run = () => {
@@ -184,10 +149,7 @@ function whileVisible(task) {
   return { run, end };
 }
 
-/**
- * Applies an event of the shared stream.
- * @param {string} event @param {any} data
- */
+// Applies an event of the shared stream.
 function apply(event, data) {
   const { info, recent, life } = relay.value;
   if (event === 'stats') {
@@ -211,30 +173,26 @@ function apply(event, data) {
   }
 }
 
-/** @type {BroadcastChannel | undefined} */
 let channel;
-/** @type {() => void} */
 let reopen = () => {};
 
-/** Reads who the user is and what the console may do. */
+// Reads who the user is and what the console may do.
 export async function loadInfo() {
   const info = await get('info');
   relay.set({ info, needsLogin: info.login && !info.user });
   return info;
 }
 
-/** Tells the other tabs of a login. @param {Info} info */
+// Tells the other tabs of a login.
 export function loggedIn(info) {
   apply('login', info);
   channel?.postMessage({ event: 'login', data: info });
   reopen();
 }
 
-/**
- * Begins to follow the relay's figures. One tab of the browser holds the lock and the connection, and
- * passes the events on: a browser opens six connections to a host, so the seventh tab would hang.
- * Locks exist in secure contexts only; elsewhere each visible tab has its own stream.
- */
+// Begins to follow the relay's figures. One tab of the browser holds the lock and the connection, and
+// passes the events on: a browser opens six connections to a host, so the seventh tab would hang.
+// Locks exist in secure contexts only; elsewhere each visible tab has its own stream.
 export function start() {
   const shared = 'BroadcastChannel' in globalThis && navigator.locks;
   if (shared) {
@@ -244,7 +202,7 @@ export function start() {
       if (event === 'login') reopen();
     };
   }
-  const follow = (/** @type {AbortSignal} */ signal) => keepEvents('stream?interval=1s', signal, SILENCE, (event, data) => {
+  const follow = signal => keepEvents('stream?interval=1s', signal, SILENCE, (event, data) => {
     apply(event, data);
     channel?.postMessage({ event, data });
   });
@@ -254,12 +212,7 @@ export function start() {
   reopen = run;
 }
 
-/**
- * Follows a stream while the component is shown and the tab is visible.
- * @param {string | undefined} path
- * @param {(event: string, data: any) => void} take
- * @param {any[]} inputs
- */
+// Follows a stream while the component is shown and the tab is visible.
 export function useEvents(path, take, inputs) {
   useEffect(() => {
     if (path === undefined) return undefined;
@@ -267,17 +220,10 @@ export function useEvents(path, take, inputs) {
   }, [path, ...inputs]);
 }
 
-/**
- * Reads again each `interval` milliseconds while the tab is visible. A failure keeps the data.
- * @template T
- * @param {((signal: AbortSignal) => Promise<T>) | undefined} read
- * @param {number} interval
- * @param {any[]} inputs reads at once when one of them changes
- * @returns {{data: T | undefined, before: T | undefined, at: number, beforeAt: number, problem: Problem | undefined, reload: () => void}}
- */
+// Reads again each `interval` milliseconds while the tab is visible. A failure keeps the data.
 export function usePoll(read, interval, inputs) {
   const none = { data: undefined, before: undefined, at: 0, beforeAt: 0, problem: undefined };
-  const [state, setState] = useState(/** @type {any} */ (none));
+  const [state, setState] = useState(none);
   const again = useRef(() => {});
   useEffect(() => {
     setState(none);
@@ -287,10 +233,10 @@ export function usePoll(read, interval, inputs) {
         try {
           const data = await read(signal);
           if (signal.aborted) return;
-          setState((/** @type {any} */ old) => ({ data, before: old.data, at: Date.now(), beforeAt: old.at, problem: undefined }));
+          setState(old => ({ data, before: old.data, at: Date.now(), beforeAt: old.at, problem: undefined }));
         } catch (problem) {
           if (signal.aborted) return;
-          setState((/** @type {any} */ old) => ({ ...old, problem }));
+          setState(old => ({ ...old, problem }));
         }
         await pause(interval, signal);
       }

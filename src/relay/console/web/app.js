@@ -1,4 +1,3 @@
-// @ts-check
 // The frame of the page: router, navigation, banners and keys.
 import { loadInfo, post, relay, start } from './api.js';
 import { Store, html, render, useEffect, useLayoutEffect, useState, useStore } from './dom.js';
@@ -13,13 +12,13 @@ import { Queues } from './queues.js';
 import { Relays } from './relays.js';
 import { StoreView } from './store.js';
 
-const VIEWS = /** @type {const} */ ([
+const VIEWS = [
   ['o', '/', 'Overview'], ['q', '/queues', 'Queues'], ['l', '/listeners', 'Listeners'], ['f', '/flags', 'Flags'], ['r', '/relays', 'Relays'], ['s', '/store', 'Store'],
-]);
-/** The time for the second key of `g q`. */
+];
+// The time for the second key of `g q`.
 const SEQUENCE = 1500;
 
-/** The one-time code leaves the address before anything else runs. */
+// The one-time code leaves the address before anything else runs.
 const takeCode = () => {
   const [, code] = /^#code=(.+)$/.exec(location.hash) ?? [];
   if (!code) return '';
@@ -27,10 +26,9 @@ const takeCode = () => {
   return decodeURIComponent(code);
 };
 
-/** @returns {{parts: string[], query: Record<string, string>}} */
 function address() {
   const [path, query] = location.hash.replace(/^#/, '').split('?');
-  const decoded = (/** @type {string} */ part) => { try { return decodeURIComponent(part); } catch { return part; } };
+  const decoded = part => { try { return decodeURIComponent(part); } catch { return part; } };
   return { parts: path.split('/').filter(Boolean).map(decoded), query: Object.fromEntries(new URLSearchParams(query)) };
 }
 
@@ -41,7 +39,6 @@ addEventListener('hashchange', () => {
   page.set({ ...address(), ...(code ? { code } : {}) });
 });
 
-/** @param {string} theme light, dark or empty: as the system */
 function setTheme(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
@@ -76,7 +73,6 @@ function Banners() {
   </div>`;
 }
 
-/** @param {{current: string, children?: any}} props */
 function Frame({ current, children }) {
   const { info, recent, reachable } = useStore(relay);
   const urgent = recent.at(-1)?.findings.filter(finding => finding.urgent).length ?? 0;
@@ -84,7 +80,7 @@ function Frame({ current, children }) {
     await post('logout', {}).catch(() => {});
     loadInfo().catch(() => relay.set({ needsLogin: true }));
   };
-  const skip = (/** @type {Event} */ event) => {
+  const skip = event => {
     event.preventDefault();
     document.querySelector('h1')?.focus();
   };
@@ -103,7 +99,6 @@ function Frame({ current, children }) {
     <main id="main"><${Banners} />${children}</main>`;
 }
 
-/** @param {string[]} parts @param {Record<string, string>} query */
 function view([name = '', first, second], query) {
   if (name === '') return ['Overview', '/', html`<${Overview} />`];
   if (name === 'queues' && second !== undefined) return [`${first}/${second}`, '/queues', html`<${QueueView} key=${`${first}/${second}`} account=${first} queue=${second} />`];
@@ -116,9 +111,9 @@ function view([name = '', first, second], query) {
   return ['Not found', '', html`<h1 tabindex="-1">There is no such view</h1><p><a href="#/">Overview</a></p>`];
 }
 
-/** When `g` was pressed. */
+// When `g` was pressed.
 let pressed = 0;
-/** The keys have changed the view: a screen reader reads its heading. */
+// The keys have changed the view: a screen reader reads its heading.
 let focusHeading = false;
 
 function App() {
@@ -136,7 +131,7 @@ function App() {
 }
 
 addEventListener('keydown', event => {
-  const target = /** @type {HTMLElement} */ (event.target);
+  const target = event.target;
   const typing = target.closest('input, textarea, select');
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
   if (typing) {
@@ -153,15 +148,15 @@ addEventListener('keydown', event => {
   } else if (event.key === 'g') pressed = Date.now();
   else if (event.key === '?') page.set({ help: true });
   else if (event.key === '/') {
-    const search = /** @type {HTMLInputElement | null} */ (document.querySelector('[data-search]'));
+    const search = document.querySelector('[data-search]');
     search?.focus();
     search?.select();
   } else if (event.key === 'j' && !document.activeElement?.closest('tbody')) {
-    /** @type {HTMLElement | null} */ (document.querySelector('main a.row'))?.focus();
+    document.querySelector('main a.row')?.focus();
   } else return;
   event.preventDefault();
 });
 
-render(html`<${App} />`, /** @type {Element} */ (document.querySelector('#app')));
+render(html`<${App} />`, document.querySelector('#app'));
 start();
 loadInfo().catch(() => {});

@@ -1,30 +1,24 @@
-// @ts-check
 // Flags: the list, one flag with the progress of its release, and the dialogs that set and clear it.
 import { get, getAll, post, relay, useEvents, usePoll, withQuery } from './api.js';
 import { html, useClock, useEffect, useRef, useState, useStore } from './dom.js';
 import { count, moment, parse, parseSpan, plural, rate, span } from './format.js';
 import { Age, Badge, Dialog, Empty, Field, Heading, Notice, Pages, Search, Table, flagHref, href } from './parts.js';
 
-/** @typedef {{name: string, set: boolean, generation: number, set_by: string, reason: string, set_at?: string, expires_at?: string}} Flag */
-/** @typedef {{generation: number, acknowledged: number, watchers: number}} Acks */
-/** @typedef {{flag: string, listener_id: string, streams: number, since: string, acknowledged: boolean}} Watcher */
-
 const NAME = /^(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}$/;
-/** Ids of `reveille flag watch`: a person who watches a flag is not a missing node. */
+// Ids of `reveille flag watch`: a person who watches a flag is not a missing node.
 const PERSON = /^flag-watch/;
 const STILL_WAITING = 5_000;
 const NAMES_SHOWN = 60;
-/** Watchers that are drawn as dots. */
+// Watchers that are drawn as dots.
 const DOTS = 1000;
 const MANY = 8;
 
-/** @param {string} name */
 const api = name => `flags/${encodeURIComponent(name)}`;
 
-/** A flag's state and acknowledgements, live. @param {string | undefined} name */
+// A flag's state and acknowledgements, live.
 function useFlag(name) {
   const { life } = useStore(relay);
-  const [state, setState] = useState(/** @type {{flag?: Flag, acks?: Acks, problem?: any}} */ ({}));
+  const [state, setState] = useState({});
   useEffect(() => setState({}), [name]);
   useEvents(name && `${api(name)}/stream`, (event, data) => {
     if (event === 'flag') setState(old => ({ ...old, flag: data, problem: undefined }));
@@ -34,23 +28,16 @@ function useFlag(name) {
   return state;
 }
 
-/** @param {{flag: Flag | undefined}} props */
 const State = ({ flag }) => html`<${Badge} kind=${flag?.set ? 'awake' : 'asleep'}>${flag?.set ? 'set' : 'not set'}<//>`;
 
-/**
- * @param {{name: string, watchers: number | undefined, typed: string, type: (text: string) => void}} props
- */
 const Confirm = ({ name, typed, type }) => html`<${Field} label=${html`Type <code>${name}</code> to confirm`}>
-  <input value=${typed} onInput=${(/** @type {any} */ event) => type(event.target.value)} autocomplete="off" autocapitalize="off" spellcheck=${false} required />
+  <input value=${typed} onInput=${event => type(event.target.value)} autocomplete="off" autocapitalize="off" spellcheck=${false} required />
 <//>`;
 
-/**
- * Sets a flag. Without `name` it is one that the user names.
- * @param {{name?: string, watchers?: number, close: () => void}} props
- */
+// Sets a flag. Without `name` it is one that the user names.
 function UnleashDialog({ name, watchers, close }) {
   const [typed, setTyped] = useState('');
-  const [named, setNamed] = useState(/** @type {string | undefined} */ (undefined));
+  const [named, setNamed] = useState(undefined);
   const [reason, setReason] = useState('');
   const [ttl, setTtl] = useState('');
   const [expect, setExpect] = useState('');
@@ -61,7 +48,7 @@ function UnleashDialog({ name, watchers, close }) {
   const other = useFlag(named);
   const counted = usePoll(signal => (named ? getAll(`${api(named)}/watchers`, {}, 'watchers', signal, 10) : Promise.resolve(undefined)), 3000, [named]);
   const watching = name ? watchers : counted.data?.all.length;
-  const input = (/** @type {(text: string) => void} */ set) => (/** @type {any} */ event) => set(event.target.value);
+  const input = set => event => set(event.target.value);
   const seconds = ttl ? parseSpan(ttl) : undefined;
   const ready = (name ? typed === name : NAME.test(typed)) && reason.trim() !== '' && (!ttl || seconds !== undefined);
   const submit = async () => {
@@ -92,7 +79,6 @@ function UnleashDialog({ name, watchers, close }) {
   <//>`;
 }
 
-/** @param {{name: string, watchers?: number, close: () => void}} props */
 function LeashDialog({ name, watchers, close }) {
   const [typed, setTyped] = useState('');
   const [reason, setReason] = useState('');
@@ -106,18 +92,15 @@ function LeashDialog({ name, watchers, close }) {
       What was released keeps running.</p>
     <${Confirm} name=${name} typed=${typed} type=${setTyped} />
     <${Field} label="Reason" hint="For the relay's log">
-      <input value=${reason} onInput=${(/** @type {any} */ event) => setReason(event.target.value)} autocomplete="off" required maxlength="1024" /><//>
+      <input value=${reason} onInput=${event => setReason(event.target.value)} autocomplete="off" required maxlength="1024" /><//>
   <//>`;
 }
 
-/**
- * The progress of a release.
- * @param {{acks: Acks, expected: number, watchers: Watcher[] | undefined, at: number}} props
- */
+// The progress of a release.
 function Progress({ acks, expected, watchers, at }) {
   const now = useClock();
   const begun = useRef({ generation: acks.generation, at: Date.now(), acknowledged: acks.acknowledged, doneAt: 0 });
-  const samples = useRef(/** @type {{at: number, n: number}[]} */ ([]));
+  const samples = useRef([]);
   if (begun.current.generation !== acks.generation) {
     begun.current = { generation: acks.generation, at: Date.now(), acknowledged: acks.acknowledged, doneAt: 0 };
     samples.current = [];
@@ -150,18 +133,17 @@ function Progress({ acks, expected, watchers, at }) {
   </section>`;
 }
 
-/** Watchers that wait come first. @param {Watcher} one */
+// Watchers that wait come first.
 const rank = one => (one.acknowledged ? 1 : 0);
 
-/** A dot for each watcher. @param {{watchers: Watcher[]}} props */
+// A dot for each watcher.
 function Fleet({ watchers }) {
   const states = watchers.slice(0, DOTS).map(one => (one.acknowledged ? 'awake' : 'asleep'));
-  const of = (/** @type {string} */ state) => states.filter(one => one === state).length;
+  const of = state => states.filter(one => one === state).length;
   const text = `${of('awake')} acknowledged, ${of('asleep')} wait`;
   return html`<div class="fleet" role="img" aria-label=${text}>${states.map((state, i) => html`<i key=${i} class=${state} title=${watchers[i].listener_id}></i>`)}</div>`;
 }
 
-/** @param {{name: string, query: Record<string, string>}} props */
 export function FlagView({ name, query }) {
   const { info } = useStore(relay);
   const { flag, acks, problem } = useFlag(name);
@@ -169,7 +151,7 @@ export function FlagView({ name, query }) {
   const expected = Number(query.expect) || 0;
   const progress = Boolean(flag?.set && acks && expected > 0);
   const waiting = Boolean(flag?.set && acks && expected > acks.acknowledged);
-  const [kept, setKept] = useState(/** @type {Watcher[] | undefined} */ (undefined));
+  const [kept, setKept] = useState(undefined);
   const large = (kept?.length ?? 0) > DOTS;
   const watched = usePoll(signal => getAll(`${api(name)}/watchers`, {}, 'watchers', signal, 10), large ? 5000 : waiting ? 1000 : 3000, [name, waiting, large]);
   useEffect(() => { if (watched.data) setKept([...watched.data.all].sort((a, b) => rank(a) - rank(b))); }, [watched.data]);
@@ -192,29 +174,24 @@ export function FlagView({ name, query }) {
     ${kept && kept.length > 0 && html`<div class="part"><header class="sub"><h2 id="watchers">Watchers</h2>
       <span class="faint">${count(kept.length)} connected${watched.data?.more ? ', and more' : ''}</span></header>
       ${!progress && kept.length >= MANY && html`<${Fleet} watchers=${kept} />`}
-      <${Table} label="Watchers" rows=${kept.slice(0, 500)} keyOf=${(/** @type {Watcher} */ one) => one.listener_id} columns=${[
-        { head: 'Listener', cell: (/** @type {Watcher} */ one) => one.listener_id },
-        { head: 'State', cell: (/** @type {Watcher} */ one) => html`<${Badge} kind=${one.acknowledged ? 'awake' : 'asleep'}>${one.acknowledged ? 'acknowledged' : 'waits'}<//>` },
-        { head: 'Stream', number: true, cell: (/** @type {Watcher} */ one) => html`<${Age} seconds=${parse(one.since)} at=${watched.at} />` }]} /></div>`}
+      <${Table} label="Watchers" rows=${kept.slice(0, 500)} keyOf=${one => one.listener_id} columns=${[
+        { head: 'Listener', cell: one => one.listener_id },
+        { head: 'State', cell: one => html`<${Badge} kind=${one.acknowledged ? 'awake' : 'asleep'}>${one.acknowledged ? 'acknowledged' : 'waits'}<//>` },
+        { head: 'Stream', number: true, cell: one => html`<${Age} seconds=${parse(one.since)} at=${watched.at} />` }]} /></div>`}
     ${dialog === 'unleash' && html`<${UnleashDialog} name=${name} watchers=${watching} close=${close} />`}
     ${dialog === 'leash' && html`<${LeashDialog} name=${name} watchers=${watching} close=${close} />`}`;
 }
 
-/**
- * The set flags, and those that are not set and are watched.
- * @param {Record<string, string>} query @param {AbortSignal} signal
- */
+// The set flags, and those that are not set and are watched.
 async function readFlags(query, signal) {
   const prefix = query.filter ?? '';
   const [set, watched] = await Promise.all([
     get(withQuery('flags', { prefix, page_size: 200, page_token: query.page }), signal),
     getAll('watchers', {}, 'watchers', signal, 10).catch(() => undefined),
   ]);
-  /** @type {Map<string, number>} */
   const watchers = new Map();
   for (const { flag } of watched?.all ?? []) watchers.set(flag, (watchers.get(flag) ?? 0) + 1);
-  /** @type {(Flag & {watchers: number | undefined})[]} */
-  const rows = set.flags.map((/** @type {Flag} */ flag) => ({ ...flag, watchers: watched && (watchers.get(flag.name) ?? 0) }));
+  const rows = set.flags.map(flag => ({ ...flag, watchers: watched && (watchers.get(flag.name) ?? 0) }));
   const names = new Set(rows.map(row => row.name));
   if (!query.page && !set.next_page_token) {
     for (const [name, n] of watchers) {
@@ -225,27 +202,25 @@ async function readFlags(query, signal) {
   return { rows, next: set.next_page_token };
 }
 
-/** @param {{query: Record<string, string>}} props */
 export function Flags({ query }) {
   const { info } = useStore(relay);
   const [dialog, setDialog] = useState(false);
   const { data, problem } = usePoll(signal => readFlags(query, signal), 2000, [query.filter, query.page]);
-  const cell = (/** @type {(flag: Flag & {watchers: number | undefined}) => any} */ read) => read;
   return html`<${Heading} title="Flags">
       <button type="button" class="primary" disabled=${info?.mode === 'read'} onClick=${() => setDialog(true)}>New flag…</button>
     <//>
     <div class="tools"><${Search} label="Search by the first letters" value=${query.filter ?? ''}
-      change=${(/** @type {string} */ filter) => { location.hash = href('/flags', { filter }); }} /></div>
+      change=${filter => { location.hash = href('/flags', { filter }); }} /></div>
     <${Notice} problem=${problem?.status ? problem : undefined} />
     ${data && (data.rows.length
-      ? html`<${Table} key=${query.filter} label="Flags" rows=${data.rows} keyOf=${(/** @type {Flag} */ flag) => flag.name} hrefOf=${(/** @type {Flag} */ flag) => flagHref(flag.name)} columns=${[
-        { head: 'Flag', cell: cell(flag => flag.name) },
-        { head: 'State', cell: cell(flag => html`<${State} flag=${flag} />`) },
-        { head: 'Watchers', number: true, cell: cell(flag => (flag.watchers === undefined ? '–' : count(flag.watchers))) },
-        { head: 'Reason', wide: true, cell: cell(flag => html`<span class="clip" title=${flag.reason}>${flag.reason}</span>`) },
-        { head: 'Set by', wide: true, cell: cell(flag => flag.set_by) },
-        { head: 'Since', number: true, wide: true, cell: cell(flag => moment(flag.set_at)) },
-        { head: 'Expires', number: true, wide: true, cell: cell(flag => (flag.set ? moment(flag.expires_at) || 'never' : '')) }]} />`
+      ? html`<${Table} key=${query.filter} label="Flags" rows=${data.rows} keyOf=${flag => flag.name} hrefOf=${flag => flagHref(flag.name)} columns=${[
+        { head: 'Flag', cell: flag => flag.name },
+        { head: 'State', cell: flag => html`<${State} flag=${flag} />` },
+        { head: 'Watchers', number: true, cell: flag => (flag.watchers === undefined ? '–' : count(flag.watchers)) },
+        { head: 'Reason', wide: true, cell: flag => html`<span class="clip" title=${flag.reason}>${flag.reason}</span>` },
+        { head: 'Set by', wide: true, cell: flag => flag.set_by },
+        { head: 'Since', number: true, wide: true, cell: flag => moment(flag.set_at) },
+        { head: 'Expires', number: true, wide: true, cell: flag => (flag.set ? moment(flag.expires_at) || 'never' : '') }]} />`
       : query.filter
         ? html`<${Empty} title="No flag begins with these letters">Flags are listed while they are set or watched. <a href=${flagHref(query.filter)}>Open ${query.filter}</a><//>`
         : html`<${Empty} title="No flag is set" command=${'reveille wait go-live -- ./worker\nreveille unleash go-live --reason "ready"'}>Park a node on a flag in one terminal, and release it in another, or here.<//>`)}

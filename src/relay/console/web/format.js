@@ -1,4 +1,3 @@
-// @ts-check
 // Numbers, durations and times as texts.
 
 const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
@@ -8,19 +7,18 @@ const hours = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-dig
 const seconds = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
 const days = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' });
 
-/** 1234 is "1,234". @param {number} n */
+// 1234 is "1,234".
 export const count = n => whole.format(n);
 
-/** A large number in few digits: "48.2M". @param {number} n */
+// A large number in few digits: "48.2M".
 export const short = n => (Math.abs(n) < 100_000 ? whole.format(n) : compact.format(n));
 
-/** A rate: one digit behind the point below 10. @param {number} n */
+// A rate: one digit behind the point below 10.
 export const rate = n => (n < 10 ? tenth : whole).format(n);
 
-/** "1 listener", "2 listeners". @param {number} n @param {string} noun @param {string} [plural] */
+// "1 listener", "2 listeners".
 export const plural = (n, noun, plural = `${noun}s`) => `${count(n)} ${n === 1 ? noun : plural}`;
 
-/** @param {number} amount @param {string} currency */
 export function money(amount, currency) {
   try {
     return new Intl.NumberFormat('en', {
@@ -31,25 +29,24 @@ export function money(amount, currency) {
   }
 }
 
-/** @param {number} us microseconds */
 export function latency(us) {
   if (us < 1000) return `${whole.format(us)} µs`;
   return us < 1_000_000 ? `${(us < 10_000 ? tenth : whole).format(us / 1000)} ms` : `${tenth.format(us / 1e6)} s`;
 }
 
-/** "1.5s" is 1.5. @param {string | undefined} text @returns {number | undefined} */
+// "1.5s" is 1.5.
 export const parse = text => (text === undefined ? undefined : Number.parseFloat(text));
 
-/** A duration of the user: "90", "10m", "1h", "7d"; in seconds. @param {string} text */
+// A duration of the user: "90", "10m", "1h", "7d"; in seconds.
 export function parseSpan(text) {
   const [, n, unit] = /^(\d+(?:\.\d+)?)\s*(s|m|min|h|d)?$/.exec(text.trim()) ?? [];
   return n === undefined ? undefined : Number(n) * ({ m: 60, min: 60, h: 3600, d: 86400 }[unit] ?? 1);
 }
 
-/** "12 s", "3 min 4 s", "2 h 5 min", "3 d 4 h". @param {number} value seconds */
+// "12 s", "3 min 4 s", "2 h 5 min", "3 d 4 h".
 export function span(value) {
   const s = Math.max(0, Math.floor(value));
-  const two = (/** @type {number} */ n, /** @type {string} */ unit, /** @type {number} */ rest, /** @type {string} */ small) =>
+  const two = (n, unit, rest, small) =>
     `${n}\u00a0${unit}${rest ? ` ${rest}\u00a0${small}` : ''}`;
   if (s < 60) return `${s}\u00a0s`;
   if (s < 600) return two(Math.floor(s / 60), 'min', s % 60, 's');
@@ -58,15 +55,12 @@ export function span(value) {
   return two(Math.floor(s / 86400), 'd', Math.floor((s % 86400) / 3600), 'h');
 }
 
-/** @param {number} size bytes, or the publishers' own unit */
 export const size = size => short(size);
 
-/** @param {Date | number} at */
 export const clock = at => seconds.format(at);
-/** @param {Date | number} at */
 export const clockShort = at => hours.format(at);
 
-/** A time of today without its day. @param {string | undefined} text RFC 3339 */
+// A time of today without its day.
 export function moment(text) {
   if (!text) return '';
   const at = new Date(text);

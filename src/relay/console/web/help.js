@@ -1,4 +1,3 @@
-// @ts-check
 // The keys, and where to read on.
 import { html, useEffect, useRef } from './dom.js';
 
@@ -7,17 +6,16 @@ const KEYS = [
   [['/'], 'Search'], [['↓'], 'Next row, or j'], [['↑'], 'Row before, or k'], [['Enter'], 'Open the row'], [['Esc'], 'Close, or leave the search'], [['?'], 'This help'],
 ];
 
-/** @param {{close: () => void}} props */
 export function Help({ close }) {
-  const box = useRef(/** @type {any} */ (null));
+  const box = useRef(null);
   useEffect(() => {
-    const before = /** @type {HTMLElement | null} */ (document.activeElement);
+    const before = document.activeElement;
     box.current.showModal();
     return () => before?.isConnected && before.focus();
   }, []);
   return html`<dialog ref=${box} onClose=${close} aria-labelledby="dialog-title"><div class="form">
     <h2 id="dialog-title">Keys</h2>
-    <dl class="keys">${KEYS.map(([keys, text]) => html`<div key=${text}><dt>${/** @type {string[]} */ (keys).map(key => html`<kbd>${key}</kbd> `)}</dt><dd>${text}</dd></div>`)}</dl>
+    <dl class="keys">${KEYS.map(([keys, text]) => html`<div key=${text}><dt>${keys.map(key => html`<kbd>${key}</kbd> `)}</dt><dd>${text}</dd></div>`)}</dl>
     <h3>Words</h3>
     <dl class="words">
       <div><dt>asleep</dt><dd>The listener has no work. The relay wakes it.</dd></div>

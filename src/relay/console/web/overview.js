@@ -1,4 +1,3 @@
-// @ts-check
 // What is wrong now, and the relay's figures.
 import { get, relay, usePoll, withQuery } from './api.js';
 import { html, useRef, useState, useStore } from './dom.js';
@@ -7,20 +6,16 @@ import { Empty, Heading, Notice, QueueName, Table, Tile, Unanswered, queueHref }
 import { Plot } from './plots.js';
 import { latencies, quantile, rates } from './stats.js';
 
-/** @typedef {{notifications: number, wake_entries: number, polls_avoided: number, asleep: number, awake: number, polling: number, wake_p50_us: number, wake_p99_us: number}} Sample */
-
-/** Latencies are those of this many responses. */
+// Latencies are those of this many responses.
 const WINDOW = 10;
 const TEN_MINUTES = 600;
 
-/** @param {import('./api.js').Finding} finding */
 export function findingHref({ queue, listener_id: listener, relay_id: relayId }) {
-  if (queue) return queueHref(...(/** @type {[string, string]} */ (queue.split('/'))));
+  if (queue) return queueHref(...queue.split('/'));
   if (listener) return `#/listeners?filter=${encodeURIComponent(listener)}`;
   return relayId ? '#/relays' : '';
 }
 
-/** @param {{findings: import('./api.js').Finding[]}} props */
 export const Findings = ({ findings }) => html`<ul class="findings">
   ${findings.map(finding => html`<li key=${finding.kind + finding.text} class=${finding.urgent ? 'bad' : 'warn'}>
     ${findingHref(finding) ? html`<a href=${findingHref(finding)}>${finding.text}</a>` : finding.text}
@@ -28,7 +23,6 @@ export const Findings = ({ findings }) => html`<ul class="findings">
   </li>`)}
 </ul>`;
 
-/** @param {{kind: string, text: any, note?: any, href?: string}} props */
 export const Verdict = ({ kind, text, note, href }) => html`<div class=${`verdict ${kind}`}>
   <svg viewBox="0 0 24 24" aria-hidden="true">${kind === 'good'
     ? html`<path d="M5 12.5l4.5 4.5L19 7.5" />`
@@ -37,7 +31,6 @@ export const Verdict = ({ kind, text, note, href }) => html`<div class=${`verdic
     ${note && html`<p class="note">${note}</p>`}</div>
 </div>`;
 
-/** @param {{stats: import('./api.js').Stats}} props */
 function Now({ stats }) {
   const { levels, findings } = stats;
   const [worst, ...others] = findings;
@@ -50,9 +43,9 @@ function Now({ stats }) {
   </section>`;
 }
 
-/** The shares of asleep, awake and polling. @param {{levels: import('./api.js').Levels}} props */
+// The shares of asleep, awake and polling.
 function Shares({ levels }) {
-  const states = /** @type {const} */ (['asleep', 'awake', 'polling']);
+  const states = ['asleep', 'awake', 'polling'];
   const total = Math.max(1, levels.asleep + levels.awake + levels.polling);
   return html`<div class="tile shares"><dt>Listeners</dt><dd>
     <ul>${states.map(state => html`<li key=${state}><span class="big">${short(levels[state])}</span><span class="note"><i class=${`swatch ${state}`}></i>${state}</span></li>`)}</ul>
@@ -60,13 +53,12 @@ function Shares({ levels }) {
   </dd></div>`;
 }
 
-/** @param {{recent: import('./api.js').Stats[], stats: import('./api.js').Stats}} props */
 function Numbers({ recent, stats }) {
   const now = rates(recent.at(-2), stats);
   const wakes = latencies(recent.at(-WINDOW - 1) ?? recent[0], stats, 'wake_latency');
   const [half, most] = [quantile(wakes, 0.5), quantile(wakes, 0.99)];
   const { polls_avoided: polls, price_per_million: price, currency, assumed_poll: poll } = stats.savings;
-  const number = (/** @type {number | undefined} */ n) => (n === undefined ? '–' : rate(n));
+  const number = n => (n === undefined ? '–' : rate(n));
   const seconds = parse(poll) ?? 0;
   return html`<dl class="tiles four">
     <${Shares} levels=${stats.levels} />
@@ -83,15 +75,12 @@ function Numbers({ recent, stats }) {
   </dl>`;
 }
 
-/** @typedef {{times: number[], samples: Sample[]}} History samples: counts per second */
-
-/** @param {any} answer @returns {History} */
 function ofAnswer({ samples, newest_at: newest, interval }) {
   const [end, step] = [Date.parse(newest) / 1000, parse(interval) || 1];
   const first = end - (samples.length - 1) * step;
   return {
-    times: samples.map((/** @type {Sample} */ _, /** @type {number} */ i) => first + i * step),
-    samples: samples.map((/** @type {Sample} */ one) => ({
+    times: samples.map((_, i) => first + i * step),
+    samples: samples.map(one => ({
       ...one,
       notifications: one.notifications / step,
       wake_entries: one.wake_entries / step,
@@ -100,10 +89,7 @@ function ofAnswer({ samples, newest_at: newest, interval }) {
   };
 }
 
-/**
- * The history of one relay with the newest responses of the stream behind it.
- * @param {History} history @param {import('./api.js').Stats[]} recent @param {string} own
- */
+// The history of one relay with the newest responses of the stream behind it.
 function appended(history, recent, own) {
   const times = [...history.times];
   const samples = [...history.samples];
@@ -124,19 +110,17 @@ function appended(history, recent, own) {
   return { times: times.slice(-TEN_MINUTES), samples: samples.slice(-TEN_MINUTES) };
 }
 
-/** @param {{recent: import('./api.js').Stats[], life: number, reachable: boolean}} props */
 function Plots({ recent, life, reachable }) {
   const [day, setDay] = useState(false);
   const { data, at, problem } = usePoll(signal => get(withQuery('history', { day }), signal), 60_000, [day, life, reachable]);
-  const kept = useRef(/** @type {{at: number, day: boolean, relay: string, history: History}} */ (
-    { at: 0, day, relay: '', history: { times: [], samples: [] } }));
+  const kept = useRef({ at: 0, day, relay: '', history: { times: [], samples: [] } });
   if (data && kept.current.at !== at) kept.current = { at, day, relay: data.relay_id, history: ofAnswer(data) };
   else if (!day && recent.length > 1) kept.current.history = appended(kept.current.history, recent, kept.current.relay);
   const { times, samples } = kept.current.history;
   const period = day ? 'last day' : 'last ten minutes';
-  const of = (/** @type {keyof Sample} */ field) => samples.map(sample => sample[field]);
+  const of = field => samples.map(sample => sample[field]);
   // 0 stands for an interval without a wake-up.
-  const known = (/** @type {keyof Sample} */ field) => samples.map(sample => sample[field] || null);
+  const known = field => samples.map(sample => sample[field] || null);
   const price = recent.at(-1)?.savings;
   const perHour = (price?.price_per_million ?? 0) * 3600 / 1e6;
   const common = { period, times };
@@ -162,32 +146,30 @@ function Plots({ recent, life, reachable }) {
           { label: 'median', colour: '--accent', values: known('wake_p50_us') },
           { label: 'p99', colour: '--polling', values: known('wake_p99_us'), line: true }]} />
         <${Plot} ...${common} title=${perHour ? `Savings, ${price?.currency} per hour` : 'Polls avoided per second'}
-          least=${perHour ? 0.04 : 4} text=${perHour ? (/** @type {number} */ n) => money(n, price?.currency ?? '') : short1} series=${[
+          least=${perHour ? 0.04 : 4} text=${perHour ? n => money(n, price?.currency ?? '') : short1} series=${[
           { label: perHour ? 'saved' : 'polls avoided', colour: '--good', values: of('polls_avoided').map(n => (perHour ? n * perHour : n)) }]} />
       </div>`}
   </div>`;
 }
 
-/** @param {number} n */
 const short1 = n => (n < 10 ? rate(n) : short(n));
 
-/** @param {{stats: import('./api.js').Stats, before: import('./api.js').Stats | undefined}} props */
 function Busiest({ stats, before }) {
   const seconds = before ? Math.max(0.2, (Date.parse(stats.at) - Date.parse(before.at)) / 1000) : 1;
-  const nameOf = (/** @type {import('./api.js').BusyQueue} */ queue) => `${queue.storage_account}/${queue.queue_name}`;
+  const nameOf = queue => `${queue.storage_account}/${queue.queue_name}`;
   return html`<div class="part">
     <header class="sub"><h2 id="busiest">Busiest queues</h2><a href="#/queues?order=RATE">All queues</a></header>
     ${stats.busiest.length === 0
       ? html`<p class="panel faint wait">No queue was notified in the last second.</p>`
       : html`<${Table} label="Busiest queues" rows=${stats.busiest.slice(0, 8)} keyOf=${nameOf}
-        hrefOf=${(/** @type {any} */ queue) => queueHref(queue.storage_account, queue.queue_name)}
-        kindOf=${(/** @type {any} */ queue) => (queue.listeners === 0 && queue.backlog > 0 ? 'bad' : '')}
+        hrefOf=${queue => queueHref(queue.storage_account, queue.queue_name)}
+        kindOf=${queue => (queue.listeners === 0 && queue.backlog > 0 ? 'bad' : '')}
         columns=${[
-          { head: 'Queue', cell: (/** @type {any} */ queue) => html`<${QueueName} of=${queue} />` },
-          { head: 'Rate/s', number: true, title: 'Notifications per second', cell: (/** @type {any} */ queue) => rate(queue.notifications / seconds) },
-          { head: 'Messages/s', number: true, wide: true, cell: (/** @type {any} */ queue) => rate(queue.messages / seconds) },
-          { head: 'Backlog', number: true, cell: (/** @type {any} */ queue) => short(queue.backlog) },
-          { head: 'Listeners', number: true, cell: (/** @type {any} */ queue) => count(queue.listeners) }]} />`}
+          { head: 'Queue', cell: queue => html`<${QueueName} of=${queue} />` },
+          { head: 'Rate/s', number: true, title: 'Notifications per second', cell: queue => rate(queue.notifications / seconds) },
+          { head: 'Messages/s', number: true, wide: true, cell: queue => rate(queue.messages / seconds) },
+          { head: 'Backlog', number: true, cell: queue => short(queue.backlog) },
+          { head: 'Listeners', number: true, cell: queue => count(queue.listeners) }]} />`}
   </div>`;
 }
 

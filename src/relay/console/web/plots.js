@@ -1,26 +1,20 @@
-// @ts-check
 // A plot over time: uPlot with a legend of its own, a sentence for screen readers, and a table.
+//
+// Its properties: `times` in seconds since 1970; `least`, the least top of the scale; `text` writes a value; and
+// `series`, each with the name of a CSS variable as its `colour`, and with `line` without an area below it.
 import uPlot from './vendor/uplot.js';
 import { html, useEffect, useLayoutEffect, useRef, useState } from './dom.js';
 import { clock, clockShort } from './format.js';
 
-/** @typedef {{label: string, colour: string, values: (number | null)[], line?: boolean}} Series */
-/**
- * @typedef {{title: string, period: string, times: number[], series: Series[], stacked?: boolean,
- *   least: number, text: (value: number) => string}} PlotProps
- * times: seconds since 1970; colour: the name of a CSS variable; line: without an area below it;
- * least: the top of the scale is at least this
- */
-
-/** Rows of the table that stands for a plot. */
+// Rows of the table that stands for a plot.
 const TABLE_ROWS = 30;
 const HEIGHT = 168;
-/** The axis of time has at least this many seconds. */
+// The axis of time has at least this many seconds.
 const LEAST = 60;
-/** Below this many seconds the axis of time shows seconds. */
+// Below this many seconds the axis of time shows seconds.
 const MINUTES = 240;
 
-/** Resolves a CSS colour for the canvas. @param {string} name @param {number} [alpha] 0 to 1 */
+// Resolves a CSS colour for the canvas.
 function colour(name, alpha = 1) {
   const probe = document.createElement('span');
   probe.style.color = `var(${name})`;
@@ -30,7 +24,7 @@ function colour(name, alpha = 1) {
   return `rgba(${r}, ${g}, ${b}, ${alpha})`;
 }
 
-/** The drawn values: of a stack, sums from the first series on. @param {PlotProps} props */
+// The drawn values: of a stack, sums from the first series on.
 function data({ times, series, stacked }) {
   if (!stacked) return [times, ...series.map(one => one.values)];
   const sum = times.map(() => 0);
@@ -39,10 +33,9 @@ function data({ times, series, stacked }) {
   return [times, ...layers.reverse()];
 }
 
-/** @param {PlotProps} props */
 export function sentence({ title, period, series, text }) {
   const parts = series.map(({ label, values }) => {
-    const known = /** @type {number[]} */ (values.filter(value => value !== null));
+    const known = (values.filter(value => value !== null));
     if (!known.length) return `${label}: no values`;
     const [least, most] = known.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
     return `${label}: minimum ${text(least)}, maximum ${text(most)}, latest ${text(known[known.length - 1])}`;
@@ -50,8 +43,7 @@ export function sentence({ title, period, series, text }) {
   return `${title}, ${period}. ${parts.join('. ')}.`;
 }
 
-/** @param {PlotProps} props */
-function options(props, /** @type {number} */ width, /** @type {(index: number | null) => void} */ pointed) {
+function options(props, width, pointed) {
   const drawn = props.stacked ? [...props.series].reverse() : props.series;
   const font = '11px system-ui, sans-serif';
   const axis = { stroke: () => colour('--faint'), font, ticks: { show: false } };
@@ -61,13 +53,13 @@ function options(props, /** @type {number} */ width, /** @type {(index: number |
     legend: { show: false },
     padding: [8, 18, 0, 0],
     cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false }, sync: { key: 'reveille' } },
-    scales: { x: { range: (/** @type {any[]} */ ...[, first, last]) => [Math.min(first, last - LEAST), last] }, y: { range: (/** @type {any} */ _, /** @type {number} */ _low, /** @type {number} */ high) => [0, Math.max(props.least, high * 1.12)] } },
+    scales: { x: { range: (...[, first, last]) => [Math.min(first, last - LEAST), last] }, y: { range: (_, _low, high) => [0, Math.max(props.least, high * 1.12)] } },
     axes: [
       { ...axis, size: 26, grid: { show: false },
-        space: (/** @type {any[]} */ ...[, , first, last]) => (last - first < MINUTES ? 66 : 48),
-        values: (/** @type {any} */ plot, /** @type {number[]} */ at) => at.map(s => (plot.scales.x.max - plot.scales.x.min < MINUTES ? clock : clockShort)(s * 1000)) },
+        space: (...[, , first, last]) => (last - first < MINUTES ? 66 : 48),
+        values: (plot, at) => at.map(s => (plot.scales.x.max - plot.scales.x.min < MINUTES ? clock : clockShort)(s * 1000)) },
       { ...axis, size: 58, gap: 6, space: 34, grid: { stroke: () => colour('--line'), width: 1 },
-        values: (/** @type {any} */ _, /** @type {number[]} */ at) => at.map(props.text) },
+        values: (_, at) => at.map(props.text) },
     ],
     series: [{}, ...drawn.map(one => ({
       label: one.label,
@@ -78,21 +70,20 @@ function options(props, /** @type {number} */ width, /** @type {(index: number |
     }))],
     // The area of each layer ends at the layer below it.
     bands: props.stacked ? drawn.slice(1).map((_, i) => ({ series: [i + 1, i + 2] })) : undefined,
-    hooks: { setCursor: [(/** @type {any} */ plot) => pointed(plot.cursor.idx ?? null)] },
+    hooks: { setCursor: [plot => pointed(plot.cursor.idx ?? null)] },
   };
 }
 
-/** @param {PlotProps} props */
 export function Plot(props) {
-  const place = useRef(/** @type {any} */ (null));
-  const plot = useRef(/** @type {any} */ (null));
-  const [index, setIndex] = useState(/** @type {number | null} */ (null));
+  const place = useRef(null);
+  const plot = useRef(null);
+  const [index, setIndex] = useState(null);
   const [table, setTable] = useState(false);
   const { title, times, series, text } = props;
 
   useEffect(() => {
     const box = place.current;
-    const drawn = new (/** @type {any} */ (uPlot))(options(props, box.clientWidth, setIndex), data(props), box);
+    const drawn = new uPlot(options(props, box.clientWidth, setIndex), data(props), box);
     plot.current = drawn;
     const resized = new ResizeObserver(() => box.clientWidth && drawn.setSize({ width: box.clientWidth, height: HEIGHT }));
     resized.observe(box);
@@ -110,7 +101,7 @@ export function Plot(props) {
   useLayoutEffect(() => plot.current?.setData(data(props)), [times]);
 
   const at = index !== null && times[index] !== undefined ? index : times.length - 1;
-  const value = (/** @type {number | null | undefined} */ n) => (n === null || n === undefined ? '–' : text(n));
+  const value = n => (n === null || n === undefined ? '–' : text(n));
   const step = Math.max(1, Math.ceil(times.length / TABLE_ROWS));
   const rows = times.map((_, i) => i).filter(i => (times.length - 1 - i) % step === 0).reverse();
   return html`<section class="plot panel" aria-label=${title}>

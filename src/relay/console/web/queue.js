@@ -1,4 +1,3 @@
-// @ts-check
 // One queue: why it is, or is not, served.
 import { get, getAll, post, relay, usePoll } from './api.js';
 import { html, useState, useStore } from './dom.js';
@@ -8,8 +7,6 @@ import { Findings, Verdict } from './overview.js';
 import { Age, Dialog, Empty, Field, Heading, Notice, Table, Tile, Unanswered } from './parts.js';
 import { isUnserved, rateOf } from './queues.js';
 
-/** @typedef {{ago: string, kind: string, sequence: number, listener_id: string, group: string, reason: string, relay_id: string}} Decision */
-
 const REASONS = {
   WAKE_REASON_NOTIFIED: 'for a notification',
   WAKE_REASON_CATCH_UP: 'to catch up',
@@ -17,10 +14,9 @@ const REASONS = {
   WAKE_REASON_TIMED: 'at a time that was set',
   WAKE_REASON_REASSIGNED: 'in place of another listener',
 };
-/** @type {Record<string, (decision: Decision) => string>} */
 const SENTENCES = {
   DECISION_KIND_NOTIFIED: () => 'notified',
-  DECISION_KIND_WOKEN: ({ reason }) => `woken ${REASONS[/** @type {keyof typeof REASONS} */ (reason)] ?? ''}`,
+  DECISION_KIND_WOKEN: ({ reason }) => `woken ${REASONS[reason] ?? ''}`,
   DECISION_KIND_STOOD_ASIDE: () => 'not woken, because others of its group have the work',
   DECISION_KIND_REASSIGNED: () => 'its work went to another member',
   DECISION_KIND_CHECKED: () => 'asked to read the queue',
@@ -30,21 +26,17 @@ const SENTENCES = {
   DECISION_KIND_LEFT: () => 'left',
 };
 
-/** A selector may be a pattern, such as `ord*`. @param {string} pattern @param {string} name */
+// A selector may be a pattern, such as `ord*`.
 export const matches = (pattern, name) => (pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : pattern === name);
 
-/**
- * The listeners whose selectors match the queue, also by a pattern.
- * @param {string} account @param {string} queue @param {AbortSignal} signal
- */
+// The listeners whose selectors match the queue, also by a pattern.
 async function readListeners(account, queue, signal) {
   const lists = await Promise.all([`${account}/${queue}`, '*'].map(filter => getAll('listeners', { filter, lost: true }, 'listeners', signal, 2)));
   const all = new Map(lists.flatMap(list => list.all).map(one => [one.subscription_id, one]));
-  return [...all.values()].filter(one => one.selectors.some((/** @type {{storage_account: string, queue_name: string}} */ selector) =>
+  return [...all.values()].filter(one => one.selectors.some(selector =>
     matches(selector.storage_account, account) && matches(selector.queue_name, queue)));
 }
 
-/** @param {{name: string, close: () => void, done: (text: string) => void}} props */
 function NotifyDialog({ name, close, done }) {
   const [messages, setMessages] = useState('1');
   const submit = async () => {
@@ -54,11 +46,10 @@ function NotifyDialog({ name, close, done }) {
   };
   return html`<${Dialog} title=${html`Notify <code>${name}</code>`} action="Notify" ready=${Number(messages) >= 0 && messages !== ''} close=${close} submit=${submit}>
     <p class="lead">The relay wakes the listeners of the queue. It stores no messages: they must be in the queue before.</p>
-    <${Field} label="Messages"><input type="number" min="0" value=${messages} onInput=${(/** @type {any} */ event) => setMessages(event.target.value)} required /><//>
+    <${Field} label="Messages"><input type="number" min="0" value=${messages} onInput=${event => setMessages(event.target.value)} required /><//>
   <//>`;
 }
 
-/** @param {{account: string, queue: string}} props */
 export function QueueView({ account, queue: queueName }) {
   const name = `${account}/${queueName}`;
   const { info } = useStore(relay);
@@ -72,7 +63,6 @@ export function QueueView({ account, queue: queueName }) {
   const perSecond = rateOf(before?.queue, queue, (at - beforeAt) / 1000);
   const kind = verdict?.urgent ? 'bad' : verdict?.kind === 'FINDING_KIND_UNSPECIFIED' ? 'good' : 'warn';
   const readOnly = info?.mode === 'read';
-  const cell = (/** @type {(row: any) => any} */ read) => read;
   return html`<${Heading} title=${html`<a class="up" href="#/queues">Queues</a> <span class="name">${name}</span>`}>
       <button type="button" disabled=${readOnly} title=${readOnly ? 'The console is read-only.' : undefined} onClick=${() => setNotifying(true)}>Notify…</button><//>
     <${Notice} problem=${problem?.status ? problem : undefined} />
@@ -94,23 +84,23 @@ export function QueueView({ account, queue: queueName }) {
     ${queue && html`<div class="part"><header class="sub"><h2 id="listeners">Listeners</h2></header>
       <${Notice} problem=${listeners.problem?.status ? listeners.problem : undefined} />
       ${listeners.data?.length === 0 && html`<${Empty} title="No listener subscribes to this queue" command=${`reveille subscribe ${name} -- ./worker`}>A listener starts like this:<//>`}
-      ${(listeners.data?.length ?? 0) > 0 && html`<${Table} label="Listeners" rows=${listeners.data} keyOf=${(/** @type {any} */ one) => one.subscription_id}
-        hrefOf=${(/** @type {any} */ one) => `#/listeners?filter=${encodeURIComponent(one.listener_id)}`}
+      ${(listeners.data?.length ?? 0) > 0 && html`<${Table} label="Listeners" rows=${listeners.data} keyOf=${one => one.subscription_id}
+        hrefOf=${one => `#/listeners?filter=${encodeURIComponent(one.listener_id)}`}
         columns=${[
-          { head: 'Listener', cell: cell(one => one.listener_id) },
-          { head: 'State', cell: cell(one => html`<${ListenerState} listener=${one} at=${listeners.at} />`) },
-          { head: 'Group', wide: true, cell: cell(one => one.group || '–') },
-          { head: 'Tasks', number: true, cell: cell(one => count(one.active_dequeue_tasks)) },
-          { head: 'Capacity', number: true, wide: true, cell: cell(one => count(one.capacity)) },
-          { head: 'Connected', number: true, wide: true, cell: cell(one => html`<${Age} seconds=${parse(one.connected_for)} at=${listeners.at} />`) }]} />`}</div>
+          { head: 'Listener', cell: one => one.listener_id },
+          { head: 'State', cell: one => html`<${ListenerState} listener=${one} at=${listeners.at} />` },
+          { head: 'Group', wide: true, cell: one => one.group || '–' },
+          { head: 'Tasks', number: true, cell: one => count(one.active_dequeue_tasks) },
+          { head: 'Capacity', number: true, wide: true, cell: one => count(one.capacity) },
+          { head: 'Connected', number: true, wide: true, cell: one => html`<${Age} seconds=${parse(one.connected_for)} at=${listeners.at} />` }]} />`}</div>
       <div class="part"><header class="sub"><h2 id="decisions">Decisions</h2>
         <span class="faint">${data.noted_for && html`noted for <${Age} seconds=${parse(data.noted_for)} at=${at} />, newest first`}</span></header>
       ${data.decisions.length === 0
         ? html`<p class="panel faint wait">The relay notes its decisions about this queue from now on.</p>`
         : html`<div class="panel"><ol class="decisions">
-          ${[...data.decisions].reverse().map((/** @type {Decision} */ one, /** @type {number} */ i) => html`<li key=${i} class=${one.kind.slice(14).toLowerCase()}>
+          ${[...data.decisions].reverse().map((one, i) => html`<li key=${i} class=${one.kind.slice(14).toLowerCase()}>
             <span class="when"><${Age} seconds=${parse(one.ago)} at=${at} /></span><i></i>
             <span>${one.listener_id && html`<b>${one.listener_id}</b> `}${SENTENCES[one.kind]?.(one) ?? one.kind}${one.group && one.listener_id && html` <span class="faint">group ${one.group}</span>`}${info?.cluster && html` <span class="faint">at ${one.relay_id}</span>`}</span>
             <span class="faint number">#${one.sequence}</span></li>`)}</ol></div>`}</div>`}
-    ${notifying && html`<${NotifyDialog} name=${name} close=${() => setNotifying(false)} done=${(/** @type {string} */ text) => { setTold(text); reload(); }} />`}`;
+    ${notifying && html`<${NotifyDialog} name=${name} close=${() => setNotifying(false)} done=${text => { setTold(text); reload(); }} />`}`;
 }

@@ -1,15 +1,7 @@
-// @ts-check
 // Figures that follow from two responses of the stream.
 
-/** @typedef {{bounds_us: number[], counts: number[]}} Buckets */
-/** @typedef {{seconds: number, notifications: number, wakes: number, polls: number}} Rates */
-
-/**
- * Pairs of the figures of each relay that has not restarted between two responses. A relay that did
- * not answer one of them has no pair, so that no rate is negative.
- * @param {import('./api.js').Stats} before
- * @param {import('./api.js').Stats} now
- */
+// Pairs of the figures of each relay that has not restarted between two responses. A relay that did
+// not answer one of them has no pair, so that no rate is negative.
 function pairs(before, now) {
   return now.relays.flatMap(relay => {
     const same = before.relays.find(old => old.relay_id === relay.relay_id && old.epoch === relay.epoch);
@@ -17,15 +9,8 @@ function pairs(before, now) {
   });
 }
 
-/** @param {import('./api.js').Stats} before @param {import('./api.js').Stats} now */
 const secondsBetween = (before, now) => Math.max(0.001, (Date.parse(now.at) - Date.parse(before.at)) / 1000);
 
-/**
- * @param {import('./api.js').Stats | undefined} before
- * @param {import('./api.js').Stats | undefined} now
- * @param {string} [relayId] only this relay
- * @returns {Rates | undefined}
- */
 export function rates(before, now, relayId) {
   if (!before || !now || before === now) return undefined;
   const seconds = secondsBetween(before, now);
@@ -40,17 +25,9 @@ export function rates(before, now, relayId) {
   return rates;
 }
 
-/**
- * The latencies between two responses.
- * @param {import('./api.js').Stats | undefined} before
- * @param {import('./api.js').Stats | undefined} now
- * @param {'wake_latency' | 'handler_latency'} which
- * @param {string} [relayId] only this relay
- * @returns {Buckets | undefined}
- */
+// The latencies between two responses.
 export function latencies(before, now, which, relayId) {
   if (!before || !now) return undefined;
-  /** @type {Buckets | undefined} */
   let sum;
   for (const [old, relay] of pairs(before, now)) {
     if (relayId && relay.relay_id !== relayId) continue;
@@ -63,11 +40,7 @@ export function latencies(before, now, which, relayId) {
   return sum;
 }
 
-/**
- * A quantile of a histogram in microseconds, interpolated within its bucket; undefined without counts.
- * @param {Buckets | undefined} buckets
- * @param {number} share 0 to 1
- */
+// A quantile of a histogram in microseconds, interpolated within its bucket; undefined without counts.
 export function quantile(buckets, share) {
   const total = buckets?.counts.reduce((sum, n) => sum + n, 0);
   if (!buckets || !total) return undefined;

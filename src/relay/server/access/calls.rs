@@ -26,7 +26,7 @@ pub(crate) struct Call {
     pub(crate) most: usize,
     /// The answer is a page of a list, or a history: it may be large.
     pub(crate) is_list: bool,
-    /// Reflection, whose service knows no caller: its stream is ended here.
+    /// Reflection, whose service knows no caller: its stream ends after a time.
     pub(crate) is_reflection: bool,
 }
 

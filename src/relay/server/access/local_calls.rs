@@ -19,10 +19,7 @@ use tonic::{
 use super::{Access, LastCaller, calls::Call};
 use crate::{
     error::Error,
-    relay::{
-        auth::Tickets,
-        server::http2::tls::{Peer, PeerCertificate},
-    },
+    relay::{auth::Tickets, server::http2::tls::Peer},
 };
 
 /// The services, and who may call them. Cheap to clone.
@@ -108,7 +105,8 @@ impl LocalCalls {
     /// # Errors
     /// UNAUTHENTICATED for a caller that is not known; UNAVAILABLE after too many failures.
     pub(crate) fn principal(&self, caller: LocalCaller<'_>) -> Result<String, Status> {
-        self.access.principal(caller.headers, &peer(caller))
+        self.access
+            .principal(caller.headers, &Peer::of_admin_port(caller.address))
     }
 
     /// Calls a unary method.
@@ -156,7 +154,7 @@ impl LocalCalls {
             path,
             Call::of(path),
             caller.headers,
-            &peer(caller).into(),
+            &Peer::of_admin_port(caller.address).into(),
             &last,
         )?;
         let mut request = Request::new(request);
@@ -165,14 +163,6 @@ impl LocalCalls {
         }
         Ok(request)
     }
-}
-
-fn peer(caller: LocalCaller<'_>) -> Peer {
-    let peer = Peer::new(caller.address, PeerCertificate::default());
-    // A connection to the admin port is not counted by address, so its first signature is.
-    peer.has_bad_signature
-        .store(true, std::sync::atomic::Ordering::Relaxed);
-    peer
 }
 
 impl Codec for Encoded {

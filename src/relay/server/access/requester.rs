@@ -47,8 +47,6 @@ pub(crate) enum Needs {
     Some(Action),
     /// The action on the relay.
     Relay(Action),
-    /// To be known.
-    Known,
 }
 
 /// Ends a stream whose caller may no longer have it.
@@ -286,7 +284,6 @@ impl Needs {
         match self {
             Self::Queues(action, _) | Self::Some(action) | Self::Relay(action) => action.as_str(),
             Self::Flag(_) => Action::Watch.as_str(),
-            Self::Known => "reflect",
         }
     }
 
@@ -297,7 +294,7 @@ impl Needs {
                 .first()
                 .map_or_else(String::new, ToString::to_string),
             Self::Flag(flag) => flag.to_string(),
-            Self::Some(_) | Self::Relay(_) | Self::Known => Target::Relay.to_string(),
+            Self::Some(_) | Self::Relay(_) => Target::Relay.to_string(),
         }
     }
 
@@ -309,7 +306,6 @@ impl Needs {
             Self::Flag(flag) => grants.allows(Action::Watch, Target::Flag(flag)),
             Self::Some(action) => grants.may_some(*action),
             Self::Relay(action) => grants.allows(*action, Target::Relay),
-            Self::Known => true,
         }
     }
 }

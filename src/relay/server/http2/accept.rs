@@ -13,7 +13,7 @@ use std::{
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::OwnedSemaphorePermit,
 };
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -23,16 +23,16 @@ use super::{
     activity::Activity,
     addresses::Addresses,
     connection,
-    incidents::{Incident, Incidents},
-    limits::{ConnectionLimits, Lifetimes, ServerLimits, Shared, open_files},
-    memory::MemoryGuard,
+    connections::Connections,
+    incidents::Incident,
+    limits::ServerLimits,
     tls::{Peer, PeerCertificate, ServerTls, Tls},
     transport::{Transport, read_preface},
 };
 use crate::{
     base::{
         clock::{Clock, wall},
-        eviction::{EvictingPool, PoolPlace},
+        eviction::PoolPlace,
         task::Scope,
     },
     error::{Error, ErrorKind, Result},
@@ -56,8 +56,7 @@ pub(crate) struct ServerConfig {
 pub(crate) struct Server {
     address: SocketAddr,
     scope: Arc<Scope>,
-    draining: CancellationToken,
-    connections: Connections,
+    connections: Arc<Connections>,
 }
 
 /// A bound port with its certificate. Connections are refused until [`Server::start`], so that a client
@@ -65,18 +64,6 @@ pub(crate) struct Server {
 pub(crate) struct Port {
     socket: Socket,
     address: SocketAddr,
-    tls: Option<Arc<Tls>>,
-}
-
-/// The connections of a server, for its metrics.
-#[derive(Debug, Clone)]
-pub(crate) struct Connections {
-    max: usize,
-    /// One permit for each connection that may still be established.
-    permits: Arc<Semaphore>,
-    /// Connections before their preface.
-    handshakes: EvictingPool,
-    shared: Arc<Shared>,
     tls: Option<Arc<Tls>>,
 }
 
@@ -89,8 +76,6 @@ const SEND_BUFFER: usize = 32 * 1024;
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time from accept to preface: enough for a regular client on a bad network.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
-/// Time beyond the age of the longest streams, in which an old connection may end by itself.
-const LAST_ANSWERS: Duration = Duration::from_secs(60);
 
 impl Port {
     /// Binds the port, and reads the certificate.
@@ -132,29 +117,14 @@ impl Server {
         } = port;
         let listener = listen(socket).map_err(|error| cannot_listen(address, error))?;
         let scope = Arc::new(Scope::new());
-        let limits = config.limits.connections(config.listen);
-        let limits = ConnectionLimits::new(limits, open_files());
-        let shared = Shared::new(
-            Arc::new(Incidents::new()),
-            draining.clone(),
-            Lifetimes {
-                max_age: config.limits.max_connection_age,
-                grace: config
-                    .stream_max_age
-                    .saturating_add(config.stream_max_age / 5)
-                    .saturating_add(LAST_ANSWERS),
-            },
-            Arc::new(MemoryGuard::new(config.limits.max_memory)),
-            config.limits.max_streams,
-        );
-        let memory = Arc::clone(&shared.memory);
+        let connections = Arc::new(Connections::new(config, draining, tls));
+        let memory = Arc::clone(&connections.memory);
         let short_of_memory = Arc::new(short_of_memory);
         scope.spawn_restarting("memory", move || {
             let short_of_memory = Arc::clone(&short_of_memory);
             Arc::clone(&memory).watch(move |is_short| short_of_memory(is_short))
         });
-        let connections = Connections::new(limits, shared, tls.clone());
-        if let Some(tls) = &tls {
+        if let Some(tls) = &connections.tls {
             scope.spawn(Arc::clone(tls).follow());
         }
         if config.access.is_controlled() {
@@ -162,19 +132,16 @@ impl Server {
             scope.spawn_restarting("rules of access", move || access.clone().follow());
         }
         let accept = AcceptLoop {
-            tls,
             access: config.access.clone(),
             routes: routes.prepare(),
             addresses: Addresses::new(config.limits.max_connections_per_address, config.listen),
             clock: Clock::new(),
-            draining: draining.clone(),
-            connections: connections.clone(),
+            connections: Arc::clone(&connections),
         };
         scope.spawn(accept.run(listener, Arc::clone(&scope)));
         Ok(Self {
             address,
             scope,
-            draining,
             connections,
         })
     }
@@ -183,13 +150,13 @@ impl Server {
         self.address
     }
 
-    pub(crate) fn connections(&self) -> Connections {
-        self.connections.clone()
+    pub(crate) fn connections(&self) -> Arc<Connections> {
+        Arc::clone(&self.connections)
     }
 
     /// Ends each connection with its last stream, and all of them after `grace`.
     pub(crate) async fn shutdown(&self, grace: Duration) {
-        self.draining.cancel();
+        self.connections.draining.cancel();
         let idle = async {
             while self.connections.open() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -214,69 +181,13 @@ impl Drop for Server {
     }
 }
 
-impl Connections {
-    fn new(limits: ConnectionLimits, shared: Shared, tls: Option<Arc<Tls>>) -> Self {
-        let max = limits.established.min(Semaphore::MAX_PERMITS);
-        Self {
-            max,
-            permits: Arc::new(Semaphore::new(max)),
-            handshakes: EvictingPool::new(limits.handshakes),
-            shared: Arc::new(shared),
-            tls,
-        }
-    }
-
-    /// Returns the TLS of the connections.
-    pub(crate) fn tls(&self) -> Option<&Tls> {
-        self.tls.as_deref()
-    }
-
-    /// Returns the number of established connections.
-    pub(crate) fn open(&self) -> usize {
-        self.max - self.permits.available_permits()
-    }
-
-    /// Returns the maximum of established connections.
-    pub(crate) fn max(&self) -> usize {
-        self.max
-    }
-
-    /// Returns the number of connections that newer ones displaced before their preface.
-    pub(crate) fn evictions(&self) -> u64 {
-        self.handshakes.evictions()
-    }
-
-    /// Returns the number of incidents of a kind.
-    pub(crate) fn incidents(&self, incident: Incident) -> u64 {
-        self.shared.incidents.count(incident)
-    }
-
-    /// Returns the number of open streams, and the maximum.
-    pub(crate) fn streams(&self) -> (usize, usize) {
-        self.shared.streams()
-    }
-
-    /// Returns the guard of the process's memory.
-    pub(crate) fn memory(&self) -> &MemoryGuard {
-        &self.shared.memory
-    }
-
-    /// Waits until another connection can be established. Cancel safe.
-    async fn available(&self) {
-        // Released at once: a connection acquires its permit after its preface.
-        drop(self.permits.acquire().await.expect("never closed"));
-    }
-}
-
 #[derive(Clone)]
 struct AcceptLoop {
-    tls: Option<Arc<Tls>>,
     access: Access,
     routes: Routes,
     addresses: Addresses,
     clock: Clock,
-    draining: CancellationToken,
-    connections: Connections,
+    connections: Arc<Connections>,
 }
 
 impl AcceptLoop {
@@ -286,13 +197,13 @@ impl AcceptLoop {
             match accepted {
                 Ok((stream, peer)) => {
                     failing = false;
-                    let shared = &self.connections.shared;
-                    if shared.memory.is_short() {
-                        shared.incidents.note(Incident::ShortOfMemory, peer);
+                    let connections = &self.connections;
+                    if connections.memory.is_short() {
+                        connections.incidents.note(Incident::ShortOfMemory, peer);
                         continue;
                     }
                     let Some(admitted) = self.addresses.admit(peer.ip(), self.clock.now()) else {
-                        shared.incidents.note(Incident::AddressFull, peer);
+                        connections.incidents.note(Incident::AddressFull, peer);
                         continue;
                     };
                     let handshake = self.connections.handshakes.enter();
@@ -321,12 +232,19 @@ impl AcceptLoop {
     /// relay, instead of waiting for this one's end.
     async fn next(&self, listener: &TcpListener) -> Option<io::Result<(TcpStream, SocketAddr)>> {
         let next = async {
-            self.connections.available().await;
+            // Released at once: a connection acquires its permit after its preface.
+            drop(
+                self.connections
+                    .permits
+                    .acquire()
+                    .await
+                    .expect("never closed"),
+            );
             listener.accept().await
         };
         tokio::select! {
             biased;
-            () = self.draining.cancelled() => None,
+            () = self.connections.draining.cancelled() => None,
             next = next => Some(next),
         }
     }
@@ -353,7 +271,7 @@ impl AcceptLoop {
         };
         let left = certificate.left(wall());
         let peer = Arc::new(Peer::new(peer, certificate));
-        let activity = Activity::new(peer, Arc::clone(&self.connections.shared))
+        let activity = Activity::new(peer, Arc::clone(&self.connections))
             .certified_for(left)
             .unproven(place);
         let served = connection::serve(stream, self.routes, activity, self.access);
@@ -391,16 +309,16 @@ impl AcceptLoop {
                 true => Incident::Full,
                 false => Incident::Silent,
             };
-            self.connections.shared.incidents.note(incident, peer);
+            self.connections.incidents.note(incident, peer);
         };
         tokio::select! {
             biased;
-            () = self.draining.cancelled() => None,
+            () = self.connections.draining.cancelled() => None,
             established = established => match established {
                 Ok(established) => Some(established),
                 Err(error) => {
-                    if error.kind() == io::ErrorKind::InvalidData && self.tls.is_none() {
-                        let incidents = &self.connections.shared.incidents;
+                    if error.kind() == io::ErrorKind::InvalidData && self.connections.tls.is_none() {
+                        let incidents = &self.connections.incidents;
                         incidents.note_error(Incident::OtherProtocol, peer, &error);
                     }
                     tracing::debug!(%error, "the connection has ended before its first request");
@@ -412,7 +330,7 @@ impl AcceptLoop {
                 None
             }
             () = displaced => {
-                self.connections.shared.incidents.note(Incident::AddressFull, peer);
+                self.connections.incidents.note(Incident::AddressFull, peer);
                 None
             }
             () = tokio::time::sleep(HANDSHAKE_DEADLINE) => {
@@ -424,13 +342,13 @@ impl AcceptLoop {
 
     /// Does the TLS handshake, if the server has TLS.
     async fn secure(&self, stream: TcpStream, peer: SocketAddr) -> io::Result<Transport> {
-        let Some(tls) = &self.tls else {
+        let Some(tls) = &self.connections.tls else {
             return Ok(Transport::Left(stream));
         };
         match tls.accept(stream).await {
             Ok(stream) => Ok(Transport::Right(Box::new(stream))),
             Err(error) => {
-                let incidents = &self.connections.shared.incidents;
+                let incidents = &self.connections.incidents;
                 incidents.note_error(Incident::Handshake, peer, &error);
                 Err(error)
             }

@@ -13,7 +13,7 @@ use std::{
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::{incidents::Incident, limits::Shared, tls::Peer};
+use super::{connections::Connections, incidents::Incident, tls::Peer};
 use crate::{
     base::{
         backoff::about,
@@ -31,7 +31,7 @@ use crate::{
 pub(crate) struct Activity {
     pub(super) peer: Arc<Peer>,
     clock: Clock,
-    shared: Arc<Shared>,
+    shared: Arc<Connections>,
     /// Cancelled when the connection takes no more streams.
     ending_soon: CancellationToken,
     /// The peer did not answer in time, and the connection has ended.
@@ -94,7 +94,7 @@ const LINGER: Duration = Duration::from_secs(2);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Activity {
-    pub(crate) fn new(peer: Arc<Peer>, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(peer: Arc<Peer>, shared: Arc<Connections>) -> Self {
         Self {
             peer,
             clock: Clock::new(),
@@ -140,7 +140,7 @@ impl Activity {
     ) -> Arc<Self> {
         use super::tls::PeerCertificate;
         let peer = Peer::new(([127, 0, 0, 1], 1).into(), PeerCertificate::default());
-        let shared = Shared::for_test(incidents, draining);
+        let shared = Connections::for_test(incidents, draining);
         Arc::new(Self::new(Arc::new(peer), shared))
     }
 
@@ -153,7 +153,7 @@ impl Activity {
         self.clock.now()
     }
 
-    pub(super) fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &Connections {
         &self.shared
     }
 
@@ -268,7 +268,7 @@ impl Activity {
                 tokio::time::sleep(left).await;
                 // A request that was admitted until the peer had read the GOAWAY.
                 if left == LINGER && self.is_admitted.load(Relaxed) {
-                    tokio::time::sleep(self.shared.lifetimes.grace).await;
+                    tokio::time::sleep(self.shared.grace).await;
                 }
             };
             tokio::select! {
@@ -285,16 +285,15 @@ impl Activity {
 
     /// Waits until the connection must take no more streams. Returns how long the open ones may last.
     async fn takes_no_more(&self) -> Duration {
-        let lifetimes = self.shared.lifetimes;
-        let age = about(lifetimes.max_age, &mut fastrand::Rng::new());
+        let age = about(self.shared.max_age, &mut fastrand::Rng::new());
         tokio::select! {
             () = self.must_drain() => DRAIN_TIMEOUT,
             () = self.is_not_admitted() => LINGER,
             () = self.is_unwanted.notified() => match self.is_admitted.load(Relaxed) {
-                true => lifetimes.grace,
+                true => self.shared.grace,
                 false => LINGER,
             },
-            () = tokio::time::sleep(age) => lifetimes.grace,
+            () = tokio::time::sleep(age) => self.shared.grace,
         }
     }
 

@@ -22,7 +22,7 @@ use tonic::{Extensions, Response, Status, body::Body};
 use super::{activity::MAX_ANSWERS, service::Connection};
 use crate::{
     error::{Error, ErrorKind},
-    relay::{auth::Share, server::access::requester::StreamGuard},
+    relay::auth::Share,
     wire::to_status,
 };
 
@@ -36,15 +36,6 @@ pub(crate) struct AnswerPermit(
     #[expect(dead_code, reason = "held for its drop")]
     Arc<(Option<OwnedSemaphorePermit>, OwnedSemaphorePermit)>,
 );
-
-/// An answer's body in chunks.
-#[derive(Debug)]
-pub(crate) struct ChunkedBody {
-    body: Body,
-    /// The rest of the current frame of the body.
-    rest: Bytes,
-    _permit: AnswerPermit,
-}
 
 /// Large answers of all connections for a service: lists of queues do not wait for those of flags,
 /// which wait for the store. Only operators request lists, mostly one at a time. Pages of 1 MiB add
@@ -104,61 +95,18 @@ impl AnswerPermit {
     }
 }
 
-impl ChunkedBody {
-    pub(crate) fn new(body: Body, permit: AnswerPermit) -> Self {
-        Self {
-            body,
-            rest: Bytes::new(),
-            _permit: permit,
-        }
-    }
-
-    /// Returns a copy of the next chunk. A slice would keep the whole frame allocated.
-    fn next_chunk(&mut self) -> Frame<Bytes> {
-        let chunk = self.rest.split_to(self.rest.len().min(CHUNK));
-        Frame::data(Bytes::copy_from_slice(&chunk))
-    }
-}
-
-impl hyper::body::Body for ChunkedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if !self.rest.is_empty() {
-            return Poll::Ready(Some(Ok(self.next_chunk())));
-        }
-        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
-        Poll::Ready(frame.map(|frame| {
-            let data = match frame?.into_data() {
-                Ok(data) => data,
-                Err(other) => return Ok(other),
-            };
-            self.rest = data;
-            Ok(self.next_chunk())
-        }))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
-    }
-}
-
 const STATUS: &str = "grpc-status";
 const MESSAGE: &str = "grpc-message";
 
-/// The body of an answer.
+/// The body of an answer. A large one is passed on in chunks.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
     body: Body,
-    stream: Option<StreamShares>,
+    /// Of a large answer.
+    permit: Option<AnswerPermit>,
+    /// The rest of its current frame.
+    rest: Bytes,
+    _stream: Option<StreamShares>,
 }
 
 /// A stream counts for the relay, and for its principal or for its connection, until its answer has
@@ -168,7 +116,6 @@ pub(crate) struct StreamShares {
     _of_relay: OwnedSemaphorePermit,
     _of_connection: Option<OwnedSemaphorePermit>,
     _of_principal: Option<Share>,
-    guard: Option<Box<StreamGuard>>,
 }
 
 impl StreamShares {
@@ -177,14 +124,7 @@ impl StreamShares {
             _of_relay: of_relay,
             _of_connection: None,
             _of_principal: of_principal,
-            guard: None,
         }
-    }
-
-    /// Ends the stream when its caller may no longer have it.
-    pub(super) fn guarded(mut self, guard: Option<Box<StreamGuard>>) -> Self {
-        self.guard = guard;
-        self
     }
 
     /// Returns the shares of a stream that needs no caller.
@@ -193,7 +133,6 @@ impl StreamShares {
             _of_relay: of_relay,
             _of_connection: Some(of_connection),
             _of_principal: None,
-            guard: None,
         }
     }
 }
@@ -221,7 +160,19 @@ impl ResponseBody {
     ) -> http::Response<Self> {
         let (mut head, body) = response.into_parts();
         state_size(&mut head.headers);
-        http::Response::from_parts(head, Self { body, stream })
+        let body = Self {
+            body,
+            permit: head.extensions.remove(),
+            rest: Bytes::new(),
+            _stream: stream,
+        };
+        http::Response::from_parts(head, body)
+    }
+
+    /// Returns a copy of the next chunk. A slice would keep the whole frame allocated.
+    fn next_chunk(&mut self) -> Frame<Bytes> {
+        let chunk = self.rest.split_to(self.rest.len().min(CHUNK));
+        Frame::data(Bytes::copy_from_slice(&chunk))
     }
 }
 
@@ -233,32 +184,37 @@ impl hyper::body::Body for ResponseBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if let Some(stream) = &mut self.stream
-            && let Some(guard) = &mut stream.guard
-            && guard.poll_revoked(cx).is_ready()
-        {
-            stream.guard = None;
-            self.body = Body::empty();
-            let status = Status::unauthenticated("the credential is no longer valid");
-            let mut trailers = HeaderMap::new();
-            status.add_header(&mut trailers)?;
-            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+        if !self.rest.is_empty() {
+            return Poll::Ready(Some(Ok(self.next_chunk())));
         }
-        let mut frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if let Some(Ok(frame)) = &mut frame
-            && let Some(trailers) = frame.trailers_mut()
-        {
-            state_size(trailers);
-        }
-        Poll::Ready(frame)
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        Poll::Ready(frame.map(|frame| {
+            let mut frame = frame?;
+            if let Some(trailers) = frame.trailers_mut() {
+                state_size(trailers);
+            }
+            if self.permit.is_none() {
+                return Ok(frame);
+            }
+            Ok(match frame.into_data() {
+                Ok(data) => {
+                    self.rest = data;
+                    self.next_chunk()
+                }
+                Err(other) => other,
+            })
+        }))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match self.permit {
+            Some(_) => SizeHint::default(),
+            None => self.body.size_hint(),
+        }
     }
 }
 

@@ -49,6 +49,8 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 
 /// Time in which [`PROGRESS`] more bytes must arrive.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// A stream of reflection ends after this time: a tool opens one when it needs it.
+const REFLECTION_LASTS: Duration = Duration::from_secs(15);
 /// The slowest line has 0.8 KiB/s.
 const PROGRESS: usize = 4 * 1024;
 /// Bytes before a message: whether it is compressed, and its length.
@@ -82,12 +84,12 @@ impl RequestBody {
     #[allow(clippy::result_large_err, reason = "a status is an answer")]
     fn receive(&mut self, bytes: usize) -> Result<(), Status> {
         self.received += bytes;
+        if self.call.kind == CallKind::ClientStream {
+            return Ok(());
+        }
         if self.received - self.renewed_at >= PROGRESS {
             self.renewed_at = self.received;
             self.abort = None;
-        }
-        if self.call.kind == CallKind::ClientStream {
-            return Ok(());
         }
         if self.received > self.call.most + FRAMING {
             let text = format!("request: the limit is {} bytes", self.call.most);
@@ -107,31 +109,28 @@ impl RequestBody {
     /// Waits until the rest must be given up.
     fn poll_abort(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
         let wait = match self.call.kind {
+            // Its service knows no caller, so that none could be revoked.
+            CallKind::ClientStream if self.call.is_reflection => REFLECTION_LASTS,
             // The service ends it.
-            CallKind::ClientStream if !self.call.is_reflection => return Poll::Pending,
-            CallKind::ClientStream => None,
-            CallKind::Unary | CallKind::ServerStream => Some(DEADLINE),
+            CallKind::ClientStream => return Poll::Pending,
+            CallKind::Unary | CallKind::ServerStream => DEADLINE,
         };
-        let activity = &self.activity;
-        let abort = self.abort.get_or_insert_with(|| {
-            let ending = match wait {
-                Some(_) => activity.draining(),
-                None => activity.ending_soon(),
-            };
-            Box::pin(abort_reason(ending.clone(), wait))
-        });
-        let status = match std::task::ready!(abort.as_mut().poll(cx)) {
-            AbortReason::Ending if wait.is_none() => {
-                self.incoming = None;
-                return Poll::Ready(None);
-            }
+        let draining = self.activity.draining();
+        let abort = self
+            .abort
+            .get_or_insert_with(|| Box::pin(abort_reason(draining.clone(), wait)));
+        let reason = std::task::ready!(abort.as_mut().poll(cx));
+        if self.call.is_reflection {
+            self.incoming = None;
+            return Poll::Ready(None);
+        }
+        self.fail(match reason {
             AbortReason::Ending => Status::unavailable("the relay is shutting down"),
             AbortReason::Deadline => {
                 self.activity.note(Incident::LateRequest);
                 Status::unavailable("request: no 4 KiB more of it arrived within 5 s")
             }
-        };
-        self.fail(status)
+        })
     }
 
     fn fail(&mut self, status: Status) -> Poll<Option<Result<Frame<Bytes>>>> {
@@ -156,11 +155,7 @@ impl Drop for RequestBody {
     }
 }
 
-async fn abort_reason(ending: CancellationToken, wait: Option<Duration>) -> AbortReason {
-    let Some(wait) = wait else {
-        ending.cancelled().await;
-        return AbortReason::Ending;
-    };
+async fn abort_reason(ending: CancellationToken, wait: Duration) -> AbortReason {
     tokio::select! {
         () = ending.cancelled() => AbortReason::Ending,
         () = tokio::time::sleep(wait) => AbortReason::Deadline,

@@ -40,8 +40,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// The allocator is asked to give memory back this often at most.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(5);
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
-/// A refused client waits for this long.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl MemoryGuard {
     /// Creates a guard; without a limit it does nothing.
@@ -69,17 +67,12 @@ impl MemoryGuard {
     /// # Errors
     /// [`ErrorKind::Exhausted`] near the limit.
     pub(crate) fn check(&self) -> Result<()> {
-        match self.is_short() {
-            true => Err(self.exhausted()),
-            false => Ok(()),
+        if !self.is_short() {
+            return Ok(());
         }
-    }
-
-    #[cold]
-    fn exhausted(&self) -> Error {
         let limit = self.limit.unwrap_or_default() >> 20;
         let message = format!("max_memory: the relay is near its limit of {limit} MiB");
-        Error::new(ErrorKind::Exhausted, message).with_retry_after(RETRY_AFTER)
+        Err(Error::new(ErrorKind::Exhausted, message))
     }
 
     /// Reads the memory again and again; `changed` is called with `true` near the limit, and with

@@ -23,21 +23,18 @@ use tower::Service;
 use super::tls::Peer;
 use super::{
     activity::Activity,
-    answers::{AnswerPermit, ChunkedBody, ResponseBody, StreamShares},
+    answers::{ResponseBody, StreamShares},
     body::{RequestBody, discard_body},
     incidents::Incident,
 };
-use crate::{
-    relay::{
-        auth::Resource,
-        runtime::Relay,
-        server::access::{
-            Access, LastCaller,
-            calls::{Call, CallKind, Right},
-            requester::{Needs, Requester},
-        },
+use crate::relay::{
+    auth::Resource,
+    runtime::Relay,
+    server::access::{
+        Access, LastCaller,
+        calls::{Call, CallKind, Right},
+        requester::Requester,
     },
-    wire::to_status,
 };
 
 /// The routes of one connection.
@@ -168,17 +165,17 @@ impl ConnectionService {
             Some(requester) => requester.take(resource, 1),
             None => Ok(None),
         };
-        let counted = self.activity.count_for(|| take(Resource::Connections));
-        // A connection over the limit must not stay.
-        let counted = counted.inspect_err(|_| self.activity.end_soon());
-        counted.map_err(to_status)?;
+        self.activity
+            .count_for(|| take(Resource::Connections))
+            // A connection over the limit must not stay.
+            .inspect_err(|_| self.activity.end_soon())?;
         let shared = self.activity.shared();
         let unknown = if requester.is_some() || !self.access.is_controlled() {
             self.activity.note_admitted();
             None
         } else {
             self.activity.note_probe();
-            Some(shared.take_unknown().map_err(to_status)?)
+            Some(shared.take_unknown()?)
         };
         let stream = match call.kind {
             CallKind::Unary if call.is_list => shared.memory.check().map(|()| None),
@@ -190,17 +187,13 @@ impl ConnectionService {
                 .map(|shares| Some(StreamShares::of_anyone(shares))),
             _ => shared.take_stream().and_then(|of_relay| {
                 let of_principal = take(Resource::Streams)?;
-                let guard = requester.as_ref().filter(|_| call.is_reflection);
-                let guard = guard.and_then(|requester| requester.guard(|| Needs::Known));
-                Ok(Some(
-                    StreamShares::new(of_relay, of_principal).guarded(guard),
-                ))
+                Ok(Some(StreamShares::new(of_relay, of_principal)))
             }),
         };
         let stream = stream.inspect_err(|_| self.activity.note(Incident::StreamRefused));
         Ok(Admitted {
             requester,
-            stream: stream.map_err(to_status)?,
+            stream: stream?,
             unknown,
         })
     }
@@ -280,14 +273,7 @@ impl Future for Answer {
             activity.note_unary_answer();
         }
         let stream = stream.take();
-        Poll::Ready(answer.map(|mut response| {
-            let permit = response.extensions_mut().remove::<AnswerPermit>();
-            let response = match permit {
-                Some(permit) => response.map(|body| Body::new(ChunkedBody::new(body, permit))),
-                None => response,
-            };
-            ResponseBody::of(response, stream)
-        }))
+        Poll::Ready(answer.map(|response| ResponseBody::of(response, stream)))
     }
 }
 

@@ -59,15 +59,6 @@ pub(crate) struct Tls {
     stale: Mutex<Option<String>>,
 }
 
-/// The time of a certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Validity {
-    Valid,
-    NotYet,
-    EndsSoon,
-    Ended,
-}
-
 /// What the files hold.
 #[derive(PartialEq, Eq)]
 struct Contents {
@@ -104,9 +95,7 @@ impl Tls {
     /// has no time left.
     pub(crate) fn failures(&self) -> Vec<String> {
         let stale = lock(&self.stale).clone();
-        let validity = self.validity(wall());
-        let time = (validity != Validity::Valid).then(|| self.time_of_certificate(validity));
-        stale.into_iter().chain(time).collect()
+        stale.into_iter().chain(self.problem_of_time()).collect()
     }
 
     /// Returns whether the files cannot be read again.
@@ -120,32 +109,12 @@ impl Tls {
         Some(current.0.life()?.1)
     }
 
-    fn validity(&self, now: SystemTime) -> Validity {
-        let life = lock(&self.current).0.life();
-        life.map_or(Validity::Valid, |life| Validity::of(life, now))
-    }
-
-    fn time_of_certificate(&self, validity: Validity) -> String {
-        let life = lock(&self.current).0.life();
-        let at = life.map(|(start, end)| match validity {
-            Validity::NotYet => start,
-            _ => end,
-        });
-        let at = at.map(|at| Timestamp::from(at).to_string());
-        let (what, at) = (validity.what(), at.unwrap_or_default());
-        let path = self.files.certificate.display();
-        format!("the certificate `{path}` {what} {at}")
-    }
-
-    fn log_validity(&self, validity: Validity) {
-        let text = self.time_of_certificate(validity);
-        match validity {
-            Validity::Valid => {}
-            Validity::EndsSoon => tracing::warn!("{text}"),
-            Validity::NotYet | Validity::Ended => {
-                tracing::error!("{text}: clients refuse this relay");
-            }
-        }
+    /// Returns why clients refuse the certificate, or soon will.
+    fn problem_of_time(&self) -> Option<String> {
+        let (start, end) = lock(&self.current).0.life()?;
+        let (what, at) = problem_of_time(start, end, wall())?;
+        let (path, at) = (self.files.certificate.display(), Timestamp::from(at));
+        Some(format!("the certificate `{path}` {what} {at}"))
     }
 
     /// Does the handshake. A client that offers other protocols than HTTP/2, or none, is refused.
@@ -170,13 +139,13 @@ impl Tls {
             let key = self.files.key.display();
             tracing::warn!("the key `{key}` can be read by every user of the machine");
         }
-        let mut known = Validity::Valid;
+        let mut known = None;
         loop {
-            let validity = self.validity(wall());
-            if validity != known {
-                self.log_validity(validity);
-                known = validity;
+            let problem = self.problem_of_time();
+            if let Some(text) = problem.as_ref().filter(|_| problem != known) {
+                tracing::warn!("{text}: clients refuse a certificate outside of its time");
             }
+            known = problem;
             tokio::time::sleep(RELOAD_INTERVAL).await;
             let this = Arc::clone(&self);
             let Some(reloaded) = blocking(move || this.reload()).await else {
@@ -215,27 +184,6 @@ impl fmt::Debug for Tls {
     /// Without the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Tls").field(&self.files).finish()
-    }
-}
-
-impl Validity {
-    fn of((start, end): (SystemTime, SystemTime), now: SystemTime) -> Self {
-        let life = end.duration_since(start).unwrap_or_default();
-        match end.duration_since(now) {
-            _ if now < start => Self::NotYet,
-            Ok(left) if left > SOON.min(life / 6) => Self::Valid,
-            Ok(left) if !left.is_zero() => Self::EndsSoon,
-            _ => Self::Ended,
-        }
-    }
-
-    fn what(self) -> &'static str {
-        match self {
-            Self::Valid => "is valid until",
-            Self::NotYet => "is valid from",
-            Self::EndsSoon => "ends soon, at",
-            Self::Ended => "has ended at",
-        }
     }
 }
 
@@ -282,6 +230,21 @@ impl Contents {
     }
 }
 
+/// Returns what is wrong with the time of a certificate, and when that begins or ends.
+fn problem_of_time(
+    start: SystemTime,
+    end: SystemTime,
+    now: SystemTime,
+) -> Option<(&'static str, SystemTime)> {
+    let life = end.duration_since(start).unwrap_or_default();
+    match end.duration_since(now) {
+        _ if now < start => Some(("is valid from", start)),
+        Ok(left) if left > SOON.min(life / 6) => None,
+        Ok(left) if !left.is_zero() => Some(("ends soon, at", end)),
+        _ => Some(("has ended at", end)),
+    }
+}
+
 /// Reads a file, and whether every user of the machine may read it.
 fn read(setting: &'static str, path: &Path) -> Result<(PemFile, bool)> {
     let content = file::read(path, LONGEST).map_err(|error| unfit(setting, path, error))?;
@@ -315,6 +278,15 @@ impl Peer {
             address,
             certificate,
             has_bad_signature: AtomicBool::new(false),
+        }
+    }
+
+    /// A peer of the admin port. A connection to it is not counted by address, so its first signature is.
+    pub(crate) fn of_admin_port(address: SocketAddr) -> Self {
+        Self {
+            address,
+            certificate: PeerCertificate::default(),
+            has_bad_signature: AtomicBool::new(true),
         }
     }
 }
@@ -377,18 +349,19 @@ mod tests {
     #[test]
     fn a_certificate_ends_soon_in_its_last_sixth_or_fortnight() {
         let hours = |count: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * count);
+        let soon = Some("ends soon, at");
         for (from, to, now, expected) in [
-            (100, 124, 99, Validity::NotYet),
-            (100, 124, 100, Validity::Valid),
-            (100, 124, 119, Validity::Valid),
-            (100, 124, 120, Validity::EndsSoon),
-            (100, 124, 124, Validity::Ended),
-            (100, 124, 1000, Validity::Ended),
-            (0, 24 * 365, 24 * 350, Validity::Valid),
-            (0, 24 * 365, 24 * 351, Validity::EndsSoon),
+            (100, 124, 99, Some("is valid from")),
+            (100, 124, 100, None),
+            (100, 124, 119, None),
+            (100, 124, 120, soon),
+            (100, 124, 124, Some("has ended at")),
+            (100, 124, 1000, Some("has ended at")),
+            (0, 24 * 365, 24 * 350, None),
+            (0, 24 * 365, 24 * 351, soon),
         ] {
-            let found = Validity::of((hours(from), hours(to)), hours(now));
-            assert_eq!(found, expected, "{now}");
+            let found = problem_of_time(hours(from), hours(to), hours(now));
+            assert_eq!(found.map(|(what, _)| what), expected, "{now}");
         }
     }
 }

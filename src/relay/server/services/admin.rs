@@ -1,5 +1,4 @@
 //! The `Admin` service: lists of listeners and queues, the relay's figures, and the drain.
-//!
 
 use std::time::Duration;
 
@@ -7,7 +6,6 @@ use futures_core::stream::BoxStream;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::{
-    explain::explain,
     stats::{StatsSource, StatsWatch, checked_interval},
     store_calls::StoreCalls,
 };
@@ -80,7 +78,7 @@ impl proto::admin_server::Admin for AdminService {
         let guard = requester.guard(|| Needs::Relay(Action::Admin));
         let max_age = about(self.max_age, &mut fastrand::Rng::new());
         let watch = self.stats.watch(interval, max_age, guard);
-        let responses = futures_util::stream::unfold(watch, StatsWatch::next);
+        let responses = futures_util::stream::unfold(Some(watch), StatsWatch::next);
         Ok(Response::new(Box::pin(responses)))
     }
 
@@ -136,7 +134,7 @@ impl proto::admin_server::Admin for AdminService {
             return Err(requester.deny_explanation(&queue).into());
         }
         let hide = |facts: &mut QueueFacts| hide_others(&requester, facts);
-        let explained = explain(&self.relay, self.stats.view(), &queue, hide).await;
+        let explained = self.stats.explain(&queue, hide).await;
         Ok(permit.attach(explained))
     }
 

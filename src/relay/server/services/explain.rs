@@ -3,17 +3,17 @@
 //! The sentences are made by `findings`. The question makes each relay note its decisions about the
 //! queue.
 
-use std::sync::{Arc, OnceLock};
-
-use super::findings::{self, RelayFacts};
+use super::{
+    findings::{self, RelayFacts},
+    stats::StatsSource,
+};
 use crate::{
     relay::{
         hub::{Decision, DecisionKind, LimitUse, NearestName, QueueListener},
         link::MISSING_AFTER,
         runtime::{Relay, SilentRelays},
         server::{
-            access::{Access, requester::Requester},
-            http2::accept::Connections,
+            access::requester::Requester,
             lists::{ask, count, queue as queue_entry},
         },
     },
@@ -24,14 +24,6 @@ use crate::{
     },
 };
 
-/// What findings need of the server: its limits, and the callers that it refused. The services exist
-/// before the connections. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ServerView {
-    access: Access,
-    pub(crate) connections: Arc<OnceLock<Connections>>,
-}
-
 /// Names of listeners in the facts of one relay: 25 KiB of the longest.
 const NAMES: usize = 200;
 /// Findings in the facts of one relay: 16 KiB of the longest.
@@ -41,173 +33,155 @@ const DECISIONS: usize = 32;
 /// Lost listeners that are looked at: all that a relay remembers.
 const LOST: usize = 256;
 
-impl ServerView {
-    pub(crate) fn new(access: Access) -> Self {
-        Self {
-            access,
-            connections: Arc::default(),
+impl StatsSource {
+    /// Returns what is wrong with the relay and its listeners, worst first. `unreadable_store` is why the
+    /// store of the flags cannot be read.
+    pub(super) async fn findings(&self, unreadable_store: Option<String>) -> Vec<proto::Finding> {
+        let facts = RelayFacts {
+            store: unreadable_store,
+            refused: self.access.recently_refused(),
+            missing: missing_relays(&self.relay),
+            ..self.relay_facts()
+        };
+        let survey = self.relay.survey().await;
+        let lost = self.relay.lost_listeners(None, LOST);
+        findings::of_relay(&facts, &survey, &lost)
+    }
+
+    /// Explains a queue; in a cluster with what the other relays know. `hide` removes what the caller may
+    /// not see.
+    pub(super) async fn explain(
+        &self,
+        queue: &QueueAddress,
+        hide: impl Fn(&mut QueueFacts),
+    ) -> proto::ExplainResponse {
+        let own = self.own_facts(queue).await;
+        let noted_for = own.noted_for;
+        let mut relays = vec![(self.relay.relay_id().to_owned(), own)];
+        let call = Call::Explain(proto::ExplainRequest {
+            storage_account: queue.storage_account().to_owned(),
+            queue_name: queue.queue_name().to_owned(),
+        });
+        let mut silent = SilentRelays::default();
+        relays.extend(
+            ask(&self.relay, call, &mut silent, |answer| match answer {
+                Answer::Explain(facts) => Some(facts),
+                _ => None,
+            })
+            .await,
+        );
+        for (_, facts) in &mut relays {
+            hide(facts);
+        }
+        let unanswered: Vec<_> = silent.ids.into_iter().collect();
+        let findings = findings::of_queue(queue, &relays, &unanswered);
+        let listed = findings::merged(&relays);
+        proto::ExplainResponse {
+            findings,
+            queue: listed,
+            decisions: newest_decisions(relays),
+            noted_for,
+            unanswered_relays: unanswered,
         }
     }
 
-    /// Sets the connections of the server, once it has started.
-    pub(crate) fn set_connections(&self, connections: Connections) {
-        // Set once, by the node's start.
-        let _ = self.connections.set(connections);
-    }
-}
-
-/// Returns what is wrong with the relay and its listeners, worst first. `unreadable_store` is why the
-/// store of the flags cannot be read.
-pub(super) async fn relay_findings(
-    relay: &Relay,
-    view: &ServerView,
-    unreadable_store: Option<String>,
-) -> Vec<proto::Finding> {
-    let facts = RelayFacts {
-        store: unreadable_store,
-        refused: view.access.recently_refused(),
-        missing: missing_relays(relay),
-        ..relay_facts(relay, view)
-    };
-    let (survey, lost) = (relay.survey().await, relay.lost_listeners(None, LOST));
-    findings::of_relay(&facts, &survey, &lost)
-}
-
-/// Explains a queue; in a cluster with what the other relays know. `hide` removes what the caller may
-/// not see.
-pub(crate) async fn explain(
-    relay: &Relay,
-    view: &ServerView,
-    queue: &QueueAddress,
-    hide: impl Fn(&mut QueueFacts),
-) -> proto::ExplainResponse {
-    let own = own_facts(relay, view, queue).await;
-    let noted_for = own.noted_for;
-    let mut relays = vec![(relay.relay_id().to_owned(), own)];
-    let call = Call::Explain(proto::ExplainRequest {
-        storage_account: queue.storage_account().to_owned(),
-        queue_name: queue.queue_name().to_owned(),
-    });
-    let mut silent = SilentRelays::default();
-    relays.extend(
-        ask(relay, call, &mut silent, |answer| match answer {
-            Answer::Explain(facts) => Some(facts),
-            _ => None,
-        })
-        .await,
-    );
-    for (_, facts) in &mut relays {
-        hide(facts);
-    }
-    let unanswered: Vec<_> = silent.ids.into_iter().collect();
-    let findings = findings::of_queue(queue, &relays, &unanswered);
-    let listed = findings::merged(&relays);
-    proto::ExplainResponse {
-        findings,
-        queue: listed,
-        decisions: newest_decisions(relays),
-        noted_for,
-        unanswered_relays: unanswered,
-    }
-}
-
-/// Returns what this relay knows about a queue. It notes its decisions about the queue from now on.
-pub(super) async fn own_facts(
-    relay: &Relay,
-    view: &ServerView,
-    queue: &QueueAddress,
-) -> QueueFacts {
-    let noted = relay.noted_decisions(queue);
-    let now = relay.clock().now();
-    let (stats, listeners) = relay.queue_listeners(queue);
-    let near_name = match listeners.is_empty() {
-        true => nearest_name(relay, queue).await,
-        false => None,
-    };
-    let mut lost = relay.lost_listeners(None, LOST);
-    lost.retain(|one| one.selectors.iter().any(|selector| selector.matches(queue)));
-    let relay_facts = relay_facts(relay, view);
-    let mut found = findings::of_listeners(queue, relay.relay_id(), &listeners, &lost);
-    found.extend(findings::of_state(&relay_facts));
-    let target = queue.to_string();
-    // A caller with a refused credential may be the missing listener.
-    let concerns = |action, refused: &str| match action {
-        Some(Requester::EXPLAIN) => false,
-        Some(_) => refused == target,
-        None => listeners.is_empty(),
-    };
-    let refused = view.access.recently_refused();
-    let mut refused = refused
-        .iter()
-        .filter(|one| concerns(one.action, &one.target));
-    found.extend(
-        refused
-            .next()
-            .map(|one| findings::refused(&relay_facts, one)),
-    );
-    found.truncate(FINDINGS);
-    let number =
-        |is: fn(&QueueListener) -> bool| count(listeners.iter().filter(|one| is(one)).count());
-    let at_capacity = listeners.iter().filter(|one| one.full_for.is_some());
-    let by_pattern = match stats {
-        Some(_) => 0,
-        None => count(listeners.len()),
-    };
-    QueueFacts {
-        pattern_listeners: by_pattern,
-        queue: stats.as_ref().map(queue_entry),
-        reporting: number(|one| one.reports),
-        busy: number(|one| one.busy),
-        at_capacity: number(|one| one.full_for.is_some()),
-        full_for: listeners
-            .iter()
-            .filter_map(|one| one.full_for)
-            .min()
-            .map(span_to_wire),
-        polling: number(|one| one.polling),
-        silent: number(|one| one.silent_for.is_some()),
-        dequeue_tasks: at_capacity.fold(0, |sum, one| sum.saturating_add(one.total_dequeue_tasks)),
-        listener_ids: listeners
-            .iter()
-            .take(NAMES)
-            .map(|one| one.listener_id.to_string())
-            .collect(),
-        near_name: near_name.map(|near| near.to_string()).unwrap_or_default(),
-        findings: found,
-        decisions: noted
-            .decisions
-            .iter()
-            .map(|decision| decision_to_wire(decision, relay.relay_id(), now))
-            .collect(),
-        noted_for: Some(span_to_wire(noted.noted_for)),
-    }
-}
-
-fn relay_facts(relay: &Relay, view: &ServerView) -> RelayFacts {
-    let mut limits = relay.limits().to_vec();
-    let mut short_of_memory = None;
-    if let Some(connections) = view.connections.get() {
-        let (streams, most_streams) = connections.streams();
-        let of = |what, used: usize, limit: usize| LimitUse {
-            what,
-            used: used as u64,
-            limit: limit as u64,
-            is_full: used >= limit,
+    /// Returns what this relay knows about a queue. It notes its decisions about the queue from now on.
+    pub(super) async fn own_facts(&self, queue: &QueueAddress) -> QueueFacts {
+        let relay = &self.relay;
+        let noted = relay.noted_decisions(queue);
+        let now = relay.clock().now();
+        let (stats, listeners) = relay.queue_listeners(queue);
+        let near_name = match listeners.is_empty() {
+            true => nearest_name(relay, queue).await,
+            false => None,
         };
-        limits.push(of("streams", streams, most_streams));
-        limits.push(of("connections", connections.open(), connections.max()));
-        let memory = connections.memory();
-        short_of_memory = memory.limit().filter(|_| memory.is_short());
+        let mut lost = relay.lost_listeners(None, LOST);
+        lost.retain(|one| one.selectors.iter().any(|selector| selector.matches(queue)));
+        let relay_facts = self.relay_facts();
+        let mut found = findings::of_listeners(queue, relay.relay_id(), &listeners, &lost);
+        found.extend(findings::of_state(&relay_facts));
+        let target = queue.to_string();
+        // A caller with a refused credential may be the missing listener.
+        let concerns = |action, refused: &str| match action {
+            Some(Requester::EXPLAIN) => false,
+            Some(_) => refused == target,
+            None => listeners.is_empty(),
+        };
+        let refused = self.access.recently_refused();
+        let mut refused = refused
+            .iter()
+            .filter(|one| concerns(one.action, &one.target));
+        found.extend(
+            refused
+                .next()
+                .map(|one| findings::refused(&relay_facts, one)),
+        );
+        found.truncate(FINDINGS);
+        let number =
+            |is: fn(&QueueListener) -> bool| count(listeners.iter().filter(|one| is(one)).count());
+        let at_capacity = listeners.iter().filter(|one| one.full_for.is_some());
+        let by_pattern = match stats {
+            Some(_) => 0,
+            None => count(listeners.len()),
+        };
+        QueueFacts {
+            pattern_listeners: by_pattern,
+            queue: stats.as_ref().map(queue_entry),
+            reporting: number(|one| one.reports),
+            busy: number(|one| one.busy),
+            at_capacity: number(|one| one.full_for.is_some()),
+            full_for: listeners
+                .iter()
+                .filter_map(|one| one.full_for)
+                .min()
+                .map(span_to_wire),
+            polling: number(|one| one.polling),
+            silent: number(|one| one.silent_for.is_some()),
+            dequeue_tasks: at_capacity
+                .fold(0, |sum, one| sum.saturating_add(one.total_dequeue_tasks)),
+            listener_ids: listeners
+                .iter()
+                .take(NAMES)
+                .map(|one| one.listener_id.to_string())
+                .collect(),
+            near_name: near_name.map(|near| near.to_string()).unwrap_or_default(),
+            findings: found,
+            decisions: noted
+                .decisions
+                .iter()
+                .map(|decision| decision_to_wire(decision, relay.relay_id(), now))
+                .collect(),
+            noted_for: Some(span_to_wire(noted.noted_for)),
+        }
     }
-    let now = relay.clock().now();
-    let drain = relay.drain_state();
-    RelayFacts {
-        relay_id: relay.relay_id().to_owned(),
-        limits,
-        short_of_memory,
-        draining: drain.map(|drain| (drain.began + drain.span).since(now)),
-        is_cut_off: relay.cluster_state().is_some_and(|state| state.degraded),
-        ..RelayFacts::default()
+
+    fn relay_facts(&self) -> RelayFacts {
+        let relay = &self.relay;
+        let mut limits = relay.limits().to_vec();
+        let mut short_of_memory = None;
+        if let Some(connections) = self.connections.get() {
+            let (streams, most_streams) = connections.streams();
+            let of = |what, used: usize, limit: usize| LimitUse {
+                what,
+                used: used as u64,
+                limit: limit as u64,
+                is_full: used >= limit,
+            };
+            limits.push(of("streams", streams, most_streams));
+            limits.push(of("connections", connections.open(), connections.max()));
+            let memory = &connections.memory;
+            short_of_memory = memory.limit().filter(|_| memory.is_short());
+        }
+        let now = relay.clock().now();
+        let drain = relay.drain_state();
+        RelayFacts {
+            relay_id: relay.relay_id().to_owned(),
+            limits,
+            short_of_memory,
+            draining: drain.map(|drain| (drain.began + drain.span).since(now)),
+            is_cut_off: relay.cluster_state().is_some_and(|state| state.degraded),
+            ..RelayFacts::default()
+        }
     }
 }
 

@@ -8,11 +8,11 @@ use std::{collections::HashSet, fmt, time::Duration};
 use crate::{
     base::duration::Span,
     relay::{
-        hub::{LimitUse, ListenerStats, QueueListener, UnservedQueue},
+        hub::{LimitUse, ListenerStats, QueueListener, SurveyedListener, UnservedQueue},
         runtime::RelaySurvey,
         server::{access::recent_refusals::RefusedCaller, lists::pages::Entry},
     },
-    types::QueueAddress,
+    types::{ListenerId, QueueAddress},
     wire::{
         link::QueueFacts,
         proto::{Finding, FindingKind, Queue, RelayStats},
@@ -105,16 +105,15 @@ pub(crate) fn of_relay(
             .take(EACH)
             .map(|one| unserved_queue(facts, one)),
     );
-    findings.extend(lost.iter().take(EACH).map(|one| gone(&facts.relay_id, one)));
-    let silent = survey.silent.iter().map(|one| {
-        let text = silent_text(&one.listener_id, one.queue.as_ref(), one.span);
-        of_listener(FindingKind::Silent, &facts.relay_id, &one.listener_id, text)
-    });
-    let busy = survey.busy.iter().map(|one| {
-        let text = busy_text(&one.listener_id, one.queue.as_ref(), one.span);
-        of_listener(FindingKind::Busy, &facts.relay_id, &one.listener_id, text)
-    });
-    findings.extend(silent.chain(busy));
+    findings.extend(gone(&facts.relay_id, lost));
+    let listener = |kind, one: &SurveyedListener| {
+        let queue = one.queue.as_ref().map(|queue| queue as &dyn fmt::Display);
+        of_listener(kind, &facts.relay_id, &one.listener_id, queue, one.span)
+    };
+    let silent = survey.silent.iter();
+    findings.extend(silent.map(|one| listener(FindingKind::Silent, one)));
+    let busy = survey.busy.iter();
+    findings.extend(busy.map(|one| listener(FindingKind::Busy, one)));
     if survey.polling > 0 {
         let text = format!(
             "{} of {} poll their queues without wake-ups; they sleep when their dequeue tasks have ended",
@@ -187,27 +186,23 @@ pub(super) fn of_listeners(
     listeners: &[QueueListener],
     lost: &[ListenerStats],
 ) -> Vec<Finding> {
-    let mut silent: Vec<_> = listeners
+    let silent: Vec<_> = listeners
         .iter()
         .filter_map(|one| Some((one.silent_for?, &one.listener_id)))
         .collect();
-    silent.sort_unstable_by(|one, two| two.cmp(one));
-    let silent = silent.into_iter().take(EACH).map(|(span, id)| {
-        let text = silent_text(id, Some(queue), span);
-        of_listener(FindingKind::Silent, relay_id, id, text)
-    });
-    let mut busy: Vec<_> = listeners
+    let busy: Vec<_> = listeners
         .iter()
         .filter_map(|one| Some((one.busy_for.filter(|_| one.busy)?, &one.listener_id)))
         .filter(|(span, _)| *span >= BUSY_FROM)
         .collect();
-    busy.sort_unstable_by(|one, two| two.cmp(one));
-    let busy = busy.into_iter().take(EACH).map(|(span, id)| {
-        let text = busy_text(id, Some(queue), span);
-        of_listener(FindingKind::Busy, relay_id, id, text)
-    });
-    let lost = lost.iter().take(EACH).map(|one| gone(relay_id, one));
-    let mut findings: Vec<_> = silent.chain(busy).chain(lost).collect();
+    let mut findings = Vec::new();
+    for (kind, mut named) in [(FindingKind::Silent, silent), (FindingKind::Busy, busy)] {
+        named.sort_unstable_by(|one, two| two.cmp(one));
+        let longest = named.into_iter().take(EACH);
+        findings
+            .extend(longest.map(|(span, id)| of_listener(kind, relay_id, id, Some(queue), span)));
+    }
+    findings.extend(gone(relay_id, lost));
     for finding in &mut findings {
         finding.queue = queue.to_string();
     }
@@ -414,40 +409,44 @@ fn unserved_queue(facts: &RelayFacts, unserved: &UnservedQueue) -> Finding {
     .at(&facts.relay_id)
 }
 
-fn gone(relay_id: &str, lost: &ListenerStats) -> Finding {
-    let text = format!(
-        "listener {} has been gone from relay {relay_id} for {}: it answered no heartbeat; check its \
-         process, its machine and the network",
-        lost.listener_id,
-        Span(whole(lost.lost_for.unwrap_or_default())),
-    );
-    of_listener(FindingKind::Gone, relay_id, &lost.listener_id, text)
+fn gone(relay_id: &str, lost: &[ListenerStats]) -> impl Iterator<Item = Finding> {
+    lost.iter().take(EACH).map(move |one| {
+        let span = one.lost_for.unwrap_or_default();
+        of_listener(FindingKind::Gone, relay_id, &one.listener_id, None, span)
+    })
 }
 
-fn silent_text(
-    listener: &impl fmt::Display,
-    queue: Option<&impl fmt::Display>,
+/// A listener that is silent, busy or gone for some time.
+fn of_listener(
+    kind: FindingKind,
+    relay_id: &str,
+    listener: &ListenerId,
+    queue: Option<&dyn fmt::Display>,
     span: Duration,
-) -> String {
-    let queue = queue.map_or_else(String::new, |queue| format!(" for {queue}"));
-    format!(
-        "listener {listener} was woken{queue} {} and has not reported: it hangs, or cannot read the \
-         queue; see its log, or restart it",
-        ago(span),
-    )
-}
-
-fn busy_text(
-    listener: &impl fmt::Display,
-    queue: Option<&impl fmt::Display>,
-    span: Duration,
-) -> String {
-    let queue = queue.map_or_else(String::new, |queue| format!(" of {queue}"));
-    format!(
-        "listener {listener} has been handling one message{queue} for {}; if its command hangs, end \
-         it",
-        Span(whole(span)),
-    )
+) -> Finding {
+    let with_queue = |word| queue.map_or_else(String::new, |queue| format!(" {word} {queue}"));
+    let lasts = Span(whole(span));
+    let text = match kind {
+        FindingKind::Silent => format!(
+            "listener {listener} was woken{} {} and has not reported: it hangs, or cannot read the \
+             queue; see its log, or restart it",
+            with_queue("for"),
+            ago(span),
+        ),
+        FindingKind::Gone => format!(
+            "listener {listener} has been gone from relay {relay_id} for {lasts}: it answered no \
+             heartbeat; check its process, its machine and the network"
+        ),
+        _ => format!(
+            "listener {listener} has been handling one message{} for {lasts}; if its command hangs, \
+             end it",
+            with_queue("of"),
+        ),
+    };
+    Finding {
+        listener_id: listener.to_string(),
+        ..finding(kind, text).at(relay_id)
+    }
 }
 
 fn nearly_full(limit: &LimitUse) -> Option<Finding> {
@@ -479,18 +478,6 @@ fn unanswering(relay: &str) -> Finding {
          process and its connection to NATS"
     );
     finding(FindingKind::RelayMissing, text).at(relay)
-}
-
-fn of_listener(
-    kind: FindingKind,
-    relay_id: &str,
-    listener: &impl ToString,
-    text: String,
-) -> Finding {
-    Finding {
-        listener_id: listener.to_string(),
-        ..finding(kind, text).at(relay_id)
-    }
 }
 
 fn finding(kind: FindingKind, text: impl Into<String>) -> Finding {

@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 
-use super::{explain::own_facts, stats::StatsSource};
+use super::stats::StatsSource;
 use crate::{
     coordination::flag::{AckKey, Flags},
     error::{Error, Result},
@@ -59,7 +59,7 @@ impl RelayPeers {
             Call::Stats(_) => Ok(Answer::Stats(self.stats.own().await)),
             Call::Explain(request) => {
                 let queue = QueueAddress::new(&request.storage_account, &request.queue_name)?;
-                let facts = own_facts(&self.relay, self.stats.view(), &queue).await;
+                let facts = self.stats.own_facts(&queue).await;
                 Ok(Answer::Explain(facts))
             }
         }

@@ -150,8 +150,7 @@ impl proto::relay_server::Relay for RelayService {
             let target = Target::Selector(selector);
             requester.check(Action::Subscribe, target)?;
         }
-        let selectors = requester.take(Resource::Selectors, options.selectors.len());
-        let selectors = selectors.map_err(to_status)?;
+        let selectors = requester.take(Resource::Selectors, options.selectors.len())?;
         let pool = requester.cursor_pool();
         let messages = self
             .relay

@@ -4,13 +4,9 @@
 //! it is no subscriber, so it takes no wake-up from a listener.
 
 mod demand;
-mod empty_list;
 mod object;
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
 use futures_core::{future::BoxFuture, stream::BoxStream};
 use tokio::{
@@ -21,7 +17,6 @@ use tonic::{Request, Response, Status, async_trait};
 
 use self::{
     demand::{Assertions, Demand, QueueFacts},
-    empty_list::List,
     object::ScaledObject,
 };
 use crate::{
@@ -39,35 +34,26 @@ use crate::{
             lists::ranked::named_queues,
         },
     },
-    store::BlobStore,
     types::{QueueAddress, Selector},
     wire::{
         proto,
         scaler::{
             GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse,
-            MetricSpec, MetricValue, ScaledObjectRef,
-            external_scaler_server::{ExternalScaler, ExternalScalerServer},
+            MetricSpec, MetricValue, ScaledObjectRef, external_scaler_server::ExternalScaler,
         },
         span_from_wire,
     },
 };
 
-/// What a relay knows for scalers. Cheap to clone.
-#[derive(Debug, Clone)]
-pub(crate) struct Scaler {
-    relay: Relay,
-    list: Arc<Mutex<List>>,
-}
-
-pub(crate) struct ScalerService {
-    scaler: Scaler,
-    max_age: Duration,
-    access: Access,
+pub(super) struct ScalerService {
+    pub(super) relay: Relay,
+    pub(super) max_age: Duration,
+    pub(super) access: Access,
 }
 
 /// The stream of one scaled object.
 struct ActiveStream {
-    scaler: Scaler,
+    relay: Relay,
     object: ScaledObject,
     /// The causes of the queues, in their order.
     causes: Vec<watch::Receiver<Causes>>,
@@ -88,67 +74,37 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// A stream of a cluster looks as often as this, because causes may have been missed.
 const LOOK_WITHIN: Duration = Duration::from_secs(60);
 
-pub(crate) fn service(
-    scaler: Scaler,
-    max_age: Duration,
-    access: Access,
-) -> ExternalScalerServer<ScalerService> {
-    let service = ScalerService {
-        scaler,
-        max_age,
-        access,
-    };
-    ExternalScalerServer::new(service)
-        .max_decoding_message_size(super::most("/externalscaler.ExternalScaler/GetMetrics"))
-}
-
-impl Scaler {
-    pub(crate) fn new(relay: Relay) -> Self {
-        Self {
-            relay,
-            list: Arc::default(),
-        }
-    }
-
-    /// Knows which queues were empty at the last end of this relay.
-    pub(crate) async fn start(relay: Relay, store: &dyn BlobStore) -> Self {
-        let scaler = Self::new(relay);
-        scaler.restore(store).await;
-        scaler
-    }
-
-    /// Returns what the queues of an object need. In a cluster the other relays are asked.
-    async fn demand(&self, object: &ScaledObject) -> Result<Demand> {
-        let now = self.relay.clock().now();
-        let missed = self.relay.missed_causes();
-        let known = object.queues.iter().map(|queue| {
-            let known = self.relay.scaled_queue(queue)?;
-            // Before the figures are read.
-            let causes = known.causes();
-            Ok((known, causes))
+/// Returns what the queues of an object need. In a cluster the other relays are asked.
+async fn demand(relay: &Relay, object: &ScaledObject) -> Result<Demand> {
+    let now = relay.clock().now();
+    let missed = relay.missed_causes();
+    let known = object.queues.iter().map(|queue| {
+        let known = relay.scaled_queue(queue)?;
+        // Before the figures are read.
+        let causes = known.causes();
+        Ok((known, causes))
+    });
+    let known = known.collect::<Result<Vec<_>>>()?;
+    let names = object.queues.iter().cloned().collect();
+    let found = named_queues(relay, names, &mut SilentRelays::default()).await;
+    let facts = object
+        .queues
+        .iter()
+        .zip(known)
+        .map(|(queue, (known, causes))| {
+            let found = found.get(&queue.to_string());
+            let listeners = object.group.as_ref().map_or_else(
+                || found.map_or(0, |found| found.listeners as usize),
+                |group| relay.group_members(queue, group),
+            );
+            let is_empty = learn_emptiness(found, &known, causes, missed, now);
+            QueueFacts {
+                is_served: listeners > 0,
+                ..facts(queue, found, is_empty, causes, missed)
+            }
         });
-        let known = known.collect::<Result<Vec<_>>>()?;
-        let names = object.queues.iter().cloned().collect();
-        let found = named_queues(&self.relay, names, &mut SilentRelays::default()).await;
-        let facts = object
-            .queues
-            .iter()
-            .zip(known)
-            .map(|(queue, (known, causes))| {
-                let found = found.get(&queue.to_string());
-                let listeners = object.group.as_ref().map_or_else(
-                    || found.map_or(0, |found| found.listeners as usize),
-                    |group| self.relay.group_members(queue, group),
-                );
-                let is_empty = learn_emptiness(found, &known, causes, missed, now);
-                QueueFacts {
-                    is_served: listeners > 0,
-                    ..facts(queue, found, is_empty, causes, missed)
-                }
-            });
-        let facts: Vec<_> = facts.collect();
-        Ok(Demand::of(object, &facts, self.relay.clock().now()))
-    }
+    let facts: Vec<_> = facts.collect();
+    Ok(Demand::of(object, &facts, relay.clock().now()))
 }
 
 /// Remembers what the figures of a queue say about its emptiness. Returns whether it was certainly empty
@@ -232,7 +188,7 @@ impl ExternalScaler for ScalerService {
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<IsActiveResponse>, Status> {
         let (object, _) = self.object(Some(request.get_ref()), parts(&request))?;
-        let demand = self.scaler.demand(&object).await?;
+        let demand = demand(&self.relay, &object).await?;
         let result = demand.is_active;
         Ok(Response::new(IsActiveResponse { result }))
     }
@@ -242,7 +198,7 @@ impl ExternalScaler for ScalerService {
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
         let (object, requester) = self.object(Some(request.get_ref()), parts(&request))?;
-        let relay = self.scaler.relay.clone();
+        let relay = self.relay.clone();
         let door = request.extensions().get::<Connection>();
         let door = door.ok_or_else(|| Status::internal("the request has no connection"))?;
         check_accepts_streams(&relay, request.extensions())?;
@@ -252,7 +208,7 @@ impl ExternalScaler for ScalerService {
         let known = object.queues.iter().map(|queue| relay.scaled_queue(queue));
         let known = known.collect::<Result<Vec<_>>>()?;
         let stream = ActiveStream {
-            scaler: self.scaler.clone(),
+            relay: self.relay.clone(),
             causes: known.iter().map(|queue| queue.watch()).collect(),
             object,
             assertions: Assertions::new(),
@@ -287,7 +243,7 @@ impl ExternalScaler for ScalerService {
     ) -> Result<Response<GetMetricsResponse>, Status> {
         let reference = request.get_ref().scaled_object_ref.as_ref();
         let (object, _) = self.object(reference, parts(&request))?;
-        let demand = self.scaler.demand(&object).await?;
+        let demand = demand(&self.relay, &object).await?;
         let value = MetricValue {
             metric_name: object.metric_name(),
             metric_value: whole(demand.messages.ceil()),
@@ -324,11 +280,11 @@ impl ActiveStream {
             for causes in &mut self.causes {
                 causes.mark_unchanged();
             }
-            let demand = match self.scaler.demand(&self.object).await {
+            let demand = match demand(&self.relay, &self.object).await {
                 Ok(demand) => demand,
                 Err(error) => return Some((Err(error.into()), self)),
             };
-            let now = self.scaler.relay.clock().now();
+            let now = self.relay.clock().now();
             let random = &mut fastrand::Rng::new();
             if self.assertions.look(&demand, is_caused, now, random) {
                 return Some((Ok(IsActiveResponse { result: true }), self));
@@ -339,7 +295,7 @@ impl ActiveStream {
     /// Waits until there is a reason to look. Returns whether it is a cause; `None` where the stream must
     /// end.
     async fn turn(&mut self) -> Option<bool> {
-        let relay = &self.scaler.relay;
+        let relay = &self.relay;
         let looked_at = self.looked_at.unwrap_or_else(Instant::now);
         let mut look_at = relay.clock().instant(self.assertions.look_at);
         if relay.cluster_state().is_some() {

@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, SystemTime},
 };
 
@@ -15,11 +15,7 @@ use futures_core::future::BoxFuture;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::{
-    explain::{ServerView, relay_findings},
-    findings::of_all,
-    store_probe::StoreProbe,
-};
+use super::{findings::of_all, store_probe::StoreProbe};
 use crate::{
     base::{
         clock::{Tick, wall},
@@ -32,7 +28,7 @@ use crate::{
         runtime::{Buckets, Relay, RelayFigures, SilentRelays},
         server::{
             access::{Access, requester::StreamGuard},
-            http2::accept::Connections,
+            http2::connections::Connections,
             lists::{ask, ranked::named_queues},
         },
     },
@@ -48,9 +44,11 @@ use crate::{
 /// The figures of a relay node, and of the other relays of its cluster. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct StatsSource {
-    relay: Relay,
+    pub(super) relay: Relay,
     flags: Flags,
-    view: ServerView,
+    pub(super) access: Access,
+    /// The services exist before the connections.
+    pub(super) connections: Arc<OnceLock<Arc<Connections>>>,
     store: Arc<StoreProbe>,
     /// Held while the figures are computed, so that watchers of the same moment wait for them.
     newest: Arc<tokio::sync::Mutex<Option<Arc<Snapshot>>>>,
@@ -77,16 +75,6 @@ pub(crate) struct StatsWatch {
     previous: Option<Arc<Snapshot>>,
     draining: BoxFuture<'static, ()>,
     ends_at: Instant,
-    is_ended: bool,
-}
-
-/// The reason of a watcher's turn.
-enum Turn {
-    /// The next response is due.
-    Due,
-    /// The drain has begun: this response is the last one.
-    Last,
-    End,
 }
 
 /// The interval of responses without a stated one, and its limits.
@@ -123,31 +111,29 @@ impl StatsSource {
         Self {
             relay,
             flags,
-            view: ServerView::new(access),
+            access,
+            connections: Arc::default(),
             store: Arc::new(StoreProbe::new(store)),
             newest: Arc::default(),
         }
     }
 
     /// Sets the server's connections, which begin after the services are made.
-    pub(crate) fn set_connections(&self, connections: Connections) {
-        self.view.set_connections(connections);
+    pub(crate) fn set_connections(&self, connections: Arc<Connections>) {
+        // Set once, by the node's start.
+        _ = self.connections.set(connections);
     }
 
     pub(crate) fn store(&self) -> &dyn BlobStore {
         self.store.store()
     }
 
-    pub(crate) fn view(&self) -> &ServerView {
-        &self.view
-    }
-
     /// Returns the figures of this relay.
     pub(crate) async fn own(&self) -> proto::RelayStats {
         let unreadable = self.store.failure(self.relay.clock().now()).await;
-        let findings = relay_findings(&self.relay, &self.view, unreadable).await;
+        let findings = self.findings(unreadable).await;
         let (relay, figures) = (&self.relay, self.relay.figures());
-        let connections = self.view.connections.get().map_or(0, Connections::open);
+        let connections = self.connections.get().map_or(0, |all| all.open());
         let levels = proto::Levels {
             connections: connections as u64,
             flag_watchers: self.flags.watchers(),
@@ -210,7 +196,6 @@ impl StatsSource {
             previous: None,
             draining: Box::pin(async move { relay.drain_began().await }),
             ends_at: Instant::now() + max_age,
-            is_ended: false,
         }
     }
 
@@ -319,37 +304,33 @@ impl Snapshot {
 impl StatsWatch {
     /// Returns the next response and the rest of the stream.
     pub(crate) async fn next(
-        mut self,
-    ) -> Option<(Result<proto::WatchStatsResponse, Status>, Self)> {
-        let turn = match (self.is_ended, &self.previous) {
-            (true, _) => Turn::End,
-            (false, None) => Turn::Due,
-            (false, Some(_)) => self.turn().await,
+        watch: Option<Self>,
+    ) -> Option<(Result<proto::WatchStatsResponse, Status>, Option<Self>)> {
+        let mut watch = watch?;
+        let is_last = match watch.previous {
+            None => false,
+            Some(_) => watch.turn().await?,
         };
-        match turn {
-            Turn::Due => {}
-            Turn::Last => self.is_ended = true,
-            Turn::End => return None,
-        }
-        let snapshot = self.source.newest().await;
+        let snapshot = watch.source.newest().await;
         spend(Work::Message(0));
-        let response = snapshot.response(self.previous.as_deref());
-        self.previous = Some(snapshot);
-        Some((Ok(response), self))
+        let response = snapshot.response(watch.previous.as_deref());
+        watch.previous = Some(snapshot);
+        Some((Ok(response), (!is_last).then_some(watch)))
     }
 
     /// Waits until the next response is due, or the stream must end. All watchers of one interval wake
-    /// at the same moment.
-    async fn turn(&mut self) -> Turn {
+    /// at the same moment. Returns whether it is the last one, because the drain has begun; `None` where
+    /// the stream must end without one.
+    async fn turn(&mut self) -> Option<bool> {
         let clock = self.source.relay.clock();
         let soon = clock.now() + FRESH;
         let due = clock.instant(soon.next_multiple_of(self.interval));
         tokio::select! {
             biased;
-            () = StreamGuard::revoked(&mut self.guard) => Turn::End,
-            () = &mut self.draining => Turn::Last,
-            () = tokio::time::sleep_until(self.ends_at) => Turn::End,
-            () = tokio::time::sleep_until(due) => Turn::Due,
+            () = StreamGuard::revoked(&mut self.guard) => None,
+            () = &mut self.draining => Some(true),
+            () = tokio::time::sleep_until(self.ends_at) => None,
+            () = tokio::time::sleep_until(due) => Some(false),
         }
     }
 }

@@ -18,8 +18,6 @@ pub(crate) struct StoreCalls(Arc<Semaphore>);
 
 /// Calls for all connections; further ones wait for their turn.
 const MAX_CALLS: usize = 256;
-/// A refused call is tried again after this time.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Time limit of a call with the wait for its turn; a slower store counts as unavailable.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -45,7 +43,7 @@ impl StoreCalls {
         let _own = own.transpose().map_err(|_| {
             let message =
                 format!("store: the limit is {MAX_STORE_CALLS} calls at one time for a connection");
-            Error::new(ErrorKind::Exhausted, message).with_retry_after(RETRY_AFTER)
+            Error::new(ErrorKind::Exhausted, message)
         })?;
         in_time(async {
             let _shared = self.0.acquire().await.expect("never closed");
