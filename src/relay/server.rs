@@ -17,7 +17,6 @@ pub(crate) use self::access::{
 };
 pub(crate) use self::http2::{
     accept::{Connections, Port, Server, ServerConfig},
-    incidents::Incident,
     tls::Tls,
 };
 pub use self::http2::{limits::ServerLimits, tls::ServerTls};

@@ -35,6 +35,7 @@ use crate::{
         eviction::{EvictingPool, PoolPlace},
         task::Scope,
     },
+    console::Metric,
     error::{Error, ErrorKind, Result},
     relay::server::access::Access,
 };
@@ -246,9 +247,9 @@ impl Connections {
         self.handshakes.evictions()
     }
 
-    /// Returns the number of incidents of a kind.
-    pub(crate) fn incidents(&self, incident: Incident) -> u64 {
-        self.shared.incidents.count(incident)
+    /// Returns the counters of misbehaving peers.
+    pub(crate) fn incidents(&self) -> Vec<Metric> {
+        self.shared.incidents.metrics()
     }
 
     /// Returns the number of open streams, and the maximum.
