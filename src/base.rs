@@ -10,7 +10,7 @@ pub mod duration;
 #[cfg(feature = "console")]
 pub(crate) mod eviction;
 pub(crate) mod fault;
-#[cfg(feature = "relay")]
+#[cfg(any(feature = "relay", feature = "tls"))]
 pub(crate) mod file;
 #[cfg(any(feature = "listener", feature = "sqlite", feature = "store"))]
 pub(crate) mod fnv;
@@ -23,11 +23,11 @@ pub(crate) mod log_limiter;
 pub(crate) mod memory;
 #[cfg(feature = "relay")]
 pub(crate) mod network;
-#[cfg(any(feature = "nats", feature = "relay", feature = "tls"))]
-pub(crate) mod pem;
 #[cfg(all(feature = "azure", feature = "store"))]
 pub(crate) mod request_error;
 pub(crate) mod secret;
 pub(crate) mod sync;
 pub(crate) mod task;
 pub(crate) mod text;
+#[cfg(any(feature = "relay", feature = "tls"))]
+pub(crate) mod tls_files;

@@ -27,7 +27,7 @@ use axum::{
 use tokio::net::TcpListener;
 
 pub(crate) use connection::{LongAnswer, Peer};
-pub(crate) use metrics::{Metric, Metrics};
+pub(crate) use metrics::{Metric, Metrics, metric_table};
 
 use self::hosts::Hosts;
 use crate::{

@@ -26,8 +26,6 @@ mod transaction;
 pub use rusqlite;
 
 #[cfg(feature = "relay")]
-pub(crate) use self::host::HostFigures;
-#[cfg(feature = "relay")]
 pub use self::host::{Host, HostConfig};
 pub use self::{
     config::{QueueManagerConfig, Route},

@@ -1,4 +1,4 @@
-//! `token new`, `token list`, `token revoke`: static tokens and shared secrets in the token file.
+//! `token new`, `token list`, `token revoke`: static tokens in the token file.
 
 mod list;
 mod new;

@@ -44,10 +44,11 @@ pub(crate) struct Histogram {
 /// A histogram at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HistogramSnapshot {
-    /// Upper bounds in seconds, the last one infinite, each with the count of that bucket alone (not
-    /// cumulative).
-    pub(crate) buckets: Vec<(f64, u64)>,
-    pub(crate) sum_seconds: f64,
+    /// The upper bounds of all buckets but the last.
+    pub(crate) bounds: &'static [Duration],
+    /// The count of each bucket alone (not cumulative).
+    pub(crate) counts: Vec<u64>,
+    pub(crate) sum: Duration,
 }
 
 impl Histogram {
@@ -71,27 +72,12 @@ impl Histogram {
         self.sum_nanos.fetch_add(nanos(duration), Ordering::Relaxed);
     }
 
-    /// Returns the upper bounds of the buckets but the last.
-    pub(crate) fn bounds(&self) -> &'static [Duration] {
-        self.bounds
-    }
-
-    /// Returns the counts of the buckets, one more than bounds.
-    pub(crate) fn counts(&self) -> Vec<u64> {
-        let counts = self.counts.iter();
-        counts.map(|count| count.load(Ordering::Relaxed)).collect()
-    }
-
     pub(crate) fn snapshot(&self) -> HistogramSnapshot {
-        let bounds = self.bounds.iter().map(Duration::as_secs_f64);
-        let counts = self
-            .counts
-            .iter()
-            .map(|count| count.load(Ordering::Relaxed));
-        let nanos = self.sum_nanos.load(Ordering::Relaxed);
+        let counts = self.counts.iter();
         HistogramSnapshot {
-            buckets: bounds.chain([f64::INFINITY]).zip(counts).collect(),
-            sum_seconds: Duration::from_nanos(nanos).as_secs_f64(),
+            bounds: self.bounds,
+            counts: counts.map(|count| count.load(Ordering::Relaxed)).collect(),
+            sum: Duration::from_nanos(self.sum_nanos.load(Ordering::Relaxed)),
         }
     }
 }
@@ -107,10 +93,9 @@ mod tests {
             histogram.observe(Duration::from_micros(micros));
         }
         let snapshot = histogram.snapshot();
-        assert_eq!(
-            snapshot.buckets,
-            [(0.001, 2), (0.0025, 2), (f64::INFINITY, 1)]
-        );
-        assert!((snapshot.sum_seconds - 0.007_002).abs() < 1e-9);
+        let bounds = [Duration::from_millis(1), Duration::from_micros(2_500)];
+        assert_eq!(snapshot.bounds, bounds);
+        assert_eq!(snapshot.counts, [2, 2, 1]);
+        assert_eq!(snapshot.sum, Duration::from_micros(7_002));
     }
 }

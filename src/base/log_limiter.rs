@@ -66,9 +66,10 @@ impl<const KINDS: usize> LogLimiter<KINDS> {
     /// Counts an event of a kind. If it should be logged, returns the number of events before it
     /// that were not logged.
     pub(crate) fn count(&mut self, kind: usize, now: Tick) -> Option<u64> {
+        let is_limited = self.is_limited(kind, now);
         let last = &mut self.kinds[kind];
         match last {
-            Some(last) if now.since(last.at) < self.every => {
+            Some(last) if is_limited => {
                 last.suppressed += 1;
                 None
             }
@@ -81,6 +82,11 @@ impl<const KINDS: usize> LogLimiter<KINDS> {
                 Some(suppressed)
             }
         }
+    }
+
+    /// Returns whether an event of a kind would not be logged now.
+    pub(crate) fn is_limited(&self, kind: usize, now: Tick) -> bool {
+        self.kinds[kind].is_some_and(|last| now.since(last.at) < self.every)
     }
 }
 

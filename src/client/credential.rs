@@ -9,7 +9,6 @@ use std::{
     task::{Context, Poll},
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use futures_util::future::BoxFuture;
 use tonic::{
     Status,
@@ -27,7 +26,7 @@ use crate::{
     wire::to_status,
 };
 
-/// A credential: a token of `reveille token new`, a JWT, or a shared secret as `ISSUER:KEY`.
+/// A credential: a token of `reveille token new` or a JWT.
 ///
 /// It is read for each request and for each new stream. So a renewed token is used without a restart,
 /// and open streams go on: the relay ends a stream only when its own token has expired, and the
@@ -112,17 +111,12 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// A token is sent as `Bearer`; only a shared secret has a colon, and is sent as `Basic`.
 fn header(text: &str) -> Result<HeaderValue> {
     let text = bare(text);
     if text.is_empty() {
         return Err(unusable("it is empty"));
     }
-    let value = match text.contains(':') {
-        true => format!("Basic {}", STANDARD.encode(text)),
-        false => format!("Bearer {text}"),
-    };
-    let mut value = HeaderValue::from_str(&value)
+    let mut value = HeaderValue::from_str(&format!("Bearer {text}"))
         .map_err(|_| unusable("it has characters that a header cannot have"))?;
     value.set_sensitive(true);
     Ok(value)
@@ -203,14 +197,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn tokens_and_shared_secrets_have_their_own_scheme() {
+    async fn a_token_has_its_scheme() {
         for (text, expected) in [
             ("rvl_abc", "Bearer rvl_abc"),
             ("a.b.c\n", "Bearer a.b.c"),
             ("\u{feff}a.b.c\r\n", "Bearer a.b.c"),
             ("Bearer a.b.c", "Bearer a.b.c"),
             ("\u{feff}bearer  rvl_abc\n", "Bearer rvl_abc"),
-            ("owner:key", "Basic b3duZXI6a2V5"),
         ] {
             let value = Credential::text(text).header().await.expect("a header");
             assert_eq!(value.to_str().expect("ASCII"), expected);

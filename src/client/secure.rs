@@ -1,21 +1,20 @@
 //! Connections over TLS: the handshake, and the files that may be renewed.
 
-use std::{
-    fmt, io,
-    sync::{Arc, Mutex},
-};
+use std::{fmt, io, sync::Arc};
 
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
-use rustls::{ClientConfig, crypto::ring, pki_types::ServerName};
-use rustls_platform_verifier::BuilderVerifierExt as _;
+use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::codegen::{Service, http::Uri};
 
-use super::{ClientIdentity, ClientTls, resolver::Resolver};
+use super::{ClientTls, resolver::Resolver};
 use crate::{
-    base::{pem::PemFile, sync::lock, task::blocking},
-    error::{Error, Result},
+    base::{
+        task::blocking,
+        tls_files::{ClientFiles, RenewedConfig},
+    },
+    error::Result,
 };
 
 /// The files of TLS. Cheap to clone.
@@ -24,20 +23,7 @@ pub(super) struct SecureConnector(Arc<Tls>);
 
 struct Tls {
     files: ClientTls,
-    /// What the files held when they were read last, and its configuration.
-    current: Mutex<(Contents, Arc<ClientConfig>)>,
-}
-
-#[derive(PartialEq, Eq)]
-struct Contents {
-    ca: Option<PemFile>,
-    identity: Option<Identity>,
-}
-
-#[derive(PartialEq, Eq)]
-struct Identity {
-    certificate: PemFile,
-    key: PemFile,
+    config: RenewedConfig<ClientFiles>,
 }
 
 /// HTTP/2 in ALPN (RFC 9113, section 3.2).
@@ -50,10 +36,8 @@ impl SecureConnector {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the file that cannot be read or does
     /// not fit.
     pub(super) fn new(files: ClientTls) -> Result<Self> {
-        let contents = Contents::read(&files)?;
-        let config = contents.config()?;
-        let current = Mutex::new((contents, config));
-        Ok(Self(Arc::new(Tls { files, current })))
+        let config = RenewedConfig::new(read(&files)?)?;
+        Ok(Self(Arc::new(Tls { files, config })))
     }
 
     /// Returns a connector over this one.
@@ -89,23 +73,15 @@ async fn connect(
 }
 
 impl Tls {
-    /// Returns the configuration of what the files hold now. Files that cannot be read or do not
-    /// fit together, as in the middle of a renewal, leave the former one in use.
+    /// Returns the configuration of what the files hold now.
     fn config(&self) -> Arc<ClientConfig> {
-        let renewed = Contents::read(&self.files).and_then(|contents| {
-            if lock(&self.current).0 == contents {
-                return Ok(None);
-            }
-            let config = contents.config()?;
-            Ok(Some((contents, config)))
-        });
-        let mut current = lock(&self.current);
-        match renewed {
-            Ok(Some(renewed)) => *current = renewed,
-            Ok(None) => {}
-            Err(error) => tracing::warn!(%error, "the former TLS files stay in use"),
+        let renewed = read(&self.files).and_then(|files| self.config.renew(files));
+        if let Err(error) = renewed {
+            tracing::warn!(%error, "the former TLS files stay in use");
         }
-        Arc::clone(&current.1)
+        let mut config = ClientConfig::clone(&self.config.current());
+        config.alpn_protocols = vec![H2.to_vec()];
+        Arc::new(config)
     }
 }
 
@@ -116,45 +92,10 @@ impl fmt::Debug for Tls {
     }
 }
 
-impl Contents {
-    fn read(files: &ClientTls) -> Result<Self> {
-        let read_identity = |files: &ClientIdentity| {
-            Ok::<_, Error>(Identity {
-                certificate: PemFile::read("cert", &files.certificate)?,
-                key: PemFile::read("key", &files.key)?,
-            })
-        };
-        Ok(Self {
-            ca: files
-                .ca
-                .as_deref()
-                .map(|path| PemFile::read("ca", path))
-                .transpose()?,
-            identity: files.identity.as_ref().map(read_identity).transpose()?,
-        })
-    }
-
-    fn config(&self) -> Result<Arc<ClientConfig>> {
-        let provider = Arc::new(ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| Error::invalid("tls", error))?;
-        let builder = match &self.ca {
-            Some(ca) => builder.with_root_certificates(ca.roots()?),
-            None => builder.with_platform_verifier().map_err(|error| {
-                let rule = format_args!("the system's authorities cannot be read: {error}");
-                Error::invalid("ca", rule)
-            })?,
-        };
-        let mut config = match &self.identity {
-            Some(Identity { certificate, key }) => builder
-                .with_client_auth_cert(certificate.certificates()?, key.key()?)
-                .map_err(|error| key.unfit(error))?,
-            None => builder.with_no_client_auth(),
-        };
-        config.alpn_protocols = vec![H2.to_vec()];
-        Ok(Arc::new(config))
-    }
+fn read(files: &ClientTls) -> Result<ClientFiles> {
+    let identity = files.identity.as_ref();
+    let identity = identity.map(|files| (&*files.certificate, &*files.key));
+    ClientFiles::read("", true, files.ca.as_deref(), identity)
 }
 
 fn failed(error: impl fmt::Display) -> io::Error {

@@ -1,5 +1,7 @@
 //! The metrics as Prometheus text.
 
+use std::time::Duration;
+
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text::encode},
@@ -12,6 +14,15 @@ use crate::base::histogram::HistogramSnapshot;
 
 /// A metric: its name without `reveille_`, its help text, its value.
 pub(crate) type Metric = (&'static str, &'static str, u64);
+
+/// Returns the metrics of a table with a row `name = value, "help";` for each.
+macro_rules! metric_table {
+    ($($name:ident = $value:expr, $help:literal;)*) => {
+        vec![$((stringify!($name), $help, $value)),*]
+    };
+}
+
+pub(crate) use metric_table;
 
 /// A snapshot of a process's metrics.
 #[derive(Debug, Default, Clone)]
@@ -51,9 +62,11 @@ impl Collector for Metrics {
         for (name, help, histogram) in &self.histograms {
             let name = format!("reveille_{name}");
             let mut part = encoder.encode_descriptor(&name, help, None, MetricType::Histogram)?;
-            let (sum, buckets) = (histogram.sum_seconds, &histogram.buckets);
-            let count = buckets.iter().map(|(_, count)| count).sum();
-            part.encode_histogram::<NoLabelSet>(sum, count, buckets, None)?;
+            let bounds = histogram.bounds.iter().map(Duration::as_secs_f64);
+            let bounds = bounds.chain([f64::INFINITY]);
+            let buckets: Vec<_> = bounds.zip(histogram.counts.iter().copied()).collect();
+            let (sum, count) = (histogram.sum.as_secs_f64(), histogram.counts.iter().sum());
+            part.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
         }
         process::encode(&mut encoder)
     }
@@ -65,6 +78,7 @@ mod tests {
 
     #[test]
     fn figures_are_openmetrics_text() {
+        static BOUNDS: [Duration; 1] = [Duration::from_millis(500)];
         let text = Metrics {
             counters: vec![("notifications", "Notifications counted", 7)],
             gauges: vec![("queues", "Queues remembered", 3)],
@@ -72,8 +86,9 @@ mod tests {
                 "latency_seconds",
                 "How long",
                 HistogramSnapshot {
-                    buckets: vec![(0.5, 2), (f64::INFINITY, 1)],
-                    sum_seconds: 4.5,
+                    bounds: &BOUNDS,
+                    counts: vec![2, 1],
+                    sum: Duration::from_millis(4500),
                 },
             )],
         }

@@ -7,7 +7,7 @@
 mod action;
 mod attempts;
 mod audit;
-mod cache;
+mod bounded_map;
 mod credential;
 mod denial;
 mod file;
@@ -20,30 +20,26 @@ mod quota;
 mod small_file;
 mod tickets;
 mod token;
-mod token_changes;
 mod token_file;
-mod token_table;
-mod usage;
-mod usage_table;
 
 #[cfg(test)]
 mod tests;
 
 pub use self::{
     action::{Action, Scope, Target},
-    audit::{AuditEvent, AuditLog},
     credential::{Authenticator, Caller},
     denial::Denial,
     file::{AuthConfig, AuthFile},
     policy::{Grants, Policy, Verdict},
     principal::Principal,
-    quota::{NotifyRate, Quota},
+    quota::Quota,
     token::{IssuedToken, NewToken},
-    token_file::{TokenFile, TokenKind, TokenRecord},
+    token_file::{TokenFile, TokenRecord},
 };
 pub(crate) use self::{
     attempts::Attempts,
+    audit::{AuditEvent, AuditLog},
     file::{is_host_name, is_uri},
+    quota::{Resource, Share},
     tickets::Tickets,
-    usage::{Resource, Share},
 };

@@ -26,13 +26,10 @@
 mod action;
 mod cluster_link;
 mod config;
-mod frame_draft;
-mod frame_sender;
+mod frames;
 mod heartbeat_sender;
 mod isolation;
 mod peer;
-mod peer_table;
-mod receive;
 mod recent_queues;
 
 #[cfg(test)]
@@ -42,6 +39,6 @@ pub(crate) use self::{
     action::{Action, LinkFailure, PeerNotice, PeerNoticeKind, Resync},
     cluster_link::ClusterLink,
     config::{LinkConfig, MISSING_AFTER},
-    frame_draft::FrameDraft,
+    frames::FrameDraft,
     peer::PeerStats,
 };

@@ -10,9 +10,9 @@
 //! * `reveille1.NAME.to.LIFE.ask`: requests to one life;
 //! * `reveille1.NAME.to.LIFE.N`: the reply to its request N.
 //!
-//! A fault of the configuration that shows when the connection is made is an error that names the
-//! setting. A server that cannot be reached is none: the client tries again without end. A fault that
-//! shows later is logged at most once a minute by kind.
+//! A refused login, TLS that does not fit and a `max_payload` that is too small end the start. A
+//! server that cannot be reached does not: the client tries again without end. A fault that shows later
+//! is logged in the client's words, at most once a minute by kind.
 //!
 //! The client's library runs two tasks for a connection. They end when the connection is closed
 //! while a server is reached; otherwise they wait without any work.
@@ -22,15 +22,9 @@ mod config;
 mod connection;
 mod driver;
 mod events;
-mod fault;
-mod greeting;
-mod login;
 mod observed_flags;
 mod options;
-mod publisher;
-mod self_test;
 mod subjects;
-mod tls;
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,6 @@
 
 #[cfg(feature = "nats")]
 mod cluster;
-mod cluster_status;
 #[cfg(feature = "courier")]
 mod queues;
 mod status;

@@ -8,7 +8,6 @@ mod drain;
 mod facts;
 mod figures;
 mod hand_over;
-mod history;
 mod local;
 mod message_stream;
 mod peer_calls;
@@ -32,9 +31,8 @@ pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, Confirmations};
 use self::drain::DrainState;
 pub(crate) use self::facts::RelaySurvey;
 use self::facts::SurveyCache;
-pub(crate) use self::figures::{Buckets, RelayFigures};
-use self::history::History;
-pub(crate) use self::history::Sample;
+use self::figures::History;
+pub(crate) use self::figures::{RelayFigures, Sample};
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::peer_calls::{PeerCall, PeerService, SilentRelays};
@@ -200,22 +198,22 @@ impl Default for RelayMetrics {
 
 impl Default for RelayConfig {
     fn default() -> Self {
+        let hub = HubConfig::default();
         Self {
             relay_id: "relay".to_owned(),
-            forget_after: Duration::from_secs(3600),
-            max_queues: 1_000_000,
-            max_cursors: 2_000_000,
-            max_cursors_per_stream: 1_000_000,
-            max_timers: 1_000_000,
-            max_groups: 200_000,
+            forget_after: hub.forget_after,
+            max_queues: hub.max_queues,
+            max_cursors: hub.max_cursors,
+            max_cursors_per_stream: hub.max_cursors_per_stream,
+            max_timers: hub.max_timers,
+            max_groups: hub.coordinator.max_groups,
             sentinel_interval: Duration::from_secs(60),
-            claim_timeout: Duration::from_secs(1),
-            busy_lease: Duration::from_secs(30),
-            group_keep: Duration::from_secs(600),
+            claim_timeout: hub.coordinator.claim_timeout,
+            busy_lease: hub.coordinator.busy_lease,
+            group_keep: hub.coordinator.group_keep,
             stream_max_age: Duration::from_secs(30 * 60),
             drain: Duration::ZERO,
-            // A loop that waits for a second between two reads is the usual one.
-            assumed_poll: Duration::from_secs(1),
+            assumed_poll: hub.assumed_poll,
             // Azure's price of a queue's operations.
             price_per_million: 0.04,
             currency: "USD".to_owned(),

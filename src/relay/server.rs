@@ -18,7 +18,6 @@ pub(crate) use self::access::{
 pub(crate) use self::http2::{
     accept::{Port, Server, ServerConfig},
     connections::Connections,
-    incidents::Incident,
     tls::Tls,
 };
 pub use self::http2::{limits::ServerLimits, tls::ServerTls};

@@ -1,4 +1,4 @@
-//! Who may do what: tokens, shared secrets, JWTs, certificates and rules, against the real relay.
+//! Who may do what: tokens, JWTs, certificates and rules, against the real relay.
 
 mod admin_port;
 #[cfg(target_os = "linux")]

@@ -39,8 +39,7 @@ struct Summary {
     file: String,
     rules: usize,
     tokens: usize,
-    secrets: usize,
-    /// Tokens and secrets that the relay refuses by now.
+    /// Tokens that the relay refuses by now.
     expired: usize,
     issuers: usize,
     certificates: usize,
@@ -72,14 +71,11 @@ impl Summary {
         let tokens = file.token_file().map_err(misconfigured)?;
         let records = tokens.map(|tokens| tokens.list()).transpose();
         let records = records.map_err(misconfigured)?.unwrap_or_default();
-        let secrets = records.iter().filter(|record| record.issuer().is_some());
-        let secrets = secrets.count();
         let expiries = records.iter().filter_map(|record| record.expires);
         Ok(Self {
             file: path.display().to_string(),
             rules: config.policy().rule_count(),
-            tokens: records.len() - secrets,
-            secrets,
+            tokens: records.len(),
             expired: expiries.filter(|expires| *expires <= now).count(),
             issuers: config.issuer_count(),
             certificates: config.certificate_count(),
@@ -93,11 +89,10 @@ impl Summary {
             expired => format!(" ({expired} expired)"),
         };
         format!(
-            "{}: {}, {}, {}{expired}, {}, {}",
+            "{}: {}, {}{expired}, {}, {}",
             self.file,
             count(self.rules as u64, "rule"),
             count(self.tokens as u64, "token"),
-            count(self.secrets as u64, "secret"),
             count(self.issuers as u64, "issuer"),
             count(self.certificates as u64, "certificate"),
         )
@@ -111,7 +106,7 @@ impl Summary {
         if self.rules == 0 {
             output::note("the file has no rule: the relay denies every request");
         }
-        if self.tokens + self.secrets + self.issuers + self.certificates == 0 {
+        if self.tokens + self.issuers + self.certificates == 0 {
             output::note("the file has no credential: the relay authenticates no caller");
         }
     }

@@ -1,4 +1,4 @@
-//! `token list`: the tokens and secrets of a file, without their texts and digests.
+//! `token list`: the tokens of a file, without their texts and digests.
 
 use std::time::SystemTime;
 
@@ -13,7 +13,7 @@ use crate::{
     settings::Settings,
 };
 
-/// List tokens and shared secrets
+/// List tokens
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -33,10 +33,6 @@ pub(super) struct List {
 #[derive(Debug, Serialize)]
 pub(super) struct TokenRow {
     id: String,
-    /// `token` or `secret`.
-    kind: &'static str,
-    /// The issuer of a secret.
-    issuer: Option<String>,
     principal: String,
     #[serde(serialize_with = "output::serialize_time")]
     created_at: Option<SystemTime>,
@@ -68,11 +64,8 @@ impl List {
 
 impl TokenRow {
     pub(super) fn new(record: &TokenRecord, now: SystemTime) -> Self {
-        let issuer = record.issuer().map(str::to_owned);
         Self {
             id: record.id.clone(),
-            kind: if issuer.is_some() { "secret" } else { "token" },
-            issuer,
             principal: record.principal.clone(),
             created_at: Some(record.created),
             expires_at: record.expires,
@@ -81,18 +74,9 @@ impl TokenRow {
         }
     }
 
-    /// Returns the kind for people.
-    pub(super) fn kind(&self) -> String {
-        match &self.issuer {
-            Some(issuer) => format!("secret of {issuer}"),
-            None => self.kind.to_owned(),
-        }
-    }
-
     /// Returns the record as a part of a sentence.
     pub(super) fn line(&self) -> String {
-        let (kind, id, principal) = (self.kind(), &self.id, &self.principal);
-        let mut line = format!("{id}, {kind} for {principal}");
+        let mut line = format!("{}, token for {}", self.id, self.principal);
         if !self.note.is_empty() {
             line.push_str(&format!(": {}", self.note));
         }
@@ -101,15 +85,9 @@ impl TokenRow {
 }
 
 impl Row for TokenRow {
-    const HEADERS: &'static [&'static str] = &[
-        "ID",
-        "KIND",
-        "PRINCIPAL",
-        "CREATED AT",
-        "EXPIRES AT",
-        "NOTE",
-    ];
-    const DROPPED_FIRST: &'static [&'static str] = &["NOTE", "CREATED AT", "KIND"];
+    const HEADERS: &'static [&'static str] =
+        &["ID", "PRINCIPAL", "CREATED AT", "EXPIRES AT", "NOTE"];
+    const DROPPED_FIRST: &'static [&'static str] = &["NOTE", "CREATED AT"];
 
     fn cells(&self) -> Vec<String> {
         let time = |at: Option<SystemTime>| at.map_or_else(|| "-".to_owned(), output::time);
@@ -124,7 +102,6 @@ impl Row for TokenRow {
         };
         vec![
             self.id.clone(),
-            self.kind(),
             self.principal.clone(),
             time(self.created_at),
             expires,

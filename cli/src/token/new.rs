@@ -1,15 +1,13 @@
-//! `token new`: a new token, or a shared secret of an issuer.
+//! `token new`: a new token.
 
 use std::{
     fs::File,
-    io::{self, Read as _, Write as _},
+    io::{self, Write as _},
     os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::Context as _;
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use reveille::auth::{NewToken, Principal, TokenFile};
 use serde::Serialize;
 
@@ -22,7 +20,7 @@ use crate::{
     usage,
 };
 
-/// Create a token or a shared secret, and print it once
+/// Create a token, and print it once
 ///
 /// Prints the token alone to stdout, or writes it to the file of --out, which only its owner can read.
 /// The token file keeps only a digest, so the token cannot be
@@ -33,12 +31,9 @@ use crate::{
 Example:
   reveille token new billing --tokens tokens.toml --out billing.token
   reveille token new worker-1 --auth auth.toml --expires 30d --note 'rack 7'
-  reveille token new billing --auth auth.toml --secret shop --out billing.token
-  reveille token new billing --auth auth.toml --secret shop --key-file shop.key
   reveille notify acct/orders --token-file billing.token
 
-A client reads the token from --token-file or REVEILLE_TOKEN. An issuer may have two secrets: add the \
-new one, change the clients, then revoke the old one.")]
+A client reads the token from --token-file or REVEILLE_TOKEN.")]
 pub(super) struct New {
     /// The principal of callers with this token: the name that the rules use
     #[arg(value_parser = principal)]
@@ -54,13 +49,6 @@ pub(super) struct New {
         hide_default_value = true
     )]
     note: String,
-    /// Create a shared secret of this issuer, and print ISSUER:KEY
-    #[arg(long, value_name = "ISSUER")]
-    secret: Option<String>,
-    /// Read the key of the secret from this file: 32 to 1024 bytes, without the white space around
-    /// it [default: a random key of 43 characters]
-    #[arg(long, value_name = "FILE", requires = "secret")]
-    key_file: Option<PathBuf>,
     /// Write the token to this new file, with mode 0600, in place of printing it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -71,7 +59,7 @@ pub(super) struct New {
     output: Option<Format>,
 }
 
-/// A new token or secret, with its text.
+/// A new token, with its text.
 #[derive(Serialize)]
 struct Issued {
     id: String,
@@ -89,9 +77,6 @@ struct OutFile {
     file: File,
     is_kept: bool,
 }
-
-/// Longest key file in bytes: the longest key, and some white space.
-const LONGEST_KEY_FILE: u64 = 4096;
 
 impl New {
     pub(super) async fn run(mut self, settings: &Settings) -> anyhow::Result<Exit> {
@@ -112,18 +97,12 @@ impl New {
             expires,
             note: self.note,
         };
-        let (id, token) = match &self.secret {
-            None => {
-                let token = file.add(&new, now).map_err(unavailable_as_failed)?;
-                (token.id().to_owned(), token.reveal().to_owned())
-            }
-            Some(issuer) => add_secret(file, issuer, self.key_file.as_deref(), &new, now)?,
-        };
+        let token = file.add(&new, now).map_err(unavailable_as_failed)?;
         Ok(Issued {
-            id,
+            id: token.id().to_owned(),
             principal: new.principal.name().to_owned(),
             expires_at: expires,
-            token: Some(token),
+            token: Some(token.reveal().to_owned()),
         })
     }
 }
@@ -208,45 +187,6 @@ impl Drop for OutFile {
             let _ = std::fs::remove_file(&self.path);
         }
     }
-}
-
-/// Adds a secret, and returns its id and its text for clients.
-fn add_secret(
-    file: &TokenFile,
-    issuer: &str,
-    key_file: Option<&Path>,
-    new: &NewToken,
-    now: SystemTime,
-) -> anyhow::Result<(String, String)> {
-    // The library's error would repeat the key.
-    if issuer.contains(':') {
-        let rule = "--secret: must be the name of the issuer alone; --key-file reads a key";
-        return Err(Usage(rule.to_owned()).into());
-    }
-    let key = match key_file {
-        Some(path) => read_key(path)?,
-        None => random_key()?,
-    };
-    let id = file.add_secret(issuer, &key, new, now);
-    let id = id.map_err(unavailable_as_failed)?;
-    Ok((id, format!("{issuer}:{key}")))
-}
-
-fn read_key(path: &Path) -> Result<String, Usage> {
-    let mut key = String::new();
-    let read = File::open(path).and_then(|file| {
-        let mut file = file.take(LONGEST_KEY_FILE);
-        file.read_to_string(&mut key)
-    });
-    read.map_err(|error| Usage(format!("--key-file `{}`: {error}", path.display())))?;
-    // Clients ignore the white space around a credential.
-    Ok(key.trim().to_owned())
-}
-
-fn random_key() -> anyhow::Result<String> {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).context("the system gives no random bytes for a key")?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
 /// Returns the time of expiry, rounded up to a whole second as in the token file.

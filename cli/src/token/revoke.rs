@@ -1,4 +1,4 @@
-//! `token revoke`: removes tokens and secrets from the token file.
+//! `token revoke`: removes tokens from the token file.
 
 use std::{
     collections::HashSet,
@@ -15,7 +15,7 @@ use crate::{
     settings::Settings,
 };
 
-/// Revoke tokens and shared secrets by their ids
+/// Revoke tokens by their ids
 ///
 /// All known ids are revoked, also if others are unknown: then the exit code is 5. A running relay
 /// reads the changed file within 10 s by itself, also while another file of access is broken. It then

@@ -4,32 +4,16 @@
 //! its signatures are checked at a limited rate. A valid credential is accepted nevertheless:
 //! many clients may share an address, and the guesses of one must not lock out the others. A token
 //! has 256 random bits, and its check costs one hash; a signature costs a hundred times as much.
-//! The crate `governor` is not used: its keyed limiter has no bound on the number of keys, and a
-//! refusal that lasts is not a rate. Here the oldest address leaves a full table.
+//! The oldest address leaves a full table.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    net::IpAddr,
-    sync::{Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{net::IpAddr, sync::Mutex, time::Duration};
 
-use super::denial::Denial;
+use super::{bounded_map::BoundedMap, denial::Denial};
 use crate::base::{clock::Tick, network::network, sync::lock};
 
 /// The failed attempts of all addresses.
-#[derive(Debug, Default)]
-pub(crate) struct Attempts {
-    table: Mutex<AttemptTable>,
-}
-
-#[derive(Debug, Default)]
-struct AttemptTable {
-    addresses: HashMap<IpAddr, Failures>,
-    /// The addresses by the start of their periods, the oldest first. An item is stale if the
-    /// address has a later period.
-    order: VecDeque<(IpAddr, Tick)>,
-}
+#[derive(Debug)]
+pub(crate) struct Attempts(Mutex<BoundedMap<IpAddr, Failures>>);
 
 /// The failures of one address since the start of a period.
 #[derive(Debug, Clone, Copy)]
@@ -52,15 +36,21 @@ const SIGNATURE_RETRY: Duration = Duration::from_millis(500);
 /// About 6 MiB. More attackers than this have many attempts anyway.
 const MOST_ADDRESSES: usize = 65_536;
 
+impl Default for Attempts {
+    fn default() -> Self {
+        Self(Mutex::new(BoundedMap::new(MOST_ADDRESSES)))
+    }
+}
+
 impl Attempts {
     /// Returns whether a failure from this address gets its reason.
     ///
     /// # Errors
     /// `TooManyFailures` while the address is refused.
     pub(crate) fn check(&self, peer: IpAddr, now: Tick) -> Result<(), Denial> {
-        let table = self.lock();
-        let refused_until = table.addresses.get(&network(peer));
-        match refused_until.and_then(|failures| failures.refused_until) {
+        let table = lock(&self.0);
+        let failures = table.get(&network(peer));
+        match failures.and_then(|failures| failures.refused_until) {
             Some(until) if now < until => Err(Denial::TooManyFailures {
                 // The address may have been refused after this call read the time.
                 retry_after: until.since(now).min(REFUSAL),
@@ -78,8 +68,8 @@ impl Attempts {
         if peer.to_canonical().is_loopback() {
             return Ok(());
         }
-        let mut table = self.lock();
-        let Some(failures) = table.addresses.get_mut(&network(peer)) else {
+        let mut table = lock(&self.0);
+        let Some(failures) = table.get_mut(&network(peer)) else {
             return Ok(());
         };
         if failures.refused_until.is_none_or(|until| until <= now) {
@@ -97,47 +87,20 @@ impl Attempts {
     /// Counts a failed attempt.
     pub(crate) fn failed(&self, peer: IpAddr, now: Tick) {
         let peer = network(peer);
-        let mut table = self.lock();
-        match table
-            .addresses
-            .get_mut(&peer)
-            .filter(|failures| !failures.is_over(now))
-        {
+        let mut table = lock(&self.0);
+        let failures = table.get_mut(&peer);
+        match failures.filter(|failures| !failures.is_over(now)) {
             Some(failures) => failures.count(now),
-            None => table.begin(peer, now),
+            None => table.insert(
+                peer,
+                Failures {
+                    count: 1,
+                    since: now,
+                    refused_until: None,
+                    next_signature: now,
+                },
+            ),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, AttemptTable> {
-        lock(&self.table)
-    }
-}
-
-impl AttemptTable {
-    /// Begins a period of an address, and removes the periods that are over.
-    fn begin(&mut self, peer: IpAddr, now: Tick) {
-        self.addresses.remove(&peer);
-        while let Some((oldest, since)) = self.order.front() {
-            let failures = self.addresses.get(oldest);
-            let failures = failures.filter(|failures| failures.since == *since);
-            let is_kept = failures.is_some_and(|failures| !failures.is_over(now));
-            let is_full = self.order.len() >= MOST_ADDRESSES;
-            if is_kept && !is_full {
-                break;
-            }
-            if failures.is_some() {
-                self.addresses.remove(oldest);
-            }
-            self.order.pop_front();
-        }
-        self.order.push_back((peer, now));
-        let failures = Failures {
-            count: 1,
-            since: now,
-            refused_until: None,
-            next_signature: now,
-        };
-        self.addresses.insert(peer, failures);
     }
 }
 
@@ -242,24 +205,5 @@ mod tests {
         }
         assert!(attempts.check(ip("2001:db8:0:1:ffff::1"), at(0)).is_err());
         assert_eq!(attempts.check(ip("2001:db8:0:2::1"), at(0)), Ok(()));
-    }
-
-    #[test]
-    fn the_table_stays_bounded() {
-        let attempts = Attempts::default();
-        let address = |number: u32| IpAddr::from(number.to_be_bytes());
-        for number in 0..100_000 {
-            attempts.failed(address(number), at(0));
-        }
-        let table = attempts.lock();
-        assert_eq!(table.addresses.len(), MOST_ADDRESSES);
-        assert_eq!(table.order.len(), MOST_ADDRESSES);
-        drop(table);
-        // Periods that are over leave at the next failure, also those of repeated addresses.
-        for round in 1..10 {
-            attempts.failed(address(99_999), at(60 * round));
-        }
-        let table = attempts.lock();
-        assert_eq!((table.addresses.len(), table.order.len()), (1, 1));
     }
 }

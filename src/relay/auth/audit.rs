@@ -2,63 +2,79 @@
 //!
 //! A caller never waits for the disk: lines go through a bounded channel to a writer thread. Lines
 //! that find the channel full, or cannot be written, are counted as lost. Denials of one principal
-//! and action are limited to one line a second, those of unknown callers by their address (see
-//! `audit/limiter`). The number of the others follows within a minute.
-
-mod limiter;
-mod writer;
+//! and action are limited to one line a second, those of unknown callers by their address; the next
+//! line has the number of the others.
 
 use std::{
+    collections::HashMap,
+    fs::{File, OpenOptions},
+    io::{self, Write},
     net::IpAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-        mpsc::{SyncSender, TrySendError, sync_channel},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, SystemTime},
 };
 
 use prost_types::Timestamp;
 use serde::Serialize;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
-use self::{
-    limiter::DenialLimiter,
-    writer::{AuditFile, Message},
-};
 use crate::{
-    base::{clock::wall, sync::lock},
-    error::Result,
+    base::{clock::Tick, log_limiter::LogLimiter, sync::lock},
+    error::{Error, ErrorKind, Result},
 };
 
 /// A decision to be recorded. No field may contain a credential.
 #[derive(Debug, Clone, Copy)]
-pub struct AuditEvent<'a> {
-    /// The time of the decision.
-    pub at: SystemTime,
+pub(crate) struct AuditEvent<'a> {
+    pub(crate) at: SystemTime,
     /// Name of the principal; empty if the caller is not authenticated.
-    pub principal: &'a str,
+    pub(crate) principal: &'a str,
     /// The kind of the credential and which it was, as [`Caller::credential`](super::Caller::credential);
     /// empty without one.
-    pub credential: &'a str,
+    pub(crate) credential: &'a str,
     /// The peer's address.
-    pub from: Option<IpAddr>,
+    pub(crate) from: Option<IpAddr>,
     /// An action's name, or `authenticate`.
-    pub action: &'a str,
+    pub(crate) action: &'a str,
     /// The target as rules write it.
-    pub target: &'a str,
-    /// The decision.
-    pub allowed: bool,
-    /// Its reason.
-    pub why: &'a str,
+    pub(crate) target: &'a str,
+    pub(crate) allowed: bool,
+    /// The reason of the decision.
+    pub(crate) why: &'a str,
 }
 
-/// The audit log. The last lines are written when it is dropped.
+/// The audit log. The last lines are written when it is dropped, for a second at most.
 #[derive(Debug)]
-pub struct AuditLog {
-    lines: SyncSender<Message>,
-    lost: Arc<AtomicU64>,
-    limiter: Arc<Mutex<DenialLimiter>>,
+pub(crate) struct AuditLog {
+    lines: NonBlocking,
+    /// Lines that found the channel full.
+    dropped: ErrorCounter,
+    file: Arc<FileState>,
+    denials: Mutex<HashMap<DenialKind, LogLimiter<1>>>,
+    _writer: WorkerGuard,
+}
+
+/// The principal, the address of an unknown caller, and the action.
+type DenialKind = (Box<str>, Option<IpAddr>, Box<str>);
+
+/// The file, for the writer thread.
+struct AuditFile {
+    path: PathBuf,
+    file: File,
+    state: Arc<FileState>,
+    /// Whether the last write failed, which was logged once and may have left a part of a line.
+    has_failed: bool,
+}
+
+#[derive(Debug, Default)]
+struct FileState {
+    is_reopened: AtomicBool,
+    /// Lines that could not be written.
+    failed: AtomicU64,
 }
 
 #[derive(Serialize)]
@@ -74,113 +90,110 @@ struct Line<'a> {
     allowed: bool,
     why: &'a str,
     /// Denials of this principal and action since their last line.
-    #[serde(skip_serializing_if = "is_zero")]
-    suppressed: u64,
-    /// The time of that line.
     #[serde(skip_serializing_if = "Option::is_none")]
-    since: Option<String>,
+    suppressed: Option<u64>,
 }
 
 /// Capacity of the channel: about 2 MiB of usual lines.
 const BUFFERED_LINES: usize = 8 * 1024;
 /// Longest text of a field in bytes. Callers choose parts of it.
 const LONGEST_TEXT: usize = 512;
-/// Time-out for writing the last lines, if the disk stalls.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+const DENIALS_EVERY: Duration = Duration::from_secs(1);
+/// More kinds of denials than this within a second share one line.
+const MOST_DENIALS: usize = 4096;
+const OTHERS: &str = "(others)";
 
 impl AuditLog {
     /// Opens the file for appending, and creates it with mode 0600 if it is missing.
     ///
     /// # Errors
-    /// `Unavailable` if the file cannot be opened or the writer thread not be started.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let lost = Arc::<AtomicU64>::default();
-        let file = AuditFile::open(path.as_ref(), Arc::clone(&lost))?;
-        let (lines, messages) = sync_channel(BUFFERED_LINES);
-        let limiter = Arc::<Mutex<DenialLimiter>>::default();
-        // Denials that nothing follows are counted in a line as well.
-        let ended = {
-            let limiter = Arc::clone(&limiter);
-            move || {
-                let now = wall();
-                let ended = lock(&limiter).take_ended(now);
-                ended
-                    .iter()
-                    .filter_map(|ended| summary(now, ended))
-                    .collect()
-            }
-        };
-        writer::start(file, messages, ended)?;
+    /// `Unavailable` if the file cannot be opened.
+    pub(crate) fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let (path, state) = (path.as_ref(), Arc::<FileState>::default());
+        let file = open(path).map_err(|error| {
+            let message = format!("audit log `{}` cannot be opened: {error}", path.display());
+            Error::new(ErrorKind::Unavailable, message).with_source(error)
+        })?;
+        let (lines, writer) = NonBlockingBuilder::default()
+            .buffered_lines_limit(BUFFERED_LINES)
+            .thread_name("audit-log")
+            .finish(AuditFile {
+                path: path.to_owned(),
+                file,
+                state: Arc::clone(&state),
+                has_failed: false,
+            });
         Ok(Self {
+            dropped: lines.error_counter(),
             lines,
-            lost,
-            limiter,
+            file: state,
+            denials: Mutex::default(),
+            _writer: writer,
         })
     }
 
     /// Records a decision. Does not wait for the disk.
-    pub fn record(&self, event: &AuditEvent<'_>) {
-        let (principal, action) = (cut(event.principal), cut(event.action));
-        let mut limiter = lock(&self.limiter);
-        let ended = limiter.take_ended(event.at);
-        // The failures of one address must not hide those of others.
-        let from = event.from.filter(|_| principal.is_empty());
-        let suppressed = match event.allowed {
-            true => Some(0),
-            false => limiter.count((principal, from, action), event.at),
-        };
-        drop(limiter);
-        for ended in &ended {
-            self.send(summary(event.at, ended));
-        }
-        let Some(suppressed) = suppressed else {
-            return;
-        };
-        self.send(
-            Line {
-                at: time(event.at),
-                principal,
-                credential: cut(event.credential),
-                from: event.from,
-                action,
-                target: cut(event.target),
-                allowed: event.allowed,
-                why: cut(event.why),
-                suppressed,
-                since: None,
+    pub(crate) fn record(&self, event: &AuditEvent<'_>, now: Tick) {
+        let suppressed = if event.allowed {
+            0
+        } else {
+            match self.count_denial(event, now) {
+                Some(suppressed) => suppressed,
+                None => return,
             }
-            .text(),
-        );
+        };
+        let line = Line {
+            at: Timestamp::from(event.at).to_string(),
+            principal: cut(event.principal),
+            credential: cut(event.credential),
+            from: event.from,
+            action: cut(event.action),
+            target: cut(event.target),
+            allowed: event.allowed,
+            why: cut(event.why),
+            suppressed: (suppressed > 0).then_some(suppressed),
+        };
+        // The writer does not fail: it counts.
+        let _ = self.lines.clone().write_all(line.text().as_bytes());
     }
 
-    /// Opens the file again by its path, after another program has renamed it.
-    pub fn reopen(&self) {
-        // A full channel: the next call of the operator reopens it.
-        let _ = self.lines.try_send(Message::Reopen);
+    /// Opens the file again by its path before the next line, after another program has renamed it.
+    pub(crate) fn reopen(&self) {
+        self.file.is_reopened.store(true, Relaxed);
     }
 
     /// Returns the number of lines that were lost.
-    pub fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+    pub(crate) fn lost(&self) -> u64 {
+        self.dropped.dropped_lines() as u64 + self.file.failed.load(Relaxed)
     }
 
-    fn send(&self, text: Option<Vec<u8>>) {
-        let sent = text.map(|text| self.lines.try_send(Message::Line(text)));
-        if !matches!(sent, Some(Ok(()))) {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+    /// If the denial should be recorded, returns the number of denials before it that were not.
+    fn count_denial(&self, event: &AuditEvent<'_>, now: Tick) -> Option<u64> {
+        // The failures of one address must not hide those of others.
+        let from = event.from.filter(|_| event.principal.is_empty());
+        let mut kind = (cut(event.principal).into(), from, cut(event.action).into());
+        let mut denials = lock(&self.denials);
+        if denials.len() >= MOST_DENIALS && !denials.contains_key(&kind) {
+            denials.retain(|_, limiter| limiter.is_limited(0, now));
+            if denials.len() >= MOST_DENIALS {
+                (kind.0, kind.1) = (OTHERS.into(), None);
+            }
         }
+        denials
+            .entry(kind)
+            .or_insert_with(|| LogLimiter::new(DENIALS_EVERY))
+            .count(0, now)
     }
 }
 
 impl Line<'_> {
     /// Returns the line as JSON. Characters that could act on a terminal, or change the order of the
     /// others, are escaped, also where JSON permits them.
-    fn text(&self) -> Option<Vec<u8>> {
-        let json = serde_json::to_string(self).ok()?;
+    fn text(&self) -> String {
+        let json = serde_json::to_string(self).expect("texts and numbers");
         let mut text = String::with_capacity(json.len() + 1);
         for char in json.chars() {
-            let is_plain = char.is_alphanumeric() || (char.is_ascii() && !char.is_ascii_control());
-            if is_plain {
+            if char.is_alphanumeric() || (char.is_ascii() && !char.is_ascii_control()) {
                 text.push(char);
                 continue;
             }
@@ -189,63 +202,54 @@ impl Line<'_> {
             }
         }
         text.push('\n');
-        Some(text.into_bytes())
+        text
     }
 }
 
-/// Returns the line of denials whose flood has ended, and whose last ones have none yet.
-fn summary(at: SystemTime, ended: &limiter::Ended) -> Option<Vec<u8>> {
-    let line = Line {
-        at: time(at),
-        principal: &ended.principal,
-        credential: "",
-        from: ended.from,
-        action: &ended.action,
-        target: "",
-        allowed: false,
-        why: "further denials that were not recorded",
-        suppressed: ended.suppressed,
-        since: Some(time(ended.at)),
-    };
-    line.text()
-}
-
-fn time(at: SystemTime) -> String {
-    Timestamp::from(at).to_string()
-}
-
-impl Drop for AuditLog {
-    fn drop(&mut self) {
-        const STEP: Duration = Duration::from_millis(5);
-        let ended = lock(&self.limiter).take_all();
-        for ended in &ended {
-            self.send(summary(ended.at, ended));
+impl AuditFile {
+    fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.state.is_reopened.swap(false, Relaxed) {
+            self.file = open(&self.path)?;
         }
-        let (flushing, flushed) = sync_channel(0);
-        let mut message = Message::Flush(flushing);
-        let mut left = FLUSH_TIMEOUT;
-        while let Err(TrySendError::Full(back)) = self.lines.try_send(message) {
-            if left.is_zero() {
-                return;
+        if self.has_failed {
+            // Ends what is left of the failed line.
+            self.file.write_all(b"\n")?;
+        }
+        self.file.write_all(line)
+    }
+}
+
+impl Write for AuditFile {
+    /// Takes a whole line, as each is sent in one call. A failure is counted and not returned: the
+    /// thread would lose further lines.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match self.write_line(line) {
+            Ok(()) => self.has_failed = false,
+            Err(error) => {
+                self.state.failed.fetch_add(1, Relaxed);
+                if !std::mem::replace(&mut self.has_failed, true) {
+                    let path = self.path.display();
+                    tracing::warn!(%path, %error, "the audit log cannot be written");
+                }
             }
-            message = back;
-            left = left.saturating_sub(STEP);
-            std::thread::sleep(STEP);
         }
-        // The thread sends nothing: the wait ends when it drops the sender.
-        let _ = flushed.recv_timeout(left);
+        Ok(line.len())
     }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
 }
 
 /// Returns at most [`LONGEST_TEXT`] bytes.
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(LONGEST_TEXT)]
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "the signature that serde requires"
-)]
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }

@@ -4,8 +4,6 @@
 //! replaced: the next call costs one hash and one lookup. A header wins over a certificate, and a
 //! bad header is refused even if the certificate would be accepted.
 
-mod presented;
-
 use std::{
     sync::{
         Arc, Mutex, MutexGuard,
@@ -14,17 +12,19 @@ use std::{
     time::SystemTime,
 };
 
-use self::presented::{OwnedCredential, Presented};
+use subtle::ConstantTimeEq as _;
+
 use super::{
-    cache::CredentialCache,
+    bounded_map::BoundedMap,
     denial::Denial,
     file::AuthConfig,
+    jwt::{self, LONGEST_TOKEN},
     policy::Grants,
-    principal::Principal,
-    usage::{RateOfNotify, Usage},
-    usage_table::UsageTable,
+    principal::{Principal, Verified},
+    quota::{Usage, UsageTable},
+    token::{self, Digest},
 };
-use crate::base::sync::lock;
+use crate::base::{secret::Secret, sync::lock};
 
 /// Authenticates callers with a configuration that can be replaced at run time.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct Authenticator {
 struct State {
     config: Arc<AuthConfig>,
     /// Callers of this generation.
-    cache: CredentialCache<Caller>,
+    cache: BoundedMap<Digest, Caller>,
     /// What the principals use. Outlives a configuration.
     usages: UsageTable,
 }
@@ -50,12 +50,31 @@ pub struct Caller {
     by: Arc<str>,
     grants: Arc<Grants>,
     usage: Arc<Usage>,
-    rate: Option<Arc<RateOfNotify>>,
     expires_at: Option<SystemTime>,
     /// Kept to be verified again with the next configuration.
     credential: OwnedCredential,
     generation: u64,
 }
+
+/// A credential as the call presents it.
+#[derive(Clone, Copy)]
+enum Presented<'a> {
+    /// A static token or a JWT.
+    Bearer(&'a str),
+    /// The names of a client certificate.
+    Certificate(&'a [String]),
+}
+
+/// A credential that outlives its call.
+#[derive(Debug, Clone)]
+enum OwnedCredential {
+    Bearer(Secret),
+    Certificate(Arc<[String]>),
+}
+
+/// About 1 MiB, without the principals. Refused credentials are not kept, so that a flood of them
+/// displaces nothing.
+pub(super) const MOST_CACHED: usize = 4096;
 
 impl Authenticator {
     /// Creates an authenticator.
@@ -64,7 +83,7 @@ impl Authenticator {
             generation: AtomicU64::new(0),
             state: Mutex::new(State {
                 config: Arc::new(config),
-                cache: CredentialCache::default(),
+                cache: BoundedMap::new(MOST_CACHED),
                 usages: UsageTable::default(),
             }),
         }
@@ -173,9 +192,8 @@ impl Authenticator {
         let mut state = self.lock();
         let usage = state.usages.of(&verified.principal);
         let caller = Caller {
-            rate: usage.rate(grants.quota()),
-            usage,
             grants,
+            usage,
             principal: verified.principal,
             by: verified.by.into(),
             expires_at: verified.expires_at,
@@ -220,11 +238,6 @@ impl Caller {
         &self.usage
     }
 
-    /// Returns the rate of the principal's notifications; `None` without a limit.
-    pub(crate) fn rate(&self) -> Option<&RateOfNotify> {
-        self.rate.as_deref()
-    }
-
     /// Returns the time from which the credential is refused, with the leeway of its issuer.
     pub fn expires_at(&self) -> Option<SystemTime> {
         self.expires_at
@@ -240,5 +253,110 @@ impl Caller {
     /// Returns the time since the expiry, if it has passed.
     fn expired(&self, now: SystemTime) -> Option<std::time::Duration> {
         now.duration_since(self.expires_at?).ok()
+    }
+}
+
+impl<'a> Presented<'a> {
+    fn read(
+        authorization: Option<&'a [u8]>,
+        certificate_names: &'a [String],
+    ) -> Result<Self, Denial> {
+        match authorization {
+            Some(header) => Self::from_header(header).ok_or(Denial::Malformed),
+            None if certificate_names.is_empty() => Err(Denial::NoCredential),
+            None => Ok(Self::Certificate(certificate_names)),
+        }
+    }
+
+    /// Reads `Bearer <token>`; the scheme ignores case (RFC 9110).
+    fn from_header(header: &'a [u8]) -> Option<Self> {
+        let header = std::str::from_utf8(header).ok()?;
+        let (scheme, credential) = header.trim_matches(' ').split_once(' ')?;
+        let credential = credential.trim_start_matches(' ');
+        let is_token = (1..=LONGEST_TOKEN).contains(&credential.len())
+            && credential.bytes().all(|byte| byte.is_ascii_graphic());
+        (is_token && scheme.eq_ignore_ascii_case("bearer")).then_some(Self::Bearer(credential))
+    }
+
+    /// Returns whether its check is that of a signature, the costliest one.
+    fn needs_signature(&self) -> bool {
+        matches!(self, Self::Bearer(text) if !text.starts_with(token::PREFIX))
+    }
+
+    /// Returns the digest by which the credential is cached.
+    fn digest(&self) -> Digest {
+        match self {
+            Self::Bearer(token) => token::digest(&[b"bearer ", token.as_bytes()]),
+            Self::Certificate(names) => {
+                // No name contains a zero byte, which ends each of them.
+                let parts = names.iter().flat_map(|name| [name.as_bytes(), b"\0"]);
+                token::digest_all(std::iter::once(&b"certificate "[..]).chain(parts))
+            }
+        }
+    }
+
+    fn verify(self, config: &AuthConfig, now: SystemTime) -> Result<Verified, Denial> {
+        match self {
+            Self::Bearer(text) if text.starts_with(token::PREFIX) => {
+                config.tokens.verify(text, now)
+            }
+            Self::Bearer(text) => jwt::verify(&config.issuers, text, now),
+            Self::Certificate(names) => {
+                let (principal, is_only) = config
+                    .certificates()
+                    .principal(names)
+                    .ok_or(Denial::UnknownCertificate)?;
+                if !is_only {
+                    return Err(Denial::NoPrincipal);
+                }
+                Ok(Verified {
+                    principal: principal.clone(),
+                    by: "certificate".into(),
+                    expires_at: None,
+                })
+            }
+        }
+    }
+
+    fn to_owned(self) -> OwnedCredential {
+        match self {
+            Self::Bearer(text) => OwnedCredential::Bearer(Secret::new(text)),
+            Self::Certificate(names) => OwnedCredential::Certificate(names.into()),
+        }
+    }
+}
+
+/// Compares texts of one length in constant time, eight bytes at a time: a JWT has hundreds.
+fn is_same(own: &[u8], other: &[u8]) -> bool {
+    let ((own, own_rest), (other, other_rest)) = (own.as_chunks::<8>(), other.as_chunks::<8>());
+    let pairs = own.iter().zip(other);
+    let equal = pairs.fold(own_rest.ct_eq(other_rest), |equal, (one, two)| {
+        equal & u64::from_le_bytes(*one).ct_eq(&u64::from_le_bytes(*two))
+    });
+    own.len() == other.len() && equal.into()
+}
+
+impl OwnedCredential {
+    fn presented(&self) -> Presented<'_> {
+        match self {
+            Self::Bearer(text) => Presented::Bearer(text.reveal()),
+            Self::Certificate(names) => Presented::Certificate(names),
+        }
+    }
+
+    /// Returns whether this credential is presented. In constant time: clients behind a proxy may
+    /// share a connection, and one must not learn another one's credential.
+    fn is(&self, presented: Presented<'_>) -> bool {
+        match (self, presented) {
+            (Self::Bearer(own), Presented::Bearer(text)) => {
+                is_same(own.reveal().as_bytes(), text.as_bytes())
+            }
+            (Self::Certificate(own), Presented::Certificate(names)) => **own == *names,
+            _ => false,
+        }
+    }
+
+    const fn is_certificate(&self) -> bool {
+        matches!(self, Self::Certificate(_))
     }
 }

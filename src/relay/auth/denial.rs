@@ -17,12 +17,10 @@ pub enum Denial {
     )]
     NoCredential,
     /// The header or the token does not have the required form.
-    #[error(
-        "the credential is malformed: send `Bearer <token>` or `Basic base64(issuer:key)`, at most 8 KiB"
-    )]
+    #[error("the credential is malformed: send `authorization: Bearer <token>`, at most 8 KiB")]
     Malformed,
-    /// The token or the issuer's secret is wrong, or was revoked.
-    #[error("the token or secret is unknown or was revoked")]
+    /// The token is wrong, or was revoked.
+    #[error("the token is unknown or was revoked")]
     UnknownToken,
     /// The token expired.
     #[error("the token expired {} s ago by the relay's clock", ago.as_secs())]

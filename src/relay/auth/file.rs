@@ -4,25 +4,24 @@
 //! field or the rule's number. A reload reads everything again and applies each file by itself: a file
 //! that cannot be read leaves what it said before, so that it holds back no change of another one.
 
-mod form;
-mod issuers;
 mod rules;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use self::{form::FileForm, issuers::IssuerForm};
+use serde::Deserialize;
+
+use self::rules::RuleForm;
 use super::{
-    issuer::{Issuer, IssuerKeys},
+    issuer::{self, Issuer, IssuerKeys, IssuerSettings, JwtForm},
     policy::Policy,
     principal::{Principal, check_principal},
+    quota::LimitForm,
     small_file,
-    token_changes::{self, TokenChange},
-    token_file::TokenFile,
-    token_table::TokenTable,
+    token_file::{TokenChange, TokenFile, TokenTable},
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -49,8 +48,25 @@ struct OwnPart {
     certificates: Certificates,
     /// The path of the token file.
     tokens: Option<String>,
-    issuers: Vec<IssuerForm>,
+    issuers: Vec<Arc<IssuerSettings>>,
     notes: Vec<String>,
+}
+
+/// The tables of the file, before their rules are checked.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileForm {
+    tokens: Option<String>,
+    #[serde(default)]
+    groups: BTreeMap<String, Vec<String>>,
+    #[serde(default)]
+    rule: Vec<RuleForm>,
+    #[serde(default)]
+    limit: Vec<LimitForm>,
+    #[serde(default)]
+    jwt: Vec<JwtForm>,
+    #[serde(default)]
+    certificates: BTreeMap<String, String>,
 }
 
 /// The principals of certificates by a name of the certificate.
@@ -58,7 +74,7 @@ struct OwnPart {
 pub(super) struct Certificates(HashMap<Box<str>, Principal>);
 
 /// Longest file of rules, key file or key set, in bytes.
-const LONGEST_FILE: u64 = 1 << 20;
+pub(super) const LONGEST_FILE: u64 = 1 << 20;
 const FILE: &str = "auth file";
 
 impl AuthFile {
@@ -105,15 +121,20 @@ impl AuthFile {
             note(error);
             Arc::clone(&former.tokens)
         });
-        let issuers = own.issuers.iter().enumerate().map(|(at, form)| {
-            let known = former.issuers.iter();
-            let known = known.filter(|issuer| issuer.is_named(form.name()));
-            let former = known.map(|issuer| &issuer.keys).next();
-            let keys = form.read_keys(directory, former).unwrap_or_else(|error| {
-                note(issuers::numbered(at, error));
-                former.map(Arc::clone).unwrap_or_default()
-            });
-            form.issuer(keys)
+        let issuers = own.issuers.iter().enumerate().map(|(at, settings)| {
+            let mut known = former.issuers.iter();
+            let former = known.find(|issuer| issuer.name() == settings.name);
+            let former = former.map(|issuer| &issuer.keys);
+            let keys = settings
+                .read_keys(directory, former)
+                .unwrap_or_else(|error| {
+                    note(issuer::numbered(at, error));
+                    former.map(Arc::clone).unwrap_or_default()
+                });
+            Issuer {
+                settings: Arc::clone(settings),
+                keys,
+            }
         });
         let issuers = issuers.collect();
         let config = AuthConfig {
@@ -166,7 +187,7 @@ impl OwnPart {
             text,
             policy: rules::read(form.rule, form.limit, form.groups, states_groups)?,
             tokens: form.tokens,
-            issuers: issuers::read(form.jwt)?,
+            issuers: issuer::read(form.jwt)?,
             certificates: Certificates::read(form.certificates)?,
             notes: Vec::new(),
         })
@@ -183,14 +204,14 @@ impl AuthConfig {
         &self.own.certificates
     }
 
-    /// Returns the number of tokens and of keys of issuers.
+    /// Returns the number of tokens.
     pub fn token_count(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Returns the tokens and keys that differ from those of a former configuration.
+    /// Returns the tokens that differ from those of a former configuration.
     pub(crate) fn token_changes(&self, former: &Self) -> Vec<TokenChange> {
-        token_changes::between(&former.tokens, &self.tokens)
+        self.tokens.changes_since(&former.tokens)
     }
 
     /// Returns the number of issuers of JWTs.
@@ -227,7 +248,7 @@ impl AuthConfig {
 }
 
 impl Certificates {
-    fn read(form: std::collections::BTreeMap<String, String>) -> Result<Self> {
+    fn read(form: BTreeMap<String, String>) -> Result<Self> {
         let mut known = HashMap::new();
         for (name, principal) in form {
             let field = format!("certificates: `{name}`");
@@ -282,9 +303,11 @@ fn tokens(
     former: &Arc<TokenTable>,
 ) -> Result<Arc<TokenTable>> {
     let Some(path) = path else {
-        return Ok(match former.is_empty() {
-            true => Arc::clone(former),
-            false => Arc::default(),
+        let is_same = former.len() == 0;
+        return Ok(if is_same {
+            Arc::clone(former)
+        } else {
+            Arc::default()
         });
     };
     let tokens = TokenFile::new(directory.join(path)).load_table(former);

@@ -2,9 +2,8 @@
 //!
 //! Rules only allow, so their order has no meaning. [`Policy::grants`] selects the rules of a
 //! principal once. [`Grants::allows`] then compares prefixes and does not allocate, because it runs
-//! for each notification. The explanation is separate: see `policy/explain`.
+//! for each notification. The explanation is separate.
 
-mod explain;
 mod pattern;
 #[cfg(test)]
 mod tests;
@@ -14,12 +13,11 @@ use std::{
     sync::Arc,
 };
 
-pub use self::explain::Verdict;
 pub(super) use self::pattern::{FlagPattern, QueuePattern};
 use super::{
-    action::{Action, ActionSet, Target},
+    action::{Action, ActionSet, Scope, Target},
     principal::Principal,
-    quota::{Quota, QuotaChange},
+    quota::{LimitForm, Quota},
 };
 
 /// The rules of a relay, and the groups that they name. The default has no rule and denies all.
@@ -49,7 +47,7 @@ pub(super) struct PolicyRule {
 #[derive(Debug)]
 pub(super) struct PolicyLimit {
     pub(super) subjects: Vec<Subject>,
-    pub(super) change: QuotaChange,
+    pub(super) limit: LimitForm,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +67,19 @@ pub(super) struct Rule {
     pub(super) queues: Box<[QueuePattern]>,
     pub(super) flags: Box<[FlagPattern]>,
 }
+
+/// A decision with its reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether a rule allows the action on the target.
+    pub allowed: bool,
+    /// The rule that allows it, or the rules that came close. For operators: it names patterns that
+    /// the caller may not know.
+    pub why: String,
+}
+
+/// Most rules that a reason lists.
+const LISTED: usize = 5;
 
 impl Policy {
     /// Creates a policy. `groups` are the groups of the file with their members.
@@ -104,7 +115,7 @@ impl Policy {
         let limits = self.limits.iter().filter(|limit| names(&limit.subjects));
         Arc::new(Grants {
             rules: rules.map(|rule| Arc::clone(&rule.rule)).collect(),
-            quota: Quota::of(limits.map(|limit| &limit.change)),
+            quota: Quota::of(limits.map(|limit| &limit.limit)),
         })
     }
 
@@ -160,7 +171,16 @@ impl Grants {
 
     /// Decides, and explains the decision.
     pub fn verdict(&self, principal: &Principal, action: Action, target: Target<'_>) -> Verdict {
-        explain::verdict(&self.rules, principal, action, target)
+        let rules = &self.rules;
+        let allowing = rules.iter().find(|rule| rule.allows(action, target));
+        let why = match allowing {
+            Some(rule) => reason_to_allow(rule, action, target),
+            None => reason_to_deny(rules, principal, action, target),
+        };
+        Verdict {
+            allowed: allowing.is_some(),
+            why,
+        }
     }
 }
 
@@ -178,5 +198,73 @@ impl Rule {
             Target::FlagPrefix(prefix) => self.flags.iter().any(|flag| flag.covers(prefix)),
             Target::Relay => true,
         }
+    }
+}
+
+fn reason_to_allow(rule: &Rule, action: Action, target: Target<'_>) -> String {
+    let number = rule.number;
+    match pattern(rule, target) {
+        Some(pattern) => format!("rule {number} allows `{action}` on `{pattern}`"),
+        None => format!("rule {number} allows `{action}`"),
+    }
+}
+
+/// Returns the rule's pattern that covers the target.
+fn pattern(rule: &Rule, target: Target<'_>) -> Option<String> {
+    let mut queues = rule.queues.iter();
+    let mut flags = rule.flags.iter();
+    match target {
+        Target::Queue(address) => queues.find(|p| p.matches(address)).map(ToString::to_string),
+        Target::Selector(selector) => queues.find(|p| p.covers(selector)).map(ToString::to_string),
+        Target::Flag(name) => flags
+            .find(|p| p.matches(name.as_str()))
+            .map(ToString::to_string),
+        Target::FlagPrefix(prefix) => flags.find(|p| p.covers(prefix)).map(ToString::to_string),
+        Target::Relay => None,
+    }
+}
+
+fn reason_to_deny(
+    rules: &[Arc<Rule>],
+    principal: &Principal,
+    action: Action,
+    target: Target<'_>,
+) -> String {
+    if rules.is_empty() {
+        return format!("no rule applies to `{principal}`");
+    }
+    if action.scope() != target.scope() {
+        return format!("`{action}` does not apply to `{target}`");
+    }
+    let things = match action.scope() {
+        Scope::Queues => "queues",
+        Scope::Flags => "flags",
+        Scope::Relay => "targets",
+    };
+    let same_action = numbers(rules, |rule| rule.actions.contains(action));
+    // Every rule covers the relay, which says nothing.
+    let same_target = numbers(rules, |rule| {
+        action.scope() != Scope::Relay && rule.covers(target)
+    });
+    match (same_action, same_target) {
+        (Some(a), Some(t)) => format!(
+            "{a} allows `{action}` on other {things}, and {t} allows other actions on `{target}`"
+        ),
+        (Some(a), None) => format!("{a} allows `{action}`, but on other {things}"),
+        (None, Some(t)) => format!("{t} covers `{target}`, but without `{action}`"),
+        (None, None) => format!("no rule of `{principal}` allows `{action}`"),
+    }
+}
+
+/// Returns the numbers of the rules for which `is_close` holds.
+fn numbers(rules: &[Arc<Rule>], is_close: impl Fn(&Rule) -> bool) -> Option<String> {
+    let close = rules.iter().filter(|rule| is_close(rule));
+    let close: Vec<_> = close.map(|rule| format!("rule {}", rule.number)).collect();
+    let listed = close.get(..LISTED).unwrap_or(&close).join(", ");
+    match close.len() {
+        0 => None,
+        count if count > LISTED => Some(format!("each of {listed} and {} more", count - LISTED)),
+        1 => Some(listed),
+        _ => Some(format!("each of {listed}")),
     }
 }

@@ -1,36 +1,48 @@
-//! How much a principal may use: the settings of the tables `[[limit]]`.
+//! How much a principal may use by the tables `[[limit]]`, and what it uses at present, over all of its
+//! credentials and connections.
 
-use std::num::NonZeroU32;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-/// How much a principal may use at one time, over all of its credentials and connections. `None` is no
-/// limit.
+use serde::Deserialize;
+
+use super::principal::Principal;
+use crate::{
+    base::clock::{Tick, nanos},
+    error::{Error, ErrorKind, Result},
+    relay::hub::CursorPool,
+};
+
+/// How much a principal may use at one time. 0 is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
-    /// Notifications a second, and the most at once.
-    pub notifications: Option<NotifyRate>,
+    /// Notifications a second in the long run. The events of a request count, also those that are
+    /// merged later.
+    pub notify_rate: u32,
+    /// Notifications at once after a pause; at least those of the largest request.
+    pub notify_burst: u32,
     /// Connections. A connection that several principals use counts for the first.
-    pub connections: Option<usize>,
+    pub connections: usize,
     /// Open streams of any kind: subscriptions, watches, publishers' streams, hand-overs.
-    pub streams: Option<usize>,
+    pub streams: usize,
     /// Selectors of all subscriptions.
-    pub selectors: Option<usize>,
+    pub selectors: usize,
     /// Queues that all subscriptions together are attached to. A pattern that matches more gets
     /// wake-ups for the rest under its own name.
-    pub subscribed_queues: Option<usize>,
+    pub subscribed_queues: usize,
 }
 
-/// A rate of notifications. The events of a request count, also those that are merged later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NotifyRate {
-    /// Notifications a second in the long run.
-    pub per_second: NonZeroU32,
-    /// Notifications at once after a pause; at least those of the largest request.
-    pub burst: NonZeroU32,
-}
-
-/// The settings of a table `[[limit]]`. A setting that is absent is left to the next table.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct QuotaChange {
+/// A table `[[limit]]`. A setting that is absent is left to the next table.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LimitForm {
+    pub(super) principals: Vec<String>,
     pub(super) notify_rate: Option<u32>,
     pub(super) notify_burst: Option<u32>,
     pub(super) connections: Option<usize>,
@@ -39,36 +51,57 @@ pub(super) struct QuotaChange {
     pub(super) subscribed_queues: Option<usize>,
 }
 
-/// A notification takes some ten microseconds of the relay with its wake-ups. So one principal uses a
-/// tenth of a processor core in the long run.
-const NOTIFY_RATE: u32 = 10_000;
-const NOTIFY_BURST: u32 = 20_000;
-const CONNECTIONS: usize = 1024;
-const STREAMS: usize = 1000;
-const SELECTORS: usize = 100_000;
-/// A quarter of those of the relay.
-const SUBSCRIBED_QUEUES: usize = 500_000;
+/// What a principal uses at present.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    principal: Box<str>,
+    /// By [`Resource`].
+    used: [AtomicUsize; 3],
+    cursors: Arc<CursorPool>,
+    /// The time in nanoseconds at which the whole burst of notifications is earned again (GCRA).
+    burst_full_at: AtomicU64,
+}
 
-impl QuotaChange {
-    /// The settings of a relay without a table `[[limit]]`.
-    const DEFAULT: Self = Self {
-        notify_rate: Some(NOTIFY_RATE),
-        notify_burst: Some(NOTIFY_BURST),
-        connections: Some(CONNECTIONS),
-        streams: Some(STREAMS),
-        selectors: Some(SELECTORS),
-        subscribed_queues: Some(SUBSCRIBED_QUEUES),
-    };
+/// Something that a principal may have a limited number of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resource {
+    Connections,
+    Streams,
+    Selectors,
+}
 
-    /// Takes the absent settings from another table.
-    fn or(self, next: &Self) -> Self {
+/// A used part of a limit, until dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    usage: Arc<Usage>,
+    resource: Resource,
+    count: usize,
+}
+
+/// The usages that a stream, a connection or a cached credential still needs.
+#[derive(Debug, Default)]
+pub(super) struct UsageTable {
+    usages: HashMap<Box<str>, Weak<Usage>>,
+    /// Unneeded usages are removed once there are this many.
+    sweep_at: usize,
+}
+
+/// A refused client waits for this long at least: streams and connections end at any time.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+const FIRST_SWEEP: usize = 1024;
+
+impl Default for Quota {
+    fn default() -> Self {
         Self {
-            notify_rate: self.notify_rate.or(next.notify_rate),
-            notify_burst: self.notify_burst.or(next.notify_burst),
-            connections: self.connections.or(next.connections),
-            streams: self.streams.or(next.streams),
-            selectors: self.selectors.or(next.selectors),
-            subscribed_queues: self.subscribed_queues.or(next.subscribed_queues),
+            // A notification takes some ten microseconds of the relay with its wake-ups. So one
+            // principal uses a tenth of a processor core in the long run.
+            notify_rate: 10_000,
+            notify_burst: 20_000,
+            connections: 1024,
+            streams: 1000,
+            selectors: 100_000,
+            // A quarter of those of the relay.
+            subscribed_queues: 500_000,
         }
     }
 }
@@ -76,29 +109,144 @@ impl QuotaChange {
 impl Quota {
     /// Combines the tables that apply to a principal: of each setting the first one counts, then the
     /// default.
-    pub(super) fn of<'a>(changes: impl IntoIterator<Item = &'a QuotaChange>) -> Self {
-        let all = changes
-            .into_iter()
-            .fold(QuotaChange::default(), QuotaChange::or)
-            .or(&QuotaChange::DEFAULT);
-        let limit = |stated: Option<usize>| stated.filter(|stated| *stated > 0);
-        let rate = all.notify_rate.and_then(NonZeroU32::new);
-        let burst = all.notify_burst.and_then(NonZeroU32::new);
+    pub(super) fn of<'a>(tables: impl DoubleEndedIterator<Item = &'a LimitForm>) -> Self {
+        tables.rev().fold(Self::default(), |quota, table| Self {
+            notify_rate: table.notify_rate.unwrap_or(quota.notify_rate),
+            notify_burst: table.notify_burst.unwrap_or(quota.notify_burst),
+            connections: table.connections.unwrap_or(quota.connections),
+            streams: table.streams.unwrap_or(quota.streams),
+            selectors: table.selectors.unwrap_or(quota.selectors),
+            subscribed_queues: table.subscribed_queues.unwrap_or(quota.subscribed_queues),
+        })
+    }
+
+    /// Returns the limit of a resource, and the name of its setting.
+    fn limit(&self, resource: Resource) -> (usize, &'static str) {
+        match resource {
+            Resource::Connections => (self.connections, "connections"),
+            Resource::Streams => (self.streams, "streams"),
+            Resource::Selectors => (self.selectors, "selectors"),
+        }
+    }
+
+    /// Returns the time in which so many notifications are earned, in nanoseconds.
+    fn earned_in(&self, notifications: usize) -> u64 {
+        let count = u32::try_from(notifications).unwrap_or(u32::MAX);
+        // The burst is as large as a request may be.
+        let count = u64::from(count.min(self.notify_burst));
+        count * nanos(Duration::from_secs(1)) / u64::from(self.notify_rate)
+    }
+
+    fn limits_notifications(&self) -> bool {
+        self.notify_rate > 0 && self.notify_burst > 0
+    }
+}
+
+impl Usage {
+    pub(super) fn new(principal: &str) -> Self {
         Self {
-            notifications: rate
-                .zip(burst)
-                .map(|(per_second, burst)| NotifyRate { per_second, burst }),
-            connections: limit(all.connections),
-            streams: limit(all.streams),
-            selectors: limit(all.selectors),
-            subscribed_queues: limit(all.subscribed_queues),
+            principal: principal.into(),
+            used: Default::default(),
+            cursors: Arc::new(CursorPool::unlimited()),
+            burst_full_at: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes `count` of a resource.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exhausted`], with the limit's name, if the quota has no room for all of them.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        resource: Resource,
+        count: usize,
+        quota: &Quota,
+    ) -> Result<Share> {
+        let (limit, name) = quota.limit(resource);
+        let fits = |used: &usize| limit == 0 || *used <= limit;
+        let more = |used: usize| used.checked_add(count).filter(fits);
+        let taken = self.used[resource as usize].fetch_update(Relaxed, Relaxed, more);
+        if taken.is_ok() {
+            Ok(Share {
+                usage: Arc::clone(self),
+                resource,
+                count,
+            })
+        } else {
+            let message = format!(
+                "{name}: the limit of {limit} {name} of `{}` is reached",
+                self.principal
+            );
+            Err(Error::new(ErrorKind::Exhausted, message).with_retry_after(RETRY_AFTER))
+        }
+    }
+
+    /// Returns the pool of the cursors of the principal's subscriptions, with the limit of this quota.
+    pub(crate) fn cursors(&self, quota: &Quota) -> Arc<CursorPool> {
+        let limit = match quota.subscribed_queues {
+            0 => u64::MAX,
+            limit => limit as u64,
+        };
+        self.cursors.set_limit(limit);
+        Arc::clone(&self.cursors)
+    }
+
+    /// Takes this many notifications at once, all or none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exhausted`] with the time after which they would be within the rate.
+    pub(crate) fn take_notifications(&self, count: usize, quota: &Quota, now: Tick) -> Result<()> {
+        if !quota.limits_notifications() {
+            return Ok(());
+        }
+        let now = now.as_nanos();
+        let latest = now + quota.earned_in(usize::MAX);
+        let after = |full_at: u64| full_at.max(now) + quota.earned_in(count);
+        let taken = self
+            .burst_full_at
+            .fetch_update(Relaxed, Relaxed, |full_at| {
+                Some(after(full_at)).filter(|full_at| *full_at <= latest)
+            });
+        taken.map(drop).map_err(|full_at| {
+            let message = format!(
+                "notify_rate: the limit of {} notifications a second of `{}` is reached",
+                quota.notify_rate, self.principal
+            );
+            let wait = Duration::from_nanos(after(full_at) - latest);
+            Error::new(ErrorKind::Exhausted, message).with_retry_after(wait)
+        })
+    }
+
+    /// Gives back what was taken for a request that counted nothing.
+    pub(crate) fn give_back_notifications(&self, count: usize, quota: &Quota) {
+        if quota.limits_notifications() {
+            let before = |full_at: u64| Some(full_at.saturating_sub(quota.earned_in(count)));
+            let _ = self.burst_full_at.fetch_update(Relaxed, Relaxed, before);
         }
     }
 }
 
-impl Default for Quota {
-    fn default() -> Self {
-        Self::of([])
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.usage.used[self.resource as usize].fetch_sub(self.count, Relaxed);
+    }
+}
+
+impl UsageTable {
+    /// Returns the usage of a principal, which all of its callers share.
+    pub(super) fn of(&mut self, principal: &Principal) -> Arc<Usage> {
+        let known = self.usages.get(principal.name()).and_then(Weak::upgrade);
+        if let Some(known) = known {
+            return known;
+        }
+        if self.usages.len() >= self.sweep_at {
+            self.usages.retain(|_, usage| usage.strong_count() > 0);
+            self.sweep_at = FIRST_SWEEP.max(2 * self.usages.len());
+        }
+        let usage = Arc::new(Usage::new(principal.name()));
+        self.usages
+            .insert(principal.name().into(), Arc::downgrade(&usage));
+        usage
     }
 }
 
@@ -106,30 +254,142 @@ impl Default for Quota {
 mod tests {
     use super::*;
 
+    fn streams(streams: usize) -> Quota {
+        Quota {
+            streams,
+            ..Quota::default()
+        }
+    }
+
+    /// A burst of 1,024 notifications.
+    fn rate(notify_rate: u32) -> Quota {
+        Quota {
+            notify_rate,
+            notify_burst: 1024,
+            ..Quota::default()
+        }
+    }
+
     #[test]
     fn of_each_setting_the_first_table_counts_then_the_default() {
-        let first = QuotaChange {
+        let first = LimitForm {
             streams: Some(5),
-            ..QuotaChange::default()
+            ..LimitForm::default()
         };
-        let second = QuotaChange {
+        let second = LimitForm {
             streams: Some(7),
             connections: Some(0),
             notify_rate: Some(50),
-            ..QuotaChange::default()
+            ..LimitForm::default()
         };
-        let quota = Quota::of([&first, &second]);
-        assert_eq!((quota.streams, quota.connections), (Some(5), None));
-        let rate = quota.notifications.expect("a rate");
+        let quota = Quota::of([&first, &second].into_iter());
+        let expected = Quota {
+            streams: 5,
+            connections: 0,
+            notify_rate: 50,
+            ..Quota::default()
+        };
+        assert_eq!(quota, expected);
+    }
+
+    #[test]
+    fn a_share_is_free_again_when_it_is_dropped() {
+        let usage = Arc::new(Usage::new("billing"));
+        let take = |resource, count, limit| usage.take(resource, count, &streams(limit));
+        let first = take(Resource::Streams, 2, 3).expect("room");
+        let error = take(Resource::Streams, 2, 3).expect_err("none");
         assert_eq!(
-            (rate.per_second.get(), rate.burst.get()),
-            (50, NOTIFY_BURST)
+            error.message(),
+            "streams: the limit of 3 streams of `billing` is reached"
         );
-        assert_eq!(quota.selectors, Quota::default().selectors);
-        let open = QuotaChange {
-            notify_rate: Some(0),
-            ..QuotaChange::default()
-        };
-        assert_eq!(Quota::of([&open]).notifications, None);
+        assert_eq!(error.kind(), ErrorKind::Exhausted);
+        assert_eq!(error.retry_after(), Some(RETRY_AFTER));
+        assert!(take(Resource::Connections, 2, 3).is_ok());
+        drop(first);
+        assert!(take(Resource::Streams, 3, 3).is_ok());
+        // A lower limit leaves the present streams.
+        let held = take(Resource::Streams, 3, 3).expect("room");
+        assert!(take(Resource::Streams, 1, 2).is_err());
+        assert!(take(Resource::Streams, 1, 0).is_ok(), "no limit");
+        drop(held);
+        assert!(take(Resource::Streams, 1, 2).is_ok());
+    }
+
+    /// A principal whose credentials state different groups must not earn a new burst by changing them.
+    #[test]
+    fn the_rates_of_a_principal_use_up_one_burst() {
+        let usage = Usage::new("billing");
+        let now = Tick::default();
+        let take = |per_second| usage.take_notifications(1024, &rate(per_second), now);
+        take(100).expect("the burst");
+        assert!(take(100).is_err());
+        assert!(take(200).is_err());
+        take(0).expect("no limit");
+    }
+
+    #[test]
+    fn what_a_refused_request_took_is_there_for_the_next_one() {
+        let usage = Usage::new("billing");
+        let start = Tick::default();
+        let take = |count, now| usage.take_notifications(count, &rate(100), now);
+        take(1024, start).expect("the burst");
+        usage.give_back_notifications(1000, &rate(100));
+        take(600, start).expect("a part of it");
+        assert!(take(500, start).is_err(), "more than the rest");
+        take(400, start).expect("the rest");
+        assert!(take(1, start).is_err());
+        usage.give_back_notifications(1024, &rate(100));
+        let later = start + Duration::from_secs(1);
+        take(1024, later).expect("the burst");
+        assert!(take(1, later).is_err(), "no more than the burst");
+    }
+
+    #[test]
+    fn a_rate_has_a_burst_and_is_earned_again_with_time() {
+        let usage = Usage::new("billing");
+        let take = |count, now| usage.take_notifications(count, &rate(100), now);
+        let start = Tick::default() + Duration::from_secs(60);
+        take(1024, start).expect("the burst");
+        let error = take(100, start).expect_err("nothing is left");
+        assert!(
+            error.message().starts_with("notify_rate: the limit of 100"),
+            "{error}"
+        );
+        let wait = error.retry_after().expect("a time");
+        assert_eq!(wait, Duration::from_secs(1));
+        assert!(take(100, start + wait / 2).is_err());
+        take(100, start + wait).expect("a second's");
+        assert!(take(1, start + wait).is_err());
+        // A clock that another thread has read earlier takes nothing back.
+        assert!(take(1, start).is_err());
+        take(0, start + wait).expect("nothing");
+        take(5000, start + Duration::from_secs(60)).expect("no more than the burst counts");
+    }
+
+    fn principal(number: usize) -> Principal {
+        Principal::new(&format!("worker-{number}")).expect("a name")
+    }
+
+    #[test]
+    fn callers_of_one_principal_share_its_usage() {
+        let mut table = UsageTable::default();
+        let first = table.of(&principal(1));
+        assert!(Arc::ptr_eq(&first, &table.of(&principal(1))));
+        assert!(!Arc::ptr_eq(&first, &table.of(&principal(2))));
+    }
+
+    #[test]
+    fn unneeded_usages_leave_the_table() {
+        let mut table = UsageTable::default();
+        let kept = table.of(&principal(0));
+        for number in 1..10 * FIRST_SWEEP {
+            table.of(&principal(number));
+        }
+        assert!(
+            table.usages.len() <= FIRST_SWEEP + 1,
+            "{}",
+            table.usages.len()
+        );
+        assert!(Arc::ptr_eq(&kept, &table.of(&principal(0))));
     }
 }

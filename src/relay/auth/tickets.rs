@@ -1,24 +1,23 @@
 //! Random texts that stand for a credential for some time: sessions of the console, and the one-time
 //! codes that begin them. Only their digests are kept.
 
-use std::{collections::HashMap, sync::Mutex, time::Duration};
+use std::{sync::Mutex, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::HeaderValue;
-use ring::digest::{SHA256, digest};
 use tokio::time::Instant;
 
-use crate::{
-    base::sync::lock,
-    error::{Error, ErrorKind, Result},
+use super::{
+    bounded_map::BoundedMap,
+    token::{Digest, digest, random},
 };
+use crate::{base::sync::lock, error::Result};
 
 /// The tickets of one kind. Each stands for the value of a header `authorization`, so the rules apply
 /// to a request as they are then.
 #[derive(Debug)]
 pub(crate) struct Tickets {
-    open: Mutex<HashMap<[u8; 32], Ticket>>,
-    max: usize,
+    open: Mutex<BoundedMap<Digest, Ticket>>,
     lasts: Duration,
 }
 
@@ -28,15 +27,11 @@ struct Ticket {
     until: Instant,
 }
 
-/// Random bytes of a ticket.
-const BYTES: usize = 32;
-
 impl Tickets {
-    /// At most `max` are open; the one that ends first gives way to a new one.
+    /// At most `max` are open; the one that was issued first gives way to a new one.
     pub(crate) fn new(max: usize, lasts: Duration) -> Self {
         Self {
-            open: Mutex::default(),
-            max,
+            open: Mutex::new(BoundedMap::new(max)),
             lasts,
         }
     }
@@ -44,48 +39,32 @@ impl Tickets {
     /// Returns a new ticket, of letters, digits, `-` and `_`.
     ///
     /// # Errors
-    /// [`ErrorKind::Internal`] if the system has no random numbers.
+    /// `Unavailable` if the system has no random numbers.
     pub(crate) fn issue(&self, authorization: HeaderValue, now: Instant) -> Result<String> {
-        let mut bytes = [0; BYTES];
-        getrandom::fill(&mut bytes)
-            .map_err(|_| Error::new(ErrorKind::Internal, "the system has no random numbers"))?;
-        let ticket = URL_SAFE_NO_PAD.encode(bytes);
-        let mut open = lock(&self.open);
-        open.retain(|_, ticket| ticket.until > now);
-        if open.len() >= self.max {
-            let first = open.iter().min_by_key(|(_, ticket)| ticket.until);
-            let first = first.map(|(digest, _)| *digest);
-            first.and_then(|first| open.remove(&first));
-        }
-        let until = now + self.lasts;
-        let of = Ticket {
+        let text = URL_SAFE_NO_PAD.encode(random::<32>()?);
+        let ticket = Ticket {
             authorization,
-            until,
+            until: now + self.lasts,
         };
-        open.insert(digest_of(&ticket), of);
-        Ok(ticket)
+        lock(&self.open).insert(digest(&[text.as_bytes()]), ticket);
+        Ok(text)
     }
 
     /// Returns what an open ticket stands for.
     pub(crate) fn get(&self, ticket: &str, now: Instant) -> Option<HeaderValue> {
-        let open = lock(&self.open);
-        let known = open
-            .get(&digest_of(ticket))
-            .filter(|known| known.until > now);
-        known.map(|known| known.authorization.clone())
+        lock(&self.open)
+            .get(&digest(&[ticket.as_bytes()]))
+            .filter(|known| known.until > now)
+            .map(|known| known.authorization.clone())
     }
 
     /// Ends a ticket, and returns what it stood for if it was open.
     pub(crate) fn take(&self, ticket: &str, now: Instant) -> Option<HeaderValue> {
-        let known = lock(&self.open).remove(&digest_of(ticket));
-        let known = known.filter(|known| known.until > now);
-        known.map(|known| known.authorization)
+        lock(&self.open)
+            .remove(&digest(&[ticket.as_bytes()]))
+            .filter(|known| known.until > now)
+            .map(|known| known.authorization)
     }
-}
-
-fn digest_of(ticket: &str) -> [u8; 32] {
-    let digest = digest(&SHA256, ticket.as_bytes());
-    digest.as_ref().try_into().expect("32 bytes")
 }
 
 #[cfg(test)]

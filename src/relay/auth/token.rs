@@ -77,7 +77,7 @@ pub(super) fn id_of(text: &str) -> Option<&str> {
     has_form.then_some(id)
 }
 
-/// Returns whether this is the id of a token or a secret.
+/// Returns whether this is the id of a token.
 pub(super) fn is_id(id: &str) -> bool {
     id.len() == ID && id.bytes().all(|byte| ID_LETTERS.contains(&byte))
 }

@@ -1,27 +1,33 @@
-//! The file of static tokens and of issuers' secrets.
+//! The file of static tokens, and the table of a loaded one.
 //!
-//! It holds digests only. Writers take an advisory lock on `<file>.lock` and replace the file
-//! atomically, so that two writers lose nothing and a reader sees a whole file.
+//! The file is TOML and holds digests only; times are RFC 3339 in UTC. Writers take an advisory lock on
+//! `<file>.lock` and replace the file atomically, so that two writers lose nothing and a reader sees a
+//! whole file.
 
-mod form;
 mod replace;
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
-    time::SystemTime,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
+
+use prost_types::Timestamp;
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq as _;
 
 use self::replace::FileLock;
 use super::{
+    denial::Denial,
+    principal::{Principal, Verified, check_principal},
     small_file,
-    token::{Digest, IssuedToken, NewToken, digest, new_id, random},
-    token_table::TokenTable,
+    token::{Digest, IssuedToken, NewToken, digest, from_hex, id_of, is_id, to_hex},
 };
 use crate::{
     base::file::Content,
     error::{Error, ErrorKind, Result},
-    types::{check_name, check_text},
+    types::check_text,
 };
 
 /// The file of static tokens.
@@ -30,13 +36,11 @@ pub struct TokenFile {
     path: PathBuf,
 }
 
-/// A token or a secret in the file. It does not contain the token's text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A token in the file. It does not contain the token's text.
+#[derive(Clone, PartialEq, Eq)]
 pub struct TokenRecord {
     /// Ten letters and digits by which it is revoked.
     pub id: String,
-    /// A token, or the secret of an issuer.
-    pub kind: TokenKind,
     /// Name of the principal.
     pub principal: String,
     /// The time at which it was added, to the second.
@@ -45,38 +49,60 @@ pub struct TokenRecord {
     pub expires: Option<SystemTime>,
     /// A note for operators.
     pub note: String,
-    pub(super) check: Check,
+    digest: Digest,
 }
 
-/// The kind of a [`TokenRecord`].
+/// The loaded tokens, by id.
+#[derive(Default)]
+pub(super) struct TokenTable {
+    /// The digest of the file.
+    source: Digest,
+    pub(super) notes: Vec<String>,
+    tokens: BTreeMap<String, Entry>,
+}
+
+#[derive(PartialEq)]
+struct Entry {
+    digest: Digest,
+    principal: Principal,
+    expires: Option<SystemTime>,
+}
+
+/// A token that was added, changed or removed, for the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TokenKind {
-    /// A random token, presented as `Bearer`.
-    Token,
-    /// The key of an issuer, presented as `Basic`.
-    Secret {
-        /// Name of the issuer, which callers present with the key.
-        issuer: String,
-    },
+pub(crate) struct TokenChange {
+    /// The id by which it is listed and revoked.
+    pub(crate) id: String,
+    /// The change, with the principal.
+    pub(crate) what: String,
 }
 
-/// The digest of a token or a key, after a salt. A token has no salt.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Check {
-    pub(super) salt: Option<[u8; 16]>,
-    pub(super) digest: Digest,
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileForm {
+    #[serde(default)]
+    token: Vec<RecordForm>,
 }
 
-/// Keys that one issuer may have: the current one, and the next one during a rotation.
-pub(super) const KEYS_OF_ISSUER: usize = 2;
-/// Shortest key in bytes. Its digest is quick to compute, so a key must be random and long.
-const SHORTEST_KEY: usize = 32;
-const LONGEST_KEY: usize = 1024;
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordForm {
+    id: String,
+    principal: String,
+    created: String,
+    expires: Option<String>,
+    note: Option<String>,
+    sha256: String,
+}
+
 const LONGEST_NOTE: usize = 256;
 /// Longest file in bytes: about 60,000 tokens.
 const LONGEST_FILE: u64 = 16 << 20;
 const FILE: &str = "token file";
+const HEADER: &str =
+    "# Written by `reveille token`. It holds digests, not the tokens themselves.\n\n";
+/// Changes beyond these are counted in one line.
+const MOST_CHANGES: usize = 1000;
 
 impl TokenFile {
     /// Names a file, which need not exist before the first token is added.
@@ -94,46 +120,27 @@ impl TokenFile {
     /// # Errors
     /// `Invalid` for a note that is too long; `Unavailable` if the file cannot be written.
     pub fn add(&self, new: &NewToken, now: SystemTime) -> Result<IssuedToken> {
+        check_text("note", &new.note, LONGEST_NOTE)?;
+        if new.principal.is_anonymous() {
+            return Err(Error::invalid("principal", "`anonymous` has no token"));
+        }
+        if new.expires.is_some_and(|expires| expires <= now) {
+            return Err(Error::invalid("expires", "must be in the future"));
+        }
         let token = IssuedToken::generate()?;
-        let check = Check {
-            salt: None,
+        let record = TokenRecord {
+            id: token.id().to_owned(),
+            principal: new.principal.name().to_owned(),
+            created: to_second(now),
+            expires: new.expires.map(to_second),
+            note: new.note.clone(),
             digest: digest(&[token.reveal().as_bytes()]),
         };
-        let id = token.id().to_owned();
-        let record = record(id, TokenKind::Token, new, check, now)?;
-        self.append(record)?;
+        let lock = FileLock::acquire(&self.path)?;
+        let mut records = self.list()?;
+        records.push(record);
+        lock.write(&encoded(&records)?)?;
         Ok(token)
-    }
-
-    /// Adds a key of an issuer, at least 32 bytes, and returns the record's id. An issuer may have two
-    /// keys, so that clients can change from one to the other.
-    ///
-    /// # Errors
-    /// `Invalid` for a name, a key or a note that breaks its rule; `Exhausted` if the issuer has two
-    /// keys; `Unavailable` if the file cannot be written.
-    pub fn add_secret(
-        &self,
-        issuer: &str,
-        key: &str,
-        new: &NewToken,
-        now: SystemTime,
-    ) -> Result<String> {
-        check_name("issuer", issuer)?;
-        if !(SHORTEST_KEY..=LONGEST_KEY).contains(&key.len()) || key.chars().any(char::is_control) {
-            let rule = "must be 32 to 1024 bytes of text without control characters";
-            return Err(Error::invalid("key", rule));
-        }
-        let salt = random()?;
-        let check = Check {
-            salt: Some(salt),
-            digest: digest(&[&salt, key.as_bytes()]),
-        };
-        let kind = TokenKind::Secret {
-            issuer: issuer.to_owned(),
-        };
-        let id = new_id()?;
-        self.append(record(id.clone(), kind, new, check, now)?)?;
-        Ok(id)
     }
 
     /// Returns all records, or none if the file does not exist.
@@ -147,8 +154,8 @@ impl TokenFile {
         }
     }
 
-    /// Removes a token or a secret, and returns its record. A relay that has loaded it refuses it
-    /// after its next reload.
+    /// Removes a token, and returns its record. A relay that has loaded it refuses it after its next
+    /// reload.
     ///
     /// # Errors
     /// `NotFound` if the file has no such id; `Unavailable` if it cannot be written.
@@ -161,12 +168,12 @@ impl TokenFile {
             return Err(Error::new(ErrorKind::NotFound, message));
         };
         let revoked = records.remove(at);
-        lock.write(&form::write(&records)?)?;
+        lock.write(&encoded(&records)?)?;
         Ok(revoked)
     }
 
     /// Returns all records of a file that must exist.
-    pub(super) fn load(&self) -> Result<Vec<TokenRecord>> {
+    fn load(&self) -> Result<Vec<TokenRecord>> {
         self.parse(self.read()?.bytes)
     }
 
@@ -178,7 +185,7 @@ impl TokenFile {
             return Ok(Arc::clone(former));
         }
         let notes = small_file::note_open(&self.path, &content);
-        let mut table = TokenTable::new(&self.parse(content.bytes)?)?;
+        let mut table = TokenTable::new(self.parse(content.bytes)?)?;
         table.source = source;
         table.notes.extend(notes);
         Ok(Arc::new(table))
@@ -190,82 +197,198 @@ impl TokenFile {
 
     fn parse(&self, bytes: Vec<u8>) -> Result<Vec<TokenRecord>> {
         let text = small_file::to_text(FILE, &self.path, bytes)?;
-        let records = form::parse(FILE, &self.path, &text)?;
-        self.check(&records)?;
-        Ok(records)
-    }
-
-    fn append(&self, record: TokenRecord) -> Result<()> {
-        let lock = FileLock::acquire(&self.path)?;
-        let mut records = self.list()?;
-        records.push(record);
-        self.check(&records)?;
-        lock.write(&form::write(&records)?)
-    }
-
-    /// Checks the rules that hold between records.
-    fn check(&self, records: &[TokenRecord]) -> Result<()> {
-        let mut ids: Vec<&str> = records.iter().map(|record| &*record.id).collect();
+        let file: FileForm = small_file::parse_toml(FILE, &self.path, &text)?;
+        let path = self.path.display();
+        let invalid = |rule| Error::new(ErrorKind::Invalid, format!("{FILE} `{path}`: {rule}"));
+        let mut records: Vec<TokenRecord> = Vec::new();
+        for (at, form) in file.token.into_iter().enumerate() {
+            let record = form
+                .read()
+                .map_err(|error| invalid(format!("token {}: {error}", at + 1)))?;
+            records.push(record);
+        }
+        let mut ids: Vec<_> = records.iter().map(|record| &record.id).collect();
         ids.sort_unstable();
-        if let Some(twice) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
-            let message = format!(
-                "{FILE} `{}`: id {:?} stands twice",
-                self.path.display(),
-                twice[0]
-            );
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        let mut issuers: Vec<&str> = records.iter().filter_map(TokenRecord::issuer).collect();
-        issuers.sort_unstable();
-        let too_many = |names: &&[&str]| names.iter().all(|name| *name == names[0]);
-        if let Some(names) = issuers.windows(KEYS_OF_ISSUER + 1).find(too_many) {
-            let message = format!(
-                "issuer `{}` has {KEYS_OF_ISSUER} keys, the limit: revoke one of them first",
-                names[0]
-            );
-            return Err(Error::new(ErrorKind::Exhausted, message));
-        }
-        Ok(())
-    }
-}
-
-impl TokenRecord {
-    /// Returns the issuer of a secret.
-    pub fn issuer(&self) -> Option<&str> {
-        match &self.kind {
-            TokenKind::Token => None,
-            TokenKind::Secret { issuer } => Some(issuer),
+        match ids.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(twice) => Err(invalid(format!("id {:?} stands twice", twice[0]))),
+            None => Ok(records),
         }
     }
 }
 
-impl std::fmt::Debug for Check {
+impl TokenTable {
+    fn new(records: Vec<TokenRecord>) -> Result<Self> {
+        let mut table = Self::default();
+        for record in records {
+            let entry = Entry {
+                digest: record.digest,
+                principal: Principal::new(&record.principal)?,
+                expires: record.expires,
+            };
+            table.tokens.insert(record.id, entry);
+        }
+        Ok(table)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Verifies a token. Digests are compared in constant time, that of an unknown id with a dummy, so
+    /// that the time of the answer does not tell which ids exist.
+    pub(super) fn verify(&self, text: &str, now: SystemTime) -> Result<Verified, Denial> {
+        let presented = digest(&[text.as_bytes()]);
+        let id = id_of(text).ok_or(Denial::Malformed)?;
+        let entry = self.tokens.get(id);
+        let known = entry.map_or([0; 32], |entry| entry.digest);
+        let is_same = bool::from(known.ct_eq(&presented));
+        let entry = entry.filter(|_| is_same).ok_or(Denial::UnknownToken)?;
+        if let Some(expires) = entry.expires
+            && let Ok(ago) = now.duration_since(expires)
+        {
+            return Err(Denial::Expired { ago });
+        }
+        Ok(Verified {
+            principal: entry.principal.clone(),
+            by: format!("token {id}").into(),
+            expires_at: entry.expires,
+        })
+    }
+
+    /// Returns the changes from a former table, by id.
+    pub(super) fn changes_since(&self, former: &Self) -> Vec<TokenChange> {
+        let added = self
+            .tokens
+            .iter()
+            .filter_map(|(id, entry)| match former.tokens.get(id) {
+                None => Some(entry.change(id, "added")),
+                Some(before) if before != entry => Some(entry.change(id, "changed")),
+                Some(_) => None,
+            });
+        let removed = former.tokens.iter();
+        let removed = removed.filter(|(id, _)| !self.tokens.contains_key(*id));
+        let mut all: Vec<_> = added
+            .chain(removed.map(|(id, entry)| entry.change(id, "removed")))
+            .collect();
+        all.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+        if all.len() > MOST_CHANGES {
+            let further = all.len() - MOST_CHANGES;
+            all.truncate(MOST_CHANGES);
+            all.push(TokenChange {
+                id: "(others)".to_owned(),
+                what: format!("{further} further changes"),
+            });
+        }
+        all
+    }
+}
+
+impl Entry {
+    fn change(&self, id: &str, done: &str) -> TokenChange {
+        TokenChange {
+            id: id.to_owned(),
+            what: format!("{done}: a token of `{}`", self.principal),
+        }
+    }
+}
+
+impl RecordForm {
+    fn new(record: &TokenRecord) -> Self {
+        Self {
+            id: record.id.clone(),
+            principal: record.principal.clone(),
+            created: Timestamp::from(record.created).to_string(),
+            expires: record.expires.map(|at| Timestamp::from(at).to_string()),
+            note: Some(record.note.clone()).filter(|note| !note.is_empty()),
+            sha256: to_hex(&record.digest),
+        }
+    }
+
+    fn read(self) -> Result<TokenRecord> {
+        if !is_id(&self.id) {
+            return Err(Error::invalid("id", "must be ten of [a-z2-7]"));
+        }
+        check_principal("principal", &self.principal)?;
+        Ok(TokenRecord {
+            id: self.id,
+            principal: self.principal,
+            created: time("created", &self.created)?,
+            expires: self.expires.map(|at| time("expires", &at)).transpose()?,
+            note: self.note.unwrap_or_default(),
+            digest: from_hex(&self.sha256)
+                .ok_or_else(|| Error::invalid("sha256", "must be 64 hexadecimal digits"))?,
+        })
+    }
+}
+
+impl std::fmt::Debug for TokenRecord {
+    /// Without the digest.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("(digest)")
+        write!(f, "TokenRecord({} of {})", self.id, self.principal)
     }
 }
 
-fn record(
-    id: String,
-    kind: TokenKind,
-    new: &NewToken,
-    check: Check,
-    now: SystemTime,
-) -> Result<TokenRecord> {
-    check_text("note", &new.note, LONGEST_NOTE)?;
-    if new.principal.is_anonymous() {
-        return Err(Error::invalid("principal", "`anonymous` has no token"));
+impl std::fmt::Debug for TokenTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TokenTable({} tokens)", self.len())
     }
-    if new.expires.is_some_and(|expires| expires <= now) {
-        return Err(Error::invalid("expires", "must be in the future"));
+}
+
+fn encoded(records: &[TokenRecord]) -> Result<String> {
+    let token = records.iter().map(RecordForm::new).collect();
+    let text = toml::to_string(&FileForm { token }).map_err(|error| {
+        Error::new(ErrorKind::Internal, "the token file cannot be encoded").with_source(error)
+    })?;
+    Ok(format!("{HEADER}{text}"))
+}
+
+/// Rounds up to a whole second, as the file keeps it.
+fn to_second(time: SystemTime) -> SystemTime {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let up = u64::from(since.subsec_nanos() > 0);
+    let seconds = Duration::from_secs(since.as_secs().saturating_add(up));
+    UNIX_EPOCH.checked_add(seconds).unwrap_or(time)
+}
+
+fn time(field: &str, text: &str) -> Result<SystemTime> {
+    text.parse::<Timestamp>()
+        .ok()
+        .and_then(|time| SystemTime::try_from(time).ok())
+        .ok_or_else(|| Error::invalid(field, "must be a time such as \"2027-01-31T12:00:00Z\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_token_that_was_added_or_removed_is_named_and_a_rotation_too() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = TokenFile::new(directory.path().join("tokens.toml"));
+        let add = |principal| {
+            let new = NewToken {
+                principal: Principal::new(principal).expect("a name"),
+                expires: None,
+                note: String::new(),
+            };
+            let issued = file.add(&new, SystemTime::UNIX_EPOCH).expect("issued");
+            issued.id().to_owned()
+        };
+        let table = || TokenTable::new(file.load().expect("read")).expect("a table");
+        let old = add("billing");
+        let kept = add("orders");
+        let before = table();
+        assert_eq!(table().changes_since(&before), []);
+        file.revoke(&old).expect("revoked");
+        let new = add("billing");
+        let mut changes = table().changes_since(&before);
+        changes.sort_by(|one, other| one.what.cmp(&other.what));
+        let named = changes.iter().map(|change| (&*change.id, &*change.what));
+        let expected = [
+            (&*new, "added: a token of `billing`"),
+            (&*old, "removed: a token of `billing`"),
+        ];
+        assert_eq!(named.collect::<Vec<_>>(), expected);
+        assert!(changes.iter().all(|change| change.id != kept));
     }
-    Ok(TokenRecord {
-        id,
-        kind,
-        principal: new.principal.name().to_owned(),
-        created: form::to_second(now),
-        expires: new.expires.map(form::to_second),
-        note: new.note.clone(),
-        check,
-    })
 }

@@ -11,9 +11,7 @@ use crate::{
     error::Result,
     relay::{
         hub::Hub,
-        link::{
-            Action, ClusterLink, FrameDraft, LinkConfig, LinkFailure, PeerNotice, PeerStats, Resync,
-        },
+        link::{Action, ClusterLink, FrameDraft, LinkConfig, LinkFailure, PeerNotice, Resync},
     },
     types::cluster::LifeId,
 };
@@ -115,9 +113,13 @@ impl ClusterNode {
         }
     }
 
-    /// Sets the hash by which relays compare their stores.
-    pub(crate) fn set_store(&mut self, store: u64) {
-        self.link.set_store(store);
+    pub(crate) fn link(&self) -> &ClusterLink {
+        &self.link
+    }
+
+    /// For what the link does alone.
+    pub(crate) fn link_mut(&mut self) -> &mut ClusterLink {
+        &mut self.link
     }
 
     /// Counts a message that broke a rule and that this machine did not get.
@@ -151,11 +153,6 @@ impl ClusterNode {
         }
         self.send_frame(now);
         self.leave_if_settled(now);
-    }
-
-    /// C7: the client has dropped messages that it received.
-    pub(crate) fn on_drop(&mut self) {
-        self.link.on_drop();
     }
 
     /// The client did not take the bytes of an [`Output::Publish`].
@@ -206,15 +203,6 @@ impl ClusterNode {
         self.confirmed_after.take()
     }
 
-    /// C8: returns whether a publisher cannot be answered now.
-    pub(crate) fn is_isolated(&self, now: Tick) -> bool {
-        self.link.is_isolated(now)
-    }
-
-    pub(crate) fn is_degraded(&self, now: Tick) -> bool {
-        self.link.is_degraded(now)
-    }
-
     /// C9: returns whether the relay may serve. A relay that starts without a broker may after a
     /// while. A relay that is cut off later may not, because the others may be connected.
     pub(crate) fn is_ready(&self, now: Tick) -> bool {
@@ -237,14 +225,13 @@ impl ClusterNode {
     /// C15: returns the lives that can take over timers. The one with the fewest streams is the
     /// last.
     pub(crate) fn present_lives(&self, now: Tick) -> Vec<LifeId> {
-        let present = self.peers(now).filter(|peer| !peer.missing && !peer.left);
+        let present = self
+            .link
+            .peers(now)
+            .filter(|peer| !peer.missing && !peer.left);
         let mut present: Vec<_> = present.collect();
         present.sort_by_key(|peer| Reverse(peer.status.streams));
         present.iter().map(|peer| peer.life).collect()
-    }
-
-    pub(crate) fn peers(&self, now: Tick) -> impl Iterator<Item = PeerStats> {
-        self.link.peers(now)
     }
 
     pub(crate) fn stats(&self) -> ClusterStats {
@@ -253,17 +240,6 @@ impl ClusterNode {
             passed_on: self.hub.passed_on(),
             ..self.stats
         }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn newest_frame(&self) -> u64 {
-        self.link.newest_frame()
-    }
-
-    /// Returns the newest applied frame of each peer, and whether there is a gap.
-    #[cfg(test)]
-    pub(crate) fn received(&self) -> impl Iterator<Item = (LifeId, u64, bool)> {
-        self.link.received()
     }
 
     /// Returns whether there is something for a frame.
@@ -276,7 +252,7 @@ impl ClusterNode {
         if self.link.frame_due_at().is_none_or(|at| now < at) || !self.has_content() {
             return;
         }
-        let mut draft = FrameDraft::new();
+        let mut draft = FrameDraft::default();
         if std::mem::take(&mut self.flags_written) {
             draft.note_flags_written();
         }

@@ -104,6 +104,7 @@ impl Default for HubConfig {
             resume_from: RESUME_FROM,
             catch_up_spread: Duration::from_secs(2),
             coordinator: CoordinatorConfig::default(),
+            // A loop that waits for a second between two reads is the usual one.
             assumed_poll: Duration::from_secs(1),
             cluster: false,
         }

@@ -1,45 +1,42 @@
-//! The link's entry points for its driver: ticks and frames in, actions out. Messages enter in
-//! `receive`.
+//! The link: ticks, frames and messages in, actions out.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{
-    action::{Action, Resync},
+    action::{Action, LinkFailure, PeerNotice, Resync},
     config::{
         HEARTBEAT, ISOLATED_AFTER, LinkConfig, READY_AFTER, REPLACE_AFTER, REPLACE_AGAIN,
         UNSENT_AGAIN,
     },
-    frame_draft::FrameDraft,
-    frame_sender::FrameSender,
-    heartbeat_sender::{HeartbeatSender, fingerprint},
+    frames::{FrameDraft, FrameSender},
+    heartbeat_sender::{HeartbeatSender, Return, fingerprint},
     isolation::{Change, Isolation},
-    peer::PeerStats,
-    peer_table::PeerTable,
+    peer::{Peer, PeerStats, PeerTable, Silence},
     recent_queues::RecentQueues,
 };
 use crate::{
     base::{backoff::about, clock::Tick, fault::planted},
-    types::cluster::{ClusterContent, ClusterMessage, RelayHeartbeat, RelayStatus, queue_hash},
-    wire::cluster_message_to_wire,
+    error::Result,
+    types::cluster::{
+        ClusterContent, ClusterMessage, Frame, LifeId, RelayHeartbeat, RelayStatus, queue_hash,
+    },
+    wire::{cluster_message_from_wire, cluster_message_to_wire},
 };
-
-#[cfg(test)]
-use crate::types::cluster::LifeId;
 
 /// One relay's part in a cluster. After each call the driver takes the actions until there are none.
 #[derive(Debug)]
 pub(crate) struct ClusterLink {
-    pub(super) config: LinkConfig,
+    config: LinkConfig,
     started_at: Tick,
     /// The client's count of connects when it was last read.
     connects: u64,
-    pub(super) frames: FrameSender,
-    pub(super) heartbeats: HeartbeatSender,
-    pub(super) recent: RecentQueues,
-    pub(super) peers: PeerTable,
-    pub(super) interruptions: Interruptions,
+    frames: FrameSender,
+    heartbeats: HeartbeatSender,
+    recent: RecentQueues,
+    peers: PeerTable,
+    interruptions: Interruptions,
     isolation: Isolation,
     /// While this relay is isolated, its connection is replaced at this time.
     replace_at: Tick,
@@ -47,21 +44,21 @@ pub(crate) struct ClusterLink {
     /// Open streams and known queues, for the list of relays.
     load: (u64, u64),
     /// The hash of this relay's store; 0 if it is unknown.
-    pub(super) store: u64,
-    pub(super) phase: Phase,
-    pub(super) actions: VecDeque<Action>,
+    store: u64,
+    phase: Phase,
+    actions: VecDeque<Action>,
 }
 
 /// C7: how often messages of peers may have been lost on this relay's own connection.
 #[derive(Debug, Default)]
-pub(super) struct Interruptions {
-    pub(super) count: u64,
+struct Interruptions {
+    count: u64,
     /// An own heartbeat has returned that was sent after so many of them.
-    pub(super) settled: u64,
+    settled: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+enum Phase {
     Open,
     /// The last heartbeat is sent.
     Left,
@@ -160,7 +157,7 @@ impl ClusterLink {
         if self.phase != Phase::Open {
             return None;
         }
-        self.frames.due_at(self.heartbeats.returned())
+        self.frames.due_at(self.heartbeats.returned)
     }
 
     /// Sends a frame and returns its number; an empty one is not sent. Its causes are confirmed
@@ -172,7 +169,7 @@ impl ClusterLink {
             return None;
         }
         let mut frame = draft.frame;
-        frame.number = self.frames.next_number();
+        frame.number = self.frames.number + 1;
         let counted = frame.entries.iter().filter(|entry| entry.causes > 0);
         let hashes = counted.map(|entry| queue_hash(&entry.queue));
         self.recent.add(frame.number, hashes);
@@ -234,12 +231,12 @@ impl ClusterLink {
 
     /// C9: returns whether the relay may serve. One without a broker is ready, and degraded.
     pub(crate) fn is_ready(&self, now: Tick) -> bool {
-        self.heartbeats.returns() >= 2 || now.since(self.started_at) >= READY_AFTER
+        self.heartbeats.returns >= 2 || now.since(self.started_at) >= READY_AFTER
     }
 
     /// Returns whether an own heartbeat has ever returned.
     pub(crate) fn was_connected(&self) -> bool {
-        self.heartbeats.returns() > 0
+        self.heartbeats.returns > 0
     }
 
     /// Returns how often a frame was published again.
@@ -263,18 +260,18 @@ impl ClusterLink {
 
     #[cfg(test)]
     pub(crate) fn newest_frame(&self) -> u64 {
-        self.frames.number()
+        self.frames.number
     }
 
     /// Returns the newest applied frame of each peer, and whether there is a gap.
     #[cfg(test)]
     pub(crate) fn received(&self) -> impl Iterator<Item = (LifeId, u64, bool)> {
         let peers = self.peers.iter();
-        peers.map(|(life, peer)| (*life, peer.applied(), peer.has_gap()))
+        peers.map(|(life, peer)| (*life, peer.applied, peer.has_gap()))
     }
 
     /// C7: notes interruptions before a message or a tick is handled.
-    pub(super) fn observe(&mut self, connects: u64, now: Tick) {
+    fn observe(&mut self, connects: u64, now: Tick) {
         if connects != self.connects {
             self.connects = connects;
             self.interruptions.count += 1;
@@ -293,7 +290,7 @@ impl ClusterLink {
     }
 
     fn isolated_at(&self) -> Tick {
-        let Some(returned) = self.heartbeats.returned_sent_at() else {
+        let Some(returned) = self.heartbeats.returned_sent_at else {
             return self.started_at;
         };
         let unconfirmed = self.frames.in_flight_since();
@@ -306,7 +303,7 @@ impl ClusterLink {
         (self.isolated_at() + (REPLACE_AFTER - ISOLATED_AFTER)).max(self.replace_at)
     }
 
-    pub(super) fn update_isolation(&mut self, now: Tick) {
+    fn update_isolation(&mut self, now: Tick) {
         match self.isolation.update(self.is_isolated(now), now) {
             Some(Change::Began) if !planted!(LinkIsolationUntold) => {
                 self.actions.push_back(Action::Degraded(true));
@@ -337,8 +334,8 @@ impl ClusterLink {
         self.recent.expire(now);
         let heartbeat = RelayHeartbeat {
             number: self.heartbeats.next_number(),
-            frame: self.frames.number(),
-            complete_above: self.recent.complete_above(),
+            frame: self.frames.number,
+            complete_above: self.recent.complete_above,
             queues: self.recent.list(),
             leaving,
             store: self.store,
@@ -357,5 +354,140 @@ impl ClusterLink {
         self.heartbeats
             .sent(fingerprint(&bytes), self.interruptions.count, now);
         self.actions.push_back(Action::Publish(bytes));
+    }
+
+    /// Takes a message of the broker. `connects` is the client's count of connects, read after the
+    /// message was taken from its channel: so it counts the connection that brought the message.
+    ///
+    /// # Errors
+    /// `Invalid`, if the message breaks a rule. It counts as lost; the caller counts and logs it.
+    pub(crate) fn on_message(&mut self, bytes: &Bytes, connects: u64, now: Tick) -> Result<()> {
+        if self.phase == Phase::Ended {
+            return Ok(());
+        }
+        self.observe(connects, now);
+        let message = cluster_message_from_wire(bytes)?;
+        match message.life == self.config.life {
+            true => self.on_own(&message.content, bytes, now),
+            false => self.on_peer(message, bytes, now),
+        }
+        self.update_isolation(now);
+        Ok(())
+    }
+
+    fn on_own(&mut self, content: &ClusterContent, bytes: &Bytes, now: Tick) {
+        let result = match content {
+            ClusterContent::Frame(frame) => self.on_own_frame(frame.number, bytes, now),
+            ClusterContent::Heartbeat(own) => self.on_own_heartbeat(own.number, bytes, now),
+            ClusterContent::Unknown => Ok(()),
+        };
+        if let Err(failure) = result {
+            self.phase = Phase::Ended;
+            self.actions.push_back(Action::End(failure));
+        }
+    }
+
+    fn on_own_frame(&mut self, number: u64, bytes: &Bytes, now: Tick) -> Result<(), LinkFailure> {
+        if self.frames.on_return(number, bytes)? {
+            self.recent.confirm(number, now);
+            self.actions.push_back(Action::Confirmed(number));
+        }
+        Ok(())
+    }
+
+    fn on_own_heartbeat(
+        &mut self,
+        number: u64,
+        bytes: &Bytes,
+        now: Tick,
+    ) -> Result<(), LinkFailure> {
+        let returned = self.heartbeats.on_return(number, fingerprint(bytes))?;
+        let Return::New {
+            skipped,
+            interruptions,
+        } = returned
+        else {
+            return Ok(());
+        };
+        if skipped {
+            self.interruptions.count += 1;
+        }
+        self.interruptions.settled = self.interruptions.settled.max(interruptions);
+        self.judge_peers(now);
+        Ok(())
+    }
+
+    fn judge_peers(&mut self, now: Tick) {
+        let counts = (self.heartbeats.returns, self.interruptions.count);
+        for (life, silence) in self.peers.judge(counts, now) {
+            match silence {
+                Silence::MissingWithGap => self.actions.push_back(Action::Resync(Resync::All)),
+                _ if planted!(LinkMissingNoCheck) => {}
+                _ => self.actions.push_back(Action::CheckGroups(life)),
+            }
+        }
+    }
+
+    fn on_peer(&mut self, message: ClusterMessage, bytes: &Bytes, now: Tick) {
+        match message.content {
+            ClusterContent::Frame(frame) => self.on_peer_frame(message.life, frame, now),
+            ClusterContent::Heartbeat(heartbeat) => {
+                self.on_peer_heartbeat(message.life, &heartbeat, fingerprint(bytes), now);
+            }
+            ClusterContent::Unknown => {}
+        }
+    }
+
+    fn on_peer_frame(&mut self, life: LifeId, frame: Frame, now: Tick) {
+        let returns = self.heartbeats.returns;
+        let peer = self.peer(life, now);
+        if !peer.on_frame(frame.number) {
+            return;
+        }
+        peer.heard(returns, now);
+        let in_full = peer.has_gap();
+        self.actions.push_back(Action::Apply {
+            life,
+            frame,
+            in_full,
+        });
+    }
+
+    fn on_peer_heartbeat(
+        &mut self,
+        life: LifeId,
+        heartbeat: &RelayHeartbeat,
+        fingerprint: u64,
+        now: Tick,
+    ) {
+        let returns = self.heartbeats.returns;
+        let settled = self.interruptions.settled;
+        let (relay_id, store) = (Arc::clone(&self.config.relay_id), self.store);
+        let peer = self.peer(life, now);
+        if peer.is_copy(fingerprint) {
+            return;
+        }
+        peer.heard(returns, now);
+        let resync = peer.on_heartbeat(heartbeat, settled);
+        let notices = peer.notices(heartbeat, (&relay_id, store));
+        self.actions.extend(resync.map(Action::Resync));
+        for kind in notices {
+            self.actions.push_back(Action::Notice(PeerNotice {
+                kind,
+                life,
+                relay_id: Arc::clone(&heartbeat.status.relay_id),
+            }));
+        }
+    }
+
+    /// Returns the peer of this life; a new one may displace another.
+    fn peer(&mut self, life: LifeId, now: Tick) -> &mut Peer {
+        let (returns, settled) = (self.heartbeats.returns, self.interruptions.settled);
+        let new = || Peer::new(settled, returns, now);
+        let (peer, displaced) = self.peers.peer(life, new);
+        if displaced {
+            self.actions.push_back(Action::Resync(Resync::All));
+        }
+        peer
     }
 }

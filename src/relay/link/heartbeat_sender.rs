@@ -18,10 +18,10 @@ pub(super) struct HeartbeatSender {
     /// The newest that was sent.
     last: u64,
     /// The newest that has returned, and when it was sent.
-    returned: u64,
-    returned_sent_at: Option<Tick>,
+    pub(super) returned: u64,
+    pub(super) returned_sent_at: Option<Tick>,
     /// How many have returned; copies are not counted.
-    returns: u64,
+    pub(super) returns: u64,
     /// The newest that did not return in time.
     overdue: u64,
     pub(super) due: Tick,
@@ -121,18 +121,6 @@ impl HeartbeatSender {
             skipped,
             interruptions: sent.interruptions,
         })
-    }
-
-    pub(super) fn returned(&self) -> u64 {
-        self.returned
-    }
-
-    pub(super) fn returned_sent_at(&self) -> Option<Tick> {
-        self.returned_sent_at
-    }
-
-    pub(super) fn returns(&self) -> u64 {
-        self.returns
     }
 }
 

@@ -1,10 +1,11 @@
-//! What this relay knows of one other life: the newest frame, the gap, the newest heartbeats.
+//! What this relay knows of other lives, at most 1,024: the newest frame, the gap, the newest
+//! heartbeats.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     action::{PeerNoticeKind, Resync},
-    config::{FORGET_AFTER, MAX_PATIENCE, MISSING_AFTER, PATIENCE},
+    config::{FORGET_AFTER, MAX_PATIENCE, MAX_PEERS, MISSING_AFTER, PATIENCE},
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -15,7 +16,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Peer {
     /// The newest frame that was applied.
-    applied: u64,
+    pub(super) applied: u64,
     gap: Option<Gap>,
     /// The number of its newest heartbeat, and the fingerprints of the last eight.
     heartbeat: u64,
@@ -77,6 +78,12 @@ pub(super) enum Silence {
     MissingWithGap,
     /// It is forgotten.
     Forget,
+}
+
+/// All peers; ordered, so that a run can be repeated.
+#[derive(Debug, Default)]
+pub(super) struct PeerTable {
+    peers: BTreeMap<LifeId, Peer>,
 }
 
 /// The heartbeats whose copies are recognized. A broker may deliver each message twice, for ever.
@@ -224,16 +231,6 @@ impl Peer {
         }
     }
 
-    /// Returns how long the peer is silent, in returns of own heartbeats.
-    pub(super) fn heard_at_return(&self) -> u64 {
-        self.heard_at_return
-    }
-
-    /// Returns whether a resync has covered all that the peer can have sent.
-    pub(super) fn is_settled(&self) -> bool {
-        self.presence != Presence::Present
-    }
-
     pub(super) fn stats(&self, life: LifeId, now: Tick) -> PeerStats {
         PeerStats {
             life,
@@ -245,16 +242,60 @@ impl Peer {
         }
     }
 
-    #[cfg(test)]
-    pub(super) fn applied(&self) -> u64 {
-        self.applied
-    }
-
     fn miss(&mut self, first: u64, last: u64) {
         if first > last {
             return;
         }
         let first = self.gap.map_or(first, |gap| gap.first.min(first));
         self.gap = Some(Gap { first, last });
+    }
+}
+
+impl PeerTable {
+    /// Returns the peer of this life, and whether another one, which was present, had to make room
+    /// for it: that one's frames are not followed any more.
+    pub(super) fn peer(&mut self, life: LifeId, new: impl FnOnce() -> Peer) -> (&mut Peer, bool) {
+        let is_full = self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&life);
+        let displaced = is_full && self.displace();
+        (self.peers.entry(life).or_insert_with(new), displaced)
+    }
+
+    /// Judges the silence of all peers after an own heartbeat has returned.
+    pub(super) fn judge(&mut self, counts: (u64, u64), now: Tick) -> Vec<(LifeId, Silence)> {
+        let mut judged = Vec::new();
+        self.peers.retain(|life, peer| {
+            let silence = peer.judge(counts, now);
+            if matches!(silence, Silence::Missing | Silence::MissingWithGap) {
+                judged.push((*life, silence));
+            }
+            silence != Silence::Forget
+        });
+        judged
+    }
+
+    pub(super) fn stats(&self, now: Tick) -> impl Iterator<Item = PeerStats> {
+        self.peers
+            .iter()
+            .map(move |(life, peer)| peer.stats(*life, now))
+    }
+
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&LifeId, &Peer)> {
+        self.peers.iter()
+    }
+
+    /// Removes the peer that is silent for longest, of those that are missing or left if there are
+    /// any; returns whether it was present.
+    fn displace(&mut self) -> bool {
+        // A resync has covered all that a missing one, or one that left, can have sent.
+        let order = |(life, peer): (&LifeId, &Peer)| {
+            let is_present = peer.presence == Presence::Present;
+            (is_present, peer.heard_at_return, *life)
+        };
+        let Some((is_present, _, life)) = self.peers.iter().map(order).min() else {
+            return false;
+        };
+        self.peers.remove(&life);
+        is_present
     }
 }

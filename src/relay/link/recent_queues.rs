@@ -26,7 +26,7 @@ pub(super) struct RecentQueues {
     by_frame: BTreeSet<(u64, u64)>,
     /// When frames were confirmed: the time, and the newest frame. One for each [`STEP`].
     confirmed: VecDeque<(Tick, u64)>,
-    complete_above: u64,
+    pub(super) complete_above: u64,
 }
 
 /// Frames that are confirmed within one step expire together, so that `confirmed` stays short.
@@ -69,10 +69,6 @@ impl RecentQueues {
                 self.remove_oldest();
             }
         }
-    }
-
-    pub(super) fn complete_above(&self) -> u64 {
-        self.complete_above
     }
 
     pub(super) fn list(&self) -> Vec<RecentQueue> {

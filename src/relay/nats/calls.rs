@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::{publisher::NatsPublisher, subjects::ReplyTo};
+use super::{connection::NatsPublisher, subjects::ReplyTo};
 use crate::{
     base::task::Scope,
     relay::runtime::{PeerCall, PeerService},

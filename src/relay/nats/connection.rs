@@ -1,29 +1,30 @@
-//! One connection to NATS, with the two subscriptions of a life.
+//! One connection to NATS: the two subscriptions of a life, and a publisher that never waits.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
-use async_nats::{Client, ConnectOptions, ServerAddr, Subscriber, connection::State};
+use async_nats::{
+    Client, ConnectError, ConnectErrorKind, PublishError, PublishErrorKind, Statistics, Subject,
+    Subscriber, connection::State,
+};
 use bytes::Bytes;
 use futures_util::{
-    StreamExt as _,
+    FutureExt as _, StreamExt as _,
     stream::{Select, select},
 };
-use tokio::{
-    sync::{Notify, mpsc},
-    time::timeout,
-};
+use tokio::{sync::Notify, time::timeout};
 
 use super::{
     NatsConfig,
     config::shown,
-    events::{Events, Kind},
-    fault,
-    options::{CONNECT_TIMEOUT, options},
-    publisher::NatsPublisher,
-    self_test::{ended, self_test},
-    subjects::{NatsMessage, Subjects},
+    events::{Events, Kind, one_line},
+    options::{CLIENT_CAPACITY, CONNECT_TIMEOUT, options},
+    subjects::{NatsMessage, ReplyTo, Subjects},
 };
-use crate::{base::task::Scope, error::Result, types::cluster::LifeId};
+use crate::{
+    base::causes::{causes, with_causes},
+    error::{Error, ErrorKind, Result},
+    types::cluster::{ClusterLimits, LifeId},
+};
 
 /// A connection to NATS. It connects again without end until it is closed.
 ///
@@ -33,11 +34,32 @@ use crate::{base::task::Scope, error::Result, types::cluster::LifeId};
 pub(crate) struct NatsConnection {
     publisher: NatsPublisher,
     incoming: Select<Subscriber, Subscriber>,
-    /// Runs the task that logs the reason of failed attempts.
-    _scope: Scope,
 }
 
-/// The limit for the attempts of the start, with slow name servers: the relay then starts without
+/// Publishes. Cheap to clone.
+///
+/// A message is dropped and counted if the client is not connected, or if its channel of 256
+/// messages is full. So a caller must repeat a message that has to arrive, as the link does.
+#[derive(Clone)]
+pub(crate) struct NatsPublisher(Arc<Shared>);
+
+struct Shared {
+    client: Client,
+    statistics: Arc<Statistics>,
+    subjects: Subjects,
+    events: Arc<Events>,
+}
+
+/// Messages that were dropped before they reached the client, by reason.
+#[cfg(test)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DroppedMessages {
+    pub(crate) not_connected: u64,
+    pub(crate) no_room: u64,
+    pub(crate) too_large: u64,
+}
+
+/// The limit for the first attempt, with slow name servers: the relay then starts without
 /// the broker.
 const START_LIMIT: Duration = Duration::from_secs(5);
 /// The limit for writing the last messages.
@@ -47,25 +69,31 @@ impl NatsConnection {
     /// Connects. If no server can be reached, that is logged, and the connection is made later.
     ///
     /// # Errors
-    /// `Invalid` with the setting that breaks a rule or does not fit the server; `Denied` if NATS
-    /// refuses the login or a subject.
+    /// `Invalid` for a setting that breaks a rule, TLS that does not fit, or messages of less than
+    /// 64 KiB; `Denied` if NATS refuses the login.
     pub(crate) async fn connect(config: &NatsConfig, life: LifeId) -> Result<Self> {
         config.check()?;
         let servers = config.parsed_servers()?;
-        let names: Vec<_> = servers.iter().map(shown).collect();
+        let names = servers.iter().map(shown).collect::<Vec<_>>().join(",");
         let subjects = Subjects::new(&config.name, life);
-        let (events, refusals) = Events::new(names.join(","), subjects.cluster.clone());
-        let events = Arc::new(events);
+        let events = Arc::new(Events::new(names.clone()));
         let options = options(config, &events).await?;
-        let start = Start {
-            config,
-            servers,
-            options,
-            events: &events,
-            subjects: &subjects,
-            life,
+        let first = options.clone().connect(servers.as_slice());
+        let client = match timeout(START_LIMIT, first).await {
+            Ok(Ok(client)) => {
+                check_max_payload(&client)?;
+                client
+            }
+            not_connected => {
+                match not_connected {
+                    Ok(Err(error)) if is_refusal(&error) => return Err(refused(&names, &error)),
+                    Ok(Err(error)) => events.on_failed_attempt(with_causes(&error)),
+                    _ => events.on_failed_attempt("no answer within 5 s"),
+                }
+                let again = options.retry_on_initial_connect();
+                again.connect(servers.as_slice()).await.map_err(ended)?
+            }
         };
-        let client = start.client(refusals).await?;
         let all = client
             .subscribe(subjects.all.clone())
             .await
@@ -78,13 +106,9 @@ impl NatsConnection {
             // The two commands leave the channel, whose room is for messages.
             let _ = timeout(CONNECT_TIMEOUT, client.flush()).await;
         }
-        let scope = Scope::new();
-        let (config, servers, options) = (config.clone(), start.servers, start.options);
-        scope.spawn(log_failures(Arc::clone(&events), config, options, servers));
         Ok(Self {
             publisher: NatsPublisher::new(client, subjects, events),
             incoming: select(all, own),
-            _scope: scope,
         })
     }
 
@@ -147,64 +171,176 @@ impl Drop for NatsConnection {
     }
 }
 
-/// What the start of a connection needs.
-struct Start<'c> {
-    config: &'c NatsConfig,
-    servers: Vec<ServerAddr>,
-    options: ConnectOptions,
-    events: &'c Events,
-    subjects: &'c Subjects,
-    life: LifeId,
-}
-
-impl Start<'_> {
-    /// Returns a client: connected and tested, or still trying to connect.
-    async fn client(&self, mut refusals: mpsc::Receiver<String>) -> Result<Client> {
-        let first = self.options.clone().connect(self.servers.as_slice());
-        let away = match timeout(START_LIMIT, first).await {
-            Ok(Ok(client)) => {
-                self.test(&client, &mut refusals).await?;
-                return Ok(client);
-            }
-            Ok(Err(_)) => {
-                let reason = fault::reason(self.config, &self.options, &self.servers);
-                match timeout(START_LIMIT, reason).await {
-                    Ok(reason) => reason?.unwrap_or_else(|| "the first attempt failed".to_owned()),
-                    Err(_) => "no answer within 5 s".to_owned(),
-                }
-            }
-            Err(_) => "no answer within 5 s".to_owned(),
-        };
-        // Its line of the log stands for those of the next minute.
-        self.events.count_only(Kind::AttemptFailed);
-        tracing::warn!(reason = %away, "NATS cannot be reached; the relay tries again");
-        let again = self.options.clone().retry_on_initial_connect();
-        again.connect(self.servers.as_slice()).await.map_err(ended)
+impl NatsPublisher {
+    pub(super) fn new(client: Client, subjects: Subjects, events: Arc<Events>) -> Self {
+        let statistics = client.statistics();
+        Self(Arc::new(Shared {
+            client,
+            statistics,
+            subjects,
+            events,
+        }))
     }
 
-    async fn test(&self, client: &Client, refusals: &mut mpsc::Receiver<String>) -> Result<()> {
-        if !self_test(client, self.subjects, self.life, refusals).await? {
-            tracing::warn!("own messages of NATS do not return within 2 s");
+    /// Publishes to all relays, this one included. Returns whether the client has taken the message.
+    pub(crate) fn publish(&self, message: Bytes) -> bool {
+        self.send(self.0.subjects.all.clone(), None, message)
+    }
+
+    /// Sends a request to a life. Its reply has this life's `number`.
+    pub(crate) fn ask(&self, life: LifeId, number: u64, request: Bytes) -> bool {
+        let reply = self.0.subjects.own_reply(number);
+        self.send(self.0.subjects.ask(life), Some(reply), request)
+    }
+
+    /// Replies to a request of another life.
+    pub(crate) fn reply(&self, to: ReplyTo, reply: Bytes) -> bool {
+        self.send(self.0.subjects.reply(to), None, reply)
+    }
+
+    /// Returns the count of connects. It rises before a message of the new connection can be taken:
+    /// a caller that reads it after it took a message has counted that message's connection.
+    pub(crate) fn connects(&self) -> u64 {
+        self.0
+            .statistics
+            .connects
+            .load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Returns whether the client is connected.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.0.client.connection_state() == State::Connected
+    }
+
+    /// Ends a connection that the client takes for a good one, so that it makes another. Without room
+    /// in the client's channel nothing happens.
+    pub(super) fn replace(&self) {
+        if self.is_connected() {
+            let asked = tokio::task::unconstrained(self.0.client.force_reconnect());
+            let _ = asked.now_or_never();
         }
-        Ok(())
+    }
+
+    /// Returns the counts of dropped messages.
+    #[cfg(test)]
+    pub(crate) fn dropped(&self) -> DroppedMessages {
+        let events = &self.0.events;
+        DroppedMessages {
+            not_connected: events.count(Kind::NotConnected),
+            no_room: events.count(Kind::NoRoom),
+            too_large: events.count(Kind::TooLarge),
+        }
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.0.client
+    }
+
+    pub(super) fn subjects(&self) -> &Subjects {
+        &self.0.subjects
+    }
+
+    pub(super) fn events(&self) -> &Events {
+        &self.0.events
+    }
+
+    fn send(&self, subject: Subject, reply: Option<Subject>, payload: Bytes) -> bool {
+        let (client, events) = (&self.0.client, &self.0.events);
+        // The log has a line of the break, so a dropped message has none.
+        if !self.is_connected() {
+            events.count_only(Kind::NotConnected);
+            return false;
+        }
+        // The client waits where its channel has no room. One poll shows that. It is not counted as
+        // work of the task: a task without budget would take a free channel for a full one.
+        let sent = async {
+            match reply {
+                Some(reply) => client.publish_with_reply(subject, reply, payload).await,
+                None => client.publish(subject, payload).await,
+            }
+        };
+        match tokio::task::unconstrained(sent).now_or_never() {
+            Some(Ok(())) => true,
+            Some(Err(error)) => {
+                self.on_error(&error);
+                false
+            }
+            None => {
+                events.note(
+                    Kind::NoRoom,
+                    format_args!("a message is dropped: {CLIENT_CAPACITY} wait for NATS already"),
+                );
+                false
+            }
+        }
+    }
+
+    #[cold]
+    fn on_error(&self, error: &PublishError) {
+        match error.kind() {
+            PublishErrorKind::MaxPayloadExceeded => self.0.events.note(
+                Kind::TooLarge,
+                format_args!("a message is dropped: {error}"),
+            ),
+            // The client has ended.
+            _ => self.0.events.count_only(Kind::NotConnected),
+        }
     }
 }
 
-/// Logs why attempts to connect fail, each time that [`Events`] asks for it.
-async fn log_failures(
-    events: Arc<Events>,
-    config: NatsConfig,
-    options: ConnectOptions,
-    servers: Vec<ServerAddr>,
-) {
-    loop {
-        events.failed.notified().await;
-        let reason = match fault::reason(&config, &options, &servers).await {
-            // The client connects at its next attempt.
-            Ok(None) => continue,
-            Ok(Some(reason)) => reason,
-            Err(fault) => fault.to_string(),
-        };
-        tracing::warn!(%reason, "NATS cannot be reached; the relay tries again");
+impl std::fmt::Debug for NatsPublisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NatsPublisher")
+            .field("subjects", &self.0.subjects)
+            .field("connects", &self.connects())
+            .finish_non_exhaustive()
     }
+}
+
+fn check_max_payload(client: &Client) -> Result<()> {
+    let (max, needed) = (client.max_payload(), ClusterLimits::MESSAGE_BYTES);
+    if max >= needed {
+        return Ok(());
+    }
+    let rule = format_args!(
+        "max_payload of the NATS server must be at least {needed} bytes, but is {max}: set it there"
+    );
+    Err(Error::invalid("cluster", rule))
+}
+
+/// Returns whether the server refuses the login, or its TLS does not fit: no later attempt is better.
+fn is_refusal(error: &ConnectError) -> bool {
+    is_login(error) || tls_error(error)
+}
+
+fn is_login(error: &ConnectError) -> bool {
+    matches!(
+        error.kind(),
+        ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication
+    )
+}
+
+/// An I/O error does not name its inner error as its cause.
+fn tls_error(error: &ConnectError) -> bool {
+    causes(error).any(|cause| {
+        let inner = cause
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        cause.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>())
+    })
+}
+
+fn refused(servers: &str, error: &ConnectError) -> Error {
+    let kind = if is_login(error) {
+        ErrorKind::Denied
+    } else {
+        ErrorKind::Invalid
+    };
+    let text = one_line(with_causes(error));
+    Error::new(kind, format!("cluster: NATS at {servers}: {text}"))
+}
+
+/// Only the end of the client's task refuses a command.
+fn ended(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(ErrorKind::Unavailable, "the client of NATS has ended").with_source(error)
 }

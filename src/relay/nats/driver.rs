@@ -111,7 +111,7 @@ impl Driver {
                 ended = self.step() => ended?,
             }
         }
-        self.runner.begin_leaving();
+        self.runner.run(|node, now, _| node.begin_leaving(now));
         self.take_outputs()?;
         while !self.has_left {
             self.step().await?;
@@ -128,7 +128,10 @@ impl Driver {
                 Some(NatsMessage::All(bytes)) => {
                     // C7: read after the message was taken, so it counts the message's connection.
                     let connects = self.connection.connects();
-                    if let Err(error) = self.runner.on_message(&bytes, connects) {
+                    let taken = self
+                        .runner
+                        .run(|node, now, _| node.on_message(&bytes, connects, now));
+                    if let Err(error) = taken {
                         self.note_bad_message(&error);
                     }
                 }
@@ -153,26 +156,32 @@ impl Driver {
                 }
             },
             () = flags.written() => {
-                self.runner.note_flags_written();
-                self.runner.on_tick(self.connection.connects());
+                self.runner.run(|node, _, _| node.note_flags_written());
+                self.tick();
             }
             call = self.calls.next() => self.calls.send(call),
-            () = connected.notified() => self.runner.on_tick(self.connection.connects()),
-            () = self.runner.due() => self.runner.on_tick(self.connection.connects()),
+            () = connected.notified() => self.tick(),
+            () = self.runner.due() => self.tick(),
         }
         self.take_outputs()
+    }
+
+    fn tick(&mut self) {
+        let connects = self.connection.connects();
+        self.runner
+            .run(|node, now, rng| node.on_tick(connects, now, rng));
     }
 
     fn take_outputs(&mut self) -> Result<()> {
         let dropped = self.connection.dropped();
         if dropped != std::mem::replace(&mut self.dropped, dropped) {
-            self.runner.on_drop();
+            self.runner.run(|node, _, _| node.link_mut().on_drop());
         }
-        while let Some(output) = self.runner.next_output() {
+        while let Some(output) = self.runner.run(|node, _, _| node.next_output()) {
             match output {
                 Output::Publish(bytes) => {
                     if !self.connection.publish(bytes.clone()) {
-                        self.runner.unsent(&bytes);
+                        self.runner.run(|node, now, _| node.unsent(&bytes, now));
                     }
                 }
                 Output::Replace => self.connection.replace(),
@@ -220,7 +229,7 @@ impl Driver {
 
     /// Drops a message that is none for the machine.
     fn refuse(&mut self, error: &Error) {
-        self.runner.count_refused();
+        self.runner.run(|node, _, _| node.count_refused());
         self.note_bad_message(error);
     }
 

@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use async_nats::{ClientError, Event, ServerError};
-use tokio::sync::{Notify, mpsc};
+use async_nats::{ClientError, Event};
+use tokio::sync::Notify;
 
 use crate::base::{clock::Clock, log_limiter::LimitedCounts};
 
@@ -21,12 +21,6 @@ pub(super) struct Events {
     clock: Clock,
     /// The servers, for the log.
     servers: String,
-    /// The cluster's subjects, for a permission.
-    subjects: String,
-    /// Takes the first refusals while the start waits for them.
-    refusals: mpsc::Sender<String>,
-    /// An attempt to connect has failed, and its reason should be logged.
-    pub(super) failed: Notify,
     /// The client has connected.
     pub(super) connected: Arc<Notify>,
     closed: AtomicBool,
@@ -41,8 +35,7 @@ pub(super) enum Kind {
     AttemptFailed,
     /// The client has dropped received messages: the relay takes them too slowly.
     SlowConsumer,
-    /// The server refused a publish or a subscription.
-    Refused,
+    /// Also the refusal of a publish or a subscription.
     ServerError,
     /// A message was not published: the client is not connected.
     NotConnected,
@@ -52,28 +45,19 @@ pub(super) enum Kind {
     TooLarge,
 }
 
-const KINDS: usize = 9;
+const KINDS: usize = 8;
 /// One line a minute tells an operator as much as one for each event.
 const LOG_EVERY: Duration = Duration::from_secs(60);
-/// The words with which NATS begins the refusal of a publish or a subscription.
-const REFUSAL: &str = "Permissions Violation";
 
 impl Events {
-    /// Creates the events, and the receiver of the refusals during the start.
-    pub(super) fn new(servers: String, subjects: String) -> (Self, mpsc::Receiver<String>) {
-        // One for each subject of the self-test.
-        let (refusals, receiver) = mpsc::channel(4);
-        let events = Self {
+    pub(super) fn new(servers: String) -> Self {
+        Self {
             counts: LimitedCounts::new(LOG_EVERY),
             clock: Clock::new(),
             servers,
-            subjects,
-            refusals,
-            failed: Notify::new(),
             connected: Arc::new(Notify::new()),
             closed: AtomicBool::new(false),
-        };
-        (events, receiver)
+        }
     }
 
     /// Returns the number of events of a kind.
@@ -105,16 +89,11 @@ impl Events {
                 Kind::SlowConsumer,
                 format_args!("messages of NATS are dropped: the relay takes them too slowly"),
             ),
-            Event::ServerError(ServerError::Other(text)) if text.starts_with(REFUSAL) => {
-                self.on_refusal(text);
-            }
-            Event::ServerError(error) => {
-                self.note(
-                    Kind::ServerError,
-                    format_args!("NATS reports an error: {}", one_line(error)),
-                );
-            }
-            Event::ClientError(ClientError::Other(_)) => self.on_failed_attempt(),
+            Event::ServerError(error) => self.note(
+                Kind::ServerError,
+                format_args!("NATS reports an error: {}", one_line(error)),
+            ),
+            Event::ClientError(ClientError::Other(reason)) => self.on_failed_attempt(reason),
             Event::ClientError(_) | Event::LameDuckMode | Event::Draining | Event::Closed => {
                 tracing::debug!(servers = %self.servers, %event, "NATS");
             }
@@ -141,28 +120,15 @@ impl Events {
         let _ = self.counts.note(kind as usize, self.clock.now());
     }
 
-    fn on_refusal(&self, text: &str) {
-        let text = one_line(text);
-        // The start reports the refusals that it waits for.
-        if self.refusals.try_send(text.clone()).is_ok() {
-            return;
-        }
-        let subjects = &self.subjects;
+    /// An attempt to connect has failed; the client tries again.
+    pub(super) fn on_failed_attempt(&self, reason: impl fmt::Display) {
         self.note(
-            Kind::Refused,
-            format_args!("NATS refuses: {text}; permit publish and subscribe on {subjects}"),
+            Kind::AttemptFailed,
+            format_args!(
+                "NATS cannot be reached; the relay tries again: {}",
+                one_line(reason)
+            ),
         );
-    }
-
-    fn on_failed_attempt(&self) {
-        let now = self.clock.now();
-        let is_due = self
-            .counts
-            .note(Kind::AttemptFailed as usize, now)
-            .is_some();
-        if is_due && !self.is_closed() {
-            self.failed.notify_one();
-        }
     }
 }
 
@@ -179,18 +145,5 @@ mod tests {
     #[test]
     fn every_kind_has_a_place() {
         assert_eq!(Kind::TooLarge as usize + 1, KINDS);
-    }
-
-    #[test]
-    fn a_refusal_goes_to_the_start_while_it_waits_and_then_to_the_log() {
-        let (events, mut refusals) = Events::new(String::new(), String::new());
-        let refused = Event::ServerError(ServerError::Other(format!("{REFUSAL} for\nPublish")));
-        events.on_event(&refused);
-        let first = refusals.try_recv().expect("told");
-        assert_eq!(first, "Permissions Violation for Publish");
-        assert_eq!(events.count(Kind::Refused), 0);
-        drop(refusals);
-        events.on_event(&refused);
-        assert_eq!(events.count(Kind::Refused), 1);
     }
 }

@@ -12,8 +12,6 @@ pub(super) struct Subjects {
     pub(super) all: Subject,
     /// The pattern of this life's own subjects.
     pub(super) own: Subject,
-    /// All subjects of the cluster, for a permission.
-    pub(super) cluster: String,
     /// `reveille1.NAME.to.`
     to: String,
     life: LifeId,
@@ -61,7 +59,6 @@ impl Subjects {
         Self {
             all: format!("reveille1.{name}.all").into(),
             own: format!("reveille1.{name}.to.{life}.*").into(),
-            cluster: format!("reveille1.{name}.>"),
             to: format!("reveille1.{name}.to."),
             life,
         }

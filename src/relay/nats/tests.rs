@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::time::timeout;
 
 use super::{
-    publisher::{DroppedMessages, NatsPublisher},
+    connection::{DroppedMessages, NatsPublisher},
     subjects::ReplyTo,
     *,
 };
@@ -49,16 +49,10 @@ async fn next(connection: &mut NatsConnection) -> NatsMessage {
     loop {
         let message = timeout(PATIENCE, connection.next()).await;
         match message.expect("a message in time").expect("a client") {
-            NatsMessage::All(message) if is_probe(&message) => {}
+            NatsMessage::All(message) if message == LIVE => {}
             message => return message,
         }
     }
-}
-
-/// Returns whether the message shows that a connection works: that of the self-test, with a life
-/// only, or that of [`connect`].
-fn is_probe(message: &Bytes) -> bool {
-    message.len() == 18 || message == LIVE
 }
 
 async fn next_of_all(connection: &mut NatsConnection) -> Bytes {

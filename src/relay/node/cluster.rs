@@ -83,7 +83,8 @@ impl ClusterConfig {
         };
         let life = LifeId::from_epoch(relay.epoch())
             .ok_or_else(|| Error::new(ErrorKind::Internal, "the epoch names no life"))?;
-        runner.set_store(store_hash(&absolute(&store.to_string())));
+        let store = store_hash(&absolute(&store.to_string()));
+        runner.run(|node, _, _| node.link_mut().set_store(store));
         let connection = NatsConnection::connect(&self.nats, life).await?;
         let peers = RelayPeers {
             relay: relay.clone(),

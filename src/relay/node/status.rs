@@ -1,16 +1,18 @@
 //! A relay's readiness and metrics for its console.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::SystemTime,
+};
 
 use async_trait::async_trait;
 
-use super::cluster_status;
 use crate::{
-    console::{Metric, Metrics, Part, StatusSource},
+    console::{Metrics, Part, StatusSource, metric_table},
     coordination::flag::Flags,
     relay::{
-        runtime::{Refused, Relay, RelayFigures},
-        server::{Access, Connections, Incident, Tls, unreadable_store},
+        runtime::{Refused, Relay},
+        server::{Access, Connections, Tls, unreadable_store},
     },
     store::BlobStore,
 };
@@ -89,7 +91,7 @@ impl StatusSource for RelayStatus {
     async fn failures(&self, part: &str) -> Vec<String> {
         match part {
             "relay" if self.relay.is_draining() => vec!["shutting down".to_owned()],
-            "cluster" if !self.relay.is_draining() => cluster_status::failures(&self.relay),
+            "cluster" if !self.relay.is_draining() => self.not_in_cluster().into_iter().collect(),
             "capacity" if !self.relay.is_draining() => self.full(),
             "access" => {
                 let tls = self.connections.tls.as_deref().map(Tls::failures);
@@ -105,291 +107,191 @@ impl StatusSource for RelayStatus {
     }
 
     fn metrics(&self) -> Metrics {
-        let mut metrics = self.relay_metrics();
-        metrics.gauges.extend(self.server_gauges());
-        metrics.counters.extend(self.peer_counters());
-        metrics.counters.extend(self.access_counters());
-        metrics.gauges.push((
-            "access_rules_stale",
-            "1 while a file of access cannot be read, and what it said before is in use",
-            u64::from(self.access.refusals().is_stale),
-        ));
-        metrics.gauges.extend(self.tls_gauges());
+        let mut all = self.relay_metrics();
+        self.add_server_metrics(&mut all);
+        self.add_access_metrics(&mut all);
+        self.add_cluster_metrics(&mut all);
         #[cfg(feature = "courier")]
         if let Some(host) = &self.queues {
-            metrics.gauges.extend(queue_gauges(host.figures()));
+            let figures = host.figures();
+            all.gauges.extend(metric_table! {
+                dead_letters = figures.dead_letters.load(Relaxed),
+                    "Messages of the hosted queues that could not be delivered";
+                outgoing_messages = figures.outgoing.load(Relaxed),
+                    "Messages of the hosted queues that wait for other machines";
+            });
         }
-        cluster_status::add_metrics(&self.relay, &mut metrics);
-        let dropped = self.log_lines_dropped.map_or(0, |count| count());
-        metrics.counters.push((
-            "log_lines_dropped",
-            "Log lines dropped because their reader stalled",
-            dropped,
-        ));
-        metrics
+        all
     }
-}
-
-/// Returns the gauges of hosted queues.
-#[cfg(feature = "courier")]
-fn queue_gauges(figures: &crate::courier::HostFigures) -> [Metric; 2] {
-    use std::sync::atomic::Ordering::Relaxed;
-    [
-        (
-            "dead_letters",
-            "Messages of the hosted queues that could not be delivered",
-            figures.dead_letters.load(Relaxed),
-        ),
-        (
-            "outgoing_messages",
-            "Messages of the hosted queues that wait for other machines",
-            figures.outgoing.load(Relaxed),
-        ),
-    ]
 }
 
 impl RelayStatus {
+    /// Returns why the relay must not get clients: it starts, or it is cut off from the others.
+    fn not_in_cluster(&self) -> Option<String> {
+        let state = self.relay.cluster_state().filter(|state| !state.ready)?;
+        let reason = if state.isolated {
+            "cut off from the other relays of the cluster: no message returns from NATS"
+        } else {
+            "the link to the other relays of the cluster has not held for long enough yet"
+        };
+        Some(reason.to_owned())
+    }
+
     fn relay_metrics(&self) -> Metrics {
-        let (_, sent) = self.relay.stats();
+        let (stats, sent) = self.relay.stats();
         let figures = self.relay.figures();
+        let hub = &figures.hub;
+        let counters = metric_table! {
+            notifications = stats.notified, "Notifications counted";
+            wakes = sent.wakes.load(Relaxed), "Wake messages sent";
+            wake_entries = sent.entries.load(Relaxed), "Entries (queues) in wake messages";
+            wake_notifications = sent.notifications.load(Relaxed),
+                "Notifications covered by wake messages";
+            messages = stats.messages, "Messages of the counted notifications";
+            catch_ups = stats.load.catch_ups,
+                "Wake-ups sent because the relay is not certain what the subscriber has seen";
+            sentinel_checks = stats.load.sentinels, "Periodic checks that listeners were asked for";
+            reassigned_wakeups = stats.load.reassigned,
+                "Wake-ups that went to another member of a group";
+            polls_avoided = figures.polls_avoided,
+                "Reads that polling listeners would have made while these slept, less those that the relay asked for";
+            heartbeats = sent.heartbeats.load(Relaxed), "Heartbeats sent";
+            timed_wakeups = stats.timed, "Timers fired";
+            fanouts = stats.fanned_out, "Large wake-ups run by the fan-out task";
+            queues_forgotten = stats.forgotten, "Queues forgotten";
+            notify_refused = sent.refusals.count(Refused::Notify),
+                "Requests of publishers refused at a limit";
+            subscribe_refused = sent.refusals.count(Refused::Subscribe),
+                "Subscriptions refused at a limit";
+            report_refused = sent.refusals.count(Refused::Report),
+                "Reports of listeners refused at a limit";
+            log_lines_dropped = self.log_lines_dropped.map_or(0, |count| count()),
+                "Log lines dropped because their reader stalled";
+        };
+        let gauges = metric_table! {
+            queues = hub.queues, "Queue entries";
+            cursors = hub.cursors, "Cursors: queues attached to subscriptions";
+            timers = hub.timers, "Pending timed wake-ups";
+            subscriptions = hub.subscriptions, "Subscriptions with an open stream";
+            subscriptions_asleep = figures.asleep(),
+                "Subscriptions without a dequeue task, by their newest reports";
+            subscriptions_awake = hub.load.awake,
+                "Subscriptions with dequeue tasks, by their newest reports";
+            subscriptions_polling = hub.load.polling,
+                "Subscriptions that poll without wake-ups, by their newest reports";
+            active_dequeue_tasks = hub.load.tasks,
+                "Dequeue tasks of all listeners, by their newest reports";
+            unassigned_messages = hub.unassigned,
+                "Messages for which no member of a group was ready";
+            full = self.full().len() as u64, "Number of reached limits, as listed by /readyz";
+            flag_watchers = self.flags.watchers(), "Streams that watch a flag";
+        };
+        let histograms = metric_table! {
+            wake_latency_seconds = sent.wake_latency.snapshot(),
+                "Time from the acceptance of a Wake's first notification to the Wake's hand-over to its stream";
+            handler_latency_seconds = sent.handler_latency.snapshot(),
+                "Mean times from a notification to its handler, as listeners report them";
+        };
         Metrics {
-            counters: self.relay_counters(&figures),
-            gauges: self.relay_gauges(&figures),
-            histograms: vec![
-                (
-                    "wake_latency_seconds",
-                    "Time from the acceptance of a Wake's first notification to the Wake's hand-over \
-                     to its stream",
-                    sent.wake_latency.snapshot(),
-                ),
-                (
-                    "handler_latency_seconds",
-                    "Mean times from a notification to its handler, as listeners report them",
-                    sent.handler_latency.snapshot(),
-                ),
-            ],
+            counters,
+            gauges,
+            histograms,
         }
     }
 
-    fn relay_counters(&self, figures: &RelayFigures) -> Vec<Metric> {
-        use std::sync::atomic::Ordering::Relaxed;
-        let (hub, sent) = self.relay.stats();
-        vec![
-            ("notifications", "Notifications counted", hub.notified),
-            ("wakes", "Wake messages sent", sent.wakes.load(Relaxed)),
-            (
-                "wake_entries",
-                "Entries (queues) in wake messages",
-                sent.entries.load(Relaxed),
-            ),
-            (
-                "wake_notifications",
-                "Notifications covered by wake messages",
-                sent.notifications.load(Relaxed),
-            ),
-            (
-                "messages",
-                "Messages of the counted notifications",
-                hub.messages,
-            ),
-            (
-                "catch_ups",
-                "Wake-ups sent because the relay is not certain what the subscriber has seen",
-                hub.load.catch_ups,
-            ),
-            (
-                "sentinel_checks",
-                "Periodic checks that listeners were asked for",
-                hub.load.sentinels,
-            ),
-            (
-                "reassigned_wakeups",
-                "Wake-ups that went to another member of a group",
-                hub.load.reassigned,
-            ),
-            (
-                "polls_avoided",
-                "Reads that polling listeners would have made while these slept, less those that the \
-                 relay asked for",
-                figures.polls_avoided,
-            ),
-            (
-                "heartbeats",
-                "Heartbeats sent",
-                sent.heartbeats.load(Relaxed),
-            ),
-            ("timed_wakeups", "Timers fired", hub.timed),
-            (
-                "fanouts",
-                "Large wake-ups run by the fan-out task",
-                hub.fanned_out,
-            ),
-            ("queues_forgotten", "Queues forgotten", hub.forgotten),
-            (
-                "notify_refused",
-                "Requests of publishers refused at a limit",
-                sent.refusals.count(Refused::Notify),
-            ),
-            (
-                "subscribe_refused",
-                "Subscriptions refused at a limit",
-                sent.refusals.count(Refused::Subscribe),
-            ),
-            (
-                "report_refused",
-                "Reports of listeners refused at a limit",
-                sent.refusals.count(Refused::Report),
-            ),
-        ]
-    }
-
-    fn relay_gauges(&self, figures: &RelayFigures) -> Vec<Metric> {
-        let hub = &figures.hub;
-        vec![
-            ("queues", "Queue entries", hub.queues),
-            (
-                "cursors",
-                "Cursors: queues attached to subscriptions",
-                hub.cursors,
-            ),
-            ("timers", "Pending timed wake-ups", hub.timers),
-            (
-                "subscriptions",
-                "Subscriptions with an open stream",
-                hub.subscriptions,
-            ),
-            (
-                "subscriptions_asleep",
-                "Subscriptions without a dequeue task, by their newest reports",
-                figures.asleep(),
-            ),
-            (
-                "subscriptions_awake",
-                "Subscriptions with dequeue tasks, by their newest reports",
-                hub.load.awake,
-            ),
-            (
-                "subscriptions_polling",
-                "Subscriptions that poll without wake-ups, by their newest reports",
-                hub.load.polling,
-            ),
-            (
-                "active_dequeue_tasks",
-                "Dequeue tasks of all listeners, by their newest reports",
-                hub.load.tasks,
-            ),
-            (
-                "unassigned_messages",
-                "Messages for which no member of a group was ready",
-                hub.unassigned,
-            ),
-            (
-                "full",
-                "Number of reached limits, as listed by /readyz",
-                self.full().len() as u64,
-            ),
-            (
-                "flag_watchers",
-                "Streams that watch a flag",
-                self.flags.watchers(),
-            ),
-        ]
-    }
-
-    /// Returns the gauges of connections, streams and memory.
-    fn server_gauges(&self) -> [Metric; 6] {
+    /// Adds the metrics of connections, streams, memory and misbehaving peers.
+    fn add_server_metrics(&self, all: &mut Metrics) {
         let (streams, streams_limit) = self.connections.streams();
         let memory = &self.connections.memory;
-        [
-            (
-                "connections",
-                "Open connections",
-                self.connections.open() as u64,
-            ),
-            (
-                "connections_limit",
-                "Maximum of open connections",
-                self.connections.max() as u64,
-            ),
-            ("streams", "Open streams", streams as u64),
-            (
-                "streams_limit",
-                "Maximum of open streams",
-                streams_limit as u64,
-            ),
-            (
-                "memory_limit_bytes",
-                "Maximum of resident memory; 0 without one",
-                memory.limit().unwrap_or_default(),
-            ),
-            (
-                "short_of_memory",
-                "1 near the maximum of resident memory, where new streams and queues are refused",
-                u64::from(memory.is_short()),
-            ),
-        ]
-    }
-
-    /// Returns the gauges of the certificate; none without TLS.
-    fn tls_gauges(&self) -> Vec<Metric> {
+        all.gauges.extend(metric_table! {
+            connections = self.connections.open() as u64, "Open connections";
+            connections_limit = self.connections.max() as u64, "Maximum of open connections";
+            streams = streams as u64, "Open streams";
+            streams_limit = streams_limit as u64, "Maximum of open streams";
+            memory_limit_bytes = memory.limit().unwrap_or_default(),
+                "Maximum of resident memory; 0 without one";
+            short_of_memory = u64::from(memory.is_short()),
+                "1 near the maximum of resident memory, where new streams and queues are refused";
+        });
+        all.counters.extend(self.connections.incidents.metrics());
+        all.counters.extend(metric_table! {
+            connections_displaced = self.connections.handshakes.evictions(),
+                "Connections closed before their preface for newer ones";
+        });
         let Some(tls) = &self.connections.tls else {
-            return Vec::new();
+            return;
         };
-        let ends_at = tls.ends_at().and_then(|end| {
-            let since = end.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-            Some((
-                "tls_certificate_end_timestamp_seconds",
-                "The end of the certificate, in seconds since 1970",
-                since.as_secs(),
-            ))
+        all.gauges.extend(metric_table! {
+            tls_files_stale = u64::from(tls.is_stale()),
+                "1 while the files of TLS cannot be read, and former ones are in use";
         });
-        let stale = (
-            "tls_files_stale",
-            "1 while the files of TLS cannot be read, and former ones are in use",
-            u64::from(tls.is_stale()),
-        );
-        ends_at.into_iter().chain([stale]).collect()
+        let end = tls.ends_at();
+        let end = end.and_then(|end| end.duration_since(SystemTime::UNIX_EPOCH).ok());
+        if let Some(end) = end {
+            all.gauges.extend(metric_table! {
+                tls_certificate_end_timestamp_seconds = end.as_secs(),
+                    "The end of the certificate, in seconds since 1970";
+            });
+        }
     }
 
-    /// Returns the counters of refused callers.
-    fn access_counters(&self) -> [Metric; 4] {
+    /// Adds the metrics of refused callers.
+    fn add_access_metrics(&self, all: &mut Metrics) {
         let refusals = self.access.refusals();
-        [
-            (
-                "requests_unauthenticated",
-                "Requests refused for their credential",
-                refusals.unauthenticated,
-            ),
-            (
-                "requests_denied",
-                "Requests refused because no rule allows them to their caller",
-                refusals.denied,
-            ),
-            (
-                "requests_over_quota",
-                "Requests refused at a limit of their principal",
-                refusals.over_quota,
-            ),
-            (
-                "audit_lines_lost",
-                "Lines of the audit log lost because the disk did not take them",
-                refusals.audit_lines_lost,
-            ),
-        ]
+        all.gauges.extend(metric_table! {
+            access_rules_stale = u64::from(refusals.is_stale),
+                "1 while a file of access cannot be read, and what it said before is in use";
+        });
+        all.counters.extend(metric_table! {
+            requests_unauthenticated = refusals.unauthenticated,
+                "Requests refused for their credential";
+            requests_denied = refusals.denied,
+                "Requests refused because no rule allows them to their caller";
+            requests_over_quota = refusals.over_quota,
+                "Requests refused at a limit of their principal";
+            audit_lines_lost = refusals.audit_lines_lost,
+                "Lines of the audit log lost because the disk did not take them";
+        });
     }
 
-    /// Returns the counters of misbehaving peers.
-    fn peer_counters(&self) -> Vec<Metric> {
-        let incidents = Incident::ALL.iter().map(|incident| {
-            let (name, help) = incident.metric();
-            (name, help, self.connections.incidents.count(*incident))
+    /// Adds the metrics of the cluster; a relay without one has none.
+    fn add_cluster_metrics(&self, all: &mut Metrics) {
+        let (Some(state), Some((stats, relays))) =
+            (self.relay.cluster_state(), self.relay.cluster_stats())
+        else {
+            return;
+        };
+        let present = relays.iter().filter(|peer| !peer.missing && !peer.left);
+        all.counters.extend(metric_table! {
+            cluster_frames_sent = stats.frames_sent, "Frames for the other relays";
+            cluster_entries_sent = stats.entries_sent, "Queues in frames for the other relays";
+            cluster_frames_received = stats.frames_received, "Frames of the other relays";
+            cluster_entries_received = stats.entries_received,
+                "Queues in frames of the other relays";
+            cluster_messages_repeated = stats.repeated,
+                "Frames that were published again, because they did not return in time";
+            cluster_resyncs = stats.resyncs, "Resyncs of the queues of missed frames";
+            cluster_resynced_queues = stats.resynced_queues, "Queues in resyncs of missed frames";
+            cluster_resyncs_of_all = stats.resyncs_of_all, "Resyncs of all queues";
+            cluster_relays_missed = stats.missing, "Relays that fell silent without leaving";
+            cluster_isolations = stats.degraded, "Times that the relay was cut off from the others";
+            cluster_messages_refused = stats.refused,
+                "Messages between relays that broke a rule and were dropped";
+            cluster_passed_on = stats.passed_on,
+                "Times that the work of a queue was passed on, because no member here took it";
         });
-        let mut counters: Vec<_> = incidents.collect();
-        counters.push((
-            "connections_displaced",
-            "Connections closed before their preface for newer ones",
-            self.connections.handshakes.evictions(),
-        ));
-        counters
+        all.gauges.extend(metric_table! {
+            cluster_relays = present.count() as u64, "Other relays of the cluster that are present";
+            cluster_degraded = u64::from(state.degraded),
+                "1 while listeners poll, because the relay is or was cut off from the others";
+        });
+        let confirmations = self.relay.cluster_confirmations();
+        all.histograms
+            .extend(confirmations.into_iter().flat_map(|times| {
+            metric_table! {
+                cluster_confirmation_seconds = times,
+                    "Time from the first publication of a frame until the broker has returned it";
+            }
+        }));
     }
 }

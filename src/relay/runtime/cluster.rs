@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use super::{
@@ -25,7 +24,7 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     relay::{
-        cluster::{ClusterNode, ClusterStats, Output},
+        cluster::{ClusterNode, ClusterStats},
         link::{LinkConfig, PeerStats},
     },
     types::cluster::LifeId,
@@ -104,8 +103,8 @@ impl ClusterHandle {
     fn update(&self, node: &ClusterNode, now: Tick) {
         let state = ClusterState {
             confirmed: node.confirmed_position(),
-            isolated: node.is_isolated(now),
-            degraded: node.is_degraded(now),
+            isolated: node.link().is_isolated(now),
+            degraded: node.link().is_degraded(now),
             ready: node.is_ready(now),
         };
         self.state.send_if_modified(|known| {
@@ -211,60 +210,13 @@ impl RelayInner {
     pub(super) fn cluster_stats(&self) -> Option<(ClusterStats, Vec<PeerStats>)> {
         let cluster = self.cluster.as_ref()?;
         let node = lock(&cluster.node);
-        let peers = node.peers(self.clock.now()).collect();
+        let peers = node.link().peers(self.clock.now()).collect();
         Some((node.stats(), peers))
     }
 }
 
 impl ClusterRunner {
-    /// Takes a message of the broker; `connects` was read after it.
-    ///
-    /// # Errors
-    /// `Invalid` where the message breaks a rule; then nothing was changed.
-    pub(crate) fn on_message(&mut self, bytes: &Bytes, connects: u64) -> Result<()> {
-        self.run(|node, now, _| node.on_message(bytes, connects, now))
-    }
-
-    /// Counts a request of another relay that breaks a rule.
-    pub(crate) fn count_refused(&mut self) {
-        self.run(|node, _, _| node.count_refused());
-    }
-
-    /// Sets the hash by which relays compare their stores.
-    pub(crate) fn set_store(&mut self, store: u64) {
-        self.run(|node, _, _| node.set_store(store));
-    }
-
-    /// Does the due work; also called when the client has connected.
-    pub(crate) fn on_tick(&mut self, connects: u64) {
-        self.run(|node, now, rng| node.on_tick(connects, now, rng));
-    }
-
-    /// The client has dropped messages that it received.
-    pub(crate) fn on_drop(&mut self) {
-        self.run(|node, _, _| node.on_drop());
-    }
-
-    /// The client did not take the bytes of an [`Output::Publish`].
-    pub(crate) fn unsent(&mut self, bytes: &Bytes) {
-        self.run(|node, now, _| node.unsent(bytes, now));
-    }
-
-    /// Tells the other relays of flags that were written through this one.
-    pub(crate) fn note_flags_written(&mut self) {
-        self.run(|node, _, _| node.note_flags_written());
-    }
-
-    pub(crate) fn next_output(&mut self) -> Option<Output> {
-        lock(&self.cluster().node).next_output()
-    }
-
-    /// C15: leaves when all causes so far are confirmed; the last output is [`Output::Left`].
-    pub(crate) fn begin_leaving(&mut self) {
-        self.run(|node, now, _| node.begin_leaving(now));
-    }
-
-    /// Waits until [`ClusterRunner::on_tick`] has something to do. Cancel safe.
+    /// Waits until [`ClusterNode::on_tick`] has something to do. Cancel safe.
     pub(crate) async fn due(&self) {
         let hub = &self.shared.hub;
         let increments = hub.has_increments();
@@ -284,7 +236,11 @@ impl ClusterRunner {
         .await;
     }
 
-    fn run<T>(&mut self, call: impl FnOnce(&mut ClusterNode, Tick, &mut fastrand::Rng) -> T) -> T {
+    /// Calls the machine, and takes over its state.
+    pub(crate) fn run<T>(
+        &mut self,
+        call: impl FnOnce(&mut ClusterNode, Tick, &mut fastrand::Rng) -> T,
+    ) -> T {
         let shared = Arc::clone(&self.shared);
         let cluster = shared.cluster.as_ref().expect("a runner has a cluster");
         let mut node = lock(&cluster.node);

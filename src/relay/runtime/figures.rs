@@ -1,12 +1,20 @@
-//! A relay's own figures at one moment: counts since its start, and present numbers.
+//! A relay's own figures: counts since its start and present numbers, and those of the last ten minutes by
+//! seconds and of the last day by minutes.
+//!
+//! The history is two rings of 600 and 1,440 samples for the whole relay, 36 bytes each: 72 KiB. No queue
+//! has one. A plain structure: its owner locks it, and pushes the figures once a second.
 
 use std::{
+    collections::VecDeque,
     sync::atomic::Ordering::Relaxed,
     time::{Duration, SystemTime},
 };
 
-use super::{Refused, Relay, RelayInner, Sample, Tariff, history::Resolution};
-use crate::{base::sync::lock, relay::hub::HubStats};
+use super::{Refused, Relay, RelayInner, Tariff};
+use crate::{
+    base::{clock::Tick, histogram::HistogramSnapshot, sync::lock},
+    relay::hub::HubStats,
+};
 
 /// The figures of one relay, all read from counters.
 #[derive(Debug, Clone)]
@@ -17,17 +25,61 @@ pub(crate) struct RelayFigures {
     pub(crate) wake_entries: u64,
     pub(crate) heartbeats: u64,
     pub(crate) refused: u64,
-    pub(crate) wake_latency: Buckets,
-    pub(crate) handler_latency: Buckets,
+    pub(crate) wake_latency: HistogramSnapshot,
+    pub(crate) handler_latency: HistogramSnapshot,
     pub(crate) polls_avoided: u64,
 }
 
-/// The counts of a histogram, one more than its bounds.
-#[derive(Debug, Clone)]
-pub(crate) struct Buckets {
-    pub(crate) bounds: &'static [Duration],
-    pub(crate) counts: Vec<u64>,
+/// The samples so far.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    seconds: Ring,
+    minutes: Ring,
+    pushed: u64,
 }
+
+#[derive(Debug, Default)]
+struct Ring {
+    samples: VecDeque<Sample>,
+    /// The counts at the newest sample.
+    before: Counted,
+    newest_at: Option<SystemTime>,
+}
+
+/// The counts of which a sample has the increments.
+#[derive(Debug, Default)]
+struct Counted {
+    notifications: u64,
+    wake_entries: u64,
+    polls_avoided: u64,
+    latency: Vec<u64>,
+}
+
+/// The figures of one interval. Saturating: no relay reaches 2^32 of anything in a minute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sample {
+    pub(crate) notifications: u32,
+    pub(crate) wake_entries: u32,
+    pub(crate) polls_avoided: u32,
+    pub(crate) asleep: u32,
+    pub(crate) awake: u32,
+    pub(crate) polling: u32,
+    pub(crate) tasks: u32,
+    pub(crate) wake_p50_us: u32,
+    pub(crate) wake_p99_us: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Resolution {
+    Seconds,
+    Minutes,
+}
+
+/// Samples by seconds, and by minutes.
+const SECONDS: usize = 600;
+const MINUTES: usize = 1_440;
+/// Seconds of a minute's sample.
+const MINUTE: u64 = 60;
 
 impl RelayFigures {
     /// Returns the streams that are neither awake nor polling.
@@ -42,19 +94,15 @@ impl RelayInner {
     pub(super) fn figures(&self) -> RelayFigures {
         let (counters, now) = (&self.counters, self.clock.now());
         let refused = [Refused::Notify, Refused::Subscribe, Refused::Report];
-        let buckets = |of: &crate::base::histogram::Histogram| Buckets {
-            bounds: of.bounds(),
-            counts: of.counts(),
-        };
         RelayFigures {
-            uptime: now.since(crate::base::clock::Tick::default()),
+            uptime: now.since(Tick::default()),
             hub: self.hub.stats(),
             wakes: counters.wakes.load(Relaxed),
             wake_entries: counters.entries.load(Relaxed),
             heartbeats: counters.heartbeats.load(Relaxed),
             refused: refused.iter().map(|of| counters.refusals.count(*of)).sum(),
-            wake_latency: buckets(&counters.wake_latency),
-            handler_latency: buckets(&counters.handler_latency),
+            wake_latency: counters.wake_latency.snapshot(),
+            handler_latency: counters.handler_latency.snapshot(),
             polls_avoided: self.hub.polls_avoided(now),
         }
     }
@@ -78,5 +126,168 @@ impl Relay {
         };
         let (samples, newest_at) = lock(&self.shared.history).samples(resolution);
         (resolution.interval(), samples, newest_at)
+    }
+}
+
+impl Resolution {
+    fn interval(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Seconds => 1,
+            Self::Minutes => MINUTE,
+        })
+    }
+}
+
+impl History {
+    /// Adds the figures at the end of a second.
+    pub(super) fn push(&mut self, figures: &RelayFigures, at: SystemTime) {
+        self.pushed += 1;
+        self.seconds.push(figures, at, SECONDS);
+        if self.pushed.is_multiple_of(MINUTE) {
+            self.minutes.push(figures, at, MINUTES);
+        }
+    }
+
+    /// Returns the samples, oldest first, and the time of the newest one.
+    fn samples(&self, resolution: Resolution) -> (Vec<Sample>, Option<SystemTime>) {
+        let ring = match resolution {
+            Resolution::Seconds => &self.seconds,
+            Resolution::Minutes => &self.minutes,
+        };
+        (ring.samples.iter().copied().collect(), ring.newest_at)
+    }
+}
+
+impl Ring {
+    fn push(&mut self, figures: &RelayFigures, at: SystemTime, room: usize) {
+        let counted = Counted {
+            notifications: figures.hub.notified,
+            wake_entries: figures.wake_entries,
+            polls_avoided: figures.polls_avoided,
+            latency: figures.wake_latency.counts.clone(),
+        };
+        let before = std::mem::replace(&mut self.before, counted);
+        let counted = &self.before;
+        let since = |now: u64, then: u64| small(now.saturating_sub(then));
+        let load = &figures.hub.load;
+        let quantile = |of| small(quantile_us(&figures.wake_latency, &before.latency, of));
+        let sample = Sample {
+            notifications: since(counted.notifications, before.notifications),
+            wake_entries: since(counted.wake_entries, before.wake_entries),
+            polls_avoided: since(counted.polls_avoided, before.polls_avoided),
+            asleep: small(figures.asleep()),
+            awake: small(load.awake),
+            polling: small(load.polling),
+            tasks: small(load.tasks),
+            wake_p50_us: quantile(50),
+            wake_p99_us: quantile(99),
+        };
+        if self.samples.len() == room {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(sample);
+        self.newest_at = Some(at);
+    }
+}
+
+/// Returns the bound of the bucket that has this percentile of the latencies since `before`, in
+/// microseconds; 0 without any. Latencies above the last bound have that bound.
+fn quantile_us(latency: &HistogramSnapshot, before: &[u64], percent: u64) -> u64 {
+    let before = before.iter().copied().chain(std::iter::repeat(0));
+    let counts = latency.counts.iter().zip(before);
+    let counts: Vec<u64> = counts.map(|(now, then)| now.saturating_sub(then)).collect();
+    let all: u64 = counts.iter().sum();
+    let rank = (all * percent).div_ceil(100).max(1);
+    let mut below = 0;
+    let reaches = |count: &u64| {
+        below += count;
+        below >= rank
+    };
+    let Some(at) = counts.iter().position(reaches) else {
+        return 0;
+    };
+    let bound = latency.bounds.get(at).or_else(|| latency.bounds.last());
+    bound.map_or(0, |bound| {
+        u64::try_from(bound.as_micros()).unwrap_or(u64::MAX)
+    })
+}
+
+fn small(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::hub::LoadStats;
+
+    static BOUNDS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(1)];
+
+    fn figures(notified: u64, latency: [u64; 3]) -> RelayFigures {
+        RelayFigures {
+            uptime: Duration::ZERO,
+            hub: HubStats {
+                notified,
+                subscriptions: 5,
+                load: LoadStats {
+                    awake: 1,
+                    polling: 1,
+                    tasks: 7,
+                    ..LoadStats::default()
+                },
+                ..HubStats::default()
+            },
+            wakes: 0,
+            wake_entries: notified * 2,
+            heartbeats: 0,
+            refused: 0,
+            wake_latency: HistogramSnapshot {
+                bounds: &BOUNDS,
+                counts: latency.to_vec(),
+                sum: Duration::ZERO,
+            },
+            handler_latency: HistogramSnapshot {
+                bounds: &BOUNDS,
+                counts: vec![0; 3],
+                sum: Duration::ZERO,
+            },
+            polls_avoided: notified * 3,
+        }
+    }
+
+    #[test]
+    fn a_sample_has_the_increments_and_the_levels_of_its_interval() {
+        let (mut history, at) = (History::default(), SystemTime::UNIX_EPOCH);
+        history.push(&figures(10, [99, 1, 0]), at);
+        history.push(&figures(25, [99, 2, 1]), at + Duration::from_secs(1));
+        history.push(&figures(25, [99, 2, 1]), at + Duration::from_secs(2));
+        let (samples, newest_at) = history.samples(Resolution::Seconds);
+        assert_eq!(newest_at, Some(at + Duration::from_secs(2)));
+        let counted = |sample: &Sample| (sample.notifications, sample.wake_entries);
+        let counted: Vec<_> = samples.iter().map(counted).collect();
+        assert_eq!(counted, [(10, 20), (15, 30), (0, 0)]);
+        assert_eq!(samples[1].polls_avoided, 45);
+        let levels = |one: &Sample| (one.asleep, one.awake, one.polling, one.tasks);
+        assert_eq!(levels(&samples[2]), (3, 1, 1, 7));
+        let latency = |one: &Sample| (one.wake_p50_us, one.wake_p99_us);
+        let latency: Vec<_> = samples.iter().map(latency).collect();
+        assert_eq!(latency, [(100, 100), (1_000, 1_000), (0, 0)]);
+    }
+
+    #[test]
+    fn the_rings_have_ten_minutes_and_a_day() {
+        let mut history = History::default();
+        for second in 1..=90_000 {
+            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+            history.push(&figures(second, [0; 3]), at);
+        }
+        let (seconds, _) = history.samples(Resolution::Seconds);
+        let (minutes, newest_at) = history.samples(Resolution::Minutes);
+        assert_eq!((seconds.len(), minutes.len()), (600, 1_440));
+        assert!(seconds.iter().all(|sample| sample.notifications == 1));
+        assert!(minutes.iter().all(|sample| sample.notifications == 60));
+        let newest = SystemTime::UNIX_EPOCH + Duration::from_secs(90_000);
+        assert_eq!(newest_at, Some(newest));
+        assert!(size_of::<Sample>() * (600 + 1_440) <= 72 * 1024);
     }
 }

@@ -86,7 +86,7 @@ impl World {
             let Some(run) = relay.run.as_ref().filter(|_| old) else {
                 continue;
             };
-            let mut peers = run.node.peers(self.local(number));
+            let mut peers = run.node.link().peers(self.local(number));
             let left = peers.any(|peer| peer.life == departure.life && peer.left);
             drop(peers);
             if !left {

@@ -76,7 +76,7 @@ impl World {
                 continue;
             };
             let dead = LifeId(self.relays[dead].epoch);
-            let mut received = run.node.received();
+            let mut received = run.node.link().received();
             if !received.any(|(life, applied, _)| life == dead && applied > 0) {
                 continue;
             }

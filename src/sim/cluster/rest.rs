@@ -34,13 +34,13 @@ impl World {
         let Some(run) = &self.relays[relay].run else {
             return self.violate(|| format!("J3: relay {relay} does not run"));
         };
-        let settled = run.node.is_settled() && !run.node.is_degraded(now);
+        let settled = run.node.is_settled() && !run.node.link().is_degraded(now);
         let newest = |life| {
             let mut runs = self.relays.iter().filter_map(|relay| relay.run.as_ref());
             let run = runs.find(|run| run.life_id() == life)?;
-            Some(run.node.newest_frame())
+            Some(run.node.link().newest_frame())
         };
-        let mut received = run.node.received();
+        let mut received = run.node.link().received();
         let behind = received.find(|(life, applied, gap)| {
             *gap || newest(*life).is_some_and(|newest| newest != *applied)
         });

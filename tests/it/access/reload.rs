@@ -168,7 +168,7 @@ struct Files {
 }
 
 impl Files {
-    async fn start(variables: &[(&str, &str)]) -> Self {
+    async fn start() -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let path = |name: &str| {
             let path = home.path().join(name);
@@ -181,16 +181,13 @@ impl Files {
         let authority = Authority::new("relays");
         let tls = authority.write(home.path(), "relay", authority.server());
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
-        let own = [
+        let variables = [
             ("REVEILLE_AUTH", path("auth.toml")),
             ("REVEILLE_TOKEN_FILE", path("nobody.token")),
             ("REVEILLE_TLS_CERT", text(&tls.certificate)),
             ("REVEILLE_TLS_KEY", text(&tls.key)),
             ("REVEILLE_CA", text(&tls.ca)),
         ];
-        let further = variables.iter();
-        let further = further.map(|(name, value)| (*name, value.replace("HOME", &path(""))));
-        let variables: Vec<_> = own.into_iter().chain(further).collect();
         let variables: Vec<_> = variables
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
@@ -222,7 +219,7 @@ impl Files {
 #[tokio::test]
 async fn a_named_pipe_in_place_of_a_file_stops_no_reload_and_no_signal() {
     for name in ["auth.toml", "relay.key"] {
-        let mut files = Files::start(&[]).await;
+        let mut files = Files::start().await;
         let (path, aside) = (files.path(name), files.path("aside"));
         std::fs::rename(&path, &aside).expect("moved");
         let made = tokio::process::Command::new("mkfifo").arg(&path).status();
@@ -258,78 +255,4 @@ async fn a_named_pipe_in_place_of_a_file_stops_no_reload_and_no_signal() {
         stderr(&list).contains("it is not a regular file"),
         "{list:?}"
     );
-}
-
-/// A library that is loaded before the system's: the open of a file whose name ends with that of
-/// `HANGS` waits for ever once the file `HANGS` exists, as on a network file system without its server.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-const HANG: &str = r#"
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-static int hanging_open(const char *symbol, const char *path, int flags, mode_t mode) {
-    int (*next)(const char *, int, ...) = dlsym(RTLD_NEXT, symbol);
-    const char *hangs = getenv("HANGS");
-    size_t length = strlen(path), suffix = strlen("/auth.toml");
-    if (hangs && length >= suffix && !strcmp(path + length - suffix, "/auth.toml") && !access(hangs, F_OK))
-        for (;;) pause();
-    return next(path, flags, mode);
-}
-
-int open64(const char *path, int flags, ...) {
-    va_list rest;
-    va_start(rest, flags);
-    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, mode_t) : 0;
-    va_end(rest);
-    return hanging_open("open64", path, flags, mode);
-}
-
-int open(const char *path, int flags, ...) {
-    va_list rest;
-    va_start(rest, flags);
-    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, mode_t) : 0;
-    va_end(rest);
-    return hanging_open("open", path, flags, mode);
-}
-"#;
-
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-#[tokio::test]
-async fn a_file_system_that_hangs_stops_no_revocation_and_no_signal() {
-    let library = tempfile::tempdir().expect("a directory");
-    let path = |name: &str| library.path().join(name);
-    std::fs::write(path("hang.c"), HANG).expect("written");
-    let compiled = tokio::process::Command::new("cc")
-        .args(["-shared", "-fPIC", "-o"])
-        .args([path("hang.so"), path("hang.c")])
-        .arg("-ldl")
-        .status();
-    assert!(compiled.await.expect("a C compiler").success());
-    let library = path("hang.so");
-    let variables = [
-        ("LD_PRELOAD", library.to_str().expect("UTF-8")),
-        ("HANGS", "HOME/hangs"),
-    ];
-    let mut files = Files::start(&variables).await;
-    assert!(files.is_allowed().await);
-    std::fs::write(files.path("hangs"), "").expect("written");
-    files.revoke();
-    files.relay.hang_up().await;
-    until("the token is refused", async || !files.is_allowed().await).await;
-    until("the relay says which file hangs", async || {
-        let log = files.relay.log();
-        let says =
-            |line: &str| line.contains("auth.toml") && line.contains("did not answer within");
-        log.lines().any(says)
-    })
-    .await;
-    // A read is under way, and has not timed out yet.
-    files.relay.hang_up().await;
-    let status = files.relay.terminate().await;
-    assert!(status.success(), "{status:?}: {}", files.relay.log());
 }

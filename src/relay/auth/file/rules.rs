@@ -7,17 +7,28 @@ use std::{
     sync::Arc,
 };
 
-use super::form::{LimitForm, RuleForm};
+use serde::Deserialize;
+
 use crate::{
     error::{Error, Result},
     relay::auth::{
         action::{Action, ActionSet, Scope},
         policy::{Policy, PolicyLimit, PolicyRule, Rule, Subject},
         principal::{GROUP_PREFIX, check_principal},
-        quota::QuotaChange,
+        quota::LimitForm,
     },
     types::Limits,
 };
+
+/// A table `[[rule]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RuleForm {
+    principals: Vec<String>,
+    actions: Vec<String>,
+    queues: Option<Vec<String>>,
+    flags: Option<Vec<String>>,
+}
 
 type Groups = HashMap<Box<str>, HashSet<Box<str>>>;
 
@@ -94,18 +105,14 @@ impl LimitForm {
             );
             return Err(Error::invalid("notify_burst", rule));
         }
-        let change = QuotaChange {
-            notify_rate: self.notify_rate,
-            notify_burst: self.notify_burst,
-            connections: self.connections,
-            streams: self.streams,
-            selectors: self.selectors,
-            subscribed_queues: self.subscribed_queues,
+        let limit = Self {
+            principals: Vec::new(),
+            ..self
         };
-        if change == QuotaChange::default() {
+        if limit == Self::default() {
             return Err(Error::invalid("limit", "states no limit"));
         }
-        Ok(PolicyLimit { subjects, change })
+        Ok(PolicyLimit { subjects, limit })
     }
 }
 

@@ -50,22 +50,22 @@ fn verdict(name: &str, action: Action, target: &str) -> Verdict {
     let (config, principal) = (usual(), principal(name));
     let policy = config.policy();
     let target = match action.scope() {
-        crate::relay::auth::Scope::Queues if target.contains('*') => {
+        Scope::Queues if target.contains('*') => {
             let selector: Selector = target.parse().expect("a selector");
             return policy.verdict(&principal, action, Target::Selector(&selector));
         }
-        crate::relay::auth::Scope::Queues => {
+        Scope::Queues => {
             let address: QueueAddress = target.parse().expect("an address");
             return policy.verdict(&principal, action, Target::Queue(&address));
         }
-        crate::relay::auth::Scope::Flags => match target.strip_suffix('*') {
+        Scope::Flags => match target.strip_suffix('*') {
             Some(prefix) => Target::FlagPrefix(prefix),
             None => {
                 let flag = FlagName::new(target).expect("a name");
                 return policy.verdict(&principal, action, Target::Flag(&flag));
             }
         },
-        crate::relay::auth::Scope::Relay => Target::Relay,
+        Scope::Relay => Target::Relay,
     };
     policy.verdict(&principal, action, target)
 }

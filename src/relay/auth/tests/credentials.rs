@@ -2,7 +2,9 @@
 
 use super::{Home, at, new_token};
 use crate::{
-    relay::auth::{Action, Authenticator, Denial, NewToken, Principal, Target, cache},
+    relay::auth::{
+        Action, Authenticator, Denial, NewToken, Principal, Target, credential::MOST_CACHED,
+    },
     types::QueueAddress,
 };
 
@@ -137,7 +139,7 @@ fn the_second_call_comes_from_the_cache_and_a_refused_one_is_not_kept() {
         std::sync::Arc::ptr_eq(first.grants(), second.grants()),
         "compiled once"
     );
-    for number in 0..2 * cache::MOST {
+    for number in 0..2 * MOST_CACHED {
         let header = format!("Bearer rvl_aaaaaaaaaa_{number:0>43}");
         assert!(
             relay

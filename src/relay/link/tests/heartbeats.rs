@@ -173,13 +173,13 @@ fn queues_leave_the_list_five_seconds_after_their_newest_frame_was_confirmed() {
         .iter()
         .map(|queue| (queue.hash, queue.frame))
         .collect();
-    assert_eq!((left, recent.complete_above()), (vec![(11, 2)], 1));
+    assert_eq!((left, recent.complete_above), (vec![(11, 2)], 1));
     // An unconfirmed frame stays.
     recent.expire(at(60_000));
     assert_eq!(recent.list().len(), 1);
     recent.confirm(2, at(60_000));
     recent.expire(at(65_000));
-    assert_eq!((recent.list().len(), recent.complete_above()), (0, 2));
+    assert_eq!((recent.list().len(), recent.complete_above), (0, 2));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::{
     base::fault::Fault,
     relay::link::{
         Action, ClusterLink, FrameDraft, LinkConfig, Resync, config::MAX_PEERS,
-        frame_draft::LARGEST_ENTRY, peer::Peer,
+        frames::LARGEST_ENTRY, peer::Peer,
     },
     types::{
         GroupName, LastEvent, QueueAddress,
@@ -110,7 +110,7 @@ fn the_largest_entries_fit_a_frame_and_a_frame_fits_a_message() {
         vec![largest(); 100],
         (0..1_000).map(|queue| entry(queue, 1)).collect(),
     ] {
-        let mut draft = FrameDraft::new();
+        let mut draft = FrameDraft::default();
         draft.note_flags_written();
         for entry in entries {
             if draft.has_room() {

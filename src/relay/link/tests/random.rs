@@ -131,7 +131,7 @@ fn at_rest(world: &World) -> Outcome {
             let sender = sender.and_then(|sender| sender.link.as_ref());
             ensure!(!peer.has_gap(), "relay {number} has a gap of {life}");
             if let Some(sender) = sender {
-                let (applied, sent) = (peer.applied(), sender.newest_frame());
+                let (applied, sent) = (peer.applied, sender.newest_frame());
                 ensure!(
                     applied == sent,
                     "relay {number}: {applied} of {sent} of {life}"

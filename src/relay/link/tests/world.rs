@@ -479,7 +479,7 @@ impl World {
         };
         link.on_tick(own.connects, now, &mut self.rng);
         if !own.pending.is_empty() && link.frame_due_at().is_some_and(|at| at <= now) {
-            let mut draft = FrameDraft::new();
+            let mut draft = FrameDraft::default();
             while draft.has_room()
                 && let Some((queue, causes)) = own.pending.pop_first()
             {

@@ -48,64 +48,36 @@ async fn a_login_is_used_and_a_wrong_one_is_denied() {
     assert_eq!(wrong.kind(), ErrorKind::Denied);
     let text = wrong.to_string();
     assert!(text.starts_with("cluster: NATS at 127.0.0.1:"), "{text}");
-    assert!(
-        text.ends_with("check cluster_user and cluster_password_file"),
-        "{text}"
-    );
+    assert!(text.contains("authorization violation"), "{text}");
     let none = refused(&config(&server)).await;
     assert_eq!(none.kind(), ErrorKind::Denied);
-    assert!(
-        none.to_string()
-            .ends_with("set cluster_creds, or cluster_user and cluster_password_file")
-    );
     for shown in [log.text(), format!("{a:?} {good:?} {wrong:?} {none:?}")] {
         assert!(!shown.contains("hunter"), "{shown}");
     }
 }
 
 #[tokio::test]
-async fn a_missing_permission_is_denied_with_its_subject() {
-    let own = format!("reveille1.reveille.to.{A}");
-    let (publish, subscribe) = (
-        "publish: \"reveille1.reveille",
-        "subscribe: \"reveille1.reveille",
-    );
+async fn a_missing_permission_is_logged_with_its_subject() {
     for (permissions, word, subject) in [
         (
-            format!("{publish}.to.>\", {subscribe}.>\""),
+            r#"publish: "x", subscribe: "reveille1.reveille.>""#,
             "Publish",
-            "reveille1.reveille.all",
+            "reveille1.reveille.all".to_owned(),
         ),
         (
-            format!("{publish}.all\", {subscribe}.>\""),
-            "Publish",
-            &format!("{own}.0"),
-        ),
-        (
-            format!("{publish}.>\", {subscribe}.to.>\""),
+            r#"publish: "reveille1.reveille.>", subscribe: "reveille1.reveille.all""#,
             "Subscription",
-            "reveille1.reveille.all",
-        ),
-        (
-            format!("{publish}.>\", {subscribe}.all\""),
-            "Subscription",
-            &format!("{own}.*"),
+            format!("reveille1.reveille.to.{A}.*"),
         ),
     ] {
-        let server = NatsServer::with_config(&permitting(&permissions));
+        let (log, _guard) = logged();
+        let server = NatsServer::with_config(&permitting(permissions));
         let (config, _home) = as_relay(&server, "hunter2");
-        let error = refused(&config).await;
-        assert_eq!(error.kind(), ErrorKind::Denied, "{permissions}: {error}");
-        let text = error.to_string();
-        let refusal = format!("Permissions Violation for {word} to \"{subject}\"");
-        assert!(
-            text.starts_with("cluster: ") && text.contains(&refusal),
-            "{permissions}: {text}"
-        );
-        assert!(
-            text.ends_with("permit publish and subscribe on reveille1.reveille.>"),
-            "{text}"
-        );
+        let a = NatsConnection::connect(&config, A).await.expect("a login");
+        publish(&a.publisher(), 1).await;
+        // The client writes it in lower case.
+        let refusal = format!("permissions violation for {word} to \"{subject}\"").to_lowercase();
+        until(&refusal, || log.text().to_lowercase().contains(&refusal)).await;
     }
 }
 
@@ -127,9 +99,9 @@ async fn messages_of_64_kib_must_be_permitted() {
 }
 
 #[tokio::test]
-async fn a_server_of_another_protocol_is_refused_and_a_silent_one_is_awaited() {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    async fn serve(answer: Option<&'static [u8]>, at_once: bool) -> NatsConfig {
+async fn a_server_of_another_protocol_and_a_silent_one_are_awaited() {
+    use tokio::io::AsyncWriteExt as _;
+    async fn serve(answer: &'static [u8]) -> NatsConfig {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
             .expect("a port");
@@ -138,15 +110,8 @@ async fn a_server_of_another_protocol_is_refused_and_a_silent_one_is_awaited() {
             let mut peers = Vec::new();
             loop {
                 let (mut peer, _) = listener.accept().await.expect("it listens");
-                peers.push(tokio::spawn(async move {
-                    if !at_once {
-                        let _ = peer.read(&mut [0; 64]).await;
-                    }
-                    match answer {
-                        Some(answer) => drop(peer.write_all(answer).await),
-                        None => std::future::pending().await,
-                    }
-                }));
+                peer.write_all(answer).await.expect("written");
+                peers.push(peer);
             }
         });
         NatsConfig {
@@ -154,27 +119,19 @@ async fn a_server_of_another_protocol_is_refused_and_a_silent_one_is_awaited() {
             ..NatsConfig::default()
         }
     }
-    let (log, _guard) = logged();
-    for (answer, at_once) in [
-        (&b"SSH-2.0-OpenSSH_9.6\r\n"[..], true),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", false),
-        (b"", true),
-    ] {
-        let error = refused(&serve(Some(answer), at_once).await).await;
-        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-        let text = error.to_string();
-        assert!(text.starts_with("cluster: 127.0.0.1:"), "{text}");
-        assert!(text.contains("must be a NATS server"), "{text}");
+    for answer in [&b"SSH-2.0-OpenSSH_9.6\r\n"[..], b""] {
+        let (log, _guard) = logged();
+        let config = serve(answer).await;
+        let a = NatsConnection::connect(&config, A).await.expect("it waits");
+        assert!(!a.publish(Bytes::new()));
+        let lines = log.count("NATS cannot be reached");
+        assert_eq!(lines, 1, "{}", log.text());
+        assert!(
+            log.text().contains(&config.servers[0][7..]),
+            "{}",
+            log.text()
+        );
     }
-    let silent = serve(None, true).await;
-    let a = NatsConnection::connect(&silent, A).await.expect("it waits");
-    assert!(!a.publish(Bytes::new()));
-    assert_eq!(
-        log.count("accepts connections and says nothing"),
-        1,
-        "{}",
-        log.text()
-    );
 }
 
 #[tokio::test]
@@ -195,15 +152,10 @@ async fn faults_that_come_with_a_restart_are_logged_once_and_outlived() {
         publish(&publisher, count).await;
     }
     until("the refusals", || {
-        publisher.events().count(events::Kind::Refused) >= 12
+        publisher.events().count(events::Kind::ServerError) >= 12
     })
     .await;
-    assert_eq!(
-        log.count("permit publish and subscribe on"),
-        1,
-        "{}",
-        log.text()
-    );
+    assert_eq!(log.count("NATS reports an error"), 1, "{}", log.text());
 
     server.kill();
     until("it is seen", || !publisher.is_connected()).await;
@@ -213,12 +165,7 @@ async fn faults_that_come_with_a_restart_are_logged_once_and_outlived() {
         assert!(!publisher.publish(Bytes::from(vec![0; 1_025])));
     }
     assert_eq!(publisher.dropped().too_large, 10);
-    assert_eq!(
-        log.count("max_payload of NATS is 1024"),
-        1,
-        "{}",
-        log.text()
-    );
+    assert_eq!(log.count("a message is dropped"), 1, "{}", log.text());
 
     server.kill();
     until("it is seen", || !publisher.is_connected()).await;
@@ -245,10 +192,7 @@ async fn the_reason_of_a_later_failure_is_logged() {
     server.restart_with("authorization { user: relay, password: other }");
     until("the reason", || log.count("NATS cannot be reached") == 1).await;
     let text = log.text();
-    let reasons = [
-        "refuses the login: check cluster_user",
-        "Connection refused",
-    ];
+    let reasons = ["authorization violation", "IO error"];
     assert!(reasons.iter().any(|reason| text.contains(reason)), "{text}");
     assert!(a.connects() <= 2);
 }

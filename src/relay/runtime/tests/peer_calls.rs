@@ -23,10 +23,11 @@ fn with_two_others() -> Relay {
     let mut runner = relay.cluster_runner().expect("of a cluster");
     for id in ["well", "silent"] {
         let mut other = clustered(id).cluster_runner().expect("of a cluster");
-        other.on_tick(1);
-        while let Some(output) = other.next_output() {
+        other.run(|node, now, rng| node.on_tick(1, now, rng));
+        while let Some(output) = other.run(|node, _, _| node.next_output()) {
             if let Output::Publish(bytes) = output {
-                runner.on_message(&bytes, 1).expect("it keeps the rules");
+                let taken = runner.run(|node, now, _| node.on_message(&bytes, 1, now));
+                taken.expect("it keeps the rules");
             }
         }
     }

@@ -312,7 +312,7 @@ impl Callers {
 
     pub(crate) fn record(&self, event: &AuditEvent<'_>) {
         if let Some(audit) = &self.audit {
-            audit.record(event);
+            audit.record(event, self.now());
         }
     }
 }

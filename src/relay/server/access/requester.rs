@@ -218,21 +218,19 @@ impl Requester {
         let Some(known) = &self.0 else {
             return Ok(());
         };
-        match known.caller.rate() {
-            Some(rate) => rate
-                .take(count, known.access.now())
-                .inspect_err(|error| known.access.note_over_quota(error)),
-            None => Ok(()),
-        }
+        let quota = known.caller.grants().quota();
+        known
+            .caller
+            .usage()
+            .take_notifications(count, quota, known.access.now())
+            .inspect_err(|error| known.access.note_over_quota(error))
     }
 
     /// Gives back what [`Requester::take_notifications`] took for a request that counted nothing.
     pub(crate) fn give_back_notifications(&self, count: usize) {
-        if let Some(known) = &self.0
-            && let Some(rate) = known.caller.rate()
-        {
-            let count = u32::try_from(count).unwrap_or(u32::MAX);
-            rate.give_back(count, known.access.now());
+        if let Some(known) = &self.0 {
+            let quota = known.caller.grants().quota();
+            known.caller.usage().give_back_notifications(count, quota);
         }
     }
 

@@ -2,30 +2,35 @@
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use crate::base::{clock::Clock, log_limiter::LimitedCounts};
+use crate::{
+    base::{clock::Clock, log_limiter::LimitedCounts},
+    console::{Metric, metric_table},
+};
 
-/// Declares the incidents: each with the text of its log line, and the name and the text of its metric.
+/// Declares the kinds with the names of their counters and what the relay did, for the log and the help.
 macro_rules! incidents {
-    ($($(#[$doc:meta])* $kind:ident: $log:literal, $metric:literal, $help:literal;)+) => {
+    ($($kind:ident = $name:ident, $text:literal;)*) => {
         /// Misbehaviour of a peer.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Incident {
-            $($(#[$doc])* $kind,)+
+            $($kind),*
         }
 
-        impl Incident {
-            pub(crate) const ALL: &[Self] = &[$(Self::$kind),+];
+        const KINDS: usize = [$(Incident::$kind),*].len();
 
-            fn text(self) -> &'static str {
+        impl Incident {
+            const fn text(self) -> &'static str {
                 match self {
-                    $(Self::$kind => $log,)+
+                    $(Self::$kind => $text),*
                 }
             }
+        }
 
-            /// Returns the name and the text of the metric.
-            pub(crate) fn metric(self) -> (&'static str, &'static str) {
-                match self {
-                    $(Self::$kind => ($metric, $help),)+
+        impl Incidents {
+            /// Returns a counter of each kind.
+            pub(crate) fn metrics(&self) -> Vec<Metric> {
+                metric_table! {
+                    $($name = self.count(Incident::$kind), $text;)*
                 }
             }
         }
@@ -33,49 +38,26 @@ macro_rules! incidents {
 }
 
 incidents! {
-    /// Connected beyond the limit for its address, or too often, or was displaced at that limit before
-    /// its first request.
-    AddressFull: "refused a connection: its address is at its limit, or connects too often",
-        "connections_refused", "Connections closed at the limit of their address";
-    /// Failed in the TLS handshake, or spoke plain text.
-    Handshake: "closed a connection that failed in its TLS handshake",
-        "connections_without_tls", "Connections closed for a failed TLS handshake";
-    /// Sent no preface in time, or was displaced by newer connections before it did.
-    Silent: "closed a connection that sent no HTTP/2 preface",
-        "connections_silent", "Connections closed without a preface";
-    /// Sent its preface, but no connection became free in time.
-    Full: "closed a connection: the relay is at its limit of connections",
-        "connections_full", "Connections closed after their preface at the limit of connections";
-    /// Sent no request in time that was admitted.
-    Unused: "closed a connection without an admitted request",
-        "connections_unused", "Connections closed without an admitted request";
-    /// Did not complete a request in time.
-    LateRequest: "ended a request that was not complete in time",
-        "requests_late", "Requests ended that were not complete in time";
-    /// Did not read the answer to a unary request in time.
-    UnreadAnswer: "reset a stream whose answer was not read in time",
-        "answers_unread", "Streams reset because a unary answer was not read in time";
-    /// Sent a request that is not gRPC.
-    NoGrpc: "refused a request that is not gRPC",
-        "requests_not_grpc", "Requests refused for their method or content type";
-    /// Connected, or sent a large request, when the process was short of memory.
-    ShortOfMemory: "refused a connection or a large request: memory is short",
-        "connections_refused_for_memory",
-        "Connections and large requests refused near the maximum of memory";
-    /// Asked for a stream, or a list, beyond a limit of the relay.
-    StreamRefused: "refused a stream: the relay is at its limit",
-        "streams_refused", "Streams refused at the maximum of streams or of memory";
-    /// Spoke another protocol than HTTP/2, such as TLS on a port without it.
-    OtherProtocol: "closed a connection that spoke another protocol",
-        "connections_other_protocol",
-        "Connections closed because they spoke another protocol than HTTP/2";
+    AddressFull = connections_refused,
+        "refused a connection: its address is at its limit, or connects too often";
+    Handshake = connections_without_tls, "closed a connection that failed in its TLS handshake";
+    Silent = connections_silent, "closed a connection that sent no HTTP/2 preface";
+    Full = connections_full, "closed a connection: the relay is at its limit of connections";
+    Unused = connections_unused, "closed a connection without an admitted request";
+    LateRequest = requests_late, "ended a request that was not complete in time";
+    UnreadAnswer = answers_unread, "reset a stream whose answer was not read in time";
+    NoGrpc = requests_not_grpc, "refused a request that is not gRPC";
+    ShortOfMemory = connections_refused_for_memory,
+        "refused a connection or a large request: memory is short";
+    StreamRefused = streams_refused, "refused a stream: the relay is at its limit";
+    OtherProtocol = connections_other_protocol, "closed a connection that spoke another protocol";
 }
 
 /// The counts since the start.
 #[derive(Debug)]
 pub(crate) struct Incidents {
     clock: Clock,
-    counts: LimitedCounts<{ Incident::ALL.len() }>,
+    counts: LimitedCounts<KINDS>,
 }
 
 /// Minimum interval between log lines of one kind, for all peers together.

@@ -8,7 +8,7 @@
 use std::{
     fmt, io,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, atomic::AtomicBool},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -30,10 +30,9 @@ use x509_parser::{
 use crate::{
     base::{
         clock::wall,
-        file,
-        pem::{PemFile, unfit},
         sync::lock,
         task::blocking,
+        tls_files::{RenewedConfig, TlsFile, TlsFiles},
     },
     error::Result,
     relay::auth::{is_host_name, is_uri},
@@ -54,24 +53,21 @@ pub struct ServerTls {
 /// The TLS of a server, with the configuration of the files as they were read last.
 pub(crate) struct Tls {
     files: ServerTls,
-    current: Mutex<(Contents, Arc<ServerConfig>)>,
+    config: RenewedConfig<Contents>,
     /// Why the files cannot be read again.
     stale: Mutex<Option<String>>,
 }
 
-/// What the files hold.
-#[derive(PartialEq, Eq)]
+/// The files as they were read.
+#[derive(PartialEq)]
 struct Contents {
-    certificate: PemFile,
-    key: PemFile,
-    is_key_public: bool,
-    client_ca: Option<PemFile>,
+    certificate: TlsFile,
+    key: TlsFile,
+    client_ca: Option<TlsFile>,
 }
 
 /// A renewal is late when less than this is left of a certificate, or than a sixth of its life.
 const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
-/// Longest file in bytes: a system's bundle of authorities has a fifth of it.
-const LONGEST: u64 = 1 << 20;
 /// HTTP/2 in ALPN (RFC 9113, section 3.2).
 const H2: &[u8] = b"h2";
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
@@ -80,13 +76,11 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the file that cannot be read or does not fit.
+    /// [`ErrorKind::Invalid`] with the file that cannot be read or does not fit.
     pub(crate) fn load(files: ServerTls) -> Result<Self> {
-        let contents = Contents::read(&files)?;
-        let config = contents.config()?;
         Ok(Self {
+            config: RenewedConfig::new(Contents::read(&files)?)?,
             files,
-            current: Mutex::new((contents, config)),
             stale: Mutex::default(),
         })
     }
@@ -105,13 +99,12 @@ impl Tls {
 
     /// Returns the end of the certificate, if it can be read.
     pub(crate) fn ends_at(&self) -> Option<SystemTime> {
-        let current = lock(&self.current);
-        Some(current.0.life()?.1)
+        Some(self.config.with_files(Contents::life)?.1)
     }
 
     /// Returns why clients refuse the certificate, or soon will.
     fn problem_of_time(&self) -> Option<String> {
-        let (start, end) = lock(&self.current).0.life()?;
+        let (start, end) = self.config.with_files(Contents::life)?;
         let (what, at) = problem_of_time(start, end, wall())?;
         let (path, at) = (self.files.certificate.display(), Timestamp::from(at));
         Some(format!("the certificate `{path}` {what} {at}"))
@@ -122,20 +115,21 @@ impl Tls {
     /// # Errors
     /// The reason of the refusal, in TLS's words.
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let config = Arc::clone(&lock(&self.current).1);
-        let stream = TlsAcceptor::from(config).accept(stream).await?;
-        match stream.get_ref().1.alpn_protocol() == Some(H2) {
-            true => Ok(stream),
-            false => Err(io::Error::new(
+        let acceptor = TlsAcceptor::from(self.config.current());
+        let stream = acceptor.accept(stream).await?;
+        if stream.get_ref().1.alpn_protocol() == Some(H2) {
+            Ok(stream)
+        } else {
+            Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the client does not offer HTTP/2 by ALPN",
-            )),
+            ))
         }
     }
 
     /// Reads the files again and again.
     pub(crate) async fn follow(self: Arc<Self>) {
-        if lock(&self.current).0.is_key_public {
+        if self.config.with_files(|files| files.key.is_public) {
             let key = self.files.key.display();
             tracing::warn!("the key `{key}` can be read by every user of the machine");
         }
@@ -148,7 +142,8 @@ impl Tls {
             known = problem;
             tokio::time::sleep(RELOAD_INTERVAL).await;
             let this = Arc::clone(&self);
-            let Some(reloaded) = blocking(move || this.reload()).await else {
+            let reload = move || this.config.renew(Contents::read(&this.files)?);
+            let Some(reloaded) = blocking(reload).await else {
                 return;
             };
             let failure = match reloaded {
@@ -167,17 +162,6 @@ impl Tls {
             }
         }
     }
-
-    /// Returns whether the files have changed, and applies them.
-    fn reload(&self) -> Result<bool> {
-        let contents = Contents::read(&self.files)?;
-        if lock(&self.current).0 == contents {
-            return Ok(false);
-        }
-        let config = contents.config()?;
-        *lock(&self.current) = (contents, config);
-        Ok(true)
-    }
 }
 
 impl fmt::Debug for Tls {
@@ -188,24 +172,25 @@ impl fmt::Debug for Tls {
 }
 
 impl Contents {
+    fn read(files: &ServerTls) -> Result<Self> {
+        let read_ca = |path: &PathBuf| TlsFile::read("tls_client_ca", path);
+        Ok(Self {
+            certificate: TlsFile::read("tls_cert", &files.certificate)?,
+            key: TlsFile::read("tls_key", &files.key)?,
+            client_ca: files.client_ca.as_ref().map(read_ca).transpose()?,
+        })
+    }
+
     /// Returns the start and the end of the server's certificate.
     fn life(&self) -> Option<(SystemTime, SystemTime)> {
         validity(self.certificate.certificates().ok()?.first()?)
     }
+}
 
-    fn read(files: &ServerTls) -> Result<Self> {
-        let client_ca = files.client_ca.as_deref();
-        let (key, is_key_public) = read("tls_key", &files.key)?;
-        let client_ca = client_ca.map(|path| read("tls_client_ca", path));
-        Ok(Self {
-            certificate: read("tls_cert", &files.certificate)?.0,
-            key,
-            is_key_public,
-            client_ca: client_ca.transpose()?.map(|(file, _)| file),
-        })
-    }
+impl TlsFiles for Contents {
+    type Config = ServerConfig;
 
-    fn config(&self) -> Result<Arc<ServerConfig>> {
+    fn config(&self) -> Result<ServerConfig> {
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13, &TLS12])
@@ -226,7 +211,7 @@ impl Contents {
             // A resumed session would not check the client's certificate again.
             config.session_storage = Arc::new(NoServerSessionStorage {});
         }
-        Ok(Arc::new(config))
+        Ok(config)
     }
 }
 
@@ -243,15 +228,6 @@ fn problem_of_time(
         Ok(left) if !left.is_zero() => Some(("ends soon, at", end)),
         _ => Some(("has ended at", end)),
     }
-}
-
-/// Reads a file, and whether every user of the machine may read it.
-fn read(setting: &'static str, path: &Path) -> Result<(PemFile, bool)> {
-    let content = file::read(path, LONGEST).map_err(|error| unfit(setting, path, error))?;
-    Ok((
-        PemFile::new(setting, path, content.bytes),
-        content.is_public,
-    ))
 }
 
 /// What a client's certificate states.

@@ -19,13 +19,14 @@ use super::{findings::of_all, store_probe::StoreProbe};
 use crate::{
     base::{
         clock::{Tick, wall},
+        histogram::HistogramSnapshot,
         task::{Work, spend},
     },
     coordination::flag::Flags,
     error::{Error, Result},
     relay::{
         hub::{ActiveQueue, ActivityWatch},
-        runtime::{Buckets, Relay, RelayFigures, SilentRelays},
+        runtime::{Relay, RelayFigures, SilentRelays},
         server::{
             access::{Access, requester::StreamGuard},
             http2::connections::Connections,
@@ -466,7 +467,7 @@ fn levels(figures: &RelayFigures) -> proto::Levels {
     }
 }
 
-fn buckets(buckets: &Buckets) -> proto::LatencyBuckets {
+fn buckets(buckets: &HistogramSnapshot) -> proto::LatencyBuckets {
     let micros = |bound: &Duration| u64::try_from(bound.as_micros()).unwrap_or(u64::MAX);
     proto::LatencyBuckets {
         bounds_us: buckets.bounds.iter().map(micros).collect(),

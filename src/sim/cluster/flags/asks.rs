@@ -111,7 +111,7 @@ impl World {
         let Some(run) = &self.relays[ask.relay].run else {
             return;
         };
-        let peers: Vec<_> = run.node.peers(now).collect();
+        let peers: Vec<_> = run.node.link().peers(now).collect();
         let present = peers.iter().filter(|peer| !peer.left && !peer.missing);
         let lives: Vec<_> = match ask.life {
             Some(life) => vec![life],

@@ -1,4 +1,5 @@
-//! This relay's frames: one at a time, repeated until it returns (C2).
+//! This relay's frames: filled within the limits of a message, then sent one at a time and repeated until
+//! they return (C2).
 
 use bytes::Bytes;
 
@@ -6,14 +7,25 @@ use super::{
     action::LinkFailure,
     config::{BURST, BURST_PAUSE, RETURN_WITHIN},
 };
-use crate::{base::clock::Tick, types::cluster::Frame};
+use crate::{
+    base::clock::Tick,
+    types::cluster::{ClusterLimits, Frame, FrameEntry},
+    wire::frame_entry_len,
+};
+
+/// A frame without a number.
+#[derive(Debug, Default)]
+pub(crate) struct FrameDraft {
+    pub(super) frame: Frame,
+    bytes: usize,
+}
 
 /// The newest own frame.
 #[derive(Debug, Default)]
 pub(super) struct FrameSender {
-    number: u64,
+    pub(super) number: u64,
     /// Its bytes, which never change.
-    bytes: Bytes,
+    pub(super) bytes: Bytes,
     in_flight: Option<InFlight>,
     /// After a burst the next frame waits until then.
     paused_until: Tick,
@@ -29,16 +41,41 @@ struct InFlight {
     overdue: bool,
 }
 
+/// The largest entry: four texts of 128 bytes, 32 groups of 128 bytes, and the numbers.
+pub(super) const LARGEST_ENTRY: usize = 5 * 1024;
+
+impl FrameDraft {
+    /// Returns whether any entry has room.
+    pub(crate) fn has_room(&self) -> bool {
+        self.frame.entries.len() < ClusterLimits::ENTRIES
+            && self.bytes + LARGEST_ENTRY <= ClusterLimits::FRAME_BYTES
+    }
+
+    /// Adds a queue. The caller has asked [`FrameDraft::has_room`].
+    pub(crate) fn push_entry(&mut self, mut entry: FrameEntry) {
+        debug_assert!(self.has_room());
+        entry.served_groups.truncate(ClusterLimits::GROUPS);
+        entry.causes = entry.causes.min(ClusterLimits::CAUSES);
+        self.bytes += frame_entry_len(&entry);
+        self.frame.entries.push(entry);
+    }
+
+    /// States that flags were written here.
+    pub(crate) fn note_flags_written(&mut self) {
+        self.frame.flags_written = true;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frame.entries.is_empty() && !self.frame.flags_written
+    }
+}
+
 impl FrameSender {
     /// Returns when the next frame may be made, or `None` while one is in flight or no heartbeat
     /// has returned since the last connect.
     pub(super) fn due_at(&self, returned: u64) -> Option<Tick> {
         let ready = self.in_flight.is_none() && returned >= self.after_heartbeat;
         ready.then_some(self.paused_until)
-    }
-
-    pub(super) fn next_number(&self) -> u64 {
-        self.number + 1
     }
 
     pub(super) fn sent(&mut self, frame: &Frame, bytes: Bytes, now: Tick) {
@@ -97,10 +134,6 @@ impl FrameSender {
     /// The connection is new: the next heartbeat must return before a new frame is made.
     pub(super) fn wait_for(&mut self, heartbeat: u64) {
         self.after_heartbeat = heartbeat;
-    }
-
-    pub(super) fn number(&self) -> u64 {
-        self.number
     }
 
     pub(super) fn in_flight_since(&self) -> Option<Tick> {
