@@ -49,7 +49,7 @@ enum KindForm {
 }
 
 const HEADER: &str =
-    "# Written by `reveille token`. It holds digests, not the tokens themselves.\n\n";
+    "# Written by `reveille auth token`. It holds digests, not the tokens themselves.\n\n";
 
 pub(super) fn parse(name: &str, path: &Path, text: &str) -> Result<Vec<TokenRecord>> {
     let file: FileForm = parse_toml(name, path, text)?;
