@@ -132,7 +132,7 @@ class Cluster:
             address, admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
             command = [binary, "serve", "--listen", address, "--admin-listen", admin, "--sentinel", "0"]
             command += ["--store", f"sqlite:{folder}/flags.db", "--cluster", f"nats://127.0.0.1:{port}"]
-            command += ["--relay-id", f"relay-{number}", "--max-queues", "1000000"]
+            command += ["--relay-id", f"relay-{number}"]
             self.relays.append(Program(f"relay-{number}", command, journal, folder, environment))
             self.addresses.append(address)
             self.admins.append(admin)

@@ -1,27 +1,25 @@
-//! `auth check`, `auth can`: the auth file, which holds the rules and names the credentials.
+//! `auth`: the auth file, which holds the rules and names the credentials, and the token file.
 
 mod can;
 mod check;
+mod token;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Subcommand;
-use reveille::Error;
+use reveille::{Error, auth::Principal};
 
-pub(super) use self::can::principal;
 use self::{can::Can, check::Check};
-use super::{
-    exit::{Exit, Usage},
-    settings::Settings,
-};
+use super::exit::{Exit, Usage};
 
-/// Check the auth file of a relay, and ask what its rules allow
+/// Check the auth file of a relay, ask what its rules allow, and create tokens
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   reveille auth check auth.toml
-  reveille auth can billing notify acct/orders --auth auth.toml")]
+  reveille auth can billing notify acct/orders --auth auth.toml
+  reveille auth token new billing --auth auth.toml --out billing.token")]
 pub(super) struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -31,42 +29,32 @@ pub(super) struct Args {
 enum Verb {
     Check(Check),
     Can(Can),
+    Token(token::Args),
 }
 
 /// The auth file of a verb, as typed.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(super) struct AuthArgs {
-    /// The auth file of the relay [default: the key `auth` in `[serve]` of the configuration file]
+struct AuthArgs {
+    /// The auth file of the relay
     #[arg(long, env = VARIABLE, value_name = "FILE")]
     auth: Option<PathBuf>,
 }
 
-pub(super) const VARIABLE: &str = "REVEILLE_AUTH";
+const VARIABLE: &str = "REVEILLE_AUTH";
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         match self.verb {
-            Verb::Check(args) => args.run(settings).await,
-            Verb::Can(args) => args.run(settings).await,
+            Verb::Check(args) => args.run().await,
+            Verb::Can(args) => args.run().await,
+            Verb::Token(args) => args.run().await,
         }
-    }
-}
-
-impl AuthArgs {
-    /// Returns the file of the argument or the variable.
-    pub(super) fn typed(&self) -> Option<&Path> {
-        self.auth.as_deref()
-    }
-
-    /// Merges the argument with the configuration file.
-    pub(super) fn resolve(&self, settings: &Settings) -> Option<PathBuf> {
-        self.auth.clone().or_else(|| settings.serve.auth.clone())
     }
 }
 
 /// Runs work on files. The caller may be dropped, for example by Ctrl-C while another process holds
 /// a file's lock.
-pub(super) async fn blocking<T: Send + 'static>(
+async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
@@ -75,6 +63,14 @@ pub(super) async fn blocking<T: Send + 'static>(
 
 /// Converts an error of the auth file to wrong configuration, for any kind of cause.
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
-pub(super) fn misconfigured(error: Error) -> Usage {
+fn misconfigured(error: Error) -> Usage {
     Usage(error.to_string())
+}
+
+/// Parses a principal; the error is its rule.
+fn principal(text: &str) -> Result<Principal, String> {
+    Principal::new(text).map_err(|error| {
+        let rule = error.message();
+        rule.trim_start_matches("principal: ").to_owned()
+    })
 }

@@ -6,7 +6,7 @@ use clap::Subcommand;
 use reveille::store;
 use serde::Serialize;
 
-use super::{exit::Exit, output::Format, settings::Settings};
+use super::{exit::Exit, output::OutputArgs, settings::Settings};
 
 /// Copy the SQLite file of a store or of queues
 #[derive(Debug, clap::Args)]
@@ -40,9 +40,8 @@ struct Backup {
     /// The copy, which must not exist
     #[arg(value_name = "TO")]
     to: PathBuf,
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-    output: Option<Format>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// A copy as a row.
@@ -54,7 +53,7 @@ struct Copied {
 }
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self, _: &Settings) -> anyhow::Result<Exit> {
         let Verb::Backup(backup) = self.verb;
         let from = match backup.from.strip_prefix("sqlite:") {
             Some(rest) => rest.split('?').next().unwrap_or_default(),
@@ -67,7 +66,7 @@ impl Args {
             bytes: std::fs::metadata(&backup.to)?.len(),
         };
         let line = format!("copied {} to {} ({} bytes)", row.from, row.to, row.bytes);
-        let format = backup.output.or(settings.output).unwrap_or_default();
+        let format = backup.output.format;
         format.next(&row, line)?;
         Ok(Exit::OK)
     }

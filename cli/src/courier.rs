@@ -73,7 +73,7 @@ queue. JSON has each body twice: `body` as text, or null if it is not UTF-8, and
         #[arg(value_name = "QUEUE")]
         queue: String,
         /// Maximum number of messages
-        #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = usage::positive::<usize>)]
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = usage::positive::<usize>)]
         max: usize,
     },
     /// Show where messages are: per queue and destination, or one message
@@ -91,7 +91,7 @@ next machine. The table [queues] of the configuration file sets how long history
         #[command(flatten)]
         dir: Dir,
         /// Maximum number of messages
-        #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 20, value_parser = usage::positive::<usize>)]
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = usage::positive::<usize>)]
         max: usize,
     },
     /// List, show or delete messages that could not be delivered
@@ -364,17 +364,12 @@ impl From<&HistoryEntry> for HistoryRow {
 }
 
 impl Row for HistoryRow {
-    const HEADERS: &'static [&'static str] =
-        &["ID", "STATE", "DESTINATION", "BYTES", "STORED", "SETTLED"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.message_id.clone(),
-            self.state.to_owned(),
-            self.destination.clone(),
-            self.bytes.to_string(),
-            self.stored_at.map(output::time).unwrap_or_default(),
-            self.settled_at.map(output::time).unwrap_or_default(),
-        ]
-    }
+    const COLUMNS: &'static [&'static str] = &[
+        "message_id",
+        "state",
+        "destination",
+        "bytes",
+        "stored_at",
+        "settled_at",
+    ];
 }

@@ -8,7 +8,7 @@ use std::{
 
 use reveille::Credential;
 
-use super::{output, settings::Settings};
+use super::output;
 
 /// The variable with a token, or with `ISSUER:KEY`. The commands of a verb do not get it: they handle
 /// the messages of others.
@@ -29,19 +29,18 @@ pub(super) struct CredentialArgs {
 }
 
 impl CredentialArgs {
-    /// Returns the credential of the argument, else of the variable, else of the configuration file.
-    pub(super) fn resolve(&self, settings: &Settings) -> Credential {
-        if let Some(path) = &self.token_file {
-            return of_file(path);
-        }
-        match std::env::var(VARIABLE) {
-            Ok(text) if !text.is_empty() => Credential::text(&text),
-            _ => match &settings.token_file {
-                Some(path) => of_file(path),
-                None => Credential::default(),
-            },
+    pub(super) fn resolve(&self) -> Credential {
+        match (&self.token_file, of_variable()) {
+            (Some(path), _) => of_file(path),
+            (None, Some(text)) => Credential::text(&text),
+            (None, None) => Credential::default(),
         }
     }
+}
+
+/// Returns the credential of the variable, which wins over the configuration file.
+pub(super) fn of_variable() -> Option<String> {
+    std::env::var(VARIABLE).ok().filter(|text| !text.is_empty())
 }
 
 fn of_file(path: &Path) -> Credential {

@@ -25,7 +25,7 @@ earlier end brings the end forward. Drain one relay of a cluster at a time. The 
 `admin`.")]
 pub(super) struct Args {
     /// Time over which the relay's streams end; 0 is at once [default: the relay's --drain]
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
     within: Option<Duration>,
     #[command(flatten)]
     target: TargetArgs,
@@ -57,10 +57,5 @@ impl Args {
 }
 
 impl Row for DrainRow {
-    const HEADERS: &'static [&'static str] = &["RELAY", "DRAINING"];
-
-    fn cells(&self) -> Vec<String> {
-        let draining = if self.draining { "yes" } else { "no" };
-        vec![self.relay.clone(), draining.to_owned()]
-    }
+    const COLUMNS: &'static [&'static str] = &["relay", "draining"];
 }

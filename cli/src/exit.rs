@@ -47,6 +47,14 @@ impl Exit {
             if cause.is::<Usage>() {
                 return Self::USAGE;
             }
+            if let Some(error) = cause.downcast_ref::<clap::Error>() {
+                // Help that was asked for is no error.
+                return if error.use_stderr() {
+                    Self::USAGE
+                } else {
+                    Self::OK
+                };
+            }
             if let Some(error) = cause.downcast_ref::<reveille::Error>() {
                 return Self::of_kind(error.kind());
             }

@@ -198,10 +198,6 @@ async fn watch(client: &Client, mut watcher: FlagWatcher, target: &Target) -> an
 }
 
 impl FlagRow {
-    pub(super) fn flag(&self) -> &str {
-        &self.flag
-    }
-
     /// Returns the state as a sentence.
     pub(super) fn line(&self) -> String {
         if !self.set {
@@ -237,48 +233,30 @@ impl From<&FlagState> for FlagRow {
 }
 
 impl Row for FlagRow {
-    const HEADERS: &'static [&'static str] = &[
-        "FLAG",
-        "SET",
-        "GENERATION",
-        "SET BY",
-        "SET AT",
-        "EXPIRES AT",
-        "REASON",
+    const COLUMNS: &'static [&'static str] = &[
+        "flag",
+        "set",
+        "generation",
+        "set_by",
+        "set_at",
+        "expires_at",
+        "reason",
     ];
-    const DROPPED_FIRST: &'static [&'static str] = &["GENERATION", "EXPIRES AT", "SET BY"];
-
-    fn cells(&self) -> Vec<String> {
-        let text = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
-        let time = |at: Option<SystemTime>| at.map_or_else(|| "-".to_owned(), output::time);
-        vec![
-            self.flag.clone(),
-            if self.set { "yes" } else { "no" }.to_owned(),
-            self.generation.to_string(),
-            text(&self.set_by),
-            time(self.set_at),
-            time(self.expires_at),
-            text(&self.reason),
-        ]
-    }
 }
 
 impl Row for WaitedFlag {
-    const HEADERS: &'static [&'static str] = &[
-        "FLAG",
-        "SET",
-        "GENERATION",
-        "SET BY",
-        "SET AT",
-        "EXPIRES AT",
-        "REASON",
-        "WAITING",
+    const COLUMNS: &'static [&'static str] = &[
+        "flag",
+        "set",
+        "generation",
+        "set_by",
+        "set_at",
+        "expires_at",
+        "reason",
+        "waiting",
     ];
-    const DROPPED_FIRST: &'static [&'static str] = &["GENERATION", "EXPIRES AT", "SET BY"];
 
-    fn cells(&self) -> Vec<String> {
-        let mut cells = self.flag.cells();
-        cells.push(watchers::cell(self.waiting.as_deref()));
-        cells
+    fn cell(&self, column: &str) -> Option<String> {
+        (column == "waiting").then(|| watchers::cell(self.waiting.as_deref()))
     }
 }

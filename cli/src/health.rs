@@ -47,8 +47,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         if let Some(limit) = self.wait {
-            let limit = limit.or(self.target.timeout);
-            return wait(&self.target.relay.resolve(settings, limit)).await;
+            let limit = limit.or(self.target.timeout.map(Into::into));
+            return wait(&self.target.relay.resolve(limit)).await;
         }
         let target = self.target.resolve(settings);
         let client = target.client()?;
@@ -143,11 +143,5 @@ fn unavailable(error: Error) -> Error {
 }
 
 impl Row for HealthRow {
-    const HEADERS: &'static [&'static str] = &["RELAY", "SERVING", "REASON"];
-
-    fn cells(&self) -> Vec<String> {
-        let serving = if self.serving { "yes" } else { "no" };
-        let reason = self.reason.clone().unwrap_or_else(|| "-".to_owned());
-        vec![self.relay.clone(), serving.to_owned(), reason]
-    }
+    const COLUMNS: &'static [&'static str] = &["relay", "serving", "reason"];
 }

@@ -127,6 +127,15 @@ pub(super) fn paged(root: Command) -> Command {
         .after_long_help(long)
 }
 
+/// Lets a number or a duration below zero reach its parser, which states the rule.
+fn refused_by_its_rule(arg: Arg) -> Arg {
+    let names = arg.get_value_names().unwrap_or_default();
+    match names.iter().any(|name| name == "N" || name == "D") {
+        true => arg.allow_hyphen_values(true),
+        false => arg,
+    }
+}
+
 fn pages(command: Command, path: &str) -> Command {
     let first = FIRST
         .iter()
@@ -141,6 +150,7 @@ fn pages(command: Command, path: &str) -> Command {
     };
     let mut hidden = 0;
     let command = command.mut_args(|arg| {
+        let arg = refused_by_its_rule(arg);
         if !is_rare(&arg) || arg.is_hide_set() {
             return arg;
         }

@@ -54,18 +54,18 @@ struct Next {
     #[arg(value_parser = blob)]
     name: BlobName,
     /// Number of ids
-    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
     count: u64,
     /// Number of ids that one write to the store reserves [default: --count, at most 1000]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     range_size: Option<u64>,
     /// The first id of a name that has no ids yet
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = id)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = id)]
     start: u64,
     #[command(flatten)]
     store: StoreArgs,
     /// Give up after this long without an id [default: 2m; 10s if the store does not answer]
-    #[arg(long, env = "REVEILLE_TIMEOUT", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
+    #[arg(long, env = "REVEILLE_TIMEOUT", value_name = "D", value_parser = duration::parse)]
     timeout: Option<Duration>,
     #[command(flatten)]
     output: OutputArgs,

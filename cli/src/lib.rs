@@ -12,13 +12,13 @@
 //! | `ids next` | prints unique ids |
 //! | `lease run/show` | one lease holder at a time |
 //! | `sweep`, `sweep ttl` | removes blobs whose time to live has ended |
-//! | `token new/list/revoke`, `auth check/can` | credentials of callers, and the rules for them |
+//! | `auth check/can`, `auth token new/list/revoke` | the rules for callers, and their credentials |
 //! | `listeners`, `queues`, `why`, `relays`, `console`, `top`, `health`, `drain` | for operators of a relay |
 //! | `demo` | a demonstration on one machine |
 //! | `completions`, `proto` | files for shells, and for clients in other languages |
 //!
-//! There are two steps. clap's structs hold the typed arguments. `resolve` merges them with the
-//! configuration file and the defaults, without I/O. Data goes to stdout, everything else to stderr.
+//! clap's structs hold the arguments, whose defaults the configuration file may state: see `settings`.
+//! Data goes to stdout, everything else to stderr.
 
 mod auth;
 mod backup;
@@ -55,6 +55,7 @@ mod queues;
 mod relays;
 mod scale;
 mod serve;
+mod service;
 mod settings;
 mod signals;
 mod store;
@@ -64,7 +65,6 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod tls;
-mod token;
 mod top;
 mod unleash;
 mod usage;
@@ -109,7 +109,6 @@ enum Verb {
     Lease(lease::Args),
     Sweep(sweep::Args),
     Store(backup::Args),
-    Token(token::Args),
     Auth(auth::Args),
     Listeners(listeners::Args),
     #[command(alias = "list")]
@@ -156,22 +155,33 @@ Exit codes:
 
 /// Runs the program, and returns its exit code.
 pub fn main() -> ExitCode {
-    if let Some(exit) = child::init::run() {
-        return exit;
-    }
-    program::main(|cli: Cli, _| {
-        let settings = match &cli.config {
-            Some(path) => Settings::load(path)?,
-            None => Settings::default(),
-        };
-        Ok(async move { Box::pin(cli.verb.run(&settings)).await })
-    })
+    child::init::run().unwrap_or_else(program::main)
 }
 
 impl Verb {
     async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        let handles_interrupts = matches!(
+            self,
+            Self::Serve(_)
+                | Self::Subscribe(_)
+                | Self::Listen(_)
+                | Self::Scale(_)
+                | Self::Wait(_)
+                | Self::Lease(_)
+                | Self::Sweep(_)
+                | Self::Courier(_)
+                | Self::Guard(_)
+        );
+        let work = Box::pin(self.call(settings));
+        if handles_interrupts {
+            work.await
+        } else {
+            program::until_interrupted(work).await
+        }
+    }
+
+    async fn call(self, settings: &Settings) -> anyhow::Result<Exit> {
         match self {
-            // These verbs handle interrupts themselves.
             Self::Serve(args) => Box::pin(args.run(settings)).await,
             Self::Subscribe(args) => args.run(settings).await,
             Self::Listen(args) => Box::pin(args.run(settings)).await,
@@ -181,13 +191,6 @@ impl Verb {
             Self::Sweep(args) => Box::pin(args.run(settings)).await,
             Self::Courier(args) => Box::pin(args.run(settings)).await,
             Self::Guard(args) => args.run().await,
-            verb => program::until_interrupted(Box::pin(verb.call(settings))).await,
-        }
-    }
-
-    /// Runs a verb that may be dropped at any moment.
-    async fn call(self, settings: &Settings) -> anyhow::Result<Exit> {
-        match self {
             Self::Notify(args) => args.run(settings).await,
             Self::Unleash(args) => args.run(settings).await,
             Self::Leash(args) => args.run(settings).await,
@@ -195,8 +198,7 @@ impl Verb {
             Self::Queue(args) => Box::pin(args.run(settings)).await,
             Self::Ids(args) => args.run(settings).await,
             Self::Store(args) => args.run(settings).await,
-            Self::Token(args) => args.run(settings).await,
-            Self::Auth(args) => args.run(settings).await,
+            Self::Auth(args) => args.run().await,
             Self::Listeners(args) => args.run(settings).await,
             Self::Queues(args) => args.run(settings).await,
             Self::Why(args) => args.run(settings).await,
@@ -208,17 +210,6 @@ impl Verb {
             Self::Demo(args) => demo::run(args).await.map(|()| Exit::OK),
             Self::Completions(args) => args.run(),
             Self::Proto(args) => args.run(),
-            Self::Serve(_)
-            | Self::Subscribe(_)
-            | Self::Listen(_)
-            | Self::Scale(_)
-            | Self::Courier(_)
-            | Self::Wait(_)
-            | Self::Lease(_)
-            | Self::Sweep(_)
-            | Self::Guard(_) => {
-                unreachable!("run by `Verb::run`")
-            }
         }
     }
 }

@@ -12,8 +12,8 @@ mod worker;
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use reveille::{
-    Client, Error, ErrorKind, GroupName, ListenerConsole, ListenerId, PublisherOptions,
-    SubscribeOptions, duration,
+    Client, Error, ErrorKind, GroupName, ListenerConsole, PublisherOptions, SubscribeOptions,
+    duration,
     listener::{Delivery, Listener, ListenerBuilder},
     queue::WorkQueue,
 };
@@ -33,7 +33,7 @@ use super::{
     queue,
     settings::Settings,
     signals::{Interrupts, Signal},
-    target::{self, RelayArgs, Target},
+    target::{self, IdArgs, RelayArgs, Target},
     usage,
     values::{self, LogFormat},
 };
@@ -90,19 +90,19 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "concurrency")]
     batch: bool,
     /// Number of messages that one dequeue task handles at the same time [default: 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<usize>)]
+    #[arg(long, value_name = "N", value_parser = usage::positive::<usize>)]
     concurrency: Option<usize>,
     /// Maximum number of dequeue tasks [default: the number of CPUs; with --policy, by the policy]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<usize>)]
+    #[arg(long, value_name = "N", value_parser = usage::positive::<usize>)]
     max_tasks: Option<usize>,
     /// A TOML file that maps queue depth to a number of dequeue tasks; read again when it changes
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// How long a get hides a message from others; renewed while its command runs
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
     visibility_timeout: Duration,
     /// Number of attempts after which a message goes to the poison queue
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u32>, default_value_t = 5)]
+    #[arg(long, value_name = "N", value_parser = usage::positive::<u32>, default_value_t = 5)]
     max_dequeue_count: u32,
     /// The poison queue [default: the same URL with `-poison` after the queue's name]
     #[arg(long, value_name = "QUEUE_URL", conflicts_with = "no_poison")]
@@ -111,33 +111,27 @@ pub(super) struct Args {
     #[arg(long)]
     no_poison: bool,
     /// A command that runs longer is ended, and counts as failed
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "1h")]
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "1h")]
     max_handling_time: Duration,
     /// Longest pause between two polls while no relay reports work [default: 1s without a relay,
     /// 30s while the relay is unreachable]
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause)]
+    #[arg(long, value_name = "D", value_parser = usage::pause)]
     poll: Option<Duration>,
     /// Stop after this number of handled messages
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
+    #[arg(long, value_name = "N", value_parser = usage::positive::<u64>)]
     count: Option<u64>,
     /// Stop once the queue is empty; with exit code 1 if a run of the command has failed, or a message
     /// was put back, because it may still be there
     #[arg(long)]
     until_empty: bool,
     /// How long a message stays hidden whose command ends with code 75
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
     postpone: Duration,
     /// How long a shutdown waits for running commands
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
     grace: Duration,
-    /// The listener id [default: listen- and random characters]
-    #[arg(
-        long,
-        alias = "listener-id",
-        env = "REVEILLE_LISTENER_ID",
-        value_name = "NAME"
-    )]
-    id: Option<String>,
+    #[command(flatten)]
+    id: IdArgs,
     /// Share wake-ups with the listeners of this group [default: a group for each queue]
     #[arg(long, value_name = "NAME", conflicts_with = "no_group")]
     group: Option<String>,
@@ -173,8 +167,8 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 const POISON_NOTIFY_DEADLINE: Duration = Duration::from_secs(2);
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.relay.resolve(settings, None);
+    pub(super) async fn run(self, _: &Settings) -> anyhow::Result<Exit> {
+        let target = self.relay.resolve(None);
         values::check_open("metrics-listen", self.metrics_listen, target.insecure)?;
         let log = match target.format {
             Format::Table => LogFormat::Text,
@@ -193,10 +187,7 @@ impl Args {
         let config = self.config()?;
         child::check_exists(&self.command)?;
         let program = Program::new(&self.command, ProcessGroups::guarded(KILL_AFTER));
-        let id = match &self.id {
-            Some(id) => ListenerId::new(id)?,
-            None => ListenerId::unique("listen")?,
-        };
+        let id = self.id.resolve("listen")?;
         let client = (!self.no_relay).then(|| target.client()).transpose()?;
         let queue = match self.create {
             true => queue::create(&self.url).await?.0,

@@ -27,12 +27,12 @@ STATE is
   polling             it polls its queue, without wake-ups
   silent 12s          it was woken this long ago and has not reported: it hangs, or cannot read its queue
   gone 3m (no heartbeat)  it did not answer the relay, and has not come back; listed for an hour
-  agent, agent busy   an agent (`scale`), which the relay wakes; TASKS are its workers
+  agent, agent busy   an agent (`scale`), which the relay wakes; its tasks are its workers
   waiting             it waits for a flag
 
 Other columns: QUEUES match its selectors, it is BUSY with some of them, and is OWED wake-ups of some. \
-TASKS are its dequeue tasks, MOST TASKS the most at one time, by its newest report. Its GROUP shares \
-wake-ups. A narrow terminal does not show all columns; a pipe does.
+ACTIVE DEQUEUE TASKS are those of its newest report, TOTAL ones the most at one time. Its GROUP shares \
+wake-ups.
 
 A relay of a cluster lists the listeners of all relays. Nodes that wait for a flag have a row each. In \
 JSON, fields that do not apply to them are null.")]
@@ -104,45 +104,26 @@ impl Serialize for ListenerRow {
 }
 
 impl Row for ListenerRow {
-    const HEADERS: &'static [&'static str] = &[
-        "LISTENER",
-        "LISTENS TO",
-        "STATE",
-        "CONNECTED",
-        "QUEUES",
-        "BUSY",
-        "OWED",
-        "TASKS",
-        "MOST TASKS",
-        "GROUP",
-    ];
-    const DROPPED_FIRST: &'static [&'static str] = &[
-        "GROUP",
-        "MOST TASKS",
-        "OWED",
-        "QUEUES",
-        "BUSY",
-        "TASKS",
-        "CONNECTED",
+    const COLUMNS: &'static [&'static str] = &[
+        "listener_id",
+        "listens_to",
+        "state",
+        "connected_for_ms",
+        "queues",
+        "busy",
+        "owed",
+        "active_dequeue_tasks",
+        "total_dequeue_tasks",
+        "group",
     ];
 
-    fn cells(&self) -> Vec<String> {
-        let (listener_id, flag, _, connected_for) = self.stream();
-        let info = self.of_queues();
-        let number =
-            |figure: fn(&ListenerInfo) -> u32| info.map_or_else(dash, |of| figure(of).to_string());
-        vec![
-            listener_id.to_owned(),
-            listens_to(flag, info.map_or(&[], |of| &of.selectors)),
-            info.map_or_else(|| self.state().to_owned(), state_for),
-            Span(connected_for).to_string(),
-            number(|of| of.queues),
-            number(|of| of.busy),
-            number(|of| of.owed),
-            number(|of| of.active_dequeue_tasks),
-            number(|of| of.total_dequeue_tasks),
-            info.and_then(|of| of.group.clone()).unwrap_or_else(dash),
-        ]
+    fn cell(&self, column: &str) -> Option<String> {
+        match (self, column) {
+            (Self::Queues(of), "state") => Some(state_for(of)),
+            (Self::Queues(of), "listens_to") => Some(listens_to(&of.selectors)),
+            (Self::Flag(of), "listens_to") => Some(format!("flag {}", of.flag)),
+            _ => None,
+        }
     }
 }
 
@@ -183,7 +164,7 @@ fn state(of: &ListenerInfo) -> (&'static str, Option<Duration>) {
 }
 
 /// Returns the state of a listener with its duration, for people.
-pub(super) fn state_for(of: &ListenerInfo) -> String {
+fn state_for(of: &ListenerInfo) -> String {
     let (state, span) = state(of);
     // Whole seconds: the relay's own delay is some milliseconds.
     let span = span.map(|span| format!(" {}", Span(Duration::from_secs(span.as_secs()))));
@@ -200,18 +181,11 @@ pub(super) fn state_for(of: &ListenerInfo) -> String {
     format!("{role}{state}{}{why}", span.unwrap_or_default())
 }
 
-pub(super) fn listens_to(flag: Option<&str>, selectors: &[String]) -> String {
-    if let Some(flag) = flag {
-        return format!("flag {flag}");
-    }
+fn listens_to(selectors: &[String]) -> String {
     let more = selectors.len().saturating_sub(3);
     let mut text = selectors[..selectors.len() - more].join(" ");
     if more > 0 {
         text.push_str(&format!(" and {more} more"));
     }
     text
-}
-
-fn dash() -> String {
-    "-".to_owned()
 }

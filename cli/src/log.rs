@@ -6,15 +6,11 @@
 
 use std::{
     ffi::OsString,
-    io::{self, IsTerminal, Write},
-    sync::{
-        atomic::{AtomicU64, Ordering},
-        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
-    },
-    thread,
-    time::{Duration, Instant},
+    io::{self, IsTerminal},
+    sync::OnceLock,
 };
 
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
 use super::values::LogFormat;
@@ -28,29 +24,8 @@ pub(crate) const WAIT_LOG: &str =
 
 /// Capacity of the buffer: about 1 MiB of usual lines.
 const BUFFERED_LINES: usize = 8 * 1024;
-/// Time-out for writing the buffered lines when the process ends, if the log's reader stalls.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The lines that [`start_lossy`] has dropped.
-static DROPPED: AtomicU64 = AtomicU64::new(0);
-
-/// Sends lines to the writer thread.
-#[derive(Debug, Clone)]
-struct LossyWriter(SyncSender<Message>);
-
-/// A message to the writer thread.
-#[derive(Debug)]
-enum Message {
-    /// One whole line.
-    Line(Vec<u8>),
-    /// The thread drops the sender after it has written all lines before this message.
-    Flush(#[expect(dead_code, reason = "sent for its drop")] SyncSender<()>),
-}
-
-/// Writes the buffered lines when it is dropped, in bounded time.
-#[derive(Debug)]
-#[must_use = "without it the last lines are lost"]
-pub(crate) struct LogGuard(SyncSender<Message>);
+/// Counts the lines that [`start_lossy`] has dropped.
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
 /// Logs as text, by `RUST_LOG` or else by `default`.
 pub(crate) fn to_stderr(default: &str) {
@@ -62,18 +37,23 @@ pub(crate) fn start(default: &str, format: LogFormat) {
     start_on(io::stderr, default, format);
 }
 
-/// Logs by `RUST_LOG` or else by `default`, and drops lines rather than wait for their reader.
-pub(crate) fn start_lossy(default: &str, format: LogFormat) -> io::Result<LogGuard> {
-    let (sender, messages) = sync_channel(BUFFERED_LINES);
-    let thread = thread::Builder::new().name("log".to_owned());
-    thread.spawn(move || write_all(&messages, &mut io::stderr()))?;
-    start_on(LossyWriter(sender.clone()), default, format);
-    Ok(LogGuard(sender))
+/// Logs by `RUST_LOG` or else by `default`, and drops lines rather than wait for their reader. The
+/// buffered lines are written when the guard is dropped, in bounded time.
+pub(crate) fn start_lossy(default: &str, format: LogFormat) -> WorkerGuard {
+    let (writer, guard) = NonBlockingBuilder::default()
+        .buffered_lines_limit(BUFFERED_LINES)
+        .thread_name("log")
+        .finish(io::stderr());
+    DROPPED.get_or_init(|| writer.error_counter());
+    start_on(writer, default, format);
+    guard
 }
 
 /// Returns how many lines were dropped.
 pub(crate) fn dropped_lines() -> u64 {
-    DROPPED.load(Ordering::Relaxed)
+    DROPPED
+        .get()
+        .map_or(0, |counter| counter.dropped_lines() as u64)
 }
 
 fn start_on(
@@ -104,55 +84,6 @@ fn has_colours(is_terminal: bool, no_color: Option<OsString>) -> bool {
     is_terminal && no_color.is_none_or(|value| value.is_empty())
 }
 
-/// Writes lines until all senders are dropped.
-fn write_all(messages: &Receiver<Message>, out: &mut impl Write) {
-    for message in messages {
-        if let Message::Line(line) = message {
-            // An error of the log has no other place to go.
-            let _ = out.write_all(&line);
-        }
-    }
-}
-
-impl<'w> MakeWriter<'w> for LossyWriter {
-    type Writer = Self;
-
-    fn make_writer(&'w self) -> Self {
-        self.clone()
-    }
-}
-
-impl Write for LossyWriter {
-    /// Takes a whole line, as the formatter writes each in one call.
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.0.try_send(Message::Line(line.to_vec())).is_err() {
-            DROPPED.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Drop for LogGuard {
-    fn drop(&mut self) {
-        let deadline = Instant::now() + FLUSH_TIMEOUT;
-        let (flushing, flushed) = sync_channel(0);
-        let mut message = Message::Flush(flushing);
-        while let Err(TrySendError::Full(back)) = self.0.try_send(message) {
-            if Instant::now() >= deadline {
-                return;
-            }
-            message = back;
-            thread::sleep(Duration::from_millis(5));
-        }
-        // The thread sends nothing: the wait ends when it drops the sender.
-        let _ = flushed.recv_timeout(deadline.saturating_duration_since(Instant::now()));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,37 +99,5 @@ mod tests {
             let no_color = no_color.map(OsString::from);
             assert_eq!(has_colours(is_terminal, no_color), coloured);
         }
-    }
-
-    #[test]
-    fn buffered_lines_are_written_before_the_guard_is_dropped() {
-        let (sender, messages) = sync_channel(10);
-        let (mut written, out) = io::pipe().expect("a pipe");
-        let thread = thread::spawn(move || {
-            let mut out = out;
-            write_all(&messages, &mut out);
-        });
-        let mut writer = LossyWriter(sender.clone());
-        writer.write_all(b"a line\n").expect("taken");
-        drop(LogGuard(sender));
-        let mut line = [0; 7];
-        io::Read::read_exact(&mut written, &mut line).expect("written");
-        assert_eq!(&line, b"a line\n");
-        drop(writer);
-        thread.join().expect("no panic");
-    }
-
-    #[test]
-    fn a_reader_that_stalls_costs_lines_and_no_time() {
-        // The buffer has no reader.
-        let (sender, _stalled) = sync_channel(10);
-        let mut writer = LossyWriter(sender.clone());
-        let (before, start) = (dropped_lines(), Instant::now());
-        for _ in 0..1000 {
-            writer.write_all(b"a line\n").expect("taken");
-        }
-        assert!(dropped_lines() - before >= 990);
-        drop(LogGuard(sender));
-        assert!(start.elapsed() < 3 * FLUSH_TIMEOUT);
     }
 }

@@ -27,25 +27,13 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
     queues: Vec<QueueAddress>,
     /// Total size of the new messages, in a unit of your choice, such as bytes
-    #[arg(
-        long,
-        value_name = "N",
-        allow_negative_numbers = true,
-        value_parser = usage::number::<u64>,
-        default_value_t = 0
-    )]
+    #[arg(long, value_name = "N", value_parser = usage::number::<u64>, default_value_t = 0)]
     payload_size: u64,
     /// Number of new messages
-    #[arg(
-        long,
-        value_name = "N",
-        allow_negative_numbers = true,
-        value_parser = usage::number::<u64>,
-        default_value_t = 1
-    )]
+    #[arg(long, value_name = "N", value_parser = usage::number::<u64>, default_value_t = 1)]
     messages: u64,
     /// Wake listeners after this delay, at most 14d
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = delay, default_value = "0s")]
+    #[arg(long, value_name = "D", value_parser = delay, default_value = "0s")]
     delay: Duration,
     /// The publisher's name, which wake-ups show
     #[arg(long, value_name = "NAME", default_value = "reveille-cli")]
@@ -126,12 +114,7 @@ impl Args {
 }
 
 impl Row for Notified {
-    const HEADERS: &'static [&'static str] = &["QUEUE", "SEQUENCE", "LISTENERS"];
-
-    fn cells(&self) -> Vec<String> {
-        let (sequence, listeners) = (self.sequence.to_string(), self.listeners.to_string());
-        vec![self.queue.clone(), sequence, listeners]
-    }
+    const COLUMNS: &'static [&'static str] = &["queue", "sequence", "listeners"];
 }
 
 /// Time for the search for a similar name.

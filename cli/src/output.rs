@@ -14,15 +14,16 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use comfy_table::{Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
+use reveille::duration::Span;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use super::settings::Settings;
 
 /// The output format.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
     /// For people
     #[default]
@@ -33,82 +34,72 @@ pub(crate) enum Format {
     Jsonl,
 }
 
-/// The output format of a verb.
+/// The argument of the verbs that print a result.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct OutputArgs {
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-    output: Option<Format>,
+    /// The output format
+    #[arg(
+        id = "output",
+        short,
+        long = "output",
+        env = "REVEILLE_OUTPUT",
+        value_name = "FORMAT",
+        default_value = "table"
+    )]
+    pub(crate) format: Format,
+}
+
+impl OutputArgs {
+    pub(crate) fn format(&self, _: &Settings) -> Format {
+        self.format
+    }
 }
 
 /// A line of a table, or a JSON object.
 pub(crate) trait Row: Serialize {
-    const HEADERS: &'static [&'static str];
-    /// The columns that a narrow terminal does not show, the least important one first.
-    const DROPPED_FIRST: &'static [&'static str] = &[];
-    /// On a narrow terminal the widest cells are cut, those of the first column last. Not where they are
-    /// data that is shown once.
-    const CUT: bool = true;
+    /// The fields of the JSON object that a table shows.
+    const COLUMNS: &'static [&'static str];
 
-    fn cells(&self) -> Vec<String>;
-}
-
-impl OutputArgs {
-    pub(crate) fn format(&self, settings: &Settings) -> Format {
-        self.output.or(settings.output).unwrap_or_default()
+    /// Returns what a table shows in place of the field.
+    fn cell(&self, _column: &str) -> Option<String> {
+        None
     }
 }
 
 impl Format {
     /// Writes a whole list.
     pub(crate) fn list<T: Row>(self, rows: &[T]) -> io::Result<()> {
-        let mut out = io::stdout().lock();
         match self {
-            Self::Table => writeln!(out, "{}", fitting_table(rows))?,
-            Self::Json => writeln!(out, "{}", serde_json::to_string_pretty(rows)?)?,
-            Self::Jsonl => {
-                for row in rows {
-                    writeln!(out, "{}", serde_json::to_string(row)?)?;
-                }
-            }
+            Self::Table => text(&(table(rows) + "\n")),
+            Self::Json => text(&(serde_json::to_string_pretty(rows)? + "\n")),
+            Self::Jsonl => rows.iter().try_for_each(|row| self.next(row, "")),
         }
-        out.flush()
     }
 
     /// Writes a single result.
     pub(crate) fn one<T: Row>(self, row: &T) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        match self {
-            Self::Table => writeln!(out, "{}", fitting_table(std::slice::from_ref(row)))?,
-            Self::Json => writeln!(out, "{}", serde_json::to_string_pretty(row)?)?,
-            Self::Jsonl => writeln!(out, "{}", serde_json::to_string(row)?)?,
-        }
-        out.flush()
+        self.object(row, || table(std::slice::from_ref(row)))
     }
 
     /// Writes a single result that is more than one table for people.
     pub(crate) fn object<T: Serialize>(
         self,
         row: &T,
-        text: impl FnOnce() -> String,
+        line: impl FnOnce() -> String,
     ) -> io::Result<()> {
-        let mut out = io::stdout().lock();
         match self {
-            Self::Table => writeln!(out, "{}", text())?,
-            Self::Json => writeln!(out, "{}", serde_json::to_string_pretty(row)?)?,
-            Self::Jsonl => writeln!(out, "{}", serde_json::to_string(row)?)?,
+            Self::Table => text(&(line() + "\n")),
+            Self::Json => text(&(serde_json::to_string_pretty(row)? + "\n")),
+            Self::Jsonl => self.next(row, ""),
         }
-        out.flush()
     }
 
     /// Writes the next item of a stream: a line for people, or an object.
     pub(crate) fn next<T: Serialize>(self, row: &T, line: impl Display) -> io::Result<()> {
-        let mut out = io::stdout().lock();
         match self {
-            Self::Table => writeln!(out, "{line}")?,
-            Self::Json | Self::Jsonl => writeln!(out, "{}", serde_json::to_string(row)?)?,
+            Self::Table => text(&format!("{line}\n")),
+            Self::Json | Self::Jsonl => text(&(serde_json::to_string(row)? + "\n")),
         }
-        out.flush()
     }
 }
 
@@ -175,7 +166,7 @@ pub(crate) fn millis(span: Duration) -> u64 {
 
 /// Returns a text with its control characters written out: a message's body must not reach a terminal
 /// as commands.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
         match character.is_control() && character != '\n' {
@@ -187,118 +178,63 @@ fn printable(text: &str) -> String {
 }
 
 /// Returns a table that fits the terminal; a pipe gets the whole one.
-pub(crate) fn fitting_table<T: Row>(rows: &[T]) -> String {
-    table(rows, terminal_width().unwrap_or(usize::MAX))
+pub(crate) fn table<T: Row>(rows: &[T]) -> String {
+    fitted(rows, terminal_width())
 }
 
-/// Returns a text in lines that fit the terminal, the further ones indented; a pipe gets one line.
-pub(crate) fn paragraph(text: &str) -> String {
-    wrapped(text, terminal_width().unwrap_or(usize::MAX))
-}
-
-fn wrapped(text: &str, width: usize) -> String {
-    let (mut lines, mut used) = (String::new(), 0);
-    for word in printable(text).split_whitespace() {
-        let length = word.chars().count();
-        match used {
-            0 => used = length,
-            _ if used + 1 + length <= width => {
-                lines.push(' ');
-                used += 1 + length;
-            }
-            _ => {
-                lines.push_str("\n  ");
-                used = 2 + length;
-            }
-        }
-        lines.push_str(word);
-    }
-    lines
-}
-
-fn terminal_width() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
-    // A terminal that does not know its width states 0.
-    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
-}
-
-/// Returns a table of at most `width` characters a line: without its least important columns, and then
-/// with the widest cells cut.
-fn table<T: Row>(rows: &[T], width: usize) -> String {
-    let mut columns: Vec<Vec<String>> = T::HEADERS
-        .iter()
-        .map(|header| vec![(*header).to_owned()])
-        .collect();
-    for row in rows {
-        for (column, cell) in columns.iter_mut().zip(row.cells()) {
-            column.push(printable(&cell));
-        }
-    }
-    let mut dropped = T::DROPPED_FIRST.iter();
-    while total_width(&columns) > width
-        && let Some(least) = dropped.next()
-    {
-        columns.retain(|column| column[0] != *least);
-    }
-    while T::CUT
-        && total_width(&columns) > width
-        && let Some(widest) = widest(&mut columns)
-    {
-        let cut = column_width(widest) - 1;
-        for cell in widest {
-            *cell = shortened(cell, cut);
-        }
-    }
+fn fitted<T: Row>(rows: &[T], width: Option<u16>) -> String {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    for at in 0..=rows.len() {
-        let cells = columns.iter().map(|column| column[at].as_str());
-        match at {
-            0 => _ = table.set_header(cells),
-            _ => _ = table.add_row(cells),
-        }
+    let headers = T::COLUMNS.iter().map(|column| {
+        let name = column.strip_suffix("_ms").unwrap_or(column);
+        name.replace('_', " ").to_uppercase()
+    });
+    table.load_style(presets::NOTHING).set_header(headers);
+    for row in rows {
+        let fields = serde_json::to_value(row).unwrap_or_default();
+        let cells = T::COLUMNS.iter().map(|column| {
+            let cell = row.cell(column);
+            printable(&cell.unwrap_or_else(|| shown(column, &fields[column])))
+        });
+        table.add_row(cells);
     }
-    let last = columns.len().saturating_sub(1);
+    if let Some(width) = width {
+        table
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(width);
+    }
+    let last = T::COLUMNS.len().saturating_sub(1);
     for (at, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, if at == last { 0 } else { GAP }));
     }
     table.trim_fmt()
 }
 
+/// Returns a field for people.
+fn shown(column: &str, value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::Bool(is_set) => if *is_set { "yes" } else { "no" }.to_owned(),
+        Value::String(text) if text.is_empty() => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_u64().filter(|_| column.ends_with("_ms")) {
+            Some(millis) => Span(Duration::from_millis(millis)).to_string(),
+            None => number.to_string(),
+        },
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().map(|item| shown("", item)).collect();
+            items.join(" ")
+        }
+        Value::Object(_) => value.to_string(),
+    }
+}
+
 /// Spaces between two columns.
 const GAP: u16 = 2;
-/// No column is cut below this width.
-const LEAST_WIDTH: usize = 8;
 
-fn total_width(columns: &[Vec<String>]) -> usize {
-    let gaps = usize::from(GAP) * columns.len().saturating_sub(1);
-    columns
-        .iter()
-        .map(|column| column_width(column))
-        .sum::<usize>()
-        + gaps
-}
-
-/// Returns the column that is cut next: the first one, whose ids a user may copy, is cut last.
-fn widest(columns: &mut [Vec<String>]) -> Option<&mut Vec<String>> {
-    let (first, others) = columns.split_first_mut()?;
-    let widest = others.iter_mut().max_by_key(|column| column_width(column));
-    let widest = widest.filter(|column| column_width(column) > LEAST_WIDTH);
-    widest.or_else(|| Some(first).filter(|column| column_width(column) > LEAST_WIDTH))
-}
-
-fn column_width(column: &[String]) -> usize {
-    let lines = column.iter().flat_map(|cell| cell.lines());
-    lines.map(|line| line.chars().count()).max().unwrap_or(0)
-}
-
-/// Cuts each line of a cell to this width; `…` stands for the rest.
-fn shortened(cell: &str, width: usize) -> String {
-    let lines = cell.lines().map(|line| match line.chars().count() > width {
-        true => line.chars().take(width - 1).chain(['…']).collect(),
-        false => line.to_owned(),
-    });
-    lines.collect::<Vec<_>>().join("\n")
+fn terminal_width() -> Option<u16> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    // A terminal that does not know its width states 0.
+    Some(size.ws_col).filter(|width| *width > 0)
 }
 
 /// Returns whether the reader of stdout, such as the next program of a pipe, has gone.
@@ -336,56 +272,45 @@ mod tests {
     }
 
     #[derive(Serialize)]
-    struct Wide([&'static str; 4]);
+    struct Wide {
+        name: &'static str,
+        queue: &'static str,
+        age_ms: Option<u64>,
+        set: bool,
+    }
 
     impl Row for Wide {
-        const HEADERS: &'static [&'static str] = &["NAME", "QUEUE", "AGE", "GROUP"];
-        const DROPPED_FIRST: &'static [&'static str] = &["GROUP", "AGE"];
-
-        fn cells(&self) -> Vec<String> {
-            self.0.map(str::to_owned).to_vec()
-        }
+        const COLUMNS: &'static [&'static str] = &["name", "queue", "age_ms", "set"];
     }
 
     #[test]
-    fn a_narrow_terminal_gets_fewer_columns_and_then_shorter_cells() {
+    fn a_narrow_terminal_gets_all_of_a_table() {
         let rows = [
-            Wide(["worker-1", "local/orders-of-the-eu-region", "3s", "orders"]),
-            Wide(["worker-2", "local/mails", "12s", "mails"]),
+            Wide {
+                name: "worker-1",
+                queue: "local/orders of the eu region",
+                age_ms: Some(3_000),
+                set: true,
+            },
+            Wide {
+                name: "worker-2",
+                queue: "",
+                age_ms: None,
+                set: false,
+            },
         ];
-        let shown = |width| table(&rows, width);
-        let header = |width: usize| shown(width).lines().next().map(str::to_owned);
-        assert!(shown(usize::MAX).contains("GROUP"));
-        assert_eq!(
-            header(50).as_deref(),
-            Some("NAME      QUEUE                          AGE")
-        );
-        let narrow = shown(30);
-        assert!(!narrow.contains("AGE"), "{narrow}");
+        let lines = "NAME      QUEUE                          AGE  SET\n\
+                     worker-1  local/orders of the eu region  3s   yes\n\
+                     worker-2  -                              -    no";
+        assert_eq!(fitted(&rows, None), lines);
+        let narrow = fitted(&rows, Some(40));
         assert!(
-            narrow.contains("worker-1  local/orders-of-the…"),
+            narrow.lines().all(|line| line.chars().count() <= 40),
             "{narrow}"
         );
-        for width in [20, 30, 39, 40, 46, 50, 60] {
-            let text = shown(width);
-            assert!(
-                text.lines().all(|line| line.chars().count() <= width),
-                "{width}: {text}"
-            );
-            assert_eq!(text.lines().count(), 3, "nothing wraps: {text}");
+        for word in ["worker-1", "local/orders", "region", "AGE", "yes"] {
+            assert!(narrow.contains(word), "no {word} in {narrow}");
         }
-    }
-
-    #[test]
-    fn a_paragraph_breaks_between_words() {
-        let text = "no listener subscribes to acct/orders; start one";
-        let lines = "no listener\n  subscribes to\n  acct/orders; start\n  one";
-        assert_eq!(wrapped(text, 20), lines);
-        assert_eq!(wrapped(text, usize::MAX), text);
-        assert_eq!(
-            wrapped("acct/longer-than-a-line it is", 10),
-            "acct/longer-than-a-line\n  it is"
-        );
     }
 
     #[test]

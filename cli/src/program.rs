@@ -1,41 +1,92 @@
-//! The life of a program: its arguments, its runtime, its exit code. Both programs of this package
-//! start here.
+//! The life of the program: its arguments, its runtime, its exit code.
 
-use std::{process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
-use clap::{ArgMatches, Parser};
+use clap::{
+    Command, CommandFactory as _, FromArgMatches as _, builder::Resettable, error::ErrorKind,
+};
 
-use super::{exit::Exit, help, log, output, signals, usage};
+use super::{
+    Cli,
+    exit::{Exit, Usage},
+    help, log, output,
+    settings::{self, Settings},
+    signals,
+};
 
-/// Parses the arguments, runs the program, and returns its exit code.
-pub(crate) fn main<C: Parser, F: Future<Output = anyhow::Result<Exit>>>(
-    run: impl FnOnce(C, &ArgMatches) -> anyhow::Result<F>,
-) -> ExitCode {
-    let typed: Vec<_> = std::env::args_os().collect();
-    let command = help::paged(usage::without_empty_variables(C::command()));
-    let parsed = command.clone().try_get_matches_from(&typed);
-    let parsed = parsed.and_then(|matches| Ok((C::from_arg_matches(&matches)?, matches)));
-    let (cli, matches) = match parsed {
-        Ok(parsed) => parsed,
-        Err(error) => return usage::refuse(&error, &command, &typed).into(),
-    };
-    let exit = run(cli, &matches)
-        .and_then(complete)
-        .unwrap_or_else(|error| {
-            let exit = Exit::of(&error);
-            if exit != Exit::OK {
-                output::note(format_args!("error: {}", output::one_line(&error)));
-            }
-            exit
-        });
+/// Parses the arguments, runs the verb, and returns its exit code.
+pub(crate) fn main() -> ExitCode {
+    let outcome = parse().and_then(|(cli, settings)| complete(Box::pin(cli.verb.run(&settings))));
+    let exit = outcome.unwrap_or_else(|error| {
+        let exit = Exit::of(&error);
+        match error.downcast_ref::<clap::Error>() {
+            // A closed stdout is ignored.
+            Some(error) if is_help(error) => _ = error.print(),
+            Some(error) => output::note(one_line(error)),
+            None if exit == Exit::OK => {}
+            None => output::note(format_args!("error: {}", output::one_line(&error))),
+        }
+        exit
+    });
     exit.into()
+}
+
+fn parse() -> anyhow::Result<(Cli, Settings)> {
+    let typed: Vec<_> = std::env::args_os().collect();
+    let parse = |command| without_empty_variables(command).try_get_matches_from(&typed);
+    let command = help::paged(Cli::command());
+    let matches = parse(command.clone())?;
+    let Some(path) = matches.get_one::<PathBuf>("config") else {
+        return Ok((Cli::from_arg_matches(&matches)?, Settings::default()));
+    };
+    let (command, settings) = settings::load(path, command)?;
+    // Without the file there was no error, so one is about a value of the file.
+    let matches = parse(command).map_err(|error| {
+        let rule = one_line(&error);
+        let rule = rule.trim_start_matches("error: ");
+        Usage(format!("config file `{}`: {rule}", path.display()))
+    })?;
+    Ok((Cli::from_arg_matches(&matches)?, settings))
+}
+
+fn is_help(error: &clap::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    )
+}
+
+/// Returns an error of the command line on one line, without the usage.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let paragraphs = text
+        .split("\n\n")
+        .filter(|text| !text.starts_with("Usage:") && !text.starts_with("For more information"));
+    paragraphs
+        .map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// Returns the command without empty environment variables: an empty variable counts as unset.
+fn without_empty_variables(command: Command) -> Command {
+    let command = command.mut_args(|arg| {
+        let name = arg.get_env().map(ToOwned::to_owned);
+        match name.and_then(std::env::var_os) {
+            Some(value) if value.is_empty() => arg.env(Resettable::Reset),
+            _ => arg,
+        }
+    });
+    command.mut_subcommands(without_empty_variables)
 }
 
 fn complete(program: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
     let _limited = runtime.block_on(async { signals::outlive_file_limit() });
-    let outcome = runtime.block_on(Box::pin(program));
+    let outcome = runtime.block_on(program);
     // The verbs have awaited the tasks that matter. The others are dropped, and the files that they
     // have open are closed with them. A thread that blocks is not awaited.
     runtime.shutdown_timeout(Duration::from_secs(1));

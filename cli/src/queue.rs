@@ -226,9 +226,5 @@ async fn list(url: &str) -> anyhow::Result<Vec<ListRow>> {
 }
 
 impl Row for ListRow {
-    const HEADERS: &'static [&'static str] = &["QUEUE", "DEPTH"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![self.url.clone(), self.depth.to_string()]
-    }
+    const COLUMNS: &'static [&'static str] = &["url", "depth"];
 }

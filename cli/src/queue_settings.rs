@@ -3,43 +3,41 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use reveille::{
-    Credential, QueuesConfig,
+    ClientConfig, QueuesConfig,
     courier::{Destination, HostConfig, QueueManagerConfig, Route},
+    duration::Span,
 };
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
 
-use super::{exit::Usage, tls::ClientTlsFiles, values::span};
+use super::{
+    exit::Usage,
+    settings::{Text, table},
+};
 
-/// The table `[queues]`.
-#[derive(Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct QueueSettings {
-    directory: Option<PathBuf>,
-    name: Option<String>,
-    account: Option<String>,
-    max_outgoing: Option<u64>,
-    max_queue: Option<u64>,
-    #[serde(deserialize_with = "span")]
-    max_age: Option<Duration>,
-    #[serde(deserialize_with = "span")]
-    history_age: Option<Duration>,
-    history_rows: Option<u64>,
-    #[serde(deserialize_with = "span")]
-    duplicate_window: Option<Duration>,
-    names: Vec<String>,
-    hop_limit: Option<usize>,
-    tls: Option<bool>,
-    #[serde(deserialize_with = "aliases")]
-    aliases: BTreeMap<String, Destination>,
-    routes: Vec<RouteSettings>,
+table! {
+    /// The table `[queues]`.
+    struct QueueSettings for QueueManagerConfig {
+        account: String => account,
+        max_outgoing: u64 => max_outgoing,
+        max_queue: u64 => max_queue,
+        max_age: Text<Span> => max_age,
+        history_age: Text<Span> => history_age,
+        history_rows: u64 => history_rows,
+        duplicate_window: Text<Span> => duplicate_window,
+        names: Vec<String> => names,
+        hop_limit: usize => hop_limit,
+    }
+    with {
+        aliases: BTreeMap<String, Text<Destination>>,
+        routes: Vec<RouteSettings>,
+    }
 }
 
 /// An entry of `[[queues.routes]]`.
-#[derive(Debug, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RouteSettings {
     pattern: String,
@@ -64,43 +62,32 @@ pub(super) struct HostArgs {
 const FILE: &str = "queues.db";
 
 impl QueueSettings {
-    /// Returns the directory of the queues that this machine hosts.
-    pub(super) fn directory(&self) -> Option<&Path> {
-        self.directory.as_deref()
-    }
-
     /// Returns the settings of a queue file.
     pub(super) fn manager(&self) -> QueueManagerConfig {
-        let defaults = QueueManagerConfig::default();
         let routes = self.routes.iter().map(|route| Route {
             pattern: route.pattern.clone(),
             hop: route.hop.clone(),
         });
-        QueueManagerConfig {
-            account: self.account.clone().unwrap_or(defaults.account),
-            max_outgoing: self.max_outgoing.unwrap_or(defaults.max_outgoing),
-            max_queue: self.max_queue.or(defaults.max_queue),
-            max_age: self.max_age.unwrap_or(defaults.max_age),
-            history_age: self.history_age.unwrap_or(defaults.history_age),
-            history_rows: self.history_rows.unwrap_or(defaults.history_rows),
-            duplicate_window: self.duplicate_window.unwrap_or(defaults.duplicate_window),
-            names: self.names.clone(),
-            hop_limit: self.hop_limit.unwrap_or(defaults.hop_limit),
+        let aliases = self.aliases.iter();
+        let mut manager = QueueManagerConfig {
             routes: routes.collect(),
-            aliases: self.aliases.clone(),
-            ..defaults
-        }
+            aliases: aliases
+                .map(|(alias, Text(destination))| (alias.clone(), destination.clone()))
+                .collect(),
+            ..QueueManagerConfig::default()
+        };
+        self.apply(&mut manager);
+        manager
     }
 }
 
 impl HostArgs {
     /// Returns the configuration of a host for the queues at `place`, a directory or the file.
-    pub(super) fn resolve(
-        self,
+    pub(super) fn config(
+        &self,
         place: &Path,
         settings: &QueueSettings,
-        tls: &ClientTlsFiles,
-        credential: Credential,
+        client: &ClientConfig,
     ) -> Result<QueuesConfig, Usage> {
         if !place.exists() {
             let place = place.display();
@@ -109,9 +96,6 @@ impl HostArgs {
             )));
         }
         let defaults = HostConfig::default();
-        let has_tls = self.queues_tls || settings.tls.unwrap_or_default();
-        let tls = has_tls.then(|| tls.config()).transpose();
-        let name = self.queues_name.or_else(|| settings.name.clone());
         Ok(QueuesConfig {
             path: file(place),
             manager: QueueManagerConfig {
@@ -119,9 +103,10 @@ impl HostArgs {
                 ..settings.manager()
             },
             host: HostConfig {
-                name: name.unwrap_or(defaults.name),
-                tls: tls.map_err(|error| Usage(error.to_string()))?,
-                credential,
+                name: self.queues_name.clone().unwrap_or(defaults.name),
+                tls: self.queues_tls.then(|| client.tls.clone()),
+                credential: client.credential.clone(),
+                insecure: client.insecure,
                 ..defaults
             },
         })
@@ -136,19 +121,10 @@ pub(super) fn file(place: &Path) -> PathBuf {
     }
 }
 
-fn aliases<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeMap<String, Destination>, D::Error> {
-    let texts = BTreeMap::<String, String>::deserialize(deserializer)?;
-    let parsed = texts.into_iter().map(|(alias, text)| {
-        let parsed = text.parse();
-        parsed.map(|destination| (alias, destination))
-    });
-    parsed.collect::<Result<_, _>>().map_err(de::Error::custom)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use reveille::ClientTls;
 
     use super::*;
@@ -158,8 +134,6 @@ mod tests {
     }
 
     const FULL: &str = r#"
-directory = "/var/lib/queues"
-name = "berlin"
 account = "shop"
 max_outgoing = 10
 max_queue = 20
@@ -175,22 +149,8 @@ berlin = "reveille://berlin:7600/orders"
 "#;
 
     #[test]
-    fn all_settings_reach_the_manager_and_the_host() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let settings = parse(FULL).expect("valid");
-        assert_eq!(settings.directory(), Some(Path::new("/var/lib/queues")));
-        let args = HostArgs::default();
-        let config = args
-            .resolve(
-                directory.path(),
-                &settings,
-                &ClientTlsFiles::default(),
-                Credential::default(),
-            )
-            .expect("valid");
-        assert_eq!(config.path, directory.path().join("queues.db"));
-        assert_eq!(config.host.name, "berlin");
-        let manager = config.manager;
+    fn all_settings_reach_the_manager() {
+        let manager = parse(FULL).expect("valid").manager();
         assert_eq!(manager.account, "shop");
         assert_eq!((manager.max_outgoing, manager.max_queue), (10, Some(20)));
         assert_eq!(manager.max_age, Duration::from_secs(2 * 24 * 3600));
@@ -209,25 +169,25 @@ berlin = "reveille://berlin:7600/orders"
     }
 
     #[test]
-    fn flags_override_the_table() {
+    fn flags_reach_the_host() {
         let directory = tempfile::tempdir().expect("a directory");
         let args = HostArgs {
             queues_name: Some("typed".to_owned()),
             queues_tls: true,
             allow_new_file: true,
         };
-        let settings = parse(FULL).expect("valid");
+        let settings = QueueSettings::default();
+        let client = ClientConfig::default();
         let config = args
-            .resolve(
-                directory.path(),
-                &settings,
-                &ClientTlsFiles::default(),
-                Credential::default(),
-            )
+            .config(directory.path(), &settings, &client)
             .expect("valid");
+        assert_eq!(config.path, directory.path().join("queues.db"));
         assert_eq!(config.host.name, "typed");
         assert_eq!(config.host.tls, Some(ClientTls::default()));
         assert!(config.manager.allow_new_file);
+        let missing = args.config(Path::new("/no/such/place"), &settings, &client);
+        let error = missing.expect_err("missing").to_string();
+        assert!(error.contains("no directory `/no/such/place`"), "{error}");
     }
 
     #[test]
@@ -235,20 +195,6 @@ berlin = "reveille://berlin:7600/orders"
         let manager = QueueSettings::default().manager();
         let defaults = QueueManagerConfig::default();
         assert_eq!(format!("{manager:?}"), format!("{defaults:?}"));
-    }
-
-    #[test]
-    fn a_missing_directory_is_named() {
-        let args = HostArgs::default();
-        let missing = Path::new("/no/such/place");
-        let error = args.resolve(
-            missing,
-            &QueueSettings::default(),
-            &ClientTlsFiles::default(),
-            Credential::default(),
-        );
-        let error = error.expect_err("missing").to_string();
-        assert!(error.contains("no directory `/no/such/place`"), "{error}");
     }
 
     #[test]

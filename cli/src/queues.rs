@@ -1,6 +1,6 @@
 //! `queues`: the queues that the relay has in memory.
 
-use reveille::{Client, QueueInfo, QueueOrder, QueueQuery, duration::Span};
+use reveille::{Client, QueueInfo, QueueOrder, QueueQuery};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
@@ -21,11 +21,10 @@ Example:
   reveille queues --order backlog
 
 Columns: BACKLOG is the number of messages that are not known to be handled: those of the newest depth, \
-and those notified since; `?` until a listener has reported. DEPTH is the number of messages that a listener read last, and how long ago; 0 once one \
-found no visible message. LISTENERS are the open streams on the queue. IDLE is the time since the last \
-notification or timed wake-up, SEQUENCE their number, TIMERS those that wait. NOTIFICATIONS, MESSAGES \
-and PAYLOAD add up what publishers stated since the relay knows the queue. A narrow terminal does not \
-show all columns; a pipe does.
+and those notified since; it is IN DOUBT until a listener has reported. DEPTH is the number of messages \
+that a listener read last, DEPTH AGE ago; 0 once one found no visible message. LISTENERS are the open \
+streams on the queue. IDLE FOR is the time since the last notification or timed wake-up, SEQUENCE their \
+number, TIMERS those that wait. NOTIFICATIONS, MESSAGES and PAYLOAD SIZE add up what publishers stated since the relay knows the queue.
 
 --order: `rate` has the most notifications in the last second first, and measures from the first call \
 on; `backlog` the largest one, `idle` the longest without a notification, `listeners` the fewest. These \
@@ -107,47 +106,18 @@ impl Serialize for QueueRow {
 }
 
 impl Row for QueueRow {
-    const HEADERS: &'static [&'static str] = &[
-        "QUEUE",
-        "BACKLOG",
-        "DEPTH",
-        "LISTENERS",
-        "IDLE",
-        "NOTIFICATIONS",
-        "MESSAGES",
-        "PAYLOAD",
-        "TIMERS",
-        "SEQUENCE",
+    const COLUMNS: &'static [&'static str] = &[
+        "queue",
+        "backlog",
+        "in_doubt",
+        "depth",
+        "depth_age_ms",
+        "listeners",
+        "idle_for_ms",
+        "notifications",
+        "messages",
+        "payload_size",
+        "timers",
+        "sequence",
     ];
-    const DROPPED_FIRST: &'static [&'static str] = &[
-        "SEQUENCE",
-        "PAYLOAD",
-        "TIMERS",
-        "NOTIFICATIONS",
-        "MESSAGES",
-        "IDLE",
-    ];
-
-    fn cells(&self) -> Vec<String> {
-        fn or_none(value: Option<impl ToString>) -> String {
-            value.map_or_else(|| "-".to_owned(), |value| value.to_string())
-        }
-        let queue = &self.0;
-        let depth = match (queue.current_queue_depth, queue.depth_age) {
-            (Some(depth), Some(age)) => format!("{depth}, {} ago", Span(age)),
-            (depth, _) => or_none(depth),
-        };
-        vec![
-            self.address(),
-            format!("{}{}", queue.backlog, if queue.in_doubt { "?" } else { "" }),
-            depth,
-            queue.listeners.to_string(),
-            or_none(queue.idle_for.map(Span)),
-            queue.notifications.to_string(),
-            queue.messages.to_string(),
-            queue.payload_size.to_string(),
-            queue.timers.to_string(),
-            queue.sequence.to_string(),
-        ]
-    }
 }

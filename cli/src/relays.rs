@@ -1,6 +1,6 @@
 //! `relays`: the relays of a cluster.
 
-use reveille::{Client, Listed, RelayInfo, duration::Span};
+use reveille::{Client, Listed, RelayInfo};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
@@ -23,9 +23,8 @@ is the only row, and one that was not heard of yet has none.
 
 Columns: EPOCH is the run of the relay. STATE is missing after 3.5s without a message, and left after a \
 drain. STREAMS of listeners are open. DEGRADED relays let their listeners poll: they are or were cut off \
-from the others. SILENT is the time since the last message. RESYNCS is how often missed messages of a \
-relay made listeners of the answering one check queues. A narrow terminal does not show all columns; a \
-pipe does.")]
+from the others. SILENT FOR is the time since the last message. RESYNCS is how often missed messages of a \
+relay made listeners of the answering one check queues.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
@@ -59,24 +58,15 @@ impl Serialize for RelayRow {
 }
 
 impl Row for RelayRow {
-    const HEADERS: &'static [&'static str] = &[
-        "RELAY", "EPOCH", "VERSION", "STATE", "STREAMS", "QUEUES", "DEGRADED", "SILENT", "RESYNCS",
+    const COLUMNS: &'static [&'static str] = &[
+        "relay_id",
+        "epoch",
+        "version",
+        "state",
+        "streams",
+        "queues",
+        "degraded",
+        "silent_for_ms",
+        "resyncs",
     ];
-    const DROPPED_FIRST: &'static [&'static str] = &["RESYNCS", "QUEUES", "EPOCH", "VERSION"];
-
-    fn cells(&self) -> Vec<String> {
-        let relay = &self.0;
-        let silent = relay.silent_for.map(|span| Span(span).to_string());
-        vec![
-            relay.relay_id.clone(),
-            relay.epoch.chars().take(8).collect(),
-            relay.version.clone(),
-            self.0.state.as_str().to_owned(),
-            relay.streams.to_string(),
-            relay.queues.to_string(),
-            if relay.degraded { "yes" } else { "no" }.to_owned(),
-            silent.unwrap_or_else(|| "-".to_owned()),
-            relay.resyncs.to_string(),
-        ]
-    }
 }

@@ -11,7 +11,7 @@ use std::{ffi::OsString, num::NonZero, path::PathBuf, sync::Arc, time::Duration}
 
 use clap::ValueEnum;
 use reveille::{
-    GroupName, ListenerId, QueueAddress,
+    GroupName, QueueAddress,
     agent::{Agent, AgentConfig, AgentQueue, Away},
     duration,
     listener::PolicyFile,
@@ -32,7 +32,7 @@ use super::{
     queue,
     settings::Settings,
     signals::{Interrupts, Signal},
-    target::RelayArgs,
+    target::{IdArgs, RelayArgs},
     usage,
     values::LogFormat,
 };
@@ -62,13 +62,13 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
     queues: Vec<QueueAddress>,
     /// Most workers at one time [default: the number of CPUs]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<usize>)]
+    #[arg(long, value_name = "N", value_parser = usage::positive::<usize>)]
     max: Option<usize>,
     /// Workers that run at all times; needs --serve
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::number::<usize>, default_value_t = 0)]
+    #[arg(long, value_name = "N", value_parser = usage::number::<usize>, default_value_t = 0)]
     min: usize,
     /// Messages for which one worker is started
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u32>, default_value_t = 1)]
+    #[arg(long, value_name = "N", value_parser = usage::positive::<u32>, default_value_t = 1)]
     per: u32,
     /// A TOML file that maps the depth of the queue to a number of workers; needs --depth. With --hook:
     /// the rules for the number of nodes
@@ -78,16 +78,16 @@ pub(super) struct Args {
     #[arg(long)]
     serve: bool,
     /// How long a worker of --serve runs without a wake-up
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause, default_value = "5m")]
+    #[arg(long, value_name = "D", value_parser = usage::pause, default_value = "5m")]
     idle: Duration,
     /// The queue, to read its depth: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(long, value_name = "QUEUE_URL")]
     depth: Option<String>,
     /// How long a worker's get hides a message from others
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
     visibility_timeout: Duration,
     /// Look into the queue after so long without a wake-up [default: never]
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause)]
+    #[arg(long, value_name = "D", value_parser = usage::pause)]
     check: Option<Duration>,
     /// While no relay reports work: `poll` every --poll, `keep` the workers that run, or end all but
     /// `min` of those that serve and start no other ones. With --hook: `keep` the number of nodes, or go
@@ -95,7 +95,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "HOW", value_enum)]
     away: Option<WhileAway>,
     /// How often a worker looks while no relay reports work
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause, default_value = "30s")]
+    #[arg(long, value_name = "D", value_parser = usage::pause, default_value = "30s")]
     poll: Duration,
     /// No room while the machine's load is above this for each CPU
     #[arg(long, value_name = "LOAD", allow_negative_numbers = true, value_parser = load)]
@@ -109,16 +109,10 @@ pub(super) struct Args {
     /// The group that shares the wake-ups
     #[arg(long, value_name = "NAME", default_value = "agents")]
     group: String,
-    /// The agent's id [default: scale- and random characters]
-    #[arg(
-        long,
-        alias = "listener-id",
-        env = "REVEILLE_LISTENER_ID",
-        value_name = "NAME"
-    )]
-    id: Option<String>,
+    #[command(flatten)]
+    id: IdArgs,
     /// How long a worker has from SIGTERM to SIGKILL
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
     grace: Duration,
     #[command(flatten)]
     hook: HookArgs,
@@ -141,18 +135,15 @@ const LOG: &str = "error,rustls=off,rustls_platform_verifier=off,reveille::liste
                    reveille::listener::policy_file=info,reveille_cli::scale=info";
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.relay.resolve(settings, None);
+    pub(super) async fn run(self, _: &Settings) -> anyhow::Result<Exit> {
+        let target = self.relay.resolve(None);
         let log = match target.format {
             Format::Table => LogFormat::Text,
             Format::Json | Format::Jsonl => LogFormat::Json,
         };
         log::start(LOG, log);
         let mut interrupts = Interrupts::of_service(false)?;
-        let id = match &self.id {
-            Some(id) => ListenerId::new(id)?,
-            None => ListenerId::unique("scale")?,
-        };
+        let id = self.id.resolve("scale")?;
         if let Some(command) = &self.hook.hook {
             return hook::run(&self, command, id, &target, &mut interrupts).await;
         }

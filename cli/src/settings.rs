@@ -1,289 +1,290 @@
-//! The file of `--config`: its settings, and the error for an unknown or bad setting.
-
-#[cfg(test)]
-#[path = "../../dev/fuzz/targets/mutate.rs"]
-mod mutate;
+//! The file of `--config`.
+//!
+//! A setting stands once, as an argument of clap. Its variable `REVEILLE_NAME` is the key `name` of the
+//! file, whose value becomes the default of the argument: so a flag wins over the variable, and that over
+//! the file. A key outside of the tables holds for all verbs, and one in `[VERB]` for this verb. What has
+//! no flag stands in the tables of [`Settings`].
 
 use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::Duration,
+    collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+    path::Path,
+    str::FromStr,
 };
 
-use bytesize::ByteSize;
+use clap::{Arg, Command};
+use reveille::{RelayConfig, duration::Span};
 use serde::{Deserialize, Deserializer, de};
+use toml::{Table, Value};
 
-use super::{
-    cluster::{Ack, ClusterSettings, Servers},
-    exit::Usage,
-    output::Format,
-    queue_settings::QueueSettings,
-    tls::{ClientTlsFiles, ServerTlsFiles},
-    values::{self, AdminListen, LogFormat, span},
-};
+use super::{credential, exit::Usage, limits::Limits, queue_settings::QueueSettings};
 
-/// The settings of the file. All are optional.
-#[derive(Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+/// The settings without a flag.
+#[derive(Debug, Default)]
 pub(super) struct Settings {
-    pub(super) relay: Option<String>,
-    #[serde(deserialize_with = "span")]
-    pub(super) timeout: Option<Duration>,
-    pub(super) output: Option<Format>,
-    pub(super) token_file: Option<PathBuf>,
-    pub(super) insecure: Option<bool>,
-    pub(super) tls: ClientTlsFiles,
-    pub(super) serve: ServeSettings,
+    pub(super) limits: Limits,
+    pub(super) savings: SavingsSettings,
     pub(super) queues: QueueSettings,
 }
 
-/// The table `[serve]`.
-#[derive(Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct ServeSettings {
-    pub(super) auth: Option<PathBuf>,
-    pub(super) audit_log: Option<PathBuf>,
-    #[serde(deserialize_with = "listen")]
-    pub(super) listen: Option<SocketAddr>,
-    #[serde(deserialize_with = "admin_listen")]
-    pub(super) admin_listen: Option<AdminListen>,
-    #[serde(deserialize_with = "host_names")]
-    pub(super) admin_host: Option<Vec<String>>,
-    pub(super) console: Option<values::Console>,
-    pub(super) store: Option<String>,
-    #[serde(deserialize_with = "refresh")]
-    pub(super) flag_refresh: Option<Duration>,
-    pub(super) relay_id: Option<String>,
-    #[serde(deserialize_with = "span")]
-    pub(super) grace: Option<Duration>,
-    #[serde(deserialize_with = "span")]
-    pub(super) drain: Option<Duration>,
-    #[serde(deserialize_with = "span")]
-    pub(super) forget_after: Option<Duration>,
-    #[serde(deserialize_with = "span")]
-    pub(super) sentinel: Option<Duration>,
-    #[serde(deserialize_with = "span")]
-    pub(super) assumed_poll: Option<Duration>,
-    pub(super) price_per_million: Option<f64>,
-    pub(super) currency: Option<String>,
-    pub(super) max_connections: Option<usize>,
-    pub(super) max_connections_per_address: Option<usize>,
-    pub(super) max_streams: Option<usize>,
-    #[serde(deserialize_with = "age")]
-    pub(super) max_connection_age: Option<Duration>,
-    #[serde(deserialize_with = "size")]
-    pub(super) max_memory: Option<ByteSize>,
-    pub(super) reflection: Option<bool>,
-    pub(super) max_queues: Option<usize>,
-    pub(super) max_cursors: Option<usize>,
-    pub(super) max_cursors_per_stream: Option<usize>,
-    pub(super) max_timers: Option<usize>,
-    pub(super) max_groups: Option<usize>,
-    pub(super) max_flags: Option<usize>,
-    pub(super) max_watched_flags: Option<usize>,
-    pub(super) insecure: Option<bool>,
-    pub(super) tls_cert: Option<PathBuf>,
-    pub(super) tls_key: Option<PathBuf>,
-    pub(super) tls_client_ca: Option<PathBuf>,
-    pub(super) cluster: Option<Servers>,
-    pub(super) cluster_name: Option<String>,
-    pub(super) cluster_creds: Option<PathBuf>,
-    pub(super) cluster_user: Option<String>,
-    pub(super) cluster_password_file: Option<PathBuf>,
-    pub(super) cluster_ca: Option<PathBuf>,
-    pub(super) cluster_cert: Option<PathBuf>,
-    pub(super) cluster_key: Option<PathBuf>,
-    pub(super) cluster_ack: Option<Ack>,
-    pub(super) log: Option<LogFormat>,
+/// A value of the file that is parsed as on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Text<T>(pub(super) T);
+
+impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(de::Error::custom)
+    }
 }
 
-impl Settings {
-    pub(super) fn load(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Usage(format!("config file `{}`: {error}", path.display())))?;
-        Self::parse(&text, path).map_err(Into::into)
-    }
+/// Declares a table of the file: each key, its type, and the field of the configuration that it sets.
+macro_rules! table {
+    (
+        $(#[$meta:meta])*
+        struct $name:ident for $config:ty {
+            $($key:ident: $type:ty => $($field:ident).+,)*
+        }
+        $(with { $($further:ident: $further_type:ty,)* })?
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub(super) struct $name {
+            $($key: Option<$type>,)*
+            $($($further: $further_type,)*)?
+        }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, Usage> {
-        toml::from_str(text).map_err(|error| {
-            let before = error.span().and_then(|span| text.get(..span.start));
-            let line = 1 + before.unwrap_or_default().matches('\n').count();
-            let message = error.message().replace('\n', " ");
-            Usage(format!(
-                "config file `{}`, line {line}: {message}",
-                path.display()
-            ))
+        impl $name {
+            #[cfg(test)]
+            pub(super) const KEYS: &[&str] = &[$(stringify!($key)),*];
+
+            /// Sets the fields whose keys are in the file.
+            pub(super) fn apply(&self, config: &mut $config) {
+                let table = self.clone();
+                $(if let Some(value) = table.$key {
+                    config.$($field).+ = value.into();
+                })*
+            }
+        }
+    };
+}
+pub(super) use table;
+
+table! {
+    /// The table `[serve.savings]`.
+    struct SavingsSettings for RelayConfig {
+        assumed_poll: Text<Span> => assumed_poll,
+        price_per_million: f64 => price_per_million,
+        currency: String => currency,
+    }
+}
+
+impl From<Text<Span>> for std::time::Duration {
+    fn from(Text(Span(span)): Text<Span>) -> Self {
+        span
+    }
+}
+
+/// Reads the file. Returns the command with its values as defaults, and the settings without a flag.
+pub(super) fn load(path: &Path, command: Command) -> Result<(Command, Settings), Usage> {
+    std::fs::read_to_string(path)
+        .map_err(|error| error.to_string())
+        .and_then(|text| read(&text, command))
+        .map_err(|error| Usage(format!("config file `{}`: {error}", path.display())))
+}
+
+fn read(text: &str, command: Command) -> Result<(Command, Settings), String> {
+    let mut file: Table = toml::from_str(text).map_err(|error| syntax(&error, text))?;
+    let queues = file.remove("queues");
+    let mut serve = file.get_mut("serve").and_then(Value::as_table_mut);
+    let mut of_serve = |key: &str| serve.as_mut()?.remove(key);
+    let settings = Settings {
+        limits: part("serve.limits", of_serve("limits"))?,
+        savings: part("serve.savings", of_serve("savings"))?,
+        queues: part("queues", queues)?,
+    };
+    let mut values = BTreeMap::new();
+    flatten("", file, &mut values);
+    let mut known = BTreeSet::new();
+    let command = command.mut_subcommands(|verb| {
+        let table = verb.get_name().to_owned();
+        with_defaults(verb, &table, &values, &mut known)
+    });
+    match values.keys().find(|key| !known.contains(*key)) {
+        Some(unknown) => Err(format!("unknown key `{unknown}`")),
+        None => Ok((command, settings)),
+    }
+}
+
+fn part<T: Default + de::DeserializeOwned>(name: &str, table: Option<Value>) -> Result<T, String> {
+    table
+        .map_or_else(|| Ok(T::default()), Value::try_into)
+        .map_err(|error| {
+            format!(
+                "[{name}]: {}",
+                error.to_string().trim_end().replace('\n', " ")
+            )
         })
-    }
 }
 
-impl ServeSettings {
-    pub(super) fn tls(&self) -> ServerTlsFiles {
-        ServerTlsFiles {
-            cert: self.tls_cert.clone(),
-            key: self.tls_key.clone(),
-            client_ca: self.tls_client_ca.clone(),
-        }
-    }
+fn syntax(error: &toml::de::Error, text: &str) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let line = 1 + before.unwrap_or_default().matches('\n').count();
+    format!("line {line}: {}", error.message().replace('\n', " "))
+}
 
-    pub(super) fn cluster(&self) -> ClusterSettings {
-        ClusterSettings {
-            servers: self.cluster.clone(),
-            name: self.cluster_name.clone(),
-            creds: self.cluster_creds.clone(),
-            user: self.cluster_user.clone(),
-            password_file: self.cluster_password_file.clone(),
-            ca: self.cluster_ca.clone(),
-            cert: self.cluster_cert.clone(),
-            key: self.cluster_key.clone(),
-            ack: self.cluster_ack,
+/// Collects the values under their keys, which begin with the names of their tables.
+fn flatten(prefix: &str, table: Table, values: &mut BTreeMap<String, String>) {
+    for (key, value) in table {
+        let key = format!("{prefix}{key}");
+        match value {
+            Value::Table(table) => flatten(&format!("{key}."), table, values),
+            Value::Array(list) => {
+                let list: Vec<_> = list.into_iter().map(plain).collect();
+                values.insert(key, list.join(","));
+            }
+            value => _ = values.insert(key, plain(value)),
         }
     }
 }
 
-/// The fuzzer's target: reads a file, and checks the settings or the error.
-#[cfg(any(test, fuzzing))]
-pub(super) fn config(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else {
-        return;
-    };
-    let settings = match Settings::parse(text, Path::new("r.toml")) {
-        Ok(settings) => settings,
-        Err(error) => {
-            let line = error.to_string();
-            assert!(line.starts_with("config file `r.toml`, line "), "{line:?}");
-            assert!(!line.contains('\n'), "{line:?}");
-            return;
+fn plain(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        value => value.to_string(),
+    }
+}
+
+/// Makes the values of the file the defaults of a verb's arguments, and notes the keys that they have.
+fn with_defaults(
+    verb: Command,
+    table: &str,
+    values: &BTreeMap<String, String>,
+    known: &mut BTreeSet<String>,
+) -> Command {
+    let verb = verb.mut_args(|arg| {
+        let Some(key) = key(&arg) else { return arg };
+        let own = format!("{table}.{key}");
+        let value = values.get(&own).or_else(|| values.get(&key));
+        let is_overridden = key == "token_file" && credential::of_variable().is_some();
+        known.extend([key, own]);
+        match value.filter(|_| !is_overridden) {
+            // The file is read once.
+            Some(value) => arg.default_value(&*value.clone().leak()),
+            None => arg,
         }
-    };
-    let serve = &settings.serve;
-    assert!(
-        serve
-            .flag_refresh
-            .is_none_or(|span| values::refresh(&format!("{}ns", span.as_nanos())).is_ok())
-    );
-    let hosts = serve.admin_host.iter().flatten();
-    assert!(
-        hosts
-            .into_iter()
-            .all(|host| values::host_name(host).is_ok())
-    );
-    if let Some(AdminListen(Some(address))) = serve.admin_listen {
-        assert_eq!(values::address(&address.to_string()), Ok(address));
-    }
-    for destination in settings.queues.manager().aliases.values() {
-        assert_eq!(
-            destination.to_string().parse().as_ref().ok(),
-            Some(destination)
-        );
-    }
+    });
+    verb.mut_subcommands(|verb| with_defaults(verb, table, values, known))
 }
 
-fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    values::address(&text).map(Some).map_err(de::Error::custom)
-}
-
-fn age<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    values::connection_age(&text)
-        .map(Some)
-        .map_err(de::Error::custom)
-}
-
-fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    values::memory_size(&text)
-        .map(Some)
-        .map_err(de::Error::custom)
-}
-
-fn refresh<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    values::refresh(&text).map(Some).map_err(de::Error::custom)
-}
-
-fn host_names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
-    let names = Vec::<String>::deserialize(deserializer)?;
-    let names: Result<_, _> = names.iter().map(|name| values::host_name(name)).collect();
-    names.map(Some).map_err(de::Error::custom)
-}
-
-fn admin_listen<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<AdminListen>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map(Some).map_err(de::Error::custom)
+/// Returns the key of an argument with a variable.
+fn key(arg: &Arg) -> Option<String> {
+    let variable = arg.get_env()?.to_str()?;
+    Some(variable.strip_prefix("REVEILLE_")?.to_lowercase())
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+    use reveille::NodeConfig;
+
     use super::*;
+    use crate::{Cli, help};
 
-    fn parse(text: &str) -> Result<Settings, String> {
-        Settings::parse(text, Path::new("r.toml")).map_err(|error| error.to_string())
+    /// Parses a command line with this file.
+    fn parse(text: &str, typed: &[&str]) -> Result<(clap::ArgMatches, Settings), String> {
+        let (command, settings) = read(text, help::paged(Cli::command()))?;
+        let typed = [&["reveille"], typed].concat();
+        command
+            .try_get_matches_from(typed)
+            .map(|matches| (matches, settings))
+            .map_err(|error| error.to_string())
+    }
+
+    fn value(text: &str, typed: &[&str], id: &str) -> Vec<String> {
+        let (matches, _) = parse(text, typed).expect("a good file");
+        let (_, verb) = matches.subcommand().expect("a verb");
+        let values = verb.get_raw(id).expect("a value");
+        values
+            .map(|value| value.to_string_lossy().into_owned())
+            .collect()
     }
 
     #[test]
-    fn seeds_and_mutations_of_them_give_settings_or_an_error_of_one_line() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dev/fuzz/seeds/config");
-        let entries = std::fs::read_dir(folder).expect("a folder");
-        let mut paths: Vec<_> = entries
-            .map(|entry| entry.expect("an entry").path())
-            .collect();
-        paths.sort();
-        let read = |path| std::fs::read(path).expect("a seed");
-        let seeds: Vec<Vec<u8>> = paths.into_iter().map(read).collect();
-        seeds.iter().for_each(|seed| config(seed));
-        let mut rng = fastrand::Rng::with_seed(7);
-        for _ in 0..1_000 {
-            let mut input = seeds[rng.usize(0..seeds.len())].clone();
-            mutate::mutate(&mut input, &seeds, &mut rng);
-            config(&input);
-        }
-    }
-
-    #[test]
-    fn an_unknown_key_is_refused_by_name_file_and_line() {
-        let error = parse("relay = \"http://h:1\"\nrelais = 1\n").expect_err("unknown");
-        assert!(error.contains("`r.toml`, line 2"), "{error}");
-        assert!(error.contains("`relais`"), "{error}");
-        let error = parse("[serve]\nport = 7600\n").expect_err("unknown");
-        assert!(
-            error.contains("`port`") && error.contains("line 2"),
-            "{error}"
-        );
-        assert!(!error.contains('\n'), "{error}");
-    }
-
-    #[test]
-    fn servers_of_a_cluster_are_a_text_or_a_list_and_no_error_quotes_them() {
-        let text = parse("[serve]\ncluster = \"nats://a,nats://b\"\n").expect("a good file");
-        let list = "[serve]\ncluster = [\"nats://a\", \"nats://b\"]\ncluster_ack = \"local\"\n";
-        let list = parse(list).expect("a good file");
-        assert_eq!(text.serve.cluster, list.serve.cluster);
-        assert_eq!(list.serve.cluster_ack, Some(Ack::Local));
-        for bad in [
-            "[[\"nats://u:hunter2@a\"]]",
-            "{ url = \"nats://u:hunter2@a\" }",
+    fn an_unknown_key_is_refused_by_name() {
+        for (text, words) in [
+            ("relay = \"http://h:1\"\nrelais = 1\n", "`relais`"),
+            ("[serve]\nport = 7600\n", "`serve.port`"),
+            ("[serve]\nlisten = { port = 7600 }\n", "`serve.listen.port`"),
+            ("[serve]\nconfig = \"other\"\n", "`serve.config`"),
+            (
+                "[serve.limits]\nmax_widgets = 1\n",
+                "[serve.limits]: unknown field `max_widgets`",
+            ),
+            (
+                "[queues]\nfolder = \"f\"\n",
+                "[queues]: unknown field `folder`",
+            ),
+            ("relay = \n", "line 1"),
         ] {
-            let error = parse(&format!("[serve]\ncluster = {bad}\n")).expect_err("refused");
-            assert!(error.contains("must be a URL or a list of URLs"), "{error}");
-            assert!(!error.contains("hunter2"), "{error}");
+            let error = parse(text, &["serve"]).expect_err(text);
+            assert!(error.contains(words), "{error}");
+            assert!(!error.contains('\n'), "{error}");
         }
     }
 
     #[test]
-    fn spans_and_addresses_are_read_as_on_the_command_line() {
-        let settings = parse("timeout = \"2s\"\n[serve]\nadmin_listen = \"off\"\nlog = \"json\"\n")
-            .expect("a good file");
-        assert_eq!(settings.timeout, Some(Duration::from_secs(2)));
-        assert_eq!(settings.serve.admin_listen, Some(AdminListen(None)));
-        assert!(parse("[serve]\nflag_refresh = \"1ms\"").is_err());
-        let hosts = parse("[serve]\nadmin_host = [\"relay.internal\"]\n").expect("a good file");
-        assert_eq!(hosts.serve.admin_host, Some(vec!["relay.internal".into()]));
-        assert!(parse("[serve]\nadmin_host = [\"relay.internal:7601\"]").is_err());
-        assert!(parse("timeout = 2").is_err());
-        assert!(parse("[serve]\ngrace = \"soon\"").is_err());
+    fn a_flag_wins_over_the_verbs_table_and_that_over_the_keys_of_all_verbs() {
+        let file = "grace = \"1s\"\n[serve]\ngrace = \"2s\"\n";
+        assert_eq!(value(file, &["serve", "--grace", "3s"], "grace"), ["3s"]);
+        assert_eq!(value(file, &["serve"], "grace"), ["2s"]);
+        let file = "relay = \"h:1\"\n[serve]\nrelay_id = \"x\"\n";
+        assert_eq!(value(file, &["notify", "a/q"], "relay"), ["h:1"]);
+    }
+
+    #[test]
+    fn a_list_is_a_list_or_a_text_with_commas() {
+        for file in [
+            "[serve]\ncluster = \"nats://a,nats://b\"\n",
+            "[serve]\ncluster = [\"nats://a\", \"nats://b\"]\n",
+        ] {
+            assert_eq!(value(file, &["serve"], "cluster"), ["nats://a", "nats://b"]);
+        }
+        let bad = parse(
+            "[serve]\ncluster = { url = \"nats://u:hunter2@a\" }\n",
+            &["serve"],
+        );
+        assert!(!bad.expect_err("refused").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_bad_value_is_refused_with_its_setting_and_rule() {
+        for (text, words) in [
+            ("timeout = 2", &["--timeout", "2s"][..]),
+            ("[notify]\ntimeout = \"soon\"", &["--timeout", "2s"]),
+            ("insecure = \"maybe\"", &["--insecure", "true, false"]),
+            ("[serve.limits]\nmax_queues = 0", &["max_queues", "nonzero"]),
+            (
+                "[serve.limits]\nforget_after = \"soon\"",
+                &["forget_after", "2s"],
+            ),
+        ] {
+            let error = parse(text, &["notify", "a/q"]).expect_err(text);
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_table_sets_the_fields_of_its_keys() {
+        let file = "[serve.limits]\nmax_queues = 7\nflag_refresh = \"0\"\nreflection = false\n\
+                    [serve.savings]\ncurrency = \"EUR\"\n";
+        let (_, settings) = parse(file, &["serve"]).expect("a good file");
+        let mut node = NodeConfig::default();
+        settings.limits.apply(&mut node);
+        settings.savings.apply(&mut node.relay);
+        assert_eq!((node.relay.max_queues, node.reflection), (7, false));
+        assert!(node.flag_refresh.is_zero() && node.relay.currency == "EUR");
+        assert_eq!(node.max_flags, NodeConfig::default().max_flags);
     }
 }

@@ -15,9 +15,8 @@ use super::{
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct StoreArgs {
     /// The store that all users of the name share: sqlite:PATH, or in a build with
-    /// `--features full` az://CONTAINER, s3://BUCKET or gs://BUCKET [default: the store of the
-    /// configuration file, else /var/lib/reveille/reveille.db if an operator has created that
-    /// directory]
+    /// `--features full` az://CONTAINER, s3://BUCKET or gs://BUCKET
+    /// [default: /var/lib/reveille/reveille.db if an operator has created that directory]
     #[arg(long, env = "REVEILLE_STORE", value_name = "URL")]
     store: Option<String>,
 }
@@ -35,23 +34,19 @@ const MACHINE_DIRECTORY: &str = "/var/lib/reveille";
 
 impl StoreArgs {
     /// Returns a store that outlives this command and that other users of the machine share.
-    pub(super) fn resolve(&self, settings: &Settings) -> Result<ChosenStore, Usage> {
-        self.resolve_in(settings, Path::new(MACHINE_DIRECTORY))
+    pub(super) fn resolve(&self, _: &Settings) -> Result<ChosenStore, Usage> {
+        self.resolve_in(Path::new(MACHINE_DIRECTORY))
     }
 
-    fn resolve_in(&self, settings: &Settings, machine: &Path) -> Result<ChosenStore, Usage> {
+    fn resolve_in(&self, machine: &Path) -> Result<ChosenStore, Usage> {
         let typed = self.store.clone().map(|url| (url, None));
-        let of_file = || {
-            let url = settings.serve.store.clone()?;
-            Some((url, Some("the configuration file")))
-        };
         let of_machine = || {
             let url = format!("sqlite:{}", machine.join("reveille.db").display());
             machine
                 .is_dir()
                 .then_some((url, Some("this machine's default")))
         };
-        let chosen = typed.or_else(of_file).or_else(of_machine);
+        let chosen = typed.or_else(of_machine);
         let Some((url, chosen_by)) = chosen else {
             return Err(Usage(format!(
                 "--store: no store is named, and ids and leases are shared through a store: pass \
@@ -97,40 +92,30 @@ pub(super) fn default_store() -> Result<String, Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::ServeSettings;
 
     #[test]
-    fn a_shared_store_is_typed_or_of_the_file_or_the_machines() {
+    fn a_shared_store_is_stated_or_the_machines() {
         let directory = tempfile::tempdir().expect("a directory");
-        let missing = directory.path().join("missing");
-        let none = Settings::default();
-        let file = Settings {
-            serve: ServeSettings {
-                store: Some("az://flags".to_owned()),
-                ..ServeSettings::default()
-            },
-            ..Settings::default()
-        };
-        let typed = StoreArgs {
+        let machine = directory.path();
+        let stated = StoreArgs {
             store: Some("sqlite:/srv/shared.db".to_owned()),
         };
-        let nothing = StoreArgs::default();
-        let url = |args: &StoreArgs, settings, machine: &Path| {
-            args.resolve_in(settings, machine).map(|chosen| chosen.url)
-        };
-        let machine = directory.path();
+        let chosen = stated.resolve_in(machine).expect("stated");
         assert_eq!(
-            url(&typed, &file, machine).expect("typed"),
-            "sqlite:/srv/shared.db"
+            (&*chosen.url, chosen.chosen_by),
+            ("sqlite:/srv/shared.db", None)
         );
-        assert_eq!(url(&nothing, &file, machine).expect("a file"), "az://flags");
-        let own = url(&nothing, &none, machine).expect("the machine's");
-        assert_eq!(own, format!("sqlite:{}/reveille.db", machine.display()));
-        let error = url(&nothing, &none, &missing)
-            .expect_err("none")
-            .to_string();
-        assert!(error.starts_with("--store: "), "{error}");
-        assert!(error.contains("REVEILLE_STORE"), "{error}");
+        let chosen = StoreArgs::default()
+            .resolve_in(machine)
+            .expect("the machine's");
+        assert_eq!(
+            chosen.url,
+            format!("sqlite:{}/reveille.db", machine.display())
+        );
+        assert!(chosen.chosen_by.is_some());
+        let missing = machine.join("missing");
+        let error = StoreArgs::default().resolve_in(&missing).expect_err("none");
+        assert!(error.to_string().contains("REVEILLE_STORE"), "{error}");
         assert!(!missing.exists());
     }
 }

@@ -8,9 +8,8 @@ use std::{
 };
 
 use reveille::{
-    Client, ConnectionState, Error, GroupName, LastEvent, LinkState, ListenerId, Report,
-    ReportState, Selector, SubscribeOptions, Subscription, Token, WakeReason, WakeStream as _,
-    WorkDetected, duration,
+    Client, ConnectionState, Error, GroupName, LastEvent, LinkState, Report, ReportState, Selector,
+    SubscribeOptions, Subscription, Token, WakeReason, WakeStream as _, WorkDetected, duration,
 };
 use serde::Serialize;
 use tokio::{sync::watch, time::Instant};
@@ -23,7 +22,7 @@ use super::{
     log, output,
     settings::Settings,
     signals::{self, Interrupts},
-    target::{self, Target, WaitingArgs},
+    target::{self, IdArgs, Target, WaitingArgs},
     usage,
 };
 
@@ -54,19 +53,13 @@ pub(super) struct Args {
     /// The queues; each part may end in one `*`
     #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
     selectors: Vec<Selector>,
-    /// The listener id [default: cli- and random characters]
-    #[arg(
-        long,
-        alias = "listener-id",
-        env = "REVEILLE_LISTENER_ID",
-        value_name = "NAME"
-    )]
-    id: Option<String>,
+    #[command(flatten)]
+    id: IdArgs,
     /// End after this number of wake-ups
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
+    #[arg(long, value_name = "N", value_parser = usage::positive::<u64>)]
     count: Option<u64>,
     /// How often the command runs while no relay reports work; 0: not at all [default: 30s]
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
     poll: Option<Duration>,
     /// Share wake-ups with the other members of this group, instead of getting every wake-up
     #[arg(long, value_name = "GROUP")]
@@ -176,10 +169,7 @@ impl Args {
     }
 
     fn options(&self) -> reveille::Result<SubscribeOptions> {
-        let listener_id = match &self.id {
-            Some(id) => ListenerId::new(id)?,
-            None => ListenerId::unique("cli")?,
-        };
+        let listener_id = self.id.resolve("subscribe")?;
         let options = SubscribeOptions {
             group: self.group.as_deref().map(GroupName::new).transpose()?,
             ..SubscribeOptions::new(listener_id, self.selectors.iter().cloned())

@@ -139,7 +139,7 @@ impl Args {
             output::text(SCHEMA)?;
             return Ok(Exit::OK);
         }
-        let insecure = self.insecure || settings.insecure.unwrap_or_default();
+        let insecure = self.insecure;
         values::check_open("admin-listen", self.admin_listen, insecure)?;
         log::to_stderr(LOG);
         let mut interrupts = Interrupts::listen()?;
@@ -299,18 +299,10 @@ impl RoundRow {
 }
 
 impl Row for RoundRow {
-    const HEADERS: &'static [&'static str] = &[
-        "ROUND", "SEEN", "UNMARKED", "ALIVE", "DELETED", "MOVED", "CHANGED", "LEFT", "FAILED",
-        "OF ALL",
+    const COLUMNS: &'static [&'static str] = &[
+        "round", "seen", "unmarked", "alive", "deleted", "moved", "changed", "left", "failed",
+        "finished",
     ];
-    const DROPPED_FIRST: &'static [&'static str] = &["OF ALL", "CHANGED", "UNMARKED"];
-
-    fn cells(&self) -> Vec<String> {
-        let mut cells = vec![self.round.to_string()];
-        cells.extend(self.done.named().map(|(_, count)| count.to_string()));
-        cells.push(self.of_all.removed().to_string());
-        cells
-    }
 }
 
 fn print_planned(planned: &PlannedBlob, format: Format) -> std::io::Result<()> {

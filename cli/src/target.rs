@@ -4,7 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use reveille::{
     Client, ClientConfig, ConnectionState, Credential, Error, ErrorKind, LinkState, Listed,
-    duration,
+    ListenerId, duration::Span,
 };
 use tokio::{sync::watch, time::Instant};
 
@@ -13,16 +13,17 @@ use super::{
     credential::CredentialArgs,
     exit::Exit,
     foreign_server,
-    output::{self, Format, Row},
+    output::{self, Format, OutputArgs, Row},
     settings::Settings,
-    tls::{ClientTlsArgs, ClientTlsFiles},
+    tls::ClientTlsArgs,
 };
 
 /// The arguments of every client verb.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = HEADING)]
 pub(super) struct RelayArgs {
     /// The relay: http://HOST:PORT, https://HOST:PORT, or HOST:PORT; or several, with commas between them [default: http://127.0.0.1:7600]
-    #[arg(long, env = "REVEILLE_RELAY", value_name = "URL", help_heading = HEADING)]
+    #[arg(long, env = "REVEILLE_RELAY", value_name = "URL")]
     pub(super) relay: Option<String>,
     #[command(flatten)]
     pub(super) tls: ClientTlsArgs,
@@ -30,11 +31,10 @@ pub(super) struct RelayArgs {
     pub(super) credential: CredentialArgs,
     /// Send the token in plain text to another machine, over http://, and serve a metrics page to other
     /// machines
-    #[arg(long, env = "REVEILLE_INSECURE", help_heading = HEADING)]
+    #[arg(long, env = "REVEILLE_INSECURE")]
     pub(super) insecure: bool,
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT", help_heading = HEADING)]
-    pub(super) output: Option<Format>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 /// The arguments of a verb with a request and a response.
@@ -43,14 +43,8 @@ pub(super) struct TargetArgs {
     #[command(flatten)]
     pub(super) relay: RelayArgs,
     /// Give up after this long [default: 10s]
-    #[arg(
-        long,
-        env = "REVEILLE_TIMEOUT",
-        value_name = "D", allow_hyphen_values = true,
-        value_parser = duration::parse,
-        help_heading = HEADING
-    )]
-    pub(super) timeout: Option<Duration>,
+    #[arg(long, env = "REVEILLE_TIMEOUT", value_name = "D", help_heading = HEADING)]
+    pub(super) timeout: Option<Span>,
 }
 
 /// The arguments of a verb that waits for events. Only its flag bounds it: a variable that is meant
@@ -60,15 +54,32 @@ pub(super) struct WaitingArgs {
     #[command(flatten)]
     pub(super) relay: RelayArgs,
     /// Give up after this long [default: never]
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, help_heading = HEADING)]
-    pub(super) timeout: Option<Duration>,
+    #[arg(long, value_name = "D", help_heading = HEADING)]
+    pub(super) timeout: Option<Span>,
+}
+
+/// The id of a verb that listens.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct IdArgs {
+    /// The listener id, which `unleash --expect` counts [default: the verb and random characters]
+    #[arg(long, env = "REVEILLE_LISTENER_ID", value_name = "NAME")]
+    id: Option<String>,
+}
+
+impl IdArgs {
+    pub(super) fn resolve(&self, verb: &str) -> reveille::Result<ListenerId> {
+        match &self.id {
+            Some(id) => ListenerId::new(id),
+            None => ListenerId::unique(verb),
+        }
+    }
 }
 
 /// The arguments merged with the configuration file and the defaults.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) relay: String,
-    pub(super) tls: ClientTlsFiles,
+    pub(super) tls: ClientTlsArgs,
     pub(super) credential: Credential,
     pub(super) insecure: bool,
     /// `None`: no limit.
@@ -87,23 +98,23 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl RelayArgs {
     /// Returns the target of a verb with this time-out.
-    pub(super) fn resolve(&self, settings: &Settings, timeout: Option<Duration>) -> Target {
-        let relay = self.relay.clone().or_else(|| settings.relay.clone());
+    pub(super) fn resolve(&self, timeout: Option<Duration>) -> Target {
+        let relay = self.relay.clone();
         Target {
             relay: relay.map_or_else(|| RELAY.to_owned(), with_scheme),
-            tls: self.tls.resolve(&settings.tls),
-            credential: self.credential.resolve(settings),
-            insecure: self.insecure || settings.insecure.unwrap_or_default(),
+            tls: self.tls.clone(),
+            credential: self.credential.resolve(),
+            insecure: self.insecure,
             timeout,
-            format: self.output.or(settings.output).unwrap_or_default(),
+            format: self.output.format,
         }
     }
 }
 
 impl TargetArgs {
-    pub(super) fn resolve(&self, settings: &Settings) -> Target {
-        let timeout = self.timeout.or(settings.timeout).unwrap_or(TIMEOUT);
-        self.relay.resolve(settings, Some(timeout))
+    pub(super) fn resolve(&self, _: &Settings) -> Target {
+        let timeout = self.timeout.map_or(TIMEOUT, Into::into);
+        self.relay.resolve(Some(timeout))
     }
 
     /// Gets a list from the relay, and writes a row for each entry.
@@ -134,12 +145,12 @@ pub(super) fn note_unanswered(relays: &[String]) {
 
 impl WaitingArgs {
     /// Returns whether a flag, a variable or the file names a relay.
-    pub(super) fn names_relay(&self, settings: &Settings) -> bool {
-        self.relay.relay.is_some() || settings.relay.is_some()
+    pub(super) fn names_relay(&self, _: &Settings) -> bool {
+        self.relay.relay.is_some()
     }
 
-    pub(super) fn resolve(&self, settings: &Settings) -> Target {
-        self.relay.resolve(settings, self.timeout)
+    pub(super) fn resolve(&self, _: &Settings) -> Target {
+        self.relay.resolve(self.timeout.map(Into::into))
     }
 }
 
@@ -238,7 +249,7 @@ impl Target {
             Err(error) if error.kind() == ErrorKind::Timeout && !is_connected(&link) => {
                 let cause = first.or_else(|| link.cause.as_deref().map(str::to_owned));
                 let cause = cause.unwrap_or_else(|| self.no_answer().to_string());
-                let span = duration::Span(self.timeout.unwrap_or_default());
+                let span = Span(self.timeout.unwrap_or_default());
                 let message = format!("{cause}; not seen within {span}, but it may have happened");
                 Err(Error::new(ErrorKind::Unavailable, message))
             }
@@ -255,7 +266,7 @@ impl Target {
 
     /// Returns the note of a waiting verb that has timed out; without a stream it states why.
     pub(super) fn timed_out_waiting(&self, link: &LinkState) -> String {
-        let span = duration::Span(self.timeout.unwrap_or_default());
+        let span = Span(self.timeout.unwrap_or_default());
         match &link.cause {
             Some(cause) => format!("timed out after {span}: {cause}"),
             None => format!("timed out after {span}"),
@@ -265,7 +276,7 @@ impl Target {
     /// Returns the error of a time-out: "unavailable", as a relay that does not answer in time may
     /// as well be unreachable.
     pub(super) fn no_answer(&self) -> Error {
-        let span = duration::Span(self.timeout.unwrap_or_default());
+        let span = Span(self.timeout.unwrap_or_default());
         let message = format!("relay `{}`: no answer within {span}", self.relay);
         Error::new(ErrorKind::Unavailable, message)
     }
@@ -349,40 +360,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_override_the_file_and_the_file_overrides_defaults() {
-        let settings = Settings {
-            relay: Some("http://file:1".to_owned()),
-            timeout: Some(Duration::from_secs(3)),
-            ..Settings::default()
-        };
-        let typed = TargetArgs {
-            relay: RelayArgs {
-                relay: Some("http://flag:1".to_owned()),
-                ..RelayArgs::default()
-            },
-            timeout: None,
-        };
-        let target = typed.resolve(&settings);
-        assert_eq!(target.relay, "http://flag:1");
-        assert_eq!(target.timeout, Some(Duration::from_secs(3)));
-        let target = TargetArgs::default().resolve(&settings);
-        assert_eq!(target.relay, "http://file:1");
+    fn a_relay_needs_no_scheme() {
         assert_eq!(with_scheme("relay:7600".to_owned()), "http://relay:7600");
         let several = with_scheme("a:1, https://b:2".to_owned());
         assert_eq!(several, "http://a:1,https://b:2");
-        let target = TargetArgs::default().resolve(&Settings::default());
-        assert_eq!(
-            (target.relay.as_str(), target.timeout),
-            (RELAY, Some(TIMEOUT))
-        );
-    }
-
-    #[test]
-    fn only_its_flag_bounds_a_waiting_verb() {
-        let settings = Settings {
-            timeout: Some(Duration::from_secs(3)),
-            ..Settings::default()
-        };
-        assert_eq!(WaitingArgs::default().resolve(&settings).timeout, None);
     }
 }

@@ -153,10 +153,6 @@ fn bad_values_are_refused_with_field_and_rule() {
             &["--admin-listen", "IP:PORT"],
         ),
         (
-            &["serve", "--flag-refresh", "50ms"],
-            &["--flag-refresh", "0 or at least 100ms"],
-        ),
-        (
             &["wait", "go", "--store", "az://c", "--interval", "0"],
             &["--interval", "at least 10ms"],
         ),
@@ -193,7 +189,8 @@ fn bad_values_are_refused_with_field_and_rule() {
         ),
     ] {
         let typed = ["reveille"].iter().chain(typed);
-        let error = Cli::try_parse_from(typed.clone())
+        let error = help::paged(Cli::command())
+            .try_get_matches_from(typed.clone())
             .expect_err("refused")
             .to_string();
         for word in words {
@@ -208,28 +205,23 @@ fn arguments_after_two_dashes_belong_to_the_command() {
     assert!(matches!(cli.expect("parsed").verb, Verb::Wait(_)));
 }
 
+/// The page has a row for each flag, and for each key of the tables without one.
 #[test]
 fn the_documentation_names_every_setting_of_serve() {
-    let readme = include_str!("../../docs/configuration.md");
+    let page = include_str!("../../docs/configuration.md");
     let command = Cli::command();
     let serve = command.find_subcommand("serve").expect("a verb");
-    let settings = serve.get_arguments().filter(|arg| arg.get_env().is_some());
-    for setting in settings {
-        let long = setting.get_long().expect("each has one");
-        let variable = setting.get_env().map(|name| name.to_string_lossy());
-        let variable = variable.expect("filtered");
-        // Settings of the queues stand in a table of the file that other verbs read as well.
-        let key = match long {
-            "queues" => "`directory` in `[queues]`".to_owned(),
-            "queues-name" => "`name` in `[queues]`".to_owned(),
-            "queues-tls" => "`tls` in `[queues]`".to_owned(),
-            "ca" | "cert" | "key" => format!("`{long}` in `[tls]`"),
-            "allow-new-file" => "none".to_owned(),
-            _ => format!("`{}`", long.replace('-', "_")),
+    for setting in serve.get_arguments() {
+        let (Some(long), Some(_)) = (setting.get_long(), setting.get_env()) else {
+            continue;
         };
-        let row = format!("| `--{long}` | `{variable}` | {key} | ");
         // `--config` belongs to all verbs.
-        assert!(readme.contains(&row) || long == "config", "no {row:?}");
+        let row = format!("| `--{long}` | ");
+        assert!(page.contains(&row) || long == "config", "no {row:?}");
+    }
+    let savings = settings::SavingsSettings::KEYS.iter();
+    for key in savings.chain(queue_settings::QueueSettings::KEYS) {
+        assert!(page.contains(&format!("`{key}`")), "no {key}");
     }
 }
 
@@ -241,13 +233,13 @@ fn the_page_of_limits_names_every_limit_of_serve() {
     let limits = serve
         .get_arguments()
         .filter(|arg| arg.get_help_heading() == Some("Limits"));
-    let mut count = 0;
-    for limit in limits {
-        let long = limit.get_long().expect("each has one");
-        assert!(page.contains(&format!("`--{long}`")), "no --{long}");
-        count += 1;
+    let flags = limits.map(|arg| format!("`--{}`", arg.get_long().expect("each has one")));
+    let keys = limits::Limits::KEYS.iter().map(|key| format!("`{key}`"));
+    let all: Vec<_> = flags.chain(keys).collect();
+    assert!(all.len() > 12, "{all:?}");
+    for limit in all {
+        assert!(page.contains(&limit), "no {limit}");
     }
-    assert!(count > 8, "{count}");
 }
 
 /// The page computes the bound of memory from the defaults: each row, and their sum.
@@ -259,9 +251,9 @@ fn the_page_of_limits_computes_the_memory_from_the_defaults() {
     let (kib, mib) = (1 << 10, 1 << 20);
     let rows = [
         ("the process", 1, 32 * mib),
-        ("a queue (`--max-queues`)", relay.max_queues, 500),
+        ("a queue (`max_queues`)", relay.max_queues, 500),
         (
-            "a subscribed queue (`--max-cursors`), 430 B outside of groups",
+            "a subscribed queue (`max_cursors`), 430 B outside of groups",
             relay.max_cursors,
             680,
         ),
@@ -270,14 +262,14 @@ fn the_page_of_limits_computes_the_memory_from_the_defaults() {
             relay.max_queues,
             350,
         ),
-        ("a group (`--max-groups`)", relay.max_groups, kib + 512),
+        ("a group (`max_groups`)", relay.max_groups, kib + 512),
         (
-            "a delayed wake-up (`--max-timers`, twice)",
+            "a delayed wake-up (`max_timers`, twice)",
             2 * relay.max_timers,
             150,
         ),
         (
-            "a set or watched flag (`--max-flags`, `--max-watched-flags`)",
+            "a set or watched flag (`max_flags`, `max_watched_flags`)",
             node.max_flags + node.max_watched_flags,
             4 * kib,
         ),
@@ -288,7 +280,7 @@ fn the_page_of_limits_computes_the_memory_from_the_defaults() {
             40 * kib,
         ),
         (
-            "a stream (`--max-streams`), without unread bytes",
+            "a stream (`max_streams`), without unread bytes",
             limits.max_streams,
             6 * kib,
         ),

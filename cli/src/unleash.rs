@@ -41,7 +41,7 @@ pub(super) struct Args {
     flag: FlagName,
     /// The flag ends by itself after this duration [default: never; a flag that is already set
     /// keeps its end]
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = ttl)]
+    #[arg(long, value_name = "D", value_parser = ttl)]
     ttl: Option<Duration>,
     /// The flag does not end by itself; removes the --ttl of a flag that is already set
     #[arg(long, conflicts_with = "ttl")]
@@ -62,7 +62,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "URL", conflicts_with = "expect")]
     store: Option<String>,
     /// Wait until N listeners have acknowledged
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u32>)]
+    #[arg(long, value_name = "N", value_parser = usage::positive::<u32>)]
     expect: Option<u32>,
     #[command(flatten)]
     target: TargetArgs,
@@ -73,8 +73,6 @@ pub(super) struct Args {
 struct UnleashRow {
     #[serde(flatten)]
     row: FlagRow,
-    #[serde(skip)]
-    generation: u64,
     /// `null` if a store was written without a relay.
     watchers: Option<u32>,
     expected: Option<u32>,
@@ -286,31 +284,14 @@ impl AckCounter {
 }
 
 impl Row for UnleashRow {
-    const HEADERS: &'static [&'static str] = &["FLAG", "GENERATION", "WATCHERS", "ACKNOWLEDGED"];
-
-    fn cells(&self) -> Vec<String> {
-        let acknowledged = match (self.acknowledged, self.expected) {
-            (Some(acknowledged), Some(expected)) => format!("{acknowledged} of {expected}"),
-            _ => "-".to_owned(),
-        };
-        let watchers = self
-            .watchers
-            .map_or_else(|| "-".to_owned(), |count| count.to_string());
-        let generation = self.generation.to_string();
-        vec![
-            self.row.flag().to_owned(),
-            generation,
-            watchers,
-            acknowledged,
-        ]
-    }
+    const COLUMNS: &'static [&'static str] =
+        &["flag", "generation", "watchers", "acknowledged", "expected"];
 }
 
 impl UnleashRow {
     fn new(flag: &FlagState, watchers: Option<u32>) -> Self {
         Self {
             row: FlagRow::from(flag),
-            generation: flag.generation,
             watchers,
             expected: None,
             acknowledged: None,

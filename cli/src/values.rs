@@ -1,10 +1,6 @@
 //! Values of flags and settings that several verbs parse.
 
-use std::{fmt, net::SocketAddr, str::FromStr, time::Duration};
-
-use bytesize::ByteSize;
-use reveille::{ServerLimits, duration};
-use serde::{Deserialize, Deserializer, de};
+use std::{fmt, net::SocketAddr, str::FromStr};
 
 use super::exit::Usage;
 
@@ -13,8 +9,7 @@ use super::exit::Usage;
 pub(crate) struct AdminListen(pub(crate) Option<SocketAddr>);
 
 /// The format of the log.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
     /// For people
     #[default]
@@ -24,8 +19,7 @@ pub(crate) enum LogFormat {
 }
 
 /// What the page on the admin port may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Console {
     /// There is no page
     Off,
@@ -45,9 +39,6 @@ impl From<Console> for reveille::ConsoleMode {
     }
 }
 
-/// With a shorter interval a relay would do little else than read flags.
-const MIN_REFRESH: Duration = Duration::from_millis(100);
-
 impl FromStr for AdminListen {
     type Err = String;
 
@@ -64,7 +55,7 @@ impl FromStr for AdminListen {
 impl fmt::Display for AdminListen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(address) => write!(f, "http://{address}"),
+            Some(address) => address.fmt(f),
             None => f.write_str("off"),
         }
     }
@@ -107,48 +98,6 @@ pub(crate) fn host_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Parses an interval between reads; zero means never.
-pub(crate) fn refresh(text: &str) -> Result<Duration, String> {
-    let span = duration::parse(text).map_err(|error| error.to_string())?;
-    match span.is_zero() || span >= MIN_REFRESH {
-        true => Ok(span),
-        false => Err("must be 0 or at least 100ms".to_owned()),
-    }
-}
-
-/// Reads a duration of the configuration file.
-pub(super) fn span<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    duration::parse(&text).map(Some).map_err(de::Error::custom)
-}
-
-/// The shortest age of a connection: a client needs some round trips to connect again.
-const SHORTEST_AGE: Duration = Duration::from_secs(1);
-
-/// Parses the age of a connection.
-pub(crate) fn connection_age(text: &str) -> Result<Duration, String> {
-    let age = duration::parse(text).map_err(|error| error.to_string())?;
-    match age >= SHORTEST_AGE {
-        true => Ok(age),
-        false => Err("must be at least 1s".to_owned()),
-    }
-}
-
-/// Parses an amount of memory.
-pub(crate) fn memory_size(text: &str) -> Result<ByteSize, String> {
-    let rule = || {
-        let least = ByteSize::b(ServerLimits::LEAST_MEMORY).display().iec();
-        format!("must be a size such as 512MiB, at least {least}, or 0")
-    };
-    let size: ByteSize = text.parse().map_err(|_| rule())?;
-    match size.as_u64() == 0 || size.as_u64() >= ServerLimits::LEAST_MEMORY {
-        true => Ok(size),
-        false => Err(rule()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,24 +122,5 @@ mod tests {
         let admin = AdminListen(Some(SocketAddr::from(([127, 0, 0, 1], 7601))));
         assert_eq!(":7601".parse(), Ok(admin));
         assert!("nowhere".parse::<AdminListen>().is_err());
-    }
-
-    #[test]
-    fn a_size_has_a_unit_or_is_in_bytes() {
-        for (text, bytes) in [
-            ("512MiB", 512 << 20),
-            ("2GiB", 2 << 30),
-            ("67108864", 64 << 20),
-        ] {
-            assert_eq!(memory_size(text).expect(text).as_u64(), bytes);
-        }
-        assert_eq!(memory_size("0").expect("no limit").as_u64(), 0);
-        for text in ["-1", "", "much", "1MiB", "12"] {
-            let error = memory_size(text).expect_err(text);
-            assert_eq!(
-                error,
-                "must be a size such as 512MiB, at least 64.0 MiB, or 0"
-            );
-        }
     }
 }

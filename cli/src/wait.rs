@@ -3,8 +3,7 @@
 use std::{ffi::OsString, time::Duration};
 
 use reveille::{
-    Client, Error, ErrorKind, FlagName, FlagState, LinkState, ListenerId, duration,
-    release::Release,
+    Client, Error, ErrorKind, FlagName, FlagState, LinkState, duration, release::Release,
 };
 use tokio::sync::watch;
 
@@ -16,7 +15,7 @@ use super::{
     log, output,
     settings::Settings,
     signals,
-    target::{self, Target, WaitingArgs},
+    target::{self, IdArgs, Target, WaitingArgs},
 };
 
 /// Wait until a flag is set, then run a command
@@ -37,19 +36,13 @@ with 6 if the flag is not set within --timeout, and with 3 if the relay was not 
 pub(super) struct Args {
     /// The flag
     flag: FlagName,
-    /// The listener id, which `unleash --expect` counts [default: wait- and random characters]
-    #[arg(
-        long,
-        alias = "listener-id",
-        env = "REVEILLE_LISTENER_ID",
-        value_name = "NAME"
-    )]
-    id: Option<String>,
+    #[command(flatten)]
+    id: IdArgs,
     /// Read the flag directly in this store: az://CONTAINER[/PREFIX], s3://, gs://, sqlite:PATH
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// How often the store is read [default: 2.5s; 30s with a relay]
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = interval, requires = "store")]
+    #[arg(long, value_name = "D", value_parser = interval, requires = "store")]
     interval: Option<Duration>,
     #[command(flatten)]
     target: WaitingArgs,
@@ -121,20 +114,13 @@ impl Args {
             return Ok((release, None));
         }
         let client = target.client()?;
-        let watch = client.watch_flag(self.flag.clone(), self.listener_id()?);
+        let watch = client.watch_flag(self.flag.clone(), self.id.resolve("wait")?);
         let link = watch.link();
         let release = match parked {
             None => Release::new(watch),
             Some(parked) => Release::new(watch).with_flag(self.flag.clone(), parked, interval),
         };
         Ok((release, Some((client, link))))
-    }
-
-    fn listener_id(&self) -> reveille::Result<ListenerId> {
-        match &self.id {
-            Some(id) => ListenerId::new(id),
-            None => ListenerId::unique("wait"),
-        }
     }
 
     /// Runs the command. Without a command, prints that the flag is set.

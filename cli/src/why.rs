@@ -33,7 +33,7 @@ the first question on, until ten minutes after the newest one: ask again, or use
 
   notified     a notification was counted
   woken        the listener was sent a wake-up, for this REASON
-  stood aside  a member of the GROUP was not woken, because others have the work
+  stood_aside  a member of the GROUP was not woken, because others have the work
   reassigned   the listener was woken for work that another member had not confirmed
   checked      the listener was asked to read the queue, without a notification
   busy, empty  the listener reported that it works, or that it found no more messages
@@ -108,12 +108,12 @@ impl Why {
         let mut text = String::new();
         for finding in findings {
             let mark = if finding.urgent { "! " } else { "" };
-            let line = output::paragraph(&format!("{mark}{}", finding.text));
+            let line = output::printable(&format!("{mark}{}", finding.text));
             let _ = writeln!(text, "{line}");
         }
         text.push('\n');
         if decisions.is_empty() {
-            text.push_str(&output::paragraph(&match noted_for.as_secs() {
+            text.push_str(&output::printable(&match noted_for.as_secs() {
                 0 => "the relay notes its decisions from now on: ask again, or use --follow"
                     .to_owned(),
                 seconds => {
@@ -123,7 +123,7 @@ impl Why {
             }));
         } else {
             let rows: Vec<_> = decisions.iter().map(DecisionRow).collect();
-            text.push_str(&output::fitting_table(&rows));
+            text.push_str(&output::table(&rows));
         }
         text
     }
@@ -148,12 +148,12 @@ impl Serialize for Why {
 }
 
 /// Returns whether the relay cannot be reached, which may be for a moment.
-fn is_away(error: &anyhow::Error) -> bool {
+pub(super) fn is_away(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<reveille::Error>();
     error.is_some_and(|error| error.kind() == ErrorKind::Unavailable)
 }
 
-fn finding_json(finding: &Finding) -> serde_json::Value {
+pub(super) fn finding_json(finding: &Finding) -> serde_json::Value {
     json!({
         "kind": finding.kind.as_str(),
         "urgent": finding.urgent,
@@ -180,24 +180,15 @@ impl Serialize for DecisionRow<'_> {
 }
 
 impl Row for DecisionRow<'_> {
-    const HEADERS: &'static [&'static str] = &[
-        "AGO", "DECISION", "LISTENER", "GROUP", "REASON", "SEQUENCE", "RELAY",
+    const COLUMNS: &'static [&'static str] = &[
+        "ago_ms",
+        "kind",
+        "listener_id",
+        "group",
+        "reason",
+        "sequence",
+        "relay_id",
     ];
-    const DROPPED_FIRST: &'static [&'static str] = &["RELAY", "SEQUENCE", "GROUP"];
-
-    fn cells(&self) -> Vec<String> {
-        let decision = self.0;
-        let or_dash = |text: Option<&str>| text.unwrap_or("-").to_owned();
-        vec![
-            Span(decision.ago).to_string(),
-            decision.kind.as_str().replace('_', " "),
-            or_dash(decision.listener_id.as_deref()),
-            or_dash(decision.group.as_deref()),
-            or_dash(reason(decision.reason)),
-            decision.sequence.to_string(),
-            decision.relay_id.clone(),
-        ]
-    }
 }
 
 /// Returns the reason as in the variables of `subscribe`; `None` without one.

@@ -2,15 +2,15 @@
 //!
 //! One spelling for the command line, the environment and the configuration file.
 
-use std::{fmt, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
 /// The error for a text that is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no duration: write it like `250ms`, `2s`, `10m` or `1h30m`")]
 pub struct ParseDurationError(String);
 
-/// Displays a duration in the form that [`parse`] reads, rounded for people.
-#[derive(Debug, Clone, Copy)]
+/// A duration in the form that [`parse`] reads; displayed rounded for people.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
 const UNITS: [(&str, u64); 6] = [
@@ -74,6 +74,20 @@ fn nanos(number: &str, unit: &str) -> Option<u64> {
         }
     };
     whole.checked_add(fraction)
+}
+
+impl FromStr for Span {
+    type Err = ParseDurationError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse(text).map(Self)
+    }
+}
+
+impl From<Span> for Duration {
+    fn from(span: Span) -> Self {
+        span.0
+    }
 }
 
 impl fmt::Display for Span {

@@ -26,7 +26,7 @@ use crate::{
     wire::to_status,
 };
 
-/// A credential: a token of `reveille token new` or a JWT.
+/// A credential: a token of `reveille auth token new` or a JWT.
 ///
 /// It is read for each request and for each new stream. So a renewed token is used without a restart,
 /// and open streams go on: the relay ends a stream only when its own token has expired, and the

@@ -122,6 +122,9 @@ pub struct Node {
     scope: Scope,
 }
 
+/// With a shorter interval a relay would do little else than read flags.
+const SHORTEST_REFRESH: Duration = Duration::from_millis(100);
+
 impl Default for NodeConfig {
     fn default() -> Self {
         let flags = FlagsConfig::default();
@@ -195,6 +198,12 @@ impl Node {
     /// login, [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the store cannot be
     /// opened or the node cannot listen on an address.
     pub async fn start(config: NodeConfig) -> Result<Self> {
+        if !config.flag_refresh.is_zero() && config.flag_refresh < SHORTEST_REFRESH {
+            return Err(Error::invalid(
+                "flag_refresh",
+                "must be 0 or at least 100ms",
+            ));
+        }
         let access = match &config.access {
             Some(files) => Access::load(files)?,
             None => Access::default(),

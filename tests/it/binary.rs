@@ -27,6 +27,21 @@ pub(crate) struct Binary {
     variables: Vec<(String, String)>,
 }
 
+/// Writes a file with this `[serve.limits]`; returns its path, for `--config`.
+pub(crate) fn limits(keys: &str) -> String {
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let name: String = keys
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    // Tests with the same limits write it at one time.
+    let file = tempfile::NamedTempFile::new_in(directory).expect("a file");
+    std::fs::write(&file, format!("[serve.limits]\n{keys}\n")).expect("written");
+    let path = directory.join(format!("{name}.toml"));
+    file.persist(&path).expect("renamed");
+    path.to_str().expect("text").to_owned()
+}
+
 impl Binary {
     /// Starts a relay with a new file for its flags, and waits until it is ready.
     pub(crate) async fn serve() -> Self {

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::process::Child;
 
 use crate::{
-    binary::{Binary, reveille, stderr},
+    binary::{Binary, limits, reveille, stderr},
     support::{azurite::azurite, figure, moto::moto, until, within},
 };
 
@@ -59,7 +59,8 @@ fn sqlite(home: &TempDir) -> Place {
 impl Place {
     /// Starts a relay on it with this refresh interval.
     async fn relay(&self, refresh: &str) -> Binary {
-        let arguments = ["--store", &self.url, "--flag-refresh", refresh];
+        let file = limits(&format!("flag_refresh = '{refresh}'"));
+        let arguments = ["--store", &self.url, "--config", &file];
         Binary::serve_with(&arguments, &self.variables).await
     }
 

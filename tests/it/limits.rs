@@ -8,7 +8,7 @@ use reveille::{
 };
 
 use crate::{
-    binary::Binary,
+    binary::{Binary, limits},
     support::{Log, Wire, get, listening, log_to, queue, told, until, within, woken},
 };
 
@@ -224,7 +224,7 @@ async fn a_stream_that_cannot_be_opened_is_logged_once_with_its_reason() {
 
 #[tokio::test]
 async fn a_full_relay_counts_and_logs_refusals() {
-    let relay = Binary::serve_with(&["--max-queues", "1"], &[]).await;
+    let relay = Binary::serve_with(&["--config", &limits("max_queues = 1")], &[]).await;
     let client = Client::new(&relay.url()).expect("a URL");
     let publisher = client.publisher("orders-service");
     // A queue with a listener is not displaced.

@@ -141,7 +141,7 @@ fn text<'a>(row: &'a Value, field: &str) -> &'a str {
 async fn a_token_is_printed_once_and_accepted_until_it_is_revoked() {
     let relay = Relay::new();
     let output = relay
-        .run(&["token", "new", "billing", "--note", "rack 7"])
+        .run(&["auth", "token", "new", "billing", "--note", "rack 7"])
         .await;
     let printed = printed(&output);
     let token = printed.strip_suffix('\n').expect("one line");
@@ -161,7 +161,7 @@ async fn a_token_is_printed_once_and_accepted_until_it_is_revoked() {
     let header = format!("Bearer {token}");
     assert_eq!(relay.authenticate(&header), Ok("billing".to_owned()));
 
-    let list = relay.json(&["token", "list"]).await;
+    let list = relay.json(&["auth", "token", "list"]).await;
     let id = text(&list[0], "id").to_owned();
     assert_eq!(id, token[4..14]);
     assert!(text(&list[0], "created_at").ends_with('Z'));
@@ -171,20 +171,20 @@ async fn a_token_is_printed_once_and_accepted_until_it_is_revoked() {
         "note": "rack 7",
     }]);
     assert_eq!(list, expected);
-    let table = relay.printed(&["token", "list"]).await;
+    let table = relay.printed(&["auth", "token", "list"]).await;
     for word in ["ID", "KIND", "PRINCIPAL", &id, "billing", "rack 7"] {
         assert!(table.contains(word), "no {word:?} in {table}");
     }
     assert!(!table.contains(secret) && !list.to_string().contains(secret));
 
-    let revoked = relay.printed(&["token", "revoke", &id]).await;
+    let revoked = relay.printed(&["auth", "token", "revoke", &id]).await;
     let expected = format!("revoked {id}, token for billing: rack 7\n");
     assert_eq!(revoked, expected);
     assert_eq!(relay.authenticate(&header), Err(Denial::UnknownToken));
-    assert_eq!(relay.json(&["token", "list"]).await, json!([]));
+    assert_eq!(relay.json(&["auth", "token", "list"]).await, json!([]));
     assert_eq!(mode(&relay.path("tokens.toml")), 0o600);
     relay
-        .refused(&["token", "revoke", &id], 5, &[&id, "tokens.toml"])
+        .refused(&["auth", "token", "revoke", &id], 5, &[&id, "tokens.toml"])
         .await;
 }
 
@@ -192,27 +192,30 @@ async fn a_token_is_printed_once_and_accepted_until_it_is_revoked() {
 async fn the_expiry_is_stored_and_an_expired_token_is_visible() {
     let relay = Relay::new();
     let issued = relay
-        .json(&["token", "new", "worker-1", "--expires", "1s"])
+        .json(&["auth", "token", "new", "worker-1", "--expires", "1s"])
         .await;
     let keys: Vec<_> = issued.as_object().expect("an object").keys().collect();
     assert_eq!(keys, ["expires_at", "id", "principal", "token"]);
     assert_eq!(text(&issued, "principal"), "worker-1");
-    let list = relay.json(&["token", "list"]).await;
+    let list = relay.json(&["auth", "token", "list"]).await;
     assert_eq!(list[0]["expires_at"], issued["expires_at"]);
     assert_eq!(list[0]["id"], issued["id"]);
     until("it expires", async || {
-        relay.json(&["token", "list"]).await[0]["expired"] == json!(true)
+        relay.json(&["auth", "token", "list"]).await[0]["expired"] == json!(true)
     })
     .await;
-    let table = relay.printed(&["token", "list"]).await;
-    assert!(table.contains("(expired)"), "{table}");
+    let table = relay.printed(&["auth", "token", "list"]).await;
+    assert!(
+        table.contains("EXPIRED") && table.contains("yes"),
+        "{table}"
+    );
     let header = format!("Bearer {}", text(&issued, "token"));
     let denied = relay.authenticate(&header);
     assert!(matches!(denied, Err(Denial::Expired { .. })), "{denied:?}");
     let summary = relay.printed(&["auth", "check"]).await;
     assert!(summary.contains("1 token (1 expired)"), "{summary}");
     let later = relay
-        .run(&["token", "new", "worker-1", "--expires", "30d"])
+        .run(&["auth", "token", "new", "worker-1", "--expires", "30d"])
         .await;
     assert!(
         stderr(&later).contains("expires at 2"),
@@ -226,10 +229,18 @@ async fn all_known_ids_are_revoked_and_unknown_ones_are_reported() {
     let relay = Relay::new();
     let mut ids = Vec::new();
     for principal in ["a", "b", "c"] {
-        let issued = relay.json(&["token", "new", principal]).await;
+        let issued = relay.json(&["auth", "token", "new", principal]).await;
         ids.push(text(&issued, "id").to_owned());
     }
-    let verb = ["token", "revoke", &ids[0], "aaaaaaaaaa", &ids[1], &ids[1]];
+    let verb = [
+        "auth",
+        "token",
+        "revoke",
+        &ids[0],
+        "aaaaaaaaaa",
+        &ids[1],
+        &ids[1],
+    ];
     let output = relay.run(&verb).await;
     let error = refused(&verb, &output, 5, &["`aaaaaaaaaa`"]);
     assert!(!error.contains(&ids[1]), "{error}");
@@ -238,20 +249,20 @@ async fn all_known_ids_are_revoked_and_unknown_ones_are_reported() {
         ids[0], ids[1]
     );
     assert_eq!(stdout(&output), expected);
-    let list = relay.json(&["token", "list"]).await;
+    let list = relay.json(&["auth", "token", "list"]).await;
     assert_eq!(list.as_array().expect("an array").len(), 1);
-    let revoked = relay.json(&["token", "revoke", &ids[2]]).await;
+    let revoked = relay.json(&["auth", "token", "revoke", &ids[2]]).await;
     assert_eq!(revoked, list, "the records as `list` prints them");
 }
 
 #[tokio::test]
 async fn a_token_or_a_key_that_is_pasted_by_mistake_is_not_repeated() {
     let relay = Relay::new();
-    relay.printed(&["token", "new", "billing"]).await;
+    relay.printed(&["auth", "token", "new", "billing"]).await;
     let pair = format!("shop:{KEY}");
     for (arguments, code) in [
-        (&["token", "revoke", PLANTED][..], 5),
-        (&["token", "revoke", &pair], 5),
+        (&["auth", "token", "revoke", PLANTED][..], 5),
+        (&["auth", "token", "revoke", &pair], 5),
     ] {
         let error = relay.refused(arguments, code, &[]).await;
         assert!(!error.contains("PLANTED"), "{error}");
@@ -260,7 +271,7 @@ async fn a_token_or_a_key_that_is_pasted_by_mistake_is_not_repeated() {
     // Neither does an error about a damaged file quote the file.
     let damaged = format!("[[token]]\nid = \"{PLANTED}\"\nsha256 = \"{KEY}\"\n");
     relay.write("tokens.toml", &damaged);
-    for verb in [&["token", "list"][..], &["auth", "check"]] {
+    for verb in [&["auth", "token", "list"][..], &["auth", "check"]] {
         let error = relay.refused(verb, 2, &["tokens.toml"]).await;
         assert!(!error.contains("PLANTED"), "{error}");
         assert!(!error.contains("planted"), "{error}");
@@ -274,7 +285,7 @@ async fn commands_at_the_same_time_lose_no_token() {
     let started: Vec<_> = (0..8)
         .map(|number| {
             let principal = format!("worker-{number}");
-            let mut command = relay.command(&["token", "new", &principal]);
+            let mut command = relay.command(&["auth", "token", "new", &principal]);
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             command.spawn().expect("it starts")
         })
@@ -284,7 +295,7 @@ async fn commands_at_the_same_time_lose_no_token() {
         let output = within("the end", child.wait_with_output()).await;
         tokens.push(printed(&output.expect("it ends")));
     }
-    let list = relay.json(&["token", "list"]).await;
+    let list = relay.json(&["auth", "token", "list"]).await;
     assert_eq!(list.as_array().expect("an array").len(), 8, "{list}");
     for (number, token) in tokens.iter().enumerate() {
         let header = format!("Bearer {}", token.trim_end());
@@ -304,7 +315,7 @@ async fn commands_at_the_same_time_lose_no_token() {
 async fn a_token_that_cannot_be_printed_is_revoked() {
     let relay = Relay::new();
     let full = fs::OpenOptions::new().write(true).open("/dev/full");
-    let verb = ["token", "new", "billing"];
+    let verb = ["auth", "token", "new", "billing"];
     let mut command = relay.command(&verb);
     command
         .stdout(full.expect("a device"))
@@ -313,7 +324,7 @@ async fn a_token_that_cannot_be_printed_is_revoked() {
     let output = within("the end", child.wait_with_output()).await;
     let output = output.expect("it ends");
     refused(&verb, &output, 1, &["could not be printed", "revoked"]);
-    assert_eq!(relay.json(&["token", "list"]).await, json!([]));
+    assert_eq!(relay.json(&["auth", "token", "list"]).await, json!([]));
 }
 
 #[tokio::test]
@@ -321,31 +332,24 @@ async fn the_token_file_is_typed_or_set_or_named_by_the_auth_file() {
     let relay = Relay::new();
     fs::create_dir(relay.path("etc")).expect("a directory");
     relay.write("etc/auth.toml", "tokens = \"its.toml\"\n");
-    let config = "[serve]\nauth = \"etc/auth.toml\"\n";
+    let config = "auth = \"etc/auth.toml\"\n";
     relay.write("reveille.toml", config);
     let plain = |arguments: &[&str], variables: &[(&str, &str)]| {
-        let arguments = [&["token", "new", "a"], arguments].concat();
+        let arguments = [&["auth", "token", "new", "a"], arguments].concat();
         let mut command = reveille(&relay.home, &arguments);
         command
             .current_dir(relay.home.path())
             .envs(variables.iter().copied());
         end(command)
     };
-    let tokens = ("REVEILLE_TOKENS", "variable.toml");
     let auth = ("REVEILLE_AUTH", "auth.toml");
     let its = &["--auth", "etc/auth.toml"][..];
     let configured = &["--config", "reveille.toml"][..];
     for (arguments, variables, file) in [
-        (
-            &["--tokens", "typed.toml"][..],
-            &[tokens, auth][..],
-            "typed.toml",
-        ),
-        (&[], &[tokens, auth], "variable.toml"),
+        (&["--tokens", "typed.toml"][..], &[auth][..], "typed.toml"),
         (&[], &[auth], "tokens.toml"),
         (its, &[], "etc/its.toml"),
-        // What is typed takes precedence over a variable.
-        (its, &[tokens, auth], "etc/its.toml"),
+        (its, &[auth], "etc/its.toml"),
         (configured, &[], "etc/its.toml"),
         (configured, &[auth], "tokens.toml"),
     ] {
@@ -361,12 +365,7 @@ async fn the_token_file_is_typed_or_set_or_named_by_the_auth_file() {
         fs::remove_file(relay.path(file)).expect("it is there");
     }
     let none = plain(&[], &[]).await;
-    let words = [
-        "--tokens FILE",
-        "--auth FILE",
-        "REVEILLE_TOKENS",
-        "REVEILLE_AUTH",
-    ];
+    let words = ["--tokens FILE", "--auth FILE", "REVEILLE_AUTH"];
     refused(&[], &none, 2, &words);
     relay.write("etc/auth.toml", "");
     refused(its, &plain(its, &[]).await, 2, &["has no `tokens`"]);
@@ -377,15 +376,19 @@ async fn the_token_file_is_typed_or_set_or_named_by_the_auth_file() {
 #[tokio::test]
 async fn a_missing_file_is_created_by_new_only() {
     let relay = Relay::new();
-    let output = relay.run(&["token", "list"]).await;
+    let output = relay.run(&["auth", "token", "list"]).await;
     assert!(printed(&output).starts_with("ID"));
     let note = stderr(&output);
     assert!(note.contains("does not exist"), "{note}");
     relay
-        .refused(&["token", "revoke", "aaaaaaaaaa"], 5, &["`aaaaaaaaaa`"])
+        .refused(
+            &["auth", "token", "revoke", "aaaaaaaaaa"],
+            5,
+            &["`aaaaaaaaaa`"],
+        )
         .await;
     let check = ["auth", "check"];
-    let words = ["tokens", "`reveille token new` creates it"];
+    let words = ["tokens", "`reveille auth token new` creates it"];
     relay.refused(&check, 2, &words).await;
     assert!(!relay.path("tokens.toml").exists());
     assert!(!relay.path("tokens.toml.lock").exists());
@@ -396,7 +399,7 @@ async fn a_missing_file_is_created_by_new_only() {
     let readable = fs::Permissions::from_mode(0o644);
     fs::set_permissions(relay.path("data/tokens.toml"), readable).expect("set");
     symlink("data/tokens.toml", relay.path("tokens.toml")).expect("a link");
-    relay.printed(&["token", "new", "billing"]).await;
+    relay.printed(&["auth", "token", "new", "billing"]).await;
     assert!(relay.path("tokens.toml").is_symlink());
     // Its group may read it as before, and others no longer.
     assert_eq!(mode(&relay.path("data/tokens.toml")), 0o640);
@@ -408,33 +411,45 @@ async fn bad_arguments_of_token_are_refused_with_their_rule() {
     let relay = Relay::new();
     let long = "x".repeat(257);
     for (arguments, code, words) in [
-        (&["token", "new"][..], 2, &["<PRINCIPAL>"][..]),
-        (&["token", "new", "a b"], 2, &["<PRINCIPAL>", "1 to 128 of"]),
-        (&["token", "new", "anonymous"], 2, &["not `anonymous`"]),
+        (&["auth", "token", "new"][..], 2, &["<PRINCIPAL>"][..]),
         (
-            &["token", "new", "group:x"],
+            &["auth", "token", "new", "a b"],
+            2,
+            &["<PRINCIPAL>", "1 to 128 of"],
+        ),
+        (
+            &["auth", "token", "new", "anonymous"],
+            2,
+            &["not `anonymous`"],
+        ),
+        (
+            &["auth", "token", "new", "group:x"],
             2,
             &["not begin with `group:`"],
         ),
         (
-            &["token", "new", "a", "--expires", "0"],
+            &["auth", "token", "new", "a", "--expires", "0"],
             2,
             &["--expires", "above zero"],
         ),
         (
-            &["token", "new", "a", "--expires", "soon"],
+            &["auth", "token", "new", "a", "--expires", "soon"],
             2,
             &["--expires", "write it like"],
         ),
-        (&["token", "new", "a", "--note", &long], 2, &["note", "256"]),
-        (&["token", "revoke"], 2, &["<ID>"]),
         (
-            &["token", "new", "a", "--tokens", "none/tokens.toml"],
+            &["auth", "token", "new", "a", "--note", &long],
+            2,
+            &["note", "256"],
+        ),
+        (&["auth", "token", "revoke"], 2, &["<ID>"]),
+        (
+            &["auth", "token", "new", "a", "--tokens", "none/tokens.toml"],
             1,
             &["none/tokens.toml", "No such file"],
         ),
         (
-            &["token", "list", "--tokens", "."],
+            &["auth", "token", "list", "--tokens", "."],
             1,
             &["not a regular file"],
         ),
@@ -447,7 +462,7 @@ async fn bad_arguments_of_token_are_refused_with_their_rule() {
 #[tokio::test]
 async fn a_check_prints_a_summary_or_the_error() {
     let relay = Relay::new();
-    relay.printed(&["token", "new", "billing"]).await;
+    relay.printed(&["auth", "token", "new", "billing"]).await;
     let check = relay.run(&["auth", "check", "auth.toml"]).await;
     assert_eq!(
         printed(&check),
@@ -615,14 +630,10 @@ async fn bad_requests_of_can_are_refused_with_their_rule() {
 async fn the_help_lists_the_verbs_and_states_when_a_relay_follows() {
     let relay = Relay::new();
     let help = relay.printed(&["--help-all"]).await;
-    for verb in ["token", "auth"] {
-        let listed = help
-            .lines()
-            .any(|line| line.trim().starts_with(&format!("{verb} ")));
-        assert!(listed, "no {verb:?} in {help}");
-    }
+    let listed = help.lines().any(|line| line.trim().starts_with("auth "));
+    assert!(listed, "{help}");
     for verb in ["new", "revoke"] {
-        let help = relay.printed(&["token", verb, "--help-all"]).await;
+        let help = relay.printed(&["auth", "token", verb, "--help-all"]).await;
         let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("within 10 s by itself"), "{help}");
     }
@@ -632,7 +643,7 @@ async fn the_help_lists_the_verbs_and_states_when_a_relay_follows() {
 async fn a_token_goes_into_a_new_file_that_only_its_owner_can_read() {
     let relay = Relay::new();
     for (name, further) in [("billing.token", &[][..]), ("shop.token", &["-o", "json"])] {
-        let new = [&["token", "new", "billing", "--out", name], further].concat();
+        let new = [&["auth", "token", "new", "billing", "--out", name], further].concat();
         let output = relay.run(&new).await;
         let text = fs::read_to_string(relay.path(name)).expect("a file");
         assert_eq!(mode(&relay.path(name)), 0o600);
@@ -643,14 +654,21 @@ async fn a_token_goes_into_a_new_file_that_only_its_owner_can_read() {
     }
     // A file that exists is kept, and no token is made.
     let tokens = relay.tokens();
-    let again = ["token", "new", "billing", "--out", "billing.token"];
+    let again = ["auth", "token", "new", "billing", "--out", "billing.token"];
     relay.refused(&again, 1, &["--out", "billing.token"]).await;
-    let missing = ["token", "new", "billing", "--out", "none/billing.token"];
+    let missing = [
+        "auth",
+        "token",
+        "new",
+        "billing",
+        "--out",
+        "none/billing.token",
+    ];
     relay.refused(&missing, 1, &["--out", "none"]).await;
     assert_eq!(relay.tokens(), tokens);
     // No token, no file.
     relay.write("tokens.toml", "broken");
-    let broken = ["token", "new", "billing", "--out", "other.token"];
+    let broken = ["auth", "token", "new", "billing", "--out", "other.token"];
     relay.refused(&broken, 2, &["tokens.toml"]).await;
     assert!(!relay.path("other.token").exists());
 }
@@ -658,10 +676,10 @@ async fn a_token_goes_into_a_new_file_that_only_its_owner_can_read() {
 #[tokio::test]
 async fn a_revocation_says_when_it_takes_effect() {
     let relay = Relay::new();
-    relay.printed(&["token", "new", "billing"]).await;
-    let rows = relay.json(&["token", "list"]).await;
+    relay.printed(&["auth", "token", "new", "billing"]).await;
+    let rows = relay.json(&["auth", "token", "list"]).await;
     let id = text(&rows[0], "id").to_owned();
-    let output = relay.run(&["token", "revoke", &id]).await;
+    let output = relay.run(&["auth", "token", "revoke", &id]).await;
     printed(&output);
     let note = stderr(&output);
     assert!(note.contains("on at the latest"), "{note}");

@@ -460,7 +460,7 @@ def tokens_are_those_of_the_keys():
         'tokens = "tokens.toml"\n\n[[rule]]\nprincipals = ["keda"]\nactions = ["subscribe"]\n'
         'queues = ["local/mine"]\n'
     )
-    token = run("token", "new", "keda", "--auth", f"{HOME}/auth.toml").stdout.split()[-1]
+    token = run("auth", "token", "new", "keda", "--auth", f"{HOME}/auth.toml").stdout.split()[-1]
     server = Server("--auth", f"{HOME}/auth.toml")
     stub = pb_grpc.ExternalScalerStub(channel(server.address))
     unknown, denied = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED

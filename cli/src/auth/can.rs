@@ -7,11 +7,10 @@ use reveille::{
 };
 use serde::Serialize;
 
-use super::{AuthArgs, VARIABLE, blocking, misconfigured};
+use super::{AuthArgs, VARIABLE, blocking, misconfigured, principal};
 use crate::{
     exit::{Exit, Usage},
-    output::Format,
-    settings::Settings,
+    output::OutputArgs,
 };
 
 /// Print whether the rules allow a request, and why
@@ -41,9 +40,8 @@ pub(super) struct Can {
     groups: Vec<String>,
     #[command(flatten)]
     auth: AuthArgs,
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-    output: Option<Format>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// A target that owns its names.
@@ -67,9 +65,9 @@ struct Answer {
 }
 
 impl Can {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = OwnedTarget::parse(self.action, self.target.as_deref())?;
-        let path = self.auth.resolve(settings).ok_or_else(|| {
+        let path = self.auth.auth.ok_or_else(|| {
             Usage(format!(
                 "--auth: no auth file is named: pass --auth FILE, or set {VARIABLE}"
             ))
@@ -87,7 +85,7 @@ impl Can {
             allowed: verdict.allowed,
             why: verdict.why,
         };
-        let format = self.output.or(settings.output).unwrap_or_default();
+        let format = self.output.format;
         format.object(&answer, || answer.line())?;
         Ok(match answer.allowed {
             true => Exit::OK,
@@ -154,14 +152,6 @@ fn flag(text: &str) -> reveille::Result<OwnedTarget> {
         FlagName::new(prefix)?;
     }
     Ok(OwnedTarget::FlagPrefix(prefix.to_owned()))
-}
-
-/// Parses a principal; the error is its rule.
-pub(crate) fn principal(text: &str) -> Result<Principal, String> {
-    Principal::new(text).map_err(|error| {
-        let rule = error.message();
-        rule.trim_start_matches("principal: ").to_owned()
-    })
 }
 
 /// Parses a group, which has the rule of principals. The library would ignore a bad one.

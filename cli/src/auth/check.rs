@@ -11,8 +11,7 @@ use serde::Serialize;
 use super::{VARIABLE, blocking, misconfigured};
 use crate::{
     exit::{Exit, Usage},
-    output::{self, Format, count},
-    settings::Settings,
+    output::{self, OutputArgs, count},
 };
 
 /// Read an auth file and all files that it names
@@ -25,12 +24,11 @@ Example:
   reveille auth check auth.toml
   reveille auth check auth.toml -o json")]
 pub(super) struct Check {
-    /// The auth file [default: the key `auth` in `[serve]` of the configuration file]
+    /// The auth file
     #[arg(env = VARIABLE)]
     file: Option<PathBuf>,
-    /// The output format [default: table]
-    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
-    output: Option<Format>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// The number of entries of each kind.
@@ -48,16 +46,15 @@ struct Summary {
 }
 
 impl Check {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let path = self.file.or_else(|| settings.serve.auth.clone());
-        let path = path.ok_or_else(|| {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+        let path = self.file.ok_or_else(|| {
             Usage(format!(
                 "FILE: no auth file is named: pass FILE, or set {VARIABLE}"
             ))
         })?;
         let read = move || Summary::read(&path, SystemTime::now()).map_err(Into::into);
         let summary = blocking(read).await?;
-        let format = self.output.or(settings.output).unwrap_or_default();
+        let format = self.output.format;
         format.object(&summary, || summary.line())?;
         summary.warn();
         Ok(Exit::OK)

@@ -42,7 +42,7 @@ pub(super) struct Dead {
     #[arg(value_name = "ID")]
     message_id: Option<MessageId>,
     /// Maximum number of messages
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 100, value_parser = usage::positive::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = usage::positive::<usize>)]
     max: usize,
     /// Print only the body of ID, as it is
     #[arg(long, requires = "message_id", conflicts_with_all = ["remove", "output"])]
@@ -182,26 +182,17 @@ impl ShownRow {
 }
 
 impl Row for DeadRow {
-    const HEADERS: &'static [&'static str] = &["ID", "DESTINATION", "BYTES", "DIED", "REASON"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.message_id.clone(),
-            self.destination.clone(),
-            self.bytes.to_string(),
-            self.died_at.map(output::time).unwrap_or_default(),
-            self.reason.clone(),
-        ]
-    }
+    const COLUMNS: &'static [&'static str] =
+        &["message_id", "destination", "bytes", "died_at", "reason"];
 }
 
 impl Row for ShownRow {
-    const HEADERS: &'static [&'static str] =
-        &["ID", "DESTINATION", "BYTES", "DIED", "REASON", "BODY"];
-
-    fn cells(&self) -> Vec<String> {
-        let mut cells = self.letter.cells();
-        cells.push(self.body.clone().unwrap_or_else(|| "(not text)".to_owned()));
-        cells
-    }
+    const COLUMNS: &'static [&'static str] = &[
+        "message_id",
+        "destination",
+        "bytes",
+        "died_at",
+        "reason",
+        "body",
+    ];
 }

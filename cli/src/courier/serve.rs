@@ -1,21 +1,17 @@
 //! `courier serve`: hosts the queues of a directory, without a relay.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf};
 
-use reveille::{Client, ClientConfig, ErrorKind, QueueNode, QueueNodeConfig, duration};
+use reveille::{Client, ErrorKind, NodeConfig, QueueNode, QueueNodeConfig};
 
 use crate::{
-    credential::CredentialArgs,
     exit::{Exit, Failed, Usage},
-    limits::LimitArgs,
-    log, output,
-    queue_settings::HostArgs,
-    serve::{access, reload_at},
+    output,
+    service::ServiceArgs,
     settings::Settings,
     signals,
     target::with_scheme,
-    tls::{ClientTlsArgs, ServerTlsArgs},
-    values::{self, LogFormat},
+    values,
 };
 
 pub(super) const AFTER_HELP: &str = "\
@@ -37,83 +33,32 @@ another process sends are found within a second, and listeners have to poll.
 
 SIGTERM or Ctrl-C ends the host gracefully, within --grace. A second signal ends it at once.";
 
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, clap::Args)]
 pub(super) struct Serve {
-    /// The directory of the queues [default: `directory` in [queues] of the configuration file]
+    /// The directory of the queues
     #[arg(value_name = "DIR")]
-    place: Option<PathBuf>,
+    place: PathBuf,
     /// The address for other machines: IP:PORT, localhost:PORT, or :PORT (on loopback)
-    /// [default: 127.0.0.1:7610]
-    #[arg(long, env = "REVEILLE_QUEUES_LISTEN", value_name = "ADDRESS", value_parser = values::address)]
-    listen: Option<SocketAddr>,
+    #[arg(long, env = "REVEILLE_QUEUES_LISTEN", value_name = "ADDRESS", value_parser = values::address, default_value_t = QueueNodeConfig::default().listen)]
+    listen: SocketAddr,
     /// The relay whose listeners are woken: http://HOST:PORT or HOST:PORT [default: none]
     #[arg(long, env = "REVEILLE_RELAY", value_name = "URL")]
     relay: Option<String>,
     #[command(flatten)]
-    host: HostArgs,
-    /// How long connections may take to end at shutdown [default: 10s]
-    #[arg(long, env = "REVEILLE_GRACE", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
-    grace: Option<Duration>,
-    #[command(flatten)]
-    tls: ServerTlsArgs,
-    #[command(flatten)]
-    client_tls: ClientTlsArgs,
-    #[command(flatten)]
-    credential: CredentialArgs,
-    /// Only known machines may hand messages over: the rules, and the files of tokens and keys that
-    /// they name; see `reveille auth --help` [default: every machine may]
-    #[arg(
-        long,
-        env = "REVEILLE_AUTH",
-        value_name = "FILE",
-        help_heading = "Access"
-    )]
-    auth: Option<PathBuf>,
-    /// Append denials to this file, one JSON object a line
-    #[arg(
-        long,
-        env = "REVEILLE_AUDIT_LOG",
-        value_name = "FILE",
-        help_heading = "Access"
-    )]
-    audit_log: Option<PathBuf>,
-    #[command(flatten)]
-    limits: LimitArgs,
-    /// Serve other machines in plain text, without TLS
-    #[arg(long, env = "REVEILLE_INSECURE")]
-    insecure: bool,
-    /// The format of the log [default: text]
-    #[arg(long, env = "REVEILLE_LOG", value_name = "FORMAT")]
-    log: Option<LogFormat>,
+    service: ServiceArgs,
 }
 
-/// The arguments merged with the configuration file and the defaults.
-#[derive(Debug)]
-struct Resolved {
-    node: QueueNodeConfig,
-    relay: Option<String>,
-    /// The configuration of the relay's client.
-    client: ClientConfig,
-    grace: Duration,
-    log: LogFormat,
-}
-
-const GRACE: Duration = Duration::from_secs(10);
 const LOG: &str = "info";
 
 impl Serve {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let resolved = self.resolve(settings)?;
-        let _flushed = log::start_lossy(LOG, resolved.log)?;
-        let reloads = resolved.node.access.is_some();
-        let mut interrupts = signals::Interrupts::of_service(reloads)?;
-        let mut hangups = signals::Hangups::listen(reloads)?;
+        let mut config = self.config(settings)?;
+        let mut service = self.service.start(LOG)?;
         signals::raise_open_files();
-        let mut config = resolved.node;
-        config.relay = match &resolved.relay {
-            Some(relay) => Some(Client::with_config(relay, resolved.client)?),
-            None => None,
-        };
+        let relay = self.relay.map(with_scheme);
+        if let Some(relay) = &relay {
+            config.relay = Some(Client::with_config(relay, self.service.client()?)?);
+        }
         let node = Box::pin(QueueNode::start(config)).await.map_err(|error| {
             let is_usage = error.kind() == ErrorKind::Invalid;
             let text = output::one_line(&anyhow::Error::new(error));
@@ -125,110 +70,63 @@ impl Serve {
         tracing::info!(
             listen = %node.address(),
             queues = %node.manager().path().display(),
-            relay = resolved.relay,
+            relay,
             version = env!("CARGO_PKG_VERSION"),
             "reveille hosts queues"
         );
-        let signal = tokio::select! {
-            signal = interrupts.next() => signal,
-            never = reload_at(&mut hangups, async || node.reload_access().await) => never,
-        };
-        let grace = duration::Span(resolved.grace);
+        let signal = service.signal(async || node.reload_access().await).await;
+        let grace = self.service.grace;
         tracing::info!(%grace, "shutting down; a second signal ends it at once");
-        tokio::select! {
-            () = node.shutdown(resolved.grace) => {
-                tracing::info!("stopped");
-                Ok(Exit::OK)
-            }
-            again = interrupts.next() => {
-                tracing::warn!(first = ?signal, "ended at once");
-                Ok(again.exit())
-            }
-        }
+        Ok(service.finish(node.shutdown(grace.0), signal).await)
     }
 
-    fn resolve(self, settings: &Settings) -> Result<Resolved, Usage> {
-        let defaults = QueueNodeConfig::default();
-        let listen = self.listen.unwrap_or(defaults.listen);
-        let insecure = self.insecure || settings.serve.insecure.unwrap_or_default();
-        let tls = self.tls.resolve(settings.serve.tls())?;
-        let files = self.client_tls.resolve(&settings.tls);
-        values::check_open("listen", Some(listen).filter(|_| tls.is_none()), insecure)?;
-        let rules = self.auth.or_else(|| settings.serve.auth.clone());
-        let audit_log = self.audit_log.or_else(|| settings.serve.audit_log.clone());
-        let access = access(rules, audit_log)?;
-        let place = self
-            .place
-            .as_deref()
-            .or_else(|| settings.queues.directory());
-        let Some(place) = place else {
-            let text = "DIR: state the directory of the queues, or `directory` in [queues] of the \
-                        configuration file";
-            return Err(Usage(text.to_owned()));
-        };
-        let relay = self.relay.or_else(|| settings.relay.clone());
-        let credential = self.credential.resolve(settings);
-        let queues = self
-            .host
-            .resolve(place, &settings.queues, &files, credential.clone());
-        let mut queues = queues?;
-        queues.host.insecure = insecure;
-        Ok(Resolved {
-            node: QueueNodeConfig {
-                queues,
-                listen,
-                tls,
-                access,
-                limits: self.limits.resolve(&settings.serve)?,
-                ..defaults
-            },
-            relay: relay.map(with_scheme),
-            client: ClientConfig {
-                tls: files.config().map_err(|error| Usage(error.to_string()))?,
-                credential,
-                insecure,
-                ..ClientConfig::default()
-            },
-            grace: self.grace.or(settings.serve.grace).unwrap_or(GRACE),
-            log: self.log.or(settings.serve.log).unwrap_or_default(),
+    fn config(&self, settings: &Settings) -> Result<QueueNodeConfig, Usage> {
+        let service = &self.service;
+        let mut limits = NodeConfig::default();
+        settings.limits.apply(&mut limits);
+        service.limits.apply(&mut limits.limits);
+        Ok(QueueNodeConfig {
+            queues: service.queues(&self.place, settings)?,
+            listen: self.listen,
+            tls: service.tls(self.listen)?,
+            access: service.access()?,
+            limits: limits.limits,
+            ..QueueNodeConfig::default()
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
-    fn serve(place: PathBuf) -> Serve {
-        Serve {
-            place: Some(place),
-            ..Serve::default()
-        }
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        serve: Serve,
+    }
+
+    fn config(typed: &[&str]) -> Result<QueueNodeConfig, Usage> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = directory.path().to_str().expect("text");
+        let command = Command::try_parse_from([&["serve", place], typed].concat());
+        command.expect("parsed").serve.config(&Settings::default())
     }
 
     #[test]
     fn other_machines_are_served_in_plain_text_only_with_insecure() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let open = |insecure| Serve {
-            listen: Some(SocketAddr::from(([0, 0, 0, 0], 7610))),
-            insecure,
-            ..serve(directory.path().to_owned())
-        };
-        let refused = open(false).resolve(&Settings::default());
-        let error = refused.expect_err("open").to_string();
+        let open = ["--listen", "0.0.0.0:7610"];
+        let error = config(&open).expect_err("open").to_string();
         assert!(error.starts_with("--listen: 0.0.0.0:7610"), "{error}");
-        assert!(open(true).resolve(&Settings::default()).is_ok());
+        assert!(config(&[&open[..], &["--insecure"]].concat()).is_ok());
     }
 
     #[test]
     fn it_listens_on_its_own_port_and_needs_no_relay() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let resolved = serve(directory.path().to_owned()).resolve(&Settings::default());
-        let resolved = resolved.expect("valid");
-        assert_eq!(resolved.node.listen.to_string(), "127.0.0.1:7610");
-        assert_eq!(resolved.relay, None);
-        let error = Serve::default().resolve(&Settings::default());
-        let error = error.expect_err("no directory").to_string();
-        assert!(error.starts_with("DIR:"), "{error}");
+        let config = config(&[]).expect("valid");
+        assert_eq!(config.listen.to_string(), "127.0.0.1:7610");
+        assert!(config.relay.is_none());
     }
 }

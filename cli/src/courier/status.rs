@@ -1,17 +1,16 @@
 //! `courier status`: counts per queue and destination, or where one message is.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use reveille::{
     Error, ErrorKind,
     courier::{HandedOver, ManagerStatus, MessageId, MessageStatus},
-    duration::Span,
 };
 use serde::Serialize;
 
 use super::Dir;
 use crate::{
-    output::{self, Row, fitting_table, millis},
+    output::{self, Row, millis},
     settings::Settings,
 };
 
@@ -25,10 +24,10 @@ READY: waits for the next machine. SENT: \
 stored there, and not yet visible. CONFIRMED: visible there. RECEIVED and CONFIRMED count the \
 messages in the history.
 
-With MESSAGE_ID, LAST KNOWN AT is the last machine that is known to have the message, and REASON says \
-why it waits or was not delivered. `ready`: it is still here, and goes to NEXT MACHINE. `sent`: NEXT \
+With MESSAGE_ID, LAST KNOWN is the last machine that is known to have the message, and REASON says \
+why it waits or was not delivered. `ready`: it is still here, and goes to HOP. `sent`: NEXT \
 MACHINE has stored it, and no consumer sees it yet. `confirmed`: it is visible there; if the \
-destination is another machine, NEXT MACHINE passes it on, and `courier status` there shows the rest.";
+destination is another machine, HOP passes it on, and `courier status` there shows the rest.";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Status {
@@ -112,10 +111,10 @@ impl StatusRow {
     fn text(&self) -> String {
         let mut parts = Vec::new();
         if !self.queues.is_empty() {
-            parts.push(fitting_table(&self.queues));
+            parts.push(output::table(&self.queues));
         }
         if !self.destinations.is_empty() {
-            parts.push(fitting_table(&self.destinations));
+            parts.push(output::table(&self.destinations));
         }
         if self.accepted > 0 {
             let accepted = output::count(self.accepted, "message");
@@ -164,46 +163,21 @@ impl From<ManagerStatus> for StatusRow {
 }
 
 impl Row for QueueRow {
-    const HEADERS: &'static [&'static str] =
-        &["QUEUE", "ARRIVED", "BEING RECEIVED", "RECEIVED", "OLDEST"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.name.clone(),
-            self.arrived.to_string(),
-            self.being_received.to_string(),
-            self.received.to_string(),
-            age(self.oldest_ms),
-        ]
-    }
+    const COLUMNS: &'static [&'static str] =
+        &["name", "arrived", "being_received", "received", "oldest_ms"];
 }
 
 impl Row for DestinationRow {
-    const HEADERS: &'static [&'static str] = &[
-        "DESTINATION",
-        "NEXT MACHINE",
-        "READY",
-        "SENT",
-        "CONFIRMED",
-        "OLDEST",
-        "LAST ERROR",
+    const COLUMNS: &'static [&'static str] = &[
+        "destination",
+        "hop",
+        "ready",
+        "sent",
+        "confirmed",
+        "oldest_ms",
+        "last_error_at",
+        "last_error",
     ];
-
-    fn cells(&self) -> Vec<String> {
-        let error = match (&self.last_error, self.last_error_at) {
-            (Some(error), Some(at)) => format!("{error} ({})", output::time(at)),
-            _ => "-".to_owned(),
-        };
-        vec![
-            self.destination.clone(),
-            self.hop.clone(),
-            self.ready.to_string(),
-            self.sent.to_string(),
-            self.confirmed.to_string(),
-            age(self.oldest_ms),
-            error,
-        ]
-    }
 }
 
 impl MessageStatusRow {
@@ -269,34 +243,15 @@ impl MessageStatusRow {
 }
 
 impl Row for MessageStatusRow {
-    const HEADERS: &'static [&'static str] = &[
-        "ID",
-        "STATE",
-        "DESTINATION",
-        "NEXT MACHINE",
-        "LAST KNOWN AT",
-        "CHANGED",
-        "REASON",
+    const COLUMNS: &'static [&'static str] = &[
+        "message_id",
+        "state",
+        "destination",
+        "hop",
+        "last_known",
+        "changed_at",
+        "reason",
     ];
-    const DROPPED_FIRST: &'static [&'static str] = &["LAST KNOWN AT", "CHANGED"];
-
-    fn cells(&self) -> Vec<String> {
-        let or_none = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
-        vec![
-            self.message_id.clone(),
-            self.state.replace('_', " "),
-            or_none(&self.destination),
-            or_none(&self.hop),
-            or_none(&self.last_known),
-            or_none(&self.changed_at.map(output::time)),
-            or_none(&self.reason),
-        ]
-    }
-}
-
-fn age(millis: Option<u64>) -> String {
-    let shown = |millis| Span(Duration::from_millis(millis)).to_string();
-    millis.map_or_else(|| "-".to_owned(), shown)
 }
 
 #[cfg(test)]
@@ -314,9 +269,18 @@ mod tests {
                 last_error: last_error.map(str::to_owned),
             };
             let id = "01".repeat(16).parse().expect("an id");
-            let cells = MessageStatusRow::new(id, status).cells();
-            assert_eq!(cells[2..4], ["reveille://paris:7610/orders", "gate:7610"]);
-            [&cells[1], &cells[4], &cells[6]].map(String::clone)
+            let row = MessageStatusRow::new(id, status);
+            assert_eq!(
+                row.destination.as_deref(),
+                Some("reveille://paris:7610/orders")
+            );
+            assert_eq!(row.hop.as_deref(), Some("gate:7610"));
+            let last_known = row.last_known.unwrap_or_default();
+            [
+                row.state.to_owned(),
+                last_known,
+                row.reason.unwrap_or_else(|| "-".to_owned()),
+            ]
         };
         assert_eq!(
             shown(HandedOver::Ready, Some("no answer")),

@@ -50,13 +50,13 @@ pub(super) struct Args {
     #[command(flatten)]
     named: Named,
     /// How long the lease stays taken if this process dies; 1s to 24h
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "15s")]
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "15s")]
     duration: Duration,
     /// The holder's name, shown to people [default: host name and process id]
     #[arg(long, value_name = "ID")]
     holder: Option<String>,
     /// Give up after waiting this long [default: never]
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
     timeout: Option<Duration>,
     /// The command to run
     #[arg(last = true, required = true, value_name = "CMD")]

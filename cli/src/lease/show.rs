@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use reveille::{Error, ErrorKind, duration, lease::LeaseState};
+use reveille::{Error, ErrorKind, lease::LeaseState};
 use serde::Serialize;
 
 use super::Named;
@@ -88,23 +88,6 @@ impl LeaseRow {
 }
 
 impl Row for LeaseRow {
-    const HEADERS: &'static [&'static str] =
-        &["LEASE", "STATE", "TOKEN", "HOLDER", "DURATION", "AGE"];
-
-    fn cells(&self) -> Vec<String> {
-        let span = |millis| duration::Span(std::time::Duration::from_millis(millis)).to_string();
-        let state = match self.state {
-            Shown::Held => "held",
-            Shown::Expired => "expired",
-            Shown::Released => "released",
-        };
-        vec![
-            self.lease.clone(),
-            state.to_owned(),
-            self.token.to_string(),
-            self.holder.clone(),
-            span(self.duration_ms),
-            span(self.age_ms),
-        ]
-    }
+    const COLUMNS: &'static [&'static str] =
+        &["lease", "state", "token", "holder", "duration_ms", "age_ms"];
 }

@@ -43,7 +43,7 @@ pub(super) struct Peek {
 #[derive(Debug, clap::Args)]
 struct ReadArgs {
     /// Maximum number of messages
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = usage::positive::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = usage::positive::<usize>)]
     max: usize,
     /// Print the bytes of one message's body and nothing else; ends with 5 if there is no message
     #[arg(long, conflicts_with = "output")]
@@ -162,30 +162,11 @@ fn raw(body: Option<&[u8]>) -> anyhow::Result<Exit> {
 }
 
 impl Row for MessageRow {
-    const HEADERS: &'static [&'static str] = &["ID", "BODY", "BYTES", "DEQUEUED", "INSERTED"];
-    const DROPPED_FIRST: &'static [&'static str] = &["INSERTED", "BYTES"];
-    const CUT: bool = false;
-
-    fn cells(&self) -> Vec<String> {
-        /// Characters of a body's first line in a table.
-        const SHOWN: usize = 60;
-        let body = self.body.as_deref().unwrap_or("(not text)");
-        let mut line: String = body
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .chars()
-            .take(SHOWN)
-            .collect();
-        if line.len() < body.len() {
-            line.push('…');
-        }
-        vec![
-            self.message_id.clone(),
-            line,
-            self.bytes.to_string(),
-            self.dequeue_count.to_string(),
-            self.inserted_at.map(output::time).unwrap_or_default(),
-        ]
-    }
+    const COLUMNS: &'static [&'static str] = &[
+        "message_id",
+        "body",
+        "bytes",
+        "dequeue_count",
+        "inserted_at",
+    ];
 }

@@ -59,7 +59,7 @@ pub(super) struct Move {
     #[arg(value_name = "TO_URL")]
     to: String,
     /// Maximum number of messages [default: all]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
+    #[arg(long, value_name = "N", value_parser = usage::positive::<u64>)]
     count: Option<u64>,
     /// Move poison messages with the error that a listener added, instead of the original messages
     #[arg(long)]

@@ -30,8 +30,7 @@ fn every_folder_of_seeds_belongs_to_a_target() {
     for entry in entries {
         let name = entry.expect("an entry").file_name();
         let is_known = TARGETS.iter().any(|(target, _)| name == **target);
-        // The configuration file is read by the command, whose tests replay its seeds.
-        assert!(is_known || name == "config", "{name:?}");
+        assert!(is_known, "{name:?}");
     }
 }
 

@@ -313,7 +313,7 @@ fn tokens(
     let tokens = TokenFile::new(directory.join(path)).load_table(former);
     tokens.map_err(|error| {
         let hint = match error.kind() {
-            ErrorKind::NotFound => "; `reveille token new` creates it",
+            ErrorKind::NotFound => "; `reveille auth token new` creates it",
             _ => "",
         };
         Error::new(error.kind(), format!("tokens: {error}{hint}")).with_source(error)

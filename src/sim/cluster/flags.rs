@@ -65,7 +65,7 @@ struct FlagPlan {
     slow: bool,
     /// Some clients leave when the flag is set.
     releases: bool,
-    /// `--flag-refresh`; zero turns it off.
+    /// `flag_refresh`; zero turns it off.
     refresh: Duration,
     /// The longest wait between two operations, in milliseconds.
     gap: u64,

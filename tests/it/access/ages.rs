@@ -10,12 +10,12 @@ use crate::{
         peer::{Peer, Unfinished, ended},
         target::Target,
     },
-    binary::Binary,
+    binary::{Binary, limits},
     support::within,
 };
 
 const PUBLISHER: &str = "/reveille.v1.Relay/NotifyStream";
-const ARGUMENTS: [&str; 2] = ["--max-connection-age", "3s"];
+const LIMIT: &str = "max_connection_age = '3s'";
 /// The age less its tenth.
 const EARLIEST: Duration = Duration::from_millis(2_700);
 /// The age and its tenth, and time for a busy machine. A connection has no other time-out before 10 s.
@@ -32,7 +32,7 @@ async fn goaway(target: Target) -> Duration {
 
 #[tokio::test]
 async fn connections_get_goaway_about_their_maximum_age_and_not_all_at_once() {
-    let relay = Binary::serve_with(&ARGUMENTS, &[]).await;
+    let relay = Binary::serve_with(&["--config", &limits(LIMIT)], &[]).await;
     let target = Target::plain(&relay);
     let mut connections = JoinSet::new();
     for _ in 0..16 {
@@ -58,7 +58,7 @@ async fn a_watch_of_the_health_ends_with_ok_at_the_maximum_age() {
 }
 
 async fn ends_with_ok_at_the_maximum_age(path: &str, request: Unfinished) {
-    let relay = Binary::serve_with(&ARGUMENTS, &[]).await;
+    let relay = Binary::serve_with(&["--config", &limits(LIMIT)], &[]).await;
     let start = Instant::now();
     let peer = Peer::connect(&Target::plain(&relay), 65_535).await;
     let answer = within("headers", peer.call(path, request)).await;

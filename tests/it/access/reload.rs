@@ -249,7 +249,7 @@ async fn a_named_pipe_in_place_of_a_file_stops_no_reload_and_no_signal() {
     let made = tokio::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(made.await.expect("mkfifo runs").success());
     let pipe = pipe.to_str().expect("UTF-8");
-    let list = reveille(&home, &["token", "list", "--tokens", pipe]).output();
+    let list = reveille(&home, &["auth", "token", "list", "--tokens", pipe]).output();
     let list = within("an error", list).await.expect("it starts");
     assert!(
         stderr(&list).contains("it is not a regular file"),

@@ -19,7 +19,7 @@ use super::{
     target::Target,
 };
 use crate::{
-    binary::Binary,
+    binary::{Binary, limits},
     support::{figure, get, listening, queue, until, within, woken},
 };
 
@@ -212,8 +212,12 @@ async fn requests_beyond_their_limits_are_refused() {
 #[tokio::test]
 async fn reflection_that_is_switched_off_is_not_served() {
     const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-    for (switch, status) in [("off", Some("12")), ("on", None)] {
-        let relay = Binary::serve_with(&["--reflection", switch], &[]).await;
+    for (switch, status) in [("false", Some("12")), ("true", None)] {
+        let relay = Binary::serve_with(
+            &["--config", &limits(&format!("reflection = {switch}"))],
+            &[],
+        )
+        .await;
         let peer = Peer::connect(&Target::plain(&relay), WINDOW).await;
         let list_services = Unfinished::whole(b"\x3a\x00");
         let answer = peer
@@ -230,7 +234,7 @@ async fn reflection_that_is_switched_off_is_not_served() {
 #[tokio::test]
 async fn watches_of_the_health_leave_the_streams_of_others() {
     const WATCH: &str = "/grpc.health.v1.Health/Watch";
-    let relay = Binary::serve_with(&["--max-streams", "3"], &[]).await;
+    let relay = Binary::serve_with(&["--config", &limits("max_streams = 3")], &[]).await;
     let target = Target::plain(&relay);
     let (mut open, mut refused) = (Vec::new(), 0);
     // 64 of a connection, and a thousand of all.
@@ -394,7 +398,7 @@ async fn unread_lists_lock_no_operator_out() {
 
 #[tokio::test]
 async fn a_table_of_queues_in_use_refuses_more_and_the_probe_reports_it() {
-    let relay = Binary::serve_with(&["--max-queues", "10"], &[]).await;
+    let relay = Binary::serve_with(&["--config", &limits("max_queues = 10")], &[]).await;
     let client = Client::new(&relay.url()).expect("a URL");
     let names: Vec<_> = (0..10).map(|number| format!("needed/q{number}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();

@@ -3,7 +3,10 @@
 use reveille::{ListenerId, Notification, Publisher, Selector, SubscribeOptions, WakeReason};
 
 use super::{harness::Trial, target::Scheme};
-use crate::support::{figure, listening, queue, woken};
+use crate::{
+    binary::limits,
+    support::{figure, listening, queue, woken},
+};
 
 /// Notifies of this many new queues without listeners.
 async fn fill(publisher: &Publisher, account: &str, names: std::ops::Range<usize>) {
@@ -20,7 +23,8 @@ async fn fill(publisher: &Publisher, account: &str, names: std::ops::Range<usize
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn beyond_the_limit_of_cursors_wake_ups_have_the_patterns_name() {
-    let mut trial = Trial::start(Scheme::Plain, &["--max-cursors", "50000"]).await;
+    let mut trial =
+        Trial::start(Scheme::Plain, &["--config", &limits("max_cursors = 50000")]).await;
     let (target, admin) = (trial.target(), trial.admin());
     let attack = async move {
         let client = target.client();
@@ -56,7 +60,7 @@ async fn beyond_the_limit_of_cursors_wake_ups_have_the_patterns_name() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_that_was_filled_with_names_has_room_for_a_regular_queue() {
-    let mut trial = Trial::start(Scheme::Plain, &["--max-queues", "20000"]).await;
+    let mut trial = Trial::start(Scheme::Plain, &["--config", &limits("max_queues = 20000")]).await;
     let (target, admin) = (trial.target(), trial.admin());
     let attack = async move {
         let client = target.client();

@@ -14,7 +14,7 @@ use tonic_prost::ProstCodec;
 
 use super::{Running, take_the_stream};
 use crate::{
-    binary::{Binary, reveille, stderr, stdout},
+    binary::{Binary, limits, reveille, stderr, stdout},
     support::{listening, queue, until, within, woken},
 };
 
@@ -299,7 +299,7 @@ async fn of_a_group_one_member_stands_aside_and_gets_the_work_of_a_silent_one() 
 
 #[tokio::test]
 async fn a_relay_without_room_for_another_listener_says_so() {
-    let relay = Binary::serve_with(&["--max-streams", "1"], &[]).await;
+    let relay = Binary::serve_with(&["--config", &limits("max_streams = 1")], &[]).await;
     let before = why(&relay, "acct/mails").await;
     assert_eq!(kinds(&before), ["no_listener"]);
     let _first = take_the_stream(&relay).await;
@@ -351,7 +351,7 @@ async fn a_caller_is_told_of_its_own_queues_and_an_operator_of_refused_callers()
     std::fs::write(&auth, rules).expect("written");
     let auth = auth.display().to_string();
     let token = async |principal: &str| {
-        let verb = ["token", "new", principal, "--auth", &auth];
+        let verb = ["auth", "token", "new", principal, "--auth", &auth];
         let token = within("a token", reveille(&home, &verb).output()).await;
         stdout(&token.expect("it starts")).trim().to_owned()
     };

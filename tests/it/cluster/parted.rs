@@ -6,7 +6,7 @@ use reveille::{Client, FlagName, FlagWatch as _, ListenerId, UnleashOptions, Wak
 
 use super::witness::{SLACK, Witness, all_are_told, names, publish};
 use crate::{
-    binary::Binary,
+    binary::{Binary, limits},
     nats::routes::{RoutedServers, passes},
     support::{Wire, figure, until, within},
 };
@@ -33,8 +33,8 @@ async fn serve_their_sides_and_tell_all(part: fn(&Wire)) {
     let mut relays = Vec::new();
     let mut brokers = Vec::new();
     for server in [&servers.first, &servers.second] {
-        let (url, refresh) = (server.url(), ["--flag-refresh", "0"]);
-        let arguments = ["--store", &store, "--cluster", &url, refresh[0], refresh[1]];
+        let (url, file) = (server.url(), limits("flag_refresh = '0'"));
+        let arguments = ["--store", &store, "--cluster", &url, "--config", &file];
         relays.push(Binary::serve_with(&arguments, &[]).await);
         let connected = within("a connection", async_nats::connect(server.url())).await;
         brokers.push(connected.expect("connected"));

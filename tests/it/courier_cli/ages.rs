@@ -1,7 +1,7 @@
 //! The maximum age of the connection between two machines.
 
 use crate::{
-    binary::{Binary, stderr},
+    binary::{Binary, limits, stderr},
     support::{figure, until},
 };
 
@@ -12,7 +12,12 @@ use super::Machine;
 async fn the_maximum_age_of_a_connection_is_no_failure_of_the_hand_over() {
     let home = tempfile::tempdir().expect("a directory");
     let place = home.path().to_str().expect("text");
-    let arguments = ["--queues", place, "--max-connection-age", "1s"];
+    let arguments = [
+        "--queues",
+        place,
+        "--config",
+        &limits("max_connection_age = '1s'"),
+    ];
     let berlin = Binary::serve_with(&arguments, &[]).await;
     let queue = format!("sqlite:{place}/queues.db?queue=orders");
     let to = format!("reveille://{}/orders", berlin.address());

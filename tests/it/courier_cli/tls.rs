@@ -13,7 +13,7 @@ async fn hosted(authority: &Authority, clients: &Authority) -> Machine {
     let home = machine.home.path();
     let files = authority.write(home, "host", authority.server());
     let clients = clients.write(home, "clients", clients.server());
-    let settings = machine.configure("[queues]\ntls = true\n");
+    let settings = machine.configure("queues_tls = true\n");
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     let (certificate, key) = (text(&files.certificate), text(&files.key));
     let ca = text(&clients.ca);

@@ -174,7 +174,7 @@ async fn the_configuration_file_has_the_files_of_tls() {
     let (relay, home, worker) = relay().await;
     let file = home.path().join("reveille.toml");
     let text = format!(
-        "relay = \"{}\"\n[tls]\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
+        "relay = \"{}\"\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
         relay.url(),
         worker.ca,
         worker.certificate,

@@ -149,7 +149,7 @@ fn a_bad_principal_or_group_is_refused() {
         ),
         (
             "tokens = \"missing.toml\"".to_owned(),
-            "`reveille token new` creates it",
+            "`reveille auth token new` creates it",
         ),
         ("token = \"x\"".to_owned(), "unknown field `token`"),
         ("rule = ".to_owned(), "line 1"),

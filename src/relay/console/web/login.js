@@ -27,7 +27,7 @@ export function Login({ code }) {
     <p>This relay requires a login. Paste a token, or run <code>reveille console --open</code>, which opens this page for you.</p>
     <label class="field"><span>Token</span>
       <input type="password" value=${token} onInput=${event => setToken(event.target.value)} autocomplete="current-password" spellcheck=${false} required />
-      <small>Made by <code>reveille token new</code></small></label>
+      <small>Made by <code>reveille auth token new</code></small></label>
     ${problem && html`<p class="notice bad" role="alert">${problem}</p>`}
     <div class="buttons"><button type="submit" class="primary" disabled=${busy || !token.trim()}>${busy ? 'Sending…' : 'Log in'}</button></div>
   </form>`;

@@ -58,6 +58,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// A server on loopback serves its own machine only.
 const MAX_CONNECTIONS_ON_LOOPBACK: usize = 100_000;
 const MAX_CONNECTIONS: usize = 10_000;
+/// A client needs some round trips to connect again.
+const SHORTEST_AGE: Duration = Duration::from_secs(1);
 
 impl ServerLimits {
     /// The least [`ServerLimits::max_memory`]: some times what an idle relay takes.
@@ -79,6 +81,9 @@ impl ServerLimits {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
+        if self.max_connection_age < SHORTEST_AGE {
+            return Err(Error::invalid("max_connection_age", "must be at least 1s"));
+        }
         let least = Self::LEAST_MEMORY;
         match self.max_memory.filter(|max| *max < least) {
             Some(max) => {
