@@ -33,9 +33,8 @@ macro_rules! incidents {
 }
 
 incidents! {
-    /// Connected beyond the limit for its address, or too often, or was displaced at that limit before
-    /// its first request.
-    AddressFull: "refused a connection: its address is at its limit, or connects too often",
+    /// Connected beyond the limit for its address, or was displaced at that limit before its first request.
+    AddressFull: "refused a connection: its address is at its limit",
         "connections_refused", "Connections closed at the limit of their address";
     /// Failed in the TLS handshake, or spoke plain text.
     Handshake: "closed a connection that failed in its TLS handshake",
