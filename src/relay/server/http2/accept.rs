@@ -30,11 +30,7 @@ use super::{
     transport::{Transport, read_preface},
 };
 use crate::{
-    base::{
-        clock::{Clock, wall},
-        eviction::PoolPlace,
-        task::Scope,
-    },
+    base::{eviction::PoolPlace, task::Scope},
     error::{Error, ErrorKind, Result},
     relay::server::access::Access,
 };
@@ -135,7 +131,6 @@ impl Server {
             access: config.access.clone(),
             routes: routes.prepare(),
             addresses: Addresses::new(config.limits.max_connections_per_address, config.listen),
-            clock: Clock::new(),
             connections: Arc::clone(&connections),
         };
         scope.spawn(accept.run(listener, Arc::clone(&scope)));
@@ -186,7 +181,6 @@ struct AcceptLoop {
     access: Access,
     routes: Routes,
     addresses: Addresses,
-    clock: Clock,
     connections: Arc<Connections>,
 }
 
@@ -202,7 +196,7 @@ impl AcceptLoop {
                         connections.incidents.note(Incident::ShortOfMemory, peer);
                         continue;
                     }
-                    let Some(admitted) = self.addresses.admit(peer.ip(), self.clock.now()) else {
+                    let Some(admitted) = self.addresses.admit(peer.ip()) else {
                         connections.incidents.note(Incident::AddressFull, peer);
                         continue;
                     };
@@ -269,11 +263,8 @@ impl AcceptLoop {
             Transport::Left(_) => PeerCertificate::default(),
             Transport::Right(stream) => PeerCertificate::of(stream.get_ref().1.peer_certificates()),
         };
-        let left = certificate.left(wall());
         let peer = Arc::new(Peer::new(peer, certificate));
-        let activity = Activity::new(peer, Arc::clone(&self.connections))
-            .certified_for(left)
-            .unproven(place);
+        let activity = Activity::new(peer, Arc::clone(&self.connections), place);
         let served = connection::serve(stream, self.routes, activity, self.access);
         match served.await {
             Ok(()) => tracing::debug!("the connection has ended"),
@@ -304,40 +295,30 @@ impl AcceptLoop {
                 None => std::future::pending().await,
             }
         };
-        let note_incident = || {
-            let incident = match preface_received.load(Relaxed) {
-                true => Incident::Full,
-                false => Incident::Silent,
-            };
-            self.connections.incidents.note(incident, peer);
+        let unready = || match preface_received.load(Relaxed) {
+            true => Incident::Full,
+            false => Incident::Silent,
         };
-        tokio::select! {
+        let incident = tokio::select! {
             biased;
-            () = self.connections.draining.cancelled() => None,
+            () = self.connections.draining.cancelled() => return None,
             established = established => match established {
-                Ok(established) => Some(established),
+                Ok(established) => return Some(established),
                 Err(error) => {
                     if error.kind() == io::ErrorKind::InvalidData && self.connections.tls.is_none() {
                         let incidents = &self.connections.incidents;
                         incidents.note_error(Incident::OtherProtocol, peer, &error);
                     }
                     tracing::debug!(%error, "the connection has ended before its first request");
-                    None
+                    return None;
                 }
             },
-            () = handshake.evicted() => {
-                note_incident();
-                None
-            }
-            () = displaced => {
-                self.connections.incidents.note(Incident::AddressFull, peer);
-                None
-            }
-            () = tokio::time::sleep(HANDSHAKE_DEADLINE) => {
-                note_incident();
-                None
-            }
-        }
+            () = handshake.evicted() => unready(),
+            () = displaced => Incident::AddressFull,
+            () = tokio::time::sleep(HANDSHAKE_DEADLINE) => unready(),
+        };
+        self.connections.incidents.note(incident, peer);
+        None
     }
 
     /// Does the TLS handshake, if the server has TLS.

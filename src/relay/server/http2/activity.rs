@@ -17,7 +17,7 @@ use super::{connections::Connections, incidents::Incident, tls::Peer};
 use crate::{
     base::{
         backoff::about,
-        clock::{Clock, Tick},
+        clock::{Clock, Tick, wall},
         eviction::PoolPlace,
         sync::lock,
         task::TaskGroup,
@@ -40,7 +40,8 @@ pub(crate) struct Activity {
     principal_share: OnceLock<Share>,
     /// Runs the connection and its streams.
     bundle: TaskGroup,
-    /// The end of the peer's certificate.
+    /// The end of the peer's certificate: the connection ends gracefully then, and [`DRAIN_TIMEOUT`] later
+    /// with its streams. The peer connects again, with its renewed one.
     certified_until: Option<Tick>,
     /// A request was admitted: of a known caller, or on a relay without access control.
     is_admitted: AtomicBool,
@@ -94,19 +95,22 @@ const LINGER: Duration = Duration::from_secs(2);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Activity {
-    pub(crate) fn new(peer: Arc<Peer>, shared: Arc<Connections>) -> Self {
+    /// The connection may take this place among those of its address.
+    pub(crate) fn new(peer: Arc<Peer>, shared: Arc<Connections>, place: Option<PoolPlace>) -> Self {
+        let clock = Clock::new();
+        let certified_for = peer.certificate.left(wall());
         Self {
             peer,
-            clock: Clock::new(),
+            clock,
             ending_soon: shared.draining.child_token(),
             shared,
             is_lost: AtomicBool::new(false),
             principal_share: OnceLock::new(),
             bundle: TaskGroup::default(),
-            certified_until: None,
+            certified_until: certified_for.map(|left| clock.now() + left),
             is_admitted: AtomicBool::new(false),
-            unproven: Mutex::default(),
-            displaced: None,
+            displaced: place.as_ref().map(PoolPlace::token),
+            unproven: Mutex::new(place),
             is_probed: AtomicBool::new(false),
             open_to_all: Arc::new(Semaphore::new(OPEN_TO_ALL)),
             answers: Arc::new(Semaphore::new(MAX_ANSWERS)),
@@ -118,20 +122,6 @@ impl Activity {
         }
     }
 
-    /// Ends the connection after this time, because the peer's certificate ends then: gracefully, and
-    /// [`DRAIN_TIMEOUT`] later with its streams. The peer connects again, with its renewed one.
-    pub(super) fn certified_for(mut self, time: Option<Duration>) -> Self {
-        self.certified_until = time.map(|time| self.now() + time);
-        self
-    }
-
-    /// Ends the connection if a newer one of its address takes this place before a request is admitted.
-    pub(super) fn unproven(mut self, place: Option<PoolPlace>) -> Self {
-        self.displaced = place.as_ref().map(PoolPlace::token);
-        self.unproven = Mutex::new(place);
-        self
-    }
-
     /// Returns a connection's activity with default limits.
     #[cfg(test)]
     pub(in super::super) fn for_test(
@@ -141,7 +131,7 @@ impl Activity {
         use super::tls::PeerCertificate;
         let peer = Peer::new(([127, 0, 0, 1], 1).into(), PeerCertificate::default());
         let shared = Connections::for_test(incidents, draining);
-        Arc::new(Self::new(Arc::new(peer), shared))
+        Arc::new(Self::new(Arc::new(peer), shared, None))
     }
 
     /// Returns the connection's age.
@@ -437,7 +427,10 @@ mod tests {
         assert!(alike(ended, [20, 25]), "{ended:?}");
         let certified = activity(&CancellationToken::new());
         let certified = Arc::into_inner(certified).expect("no other");
-        let certified = Arc::new(certified.certified_for(Some(Duration::from_secs(30))));
+        let certified = Arc::new(Activity {
+            certified_until: Some(certified.now() + Duration::from_secs(30)),
+            ..certified
+        });
         certified.note_admitted();
         let ended = ends(&certified, async {}).await;
         assert!(alike(ended, [30, 35]), "{ended:?}");

@@ -39,7 +39,7 @@ macro_rules! incidents {
 
 incidents! {
     AddressFull = connections_refused,
-        "refused a connection: its address is at its limit, or connects too often";
+        "refused a connection: its address is at its limit";
     Handshake = connections_without_tls, "closed a connection that failed in its TLS handshake";
     Silent = connections_silent, "closed a connection that sent no HTTP/2 preface";
     Full = connections_full, "closed a connection: the relay is at its limit of connections";
