@@ -62,8 +62,8 @@ pub(super) const AGENT_FAULTS: &[Row] = rows! {
 
 pub(super) const CENTRAL_FAULTS: &[Row] = rows! {
     CentralRetiresWork, 2, "central agent", "nodes with work are removed";
-    CentralFailureIsDone, 29, "central agent", "a call that failed counts as done";
-    CentralIgnoresInterval, 4, "central agent", "calls follow each other without the interval";
+    CentralFailureIsDone, 43, "central agent", "a call that failed counts as done";
+    CentralIgnoresInterval, 1, "central agent", "calls follow each other without the interval";
     CentralNoCoolDown, 5, "central agent", "nodes are removed soon after they were needed";
 };
 
