@@ -224,17 +224,14 @@ impl RetryState {
         let refused = error.kind().is_refusal();
         self.in_doubt |= error.is_retryable() && !refused;
         self.attempts_left = self.attempts_left.saturating_sub(1);
-        if self.attempts_left == 0 || !error.is_retryable() || !self.repeats_after(refused) {
+        let repeats = refused || self.retry_on == RetryOn::Temporary;
+        if self.attempts_left == 0 || !error.is_retryable() || !repeats {
             return None;
         }
         // The jitter is added to the service's `retry_after`. Otherwise all callers that it turned
         // away would return at the same time.
         let asked = error.retry_after().unwrap_or_default();
         Some(asked.saturating_add(self.backoff.next(rng)))
-    }
-
-    fn repeats_after(&self, refused: bool) -> bool {
-        refused || self.retry_on == RetryOn::Temporary
     }
 
     /// Returns whether an attempt failed but may have taken effect.

@@ -222,7 +222,7 @@ impl Scaler {
             _ if link.is_pushed() => ListenerMode::Pushed,
             // The next stream reports all notifications that arrive until it is open.
             ListenerMode::Pushed if link.announced => ListenerMode::Pushed,
-            _ => self.mode_without_relay(),
+            _ => ListenerMode::Polling,
         };
         // Sleeping tasks follow the rules of the previous mode.
         let latest = match mode {
@@ -314,10 +314,6 @@ impl Scaler {
         self.issued_wake < self.wake_count
             || (self.answered_wake < self.wake_count
                 && self.tasks.count_getting(self.wake_count) < 2)
-    }
-
-    fn mode_without_relay(&self) -> ListenerMode {
-        ListenerMode::Polling
     }
 
     fn backoff(&self) -> IdleBackoff {

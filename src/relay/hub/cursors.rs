@@ -461,13 +461,8 @@ impl Cursors {
         let ended = self.compared_up_to == 0;
         let sent =
             self.marked.is_empty() && self.pattern_checks.is_empty() && self.delayed.is_empty();
-        let whole = self.is_whole();
+        let whole = !self.lacks_cursors;
         self.compared_revision.take_if(|_| ended && sent && whole)
-    }
-
-    /// Returns whether the subscription has a cursor for each queue that it matches.
-    fn is_whole(&self) -> bool {
-        !self.lacks_cursors
     }
 
     /// Restarts the comparison of all cursors; CATCH_UPs wait no longer.

@@ -249,7 +249,8 @@ impl Group {
     /// One member is asked to check (R11: once per interval). Returns `false` where all of them
     /// poll, or where work waits for a stream that reads: another group is asked.
     pub(super) fn check(&mut self, head: &Counters, now: Tick) -> bool {
-        if self.has_waiting_work(head) || !self.members.any_can_check(None, now) {
+        let waits = head.sequence > self.position.sequence;
+        if waits || !self.members.any_can_check(None, now) {
             return false;
         }
         if self.checking && self.redelivery.is_open() && !self.redelivery.is_given_up() {
@@ -264,11 +265,6 @@ impl Group {
         true
     }
 
-    /// Returns whether work waits for a stream that reads.
-    fn has_waiting_work(&self, head: &Counters) -> bool {
-        head.sequence > self.position.sequence
-    }
-
     /// Returns whether a check was requested and no member has reported it.
     pub(super) fn is_checking(&self) -> bool {
         self.checking || self.check_merged
@@ -281,7 +277,7 @@ impl Group {
             self.owed_up_to = head.sequence;
         }
         self.checking &= !new;
-        let asks = self.requests_report();
+        let asks = self.requested.is_some();
         // A parked redelivery goes on when a member's stream has sent.
         if (new || asks && !self.redelivery.is_open()) && self.len() > 0 {
             self.redelivery.track(head.sequence, now, self.timeout);

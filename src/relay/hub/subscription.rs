@@ -147,9 +147,6 @@ impl Subscription {
 
     /// Restarts the comparison of all cursors; waiting CATCH_UPs become due.
     pub(crate) fn restart_comparison(&self, now: Tick) {
-        if planted!(HeartbeatUnchecked) {
-            return;
-        }
         self.lock().restart_comparison(now);
     }
 
@@ -246,7 +243,7 @@ impl Subscription {
             }
             CursorStart::Token(token) => resume(&state, token, self.epoch),
             CursorStart::Resumed(revision) => {
-                let told = self.is_told(&state, revision);
+                let told = revision.is_some_and(|revision| state.changed_at <= revision);
                 (state.counters, !told, AttachOutcome::New)
             }
         };
@@ -266,11 +263,6 @@ impl Subscription {
         entry.note(state, |sequence| {
             Decision::about(self, DecisionKind::Joined, sequence, now)
         });
-    }
-
-    /// Returns whether a subscriber that resumes at this revision has all changes of a queue.
-    fn is_told(&self, state: &QueueState, revision: Option<u64>) -> bool {
-        revision.is_some_and(|revision| state.changed_at <= revision)
     }
 }
 

@@ -106,12 +106,13 @@ impl WakeSink for WakeBuilder {
     fn push(&mut self, entry: &WakeEntry<'_>) -> bool {
         let entry = entry.to_work();
         let left = self.bytes.checked_sub(entry.encoded_at_most());
-        let fits = self.work.len() < Limits::WAKE_ENTRIES && left.is_some();
-        if fits || planted!(WakeUnbounded) {
+        let has_room = self.work.len() < Limits::WAKE_ENTRIES && left.is_some();
+        let fits = has_room || planted!(WakeUnbounded);
+        if fits {
             self.bytes = left.unwrap_or(0);
             self.work.push(entry);
         }
-        fits || planted!(WakeUnbounded)
+        fits
     }
 }
 

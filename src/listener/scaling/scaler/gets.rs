@@ -121,8 +121,11 @@ impl Scaler {
         now: Tick,
         chance: f64,
     ) -> AfterEmpty {
-        if planted!(LeaveUnarmed) {
-            self.serve_all_wakes(id);
+        if planted!(LeaveUnarmed)
+            && let Some(task) = self.tasks.get_mut(id)
+        {
+            task.snapshot = self.reporter.snapshot(self.wake_count);
+            (self.issued_wake, self.answered_wake) = (self.wake_count, self.wake_count);
         }
         let longest = self.backoff().longest(chance);
         let Some(task) = self.tasks.get_mut(id) else {
@@ -136,7 +139,7 @@ impl Scaler {
             task.state = TaskState::Ready;
             return AfterEmpty::Again;
         }
-        let holds = self.stays_for_messages(id);
+        let holds = task.holds;
         (self.emptied, self.backlog, self.target) = (Some(snapshot), false, 0);
         (self.wanted, self.believed) = (0, 1);
         let next = match idle {
@@ -148,41 +151,11 @@ impl Scaler {
             Idle::Stop => self.sleep(id, now + longest),
             Idle::Sleep(span) => self.sleep(id, now + span.max(LEAST_SLEEP)),
         };
-        if self.is_drained() {
+        // No task holds messages.
+        if self.tasks.is_idle() || planted!(DrainedEarly) {
             self.reporter.drained(snapshot, now);
         }
         next
-    }
-
-    /// Treats a pending wake as served by this task's get: a planted fault.
-    fn serve_all_wakes(&mut self, id: TaskId) {
-        let snapshot = self.reporter.snapshot(self.wake_count);
-        if let Some(task) = self.tasks.get_mut(id) {
-            task.snapshot = snapshot;
-            (self.issued_wake, self.answered_wake) = (self.wake_count, self.wake_count);
-        }
-    }
-
-    /// Returns whether a task holds messages, and so cannot end.
-    fn stays_for_messages(&self, id: TaskId) -> bool {
-        self.tasks.get(id).is_some_and(|task| task.holds)
-    }
-
-    /// Returns whether an empty get shows that the queue is drained: no task holds messages.
-    fn is_drained(&self) -> bool {
-        if planted!(DrainedEarly) {
-            return true;
-        }
-        self.tasks.is_idle()
-    }
-
-    /// A get with an unknown outcome may have hidden messages: they become visible after
-    /// `visibility`, and only this listener can report them.
-    fn add_lost_get(&mut self, visibility: Duration, now: Tick) {
-        if planted!(LostGetUnsaid) {
-            return;
-        }
-        self.reporter.add_hidden(visibility, now);
     }
 
     /// A get failed. The task tries again after a growing wait, unless another task already does.
@@ -199,8 +172,9 @@ impl Scaler {
             ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::Unsupported
         );
         let certain = refused || matches!(kind, ErrorKind::Busy | ErrorKind::Exhausted);
-        if !certain {
-            self.add_lost_get(visibility, now);
+        // It may have hidden messages, and only this listener can report them.
+        if !certain && !planted!(LostGetUnsaid) {
+            self.reporter.add_hidden(visibility, now);
         }
         let failing = |task: &Task| matches!(task.state, TaskState::Failing { .. });
         if self.tasks.any(failing) {

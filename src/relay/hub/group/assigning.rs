@@ -86,7 +86,10 @@ impl Group {
                 }
                 self.owed_up_to = self.owed_up_to.max(head.sequence);
                 self.record_assignment(last, head, delta, unassigned);
-                self.continue_parked(now);
+                // A redelivery that was parked goes on.
+                if self.redelivery.is_given_up() {
+                    self.redelivery.rearm(now + self.timeout);
+                }
             }
             // Members of another group have used up this step.
             None if more => {}
@@ -185,18 +188,6 @@ impl Group {
             return false;
         }
         self.redelivery.expedite(drained, self.owed_up_to)
-    }
-
-    /// Returns whether a wake-up is requested that a member has to report.
-    pub(super) fn requests_report(&self) -> bool {
-        self.requested.is_some()
-    }
-
-    /// A redelivery that was parked goes on.
-    fn continue_parked(&mut self, now: Tick) {
-        if self.redelivery.is_given_up() {
-            self.redelivery.rearm(now + self.timeout);
-        }
     }
 
     /// Notes that all work was assigned, except for messages without a ready stream.
