@@ -14,21 +14,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::support::{Wire, listening, queue, told, until, within, woken};
-
-/// A client that comes back at once, so that tests do not wait for its patience.
-fn eager(url: &str) -> Client {
-    let config = ClientConfig {
-        reconnect_base: Duration::from_millis(50),
-        reconnect_max: Duration::from_millis(200),
-        ..ClientConfig::default()
-    };
-    Client::with_config(url, config).expect("a client")
-}
-
-async fn wire(relay: &TestRelay) -> Wire {
-    Wire::to(relay.node().expect("it runs").address()).await
-}
+use crate::support::{Wire, eager, listening, queue, told, until, within, woken};
 
 #[tokio::test]
 async fn a_subscription_survives_the_relays_restart() {
@@ -46,7 +32,7 @@ async fn a_subscription_survives_the_relays_restart() {
 #[tokio::test]
 async fn after_a_cut_it_is_told_exactly_what_it_missed() {
     let relay = TestRelay::start().await.expect("a relay");
-    let wire = wire(&relay).await;
+    let wire = Wire::of(&relay).await;
     let orders = queue("acct/orders");
     let mut wakes = eager(&wire.url())
         .subscribe(listening("worker-1", &["acct/orders"]))
@@ -69,7 +55,7 @@ async fn after_a_cut_it_is_told_exactly_what_it_missed() {
 #[tokio::test]
 async fn a_silent_relay_is_noticed_by_its_missing_heartbeats() {
     let relay = TestRelay::start().await.expect("a relay");
-    let wire = wire(&relay).await;
+    let wire = Wire::of(&relay).await;
     let mut wakes = eager(&wire.url())
         .subscribe(listening("worker-1", &["acct/orders"]))
         .expect("options");
@@ -246,7 +232,7 @@ async fn a_refused_notification_fails_its_own_caller_only() {
 #[tokio::test]
 async fn pipelined_requests_survive_a_cut() {
     let relay = TestRelay::start().await.expect("a relay");
-    let wire = wire(&relay).await;
+    let wire = Wire::of(&relay).await;
     let options = PublisherOptions {
         batch: 1,
         pipeline: 8,

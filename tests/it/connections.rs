@@ -7,21 +7,17 @@ use reveille::{
     SubscribeOptions, UnleashOptions, WakeReason, testing::TestRelay,
 };
 
-use crate::support::{Way, Wire, figure, listening, queue, told, until, within, woken};
+use crate::support::{
+    Way, Wire, eager_config, figure, listening, queue, told, until, within, woken,
+};
 
 /// A client with short reconnect waits and a request time-out of a second.
 fn quick(url: &str) -> Client {
     let config = ClientConfig {
-        reconnect_base: Duration::from_millis(50),
-        reconnect_max: Duration::from_millis(200),
         request_timeout: Duration::from_secs(1),
-        ..ClientConfig::default()
+        ..eager_config()
     };
     Client::with_config(url, config).expect("a client")
-}
-
-async fn wire(relay: &TestRelay) -> Wire {
-    Wire::to(relay.node().expect("it runs").address()).await
 }
 
 /// A queue with a name of about 200 bytes.
@@ -86,7 +82,7 @@ async fn unread_streams_do_not_starve_others() {
 async fn a_connection_of_many_unread_streams_with_short_wake_ups_is_kept() {
     const STREAMS: usize = 200;
     let relay = TestRelay::start().await.expect("a relay");
-    let wire = wire(&relay).await;
+    let wire = Wire::of(&relay).await;
     let client = Client::new(&wire.url()).expect("a client");
     let publisher = relay.node().expect("it runs").relay().publisher("p");
     let mut unread = Vec::new();
@@ -131,7 +127,7 @@ async fn a_connection_of_many_unread_streams_with_short_wake_ups_is_kept() {
 async fn a_client_opens_more_connections_for_more_than_a_thousand_streams() {
     const STREAMS: usize = 1_100;
     let relay = TestRelay::start().await.expect("a relay");
-    let wire = wire(&relay).await;
+    let wire = Wire::of(&relay).await;
     let admin = relay.admin_address().expect("an admin port");
     let client = Client::new(&wire.url()).expect("a client");
     let mut all = Vec::new();
@@ -169,7 +165,7 @@ async fn a_client_opens_more_connections_for_more_than_a_thousand_streams() {
 #[tokio::test]
 async fn a_publisher_retires_a_silent_connection() {
     let relay = TestRelay::start().await.expect("a relay");
-    let wire = wire(&relay).await;
+    let wire = Wire::of(&relay).await;
     let publisher = quick(&wire.url()).publisher("p");
     let orders = Notification::new(queue("acct/orders"));
     publisher.notify(orders.clone()).await.expect("counted");
@@ -187,7 +183,7 @@ async fn a_publisher_retires_a_silent_connection() {
 #[tokio::test]
 async fn a_call_after_an_unanswered_one_uses_another_connection() {
     let relay = TestRelay::start().await.expect("a relay");
-    let wire = wire(&relay).await;
+    let wire = Wire::of(&relay).await;
     let client = quick(&wire.url());
     client.queues().await.expect("an answer");
     client.queues().await.expect("an answer");
@@ -201,7 +197,7 @@ async fn a_call_after_an_unanswered_one_uses_another_connection() {
 #[tokio::test]
 async fn subscriptions_retire_a_silent_connection() {
     let relay = TestRelay::start().await.expect("a relay");
-    let wire = wire(&relay).await;
+    let wire = Wire::of(&relay).await;
     let client = quick(&wire.url());
     let subscribe = |id: &str| {
         let options = listening(id, &["acct/orders"]);

@@ -3,23 +3,14 @@
 use std::time::{Duration, Instant};
 
 use reveille::{
-    Client, ClientConfig, ErrorKind, ListenerId, NodeConfig, Notification, Publisher,
-    PublisherOptions, RelayConfig, Selector, SubscribeOptions, WakeReason, testing::TestRelay,
+    Client, ErrorKind, ListenerId, NodeConfig, Notification, Publisher, PublisherOptions,
+    RelayConfig, Selector, SubscribeOptions, WakeReason, testing::TestRelay,
 };
 
 use crate::{
     binary::{Binary, limits},
-    support::{Log, Wire, get, listening, log_to, queue, told, until, within, woken},
+    support::{Log, Wire, eager, get, listening, log_to, queue, told, until, within, woken},
 };
-
-fn eager(url: &str) -> Client {
-    let config = ClientConfig {
-        reconnect_base: Duration::from_millis(50),
-        reconnect_max: Duration::from_millis(200),
-        ..ClientConfig::default()
-    };
-    Client::with_config(url, config).expect("a client")
-}
 
 /// Starts a relay with this limit of queues.
 async fn small(max_queues: usize) -> TestRelay {
@@ -108,7 +99,7 @@ async fn a_relay_with_many_delayed_wake_ups_refuses_more_and_sends_the_others_at
 async fn a_notification_that_a_full_relay_refused_is_sent_when_it_has_room() {
     // The proxy's address leads to the second relay later, which has room.
     let relay = small(1).await;
-    let wire = Wire::to(relay.node().expect("it runs").address()).await;
+    let wire = Wire::of(&relay).await;
     let roomy = TestRelay::start().await.expect("a relay");
     let publisher = eager(&wire.url()).publisher("p");
     // A queue with a listener is not displaced.
@@ -159,7 +150,7 @@ async fn a_subscriber_of_many_long_names_reconnects_after_a_break() {
     const QUEUES: usize = 4_096;
     let name = |number: usize| format!("{}/{number:0>119}", "a".repeat(120));
     let relay = TestRelay::start().await.expect("a relay");
-    let wire = Wire::to(relay.node().expect("it runs").address()).await;
+    let wire = Wire::of(&relay).await;
     let selectors = (0..QUEUES).map(|number| name(number).parse::<Selector>().expect("a selector"));
     let listener = ListenerId::new("worker-1").expect("a name");
     let mut wakes = eager(&wire.url())

@@ -7,12 +7,12 @@ use std::{
 };
 
 use reveille::{
-    Client, ClientConfig, LinkState, NodeConfig, Notification, Publisher, RelayConfig,
-    Subscription, WakeReason, testing::TestRelay,
+    LinkState, NodeConfig, Notification, Publisher, RelayConfig, Subscription, WakeReason,
+    testing::TestRelay,
 };
 use tokio::sync::watch;
 
-use crate::support::{Wire, figure, listening, queue, until, within};
+use crate::support::{Wire, eager, figure, listening, queue, until, within};
 
 /// More queues than the 4,096 positions of a request.
 const QUEUES: usize = 6_000;
@@ -97,13 +97,8 @@ async fn start_and_catch_up(max_age: Duration) -> (TestRelay, Wire, Publisher, R
         ..NodeConfig::default()
     };
     let relay = TestRelay::with_config(config).await.expect("a relay");
-    let wire = Wire::to(relay.node().expect("it runs").address()).await;
-    let config = ClientConfig {
-        reconnect_base: Duration::from_millis(50),
-        reconnect_max: Duration::from_millis(200),
-        ..ClientConfig::default()
-    };
-    let client = Client::with_config(&wire.url(), config).expect("a client");
+    let wire = Wire::of(&relay).await;
+    let client = eager(&wire.url());
     let wakes = client.subscribe(listening("worker-1", &["acct/*"]));
     let mut reader = Reader::start(wakes.expect("options"));
     reader.welcomed_after(0).await;

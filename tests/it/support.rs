@@ -25,7 +25,10 @@ use std::{
 };
 
 pub(crate) use self::log::{Log, log_to};
-use reveille::{ListenerId, QueueAddress, SubscribeOptions, WakeReason, WakeStream, WorkDetected};
+use reveille::{
+    Client, ClientConfig, ListenerId, QueueAddress, SubscribeOptions, WakeReason, WakeStream,
+    WorkDetected, testing::TestRelay,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -56,6 +59,19 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
 
 pub(crate) fn queue(text: &str) -> QueueAddress {
     text.parse().expect("an address")
+}
+
+/// A client with short reconnect waits.
+pub(crate) fn eager(url: &str) -> Client {
+    Client::with_config(url, eager_config()).expect("a client")
+}
+
+pub(crate) fn eager_config() -> ClientConfig {
+    ClientConfig {
+        reconnect_base: Duration::from_millis(50),
+        reconnect_max: Duration::from_millis(200),
+        ..ClientConfig::default()
+    }
 }
 
 /// Returns the options of a listener of these queues, with the shortest heartbeat.
@@ -168,6 +184,11 @@ pub(crate) enum Way {
 }
 
 impl Wire {
+    /// Starts a proxy to a relay.
+    pub(crate) async fn of(relay: &TestRelay) -> Self {
+        Self::to(relay.node().expect("it runs").address()).await
+    }
+
     /// Starts a proxy to `target`.
     pub(crate) async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
