@@ -184,7 +184,7 @@ impl Listener {
         }
         let _ = tokio::time::timeout(LAST_REPORT_TIMEOUT, self.reports_answered()).await;
         self.supervisor.shutdown().await;
-        self.shared.counters.stats()
+        self.shared.state().stats
     }
 
     /// Waits until all reports are answered.

@@ -13,7 +13,8 @@ use super::{
     handler::{AnyHandler, Delivery, HandlerError, HandlerResult},
     hooks::{Action, HandlingEnd},
     poison::{Arrival, Settled, Verdict},
-    shared::{Shared, count},
+    shared::Shared,
+    state::add_to_mean,
 };
 use crate::{
     base::{
@@ -146,7 +147,7 @@ pub(super) async fn deliver(
         }
         // The listener that got the message since decides about it.
         AttemptEnd::Failed(error, _) if in_flight.taken_elsewhere => {
-            count(&shared.counters.failed);
+            shared.counters.add(|stats| stats.failed += 1);
             let text = format!("message `{}`: {error}", message.id);
             in_flight.report_error(Action::Handle, Error::new(ErrorKind::Internal, text));
         }
@@ -196,7 +197,10 @@ impl InFlightMessage<'_> {
         let took = began.elapsed();
         tracing::debug!(?took, end = %ending, "the handler has ended");
         if !matches!(ending, AttemptEnd::Abandoned) {
-            shared.counters.handling.add(took);
+            shared.counters.handling_times.observe(took);
+            shared
+                .counters
+                .add(|stats| add_to_mean(&mut stats.mean_handling_time, took));
         }
         shared.hooks.on_end(self.message, &ending.for_hooks(), took);
         ending
@@ -279,7 +283,7 @@ impl InFlightMessage<'_> {
     fn on_lost(&mut self) {
         let (queue, id) = (&self.shared.queue, &self.message.id);
         tracing::info!(%queue, %id, "another listener got the message");
-        count(&self.shared.counters.lost);
+        self.shared.counters.add(|stats| stats.lost += 1);
         self.taken_elsewhere = true;
         self.lost.cancel();
         // Or an earlier renewal succeeded and its answer was lost: then the message becomes visible

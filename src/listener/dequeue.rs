@@ -7,12 +7,7 @@
 //!
 //! [`dequeue_batch_size`]: super::ListenerConfig::dequeue_batch_size
 
-use std::{
-    future::pending,
-    pin::Pin,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{future::pending, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{sync::Semaphore, time::Instant};
@@ -24,7 +19,7 @@ use super::{
     delivery::{self, ReceivedMessage},
     hooks::Action,
     poison::Arrival,
-    shared::{Shared, count},
+    shared::Shared,
 };
 use crate::{
     base::clock::wall,
@@ -138,7 +133,7 @@ impl DequeueTask<'_> {
             Begin::Sleep(_) => return AfterEmpty::Again,
             Begin::Leave => return AfterEmpty::Leave,
         }
-        count(&shared.counters.gets);
+        shared.counters.add(|stats| stats.gets += 1);
         let asked = Instant::now();
         let got = self.while_handling(get(shared, places)).await;
         if self.deliveries.is_empty() {
@@ -159,8 +154,9 @@ impl DequeueTask<'_> {
     fn start_deliveries(&mut self, batch: Vec<Message>, asked_for: usize, asked: Instant) {
         let shared = self.shared;
         let full = batch.len() >= asked_for;
-        let received = &shared.counters.received;
-        received.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        shared
+            .counters
+            .add(|stats| stats.received += batch.len() as u64);
         let (detected, mode) = shared
             .with_core(|core, now| (core.scaler.found(self.id, full, now), core.scaler.mode()));
         if detected && mode != ListenerMode::Pushed {
@@ -291,7 +287,7 @@ async fn get(shared: &Shared, places: usize) -> Result<Vec<Message>> {
 
 /// Asks the hook for a decision, and applies it unless a wake arrived since the get.
 fn on_empty(shared: &Shared, id: TaskId) -> AfterEmpty {
-    count(&shared.counters.empty_gets);
+    shared.counters.add(|stats| stats.empty_gets += 1);
     let (idle_count, proposed) = shared.with_core(|core, now| {
         let chance = core.chance();
         core.scaler.idle(id, now, chance)

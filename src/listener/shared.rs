@@ -3,10 +3,7 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -136,7 +133,7 @@ impl Shared {
             total_dequeue_tasks: total,
             is_idle,
             is_paused,
-            stats: self.counters.stats(),
+            stats: *lock(&self.counters.stats),
         }
     }
 
@@ -184,7 +181,7 @@ impl Shared {
         message_id: Option<&MessageId>,
         error: Error,
     ) {
-        self.counters.errors.fetch_add(1, Ordering::Relaxed);
+        self.counters.add(|stats| stats.errors += 1);
         let now = self.clock.now();
         let silent = lock(&self.log_limiter).count(action as usize, now);
         if let Some(silent) = silent {
@@ -214,8 +211,4 @@ impl fmt::Debug for Shared {
             .field("queue", &self.queue)
             .finish_non_exhaustive()
     }
-}
-
-pub(super) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }

@@ -3,10 +3,7 @@
 use std::{
     collections::{BTreeMap, btree_map},
     fmt,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -70,22 +67,14 @@ pub struct ListenerStats {
 #[derive(Clone)]
 pub struct ListenerMonitor(Arc<Shared>);
 
-#[derive(Debug, Default)]
+/// What a listener counts and measures.
+#[derive(Debug)]
 pub(super) struct Counters {
-    pub(super) wake_ups: AtomicU64,
-    pub(super) gets: AtomicU64,
-    pub(super) empty_gets: AtomicU64,
-    pub(super) received: AtomicU64,
-    pub(super) handled: AtomicU64,
-    pub(super) failed: AtomicU64,
-    pub(super) poisoned: AtomicU64,
-    pub(super) lost: AtomicU64,
-    pub(super) errors: AtomicU64,
+    pub(super) stats: Mutex<ListenerStats>,
     /// The last depth that was read, and when.
     pub(super) depth: Mutex<Option<(u64, Tick)>>,
     pub(super) handlings: RunningHandlings,
-    pub(super) handling: HandlingTimes,
-    pub(super) wake_latency: MovingMean,
+    pub(super) handling_times: Histogram,
 }
 
 /// The messages or batches that are being handled, by the time at which that began.
@@ -124,79 +113,27 @@ impl Drop for RunningHandling<'_> {
     }
 }
 
-/// A moving mean in microseconds. The stored value is one higher: 0 means no value yet.
-#[derive(Debug, Default)]
-pub(super) struct MovingMean(AtomicU64);
-
-impl MovingMean {
-    /// Adds a value with a weight of one eighth. Of two concurrent calls one may be lost, which a
-    /// mean tolerates.
-    pub(super) fn add(&self, span: Duration) {
-        let new = u64::try_from(span.as_micros()).unwrap_or(u64::MAX / 16);
-        let next = match self.0.load(Ordering::Relaxed) {
-            0 => new,
-            old => (old - 1) - (old - 1) / 8 + new / 8,
-        };
-        self.0.store(next.saturating_add(1), Ordering::Relaxed);
-    }
-
-    pub(super) fn get(&self) -> Option<Duration> {
-        let stored = self.0.load(Ordering::Relaxed);
-        stored.checked_sub(1).map(Duration::from_micros)
-    }
-}
-
-/// Handling times: a moving mean and a histogram.
-#[derive(Debug)]
-pub(super) struct HandlingTimes {
-    mean: MovingMean,
-    times: Histogram,
-}
-
-impl Default for HandlingTimes {
+impl Default for Counters {
     fn default() -> Self {
         Self {
-            mean: MovingMean::default(),
+            stats: Mutex::default(),
+            depth: Mutex::default(),
+            handlings: RunningHandlings::default(),
             // From a quick function to the default `max_handling_time`.
-            times: Histogram::new(Duration::from_millis(1), Duration::from_secs(3600)),
+            handling_times: Histogram::new(Duration::from_millis(1), Duration::from_secs(3600)),
         }
-    }
-}
-
-impl HandlingTimes {
-    pub(super) fn add(&self, duration: Duration) {
-        self.mean.add(duration);
-        self.times.observe(duration);
-    }
-
-    /// Returns the recent mean.
-    pub(super) fn get(&self) -> Option<Duration> {
-        self.mean.get()
-    }
-
-    #[cfg(feature = "console")]
-    pub(super) fn times(&self) -> crate::base::histogram::HistogramSnapshot {
-        self.times.snapshot()
     }
 }
 
 impl Counters {
-    pub(super) fn stats(&self) -> ListenerStats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        ListenerStats {
-            wake_ups: read(&self.wake_ups),
-            gets: read(&self.gets),
-            empty_gets: read(&self.empty_gets),
-            received: read(&self.received),
-            handled: read(&self.handled),
-            failed: read(&self.failed),
-            poisoned: read(&self.poisoned),
-            lost: read(&self.lost),
-            errors: read(&self.errors),
-            mean_handling_time: self.handling.get(),
-            mean_wake_latency: self.wake_latency.get(),
-        }
+    pub(super) fn add(&self, change: impl FnOnce(&mut ListenerStats)) {
+        change(&mut lock(&self.stats));
     }
+}
+
+/// Adds a value to a moving mean, with a weight of one eighth.
+pub(super) fn add_to_mean(mean: &mut Option<Duration>, new: Duration) {
+    *mean = Some(mean.map_or(new, |old| (old - old / 8).saturating_add(new / 8)));
 }
 
 impl ListenerMonitor {
@@ -222,7 +159,7 @@ impl ListenerMonitor {
     /// Returns the handling times of all messages or batches so far.
     #[cfg(feature = "console")]
     pub(crate) fn handling_times(&self) -> crate::base::histogram::HistogramSnapshot {
-        self.0.counters.handling.times()
+        self.0.counters.handling_times.snapshot()
     }
 }
 
@@ -238,15 +175,15 @@ mod tests {
 
     #[test]
     fn a_mean_follows_what_is_added() {
-        let mean = MovingMean::default();
-        assert_eq!(mean.get(), None);
-        mean.add(Duration::from_millis(8));
-        assert_eq!(mean.get(), Some(Duration::from_millis(8)));
+        let mut mean = None;
+        add_to_mean(&mut mean, Duration::from_millis(8));
+        assert_eq!(mean, Some(Duration::from_millis(8)));
         for _ in 0..100 {
-            mean.add(Duration::ZERO);
+            add_to_mean(&mut mean, Duration::ZERO);
         }
-        assert!(mean.get() < Some(Duration::from_micros(10)));
-        mean.add(Duration::MAX);
-        assert!(mean.get() > Some(Duration::from_secs(3600)));
+        assert!(mean < Some(Duration::from_micros(10)));
+        add_to_mean(&mut mean, Duration::MAX);
+        add_to_mean(&mut mean, Duration::MAX);
+        assert!(mean > Some(Duration::from_secs(3600)));
     }
 }

@@ -9,11 +9,7 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::{
-    dequeue,
-    hooks::Action,
-    shared::{Shared, count},
-};
+use super::{dequeue, hooks::Action, shared::Shared, state::add_to_mean};
 use crate::{
     base::{
         clock::{Tick, wall},
@@ -215,9 +211,11 @@ impl Supervisor {
         if !work.queue.matches(shared.queue.address()) {
             return;
         }
-        count(&shared.counters.wake_ups);
+        shared.counters.add(|stats| stats.wake_ups += 1);
         if let Some(latency) = work.last_event.published_at.and_then(since) {
-            shared.counters.wake_latency.add(latency);
+            shared
+                .counters
+                .add(|stats| add_to_mean(&mut stats.mean_wake_latency, latency));
         }
         let woken_early = shared.with_core(|core, now| core.scaler.on_wake_up(work.sequence, now));
         if woken_early {
@@ -271,6 +269,7 @@ fn report(shared: &Shared, due: PendingReport) -> Report {
     let now = shared.clock.now();
     let counters = &shared.counters;
     let depth = *lock(&counters.depth);
+    let stats = *lock(&counters.stats);
     let count = |tasks: usize| u32::try_from(tasks).unwrap_or(u32::MAX);
     Report {
         state: due.state,
@@ -280,7 +279,7 @@ fn report(shared: &Shared, due: PendingReport) -> Report {
         depth_age: depth.map(|(_, read_at)| now.since(read_at)),
         active_dequeue_tasks: count(active),
         total_dequeue_tasks: count(total),
-        mean_wake_latency: counters.wake_latency.get().unwrap_or_default(),
+        mean_wake_latency: stats.mean_wake_latency.unwrap_or_default(),
         busy_for: counters.handlings.oldest().map(|began| now.since(began)),
         ..Report::new(shared.queue.address().clone())
     }
@@ -330,7 +329,7 @@ async fn wanted_tasks(shared: Arc<Shared>) -> Option<(usize, usize)> {
             let load = Load {
                 depth,
                 concurrency: shared.config.handled_at_once(),
-                handling_time: shared.counters.handling.get(),
+                handling_time: lock(&shared.counters.stats).mean_handling_time,
             };
             // A task beyond the number of batches would get nothing, and cost a transaction.
             let batches = depth

@@ -14,7 +14,7 @@ use super::{
         hooks::Action,
         poison::{Disposition, Settled, Verdict},
         poison_queue,
-        shared::{Shared, count},
+        shared::Shared,
     },
     InFlightMessage, LONGEST_CALL, RENEW_AFTER,
 };
@@ -67,7 +67,7 @@ impl InFlightMessage<'_> {
             // An earlier try may have deleted it, and its answer was lost.
             _ => {
                 if settled == Settled::Handled {
-                    count(&self.shared.counters.handled);
+                    self.shared.counters.add(|stats| stats.handled += 1);
                 }
             }
         }
@@ -116,7 +116,7 @@ impl InFlightMessage<'_> {
         let shared = self.shared;
         let disposition = shared.attempts().on_failed(self.message, attempts, verdict);
         if !matches!(disposition, Disposition::ReleaseUncounted(_)) {
-            count(&shared.counters.failed);
+            shared.counters.add(|stats| stats.failed += 1);
             // A rejected message is logged when it is moved to the poison queue.
             if (verdict, disposition) != (Verdict::Rejected, Disposition::Poison) {
                 let (id, gets) = (&self.message.id, self.message.dequeue_count);
@@ -130,7 +130,7 @@ impl InFlightMessage<'_> {
     /// Disposes of a message without a readable body; the handler is not called.
     pub(super) async fn unreadable(&mut self, fault: Error) {
         let shared = self.shared;
-        count(&shared.counters.failed);
+        shared.counters.add(|stats| stats.failed += 1);
         self.report_error(Action::Handle, fault.clone());
         let (disposition, untried) = {
             let mut attempts = shared.attempts();
@@ -214,7 +214,7 @@ impl InFlightMessage<'_> {
         };
         match put {
             Ok(()) => {
-                count(&shared.counters.poisoned);
+                shared.counters.add(|stats| stats.poisoned += 1);
                 // Concurrently: an unreachable relay must not delay the deletion, and an
                 // unreachable queue must not delay the notification.
                 tokio::join!(self.delete(Settled::Poisoned), poison_queue::notify(shared));
