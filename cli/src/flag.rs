@@ -83,9 +83,9 @@ Example:
 /// A flag's state as a row.
 #[derive(Debug, Serialize)]
 pub(super) struct FlagRow {
-    flag: String,
+    pub(super) flag: String,
     set: bool,
-    generation: u64,
+    pub(super) generation: u64,
     set_by: String,
     reason: String,
     #[serde(serialize_with = "output::serialize_time")]
@@ -198,10 +198,6 @@ async fn watch(client: &Client, mut watcher: FlagWatcher, target: &Target) -> an
 }
 
 impl FlagRow {
-    pub(super) fn flag(&self) -> &str {
-        &self.flag
-    }
-
     /// Returns the state as a sentence.
     pub(super) fn line(&self) -> String {
         if !self.set {

@@ -5,6 +5,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::{ArgMatches, Parser};
+use reveille::{Error, ErrorKind, duration::Span};
 
 use super::{exit::Exit, help, log, output, signals, usage};
 
@@ -52,4 +53,22 @@ pub(crate) async fn until_interrupted(
         outcome = Box::pin(work) => outcome,
         signal = interrupts.next() => Ok(signal.exit()),
     }
+}
+
+/// Runs a call within the limit, if there is one. `late` says what has not happened by then.
+pub(crate) async fn within<T, E: From<Error>>(
+    limit: Option<Duration>,
+    late: String,
+    call: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let Some(limit) = limit else {
+        return call.await;
+    };
+    let timed_out = |_| {
+        let message = format!("{late} within {}", Span(limit));
+        Err(Error::new(ErrorKind::Timeout, message).into())
+    };
+    tokio::time::timeout(limit, call)
+        .await
+        .unwrap_or_else(timed_out)
 }

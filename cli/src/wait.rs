@@ -2,10 +2,7 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use reveille::{
-    Client, Error, ErrorKind, FlagName, FlagState, LinkState, ListenerId, duration,
-    release::Release,
-};
+use reveille::{Client, FlagName, FlagState, LinkState, ListenerId, duration, release::Release};
 use tokio::sync::watch;
 
 use super::{
@@ -13,7 +10,7 @@ use super::{
     direct_store::PolledFlag,
     exit::{Exit, Failed},
     flag::FlagRow,
-    log, output,
+    log, output, program,
     settings::Settings,
     signals,
     target::{self, Target, WaitingArgs},
@@ -178,17 +175,8 @@ async fn park(
     flag: &FlagName,
     target: &Target,
 ) -> reveille::Result<FlagState> {
-    let Some(timeout) = target.timeout else {
-        return release.wait().await;
-    };
-    match tokio::time::timeout(timeout, release.wait()).await {
-        Ok(released) => released,
-        Err(_) => {
-            let span = duration::Span(timeout);
-            let message = format!("flag `{flag}` was not set within {span}");
-            Err(Error::new(ErrorKind::Timeout, message))
-        }
-    }
+    let late = format!("flag `{flag}` was not set");
+    program::within(target.timeout, late, release.wait()).await
 }
 
 /// Prints if the acknowledgement failed. The node is released in any case.
