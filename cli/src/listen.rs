@@ -21,8 +21,8 @@ use std::{
 };
 
 use reveille::{
-    Client, Error, ErrorKind, GroupName, ListenerConsole, ListenerId, PublisherOptions,
-    SubscribeOptions, duration,
+    Client, Error, ErrorKind, GroupName, ListenerConsole, PublisherOptions, SubscribeOptions,
+    duration,
     listener::{Delivery, Listener, ListenerBuilder, ListenerStats},
     queue::WorkQueue,
 };
@@ -43,7 +43,7 @@ use super::{
     settings::Settings,
     signals::{Interrupts, Signal},
     target::{self, RelayArgs, Target},
-    usage,
+    usage::{self, IdArgs},
     values::{self, LogFormat},
 };
 
@@ -139,14 +139,8 @@ pub(super) struct Args {
     /// How long a shutdown waits for running commands
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
     grace: Duration,
-    /// The listener id [default: listen- and random characters]
-    #[arg(
-        long,
-        alias = "listener-id",
-        env = "REVEILLE_LISTENER_ID",
-        value_name = "NAME"
-    )]
-    id: Option<String>,
+    #[command(flatten)]
+    id: IdArgs,
     /// Share wake-ups with the listeners of this group [default: a group for each queue]
     #[arg(long, value_name = "NAME", conflicts_with = "no_group")]
     group: Option<String>,
@@ -205,10 +199,7 @@ impl Args {
             command: self.command.clone(),
             running: ProcessGroups::guarded(KILL_AFTER),
         };
-        let id = match &self.id {
-            Some(id) => ListenerId::new(id)?,
-            None => ListenerId::unique("listen")?,
-        };
+        let id = self.id.or_unique("listen")?;
         let client = (!self.no_relay).then(|| target.client()).transpose()?;
         let queue = match self.create {
             true => queue::create(&self.url).await?.0,

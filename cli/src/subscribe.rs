@@ -5,9 +5,8 @@ mod runner;
 use std::{ffi::OsString, time::Duration};
 
 use reveille::{
-    Client, ConnectionState, GroupName, LastEvent, LinkState, ListenerId, Report, ReportState,
-    Selector, SubscribeOptions, Subscription, Token, WakeReason, WakeStream as _, WorkDetected,
-    duration,
+    Client, ConnectionState, GroupName, LastEvent, LinkState, Report, ReportState, Selector,
+    SubscribeOptions, Subscription, Token, WakeReason, WakeStream as _, WorkDetected, duration,
 };
 use serde_json::json;
 use tokio::{sync::watch, time::Instant};
@@ -21,7 +20,7 @@ use super::{
     settings::Settings,
     signals::{self, Interrupts},
     target::{self, Target, WaitingArgs},
-    usage,
+    usage::{self, IdArgs},
 };
 
 /// Print wake-ups, or run a command on each
@@ -51,14 +50,8 @@ pub(super) struct Args {
     /// The queues; each part may end in one `*`
     #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
     selectors: Vec<Selector>,
-    /// The listener id [default: cli- and random characters]
-    #[arg(
-        long,
-        alias = "listener-id",
-        env = "REVEILLE_LISTENER_ID",
-        value_name = "NAME"
-    )]
-    id: Option<String>,
+    #[command(flatten)]
+    id: IdArgs,
     /// End after this number of wake-ups
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
     count: Option<u64>,
@@ -158,10 +151,7 @@ impl Args {
     }
 
     fn options(&self) -> reveille::Result<SubscribeOptions> {
-        let listener_id = match &self.id {
-            Some(id) => ListenerId::new(id)?,
-            None => ListenerId::unique("cli")?,
-        };
+        let listener_id = self.id.or_unique("subscribe")?;
         let options = SubscribeOptions {
             group: self.group.as_deref().map(GroupName::new).transpose()?,
             ..SubscribeOptions::new(listener_id, self.selectors.iter().cloned())

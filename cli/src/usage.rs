@@ -8,7 +8,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use reveille::duration;
+use reveille::{ListenerId, duration};
 
 use super::{exit::Exit, output};
 
@@ -111,6 +111,24 @@ fn condense(text: &str) -> String {
 fn is_tip(paragraph: &str) -> bool {
     let names = |verb: &str| paragraph.contains(&format!("'{verb}'"));
     paragraph.starts_with("tip:") && !NO_TIPS.into_iter().any(names)
+}
+
+/// The id of a verb that listens.
+#[derive(Debug, clap::Args)]
+pub(crate) struct IdArgs {
+    /// The listener id, by which lists and `unleash --expect` know this process [default: the verb and
+    /// random characters]
+    #[arg(long, env = "REVEILLE_LISTENER_ID", value_name = "NAME")]
+    id: Option<String>,
+}
+
+impl IdArgs {
+    pub(crate) fn or_unique(&self, prefix: &str) -> reveille::Result<ListenerId> {
+        match &self.id {
+            Some(id) => ListenerId::new(id),
+            None => ListenerId::unique(prefix),
+        }
+    }
 }
 
 /// Returns the user's name, or an empty text.

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use reveille::{Client, FlagName, FlagState, LinkState, ListenerId, duration, release::Release};
+use reveille::{Client, FlagName, FlagState, LinkState, duration, release::Release};
 use tokio::sync::watch;
 
 use super::{
@@ -14,6 +14,7 @@ use super::{
     settings::Settings,
     signals,
     target::{self, Target, WaitingArgs},
+    usage::IdArgs,
 };
 
 /// Wait until a flag is set, then run a command
@@ -34,14 +35,8 @@ with 6 if the flag is not set within --timeout, and with 3 if the relay was not 
 pub(super) struct Args {
     /// The flag
     flag: FlagName,
-    /// The listener id, which `unleash --expect` counts [default: wait- and random characters]
-    #[arg(
-        long,
-        alias = "listener-id",
-        env = "REVEILLE_LISTENER_ID",
-        value_name = "NAME"
-    )]
-    id: Option<String>,
+    #[command(flatten)]
+    id: IdArgs,
     /// Read the flag directly in this store: az://CONTAINER[/PREFIX], s3://, gs://, sqlite:PATH
     #[arg(long, value_name = "URL")]
     store: Option<String>,
@@ -118,20 +113,13 @@ impl Args {
             return Ok((release, None));
         }
         let client = target.client()?;
-        let watch = client.watch_flag(self.flag.clone(), self.listener_id()?);
+        let watch = client.watch_flag(self.flag.clone(), self.id.or_unique("wait")?);
         let link = watch.link();
         let release = match parked {
             None => Release::new(watch),
             Some(parked) => Release::new(watch).with_flag(self.flag.clone(), parked, interval),
         };
         Ok((release, Some((client, link))))
-    }
-
-    fn listener_id(&self) -> reveille::Result<ListenerId> {
-        match &self.id {
-            Some(id) => ListenerId::new(id),
-            None => ListenerId::unique("wait"),
-        }
     }
 
     /// Runs the command. Without a command, prints that the flag is set.
