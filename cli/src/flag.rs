@@ -82,9 +82,9 @@ Example:
 /// A flag's state as a row.
 #[derive(Debug, Serialize)]
 pub(super) struct FlagRow {
-    flag: String,
+    pub(super) flag: String,
     set: bool,
-    generation: u64,
+    pub(super) generation: u64,
     set_by: String,
     reason: String,
     #[serde(serialize_with = "output::serialize_time")]

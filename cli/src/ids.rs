@@ -15,6 +15,7 @@ use tokio::io::AsyncWriteExt as _;
 use super::{
     exit::{Exit, Failed},
     output::{Format, OutputArgs},
+    program,
     store::StoreArgs,
 };
 
@@ -124,16 +125,8 @@ impl Next {
         &self,
         call: impl Future<Output = reveille::Result<T>>,
     ) -> reveille::Result<T> {
-        let Some(timeout) = self.timeout else {
-            return call.await;
-        };
-        tokio::time::timeout(timeout, call)
-            .await
-            .unwrap_or_else(|_| {
-                let span = duration::Span(timeout);
-                let message = format!("`{}`: got no id within {span}", self.name);
-                Err(Error::new(ErrorKind::Timeout, message))
-            })
+        let late = format!("`{}`: got no id", self.name);
+        program::within(self.timeout, late, call).await
     }
 
     fn config(&self) -> IdConfig {

@@ -9,12 +9,21 @@ mod config;
 mod event_log;
 mod worker;
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    ffi::OsString,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use reveille::{
     Client, Error, ErrorKind, GroupName, ListenerConsole, PublisherOptions, SubscribeOptions,
     duration,
-    listener::{Delivery, Listener, ListenerBuilder},
+    listener::{Delivery, Listener, ListenerBuilder, ListenerStats},
     queue::WorkQueue,
 };
 use serde_json::json;
@@ -23,7 +32,7 @@ use self::{
     command::Program,
     config::PoisonQueue,
     event_log::{EventLog, ListenHooks},
-    worker::{StopHandle, StopReason, Worker},
+    worker::{Quota, StopHandle, StopReason, Worker},
 };
 use super::{
     child::{self, KILL_AFTER, ProcessGroups},
@@ -185,7 +194,10 @@ impl Args {
     async fn prepare(&self, target: &Target) -> anyhow::Result<RunningListener> {
         let config = self.config()?;
         child::check_exists(&self.command)?;
-        let program = Program::new(&self.command, ProcessGroups::guarded(KILL_AFTER));
+        let program = Program {
+            command: self.command.clone(),
+            running: ProcessGroups::guarded(KILL_AFTER),
+        };
         let id = self.id.resolve("listen")?;
         let client = (!self.no_relay).then(|| target.client()).transpose()?;
         let queue = match self.create {
@@ -218,15 +230,16 @@ impl Args {
                 ..PublisherOptions::default()
             })));
         }
-        let worker = Worker::new(
+        let worker = Arc::new(Worker {
             program,
-            self.count,
-            self.postpone,
-            self.max_handling_time,
+            quota: self.count.map(Quota::new),
+            postpone: self.postpone,
             stop_handle,
-            Arc::clone(&events),
-        );
-        let worker = Arc::new(worker);
+            cut_off: AtomicBool::new(false),
+            patience: self.max_handling_time / 2,
+            put_back: AtomicBool::new(false),
+            events: Arc::clone(&events),
+        });
         let started = self.start(builder.config(config), Arc::clone(&worker));
         let listener = started
             .await
@@ -235,7 +248,7 @@ impl Args {
             Ok(console) => console,
             Err(error) => {
                 // The shutdown returns messages that the listener has got by now.
-                worker.stop();
+                worker.stop_handle.stopped.cancel();
                 listener.shutdown().await;
                 return Err(error.into());
             }
@@ -317,16 +330,6 @@ struct RunningListener {
     _console: Option<ListenerConsole>,
 }
 
-/// The listener has ended gracefully.
-struct Drained {
-    /// At least one command was ended early.
-    cut_off: bool,
-    /// Failed runs of the command.
-    failed: u64,
-    /// At least one message was put back without an attempt.
-    put_back: bool,
-}
-
 /// Why the listener ends.
 enum EndCause {
     Worker(StopReason),
@@ -337,28 +340,31 @@ enum EndCause {
 impl RunningListener {
     async fn run(mut self, interrupts: &mut Interrupts) -> anyhow::Result<Exit> {
         let cause = self.until_ended(interrupts).await;
+        let worker = Arc::clone(&self.worker);
         let drained = self.drain(interrupts).await;
-        match (cause, drained) {
-            (EndCause::Worker(StopReason::Unable(reason)), _) => Err(Failed(reason).into()),
-            (_, Err(second)) => Ok(second.exit()),
-            (EndCause::Signal(Signal::Terminate), Ok(Drained { cut_off: false, .. })) => {
+        if let EndCause::Worker(StopReason::Unable(reason)) = cause {
+            return Err(Failed(reason).into());
+        }
+        let stats = match drained {
+            Ok(stats) => stats,
+            Err(second) => return Ok(second.exit()),
+        };
+        match cause {
+            EndCause::Signal(Signal::Terminate) if !worker.cut_off.load(Ordering::Relaxed) => {
                 Ok(Exit::OK)
             }
-            (EndCause::Signal(signal), _) => Ok(signal.exit()),
-            (EndCause::Emptied, Ok(Drained { put_back: true, .. })) => {
-                let message =
+            EndCause::Signal(signal) => Ok(signal.exit()),
+            EndCause::Emptied if worker.put_back.load(Ordering::Relaxed) => {
+                let text =
                     "a message was put back by its command, or no program could be run for it";
-                Err(Failed(message.to_owned()).into())
+                Err(Failed(text.to_owned()).into())
             }
-            (EndCause::Emptied, Ok(Drained { failed, .. })) if failed > 0 => {
-                let runs = output::count(failed, "run");
-                let message =
-                    format!("{runs} of the command failed; the message may still be there");
-                Err(Failed(message).into())
+            EndCause::Emptied if stats.failed > 0 => {
+                let runs = output::count(stats.failed, "run");
+                let text = format!("{runs} of the command failed; the message may still be there");
+                Err(Failed(text).into())
             }
-            (EndCause::Worker(StopReason::Counted | StopReason::Unread) | EndCause::Emptied, _) => {
-                Ok(Exit::OK)
-            }
+            EndCause::Emptied | EndCause::Worker(_) => Ok(Exit::OK),
         }
     }
 
@@ -378,10 +384,10 @@ impl RunningListener {
     }
 
     /// Ends the listener gracefully, unless a second signal arrives.
-    async fn drain(self, interrupts: &mut Interrupts) -> Result<Drained, Signal> {
-        let (worker, events) = (self.worker, self.events);
-        worker.stop();
-        let running = worker.running();
+    async fn drain(self, interrupts: &mut Interrupts) -> Result<ListenerStats, Signal> {
+        let (program, events) = (&self.worker.program, &self.events);
+        self.worker.stop_handle.stopped.cancel();
+        let running = program.running.count();
         if running > 0 {
             events.stopping(running, self.grace);
         }
@@ -390,23 +396,12 @@ impl RunningListener {
             signal = interrupts.next() => Err(signal),
         };
         // No command may outlive the listener: its message goes to another listener now.
-        let killed = worker.kill();
-        let failed = match stats {
-            Ok(stats) => {
-                events.ended(&stats);
-                stats.failed
-            }
-            Err(signal) => {
-                events.killed(killed);
-                return Err(signal);
-            }
-        };
-        let cut_off = worker.has_cut_off();
-        Ok(Drained {
-            cut_off,
-            failed,
-            put_back: worker.has_put_back(),
-        })
+        let killed = program.running.kill();
+        match &stats {
+            Ok(stats) => events.ended(stats),
+            Err(_) => events.killed(killed),
+        }
+        stats
     }
 }
 

@@ -1,16 +1,68 @@
-//! A message of a queue as JSON: printed by `queue get` and `queue peek`, and read by the command
-//! of `listen --batch`.
+//! Messages of queues: those to store, from the command line, a file or the standard input, and those
+//! that were read as JSON, for `queue get` and `queue peek`, and for the command of `listen --batch`.
 
-use std::time::SystemTime;
+use std::{path::PathBuf, time::SystemTime};
 
+use anyhow::Context as _;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use reveille::{
     courier::ReceivedMessage,
     queue::{Message, PeekedMessage},
 };
 use serde::Serialize;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Split, Stdin, stdin};
 
-use super::output;
+use super::{exit::Usage, output};
+
+/// The messages to store.
+#[derive(Debug, clap::Args)]
+pub(super) struct Bodies {
+    /// The messages; without any, each line of the standard input is a message
+    #[arg(value_name = "BODY")]
+    bodies: Vec<String>,
+    /// Take the bytes of this file as one message
+    #[arg(long, value_name = "FILE", conflicts_with = "bodies")]
+    body_file: Option<PathBuf>,
+    /// Take the bytes of the standard input as one message
+    #[arg(long, conflicts_with_all = ["bodies", "body_file"])]
+    stdin: bool,
+}
+
+/// The messages of the standard input, one a line.
+pub(super) struct Lines(Split<BufReader<Stdin>>);
+
+const UNREAD: &str = "the standard input cannot be read";
+
+impl Bodies {
+    /// Returns the messages; `None` where they are [`Lines`].
+    pub(super) async fn whole(&self) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
+        if let Some(path) = &self.body_file {
+            let read = tokio::fs::read(path).await;
+            let body = read.map_err(|error| {
+                let path = path.display();
+                Usage(format!("--body-file: `{path}` cannot be read: {error}"))
+            })?;
+            return Ok(Some(vec![body]));
+        }
+        if self.stdin {
+            let mut body = Vec::new();
+            stdin().read_to_end(&mut body).await.context(UNREAD)?;
+            return Ok(Some(vec![body]));
+        }
+        let bodies = self.bodies.iter().map(|body| body.clone().into_bytes());
+        Ok(Some(bodies.collect()).filter(|bodies: &Vec<_>| !bodies.is_empty()))
+    }
+}
+
+impl Lines {
+    pub(super) fn of_stdin() -> Self {
+        Self(BufReader::new(stdin()).split(b'\n'))
+    }
+
+    pub(super) async fn next(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
+        self.0.next_segment().await.context(UNREAD)
+    }
+}
 
 #[derive(Debug, Serialize)]
 pub(super) struct MessageRow {

@@ -4,8 +4,10 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::{
-    Command, CommandFactory as _, FromArgMatches as _, builder::Resettable, error::ErrorKind,
+    Command, CommandFactory as _, FromArgMatches as _, builder::Resettable,
+    error::ErrorKind as UsageError,
 };
+use reveille::{Error, ErrorKind, duration::Span};
 
 use super::{
     Cli,
@@ -53,9 +55,9 @@ fn parse() -> anyhow::Result<(Cli, Settings)> {
 fn is_help(error: &clap::Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::DisplayHelp
-            | ErrorKind::DisplayVersion
-            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        UsageError::DisplayHelp
+            | UsageError::DisplayVersion
+            | UsageError::DisplayHelpOnMissingArgumentOrSubcommand
     )
 }
 
@@ -103,4 +105,22 @@ pub(crate) async fn until_interrupted(
         outcome = Box::pin(work) => outcome,
         signal = interrupts.next() => Ok(signal.exit()),
     }
+}
+
+/// Runs a call within the limit, if there is one. `late` says what has not happened by then.
+pub(crate) async fn within<T, E: From<Error>>(
+    limit: Option<Duration>,
+    late: String,
+    call: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let Some(limit) = limit else {
+        return call.await;
+    };
+    let timed_out = |_| {
+        let message = format!("{late} within {}", Span(limit));
+        Err(Error::new(ErrorKind::Timeout, message).into())
+    };
+    tokio::time::timeout(limit, call)
+        .await
+        .unwrap_or_else(timed_out)
 }

@@ -2,24 +2,21 @@
 
 mod runner;
 
-use std::{
-    ffi::OsString,
-    time::{Duration, Instant as StdInstant, SystemTime},
-};
+use std::{ffi::OsString, time::Duration};
 
 use reveille::{
-    Client, ConnectionState, Error, GroupName, LastEvent, LinkState, Report, ReportState, Selector,
+    Client, ConnectionState, GroupName, LastEvent, LinkState, Report, ReportState, Selector,
     SubscribeOptions, Subscription, Token, WakeReason, WakeStream as _, WorkDetected, duration,
 };
-use serde::Serialize;
+use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 
 use self::runner::{Finished, Runner};
 use super::{
-    causes::Causes,
     child::{KILL_AFTER, ProcessGroups},
     exit::{Exit, Usage},
-    log, output,
+    log,
+    output::{self, Format},
     signals::{self, Interrupts},
     target::{self, IdArgs, Target, WaitingArgs},
     usage,
@@ -70,20 +67,6 @@ pub(super) struct Args {
     command: Vec<OsString>,
 }
 
-#[derive(Debug, Serialize)]
-struct WakeRow {
-    queue: String,
-    reason: &'static str,
-    sequence: u64,
-    notifications: u64,
-    payload_size: u64,
-    messages: u64,
-    publisher: String,
-    #[serde(serialize_with = "output::serialize_time")]
-    published_at: Option<SystemTime>,
-    traceparent: String,
-}
-
 /// As `listen` polls while its relay is unreachable.
 const POLL: Duration = Duration::from_secs(30);
 
@@ -97,11 +80,7 @@ struct WakeLoop<'a> {
     relay: String,
     /// The number of that stream.
     stream: u64,
-    /// The causes of the present outage.
-    causes: Causes,
-    /// The relay has had the time to answer: causes are printed.
-    is_settled: bool,
-    runner: Option<Runner>,
+    runner: Runner,
     poller: Poller,
     /// Reports that could not be sent. R8: they are repeated after the next Welcome, because a
     /// woken listener counts as busy until it reports DRAINED.
@@ -120,6 +99,11 @@ impl Args {
         }
         let poll = self.poll.unwrap_or(POLL);
         let poll = (runs && !poll.is_zero()).then_some(poll);
+        let groups = if runs {
+            ProcessGroups::guarded(KILL_AFTER)
+        } else {
+            ProcessGroups::default()
+        };
         let client = target.client()?;
         let subscription = client.subscribe(options)?;
         let mut wake_loop = WakeLoop {
@@ -128,11 +112,8 @@ impl Args {
             link: subscription.link(),
             relay: String::new(),
             stream: 0,
-            causes: Causes::default(),
-            is_settled: false,
             subscription,
-            runner: runs
-                .then(|| Runner::new(self.command.clone(), ProcessGroups::guarded(KILL_AFTER))),
+            runner: Runner::new(self.command.clone(), groups),
             poller: Poller {
                 selectors: self.selectors.clone(),
                 interval: poll,
@@ -142,11 +123,12 @@ impl Args {
             left: self.count,
         };
         let mut interrupts = Interrupts::listen()?;
+        let link = wake_loop.link.clone();
         let timeout = tokio::time::sleep(target.timeout.unwrap_or(Duration::MAX));
         let exit = tokio::select! {
-            outcome = wake_loop.run() => {
+            outcome = target::noting_causes(&client, link, wake_loop.run()) => {
                 if outcome.is_err() {
-                    wake_loop.forward(signals::Signal::Terminate);
+                    wake_loop.runner.forward(signals::Signal::Terminate);
                     wake_loop.finish().await;
                 }
                 return outcome;
@@ -156,7 +138,7 @@ impl Args {
                 Exit::TIMED_OUT
             }
             signal = interrupts.next() => {
-                wake_loop.forward(signal);
+                wake_loop.runner.forward(signal);
                 signal.exit()
             }
         };
@@ -181,12 +163,6 @@ impl Args {
 impl WakeLoop<'_> {
     /// Handles wake-ups until the count is reached.
     async fn run(&mut self) -> anyhow::Result<Exit> {
-        let client = self.client;
-        let settling = async {
-            tokio::time::sleep(target::WARN_AFTER).await;
-            target::unreachable(client).await
-        };
-        tokio::pin!(settling);
         while !self.is_done() {
             let due = self.next_run();
             let due = async {
@@ -198,24 +174,26 @@ impl WakeLoop<'_> {
             tokio::select! {
                 biased;
                 Ok(()) = self.link.changed() => self.on_link_change().await,
-                finished = runner::finished(&mut self.runner) => self.on_finished(finished).await?,
+                finished = self.runner.finished() => self.on_finished(finished).await?,
                 work = self.subscription.next(), if self.left != Some(0) => match work {
                     Some(work) => self.on_wake_up(&work?).await?,
                     None => return Ok(Exit::FAILURE),
                 },
-                cause = &mut settling, if !self.is_settled => self.settle(cause.as_ref()),
                 () = due => self.on_due().await?,
             }
         }
         // A count leaves no time for the run after one that failed.
-        let has_failed = self.runner.as_ref().is_some_and(Runner::has_failed);
-        Ok(if has_failed { Exit::FAILURE } else { Exit::OK })
+        Ok(if self.runner.has_failed() {
+            Exit::FAILURE
+        } else {
+            Exit::OK
+        })
     }
 
     /// Returns when a run is due without a wake-up: of a command that failed, or because the relay is
     /// away.
     fn next_run(&self) -> Option<Instant> {
-        let retry = self.runner.as_ref().and_then(Runner::retry_at);
+        let retry = self.runner.retry_at();
         let next = retry.into_iter().chain(self.poller.next).min();
         next.filter(|_| self.left != Some(0))
     }
@@ -223,16 +201,15 @@ impl WakeLoop<'_> {
     async fn on_due(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
         let polled = self.poller.take(now);
-        if let Some(runner) = &mut self.runner {
-            runner.enqueue_retries(now);
-            polled.iter().for_each(|work| runner.enqueue_poll(work));
+        self.runner.enqueue_retries(now);
+        for work in &polled {
+            self.runner.enqueue_poll(work);
         }
         self.start().await
     }
 
     fn is_done(&self) -> bool {
-        let idle = self.runner.as_ref().is_none_or(Runner::is_idle);
-        self.left == Some(0) && idle
+        self.left == Some(0) && self.runner.is_idle()
     }
 
     async fn on_wake_up(&mut self, work: &WorkDetected) -> anyhow::Result<()> {
@@ -243,21 +220,14 @@ impl WakeLoop<'_> {
         if let Some(left) = &mut self.left {
             *left -= 1;
         }
-        let row = WakeRow::from(work);
-        self.target.format.next(&row, row.line())?;
-        if let Some(runner) = &mut self.runner {
-            runner.enqueue(work);
-            self.start().await?;
-        }
-        Ok(())
+        print(work, self.target.format)?;
+        self.runner.enqueue(work);
+        self.start().await
     }
 
     /// Starts the next waiting command, if none runs.
     async fn start(&mut self) -> anyhow::Result<()> {
-        let Some(runner) = &mut self.runner else {
-            return Ok(());
-        };
-        if let Some(work) = runner.start()? {
+        if let Some(work) = self.runner.start()? {
             let report = report(work, ReportState::Busy);
             self.report(report).await;
         }
@@ -267,15 +237,11 @@ impl WakeLoop<'_> {
     async fn on_finished(&mut self, finished: Finished) -> anyhow::Result<()> {
         let Finished { work, status } = finished;
         if status.success() {
-            if let Some(runner) = &mut self.runner {
-                runner.succeeded(&work);
-            }
+            self.runner.succeeded(&work);
             self.report(report(&work, ReportState::Drained)).await;
         } else {
             output::note(format_args!("{}: the command failed: {status}", work.queue));
-            if let Some(runner) = &mut self.runner {
-                runner.failed(work);
-            }
+            self.runner.failed(work);
         }
         self.start().await
     }
@@ -297,12 +263,11 @@ impl WakeLoop<'_> {
             ConnectionState::Connected if link.welcomes != self.stream => {
                 self.stream = link.welcomes;
                 self.client.url().clone_into(&mut self.relay);
-                (self.causes, self.is_settled) = (Causes::default(), true);
                 let epoch = self.subscription.welcome().map(|welcome| &*welcome.epoch);
                 let epoch = epoch.unwrap_or("unknown");
                 output::note(format_args!("connected to {}, epoch {epoch}", self.relay));
                 let mut reports = std::mem::take(&mut self.unsent);
-                let running = self.runner.as_ref().and_then(Runner::running);
+                let running = self.runner.running();
                 reports.extend(running.and_then(|work| report(work, ReportState::Busy)));
                 for report in reports {
                     self.report(Some(report)).await;
@@ -310,8 +275,6 @@ impl WakeLoop<'_> {
             }
             ConnectionState::Reconnecting if !self.relay.is_empty() => {
                 let relay = std::mem::take(&mut self.relay);
-                let cause = link.cause.as_deref().unwrap_or("the stream has ended");
-                self.causes.is_new(cause, StdInstant::now());
                 let runs = match self.poller.interval.filter(|_| !link.announced) {
                     Some(interval) => format!(
                         ", and running the command every {} meanwhile",
@@ -320,50 +283,17 @@ impl WakeLoop<'_> {
                     None => String::new(),
                 };
                 output::note(format_args!(
-                    "disconnected from {relay}: {cause}; reconnecting{runs}"
+                    "disconnected from {relay}; reconnecting{runs}"
                 ));
             }
-            _ => self.note_cause(&link),
-        }
-    }
-
-    /// Prints why wake-ups do not arrive, or not all of them.
-    fn note_cause(&mut self, link: &LinkState) {
-        match &link.cause {
-            Some(cause) if self.is_settled => self.causes.note(cause),
-            None if link.is_pushed() => self.causes = Causes::default(),
             _ => {}
-        }
-    }
-
-    /// Ends the time that the relay has for its first answer. `cause` is why it cannot be reached.
-    fn settle(&mut self, cause: Option<&Error>) {
-        self.is_settled = true;
-        let link = self.link.borrow().clone();
-        let Some(cause) = cause else {
-            return self.note_cause(&link);
-        };
-        self.causes.note(&cause.to_string());
-        // The stream's own words for it say less.
-        if let Some(known) = &link.cause {
-            self.causes.is_new(known, StdInstant::now());
-        }
-    }
-
-    fn forward(&self, signal: signals::Signal) {
-        if let Some(runner) = &self.runner {
-            runner.forward(signal);
         }
     }
 
     /// Waits for the running command, and reports its success.
     async fn finish(&mut self) {
-        let running = self
-            .runner
-            .as_ref()
-            .is_some_and(|runner| runner.running().is_some());
-        if running {
-            let Finished { work, status } = runner::finished(&mut self.runner).await;
+        if self.runner.running().is_some() {
+            let Finished { work, status } = self.runner.finished().await;
             if status.success() {
                 self.report(report(&work, ReportState::Drained)).await;
             }
@@ -371,39 +301,33 @@ impl WakeLoop<'_> {
     }
 }
 
-impl WakeRow {
-    /// Returns the wake-up as a line for people.
-    fn line(&self) -> String {
-        let mut line = format!(
-            "{} {} sequence={} notifications={} messages={} payload_size={}",
-            self.queue,
-            self.reason,
-            self.sequence,
-            self.notifications,
-            self.messages,
-            self.payload_size
-        );
-        if !self.publisher.is_empty() {
-            line.push_str(&format!(" publisher={}", self.publisher));
-        }
-        line
+/// Prints a wake-up.
+fn print(work: &WorkDetected, format: Format) -> std::io::Result<()> {
+    let event = &work.last_event;
+    let mut line = format!(
+        "{} {} sequence={} notifications={} messages={} payload_size={}",
+        work.queue,
+        work.reason.as_str(),
+        work.sequence,
+        work.notifications,
+        work.messages,
+        work.payload_size
+    );
+    if !event.publisher.is_empty() {
+        line.push_str(&format!(" publisher={}", event.publisher));
     }
-}
-
-impl From<&WorkDetected> for WakeRow {
-    fn from(work: &WorkDetected) -> Self {
-        Self {
-            queue: work.queue.to_string(),
-            reason: work.reason.as_str(),
-            sequence: work.sequence,
-            notifications: work.notifications,
-            payload_size: work.payload_size,
-            messages: work.messages,
-            publisher: work.last_event.publisher.to_string(),
-            published_at: work.last_event.published_at,
-            traceparent: work.last_event.traceparent.to_string(),
-        }
-    }
+    let row = json!({
+        "queue": work.queue.to_string(),
+        "reason": work.reason.as_str(),
+        "sequence": work.sequence,
+        "notifications": work.notifications,
+        "payload_size": work.payload_size,
+        "messages": work.messages,
+        "publisher": &*event.publisher,
+        "published_at": event.published_at.map(output::time),
+        "traceparent": &*event.traceparent,
+    });
+    format.next(&row, line)
 }
 
 /// Runs of the command while no relay reports work.

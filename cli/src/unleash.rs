@@ -117,15 +117,13 @@ impl Args {
             return self.in_store(url, &target).await;
         }
         let client = target.client()?;
-        match self.expect {
-            None => {
-                let unleashed = self.unleash(&client, &target).await?;
-                target.format.one(&UnleashRow::from(&unleashed))?;
-                self.note_kept(&unleashed.flag);
-                Ok(Exit::OK)
-            }
-            Some(expected) => self.run_expecting(expected, &client, &target).await,
+        if let Some(expected) = self.expect {
+            return self.run_expecting(expected, &client, &target).await;
         }
+        let Unleashed { flag, watchers, .. } = self.unleash(&client, &target).await?;
+        target.format.one(&UnleashRow::new(&flag, Some(watchers)))?;
+        self.note_kept(&flag);
+        Ok(Exit::OK)
     }
 
     async fn unleash(&self, client: &Client, target: &Target) -> reveille::Result<Unleashed> {
@@ -199,25 +197,18 @@ impl Args {
             (false, true) => Barrier::Unknown,
             (false, false) => Barrier::Unmet,
         };
-        let unmet = barrier == Barrier::Unmet;
-        let row = UnleashRow {
-            expected: Some(expected),
-            acknowledged: Some(acks.acknowledged),
-            barrier: Some(barrier),
-            missing: if unmet {
-                self.missing(client).await
-            } else {
-                None
-            },
-            ..UnleashRow::from(&unleashed)
-        };
+        let mut row = UnleashRow::new(&unleashed.flag, Some(unleashed.watchers));
+        row.expected = Some(expected);
+        row.acknowledged = Some(acks.acknowledged);
+        row.barrier = Some(barrier);
+        if barrier == Barrier::Unmet {
+            row.missing = self.missing(client).await;
+        }
         target.format.one(&row)?;
         self.note_kept(&unleashed.flag);
         Ok(exit_of(barrier, &row))
     }
-}
 
-impl Args {
     /// Lists the listeners that have not acknowledged; `None` if the relay does not answer in time.
     async fn missing(&self, client: &Client) -> Option<Vec<Missing>> {
         let flags = client.flags();
@@ -297,12 +288,6 @@ impl UnleashRow {
             barrier: None,
             missing: None,
         }
-    }
-}
-
-impl From<&Unleashed> for UnleashRow {
-    fn from(unleashed: &Unleashed) -> Self {
-        Self::new(&unleashed.flag, Some(unleashed.watchers))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use reveille::duration;
+use reveille::{ListenerId, duration};
 
 /// Parses a number that may be 0.
 pub(crate) fn number<T: FromStr>(text: &str) -> Result<T, String> {

@@ -2,9 +2,13 @@
 
 use std::{ffi::OsString, time::Duration};
 
+<<<<<<< HEAD
 use reveille::{
     Client, Error, ErrorKind, FlagName, FlagState, LinkState, duration, release::Release,
 };
+=======
+use reveille::{Client, FlagName, FlagState, LinkState, duration, release::Release};
+>>>>>>> wip-cliverb
 use tokio::sync::watch;
 
 use super::{
@@ -12,8 +16,16 @@ use super::{
     direct_store::PolledFlag,
     exit::{Exit, Failed},
     flag::FlagRow,
+<<<<<<< HEAD
     log, output, signals,
     target::{self, IdArgs, Target, WaitingArgs},
+=======
+    log, output, program,
+    settings::Settings,
+    signals,
+    target::{self, Target, WaitingArgs},
+    usage::IdArgs,
+>>>>>>> wip-cliverb
 };
 
 /// Wait until a flag is set, then run a command
@@ -112,7 +124,11 @@ impl Args {
             return Ok((release, None));
         }
         let client = target.client()?;
+<<<<<<< HEAD
         let watch = client.watch_flag(self.flag.clone(), self.id.resolve("wait")?);
+=======
+        let watch = client.watch_flag(self.flag.clone(), self.id.or_unique("wait")?);
+>>>>>>> wip-cliverb
         let link = watch.link();
         let release = match parked {
             None => Release::new(watch),
@@ -162,17 +178,8 @@ async fn park(
     flag: &FlagName,
     target: &Target,
 ) -> reveille::Result<FlagState> {
-    let Some(timeout) = target.timeout else {
-        return release.wait().await;
-    };
-    match tokio::time::timeout(timeout, release.wait()).await {
-        Ok(released) => released,
-        Err(_) => {
-            let span = duration::Span(timeout);
-            let message = format!("flag `{flag}` was not set within {span}");
-            Err(Error::new(ErrorKind::Timeout, message))
-        }
-    }
+    let late = format!("flag `{flag}` was not set");
+    program::within(target.timeout, late, release.wait()).await
 }
 
 /// Prints if the acknowledgement failed. The node is released in any case.

@@ -2,18 +2,17 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use anyhow::Context as _;
 use reveille::{
     Client, PublisherOptions,
     courier::{Destination, QueueManager},
     queue::WorkQueue as _,
 };
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 
 use super::open;
 use crate::{
     exit::{Exit, Usage},
+    message::{Bodies, Lines},
     output,
     settings::Settings,
     target::{Target, TargetArgs},
@@ -40,12 +39,8 @@ pub(super) struct Send {
     /// Where the messages go: QUEUE, reveille://HOST:PORT/QUEUE, ALIAS or QUEUE@ALIAS
     #[arg(value_name = "DESTINATION")]
     destination: String,
-    /// The messages; without any, each line of the standard input is a message
-    #[arg(value_name = "BODY")]
-    bodies: Vec<String>,
-    /// Send the bytes of the standard input as one message
-    #[arg(long, conflicts_with = "bodies")]
-    stdin: bool,
+    #[command(flatten)]
+    bodies: Bodies,
     /// Create the queue file, and a destination in it, if they are missing
     #[arg(long)]
     create: bool,
@@ -90,20 +85,11 @@ impl Send {
     }
 
     async fn bodies(&self) -> anyhow::Result<Vec<Vec<u8>>> {
-        let unread = "the standard input cannot be read";
-        if self.stdin {
-            let mut body = Vec::new();
-            let read = tokio::io::stdin().read_to_end(&mut body).await;
-            read.context(unread)?;
-            return Ok(vec![body]);
+        if let Some(bodies) = self.bodies.whole().await? {
+            return Ok(bodies);
         }
-        if !self.bodies.is_empty() {
-            let bodies = self.bodies.iter().map(|body| body.clone().into_bytes());
-            return Ok(bodies.collect());
-        }
-        let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
-        let mut bodies = Vec::new();
-        while let Some(line) = lines.next_segment().await.context(unread)? {
+        let (mut bodies, mut lines) = (Vec::new(), Lines::of_stdin());
+        while let Some(line) = lines.next().await? {
             bodies.push(line);
         }
         if bodies.is_empty() {

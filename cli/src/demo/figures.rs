@@ -81,7 +81,7 @@ impl FleetFigures {
     fn rows(&self) -> [(String, String); 10] {
         let row = |label: &str, value: &dyn fmt::Display| (label.to_owned(), value.to_string());
         let idle_label = format!("storage transactions, {} idle", Span(IDLE));
-        let month_label = format!("a month* at ${} per 10,000", PER_10_000);
+        let month_label = format!("a month* at ${PER_10_000} per 10,000");
         let per_minute = format!("{:.0}", self.idle_storage_transactions_per_minute);
         let drained_after = or_never(self.drained_after_ms);
         [

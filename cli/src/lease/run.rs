@@ -8,7 +8,7 @@ use std::{
 };
 
 use reveille::{
-    Error, ErrorKind, duration,
+    duration,
     lease::{Lease, LeaseConfig, LeaseGuard},
 };
 use rustix::process::Signal as Number;
@@ -18,7 +18,7 @@ use super::Named;
 use crate::{
     child::{self, Process, ProcessGroups},
     exit::{Exit, Failed},
-    output,
+    output, program,
     signals::Interrupts,
     target::WARN_AFTER,
 };
@@ -84,11 +84,13 @@ impl Args {
         };
         config.poll = config.poll.min(self.duration / 5);
         let holder = config.holder.clone();
-        let waiting = self.within(async {
+        let acquiring = async {
             let lease = self.named.open(config).await?;
             let held = acquire(&lease).await?;
             anyhow::Ok((lease, held))
-        });
+        };
+        let late = format!("lease `{}` was not acquired", self.named.name);
+        let waiting = program::within(self.timeout, late, acquiring);
         let (lease, held) = tokio::select! {
             held = waiting => held?,
             signal = interrupts.next() => return Ok(signal.exit()),
@@ -109,23 +111,6 @@ impl Args {
         }
         release(held).await;
         Ok(Exit::of_command(ended.status))
-    }
-
-    /// Runs `acquiring`, which opens the store and waits for the lease, within --timeout.
-    async fn within<T>(
-        &self,
-        acquiring: impl Future<Output = anyhow::Result<T>>,
-    ) -> anyhow::Result<T> {
-        let Some(timeout) = self.timeout else {
-            return acquiring.await;
-        };
-        tokio::time::timeout(timeout, acquiring)
-            .await
-            .unwrap_or_else(|_| {
-                let (name, span) = (&self.named.name, duration::Span(timeout));
-                let message = format!("lease `{name}` was not acquired within {span}");
-                Err(Error::new(ErrorKind::Timeout, message).into())
-            })
     }
 
     fn start(&self, held: &LeaseGuard, holder: String) -> io::Result<Process> {

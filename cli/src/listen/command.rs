@@ -14,8 +14,8 @@ use crate::{
 /// The command, and its running processes.
 #[derive(Debug)]
 pub(super) struct Program {
-    command: Vec<OsString>,
-    running: ProcessGroups,
+    pub(super) command: Vec<OsString>,
+    pub(super) running: ProcessGroups,
 }
 
 /// Environment and standard input of one run.
@@ -26,13 +26,6 @@ pub(super) struct Input {
 }
 
 impl Program {
-    pub(super) fn new(command: &[OsString], running: ProcessGroups) -> Self {
-        Self {
-            command: command.to_vec(),
-            running,
-        }
-    }
-
     /// Runs the command to its end. Sends it SIGTERM when `lost` resolves.
     ///
     /// # Errors
@@ -51,16 +44,6 @@ impl Program {
             ended = &mut run => ended,
             () = feed(stdin, &input.body) => run.await,
         }
-    }
-
-    /// Returns the number of running commands.
-    pub(super) fn running(&self) -> usize {
-        self.running.count()
-    }
-
-    /// Kills all running commands; returns their number.
-    pub(super) fn kill(&self) -> usize {
-        self.running.kill()
     }
 }
 
@@ -110,8 +93,10 @@ mod tests {
     use super::*;
 
     fn program(script: &str) -> Program {
-        let command = ["sh", "-c", script].map(OsString::from);
-        Program::new(&command, ProcessGroups::default())
+        Program {
+            command: ["sh", "-c", script].map(OsString::from).to_vec(),
+            running: ProcessGroups::default(),
+        }
     }
 
     fn input(body: &str) -> Input {
@@ -132,7 +117,7 @@ mod tests {
         let program = program("test \"$MESSAGE_ID $(cat)\" = '7 hello'");
         let ran = program.run(&input("hello"), pending()).await.expect("run");
         assert!(ran.status.success() && !ran.terminated);
-        assert_eq!(program.running(), 0);
+        assert_eq!(program.running.count(), 0);
     }
 
     #[tokio::test]
@@ -186,7 +171,7 @@ mod tests {
             _ = program.run(&input, pending()) => panic!("it sleeps"),
             () = exists(&up) => {}
         }
-        assert_eq!(program.running(), 0);
+        assert_eq!(program.running.count(), 0);
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(!mark.exists());
     }

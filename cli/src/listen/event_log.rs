@@ -105,10 +105,10 @@ impl EventLog {
             .first()
             .map(|delivery| delivery.message.id.to_string());
         let error = format!("{why}; no attempt is counted, next try in {}", Span(pause));
-        self.write_error("run", first, &error);
+        self.write_error("run", first.as_deref(), &error);
     }
 
-    fn write_error(&self, action: &str, message_id: Option<String>, error: &str) {
+    fn write_error(&self, action: &str, message_id: Option<&str>, error: &str) {
         self.write(
             "error",
             format_args!("{action}: {error}"),
@@ -257,7 +257,8 @@ impl Hooks for ListenHooks {
             (_, Some(id)) => format!("message `{id}`: {text}"),
         };
         let id = id.map(ToString::to_string);
-        self.events.write_error(error.action.as_str(), id, &text);
+        self.events
+            .write_error(error.action.as_str(), id.as_deref(), &text);
     }
 }
 

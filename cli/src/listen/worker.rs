@@ -47,18 +47,19 @@ pub(super) struct StopHandle {
 /// The listener's handler.
 #[derive(Debug)]
 pub(super) struct Worker {
-    program: Program,
-    quota: Option<Quota>,
+    pub(super) program: Program,
+    pub(super) quota: Option<Quota>,
     /// The delay of a message that its command puts back.
-    postpone: Duration,
-    stop_handle: StopHandle,
+    pub(super) postpone: Duration,
+    pub(super) stop_handle: StopHandle,
     /// At least one command was ended early because the listener ends.
-    cut_off: AtomicBool,
-    /// The longest time in which a command that cannot be run is tried again for one message.
-    patience: Duration,
+    pub(super) cut_off: AtomicBool,
+    /// The longest time in which a command that cannot be run is tried again for one message: a run that
+    /// takes longer counts as a failed attempt.
+    pub(super) patience: Duration,
     /// At least one message was put back without an attempt.
-    put_back: AtomicBool,
-    events: Arc<EventLog>,
+    pub(super) put_back: AtomicBool,
+    pub(super) events: Arc<EventLog>,
 }
 
 /// The exit code of a command that cannot use the message's data (EX_DATAERR in sysexits.h).
@@ -78,34 +79,13 @@ const SAME_TIME: Duration = Duration::from_secs(1);
 
 /// The number of messages that --count still allows.
 #[derive(Debug)]
-struct Quota {
+pub(super) struct Quota {
     count: u64,
     handled: AtomicU64,
     left: Semaphore,
 }
 
 impl Worker {
-    pub(super) fn new(
-        program: Program,
-        count: Option<u64>,
-        postpone: Duration,
-        max_handling_time: Duration,
-        stop_handle: StopHandle,
-        events: Arc<EventLog>,
-    ) -> Self {
-        Self {
-            program,
-            quota: count.map(Quota::new),
-            postpone,
-            stop_handle,
-            cut_off: AtomicBool::new(false),
-            // A run that takes longer counts as a failed attempt.
-            patience: max_handling_time / 2,
-            put_back: AtomicBool::new(false),
-            events,
-        }
-    }
-
     /// Handles one message.
     pub(super) async fn handle(&self, delivery: Delivery) -> HandlerResult {
         let input = Input::of_one(&delivery);
@@ -116,31 +96,6 @@ impl Worker {
     pub(super) async fn handle_batch(&self, batch: Vec<Delivery>) -> HandlerResult {
         let input = Input::of_batch(&batch)?;
         self.perform(&batch, input).await
-    }
-
-    /// Prevents further commands from starting.
-    pub(super) fn stop(&self) {
-        self.stop_handle.stopped.cancel();
-    }
-
-    /// Returns the number of running commands.
-    pub(super) fn running(&self) -> usize {
-        self.program.running()
-    }
-
-    /// Kills all running commands; returns their number.
-    pub(super) fn kill(&self) -> usize {
-        self.program.kill()
-    }
-
-    /// Returns whether a command was ended early because the listener ends.
-    pub(super) fn has_cut_off(&self) -> bool {
-        self.cut_off.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether a message was put back without an attempt.
-    pub(super) fn has_put_back(&self) -> bool {
-        self.put_back.load(Ordering::Relaxed)
     }
 
     async fn perform(&self, batch: &[Delivery], input: Input) -> HandlerResult {
@@ -286,7 +241,7 @@ fn died_of_sigterm(status: ExitStatus) -> bool {
 }
 
 impl Quota {
-    fn new(count: u64) -> Self {
+    pub(super) fn new(count: u64) -> Self {
         let left = usize::try_from(count).unwrap_or(usize::MAX);
         Self {
             count,

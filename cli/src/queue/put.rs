@@ -1,6 +1,6 @@
 //! `queue put` and `queue move`: store messages, and notify the relay.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use reveille::{
@@ -9,11 +9,11 @@ use reveille::{
     queue::{NewMessage, WorkQueue},
 };
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt as _, BufReader};
 
 use super::{create, open};
 use crate::{
-    exit::{Exit, Usage},
+    exit::Exit,
+    message::{Bodies, Lines},
     output,
     target::{Target, TargetArgs},
     usage,
@@ -24,15 +24,8 @@ pub(super) struct Put {
     /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(value_name = "QUEUE_URL")]
     url: String,
-    /// The messages; without any, each line of the standard input is a message
-    #[arg(value_name = "BODY")]
-    bodies: Vec<String>,
-    /// Put the bytes of this file as one message
-    #[arg(long, value_name = "FILE", conflicts_with = "bodies")]
-    body_file: Option<PathBuf>,
-    /// Put the bytes of the standard input as one message
-    #[arg(long, conflicts_with_all = ["bodies", "body_file"])]
-    stdin: bool,
+    #[command(flatten)]
+    bodies: Bodies,
     /// How long the messages stay hidden
     #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "0s")]
     delay: Duration,
@@ -95,7 +88,10 @@ impl Put {
         } else {
             (open(&self.url).await?, None)
         };
-        let stored = self.put_all(&*queue).await?;
+        let stored = match self.bodies.whole().await? {
+            Some(bodies) => self.put(&*queue, bodies).await?,
+            None => self.put_lines(&*queue).await?,
+        };
         let notified = stored
             .notify(queue.address(), self.delay, client, &target)
             .await;
@@ -121,37 +117,13 @@ impl Put {
         Ok(notified.exit(queue.address(), stored, &target, "do not put them again"))
     }
 
-    async fn put_all(&self, queue: &dyn WorkQueue) -> anyhow::Result<Stored> {
-        if let Some(path) = &self.body_file {
-            let body = tokio::fs::read(path).await.map_err(|error| {
-                Usage(format!(
-                    "--body-file: `{}` cannot be read: {error}",
-                    path.display()
-                ))
-            })?;
-            return self.put(queue, vec![body]).await;
-        }
-        if self.stdin {
-            let mut body = Vec::new();
-            let read = tokio::io::stdin().read_to_end(&mut body).await;
-            read.context("the standard input cannot be read")?;
-            return self.put(queue, vec![body]).await;
-        }
-        if self.bodies.is_empty() {
-            return self.put_lines(queue).await;
-        }
-        let bodies = self.bodies.iter().map(|body| body.clone().into_bytes());
-        self.put(queue, bodies.collect()).await
-    }
-
     /// Puts each line of the standard input as a message, in batches.
     async fn put_lines(&self, queue: &dyn WorkQueue) -> anyhow::Result<Stored> {
         let mut sum = Stored::default();
-        let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
+        let mut lines = Lines::of_stdin();
         let mut batch = Vec::new();
         loop {
-            let line = lines.next_segment().await;
-            let line = line.context("the standard input cannot be read")?;
+            let line = lines.next().await?;
             let ended = line.is_none();
             batch.extend(line);
             if ended || batch.len() == BATCH {

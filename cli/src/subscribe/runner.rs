@@ -18,7 +18,7 @@ use crate::{
     signals::Signal,
 };
 
-/// Runs a command on wake-ups.
+/// Runs a command on wake-ups; without a command it does nothing.
 pub(super) struct Runner {
     command: Vec<OsString>,
     /// At most one wake-up of each queue, in order of arrival.
@@ -116,6 +116,9 @@ impl Runner {
 
     /// Adds a wake-up to the waiting ones.
     pub(super) fn enqueue(&mut self, work: &WorkDetected) {
+        if self.command.is_empty() {
+            return;
+        }
         let mut failing = self.failing.iter_mut();
         if let Some(failing) = failing.find(|of| of.work.queue == work.queue) {
             failing.retry_at = None;
@@ -175,7 +178,8 @@ impl Runner {
         }
     }
 
-    async fn finished(&mut self) -> Finished {
+    /// Waits for the running command; never returns if none runs. Safe to cancel.
+    pub(super) async fn finished(&mut self) -> Finished {
         let Some((_, process)) = &mut self.running else {
             return std::future::pending().await;
         };
@@ -185,14 +189,6 @@ impl Runner {
             // Waiting for a child process fails only if other code has reaped it.
             _ => std::future::pending().await,
         }
-    }
-}
-
-/// Waits for the running command; never returns if none runs. Safe to cancel.
-pub(super) async fn finished(runner: &mut Option<Runner>) -> Finished {
-    match runner {
-        Some(runner) => runner.finished().await,
-        None => std::future::pending().await,
     }
 }
 
