@@ -11,31 +11,30 @@ mod container;
 pub(crate) mod environment;
 mod error;
 pub(crate) mod listing;
-mod metadata;
 mod probe;
-mod purpose;
 
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::{TryStreamExt as _, stream::BoxStream};
 use object_store::{
-    GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion, aws::AmazonS3,
-    azure::MicrosoftAzure, client::HttpClient, gcp::GoogleCloudStorage, path::Path,
+    Attribute, AttributeValue, Attributes, GetOptions, ObjectStore, ObjectStoreExt, PutMode,
+    PutOptions, UpdateVersion, aws::AmazonS3, azure::MicrosoftAzure, client::HttpClient,
+    gcp::GoogleCloudStorage, path::Path,
 };
 use tokio::sync::OnceCell;
 
 pub(super) use self::environment::{connect, container_at, open};
-use self::{
-    azure_rest::AzureRest,
-    error::names_the_container,
-    metadata::{attributes, metadata, seconds},
-    purpose::Client,
-};
+use self::{azure_rest::AzureRest, environment::Client, error::names_the_container};
 use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions,
     container::Container,
@@ -396,6 +395,27 @@ async fn start_of(
     }
     start.truncate(max);
     Ok(start.freeze())
+}
+
+fn attributes(metadata: BTreeMap<String, String>) -> Attributes {
+    let pairs = metadata.into_iter().map(|(name, value)| {
+        let value: AttributeValue = value.into();
+        (Attribute::Metadata(name.into()), value)
+    });
+    pairs.collect()
+}
+
+fn metadata(attributes: &Attributes) -> BTreeMap<String, String> {
+    let pairs = attributes.iter().filter_map(|(name, value)| match name {
+        Attribute::Metadata(name) => Some((name.to_ascii_lowercase(), value.to_string())),
+        _ => None,
+    });
+    pairs.collect()
+}
+
+/// Headers have whole seconds, lists a finer time. The same blob must have the same time.
+fn seconds(since: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(u64::try_from(since).unwrap_or_default())
 }
 
 impl Service {

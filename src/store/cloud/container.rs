@@ -10,10 +10,7 @@ use object_store::{
 };
 
 use super::{
-    CloudStore, Service,
-    error::is_absent,
-    metadata::{attributes, metadata, seconds},
-    probe::is_not_implemented,
+    CloudStore, Service, attributes, error::is_absent, metadata, probe::is_not_implemented, seconds,
 };
 use crate::{
     base::request_error::RequestError,

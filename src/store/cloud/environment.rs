@@ -7,14 +7,15 @@
 use std::{str::FromStr, sync::Arc, time::Duration};
 
 use object_store::{
-    ClientConfigKey, ClientOptions, Result as ClientResult, RetryConfig,
+    ClientConfigKey, ClientOptions, ObjectStore, Result as ClientResult, RetryConfig,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
     client::{HttpClient, HttpConnector},
     gcp::GoogleCloudStorageBuilder,
+    list::PaginatedListStore,
 };
 
-use super::{CloudStore, CredentialClient, Service, azure_rest::AzureRest, purpose::Purpose};
+use super::{CloudStore, CredentialClient, Service, azure_rest::AzureRest};
 use crate::{
     backend::azure::{
         ACCOUNT, CONNECTION_STRING, Credential, KEY, connection_string,
@@ -29,6 +30,28 @@ use crate::{
     store::{BlobName, Variables},
 };
 
+/// A client that lists by page as well.
+pub(super) trait Client: ObjectStore + PaginatedListStore {}
+
+impl<T: ObjectStore + PaginatedListStore> Client for T {}
+
+/// The purpose of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Reads,
+    Writes,
+    Contents,
+}
+
+/// Time-outs of a request, and of each piece of large content.
+const REQUEST: Duration = Duration::from_secs(10);
+const PIECE: Duration = Duration::from_secs(30);
+/// How long a failing read is retried.
+const RETRY: Duration = Duration::from_secs(15);
+/// Time-out of large content, over all attempts.
+const CONTENT: Duration = Duration::from_secs(12 * 3600);
+pub(super) const READS: usize = 3;
+pub(super) const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// Time-out of requests to this machine's own network.
 const SHORT: Duration = Duration::from_secs(2);
 
@@ -253,6 +276,28 @@ fn gcs((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore
         http_clients.whole,
         clients,
     ))
+}
+
+impl Purpose {
+    /// Reads are retried, writes never.
+    pub(super) fn retry(self) -> RetryConfig {
+        RetryConfig {
+            max_retries: if self == Self::Writes { 0 } else { READS },
+            retry_timeout: if self == Self::Contents {
+                CONTENT
+            } else {
+                RETRY
+            },
+            ..RetryConfig::default()
+        }
+    }
+
+    pub(super) fn patience(self) -> RequestTimeout {
+        match self {
+            Self::Reads | Self::Writes => RequestTimeout::Total(REQUEST),
+            Self::Contents => RequestTimeout::PerChunk(PIECE),
+        }
+    }
 }
 
 /// The HTTP clients of a store, made once: each reads the machine's trusted certificates.
