@@ -17,7 +17,7 @@ async fn node(url: String, orders: usize) -> reveille::Result<Vec<u64>> {
     let store = store::open(&url).await?;
     let blob = BlobSyncStore::new(store, BlobName::new("ids/orders")?);
     let config = IdConfig {
-        // One write of the blob per 100 orders. A node that ends leaves a gap of at most two ranges.
+        // One write of the blob per 100 orders. A node that ends leaves a gap of at most a range.
         range_size: 100,
         start: 100_000,
         ..IdConfig::default()

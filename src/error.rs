@@ -3,7 +3,7 @@
 //! Modules have private errors with exact messages where they need them, and convert them to this
 //! one at their public interface. Knows neither gRPC nor SQL: `wire` maps kinds to status codes.
 
-use std::{error::Error as StdError, fmt, time::Duration};
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 /// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -37,12 +37,12 @@ pub enum ErrorKind {
 }
 
 /// An error: its kind, a message that names the failed thing, and an optional cause.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Error {
     kind: ErrorKind,
     message: String,
     retry_after: Option<Duration>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 impl ErrorKind {
@@ -100,7 +100,7 @@ impl Error {
     /// Adds the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+        self.source = Some(source.into().into());
         self
     }
 
@@ -143,18 +143,6 @@ impl StdError for Error {
         self.source
             .as_deref()
             .map(|source| source as &(dyn StdError + 'static))
-    }
-}
-
-/// Copies kind and message, for each of several callers. The cause stays with the original.
-impl Clone for Error {
-    fn clone(&self) -> Self {
-        Self {
-            kind: self.kind,
-            message: self.message.clone(),
-            retry_after: self.retry_after,
-            source: None,
-        }
     }
 }
 

@@ -137,8 +137,6 @@ impl Next {
                 .unwrap_or_else(|| self.count.min(defaults.range_size)),
             start: self.start,
             retry_for: self.timeout.unwrap_or(defaults.retry_for),
-            // The number of ids is known: a range beyond it would leave a gap.
-            fetch_ahead: false,
             ..defaults
         }
     }
@@ -210,7 +208,7 @@ mod tests {
             (5, Some(50), 50),
         ] {
             let config = next(count, stated).config();
-            assert_eq!((config.range_size, config.fetch_ahead), (range_size, false));
+            assert_eq!(config.range_size, range_size);
         }
     }
 }

@@ -18,6 +18,6 @@ pub(crate) use self::signing::signature_of;
 pub(crate) use self::{account::check_name, http::client_options};
 #[cfg(feature = "cloud")]
 pub(crate) use self::{
-    account::{Credential, EMULATOR, EMULATOR_KEY, endpoint},
+    account::{Credential, endpoint},
     environment::{ACCOUNT, CONNECTION_STRING, KEY, connection_string},
 };

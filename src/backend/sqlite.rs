@@ -29,11 +29,8 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, Transaction};
 use tokio::sync::oneshot;
 
+use self::thread::{GroupedWrite, Job, Jobs};
 pub(crate) use self::{backup::backup, error::refuse, integrity::check_file};
-use self::{
-    error::SqliteError,
-    thread::{GroupedWrite, Job, Jobs},
-};
 use crate::error::{Error, Result};
 
 /// An open database file; clones, and other handles of the file, share its thread.
@@ -74,7 +71,7 @@ struct QueuedWrite<T, F> {
     work: Option<F>,
     value: Option<T>,
     is_synced: bool,
-    answer: oneshot::Sender<Result<T, SqliteError>>,
+    answer: oneshot::Sender<Result<T>>,
 }
 
 impl Database {
@@ -114,8 +111,8 @@ impl Database {
                 path,
                 jobs: std::sync::Arc::new(jobs),
             }),
-            Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(SqliteError::panicked(&path).into()),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(error::panicked(&path)),
         }
     }
 
@@ -207,27 +204,23 @@ impl Database {
     /// # Errors
     /// As [`Database::open`].
     pub(crate) fn connect(path: &Path, schema: Schema) -> Result<Connection> {
-        Ok(open::open_for_caller(path, schema)?)
+        open::open_for_caller(path, schema)
     }
 
     /// Converts an error of SQLite.
     pub(crate) fn error(&self, error: rusqlite::Error) -> Error {
-        SqliteError::sql(&self.path, error).into()
+        error::sql(&self.path, error)
     }
 
-    async fn hand_over<T>(
-        &self,
-        job: Job,
-        outcome: oneshot::Receiver<Result<T, SqliteError>>,
-    ) -> Result<T> {
-        let gone = || SqliteError::panicked(&self.path);
+    async fn hand_over<T>(&self, job: Job, outcome: oneshot::Receiver<Result<T>>) -> Result<T> {
+        let gone = || error::panicked(&self.path);
         self.jobs.send(job).await.map_err(|()| gone())?;
-        Ok(outcome.await.map_err(|_| gone())??)
+        outcome.await.map_err(|_| gone())?
     }
 }
 
 /// Returns the job of a write, and the receiver of its result.
-fn queued_write<T, F>(work: F, is_synced: bool) -> (Job, oneshot::Receiver<Result<T, SqliteError>>)
+fn queued_write<T, F>(work: F, is_synced: bool) -> (Job, oneshot::Receiver<Result<T>>)
 where
     T: Send + 'static,
     F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -257,7 +250,7 @@ where
         Ok(())
     }
 
-    fn answer(self: Box<Self>, committed: Result<(), SqliteError>) {
+    fn answer(self: Box<Self>, committed: Result<()>) {
         let value = self.value;
         // The caller may no longer wait.
         let _ = self

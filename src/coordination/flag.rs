@@ -278,13 +278,10 @@ impl Flags {
         self.inner.registry().poll_acks_changed(waker)
     }
 
-    /// Sends the newest counts of acknowledgements to the observers of the flags that are due.
-    /// Returns these flags with the number of observers woken for each.
-    pub(crate) async fn publish_acks(
-        &self,
-        due: impl Fn(&FlagName) -> bool,
-    ) -> Vec<(FlagName, usize)> {
-        let (told, wakers) = self.inner.registry().publish_acks(due);
+    /// Sends the newest counts of acknowledgements to the observers. Returns their number.
+    pub(crate) async fn publish_acks(&self) -> usize {
+        let wakers = self.inner.registry().publish_acks();
+        let told = wakers.len();
         wakers.wake_in_slices().await;
         told
     }
@@ -318,7 +315,11 @@ impl Inner {
         let found = self.blobs.read(name).await?;
         let versions = (found.as_ref().map(StoredFlag::version), ended_version);
         let read = (found, Some(versions));
-        let wakers = self.registry().finish_read(name, began, read, wall);
+        let wakers = {
+            let mut registry = self.registry();
+            registry.can_remove_expired = self.blobs.store.capabilities().conditional_delete;
+            registry.finish_read(name, began, read, wall)
+        };
         wakers.wake_in_slices().await;
         Ok(())
     }

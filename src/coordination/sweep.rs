@@ -357,7 +357,7 @@ impl Sweeper {
                         continue;
                     };
                     let verdict = self.remover.judge(container, &head, wall())?;
-                    counts.expect(&verdict);
+                    counts.count(verdict.planned());
                     if let Some((action, detail)) = describe(&verdict) {
                         plan(PlannedBlob {
                             container: container.address(),
@@ -398,19 +398,5 @@ fn describe(verdict: &Verdict) -> Option<(&'static str, String)> {
         Verdict::Delete => Some(("delete", String::new())),
         Verdict::Move(to) => Some(("move", format!("{}/{}", to.container, to.name))),
         Verdict::Leave(reason) => Some(("leave", reason.as_str().to_owned())),
-    }
-}
-
-impl Counts {
-    fn expect(&mut self, verdict: &Verdict) {
-        self.seen += 1;
-        let count = match verdict {
-            Verdict::Unmarked => &mut self.unmarked,
-            Verdict::Alive => &mut self.alive,
-            Verdict::Delete => &mut self.deleted,
-            Verdict::Move(_) => &mut self.moved,
-            Verdict::Leave(_) => &mut self.left,
-        };
-        *count += 1;
     }
 }

@@ -11,35 +11,33 @@ mod container;
 pub(crate) mod environment;
 mod error;
 pub(crate) mod listing;
-mod metadata;
 mod probe;
-mod purpose;
 
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::{TryStreamExt as _, stream::BoxStream};
 use object_store::{
-    GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion,
-    aws::AmazonS3, azure::MicrosoftAzure, client::HttpClient, gcp::GoogleCloudStorage,
-    list::PaginatedListOptions, path::Path,
+    Attribute, AttributeValue, Attributes, GetOptions, ObjectStore, ObjectStoreExt, PutMode,
+    PutOptions, UpdateVersion, aws::AmazonS3, azure::MicrosoftAzure, client::HttpClient,
+    gcp::GoogleCloudStorage, path::Path,
 };
 use tokio::sync::OnceCell;
 
 pub(super) use self::environment::{connect, container_at, open};
-use self::{
-    azure_rest::AzureRest,
-    error::names_the_container,
-    listing::Listing,
-    metadata::{attributes, metadata, seconds},
-    purpose::Client,
-};
+use self::{azure_rest::AzureRest, environment::Client, error::names_the_container};
 use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions,
+    container::Container,
 };
 use crate::{
     base::request_error::RequestError,
@@ -120,7 +118,7 @@ impl CloudStore {
             size: 1,
             token: None,
         };
-        self.list("", &one).await.map(drop)
+        Container::list(self, "", &one).await.map(drop)
     }
 
     /// Without a credential in the environment the client requests one from this machine's network.
@@ -277,35 +275,9 @@ impl CloudStore {
         }
     }
 
-    fn page(&self, listing: Listing) -> Page {
-        let entries = listing.blobs.into_iter().filter_map(|blob| {
-            Some(BlobEntry {
-                name: self.own_name(&blob.name)?,
-                etag: blob.etag,
-                last_modified: blob.last_modified,
-            })
-        });
-        Page {
-            entries: entries.collect(),
-            next: listing.next,
-        }
-    }
-
     /// Returns the blob's name without the prefix; `None` for an invalid name.
     fn own_name(&self, name: &str) -> Option<BlobName> {
         BlobName::new(name.strip_prefix(&self.prefix)?).ok()
-    }
-
-    /// Returns an entry of a list; `None` for an invalid name.
-    fn entry(&self, meta: ObjectMeta) -> Result<Option<BlobEntry>> {
-        let Some(name) = self.own_name(meta.location.as_ref()) else {
-            return Ok(None);
-        };
-        Ok(Some(BlobEntry {
-            etag: self.etag(meta.e_tag, &name)?,
-            last_modified: seconds(meta.last_modified.timestamp()),
-            name,
-        }))
     }
 }
 
@@ -385,26 +357,15 @@ impl BlobStore for CloudStore {
     }
 
     async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page> {
-        let prefix = format!("{}{prefix}", self.prefix);
-        if let Some(azure_rest) = &self.azure_rest {
-            let listing = azure_rest.list(&prefix, page).await;
-            return Ok(self.page(listing.map_err(|error| self.not_listed(error))?));
-        }
-        let options = PaginatedListOptions {
-            max_keys: Some(page.size.max(1)),
-            page_token: page.token.clone(),
-            ..PaginatedListOptions::default()
-        };
-        let wanted = (!prefix.is_empty()).then_some(prefix.as_str());
-        let listed = self.reads.list_paginated(wanted, options).await;
-        let listed = listed.map_err(|error| self.not_listed(error.into()))?;
-        let mut entries = Vec::with_capacity(listed.result.objects.len());
-        for meta in listed.result.objects {
-            entries.extend(self.entry(meta)?);
-        }
+        let listed = Container::list(self, prefix, page).await?;
+        let entries = listed.heads.into_iter().map(|head| BlobEntry {
+            name: head.name,
+            etag: head.etag,
+            last_modified: head.last_modified,
+        });
         Ok(Page {
-            entries,
-            next: listed.page_token.filter(|token| !token.is_empty()),
+            entries: entries.collect(),
+            next: listed.next,
         })
     }
 
@@ -434,6 +395,27 @@ async fn start_of(
     }
     start.truncate(max);
     Ok(start.freeze())
+}
+
+fn attributes(metadata: BTreeMap<String, String>) -> Attributes {
+    let pairs = metadata.into_iter().map(|(name, value)| {
+        let value: AttributeValue = value.into();
+        (Attribute::Metadata(name.into()), value)
+    });
+    pairs.collect()
+}
+
+fn metadata(attributes: &Attributes) -> BTreeMap<String, String> {
+    let pairs = attributes.iter().filter_map(|(name, value)| match name {
+        Attribute::Metadata(name) => Some((name.to_ascii_lowercase(), value.to_string())),
+        _ => None,
+    });
+    pairs.collect()
+}
+
+/// Headers have whole seconds, lists a finer time. The same blob must have the same time.
+fn seconds(since: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(u64::try_from(since).unwrap_or_default())
 }
 
 impl Service {

@@ -75,8 +75,8 @@ pub trait Container: Display + Debug + Send + Sync + 'static {
         etag: &ETag,
     ) -> Result<()>;
 
-    /// Deletes a blob if it has not changed since it was `seen`. Returns whether it existed. If
-    /// [`Container::deletes_under_condition`] is false, the blob and its metadata are read once
+    /// Deletes a blob if it has not changed since it was `seen`. Returns whether it existed. Where
+    /// the store does not compare and delete in one step, the blob and its metadata are read once
     /// more first, and a write between that read and the deletion is deleted.
     ///
     /// # Errors
@@ -86,9 +86,6 @@ pub trait Container: Display + Debug + Send + Sync + 'static {
     /// Returns the address, which differs between containers of all accounts. It contains no
     /// credential.
     fn address(&self) -> String;
-
-    /// Returns whether the store itself compares and deletes in one step.
-    fn deletes_under_condition(&self) -> bool;
 
     /// Creates the container if it does not exist.
     ///
@@ -265,7 +262,7 @@ pub async fn connect(
         "" => String::new(),
         folder => format!("{}/", BlobName::new(folder.trim_end_matches('/'))?),
     };
-    let store = super::open_existing_with(url, variables).await?;
+    let store = super::open_or(url, variables, false).await?;
     Ok(Arc::new(BlobStoreAdapter::new(store, folder)))
 }
 

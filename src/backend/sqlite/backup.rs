@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{
     damaged::with_suffix,
-    error::SqliteError,
+    error,
     open::{checkpoint, connect, create_file, number, write_back_on_close},
     place::check_place,
 };
@@ -34,24 +34,19 @@ pub(crate) async fn backup(from: &Path, to: &Path) -> Result<()> {
         return Err(Error::new(ErrorKind::Conflict, message));
     }
     let (answer, outcome) = oneshot::channel();
-    let (from, to) = (from.to_owned(), to.to_owned());
-    let shown = from.display().to_string();
+    let (source, to) = (from.to_owned(), to.to_owned());
     std::thread::Builder::new()
         .name("reveille-backup".into())
         .spawn(move || {
-            let copied = copy_and_rename(&from, &to);
+            let copied = copy_and_rename(&source, &to);
             // The caller may no longer wait.
             let _ = answer.send(copied);
         })
-        .map_err(|source| SqliteError::Thread {
-            path: shown.clone(),
-            source,
-        })?;
-    let copied = outcome.await;
-    Ok(copied.map_err(|_| SqliteError::panicked(Path::new(&shown)))??)
+        .map_err(|source| error::no_thread(from, source))?;
+    outcome.await.map_err(|_| error::panicked(from))?
 }
 
-fn copy_and_rename(from: &Path, to: &Path) -> Result<(), SqliteError> {
+fn copy_and_rename(from: &Path, to: &Path) -> Result<()> {
     let part = with_suffix(to, &format!(".part-{}", std::process::id()));
     let source = open_source(from)?;
     create_file(&part)?;
@@ -72,22 +67,21 @@ fn leave_no_empty_log(source: &Connection) {
     }
 }
 
-fn open_source(from: &Path) -> Result<Connection, SqliteError> {
-    let sql = |error| SqliteError::sql(from, error);
-    let shown = || from.display().to_string();
+fn open_source(from: &Path) -> Result<Connection> {
+    let sql = |source| error::sql(from, source);
     if from.is_dir() {
-        return Err(SqliteError::IsDirectory { path: shown() });
+        return Err(error::is_directory(from));
     }
     check_place(from)?;
     let source = connect(from).map_err(sql)?;
     let kind: i32 = number(&source, "application_id").map_err(sql)?;
     match kind >> 8 == KINDS {
         true => Ok(source),
-        false => Err(SqliteError::Foreign { path: shown() }),
+        false => Err(error::foreign(from)),
     }
 }
 
-fn copy(source: &Connection, to: &Path) -> Result<(), SqliteError> {
+fn copy(source: &Connection, to: &Path) -> Result<()> {
     let copy = || {
         let mut copy = connect(to)?;
         write_back_on_close(&copy, true)?;
@@ -99,16 +93,13 @@ fn copy(source: &Connection, to: &Path) -> Result<(), SqliteError> {
             )),
         }
     };
-    copy().map_err(|error| SqliteError::sql(to, error))
+    copy().map_err(|source| error::sql(to, source))
 }
 
 /// Gives the copy its name, and returns when that is on the disk.
-fn rename(part: &Path, to: &Path) -> Result<(), SqliteError> {
+fn rename(part: &Path, to: &Path) -> Result<()> {
     let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or_else(|| Path::new("."));
     let renamed = fs::rename(part, to).and_then(|()| fs::File::open(directory)?.sync_all());
-    renamed.map_err(|source| SqliteError::Create {
-        path: to.display().to_string(),
-        source,
-    })
+    renamed.map_err(|source| error::not_made(to, source))
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use rusqlite::ErrorCode;
 use tokio::sync::oneshot;
 
-use super::{error::SqliteError, open::connect};
+use super::{error, open::connect};
 use crate::error::Result;
 
 /// Checks the file and returns the first problem, or `None` if it is sound. A `thorough` check also
@@ -19,19 +19,16 @@ use crate::error::Result;
 #[expect(clippy::disallowed_methods, reason = "SQLite blocks, for seconds")]
 pub(crate) async fn check_file(path: &Path, thorough: bool) -> Result<Option<String>> {
     let (answer, outcome) = oneshot::channel();
-    let (shown, owned) = (path.display().to_string(), path.to_owned());
+    let owned = path.to_owned();
     std::thread::Builder::new()
         .name("reveille-check".into())
         .spawn(move || {
             // The caller may no longer wait.
             let _ = answer.send(first_problem(&owned, thorough));
         })
-        .map_err(|source| SqliteError::Thread {
-            path: shown,
-            source,
-        })?;
-    let checked = outcome.await.map_err(|_| SqliteError::panicked(path))?;
-    Ok(checked.map_err(|error| SqliteError::sql(path, error))?)
+        .map_err(|source| error::no_thread(path, source))?;
+    let checked = outcome.await.map_err(|_| error::panicked(path))?;
+    checked.map_err(|source| error::sql(path, source))
 }
 
 fn first_problem(path: &Path, thorough: bool) -> rusqlite::Result<Option<String>> {

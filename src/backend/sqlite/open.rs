@@ -7,11 +7,14 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, config::Db
 use super::{
     Missing, Schema,
     damaged::find_damaged,
-    error::{SqliteError, is_busy},
+    error::{self, failed, is_busy},
     lock_wait::{LOCK_TIMEOUT, wait_for_locks},
     place::{FileId, check_place},
 };
-use crate::base::sync::lock;
+use crate::{
+    base::sync::lock,
+    error::{ErrorKind, Result},
+};
 
 /// A log that was written back is cut to this size: many times what it grows to between two
 /// write-backs.
@@ -33,10 +36,10 @@ pub(super) struct Opened {
 }
 
 /// Opens the file, and migrates it to the schema's version. Writes nothing else.
-pub(super) fn open(path: &Path, schema: Schema, missing: Missing) -> Result<Opened, SqliteError> {
+pub(super) fn open(path: &Path, schema: Schema, missing: Missing) -> Result<Opened> {
     find_or_create(path, missing)?;
     let file = check_place(path)?;
-    let sql = |error| SqliteError::sql(path, error);
+    let sql = |source| error::sql(path, source);
     let mut connection = connect(path).map_err(sql)?;
     if is_empty(&connection, path, schema)? {
         // Only a file made so can be made smaller in small steps. On a file that is not empty it has
@@ -69,26 +72,22 @@ pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
 
 /// As [`open`], for the thread that shares transactions among writes. Each of them is a savepoint,
 /// whose journal would become a file at 64 KiB.
-pub(super) fn open_for_groups(
-    path: &Path,
-    schema: Schema,
-    missing: Missing,
-) -> Result<Opened, SqliteError> {
+pub(super) fn open_for_groups(path: &Path, schema: Schema, missing: Missing) -> Result<Opened> {
     let opened = open(path, schema, missing)?;
     // After the migrations: what they sort may be larger than the memory.
     let set = opened
         .connection
         .pragma_update(None, "temp_store", "MEMORY");
-    set.map_err(|error| SqliteError::sql(path, error))?;
+    set.map_err(|source| error::sql(path, source))?;
     Ok(opened)
 }
 
 /// As [`open`], for a caller that may write at once.
-pub(super) fn open_for_caller(path: &Path, schema: Schema) -> Result<Connection, SqliteError> {
+pub(super) fn open_for_caller(path: &Path, schema: Schema) -> Result<Connection> {
     let Opened { mut connection, .. } = open(path, schema, Missing::Refuse)?;
     let ready =
         write_log_back(&mut connection).and_then(|()| write_back_on_close(&connection, true));
-    ready.map_err(|error| SqliteError::sql(path, error))?;
+    ready.map_err(|source| error::sql(path, source))?;
     Ok(connection)
 }
 
@@ -101,23 +100,24 @@ pub(super) fn write_back_on_close(connection: &Connection, yes: bool) -> rusqlit
 }
 
 /// Makes sure that the file is there: the one place where a file is created.
-fn find_or_create(path: &Path, missing: Missing) -> Result<(), SqliteError> {
-    let shown = || path.display().to_string();
+fn find_or_create(path: &Path, missing: Missing) -> Result<()> {
     if path.is_dir() {
-        return Err(SqliteError::IsDirectory { path: shown() });
+        return Err(error::is_directory(path));
     }
     let is_missing = matches!(path.try_exists(), Ok(false));
     if is_missing
         && missing != Missing::CreateAnyway
         && let Some(damaged) = find_damaged(path)
     {
-        return Err(SqliteError::SetAside {
-            path: shown(),
-            damaged: damaged.display().to_string(),
-        });
+        let what = format!(
+            "is missing, and `{}` was set aside because it is damaged: restore a copy, or allow a new \
+             file to begin empty",
+            damaged.display()
+        );
+        return Err(failed(ErrorKind::Conflict, path, &what));
     }
     match missing {
-        Missing::Refuse if is_missing => Err(SqliteError::Missing { path: shown() }),
+        Missing::Refuse if is_missing => Err(failed(ErrorKind::NotFound, path, "does not exist")),
         Missing::Refuse => Ok(()),
         Missing::Create | Missing::CreateAnyway => create_file(path),
     }
@@ -125,8 +125,7 @@ fn find_or_create(path: &Path, missing: Missing) -> Result<(), SqliteError> {
 
 /// Creates an empty file that only its owner can read; SQLite gives its log the same mode. The mode
 /// of an existing file is not changed.
-pub(super) fn create_file(path: &Path) -> Result<(), SqliteError> {
-    let shown = || path.display().to_string();
+pub(super) fn create_file(path: &Path) -> Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -134,23 +133,20 @@ pub(super) fn create_file(path: &Path) -> Result<(), SqliteError> {
     let creating = lock(&CREATING);
     let created = options.open(path).and_then(|file| owner_only(&file));
     drop(creating);
-    match created {
-        Ok(()) => Ok(()),
-        Err(error) => match error.kind() {
-            io::ErrorKind::AlreadyExists => Ok(()),
-            io::ErrorKind::NotFound => Err(SqliteError::NoDirectory { path: shown() }),
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                let path = shown();
-                Err(SqliteError::DirectoryDenied {
-                    path,
-                    source: error,
-                })
-            }
-            _ => Err(SqliteError::Create {
-                path: shown(),
-                source: error,
-            }),
-        },
+    let Err(source) = created else {
+        return Ok(());
+    };
+    match source.kind() {
+        io::ErrorKind::AlreadyExists => Ok(()),
+        io::ErrorKind::NotFound => {
+            let what = "cannot be made: its directory does not exist";
+            Err(failed(ErrorKind::NotFound, path, what))
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            let what = "cannot be made: its directory is not writable";
+            Err(failed(ErrorKind::Denied, path, what).with_source(source))
+        }
+        _ => Err(error::not_made(path, source)),
     }
 }
 
@@ -167,9 +163,8 @@ fn owner_only(_: &fs::File) -> io::Result<()> {
 
 /// Refuses a file of another program before anything in it is changed. Returns whether the file is
 /// empty.
-fn is_empty(connection: &Connection, path: &Path, schema: Schema) -> Result<bool, SqliteError> {
-    let sql = |error| SqliteError::sql(path, error);
-    let shown = || path.display().to_string();
+fn is_empty(connection: &Connection, path: &Path, schema: Schema) -> Result<bool> {
+    let sql = |source| error::sql(path, source);
     // Reads the tables before the kind: another process that creates them at the same time has set
     // the kind by then.
     let tables: i64 = connection
@@ -178,38 +173,39 @@ fn is_empty(connection: &Connection, path: &Path, schema: Schema) -> Result<bool
     let kind: i32 = number(connection, "application_id").map_err(sql)?;
     let empty = kind == 0 && tables == 0;
     if kind != schema.application_id && !empty {
-        return Err(SqliteError::Foreign { path: shown() });
+        return Err(error::foreign(path));
     }
     let found: i64 = number(connection, "user_version").map_err(sql)?;
     let known = schema.migrations.len();
     if usize::try_from(found).is_ok_and(|found| found <= known) {
-        Ok(empty)
-    } else {
-        Err(SqliteError::Newer {
-            path: shown(),
-            found,
-            known,
-        })
+        return Ok(empty);
     }
+    let what = format!(
+        "has version {found}, but this program knows versions up to {known} only: use a newer program"
+    );
+    Err(failed(ErrorKind::Invalid, path, &what))
 }
 
 /// Enables the write-ahead log. The change needs exclusive access and does not always respect the
 /// busy handler, so it is retried while another process makes the same change.
-fn write_ahead(connection: &Connection, path: &Path) -> Result<(), SqliteError> {
+fn write_ahead(connection: &Connection, path: &Path) -> Result<()> {
     let pause = Duration::from_millis(5);
     let mut waited = Duration::ZERO;
     loop {
         match enable_write_ahead_log(connection) {
             Ok(mode) if mode == "wal" => return Ok(()),
             Ok(mode) => {
-                let path = path.display().to_string();
-                return Err(SqliteError::NoWriteAheadLog { path, mode });
+                let what = format!(
+                    "cannot keep a write-ahead log (journal mode `{mode}`): it must lie on a local \
+                     disk, in a writable directory"
+                );
+                return Err(failed(ErrorKind::Invalid, path, &what));
             }
             Err(error) if is_busy(&error) && waited < LOCK_TIMEOUT => {
                 std::thread::sleep(pause);
                 waited += pause;
             }
-            Err(error) => return Err(SqliteError::sql(path, error)),
+            Err(source) => return Err(error::sql(path, source)),
         }
     }
 }
@@ -284,7 +280,7 @@ fn set_pragmas(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Runs the missing migrations in one transaction. Returns whether there were any.
-fn migrate(connection: &mut Connection, path: &Path, schema: Schema) -> Result<bool, SqliteError> {
+fn migrate(connection: &mut Connection, path: &Path, schema: Schema) -> Result<bool> {
     let known = schema.migrations.len();
     let run = |connection: &mut Connection| {
         if number::<i64>(connection, "user_version")? == i64::try_from(known).unwrap_or(i64::MAX) {
@@ -306,7 +302,7 @@ fn migrate(connection: &mut Connection, path: &Path, schema: Schema) -> Result<b
         transaction.commit()?;
         Ok(true)
     };
-    run(connection).map_err(|error| SqliteError::sql(path, error))
+    run(connection).map_err(|source| error::sql(path, source))
 }
 
 pub(super) fn number<T: rusqlite::types::FromSql>(

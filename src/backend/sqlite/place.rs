@@ -6,7 +6,8 @@
 
 use std::{fs, io, path::Path};
 
-use super::error::SqliteError;
+use super::error::{self, failed};
+use crate::error::{ErrorKind, Result};
 
 /// Distinguishes a file from another one that takes its path later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,18 +36,16 @@ impl FileId {
     }
 
     /// Fails if the path does not lead to this file any more.
-    pub(super) fn check(self, path: &Path) -> Result<(), SqliteError> {
-        let path_text = || path.display().to_string();
+    pub(super) fn check(self, path: &Path) -> Result<()> {
         match fs::metadata(path) {
             Ok(found) if Self::new(&found) == self => Ok(()),
-            Ok(_) => Err(SqliteError::replaced(path)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(SqliteError::Gone { path: path_text() })
+            Ok(_) => Err(error::replaced(path)),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {
+                let what = "was moved or deleted while it is open: nothing is written any more: put \
+                            it back, or restart this program";
+                Err(failed(ErrorKind::Closed, path, what))
             }
-            Err(source) => Err(SqliteError::Metadata {
-                path: path_text(),
-                source,
-            }),
+            Err(source) => Err(error::not_found_out(path, source)),
         }
     }
 
@@ -71,18 +70,18 @@ impl FileId {
 }
 
 /// Refuses a file whose log would not lie where all others look for it. Returns which file it is.
-pub(super) fn check_place(path: &Path) -> Result<FileId, SqliteError> {
-    let shown = || path.display().to_string();
-    let metadata = fs::metadata(path).map_err(|source| SqliteError::Metadata {
-        path: shown(),
-        source,
-    })?;
+pub(super) fn check_place(path: &Path) -> Result<FileId> {
+    let metadata = fs::metadata(path).map_err(|source| error::not_found_out(path, source))?;
     #[cfg(unix)]
     if std::os::unix::fs::MetadataExt::nlink(&metadata) > 1 {
-        return Err(SqliteError::Linked { path: shown() });
+        let what = "has several hard links: each name would have a log of its own, and one would \
+                    lack the other's commits: keep one name";
+        return Err(failed(ErrorKind::Invalid, path, what));
     }
     if is_mount_point(path) {
-        return Err(SqliteError::MountedAlone { path: shown() });
+        let what =
+            "is mounted alone: its log would stay behind in the container: mount its directory";
+        return Err(failed(ErrorKind::Invalid, path, what));
     }
     Ok(FileId::new(&metadata))
 }

@@ -9,7 +9,7 @@ use rusqlite::{Connection, ffi};
 use tokio::time::Instant;
 
 use super::{
-    Database, Missing, Schema, SqliteError, backup, damaged::with_suffix, lock_wait::LOCK_TIMEOUT,
+    Database, Missing, Schema, backup, damaged::with_suffix, error, lock_wait::LOCK_TIMEOUT,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -689,7 +689,7 @@ async fn a_backup_has_what_the_log_has() {
 fn sqlite_codes_give_the_error_kind() {
     let told = |code| {
         let failure = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-        Error::from(SqliteError::sql("/data/flags.db".as_ref(), failure))
+        error::sql("/data/flags.db".as_ref(), failure)
     };
     for (code, kind, words) in [
         (ffi::SQLITE_READONLY, ErrorKind::Denied, "read-only"),

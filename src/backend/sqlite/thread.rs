@@ -17,12 +17,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Missing, Schema,
-    error::{SqliteError, is_io},
+    error::{self, is_io},
     lock_wait::WriteFairness,
     open::{Opened, open_for_groups, write_back_on_close, write_log_back},
     place::FileId,
     registry,
 };
+use crate::error::{Error, Result};
 
 /// A job of the thread.
 pub(super) enum Job {
@@ -41,7 +42,7 @@ pub(super) trait GroupedWrite: Send {
     fn work(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()>;
 
     /// Sends the caller the work's result, or the error of the write or the commit.
-    fn answer(self: Box<Self>, committed: Result<(), SqliteError>);
+    fn answer(self: Box<Self>, committed: Result<()>);
 }
 
 /// The maximum number of writes per transaction. All waiting writes share one, so that a slow disk
@@ -79,11 +80,11 @@ pub(crate) struct Worker {
 }
 
 impl Jobs {
-    pub(super) async fn send(&self, job: Job) -> Result<(), ()> {
+    pub(super) async fn send(&self, job: Job) -> std::result::Result<(), ()> {
         self.sender().send(job).await.map_err(drop)
     }
 
-    pub(super) fn try_send(&self, job: Job) -> Result<(), ()> {
+    pub(super) fn try_send(&self, job: Job) -> std::result::Result<(), ()> {
         self.sender().try_send(job).map_err(drop)
     }
 
@@ -118,9 +119,9 @@ pub(super) fn start(
     path: Arc<Path>,
     schema: Schema,
     missing: Missing,
-    opened: oneshot::Sender<Result<(), SqliteError>>,
-) -> Result<Jobs, SqliteError> {
-    let shown = path.display().to_string();
+    opened: oneshot::Sender<Result<()>>,
+) -> Result<Jobs> {
+    let owned = Arc::clone(&path);
     let (sender, mut jobs) = mpsc::channel(JOBS);
     let (closing, closed) = std_mpsc::channel();
     let live = move || {
@@ -170,10 +171,7 @@ pub(super) fn start(
     let started = thread::Builder::new()
         .name("reveille-sqlite".into())
         .spawn(live)
-        .map_err(|source| SqliteError::Thread {
-            path: shown,
-            source,
-        })?;
+        .map_err(|source| error::no_thread(&owned, source))?;
     Ok(Jobs {
         sender: Some(sender),
         thread: started.thread().id(),
@@ -200,7 +198,7 @@ fn gather(
 impl Worker {
     /// Does the writes in one transaction. A failed write does not affect the others.
     fn write(&mut self, mut group: Vec<Box<dyn GroupedWrite>>) {
-        let mut failed: Vec<Option<SqliteError>> = Vec::new();
+        let mut failed: Vec<Option<Error>> = Vec::new();
         let path = Arc::clone(&self.path);
         let mut fairness = std::mem::take(&mut self.fairness);
         let is_synced = group.iter().any(|write| write.is_synced());
@@ -240,7 +238,7 @@ impl Worker {
             let outcome = match (&committed, failed) {
                 (_, Some(error)) => Err(error),
                 (Ok(()), None) => Ok(()),
-                (Err(error), None) => Err(error.duplicate()),
+                (Err(error), None) => Err(error.clone()),
             };
             write.answer(outcome);
         }
@@ -263,23 +261,23 @@ impl Worker {
     pub(super) fn with_connection<T>(
         &mut self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, SqliteError> {
+    ) -> Result<T> {
         self.file.check(&self.path)?;
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => {
                 let opened = open_for_groups(&self.path, self.schema, Missing::Refuse)?;
                 if opened.file != self.file {
-                    return Err(SqliteError::replaced(&self.path));
+                    return Err(error::replaced(&self.path));
                 }
                 none.insert(opened.connection)
             }
         };
-        work(connection).map_err(|error| {
-            if is_io(&error) {
+        work(connection).map_err(|source| {
+            if is_io(&source) {
                 self.close();
             }
-            SqliteError::sql(&self.path, error)
+            error::sql(&self.path, source)
         })
     }
 
@@ -322,7 +320,7 @@ fn run_in_savepoint(
     transaction: &Transaction<'_>,
     write: &mut dyn GroupedWrite,
     path: &Path,
-) -> rusqlite::Result<Option<SqliteError>> {
+) -> rusqlite::Result<Option<Error>> {
     let run = |sql| transaction.prepare_cached(sql)?.execute([]).map(|_| ());
     run("SAVEPOINT part")?;
     // Unwind-safe: partial effects are rolled back.
@@ -333,8 +331,8 @@ fn run_in_savepoint(
         }
         // Some errors, such as a full disk, have already ended the transaction.
         Ok(Err(error)) if is_io(&error) || transaction.is_autocommit() => return Err(error),
-        Ok(Err(error)) => SqliteError::sql(path, error),
-        Err(_) => SqliteError::panicked(path),
+        Ok(Err(source)) => error::sql(path, source),
+        Err(_) => error::panicked(path),
     };
     run("ROLLBACK TO part")?;
     run("RELEASE part")?;

@@ -94,23 +94,14 @@ impl WatchRegistry {
         Poll::Ready(())
     }
 
-    /// Publishes the newest counts of the marked flags that are due. Returns these flags with the
-    /// number of observers woken for each.
-    pub(super) fn publish_acks(
-        &mut self,
-        due: impl Fn(&FlagName) -> bool,
-    ) -> (Vec<(FlagName, usize)>, Wakers) {
-        let marked = std::mem::take(&mut self.acks_changed);
-        let (due, later) = marked.into_iter().partition::<Vec<_>, _>(|name| due(name));
-        self.acks_changed.extend(later);
-        let (mut told, mut wakers) = (Vec::new(), Wakers::default());
-        for name in due {
-            let before = wakers.len();
+    /// Publishes the newest counts of the marked flags. Returns the observers to wake.
+    pub(super) fn publish_acks(&mut self) -> Wakers {
+        let mut wakers = Wakers::default();
+        for name in std::mem::take(&mut self.acks_changed) {
             if let Some(entry) = self.entries.get_mut(&name) {
                 entry.publish_acks(&mut wakers);
             }
-            told.push((name, wakers.len() - before));
         }
-        (told, wakers)
+        wakers
     }
 }

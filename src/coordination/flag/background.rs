@@ -1,18 +1,16 @@
 //! The background tasks of flags: expiry, refresh and counts of acknowledgements.
 
 use std::{
-    collections::BTreeMap,
     future::poll_fn,
     time::{Duration, SystemTime},
 };
 
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::{Flags, WallClock};
 use crate::{
     base::{backoff::Backoff, task::Scope},
     error::{Error, ErrorKind, Result},
-    types::FlagName,
 };
 
 /// Settings of the background tasks.
@@ -33,8 +31,8 @@ const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 /// The shortest time between two messages of acknowledgements to an observer.
 const ACK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Limits the messages to all observers of a flag to 5,000 a second: 10,000 observers receive one
-/// every two seconds.
+/// Limits the messages to all observers to 5,000 a second: 10,000 observers receive one every two
+/// seconds.
 const ACK_TIME_PER_OBSERVER: Duration = Duration::from_micros(200);
 
 /// Limit of one refresh, which then starts again. A request that hangs must not hide other writers'
@@ -97,21 +95,10 @@ async fn refresh(flags: Flags, timers: FlagTimers) {
 
 /// Sends acknowledgements to observers: the first ones at once, later ones conflated per interval.
 async fn tell_acks(flags: Flags) {
-    // The earliest time of the next message for each flag. It is soon for a flag with few
-    // observers.
-    let mut later = BTreeMap::<FlagName, Instant>::new();
     loop {
         poll_fn(|context| flags.poll_acks_changed(context.waker())).await;
-        let now = Instant::now();
-        later.retain(|_, at| *at > now);
-        for (name, told) in flags.publish_acks(|name| !later.contains_key(name)).await {
-            let told = u32::try_from(told).unwrap_or(u32::MAX);
-            later.insert(
-                name,
-                now + ACK_INTERVAL.max(ACK_TIME_PER_OBSERVER.saturating_mul(told)),
-            );
-        }
-        sleep(ACK_INTERVAL).await;
+        let told = u32::try_from(flags.publish_acks().await).unwrap_or(u32::MAX);
+        sleep(ACK_INTERVAL.max(ACK_TIME_PER_OBSERVER.saturating_mul(told))).await;
     }
 }
 

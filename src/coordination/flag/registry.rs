@@ -55,7 +55,7 @@ pub(super) struct WatchRegistry {
     expiry_task: Option<Waker>,
     /// Whether the store has a conditional delete (R22: an expired flag is removed only as it was
     /// read).
-    can_remove_expired: bool,
+    pub(super) can_remove_expired: bool,
 }
 
 /// The outcome of a local write.
@@ -117,11 +117,6 @@ impl WatchRegistry {
             expiry_task: None,
             can_remove_expired,
         }
-    }
-
-    /// Notes that the store has no conditional delete, so expired blobs stay there.
-    pub(super) fn set_cannot_remove(&mut self) {
-        self.can_remove_expired = false;
     }
 
     /// Returns the number of the next registration, or of a read or write that begins.

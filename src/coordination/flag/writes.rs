@@ -38,6 +38,9 @@ const ATTEMPTS: u32 = 16;
 const NOT_READ: &str = "was not set, and no watcher was notified: it could not be read first";
 const NOT_SET: &str = "was not set, and no watcher was notified";
 const MAYBE_SET: &str = "may or may not be set, and no watcher was notified: check with `flag get`";
+const NOT_CLEARED: &str = "was not cleared, and no watcher was notified";
+const MAYBE_CLEARED: &str =
+    "may or may not be cleared, and no watcher was notified: check with `flag get`";
 
 impl Flags {
     /// Sets a flag durably, then notifies its watchers. Returns the state and the number of
@@ -84,16 +87,7 @@ impl Flags {
     /// Like [`Flags::leash`], but leaves the waking of the watchers to the caller. Also returns the
     /// number of watchers.
     pub(crate) async fn clear(&self, name: &FlagName, wall: SystemTime) -> Result<Done> {
-        let cleared = self.inner.end_set(name, wall, false).await;
-        let (cleared, was_set) = cleared.map_err(|(doing, error)| {
-            let doing = match doing {
-                Ending::Deletes if !is_refusal(&error) => {
-                    "may or may not be cleared, and no watcher was notified: check with `flag get`"
-                }
-                _ => "was not cleared, and no watcher was notified",
-            };
-            self.inner.unavailable(name, doing, error)
-        })?;
+        let (cleared, was_set) = self.inner.end_set(name, wall, false).await?;
         if was_set {
             self.inner.written.notify_one();
         }
@@ -152,18 +146,11 @@ impl Flags {
             // One flag's failure does not delay the others.
             match self.inner.end_set(&name, wall, true).await {
                 Ok((ended, _)) => drop(ended.wake_watchers().await),
-                Err((_, error)) => outcome = Err(error),
+                Err(error) => outcome = Err(error),
             }
         }
         outcome
     }
-}
-
-/// The step at which the end of a set has failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    Prepares,
-    Deletes,
 }
 
 impl Inner {
@@ -241,14 +228,14 @@ impl Inner {
         name: &FlagName,
         wall: SystemTime,
         expired: bool,
-    ) -> Result<(Done, bool), (Ending, Error)> {
-        let prepares = |error| (Ending::Prepares, error);
+    ) -> Result<(Done, bool)> {
+        let not_cleared = |error| self.unavailable(name, NOT_CLEARED, error);
         let _guard = self.lock(name).await;
         for _ in 0..ATTEMPTS {
             let began = self.registry().next_sequence();
             // Read again, also where it has expired: another writer may have extended it.
-            let ended = self.read_ended(name, began).await.map_err(prepares)?;
-            let found = self.blobs.get(name).await.map_err(prepares)?;
+            let ended = self.read_ended(name, began).await.map_err(not_cleared)?;
+            let found = self.blobs.get(name).await.map_err(not_cleared)?;
             let unset = Written {
                 state: self.registry().unset(name),
                 ended: None,
@@ -269,23 +256,19 @@ impl Inner {
             }
             let ended = self.put_ended(&set, ended, wall).await;
             // Another writer was faster: the set may be over, and a later one as well.
-            let Some(ended) = ended.map_err(prepares)? else {
+            let Some(ended) = ended.map_err(not_cleared)? else {
                 continue;
             };
             let condition = Some(&etag).filter(|_| can_tell && !planted!(FlagExpiryUnconditional));
             match self.blobs.delete(name, condition).await {
                 Ok(()) => self.registry().set.remove(name),
                 Err(error) if error.kind() == ErrorKind::Conflict => continue,
-                // The store turned out to have no conditional delete.
+                // The store turned out to have no conditional delete, which its capabilities show now.
                 Err(error) if error.kind() == ErrorKind::Unsupported && condition.is_some() => {
-                    self.registry().set_cannot_remove();
-                    if !expired {
-                        let deleted = self.blobs.delete(name, None).await;
-                        deleted.map_err(|error| (Ending::Deletes, error))?;
-                        self.registry().set.remove(name);
-                    }
+                    continue;
                 }
-                Err(error) => return Err((Ending::Deletes, error)),
+                Err(error) if is_refusal(&error) => return Err(not_cleared(error)),
+                Err(error) => return Err(self.unavailable(name, MAYBE_CLEARED, error)),
             }
             let cleared = Written {
                 ended: Some(ended),
@@ -297,7 +280,7 @@ impl Inner {
             true => "has expired, but",
             false => "was not cleared:",
         };
-        Err((Ending::Prepares, contended(name, what)))
+        Err(contended(name, what))
     }
 
     /// Writes a set that is about to end, unless an earlier attempt or another relay has written it.

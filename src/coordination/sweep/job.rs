@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{
     base::duration,
@@ -14,7 +14,8 @@ use crate::{
 pub const SCHEMA: &str = include_str!("job.schema.json");
 
 /// A checked job file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SweepJob {
     /// Names the job's document and lease. All instances of a job use the same name.
@@ -22,15 +23,21 @@ pub struct SweepJob {
     /// The store of the document and the lease.
     pub state: String,
     /// Rounds begin at its multiples since 1970; 1 second to 30 days.
+    #[serde(default = "default_interval", deserialize_with = "interval")]
     pub interval: Duration,
     /// Blobs of a page; 1 to 5,000.
+    #[serde(default = "default_page_size")]
     pub page_size: usize,
     /// Blobs that are worked on at the same time; 1 to 256.
+    #[serde(default = "default_parallel")]
     pub parallel: usize,
     /// The containers to sweep.
     pub containers: Vec<SweepContainer>,
     /// The account whose containers take dead blobs.
     pub dead: Option<DeadAccount>,
+    /// For editors.
+    #[serde(rename = "$schema", default)]
+    _schema: Option<String>,
 }
 
 /// A container to sweep.
@@ -67,25 +74,25 @@ pub struct DeadAccount {
     pub environment: BTreeMap<String, String>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    #[serde(rename = "$schema", default)]
-    _schema: Option<String>,
-    name: String,
-    state: String,
-    interval: Option<String>,
-    page_size: Option<usize>,
-    parallel: Option<usize>,
-    containers: Vec<SweepContainer>,
-    dead: Option<DeadAccount>,
-}
-
-const DEFAULT_INTERVAL: Duration = Duration::from_secs(600);
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_INTERVAL: Duration = Duration::from_secs(30 * 24 * 3600);
-const DEFAULT_PAGE_SIZE: usize = 100;
-const DEFAULT_PARALLEL: usize = 15;
+
+fn default_interval() -> Duration {
+    Duration::from_secs(600)
+}
+
+fn default_page_size() -> usize {
+    100
+}
+
+fn default_parallel() -> usize {
+    15
+}
+
+fn interval<'de, D: Deserializer<'de>>(value: D) -> std::result::Result<Duration, D::Error> {
+    let text = String::deserialize(value)?;
+    duration::parse(&text).map_err(|error| D::Error::custom(format!("interval: {error}")))
+}
 
 impl SweepJob {
     /// Reads and checks a job's file.
@@ -93,25 +100,10 @@ impl SweepJob {
     /// # Errors
     /// [`ErrorKind::Invalid`] with the field or line, and the rule.
     pub fn parse(text: &str) -> Result<Self> {
-        let file: File = serde_json::from_str(text).map_err(|error| {
+        let job: Self = serde_json::from_str(text).map_err(|error| {
             let what = without_texts(&error.to_string());
             Error::new(ErrorKind::Invalid, format!("the job's file: {what}"))
         })?;
-        let interval = match &file.interval {
-            Some(text) => {
-                duration::parse(text).map_err(|e| Error::invalid("interval", e.to_string()))?
-            }
-            None => DEFAULT_INTERVAL,
-        };
-        let job = Self {
-            name: file.name,
-            state: file.state,
-            interval,
-            page_size: file.page_size.unwrap_or(DEFAULT_PAGE_SIZE),
-            parallel: file.parallel.unwrap_or(DEFAULT_PARALLEL),
-            containers: file.containers,
-            dead: file.dead,
-        };
         job.check()?;
         Ok(job)
     }
@@ -198,7 +190,7 @@ fn without_texts(message: &str) -> String {
 
 /// Prefixes of the variables of each cloud.
 const FAMILIES: [&[&str]; 3] = [
-    &["AZURE_", "AZURITE_", "MSI_ENDPOINT", "IDENTITY_"],
+    &["AZURE_", "MSI_ENDPOINT", "IDENTITY_"],
     &["AWS_"],
     &["GOOGLE_", "SERVICE_ACCOUNT"],
 ];
@@ -265,7 +257,7 @@ mod tests {
         let job = SweepJob::parse(least).expect("a job");
         assert_eq!((job.page_size, job.parallel, job.dead), (100, 15, None));
         assert_eq!(job.containers[0].id(), "memory:");
-        assert_eq!(job.interval, DEFAULT_INTERVAL);
+        assert_eq!(job.interval, default_interval());
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) struct BlobRemover {
 
 /// What happened to a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BlobOutcome {
+pub(super) enum BlobOutcome {
     Unmarked,
     Alive,
     Deleted,
@@ -104,18 +104,19 @@ impl BlobRemover {
         let Some(head) = with_metadata(container, head).await? else {
             return Ok(BlobOutcome::Changed);
         };
-        let deleted = match self.judge(container, &head, now)? {
-            Verdict::Unmarked => return Ok(BlobOutcome::Unmarked),
-            Verdict::Alive => return Ok(BlobOutcome::Alive),
-            Verdict::Leave(reason) => return Ok(BlobOutcome::Left(reason)),
-            Verdict::Delete => BlobOutcome::Deleted,
-            Verdict::Move(to) => match self.copy(container, &head, &to, now).await? {
-                true => BlobOutcome::Moved,
-                false => return Ok(BlobOutcome::Left(Reason::Occupied)),
-            },
-        };
+        let verdict = self.judge(container, &head, now)?;
+        let planned = verdict.planned();
+        match verdict {
+            Verdict::Delete => {}
+            Verdict::Move(to) => {
+                if !self.copy(container, &head, &to, now).await? {
+                    return Ok(BlobOutcome::Left(Reason::Occupied));
+                }
+            }
+            Verdict::Unmarked | Verdict::Alive | Verdict::Leave(_) => return Ok(planned),
+        }
         match container.delete_unchanged(&head).await? {
-            true => Ok(deleted),
+            true => Ok(planned),
             false => Ok(BlobOutcome::Changed),
         }
     }
@@ -218,8 +219,21 @@ pub(super) async fn with_metadata(container: &dyn Container, head: Head) -> Resu
     }
 }
 
+impl Verdict {
+    /// Returns the outcome if nothing fails or changes.
+    pub(super) fn planned(&self) -> BlobOutcome {
+        match self {
+            Self::Unmarked => BlobOutcome::Unmarked,
+            Self::Alive => BlobOutcome::Alive,
+            Self::Delete => BlobOutcome::Deleted,
+            Self::Move(_) => BlobOutcome::Moved,
+            Self::Leave(reason) => BlobOutcome::Left(*reason),
+        }
+    }
+}
+
 impl Counts {
-    fn count(&mut self, outcome: BlobOutcome) {
+    pub(super) fn count(&mut self, outcome: BlobOutcome) {
         self.seen += 1;
         let count = match outcome {
             BlobOutcome::Unmarked => &mut self.unmarked,

@@ -1,14 +1,8 @@
 //! Takes ranges of ids and gives out the ids.
-//!
-//! A task fetches the next range when half of the present range is used. So a caller waits for the
-//! store only if ids are used faster than ranges arrive.
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, time::Duration};
 
-use tokio::{
-    sync::{Mutex as AsyncMutex, watch},
-    time::Instant,
-};
+use tokio::{sync::Mutex as AsyncMutex, time::Instant};
 
 use super::sync_store::OptimisticSyncStore;
 use crate::{
@@ -16,7 +10,6 @@ use crate::{
         backoff::Backoff,
         duration::Span,
         sync::{Mutex, lock},
-        task::Scope,
     },
     error::{Error, ErrorKind, Result},
 };
@@ -24,11 +17,9 @@ use crate::{
 /// How ids are taken.
 #[derive(Debug, Clone)]
 pub struct IdConfig {
-    /// Ids of a range; at least 1. A crash loses at most two ranges.
+    /// Ids of a range; at least 1. The caller that needs a range waits for the store. A crash loses
+    /// the rest of the range.
     pub range_size: u64,
-    /// Whether the next range is fetched when half of the present range is used. If not, the caller
-    /// that needs a range waits for it, and no range is fetched in vain: for a known number of ids.
-    pub fetch_ahead: bool,
     /// How long a range is retried while other generators write first. Of many generators that
     /// write at the same moment, one gets a range per round trip to the store: about 50 to 100 a
     /// second on a cloud. 4,000 nodes that start together need 40 to 80 seconds. A store that does
@@ -64,25 +55,10 @@ pub struct IdConfig {
 /// ```
 #[derive(Debug)]
 pub struct UniqueIdGenerator {
-    shared: Arc<SharedState>,
-    scope: Scope,
-}
-
-#[derive(Debug)]
-struct SharedState {
     config: IdConfig,
-    ids: Mutex<IdRanges>,
+    /// The ids in memory.
+    ids: Mutex<Range<u64>>,
     source: AsyncMutex<RangeSource>,
-}
-
-/// The ranges in memory.
-#[derive(Debug, Default)]
-struct IdRanges {
-    present: Range<u64>,
-    /// The range after it.
-    next: Option<Range<u64>>,
-    /// The result of the running fetch.
-    fetch: Option<watch::Receiver<Option<Result<()>>>>,
 }
 
 #[derive(Debug)]
@@ -91,6 +67,8 @@ struct RangeSource {
     /// Whether the blob existed once. Its absence is then an error and not the first start.
     seen: bool,
     rng: fastrand::Rng,
+    /// The last failure and its time: the callers that waited for the same range share it.
+    failure: Option<(Instant, Error)>,
 }
 
 /// Ids fit a signed number of 64 bits, as in other languages and databases.
@@ -109,7 +87,6 @@ impl Default for IdConfig {
     fn default() -> Self {
         Self {
             range_size: 1000,
-            fetch_ahead: true,
             retry_for: RETRY_FOR,
             start: 0,
             seed: None,
@@ -148,15 +125,12 @@ impl UniqueIdGenerator {
             store: Box::new(store),
             seen: false,
             rng,
+            failure: None,
         };
-        let shared = SharedState {
+        Ok(Self {
             config,
             ids: Mutex::default(),
             source: AsyncMutex::new(source),
-        };
-        Ok(Self {
-            shared: Arc::new(shared),
-            scope: Scope::new(),
         })
     }
 
@@ -168,13 +142,13 @@ impl UniqueIdGenerator {
     /// store's last error. The next call tries again.
     ///
     /// # Cancel safety
-    /// Safe: it loses at most the ids that a crash would lose.
+    /// Safe: it loses at most a range.
     pub async fn next_id(&self) -> Result<u64> {
         loop {
             if let Some(range) = self.take(1) {
                 return Ok(range.start);
             }
-            self.wait().await?;
+            self.fetch().await?;
         }
     }
 
@@ -190,7 +164,7 @@ impl UniqueIdGenerator {
         while taken.len() < count {
             match self.take((count - taken.len()) as u64) {
                 Some(range) => taken.extend(range),
-                None => self.wait().await?,
+                None => self.fetch().await?,
             }
         }
         Ok(taken)
@@ -198,79 +172,31 @@ impl UniqueIdGenerator {
 
     /// Takes at most `max` ids from memory; `None` if there are none.
     fn take(&self, max: u64) -> Option<Range<u64>> {
-        let mut ids = lock(&self.shared.ids);
-        if ids.present.is_empty() {
-            ids.present = ids.next.take()?;
-        }
-        let Range {
-            start: first,
-            end: last,
-        } = ids.present;
-        let end = first + max.min(last - first);
-        ids.present.start = end;
-        let IdConfig {
-            range_size,
-            fetch_ahead,
-            ..
-        } = self.shared.config;
-        // Once per range. If the fetch fails, the next caller that needs a range retries it.
-        let half = range_size / 2;
-        let passed = last - first > half && last - end <= half;
-        if passed && fetch_ahead && ids.next.is_none() {
-            self.fetch(&mut ids);
-        }
-        Some(first..end)
-    }
-
-    /// Waits for the next range.
-    async fn wait(&self) -> Result<()> {
-        let mut fetched = {
-            let mut ids = lock(&self.shared.ids);
-            // Another waiting caller may have fetched a range; a second one would replace it.
-            if !ids.present.is_empty() || ids.next.is_some() {
-                return Ok(());
-            }
-            self.fetch(&mut ids)
-        };
-        // Until the fetch has ended with any result.
-        while fetched.changed().await.is_ok() {}
-        let outcome = fetched.borrow().clone();
-        let aborted = || {
-            Error::new(
-                ErrorKind::Internal,
-                "the task that fetches ids has ended early",
-            )
-        };
-        outcome.unwrap_or_else(|| Err(aborted()))
-    }
-
-    /// Fetches the next range unless a fetch runs. Returns the receiver of its result.
-    fn fetch(&self, ids: &mut IdRanges) -> watch::Receiver<Option<Result<()>>> {
-        // A fetch that panicked has closed its channel.
-        let running = ids.fetch.as_ref();
-        if let Some(fetch) = running.filter(|fetch| fetch.has_changed().is_ok()) {
-            return fetch.clone();
-        }
-        let (sender, fetch) = watch::channel(None);
-        ids.fetch = Some(fetch.clone());
-        let shared = Arc::clone(&self.shared);
-        self.scope.spawn(async move {
-            let taken = shared.source.lock().await.take_range(&shared.config).await;
-            if let Err(error) = &taken {
-                tracing::warn!(%error, "no range of ids could be fetched");
-            }
-            sender.send_replace(Some(shared.fetched(taken)));
-        });
-        fetch
-    }
-}
-
-impl SharedState {
-    /// Stores a fetched range. Afterwards the next fetch may start.
-    fn fetched(&self, taken: Result<Range<u64>>) -> Result<()> {
         let mut ids = lock(&self.ids);
-        ids.fetch = None;
-        taken.map(|range| ids.next = Some(range))
+        let Range { start, end } = *ids;
+        ids.start = start + max.min(end - start);
+        (start < end).then_some(start..ids.start)
+    }
+
+    /// Waits for the next range. One caller fetches it for all.
+    async fn fetch(&self) -> Result<()> {
+        let began = Instant::now();
+        let mut source = self.source.lock().await;
+        if !lock(&self.ids).is_empty() {
+            return Ok(());
+        }
+        if let Some((at, error)) = &source.failure
+            && *at > began
+        {
+            return Err(error.clone());
+        }
+        let taken = source.take_range(&self.config).await;
+        source.failure = taken
+            .as_ref()
+            .err()
+            .map(|error| (Instant::now(), error.clone()));
+        *lock(&self.ids) = taken?;
+        Ok(())
     }
 }
 

@@ -11,14 +11,13 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures_util::FutureExt as _;
 
 use super::*;
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::{ErrorKind, Result},
     store::{
         BlobContent, BlobName, BlobStore, MemoryStore,
-        faulty::{Faults, FaultyStore},
+        tests::faulty::{Faults, FaultyStore},
     },
 };
 
@@ -73,47 +72,14 @@ async fn the_first_id_is_the_stored_number_or_the_start() {
 }
 
 #[tokio::test]
-async fn the_next_range_comes_before_the_present_one_runs_out() {
+async fn a_range_is_fetched_when_it_is_needed() {
     let store = memory();
     let ids = generator(&store, by(10));
-    assert_eq!(ids.next_ids(4).await.ok(), Some((0..4).collect()));
-    assert_eq!(content(&store).await, "10", "more than half is left");
-    assert_eq!(ids.next_id().await.ok(), Some(4));
-    while content(&store).await != "20" {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(ids.next_ids(15).await.ok(), Some((5..20).collect()));
-}
-
-#[tokio::test(start_paused = true)]
-async fn no_caller_waits_if_ids_are_used_slower_than_ranges_arrive() {
-    let faults = Faults {
-        delay: Duration::from_millis(2),
-        ..Faults::default()
-    };
-    // A range takes up to 8 ms, and half of one lasts for 10.
-    let store: Arc<dyn BlobStore> = Arc::new(FaultyStore::new(memory(), faults, 1));
-    let ids = generator(&store, by(20));
-    assert_eq!(ids.next_id().await.ok(), Some(0), "the first one waits");
-    for expected in 1..1000 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        let id = ids.next_id().now_or_never().expect("it is in memory");
-        assert_eq!(id.ok(), Some(expected));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn without_fetch_ahead_a_range_is_fetched_when_it_is_needed() {
-    let store = memory();
-    let config = IdConfig {
-        fetch_ahead: false,
-        ..by(10)
-    };
-    let ids = generator(&store, config);
     assert_eq!(ids.next_ids(10).await.ok(), Some((0..10).collect()));
-    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(content(&store).await, "10", "no range is taken in vain");
     assert_eq!(ids.next_id().await.ok(), Some(10));
+    assert_eq!(ids.next_ids(15).await.ok(), Some((11..26).collect()));
+    assert_eq!(content(&store).await, "30");
 }
 
 #[tokio::test]
@@ -152,56 +118,32 @@ async fn a_deleted_blob_is_an_error_and_no_first_start() {
     let store = memory();
     let ids = generator(&store, by(1));
     assert_eq!(ids.next_ids(2).await.ok(), Some(vec![0, 1]));
-    while content(&store).await != "3" {
-        tokio::task::yield_now().await;
-    }
     store.delete(&blob(), None).await.expect("delete");
-    assert_eq!(ids.next_id().await.ok(), Some(2), "it was in memory");
     let error = ids.next_id().await.expect_err("deleted");
     assert!(error.message().contains("was deleted"), "{error}");
 }
 
-/// Counts reads, and refuses further ranges after the first.
-#[derive(Debug)]
-struct Refusing(BlobSyncStore, Arc<AtomicU64>);
-
-impl fmt::Display for Refusing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+#[tokio::test(start_paused = true)]
+async fn callers_that_wait_for_one_range_share_its_failure() {
+    let faults = Faults {
+        before: 100,
+        ..Faults::default()
+    };
+    let store: Arc<dyn BlobStore> = Arc::new(FaultyStore::new(memory(), faults, 1));
+    let ids = Arc::new(generator(&store, by(10)));
+    let began = tokio::time::Instant::now();
+    let callers = (0..100).map(|_| {
+        let ids = Arc::clone(&ids);
+        tokio::spawn(async move { ids.next_id().await })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        let outcome = caller.await.expect("no panic");
+        assert!(outcome.expect_err("away").is_retryable());
     }
-}
-
-#[async_trait]
-impl OptimisticSyncStore for Refusing {
-    async fn get_data(&mut self) -> Result<Option<String>> {
-        match self.1.fetch_add(1, Ordering::Relaxed) {
-            0 => self.0.get_data().await,
-            _ => Err(Error::new(ErrorKind::Denied, "no longer")),
-        }
-    }
-
-    async fn try_optimistic_write(&mut self, data: &str) -> Result<bool> {
-        self.0.try_optimistic_write(data).await
-    }
-}
-
-#[tokio::test]
-async fn a_fetch_ahead_that_fails_is_not_repeated_for_each_id() {
-    let reads = Arc::<AtomicU64>::default();
-    let store = Refusing(BlobSyncStore::new(memory(), blob()), Arc::clone(&reads));
-    let ids = UniqueIdGenerator::new(store, by(100)).expect("a generator");
-    for id in 0..100 {
-        assert_eq!(ids.next_id().await.ok(), Some(id));
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(reads.load(Ordering::Relaxed), 2);
-    let error = ids.next_id().await.expect_err("refused");
-    assert_eq!(error.kind(), ErrorKind::Denied);
-    assert_eq!(
-        reads.load(Ordering::Relaxed),
-        3,
-        "tried again where it is needed"
-    );
+    let waited = began.elapsed();
+    assert!(waited < Duration::from_secs(12), "{waited:?}");
+    ids.next_id().await.expect_err("a later call tries again");
+    assert!(began.elapsed() >= waited + Duration::from_secs(10));
 }
 
 #[tokio::test]
@@ -232,7 +174,6 @@ async fn node(store: Arc<dyn BlobStore>, range_size: u64, seed: u64) -> Vec<u64>
         let config = IdConfig {
             retry_for: Duration::from_secs(3600),
             seed: Some(rng.u64(..)),
-            fetch_ahead: rng.bool(),
             ..by(range_size)
         };
         let ids = generator(&store, config);
@@ -356,7 +297,6 @@ async fn four_thousand_nodes_that_start_at_once_all_get_their_ids() {
     let nodes = (0..4000).map(|seed| {
         let config = IdConfig {
             seed: Some(seed),
-            fetch_ahead: false,
             ..by(10)
         };
         let ids = generator(&store, config);

@@ -19,9 +19,9 @@ use reqwest::Url;
 
 use super::{
     super::{ETag, PageOptions},
+    environment::{READS, RETRY_AFTER},
     error::{answered, is_absent},
     listing::{self, Listing},
-    purpose::{READS, RETRY_AFTER},
 };
 use crate::base::request_error::RequestError;
 

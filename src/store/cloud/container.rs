@@ -3,18 +3,14 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use bytes::BytesMut;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::{
-    Attribute, AttributeValue, Attributes, GetOptions, MultipartUpload, ObjectStore, PutMode,
-    PutMultipartOptions, PutOptions, path::Path,
+    Attribute, AttributeValue, Attributes, GetOptions, ObjectStore, PutMode, PutMultipartOptions,
+    PutOptions, WriteMultipart, list::PaginatedListOptions,
 };
 
 use super::{
-    CloudStore, Service,
-    error::is_absent,
-    metadata::{attributes, metadata, seconds},
-    probe::is_not_implemented,
+    CloudStore, Service, attributes, error::is_absent, metadata, probe::is_not_implemented, seconds,
 };
 use crate::{
     base::request_error::RequestError,
@@ -42,40 +38,46 @@ const HEADERS: [(Attribute, &str); 5] = [
 #[async_trait]
 impl Container for CloudStore {
     async fn list(&self, prefix: &str, page: &PageOptions) -> Result<HeadPage> {
-        let Some(azure_rest) = &self.azure_rest else {
-            let listed = BlobStore::list(self, prefix, page).await?;
-            let heads = listed.entries.into_iter().map(|entry| Head {
-                name: entry.name,
-                etag: entry.etag,
-                last_modified: entry.last_modified,
-                metadata: None,
-            });
-            return Ok(HeadPage {
-                heads: heads.collect(),
-                unnameable: 0,
-                next: listed.next,
-            });
-        };
         let prefix = format!("{}{prefix}", self.prefix);
-        let listing = azure_rest.list(&prefix, page).await;
-        let listing = listing.map_err(|error| self.not_listed(error))?;
-        let mut page = HeadPage {
-            next: listing.next,
-            unnameable: listing.unnameable,
-            ..HeadPage::default()
+        let mut heads = HeadPage::default();
+        if let Some(azure_rest) = &self.azure_rest {
+            let listing = azure_rest.list(&prefix, page).await;
+            let listing = listing.map_err(|error| self.not_listed(error))?;
+            (heads.next, heads.unnameable) = (listing.next, listing.unnameable);
+            for blob in listing.blobs {
+                match self.own_name(&blob.name) {
+                    Some(name) => heads.heads.push(Head {
+                        name,
+                        etag: blob.etag,
+                        last_modified: blob.last_modified,
+                        metadata: Some(blob.metadata),
+                    }),
+                    None => heads.unnameable += 1,
+                }
+            }
+            return Ok(heads);
+        }
+        let options = PaginatedListOptions {
+            max_keys: Some(page.size.max(1)),
+            page_token: page.token.clone(),
+            ..PaginatedListOptions::default()
         };
-        for blob in listing.blobs {
-            match self.own_name(&blob.name) {
-                Some(name) => page.heads.push(Head {
+        let wanted = (!prefix.is_empty()).then_some(prefix.as_str());
+        let listed = self.reads.list_paginated(wanted, options).await;
+        let listed = listed.map_err(|error| self.not_listed(error.into()))?;
+        heads.next = listed.page_token.filter(|token| !token.is_empty());
+        for meta in listed.result.objects {
+            match self.own_name(meta.location.as_ref()) {
+                Some(name) => heads.heads.push(Head {
+                    etag: self.etag(meta.e_tag, &name)?,
+                    last_modified: seconds(meta.last_modified.timestamp()),
+                    metadata: None,
                     name,
-                    etag: blob.etag,
-                    last_modified: blob.last_modified,
-                    metadata: Some(blob.metadata),
                 }),
-                None => page.unnameable += 1,
+                None => heads.unnameable += 1,
             }
         }
-        Ok(page)
+        Ok(heads)
     }
 
     async fn head(&self, name: &BlobName) -> Result<Option<Head>> {
@@ -128,28 +130,20 @@ impl Container for CloudStore {
         metadata: BTreeMap<String, String>,
         over: Option<&ETag>,
     ) -> Result<()> {
-        let path = self.path(name)?;
         let attributes = self.attributes(metadata, &content.headers);
         if content.size <= PART as u64 {
             let mode = match over {
                 Some(etag) => PutMode::Update(self.version(name, etag).await?),
                 None => PutMode::Create,
             };
-            let options = PutOptions {
-                mode,
-                attributes,
-                ..PutOptions::default()
-            };
-            let whole = content.into_bytes().await?;
-            let put = self.writes.put_opts(&path, whole.into(), options).await;
-            return put.map(drop).map_err(|error| self.failed(error, name));
+            return self.put_whole(name, content, mode, attributes).await;
         }
         // Parts are combined without a condition, so the blob is read before.
         let found = self.head(name).await?;
         if found.map(|head| head.etag).as_ref() != over {
             return Err(changed(self, name));
         }
-        self.write_parts(&path, name, content, attributes).await
+        self.write_parts(name, content, attributes).await
     }
 
     async fn set_metadata(
@@ -158,8 +152,8 @@ impl Container for CloudStore {
         metadata: BTreeMap<String, String>,
         etag: &ETag,
     ) -> Result<()> {
-        let path = self.path(name)?;
         if let Some(azure_rest) = &self.azure_rest {
+            let path = self.path(name)?;
             let set = azure_rest.set_metadata(&path, &metadata, etag).await;
             return set.map_err(|error| match is_absent(&error) {
                 true => changed(self, name),
@@ -175,14 +169,9 @@ impl Container for CloudStore {
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let options = PutOptions {
-            mode: PutMode::Update(self.version(name, etag).await?),
-            attributes: self.attributes(metadata, &content.headers),
-            ..PutOptions::default()
-        };
-        let whole = content.into_bytes().await?;
-        let put = self.writes.put_opts(&path, whole.into(), options).await;
-        put.map(drop).map_err(|error| self.failed(error, name))
+        let mode = PutMode::Update(self.version(name, etag).await?);
+        let attributes = self.attributes(metadata, &content.headers);
+        self.put_whole(name, content, mode, attributes).await
     }
 
     async fn delete_unchanged(&self, seen: &Head) -> Result<bool> {
@@ -200,10 +189,6 @@ impl Container for CloudStore {
         let prefix = self.prefix.trim_end_matches('/');
         let slash = if prefix.is_empty() { "" } else { "/" };
         format!("{}{slash}{prefix}", self.url)
-    }
-
-    fn deletes_under_condition(&self) -> bool {
-        self.azure_rest.is_some()
     }
 
     async fn ensure(&self) -> Result<()> {
@@ -266,69 +251,56 @@ impl CloudStore {
         }
     }
 
-    /// Writes in parts. Unfinished parts are not visible.
+    async fn put_whole(
+        &self,
+        name: &BlobName,
+        content: Content,
+        mode: PutMode,
+        attributes: Attributes,
+    ) -> Result<()> {
+        let options = PutOptions {
+            mode,
+            attributes,
+            ..PutOptions::default()
+        };
+        let (path, whole) = (self.path(name)?, content.into_bytes().await?);
+        let put = self.writes.put_opts(&path, whole.into(), options).await;
+        put.map(drop).map_err(|error| self.failed(error, name))
+    }
+
+    /// Writes in parts. Unfinished parts are not visible. Those on S3 that cannot be removed after a
+    /// failure are removed by the bucket's rule for incomplete uploads.
     async fn write_parts(
         &self,
-        path: &Path,
         name: &BlobName,
         mut content: Content,
         attributes: Attributes,
     ) -> Result<()> {
+        let failed = |error| self.failed(error, name);
         let options = PutMultipartOptions {
             attributes,
             ..PutMultipartOptions::default()
         };
-        let upload = self.contents.put_multipart_opts(path, options).await;
-        let mut upload = upload.map_err(|error| self.failed(error, name))?;
-        let outcome = send_parts(&mut *upload, &mut content).await;
-        let outcome = match outcome {
-            Ok(()) => upload
-                .complete()
-                .await
-                .map(drop)
-                .map_err(UploadError::Client),
-            Err(fault) => Err(fault),
+        let path = self.path(name)?;
+        let upload = self.contents.put_multipart_opts(&path, options).await;
+        // S3 accepts ten thousand parts at most.
+        let size = PART.max(usize::try_from(content.size / 9_000).unwrap_or(PART));
+        let mut upload = WriteMultipart::new_with_chunk_size(upload.map_err(failed)?, size);
+        let sent = async {
+            let mut passed = 0;
+            while let Some(piece) = content.pieces.try_next().await? {
+                passed += piece.len() as u64;
+                upload.wait_for_capacity(1).await.map_err(failed)?;
+                upload.put(piece);
+            }
+            container::check_size(passed, content.size)
         };
-        let Err(fault) = outcome else {
-            return Ok(());
-        };
-        // Unfinished parts on S3 are removed by the bucket's rule for incomplete uploads.
-        let _ = upload.abort().await;
-        Err(match fault {
-            UploadError::Source(error) => error,
-            UploadError::Client(error) => self.failed(error, name),
-        })
-    }
-}
-
-enum UploadError {
-    Source(Error),
-    Client(object_store::Error),
-}
-
-async fn send_parts(
-    upload: &mut dyn MultipartUpload,
-    content: &mut Content,
-) -> std::result::Result<(), UploadError> {
-    let (mut part, mut passed) = (BytesMut::with_capacity(PART), 0);
-    // S3 accepts ten thousand parts at most.
-    let size = PART.max(usize::try_from(content.size / 9_000).unwrap_or(PART));
-    while let Some(piece) = content.pieces.next().await {
-        let mut piece = piece.map_err(UploadError::Source)?;
-        passed += piece.len() as u64;
-        while !piece.is_empty() {
-            let room = size - part.len();
-            part.extend_from_slice(&piece.split_to(piece.len().min(room)));
-            if part.len() == size {
-                let full = std::mem::replace(&mut part, BytesMut::with_capacity(PART));
-                let sent = upload.put_part(full.freeze().into());
-                sent.await.map_err(UploadError::Client)?;
+        match sent.await {
+            Ok(()) => upload.finish().await.map(drop).map_err(failed),
+            Err(error) => {
+                let _ = upload.abort().await;
+                Err(error)
             }
         }
     }
-    if !part.is_empty() {
-        let sent = upload.put_part(part.freeze().into());
-        sent.await.map_err(UploadError::Client)?;
-    }
-    container::check_size(passed, content.size).map_err(UploadError::Source)
 }

@@ -7,17 +7,18 @@
 use std::{str::FromStr, sync::Arc, time::Duration};
 
 use object_store::{
-    ClientConfigKey, ClientOptions, Result as ClientResult, RetryConfig,
+    ClientConfigKey, ClientOptions, ObjectStore, Result as ClientResult, RetryConfig,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
     client::{HttpClient, HttpConnector},
     gcp::GoogleCloudStorageBuilder,
+    list::PaginatedListStore,
 };
 
-use super::{CloudStore, CredentialClient, Service, azure_rest::AzureRest, purpose::Purpose};
+use super::{CloudStore, CredentialClient, Service, azure_rest::AzureRest};
 use crate::{
     backend::azure::{
-        ACCOUNT, CONNECTION_STRING, Credential, EMULATOR, EMULATOR_KEY, KEY, connection_string,
+        ACCOUNT, CONNECTION_STRING, Credential, KEY, connection_string,
         endpoint as checked_endpoint,
     },
     base::{
@@ -29,6 +30,28 @@ use crate::{
     store::{BlobName, Variables},
 };
 
+/// A client that lists by page as well.
+pub(super) trait Client: ObjectStore + PaginatedListStore {}
+
+impl<T: ObjectStore + PaginatedListStore> Client for T {}
+
+/// The purpose of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Reads,
+    Writes,
+    Contents,
+}
+
+/// Time-outs of a request, and of each piece of large content.
+const REQUEST: Duration = Duration::from_secs(10);
+const PIECE: Duration = Duration::from_secs(30);
+/// How long a failing read is retried.
+const RETRY: Duration = Duration::from_secs(15);
+/// Time-out of large content, over all attempts.
+const CONTENT: Duration = Duration::from_secs(12 * 3600);
+pub(super) const READS: usize = 3;
+pub(super) const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// Time-out of requests to this machine's own network.
 const SHORT: Duration = Duration::from_secs(2);
 
@@ -116,6 +139,16 @@ pub(crate) fn bucket_path(scheme: &str, rest: &str) -> Result<BucketPath> {
     Ok((bucket.to_owned(), format!("{prefix}/")))
 }
 
+/// Makes a client for each purpose, in their order. The builders have no common trait.
+macro_rules! clients {
+    ($http_clients:expr, $builder:expr) => {
+        $http_clients.clients(|retry, connector| {
+            let builder = $builder.clone().with_retry(retry);
+            builder.with_http_connector(connector).build()
+        })?
+    };
+}
+
 fn azure(bucket_path: BucketPath, variables: &Variables) -> Result<CloudStore> {
     let mut builder = MicrosoftAzureBuilder::new();
     for (key, value) in with_prefix(variables, "AZURE_") {
@@ -135,13 +168,12 @@ fn azure(bucket_path: BucketPath, variables: &Variables) -> Result<CloudStore> {
         segments.pop_if_empty().push(&bucket);
     }
     let builder = builder
+        // A connection string names the emulator.
+        .with_use_emulator(false)
         .with_endpoint(endpoint.to_owned())
         .with_container_name(&bucket);
     let http_clients = HttpClients::new(target)?;
-    let clients = http_clients.clients(|retry, connector| {
-        let builder = builder.clone().with_retry(retry);
-        builder.with_http_connector(connector).build()
-    })?;
+    let clients = clients!(http_clients, builder);
     let shown = url.to_string();
     let azure_rest = AzureRest {
         http: http_clients.whole.clone(),
@@ -164,7 +196,7 @@ fn azure(bucket_path: BucketPath, variables: &Variables) -> Result<CloudStore> {
 }
 
 /// Adds the account, its endpoint and its credential from sources that the client does not read: a
-/// connection string, the emulator, the variables of Azure's command line.
+/// connection string, or the variables of Azure's command line.
 fn account(
     mut builder: MicrosoftAzureBuilder,
     variables: &Variables,
@@ -186,31 +218,16 @@ fn account(
             .with_endpoint(account.blob_endpoint().to_owned());
         return Ok((builder, account.name().to_owned()));
     }
-    let emulator = builder.get_config_value(&AzureConfigKey::UseEmulator);
-    let truths = ["1", "true", "on", "yes", "y"];
-    let emulator = emulator.is_some_and(|flag| truths.contains(&&*flag.to_ascii_lowercase()));
     if !has(&builder, AzureConfigKey::AccountName) {
-        let usual = emulator.then_some(EMULATOR);
-        let name = read(variables, ACCOUNT).or(usual);
-        let name = name.ok_or_else(no_account)?;
-        builder = builder.with_account(name);
+        builder = builder.with_account(read(variables, ACCOUNT).ok_or_else(no_account)?);
     }
-    if !has(&builder, AzureConfigKey::AccessKey) {
-        let usual = emulator.then_some(EMULATOR_KEY);
-        let key = read(variables, KEY).or(usual);
-        builder = match key {
-            Some(key) => builder.with_access_key(key),
-            None => builder,
-        };
+    if !has(&builder, AzureConfigKey::AccessKey)
+        && let Some(key) = read(variables, KEY)
+    {
+        builder = builder.with_access_key(key);
     }
     let name = builder.get_config_value(&AzureConfigKey::AccountName);
-    let name = name.unwrap_or_default();
-    if emulator {
-        let url = read(variables, "AZURITE_BLOB_STORAGE_URL").unwrap_or("http://127.0.0.1:10000");
-        let url = format!("{}/{name}", url.trim_end_matches('/'));
-        builder = builder.with_use_emulator(false).with_endpoint(url);
-    }
-    Ok((builder, name))
+    Ok((builder, name.unwrap_or_default()))
 }
 
 fn s3((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore> {
@@ -225,10 +242,7 @@ fn s3((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore>
         // One deletion per request: the answer to a batch has less detail.
         .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true");
     let http_clients = HttpClients::new(target)?;
-    let clients = http_clients.clients(|retry, connector| {
-        let builder = builder.clone().with_retry(retry);
-        builder.with_http_connector(connector).build()
-    })?;
+    let clients = clients!(http_clients, builder);
     let endpoint = endpoint.unwrap_or_else(|| "https://s3.amazonaws.com".to_owned());
     let url = format!("{}/{bucket}", endpoint.trim_end_matches('/'));
     let service = (Service::S3, CredentialClient::S3 as fn(_) -> _);
@@ -252,10 +266,7 @@ fn gcs((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore
     let builder = builder.with_bucket_name(&bucket);
     let target = target("GOOGLE_BASE_URL", None)?;
     let http_clients = HttpClients::new(target)?;
-    let clients = http_clients.clients(|retry, connector| {
-        let builder = builder.clone().with_retry(retry);
-        builder.with_http_connector(connector).build()
-    })?;
+    let clients = clients!(http_clients, builder);
     let url = format!("https://storage.googleapis.com/{bucket}");
     let service = (Service::Gcs, CredentialClient::Gcs as fn(_) -> _);
     Ok(CloudStore::new(
@@ -265,6 +276,28 @@ fn gcs((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore
         http_clients.whole,
         clients,
     ))
+}
+
+impl Purpose {
+    /// Reads are retried, writes never.
+    pub(super) fn retry(self) -> RetryConfig {
+        RetryConfig {
+            max_retries: if self == Self::Writes { 0 } else { READS },
+            retry_timeout: if self == Self::Contents {
+                CONTENT
+            } else {
+                RETRY
+            },
+            ..RetryConfig::default()
+        }
+    }
+
+    pub(super) fn patience(self) -> RequestTimeout {
+        match self {
+            Self::Reads | Self::Writes => RequestTimeout::Total(REQUEST),
+            Self::Contents => RequestTimeout::PerChunk(PIECE),
+        }
+    }
 }
 
 /// The HTTP clients of a store, made once: each reads the machine's trusted certificates.
@@ -369,7 +402,8 @@ fn invalid_environment(error: object_store::Error) -> Error {
 fn no_account() -> Error {
     let message = format!(
         "an `az:` store needs an account: set {CONNECTION_STRING}, or AZURE_STORAGE_ACCOUNT_NAME \
-         and AZURE_STORAGE_ACCOUNT_KEY; for the emulator, AZURE_STORAGE_USE_EMULATOR=true"
+         and AZURE_STORAGE_ACCOUNT_KEY; for the emulator, set the first to \
+         `UseDevelopmentStorage=true`"
     );
     Error::new(ErrorKind::Denied, message)
 }

@@ -128,8 +128,9 @@ async fn a_refused_credential_is_no_outage() {
 async fn an_unreachable_service_is_unavailable() {
     let unreachable = "http://127.0.0.1:1";
     let azure = [
-        ("AZURE_STORAGE_USE_EMULATOR", "true"),
-        ("AZURITE_BLOB_STORAGE_URL", unreachable),
+        ("AZURE_STORAGE_ACCOUNT", ACCOUNT),
+        ("AZURE_STORAGE_KEY", KEY),
+        ("AZURE_STORAGE_ENDPOINT", unreachable),
     ];
     let s3 = [
         ("AWS_ENDPOINT", unreachable),
@@ -148,12 +149,7 @@ async fn an_unreachable_service_is_unavailable() {
 async fn the_names_of_each_tool_lead_to_the_same_account() {
     azurite().create_container("names");
     let endpoint = azurite().blob_endpoint();
-    let (host, _) = endpoint.rsplit_once('/').expect("an account");
     let all = [
-        vec![
-            ("AZURE_STORAGE_USE_EMULATOR", "true"),
-            ("AZURITE_BLOB_STORAGE_URL", host),
-        ],
         vec![
             ("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT),
             ("AZURE_STORAGE_ACCOUNT_KEY", KEY),
@@ -214,7 +210,6 @@ async fn containers_keep_their_contract() {
     moto().create_bucket("objects");
     for (url, variables) in [("az://objects", azure()), ("s3://objects/under", s3())] {
         let container = container::connect(url, &variables).await.expect(url);
-        assert_eq!(container.deletes_under_condition(), url.starts_with("az"));
         container::contract::check(&*container).await;
     }
 }

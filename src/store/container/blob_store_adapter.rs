@@ -115,7 +115,7 @@ impl Container for BlobStoreAdapter {
     }
 
     async fn delete_unchanged(&self, seen: &Head) -> Result<bool> {
-        if self.deletes_under_condition() {
+        if self.store.capabilities().conditional_delete {
             let name = self.inner(&seen.name)?;
             return self.store.delete(&name, Some(&seen.etag)).await;
         }
@@ -128,10 +128,6 @@ impl Container for BlobStoreAdapter {
 
     fn address(&self) -> String {
         self.to_string()
-    }
-
-    fn deletes_under_condition(&self) -> bool {
-        self.store.capabilities().conditional_delete
     }
 
     /// A folder exists with its first blob.

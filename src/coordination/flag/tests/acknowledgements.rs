@@ -8,7 +8,7 @@ use crate::{error::ErrorKind, types::FlagEvent};
 
 /// Takes an observer's events after the background task has published the counts.
 async fn counted(flags: &Flags, watch: &WatchGuard) -> Vec<FlagEvent> {
-    flags.publish_acks(|_| true).await;
+    flags.publish_acks().await;
     take_all(watch)
 }
 

@@ -227,7 +227,7 @@ async fn acknowledgements_of_all_flags_are_bounded_and_idle_flags_make_room() {
     );
     let counted = (0..1_000).filter(|number| ack("two", second, *number).is_ok());
     assert_eq!(counted.count(), 30, "of all flags together");
-    flags.publish_acks(|_| true).await;
+    flags.publish_acks().await;
     let acks = |generation, acknowledged| {
         Some(FlagEvent::Acks {
             generation,
@@ -264,7 +264,7 @@ async fn observers(flags: &Flags, count: usize) -> (u64, Vec<WatchGuard>, Arc<Co
         watches.push(watch);
     }
     let set = unleash(flags, "go", &forever(), 0).await;
-    flags.publish_acks(|_| true).await;
+    flags.publish_acks().await;
     let waker = Waker::from(Arc::clone(&counter));
     for watch in &watches {
         while watch.next_event(&waker).is_some() {}
@@ -283,7 +283,7 @@ async fn many_acknowledgements_wake_ten_thousand_observers_only_once() {
             .expect("counted");
     }
     assert_eq!(counter.0.load(Ordering::Relaxed), 0);
-    flags.publish_acks(|_| true).await;
+    flags.publish_acks().await;
     assert_eq!(counter.0.load(Ordering::Relaxed), 10_000);
     let newest = FlagEvent::Acks {
         generation,
@@ -293,7 +293,7 @@ async fn many_acknowledgements_wake_ten_thousand_observers_only_once() {
     for watch in &watches {
         assert_eq!(take_all(watch), std::slice::from_ref(&newest));
     }
-    flags.publish_acks(|_| true).await;
+    flags.publish_acks().await;
     assert_eq!(counter.0.load(Ordering::Relaxed), 10_000, "nothing is new");
 }
 

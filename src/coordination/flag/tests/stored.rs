@@ -16,7 +16,7 @@ use crate::{
     error::ErrorKind,
     store::{
         BlobStore, MemoryStore,
-        faulty::{Faults, FaultyStore},
+        tests::faulty::{Faults, FaultyStore},
     },
     types::{FlagState, GlobalFlag, UnleashOptions},
 };

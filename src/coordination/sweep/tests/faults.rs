@@ -6,7 +6,7 @@ use crate::{
     store::{
         MemoryStore,
         container::Head,
-        faulty::{Faults, FaultyStore},
+        tests::faulty::{Faults, FaultyStore},
     },
 };
 

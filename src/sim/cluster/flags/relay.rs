@@ -255,7 +255,7 @@ async fn refresh(flags: Flags, wall: Wall, bell: Arc<Bell>, every: Duration) {
 async fn tell_acks(flags: Flags, bell: Arc<Bell>) {
     loop {
         poll_fn(|context| flags.poll_acks_changed(context.waker())).await;
-        flags.publish_acks(|_| true).await;
+        flags.publish_acks().await;
         bell.sleep(ACK_INTERVAL).await;
     }
 }
