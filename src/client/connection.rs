@@ -127,9 +127,10 @@ impl Client {
         let deadline = self.inner.clock.now() + within;
         let mut pause = Duration::from_millis(20);
         loop {
-            let left = match within.is_zero() {
-                true => Duration::MAX,
-                false => deadline.since(self.inner.clock.now()),
+            let left = if within.is_zero() {
+                Duration::MAX
+            } else {
+                deadline.since(self.inner.clock.now())
             };
             let error = match tokio::time::timeout(left, self.ping()).await {
                 Ok(Ok(())) => return Ok(()),
@@ -215,9 +216,10 @@ impl Client {
         for tried in 0.. {
             let connection = relays.call_connection();
             let left = end.since(clock.now());
-            let within = match repeats {
-                true => read_within(left, relays.others().saturating_sub(tried)),
-                false => timeout,
+            let within = if repeats {
+                read_within(left, relays.others().saturating_sub(tried))
+            } else {
+                timeout
             };
             let answer = call(connection.channel(), request.clone());
             let failure = match self.answered(&connection, within, answer).await {

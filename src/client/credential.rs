@@ -118,9 +118,10 @@ fn header(text: &str) -> Result<HeaderValue> {
     if text.is_empty() {
         return Err(unusable("it is empty"));
     }
-    let value = match text.contains(':') {
-        true => format!("Basic {}", STANDARD.encode(text)),
-        false => format!("Bearer {text}"),
+    let value = if text.contains(':') {
+        format!("Basic {}", STANDARD.encode(text))
+    } else {
+        format!("Bearer {text}")
     };
     let mut value = HeaderValue::from_str(&value)
         .map_err(|_| unusable("it has characters that a header cannot have"))?;
