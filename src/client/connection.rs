@@ -12,7 +12,7 @@ use super::{
     credential::RelayChannel, pool::Lease, relays::Relays,
 };
 use crate::{
-    base::clock::Clock,
+    base::{backoff::Backoff, clock::Clock},
     client::session::{ReconnectConfig, leaves_relay},
     error::{Error, ErrorKind, Result},
     types::{FlagName, ListenerId, SubscribeOptions},
@@ -125,7 +125,8 @@ impl Client {
     /// [`ErrorKind::Unavailable`] with the last failure if it does not answer.
     pub async fn ready(&self, within: Duration) -> Result<()> {
         let deadline = self.inner.clock.now() + within;
-        let mut pause = Duration::from_millis(20);
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
+        let mut rng = fastrand::Rng::new();
         loop {
             let left = if within.is_zero() {
                 Duration::MAX
@@ -143,8 +144,7 @@ impl Client {
             if left.is_zero() || !error.is_retryable() {
                 return Err(error);
             }
-            tokio::time::sleep(pause.min(left)).await;
-            pause = (pause * 2).min(Duration::from_millis(200));
+            tokio::time::sleep(backoff.next(&mut rng).min(left)).await;
         }
     }
 
