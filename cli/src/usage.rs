@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use reveille::{ListenerId, duration};
+use reveille::duration;
 
 /// Parses a number that may be 0.
 pub(crate) fn number<T: FromStr>(text: &str) -> Result<T, String> {

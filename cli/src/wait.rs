@@ -2,13 +2,7 @@
 
 use std::{ffi::OsString, time::Duration};
 
-<<<<<<< HEAD
-use reveille::{
-    Client, Error, ErrorKind, FlagName, FlagState, LinkState, duration, release::Release,
-};
-=======
 use reveille::{Client, FlagName, FlagState, LinkState, duration, release::Release};
->>>>>>> wip-cliverb
 use tokio::sync::watch;
 
 use super::{
@@ -16,16 +10,8 @@ use super::{
     direct_store::PolledFlag,
     exit::{Exit, Failed},
     flag::FlagRow,
-<<<<<<< HEAD
-    log, output, signals,
+    log, output, program, signals,
     target::{self, IdArgs, Target, WaitingArgs},
-=======
-    log, output, program,
-    settings::Settings,
-    signals,
-    target::{self, Target, WaitingArgs},
-    usage::IdArgs,
->>>>>>> wip-cliverb
 };
 
 /// Wait until a flag is set, then run a command
@@ -124,11 +110,7 @@ impl Args {
             return Ok((release, None));
         }
         let client = target.client()?;
-<<<<<<< HEAD
         let watch = client.watch_flag(self.flag.clone(), self.id.resolve("wait")?);
-=======
-        let watch = client.watch_flag(self.flag.clone(), self.id.or_unique("wait")?);
->>>>>>> wip-cliverb
         let link = watch.link();
         let release = match parked {
             None => Release::new(watch),

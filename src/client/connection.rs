@@ -12,7 +12,7 @@ use super::{
     credential::RelayChannel, pool::Lease, relays::Relays,
 };
 use crate::{
-    base::clock::Clock,
+    base::{backoff::Backoff, clock::Clock},
     client::session::{ReconnectConfig, leaves_relay},
     error::{Error, ErrorKind, Result},
     types::{FlagName, ListenerId, SubscribeOptions},
@@ -125,11 +125,13 @@ impl Client {
     /// [`ErrorKind::Unavailable`] with the last failure if it does not answer.
     pub async fn ready(&self, within: Duration) -> Result<()> {
         let deadline = self.inner.clock.now() + within;
-        let mut pause = Duration::from_millis(20);
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
+        let mut rng = fastrand::Rng::new();
         loop {
-            let left = match within.is_zero() {
-                true => Duration::MAX,
-                false => deadline.since(self.inner.clock.now()),
+            let left = if within.is_zero() {
+                Duration::MAX
+            } else {
+                deadline.since(self.inner.clock.now())
             };
             let error = match tokio::time::timeout(left, self.ping()).await {
                 Ok(Ok(())) => return Ok(()),
@@ -142,8 +144,7 @@ impl Client {
             if left.is_zero() || !error.is_retryable() {
                 return Err(error);
             }
-            tokio::time::sleep(pause.min(left)).await;
-            pause = (pause * 2).min(Duration::from_millis(200));
+            tokio::time::sleep(backoff.next(&mut rng).min(left)).await;
         }
     }
 
@@ -215,9 +216,10 @@ impl Client {
         for tried in 0.. {
             let connection = relays.call_connection();
             let left = end.since(clock.now());
-            let within = match repeats {
-                true => read_within(left, relays.others().saturating_sub(tried)),
-                false => timeout,
+            let within = if repeats {
+                read_within(left, relays.others().saturating_sub(tried))
+            } else {
+                timeout
             };
             let answer = call(connection.channel(), request.clone());
             let failure = match self.answered(&connection, within, answer).await {

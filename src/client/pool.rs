@@ -171,9 +171,10 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let mut state = self.pool.lock();
-        let closed = match state.placement.remove(self.number) {
-            true => state.connections.remove(&self.number),
-            false => None,
+        let closed = if state.placement.remove(self.number) {
+            state.connections.remove(&self.number)
+        } else {
+            None
         };
         // Closing the connection drops its task's parts, so it happens outside of the lock.
         drop(state);

@@ -296,9 +296,10 @@ impl PublisherInner {
     /// well; where none was, the network may be slow.
     fn answer_timeout(&self) -> Duration {
         let others = self.client.relay_list().others();
-        match self.lock().session.has_relay_to_try(others) {
-            true => self.client.answer_timeout(),
-            false => self.client.config().request_timeout,
+        if self.lock().session.has_relay_to_try(others) {
+            self.client.answer_timeout()
+        } else {
+            self.client.config().request_timeout
         }
     }
 

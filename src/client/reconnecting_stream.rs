@@ -197,9 +197,10 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
 
     /// Closes the stream, and moves on to another relay if there is one and this one sent it away.
     fn end_stream(&mut self) {
-        match self.protocol.reconnect().leaves_relay() {
-            true => self.responses.leave_relay(&self.client),
-            false => self.responses.close(),
+        if self.protocol.reconnect().leaves_relay() {
+            self.responses.leave_relay(&self.client);
+        } else {
+            self.responses.close();
         }
     }
 

@@ -293,9 +293,10 @@ fn requeue(
         return Err(refuse(missing(id)));
     };
     if !is_sound(&body, Some(sum)) {
-        let why = match body.is_empty() {
-            true => "has no body here: only the former queue file of the other machine has it",
-            false => "is damaged: its body does not have its checksum",
+        let why = if body.is_empty() {
+            "has no body here: only the former queue file of the other machine has it"
+        } else {
+            "is damaged: its body does not have its checksum"
         };
         return Err(refuse(Error::invalid(
             "dead letter",

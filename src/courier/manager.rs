@@ -105,9 +105,10 @@ impl QueueManager {
     /// if the file is missing because it was damaged and set aside, unless
     /// [`QueueManagerConfig::allow_new_file`] is set.
     pub async fn open(path: impl Into<PathBuf>, config: QueueManagerConfig) -> Result<Self> {
-        let missing = match config.allow_new_file {
-            true => Missing::CreateAnyway,
-            false => Missing::Create,
+        let missing = if config.allow_new_file {
+            Missing::CreateAnyway
+        } else {
+            Missing::Create
         };
         Self::open_or(missing, path.into(), config).await
     }
@@ -251,19 +252,19 @@ impl Shared {
 /// Returns the file that a symbolic link leads to: locks and damaged files stand beside it, where all
 /// programs look for them.
 pub(super) fn target_of(path: PathBuf) -> PathBuf {
-    match path.is_symlink() {
-        true => path.canonicalize().unwrap_or(path),
-        false => path,
+    if path.is_symlink() {
+        path.canonicalize().unwrap_or(path)
+    } else {
+        path
     }
 }
 
 /// Refuses the name of the queue that only signals.
 pub(super) fn check_not_reserved(queue: &str) -> Result<()> {
-    match queue == OUTGOING_QUEUE {
-        true => {
-            let rule = format_args!("`{OUTGOING_QUEUE}` is reserved");
-            Err(Error::invalid("queue", rule))
-        }
-        false => Ok(()),
+    if queue == OUTGOING_QUEUE {
+        let rule = format_args!("`{OUTGOING_QUEUE}` is reserved");
+        Err(Error::invalid("queue", rule))
+    } else {
+        Ok(())
     }
 }

@@ -102,12 +102,13 @@ pub(crate) fn check_authority(authority: &str) -> Result<()> {
         let is_port = |number: u16| number > 0 && number.to_string() == port;
         host_is_valid && port.parse().is_ok_and(is_port)
     });
-    match valid {
-        true => Ok(()),
-        false => Err(Error::invalid(
+    if valid {
+        Ok(())
+    } else {
+        Err(Error::invalid(
             "destination",
             format_args!("`{authority}` is no machine: use HOST:PORT"),
-        )),
+        ))
     }
 }
 

@@ -111,9 +111,10 @@ impl QueueManager {
             let now = clock::advance(transaction)?;
             let wall = clock::machine_time();
             let is_full = bury_too_old(transaction, now)?;
-            let buried = match lock(&shared.steady).runs_for(tick, now) >= GREETED {
-                true => bury_absent(transaction, absent, (now, wall), MOVED_PER_STEP)?,
-                false => 0,
+            let buried = if lock(&shared.steady).runs_for(tick, now) >= GREETED {
+                bury_absent(transaction, absent, (now, wall), MOVED_PER_STEP)?
+            } else {
+                0
             };
             Ok(is_full || buried >= MOVED_PER_STEP)
         });

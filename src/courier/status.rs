@@ -348,15 +348,16 @@ fn find(connection: &Connection, uid: [u8; 16]) -> rusqlite::Result<Option<Messa
 fn in_queue(row: &Row<'_>, now: Micros) -> rusqlite::Result<MessageStatus> {
     let (queue, dequeue_count) = (row.get(0)?, dequeue_count(row.get(2)?));
     let is_hidden = row.get::<_, Micros>(3)? > now;
-    Ok(match is_hidden && dequeue_count > 0 {
-        true => MessageStatus::BeingReceived {
+    Ok(if is_hidden && dequeue_count > 0 {
+        MessageStatus::BeingReceived {
             queue,
             dequeue_count,
-        },
-        false => MessageStatus::Arrived {
+        }
+    } else {
+        MessageStatus::Arrived {
             queue,
             at: time(row, 1)?,
-        },
+        }
     })
 }
 

@@ -191,9 +191,10 @@ pub(super) fn receive(
             break;
         }
     }
-    let steps = match taken.is_empty() {
-        true => Vec::new(),
-        false => vec![take(transaction, tx, process, until, &taken)?],
+    let steps = if taken.is_empty() {
+        Vec::new()
+    } else {
+        vec![take(transaction, tx, process, until, &taken)?]
     };
     let received = Received {
         messages: taken,
@@ -257,9 +258,10 @@ pub(super) fn is_file(connection: &Connection, id: &[u8; 16]) -> rusqlite::Resul
 }
 
 fn check_time(now: Micros, ends_at: Micros) -> rusqlite::Result<()> {
-    match now >= ends_at {
-        true => Err(refuse(time_is_over(None))),
-        false => Ok(()),
+    if now >= ends_at {
+        Err(refuse(time_is_over(None)))
+    } else {
+        Ok(())
     }
 }
 
@@ -271,12 +273,11 @@ pub(super) fn time_is_over(timeout: Option<Duration>) -> Error {
 
 /// Checks a body's size.
 pub(super) fn check_body(body: &[u8], max: usize) -> Result<()> {
-    match body.len() > max {
-        true => {
-            let rule = format_args!("must be at most {max} bytes, but has {}", body.len());
-            Err(Error::invalid("body", rule))
-        }
-        false => Ok(()),
+    if body.len() > max {
+        let rule = format_args!("must be at most {max} bytes, but has {}", body.len());
+        Err(Error::invalid("body", rule))
+    } else {
+        Ok(())
     }
 }
 

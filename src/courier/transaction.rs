@@ -188,9 +188,10 @@ impl Transaction {
 
     /// Checks the time-out by this process's clock; steps in the file check it by the file's.
     fn check_time(&self) -> Result<()> {
-        match self.began.elapsed() >= self.timeout {
-            true => Err(steps::time_is_over(Some(self.timeout))),
-            false => Ok(()),
+        if self.began.elapsed() >= self.timeout {
+            Err(steps::time_is_over(Some(self.timeout)))
+        } else {
+            Ok(())
         }
     }
 

@@ -479,9 +479,10 @@ impl PublisherSession {
     /// fits.
     fn send_later(&mut self, request: Request, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
         let waited = |until| request.sent_at >= until;
-        match self.too_soon_until.is_some_and(waited) {
-            true => self.halve(request.body, now),
-            false => self.put_back(request.body, now),
+        if self.too_soon_until.is_some_and(waited) {
+            self.halve(request.body, now);
+        } else {
+            self.put_back(request.body, now);
         }
         self.wait(error, now, rng);
         self.too_soon_until = Some(self.retry_at);

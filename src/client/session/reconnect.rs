@@ -154,9 +154,10 @@ impl Reconnect {
                 first_message,
             } => {
                 let dead = self.dead_at(last_message);
-                ReconnectStep::Read(match self.announced && first_message.is_none() {
-                    true => dead.min(last_message + SHORT_RECONNECT),
-                    false => dead,
+                ReconnectStep::Read(if self.announced && first_message.is_none() {
+                    dead.min(last_message + SHORT_RECONNECT)
+                } else {
+                    dead
                 })
             }
             Phase::Paused => ReconnectStep::Wait(Tick::NEVER),
@@ -244,9 +245,10 @@ impl Reconnect {
         self.reset_if_stable(now);
         let is_away = error.is_some_and(|error| self.is_answer_of_proxy(error.kind()));
         self.leaves_relay = self.config.others > 0 && (is_away || leaves_relay(error));
-        let wait = match self.leaves_relay {
-            true => self.wait_before_other_relay(rng),
-            false => None,
+        let wait = if self.leaves_relay {
+            self.wait_before_other_relay(rng)
+        } else {
+            None
         };
         let wait = wait.unwrap_or_else(|| requested_wait(error) + self.backoff.next(rng));
         self.phase = Phase::Waiting { until: now + wait };
@@ -289,9 +291,10 @@ impl Reconnect {
             );
         // The other relays do not restart.
         self.leaves_relay = self.config.others > 0 && goodbye.reason == GoodbyeReason::Draining;
-        let requested = match self.leaves_relay {
-            true => Duration::ZERO,
-            false => goodbye.reconnect_after.min(Limits::MAX_RECONNECT_AFTER),
+        let requested = if self.leaves_relay {
+            Duration::ZERO
+        } else {
+            goodbye.reconnect_after.min(Limits::MAX_RECONNECT_AFTER)
         };
         // The wait gets extra jitter, as the relay may have sent all clients the same value.
         let spread = jitter(self.config.base / 4, rng);

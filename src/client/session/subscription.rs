@@ -209,11 +209,10 @@ impl SubscriptionSession {
 
     fn set_degraded(&mut self, degraded: bool, now: Tick) {
         self.degraded = degraded;
-        match degraded {
-            true => {
-                self.degraded_since.get_or_insert(now);
-            }
-            false => (self.degraded_since, self.degraded_left) = (None, 0),
+        if degraded {
+            self.degraded_since.get_or_insert(now);
+        } else {
+            (self.degraded_since, self.degraded_left) = (None, 0);
         }
     }
 

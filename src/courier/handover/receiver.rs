@@ -280,9 +280,10 @@ impl ReceiverSession {
         {
             return verdict;
         }
-        match self.refused.contains_key(destination) {
-            true => Verdict::Postpone("an earlier message of the queue was refused".to_owned()),
-            false => verdict,
+        if self.refused.contains_key(destination) {
+            Verdict::Postpone("an earlier message of the queue was refused".to_owned())
+        } else {
+            verdict
         }
     }
 
@@ -319,9 +320,10 @@ impl ReceiverSession {
                 self.policy.max_body
             )));
         }
-        match message.authority.is_empty() {
-            true => self.verdict_here(transaction, wall, message),
-            false => self.verdict_elsewhere(transaction, wall, message),
+        if message.authority.is_empty() {
+            self.verdict_here(transaction, wall, message)
+        } else {
+            self.verdict_elsewhere(transaction, wall, message)
         }
     }
 
@@ -413,9 +415,10 @@ impl ReceiverSession {
         let full = format!("{max} messages wait for `{hop}`, which is the limit");
         let waiting = waiting + u64::from(has_room);
         self.waiting.insert(hop.to_owned(), waiting);
-        Ok(match has_room {
-            true => Verdict::Store,
-            false => Verdict::Postpone(full),
+        Ok(if has_room {
+            Verdict::Store
+        } else {
+            Verdict::Postpone(full)
         })
     }
 

@@ -154,9 +154,10 @@ impl SenderSession {
     /// Returns the largest offer for the next connection: half of the present one if an offer was not
     /// answered.
     pub(crate) fn next_offer_bytes(&self) -> usize {
-        match self.unanswered.is_empty() || planted!(OfferNotShrunk) {
-            true => self.offer_bytes,
-            false => (self.offer_bytes / 2).max(1),
+        if self.unanswered.is_empty() || planted!(OfferNotShrunk) {
+            self.offer_bytes
+        } else {
+            (self.offer_bytes / 2).max(1)
         }
     }
 
@@ -338,9 +339,10 @@ impl SenderSession {
             }
             self.cursor = id;
             let row = with_id(connection, &self.hop, id)?;
-            match row.is_sound {
-                true => self.offer(row, messages, bytes),
-                false => self.damaged.push(id),
+            if row.is_sound {
+                self.offer(row, messages, bytes);
+            } else {
+                self.damaged.push(id);
             }
         }
         Ok(false)
@@ -505,12 +507,11 @@ impl SenderSession {
                  (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 2)
                OR EXISTS (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 AND id <= ?2)";
         let values = params![self.hop, self.uncertain_before];
-        Ok(
-            match transaction.prepare_cached(uncertain)?.exists(values)? {
-                true => Err(other_machine(&self.hop)),
-                false => Ok(()),
-            },
-        )
+        Ok(if transaction.prepare_cached(uncertain)?.exists(values)? {
+            Err(other_machine(&self.hop))
+        } else {
+            Ok(())
+        })
     }
 
     /// Marks the stored messages as sent, and confirms them.
@@ -560,9 +561,10 @@ impl SenderSession {
             self.noted_postponement = true;
         }
         self.expire(transaction, now)?;
-        let number = match planted!(ConfirmsAllOffered) {
-            true => self.number,
-            false => accept.upto,
+        let number = if planted!(ConfirmsAllOffered) {
+            self.number
+        } else {
+            accept.upto
         };
         Ok(Some(SenderContent::Confirm(Upto {
             number,

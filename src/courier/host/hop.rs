@@ -92,10 +92,7 @@ async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>, greet
             }
         };
         if !has_messages && greetings == 0 {
-            match is_known {
-                true => continue,
-                false => return,
-            }
+            if is_known { continue } else { return }
         }
         let mut attempt = Attempt {
             offer_bytes,
@@ -111,9 +108,10 @@ async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>, greet
             backoff.reset();
         }
         is_known |= attempt.settled;
-        greetings = match attempt.settled {
-            true => 0,
-            false => greetings.saturating_sub(1),
+        greetings = if attempt.settled {
+            0
+        } else {
+            greetings.saturating_sub(1)
         };
         let error = match ended {
             Ok(End::Idle) => {
@@ -162,9 +160,10 @@ async fn connection(
     attempt: &mut Attempt,
 ) -> Result<End> {
     // Every sender of this machine may name any other machine, which must not get the credential.
-    let credential = match shared.manager.config().names_machine(authority) {
-        true => shared.config.credential.clone(),
-        false => Credential::default(),
+    let credential = if shared.manager.config().names_machine(authority) {
+        shared.config.credential.clone()
+    } else {
+        Credential::default()
     };
     let (endpoint, connector) = endpoint(authority, &shared.config, &credential)?;
     let channel = connector.connect(&endpoint).await.map_err(|error| {
@@ -376,9 +375,10 @@ impl Sending {
             }
             let Some(offer) = next.offer else {
                 // Between two steps an answer is read.
-                return Ok(match has_more_purged {
-                    true => Some(Duration::ZERO),
-                    false => next.wait,
+                return Ok(if has_more_purged {
+                    Some(Duration::ZERO)
+                } else {
+                    next.wait
                 });
             };
             if !awaited {
@@ -432,9 +432,10 @@ impl Sending {
             Ok((session, Ok(replies)))
         };
         let manager = &self.shared.manager;
-        let (session, replies) = match is_repeatable {
-            true => manager.write_unsynced(handle).await?,
-            false => manager.write(handle).await?,
+        let (session, replies) = if is_repeatable {
+            manager.write_unsynced(handle).await?
+        } else {
+            manager.write(handle).await?
         };
         crash_point("sending-after-write");
         self.session = Some(session);

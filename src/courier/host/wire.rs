@@ -159,9 +159,10 @@ fn offered(offer: proto::HandOverOffer) -> Result<Vec<OfferedMessage>> {
         Ok(OfferedMessage {
             number: message.number,
             uid: id("id", &message.id)?,
-            authority: match message.authority.is_empty() {
-                true => String::new(),
-                false => machine(message.authority)?,
+            authority: if message.authority.is_empty() {
+                String::new()
+            } else {
+                machine(message.authority)?
             },
             queue: queue(message.queue)?,
             visited: message.visited.into(),
