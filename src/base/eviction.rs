@@ -60,9 +60,10 @@ impl EvictingPool {
     pub(crate) fn enter(&self) -> PoolPlace {
         let evicted = CancellationToken::new();
         let mut members = self.inner.members();
-        let oldest = match members.by_age.len() >= self.inner.max {
-            true => members.by_age.pop_first(),
-            false => None,
+        let oldest = if members.by_age.len() >= self.inner.max {
+            members.by_age.pop_first()
+        } else {
+            None
         };
         let number = members.next;
         members.next += 1;

@@ -67,9 +67,10 @@ fn tls(secure: bool) -> Result<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(failed)?;
-    let builder = match secure {
-        true => builder.with_platform_verifier().map_err(failed)?,
-        false => builder.with_root_certificates(RootCertStore::empty()),
+    let builder = if secure {
+        builder.with_platform_verifier().map_err(failed)?
+    } else {
+        builder.with_root_certificates(RootCertStore::empty())
     };
     Ok(builder.with_no_client_auth())
 }

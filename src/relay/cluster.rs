@@ -14,5 +14,5 @@ mod walks;
 
 pub(crate) use self::{
     hand_over::{HandedOver, TimerHandOver, TimersReply},
-    node::{ClusterNode, ClusterStats, Output},
+    node::{ClusterNode, ClusterStats},
 };

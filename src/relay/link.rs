@@ -36,7 +36,7 @@ mod recent_queues;
 mod tests;
 
 pub(crate) use self::{
-    action::{Action, LinkFailure, PeerNotice, PeerNoticeKind, Resync},
+    action::{Action, LinkFailure, Output, PeerNotice, PeerNoticeKind, Resync},
     cluster_link::ClusterLink,
     config::{LinkConfig, MISSING_AFTER},
     frames::FrameDraft,

@@ -7,7 +7,6 @@ mod cluster;
 mod drain;
 mod facts;
 mod figures;
-mod hand_over;
 mod local;
 mod message_stream;
 mod peer_calls;

@@ -376,9 +376,10 @@ mod tests {
             polls += 1;
             let served = served.load(Ordering::Relaxed);
             assert!(polls < 2 || served > 0, "the main future starves");
-            match polls < 20 {
-                true => Poll::Pending,
-                false => Poll::Ready(()),
+            if polls < 20 {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
             }
         })
         .await;

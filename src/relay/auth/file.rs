@@ -91,10 +91,10 @@ impl AuthFile {
         Self::new(path.as_ref()).read()
     }
 
-    /// As [`AuthFile::load`].
+    /// Does the same as [`AuthFile::load`].
     ///
     /// # Errors
-    /// As [`AuthFile::load`].
+    /// The same.
     pub fn read(&self) -> Result<AuthConfig> {
         let (config, failures) = self.read_again(&AuthConfig::default());
         match failures.into_iter().next() {
@@ -291,9 +291,10 @@ pub(crate) fn is_uri(name: &str) -> bool {
 
 /// DNS names ignore case; URIs do not.
 fn comparable(name: &str) -> Box<str> {
-    match is_uri(name) {
-        true => name.into(),
-        false => name.to_ascii_lowercase().into(),
+    if is_uri(name) {
+        name.into()
+    } else {
+        name.to_ascii_lowercase().into()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     error::Result,
     relay::{
         hub::Hub,
-        link::{Action, ClusterLink, FrameDraft, LinkConfig, LinkFailure, PeerNotice, Resync},
+        link::{Action, ClusterLink, FrameDraft, LinkConfig, Output, Resync},
     },
     types::cluster::LifeId,
 };
@@ -30,28 +30,10 @@ pub(crate) struct ClusterNode {
     confirmed_after: Option<Duration>,
     /// C14: flags were written, which the next frame states.
     flags_written: bool,
+    /// What the driver does, in this order.
     outputs: VecDeque<Output>,
     leaving: Leaving,
     stats: ClusterStats,
-}
-
-/// What the driver does, in this order.
-#[derive(Debug)]
-pub(crate) enum Output {
-    /// Publish to all relays. May be dropped: the link publishes again.
-    Publish(Bytes),
-    /// Replace the client's connection, if it is open.
-    Replace,
-    /// C5, C9, C14: flags were written through another relay, or may have been: refresh them.
-    ReadFlags,
-    /// An operator should know this of another relay.
-    Notice(PeerNotice),
-    /// The relay must end.
-    End(LinkFailure),
-    /// C15: the relay has left, and may end. No further output follows. Where its causes were not
-    /// confirmed in time, the other relays are not `told`: they check their groups when they miss
-    /// this relay.
-    Left { told: bool },
 }
 
 /// C15: whether the relay leaves the cluster.
@@ -162,9 +144,10 @@ impl ClusterNode {
         {
             let is_left = |output: &Output| matches!(output, Output::Left { .. });
             self.outputs.retain(|output| !is_left(output));
-            match now < at {
-                true => self.leaving = Leaving::Until(at),
-                false => self.outputs.push_back(Output::Left { told: false }),
+            if now < at {
+                self.leaving = Leaving::Until(at);
+            } else {
+                self.outputs.push_back(Output::Left { told: false });
             }
         }
     }
@@ -177,9 +160,10 @@ impl ClusterNode {
 
     /// Returns when [`ClusterNode::on_tick`] has something to do.
     pub(crate) fn deadline(&self) -> Tick {
-        let frame = match self.has_content() {
-            true => self.link.frame_due_at().unwrap_or(Tick::NEVER),
-            false => Tick::NEVER,
+        let frame = if self.has_content() {
+            self.link.frame_due_at().unwrap_or(Tick::NEVER)
+        } else {
+            Tick::NEVER
         };
         let leaving = match self.leaving {
             Leaving::Until(at) => at,
@@ -306,8 +290,7 @@ impl ClusterNode {
 
     fn act_on(&mut self, action: Action, now: Tick) {
         match action {
-            Action::Publish(bytes) => self.outputs.push_back(Output::Publish(bytes)),
-            Action::Replace => self.outputs.push_back(Output::Replace),
+            Action::Output(output) => self.outputs.push_back(output),
             Action::Apply { frame, in_full, .. } => {
                 self.stats.frames_received += 1;
                 self.stats.entries_received += frame.entries.len() as u64;
@@ -347,8 +330,6 @@ impl ClusterNode {
                 self.hub.set_degraded_from(self.link.degraded_from(), now);
                 self.hub.wake_all();
             }
-            Action::Notice(notice) => self.outputs.push_back(Output::Notice(notice)),
-            Action::End(failure) => self.outputs.push_back(Output::End(failure)),
         }
     }
 }

@@ -116,9 +116,10 @@ impl SpreadWalk {
         }
         let more = hub.resync_step(walk, self.limit, now);
         // Few queues make long pauses. The patterns' steps must not wait for one each.
-        self.next_step = match walk.visits_queues() {
-            true => now + self.pause,
-            false => now + self.pattern_pause,
+        self.next_step = if walk.visits_queues() {
+            now + self.pause
+        } else {
+            now + self.pattern_pause
         };
         if !more {
             self.current = None;

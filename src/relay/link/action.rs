@@ -1,4 +1,4 @@
-//! What the link asks its driver to do.
+//! What the link asks the hub and its driver to do.
 
 use std::sync::Arc;
 
@@ -6,14 +6,30 @@ use bytes::Bytes;
 
 use crate::types::cluster::{Frame, LifeId};
 
-/// A step for the driver. The order of the actions matters.
+/// A step for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum Output {
     /// Publish to all relays. May be dropped: the link publishes again. Where the client has not taken
     /// it, the driver says so.
     Publish(Bytes),
     /// Replace the client's connection, if it is open.
     Replace,
+    /// C5, C9, C14: flags were written through another relay, or may have been: refresh them.
+    ReadFlags,
+    /// An operator should know this of another relay.
+    Notice(PeerNotice),
+    /// The relay must end.
+    End(LinkFailure),
+    /// C15: the relay has left, and may end. No further output follows. Where its causes were not
+    /// confirmed in time, the other relays are not `told`: they check their groups when they miss
+    /// this relay.
+    Left { told: bool },
+}
+
+/// A step for the hub or the driver. The order of the actions matters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Action {
+    Output(Output),
     /// Count a peer's increments, and read the flags in it.
     Apply {
         life: LifeId,
@@ -30,10 +46,6 @@ pub(crate) enum Action {
     Confirmed(u64),
     /// The state `degraded` has changed: tell all streams.
     Degraded(bool),
-    /// An operator should know this of a peer.
-    Notice(PeerNotice),
-    /// The relay must end.
-    End(LinkFailure),
 }
 
 /// Settings of a peer that do not fit this relay's. Both serve on.

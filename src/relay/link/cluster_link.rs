@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::Bytes;
 
 use super::{
-    action::{Action, LinkFailure, PeerNotice, Resync},
+    action::{Action, LinkFailure, Output, PeerNotice, Resync},
     config::{
         HEARTBEAT, ISOLATED_AFTER, LinkConfig, READY_AFTER, REPLACE_AFTER, REPLACE_AGAIN,
         UNSENT_AGAIN,
@@ -107,7 +107,7 @@ impl ClusterLink {
             let is_late = now.since(self.replaced_at()) >= UNSENT_AGAIN * 10;
             self.replace_at = now + if is_late { UNSENT_AGAIN } else { REPLACE_AGAIN };
             if !is_late {
-                self.actions.push_back(Action::Replace);
+                self.actions.push_back(Action::Output(Output::Replace));
             }
         }
     }
@@ -141,9 +141,10 @@ impl ClusterLink {
             Phase::Open => self.heartbeats.due,
             _ => Tick::NEVER,
         };
-        let isolated = match self.isolation.is_degraded() {
-            true => Tick::NEVER,
-            false => self.isolated_at(),
+        let isolated = if self.isolation.is_degraded() {
+            Tick::NEVER
+        } else {
+            self.isolated_at()
         };
         heartbeat
             .min(self.frames.repeat_at())
@@ -182,7 +183,8 @@ impl ClusterLink {
             return None;
         };
         self.frames.sent(&frame, bytes.clone(), now);
-        self.actions.push_back(Action::Publish(bytes));
+        self.actions
+            .push_back(Action::Output(Output::Publish(bytes)));
         Some(frame.number)
     }
 
@@ -218,9 +220,10 @@ impl ClusterLink {
 
     /// Returns the time from which [`ClusterLink::is_degraded`] holds, if nothing more happens.
     pub(crate) fn degraded_from(&self) -> Tick {
-        match self.isolation.is_degraded() {
-            true => Tick::default(),
-            false => self.isolated_at(),
+        if self.isolation.is_degraded() {
+            Tick::default()
+        } else {
+            self.isolated_at()
         }
     }
 
@@ -324,7 +327,8 @@ impl ClusterLink {
             && !planted!(LinkFrameNotRepeated)
         {
             self.repeated += 1;
-            self.actions.push_back(Action::Publish(bytes));
+            self.actions
+                .push_back(Action::Output(Output::Publish(bytes)));
         }
     }
 
@@ -353,7 +357,8 @@ impl ClusterLink {
         });
         self.heartbeats
             .sent(fingerprint(&bytes), self.interruptions.count, now);
-        self.actions.push_back(Action::Publish(bytes));
+        self.actions
+            .push_back(Action::Output(Output::Publish(bytes)));
     }
 
     /// Takes a message of the broker. `connects` is the client's count of connects, read after the
@@ -367,9 +372,10 @@ impl ClusterLink {
         }
         self.observe(connects, now);
         let message = cluster_message_from_wire(bytes)?;
-        match message.life == self.config.life {
-            true => self.on_own(&message.content, bytes, now),
-            false => self.on_peer(message, bytes, now),
+        if message.life == self.config.life {
+            self.on_own(&message.content, bytes, now);
+        } else {
+            self.on_peer(message, bytes, now);
         }
         self.update_isolation(now);
         Ok(())
@@ -383,7 +389,7 @@ impl ClusterLink {
         };
         if let Err(failure) = result {
             self.phase = Phase::Ended;
-            self.actions.push_back(Action::End(failure));
+            self.actions.push_back(Action::Output(Output::End(failure)));
         }
     }
 
@@ -472,11 +478,12 @@ impl ClusterLink {
         let notices = peer.notices(heartbeat, (&relay_id, store));
         self.actions.extend(resync.map(Action::Resync));
         for kind in notices {
-            self.actions.push_back(Action::Notice(PeerNotice {
-                kind,
-                life,
-                relay_id: Arc::clone(&heartbeat.status.relay_id),
-            }));
+            self.actions
+                .push_back(Action::Output(Output::Notice(PeerNotice {
+                    kind,
+                    life,
+                    relay_id: Arc::clone(&heartbeat.status.relay_id),
+                })));
         }
     }
 

@@ -47,9 +47,10 @@ impl Isolation {
         match (self.phase, isolated) {
             (Phase::Connected, true) => {
                 let flaps = |ended_at: Tick| now.since(ended_at) < FLAP_WITHIN;
-                self.hold = match self.ended_at.is_some_and(flaps) {
-                    true => FLAP_HOLD,
-                    false => Duration::ZERO,
+                self.hold = if self.ended_at.is_some_and(flaps) {
+                    FLAP_HOLD
+                } else {
+                    Duration::ZERO
                 };
                 self.phase = Phase::Isolated;
                 Some(Change::Began)

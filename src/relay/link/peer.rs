@@ -146,9 +146,10 @@ impl Peer {
         self.heartbeat = heartbeat.number;
         self.heartbeats += 1;
         self.settled = settled;
-        self.presence = match heartbeat.leaving {
-            true => Presence::Left,
-            false => Presence::Present,
+        self.presence = if heartbeat.leaving {
+            Presence::Left
+        } else {
+            Presence::Present
         };
         self.status.clone_from(&heartbeat.status);
         if !planted!(LinkHeartbeatUnread) {

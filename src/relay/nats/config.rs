@@ -135,9 +135,10 @@ impl fmt::Debug for NatsConfig {
 /// Returns the address of a server for logs and errors.
 pub(super) fn shown(server: &ServerAddr) -> String {
     let host = server.host();
-    match host.contains(':') {
-        true => format!("[{host}]:{}", server.port()),
-        false => format!("{host}:{}", server.port()),
+    if host.contains(':') {
+        format!("[{host}]:{}", server.port())
+    } else {
+        format!("{host}:{}", server.port())
     }
 }
 

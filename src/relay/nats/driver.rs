@@ -10,8 +10,7 @@ use crate::{
     coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
     relay::{
-        cluster::Output,
-        link::{LinkFailure, PeerNotice, PeerNoticeKind},
+        link::{LinkFailure, Output, PeerNotice, PeerNoticeKind},
         runtime::{ClusterRunner, PeerService, Relay},
     },
     wire::{peer_reply_from_wire, peer_request_from_wire},

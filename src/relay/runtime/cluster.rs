@@ -24,10 +24,11 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     relay::{
-        cluster::{ClusterNode, ClusterStats},
+        cluster::{ClusterNode, ClusterStats, HandedOver, TimerHandOver, TimersReply},
         link::{LinkConfig, PeerStats},
     },
-    types::cluster::LifeId,
+    types::cluster::{HandedTimer, LifeId},
+    wire::link::{peer_reply::Answer, peer_request::Call},
 };
 
 /// When publishers are answered.
@@ -85,6 +86,10 @@ pub(crate) struct Confirmations {
 pub(crate) const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 /// A report waits no longer than this: a relay whose frame does not return is cut off after 3.5 s.
 const REPORTED_WITHIN: Duration = Duration::from_secs(4);
+/// The wait for the reply to a request that hands timers over.
+const HANDED_WITHIN: Duration = Duration::from_secs(1);
+/// The pause after a request without a reply, which may come at once without the broker.
+const PAUSE: Duration = Duration::from_millis(50);
 
 impl ClusterHandle {
     pub(super) fn new(ack: ClusterAck, node: ClusterNode) -> Self {
@@ -195,6 +200,58 @@ impl Relay {
     /// Returns the other relays and the totals, or `None` where the relay is alone.
     pub(crate) fn cluster_stats(&self) -> Option<(ClusterStats, Vec<PeerStats>)> {
         self.shared.cluster_stats()
+    }
+
+    /// Hands all timers over, and returns when they are acknowledged, or no other relay takes them:
+    /// after 5 s without a reply, or 20 s in all.
+    ///
+    /// # Cancel safety
+    /// The timers of a dropped call that were acknowledged are at the other relays.
+    pub(crate) async fn hand_over_timers(&self) -> HandedOver {
+        self.settle().await;
+        let clock = &self.shared.clock;
+        let lives = self.shared.present_lives();
+        let mut hand_over = TimerHandOver::new(&self.shared.hub, lives, clock.now());
+        while let Some((life, request)) = hand_over.next_request(clock.now()) {
+            let reply = match self.ask(life, Call::Timers(request), HANDED_WITHIN).await {
+                Some(Answer::Done(_)) => TimersReply::Taken,
+                Some(answer) => {
+                    tracing::debug!(%life, ?answer, "timers are refused");
+                    TimersReply::Refused
+                }
+                None => {
+                    tokio::time::sleep(PAUSE).await;
+                    TimersReply::Missing
+                }
+            };
+            hand_over.replied(reply, clock.now());
+        }
+        hand_over.handed_over()
+    }
+
+    /// Takes over the timers of another relay.
+    ///
+    /// # Errors
+    /// `Unavailable` while this relay is shutting down; `Exhausted` where there is no room.
+    pub(crate) fn take_over_timers(&self, timers: &[HandedTimer]) -> Result<()> {
+        if self.is_draining() {
+            let message = "timers: the relay is shutting down";
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        let now = self.shared.clock.now();
+        self.shared.hub.take_over_timers(timers, now)
+    }
+
+    /// Waits until the subscriptions of ended streams are detached: the end of a busy listener sets a
+    /// timer.
+    async fn settle(&self) {
+        let settled = async {
+            while self.shared.hub.has_deferred_work() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        // Otherwise the timers of the rest are lost.
+        let _ = tokio::time::timeout(HANDED_WITHIN, settled).await;
     }
 }
 

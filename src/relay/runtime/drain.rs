@@ -152,9 +152,10 @@ impl Relay {
     /// # Errors
     /// `Unavailable` once a drain has begun.
     pub(crate) fn check_accepts_streams(&self) -> Result<()> {
-        match self.is_draining() {
-            true => Err(Self::draining()),
-            false => Ok(()),
+        if self.is_draining() {
+            Err(Self::draining())
+        } else {
+            Ok(())
         }
     }
 

@@ -120,9 +120,10 @@ impl Relay {
     /// Returns the samples of the last day by minutes, or of the last ten minutes by seconds, oldest
     /// first, and the time of the newest one.
     pub(crate) fn history(&self, day: bool) -> (Duration, Vec<Sample>, Option<SystemTime>) {
-        let resolution = match day {
-            true => Resolution::Minutes,
-            false => Resolution::Seconds,
+        let resolution = if day {
+            Resolution::Minutes
+        } else {
+            Resolution::Seconds
         };
         let (samples, newest_at) = lock(&self.shared.history).samples(resolution);
         (resolution.interval(), samples, newest_at)

@@ -164,9 +164,10 @@ impl WakeStream for LocalSubscription {
         let relay = self.relay.clone();
         Box::pin(async move {
             relay.report(&id, &report)?;
-            match report.counts_a_cause() {
-                true => relay.confirm_report().await,
-                false => Ok(()),
+            if report.counts_a_cause() {
+                relay.confirm_report().await
+            } else {
+                Ok(())
             }
         })
     }

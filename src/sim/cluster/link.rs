@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     base::clock::Tick,
-    relay::cluster::{ClusterStats, Output},
+    relay::{cluster::ClusterStats, link::Output},
     types::cluster::ClusterContent,
     wire::{cluster_message_from_wire, cluster_message_to_wire},
 };

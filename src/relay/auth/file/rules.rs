@@ -158,9 +158,12 @@ fn targets<P: FromStr<Err = Error>>(
 fn list<T>(field: &str, texts: &[String], parse: impl Fn(&str) -> Result<T>) -> Result<Vec<T>> {
     check_filled(field, texts)?;
     let parsed = texts.iter().map(|text| {
-        parse(text).map_err(|error| match error.message().starts_with(field) {
-            true => error,
-            false => named(field, text, &error),
+        parse(text).map_err(|error| {
+            if error.message().starts_with(field) {
+                error
+            } else {
+                named(field, text, &error)
+            }
         })
     });
     parsed.collect()
@@ -172,8 +175,9 @@ fn named(field: &str, text: &str, error: &dyn Display) -> Error {
 }
 
 fn check_filled(field: &str, list: &[String]) -> Result<()> {
-    match list.is_empty() {
-        true => Err(Error::invalid(field, "must not be empty")),
-        false => Ok(()),
+    if list.is_empty() {
+        Err(Error::invalid(field, "must not be empty"))
+    } else {
+        Ok(())
     }
 }

@@ -36,9 +36,10 @@ impl NamePattern {
     }
 
     fn matches(&self, name: &str) -> bool {
-        match self.is_prefix {
-            true => name.starts_with(&*self.stem),
-            false => *name == *self.stem,
+        if self.is_prefix {
+            name.starts_with(&*self.stem)
+        } else {
+            *name == *self.stem
         }
     }
 
@@ -72,9 +73,10 @@ impl QueuePattern {
     /// Returns the first address from `from` on that the pattern could match; `None` where it matches
     /// none from there on. Patterns with a `*` in the account may match none of the next ones.
     pub(super) fn seek(&self, from: &str) -> Option<String> {
-        let prefix = match self.account.is_prefix {
-            true => self.account.stem.to_string(),
-            false => format!("{}/{}", self.account.stem, self.queue.stem),
+        let prefix = if self.account.is_prefix {
+            self.account.stem.to_string()
+        } else {
+            format!("{}/{}", self.account.stem, self.queue.stem)
         };
         let is_one = !self.account.is_prefix && !self.queue.is_prefix;
         match from <= &*prefix {

@@ -93,9 +93,10 @@ fn sync_directory(path: &Path) -> io::Result<()> {
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or_else(|| Path::new("."));
-    match cfg!(unix) {
-        true => File::open(parent)?.sync_all(),
-        false => Ok(()),
+    if cfg!(unix) {
+        File::open(parent)?.sync_all()
+    } else {
+        Ok(())
     }
 }
 

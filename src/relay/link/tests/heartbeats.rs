@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     base::{clock::Tick, fault::Fault},
-    relay::link::{Action, Resync, recent_queues::RecentQueues},
+    relay::link::{Action, Output, Resync, recent_queues::RecentQueues},
     types::cluster::LifeId,
 };
 
@@ -217,7 +217,7 @@ fn a_heartbeat_that_the_client_did_not_take_is_due_again_soon() {
     let link = world.nodes[0].link.as_mut().expect("runs");
     let mut rng = fastrand::Rng::with_seed(1);
     let number = |action: Option<Action>| match action {
-        Some(Action::Publish(bytes)) => (super::world::kind(&bytes), bytes),
+        Some(Action::Output(Output::Publish(bytes))) => (super::world::kind(&bytes), bytes),
         other => panic!("{other:?}"),
     };
     let now = world.now;

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     base::fault::Fault,
-    relay::link::{Action, Resync},
+    relay::link::{Action, Output, Resync},
     types::cluster::LifeId,
 };
 
@@ -81,9 +81,10 @@ fn a_half_open_link_is_degraded_either_way() {
         let mut world = World::settled(2, Fault::None);
         let until = world.now + millis(8_000);
         world.drop_if(move |passage| {
-            let dropped = match inward {
-                true => passage.to == Some(1),
-                false => passage.from == 1 && passage.to.is_none(),
+            let dropped = if inward {
+                passage.to == Some(1)
+            } else {
+                passage.from == 1 && passage.to.is_none()
             };
             passage.at < until && dropped
         });
@@ -259,7 +260,7 @@ fn a_connection_that_only_hears_is_replaced_after_six_seconds_and_each_ten_secon
     world.run(30_000);
     let replaced = |world: &World| {
         let log = world.nodes[0].log.iter();
-        let replaced = log.filter(|(_, action)| *action == Action::Replace);
+        let replaced = log.filter(|(_, action)| *action == Action::Output(Output::Replace));
         let after = replaced.map(|(at, _)| at.since(cut).as_secs());
         after.collect::<Vec<_>>()
     };

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     base::{clock::Tick, fault::Fault},
-    relay::link::{Action, LinkFailure},
+    relay::link::{Action, LinkFailure, Output},
 };
 
 const SEEDS: u64 = 400;
@@ -80,9 +80,10 @@ fn trouble(world: &mut World, deaths: bool) {
 
 /// Drops one in `share` messages of a relay, by their kind and time.
 fn is_unlucky(passage: &Passage, node: usize, share: u64, inward: bool) -> bool {
-    let of_node = match inward {
-        true => passage.to == Some(node),
-        false => passage.from == node && passage.to.is_none(),
+    let of_node = if inward {
+        passage.to == Some(node)
+    } else {
+        passage.from == node && passage.to.is_none()
     };
     let number = match passage.kind {
         Kind::Frame(number) => number * 7 + passage.at.as_nanos() / 1_000_000,
@@ -108,7 +109,7 @@ fn watch(world: &World, exact: bool) -> Outcome {
             !exact || twice.is_none(),
             "relay {number} applied {twice:?}"
         );
-        let end = Action::End(LinkFailure::SecondMachine);
+        let end = Action::Output(Output::End(LinkFailure::SecondMachine));
         ensure!(
             node.log.iter().all(|(_, action)| *action != end),
             "relay {number} ended"

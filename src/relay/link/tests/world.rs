@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use crate::{
     base::{clock::Tick, fault::Fault},
-    relay::link::{Action, ClusterLink, FrameDraft, LinkConfig, Resync},
+    relay::link::{Action, ClusterLink, FrameDraft, LinkConfig, Output, Resync},
     types::{
         LastEvent, QueueAddress,
         cluster::{ClusterContent, FrameEntry, LifeId, queue_hash},
@@ -511,7 +511,7 @@ impl World {
         let own = &mut self.nodes[node];
         own.log.push((now, action.clone()));
         match action {
-            Action::Publish(bytes) => {
+            Action::Output(Output::Publish(bytes)) => {
                 if !own.connected {
                     if let Some(link) = &mut own.link {
                         link.unsent(&bytes, now);
@@ -549,9 +549,9 @@ impl World {
                 let made_at = self.made_at[&(own.life, frame)];
                 own.confirmed_at = own.confirmed_at.max(made_at);
             }
-            Action::End(_) => self.crash(node),
+            Action::Output(Output::End(_)) => self.crash(node),
             Action::CheckGroups(_) | Action::Degraded(_) => {}
-            Action::Notice(_) | Action::Replace => {}
+            Action::Output(_) => {}
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    relay::cluster::Output,
+    relay::link::Output,
     wire::link::{peer_reply::Answer, peer_request::Call},
 };
 
@@ -51,9 +51,10 @@ async fn a_silent_relay_is_asked_once_for_one_list() {
         let mut kept = Vec::new();
         while let Some(call) = calls.recv().await {
             counts[usize::from(call.life == well)].fetch_add(1, Ordering::Relaxed);
-            match call.life == well {
-                true => _ = call.reply.send(empty_list()),
-                false => kept.push(call.reply),
+            if call.life == well {
+                _ = call.reply.send(empty_list());
+            } else {
+                kept.push(call.reply);
             }
         }
     });
