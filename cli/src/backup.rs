@@ -6,7 +6,7 @@ use clap::Subcommand;
 use reveille::store;
 use serde::Serialize;
 
-use super::{exit::Exit, output::OutputArgs, settings::Settings};
+use super::{exit::Exit, output::OutputArgs};
 
 /// Copy the SQLite file of a store or of queues
 #[derive(Debug, clap::Args)]
@@ -53,7 +53,7 @@ struct Copied {
 }
 
 impl Args {
-    pub(super) async fn run(self, _: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let Verb::Backup(backup) = self.verb;
         let from = match backup.from.strip_prefix("sqlite:") {
             Some(rest) => rest.split('?').next().unwrap_or_default(),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::Context as _;
 use serde::Serialize;
 
-use super::{exit::Exit, output, settings::Settings, target::TargetArgs};
+use super::{exit::Exit, output, target::TargetArgs};
 
 /// Print the URL of the relay's console, the page for operators
 #[derive(Debug, clap::Args)]
@@ -38,8 +38,8 @@ struct Place {
 }
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve(settings);
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+        let target = self.target.resolve();
         let client = target.client()?;
         let place = target.within(client.console()).await?;
         let base = match &self.url {

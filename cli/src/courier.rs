@@ -201,13 +201,13 @@ impl Verb {
             Self::Send(send) => return send.run(settings).await,
             Self::Receive { dir, queue, max } => {
                 let manager = dir.open(settings).await?;
-                receive(&manager, &queue, max, dir.format(settings)).await?;
+                receive(&manager, &queue, max, dir.format()).await?;
             }
             Self::Status(status) => status.run(settings).await?,
             Self::History { dir, max } => {
                 let entries = dir.open(settings).await?.history(max, None).await?;
                 let rows: Vec<_> = entries.iter().map(HistoryRow::from).collect();
-                dir.format(settings).list(&rows)?;
+                dir.format().list(&rows)?;
             }
             Self::Dead(dead) => dead.run(settings).await?,
             Self::Requeue(requeue) => requeue.run(settings).await?,
@@ -228,7 +228,7 @@ impl Verb {
                     "deleted": purged.removed,
                     "pending": purged.pending,
                 });
-                dir.format(settings).next(&row, line)?;
+                dir.format().next(&row, line)?;
             }
             Self::Forget {
                 dir,
@@ -236,7 +236,7 @@ impl Verb {
                 sender,
             } => {
                 let manager = dir.open(settings).await?;
-                let format = dir.format(settings);
+                let format = dir.format();
                 match sender {
                     Some(sender) => return forget_sender(&manager, sender, format).await,
                     None => {
@@ -251,8 +251,7 @@ impl Verb {
                 let removed = manager.new_identity().await?.removed;
                 let messages = output::count(removed, "message");
                 let line = format!("it has a new identity; {messages} of the original removed");
-                dir.format(settings)
-                    .next(&json!({ "removed": removed }), line)?;
+                dir.format().next(&json!({ "removed": removed }), line)?;
             }
         }
         Ok(Exit::OK)
@@ -264,8 +263,8 @@ impl Dir {
         open(&self.place, settings, false).await
     }
 
-    fn format(&self, settings: &Settings) -> Format {
-        self.output.format(settings)
+    fn format(&self) -> Format {
+        self.output.format
     }
 }
 

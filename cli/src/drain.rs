@@ -8,7 +8,6 @@ use serde::Serialize;
 use super::{
     exit::{Exit, Usage},
     output::Row,
-    settings::Settings,
     target::TargetArgs,
 };
 
@@ -38,8 +37,8 @@ struct DrainRow {
 }
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve(settings);
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+        let target = self.target.resolve();
         if target.relay.contains(',') {
             // Any of them would end.
             let rule = "--relay: lists several relays; state the one to drain";

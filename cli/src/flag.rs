@@ -10,7 +10,6 @@ use super::{
     direct_store::DirectStore,
     exit::Exit,
     output::{self, Row},
-    settings::Settings,
     target::{self, Target, TargetArgs, WaitingArgs},
     watchers::{self, FLAG_WATCH_ID, Waiter},
 };
@@ -104,7 +103,7 @@ struct WaitedFlag {
 }
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         match self.verb {
             Verb::Get {
                 flag,
@@ -112,7 +111,7 @@ impl Args {
                 store,
                 target,
             } => {
-                let target = target.resolve(settings);
+                let target = target.resolve();
                 let (state, waiting) = match store {
                     None => get(&flag, &target).await?,
                     Some(url) => {
@@ -136,14 +135,14 @@ impl Args {
                 let call =
                     async |client: &Client| client.flags().list(&prefix).await.map(Listed::from);
                 let row = |state| FlagRow::from(&state);
-                target.list(settings, call, row).await
+                target.list(call, row).await
             }
             Verb::List {
                 prefix,
                 store: Some(url),
                 target,
             } => {
-                let target = target.resolve(settings);
+                let target = target.resolve();
                 let store = DirectStore::open_existing(&url, target.timeout).await?;
                 let listed = store.within(store.flags.list(&prefix)).await?;
                 let rows: Vec<_> = listed.iter().map(FlagRow::from).collect();
@@ -151,7 +150,7 @@ impl Args {
                 Ok(Exit::OK)
             }
             Verb::Watch { flag, target } => {
-                let target = target.resolve(settings);
+                let target = target.resolve();
                 let client = target.client()?;
                 let watcher = client.watch_flag(flag, ListenerId::unique(FLAG_WATCH_ID)?);
                 let link = watcher.link();

@@ -10,7 +10,6 @@ use super::{
     exit::{Exit, Failed},
     foreign_server,
     output::Row,
-    settings::Settings,
     target::{self, Target, TargetArgs},
 };
 
@@ -45,12 +44,12 @@ struct HealthRow {
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         if let Some(limit) = self.wait {
             let limit = limit.or(self.target.timeout.map(Into::into));
             return wait(&self.target.relay.resolve(limit)).await;
         }
-        let target = self.target.resolve(settings);
+        let target = self.target.resolve();
         let client = target.client()?;
         let reason = target.within(client.not_ready()).await?;
         let row = HealthRow {

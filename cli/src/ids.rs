@@ -15,7 +15,6 @@ use tokio::io::AsyncWriteExt as _;
 use super::{
     exit::{Exit, Failed},
     output::{Format, OutputArgs},
-    settings::Settings,
     store::StoreArgs,
 };
 
@@ -75,24 +74,24 @@ struct Next {
 const BATCH: u64 = 4096;
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         match self.verb {
-            Verb::Next(next) => next.run(settings).await,
+            Verb::Next(next) => next.run().await,
         }
     }
 }
 
 impl Next {
-    async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    async fn run(self) -> anyhow::Result<Exit> {
         let config = self.config();
         let batch = BATCH.min(config.range_size);
-        let chosen = self.store.resolve(settings)?;
+        let chosen = self.store.resolve()?;
         chosen.announce();
         let opened = self.within(store::open(&chosen.url)).await;
         let opened = opened.map_err(late_as_unavailable)?;
         let store = BlobSyncStore::new(opened, self.name.clone());
         let ids = UniqueIdGenerator::new(store, config)?;
-        let format = self.output.format(settings);
+        let format = self.output.format;
         // Not std's blocking stdout: a reader that stalls must not delay Ctrl-C.
         let mut out = tokio::io::stdout();
         let (mut left, mut document) = (self.count, Vec::new());

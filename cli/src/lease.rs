@@ -9,7 +9,7 @@ use reveille::{
     store,
 };
 
-use super::{exit::Exit, log, settings::Settings, signals::Interrupts, store::StoreArgs};
+use super::{exit::Exit, log, signals::Interrupts, store::StoreArgs};
 
 /// Let one process at a time run a command
 #[derive(Debug, clap::Args)]
@@ -41,13 +41,13 @@ struct Named {
 const LOG: &str = "error,reveille::coordination::lease=warn";
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         log::to_stderr(LOG);
         let mut interrupts = Interrupts::listen()?;
         match self.verb {
-            Verb::Run(args) => args.run(settings, &mut interrupts).await,
+            Verb::Run(args) => args.run(&mut interrupts).await,
             Verb::Show(args) => tokio::select! {
-                outcome = args.run(settings) => outcome,
+                outcome = args.run() => outcome,
                 signal = interrupts.next() => Ok(signal.exit()),
             },
         }
@@ -56,16 +56,16 @@ impl Args {
 
 impl Named {
     /// Opens the lease, and creates a missing store file.
-    async fn open(&self, settings: &Settings, config: LeaseConfig) -> anyhow::Result<Lease> {
-        let chosen = self.store.resolve(settings)?;
+    async fn open(&self, config: LeaseConfig) -> anyhow::Result<Lease> {
+        let chosen = self.store.resolve()?;
         chosen.announce();
         let store = store::open(&chosen.url).await?;
         Ok(Lease::new(store, &self.name, config)?)
     }
 
     /// Opens the lease for reading. Creates no file.
-    async fn open_existing(&self, settings: &Settings) -> anyhow::Result<Lease> {
-        let chosen = self.store.resolve(settings)?;
+    async fn open_existing(&self) -> anyhow::Result<Lease> {
+        let chosen = self.store.resolve()?;
         chosen.announce();
         let store = store::open_existing(&chosen.url).await?;
         Ok(Lease::new(store, &self.name, LeaseConfig::default())?)

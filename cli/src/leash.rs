@@ -7,7 +7,6 @@ use super::{
     exit::Exit,
     flag::FlagRow,
     output,
-    settings::Settings,
     target::TargetArgs,
     usage,
 };
@@ -41,8 +40,8 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve(settings);
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+        let target = self.target.resolve();
         let leashed = match &self.store {
             None => {
                 let flags = target.client()?.flags();

@@ -10,20 +10,21 @@ use super::{
     usage,
 };
 
+const HEADING: &str = "Limits";
+
 /// The arguments of the verbs that serve.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "Limits")]
 pub(super) struct LimitArgs {
     /// Maximum number of connections; further ones wait [default: 100000 on loopback, else 10000]
-    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS", value_name = "N", value_parser = usage::positive::<usize>)]
+    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS", value_name = "N", value_parser = usage::positive::<usize>, help_heading = HEADING)]
     max_connections: Option<usize>,
     /// Maximum number of connections of one address; further ones are closed; 0 is no limit
     /// [default: no limit on loopback, else 256]
-    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N")]
+    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N", help_heading = HEADING)]
     max_connections_per_address: Option<usize>,
     /// Maximum resident memory, such as 512MiB; near it, new streams and queues are refused; 0 is no limit
     /// [default: three quarters of the machine's or the container's]
-    #[arg(long, env = "REVEILLE_MAX_MEMORY", value_name = "SIZE")]
+    #[arg(long, env = "REVEILLE_MAX_MEMORY", value_name = "SIZE", help_heading = HEADING)]
     max_memory: Option<ByteSize>,
 }
 

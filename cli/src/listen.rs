@@ -31,7 +31,6 @@ use super::{
     log,
     output::{self, Format},
     queue,
-    settings::Settings,
     signals::{Interrupts, Signal},
     target::{self, IdArgs, RelayArgs, Target},
     usage,
@@ -167,7 +166,7 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 const POISON_NOTIFY_DEADLINE: Duration = Duration::from_secs(2);
 
 impl Args {
-    pub(super) async fn run(self, _: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.relay.resolve(None);
         values::check_open("metrics-listen", self.metrics_listen, target.insecure)?;
         let log = match target.format {

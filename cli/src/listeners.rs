@@ -9,7 +9,6 @@ use serde_json::json;
 use super::{
     exit::Exit,
     output::{Row, millis},
-    settings::Settings,
     target::TargetArgs,
     watchers,
 };
@@ -48,7 +47,7 @@ enum ListenerRow {
 }
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let query = ListenerQuery {
             lost: true,
             ..ListenerQuery::default()
@@ -67,7 +66,7 @@ impl Args {
             }
             Ok(all)
         };
-        self.target.list(settings, call, |row| row).await
+        self.target.list(call, |row| row).await
     }
 }
 

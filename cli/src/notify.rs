@@ -9,7 +9,6 @@ use strsim::osa_distance;
 use super::{
     exit::Exit,
     output::{self, Row},
-    settings::Settings,
     target::{Target, TargetArgs},
     usage,
 };
@@ -50,8 +49,8 @@ struct Notified {
 }
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve(settings);
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+        let target = self.target.resolve();
         let client = target.client()?;
         let options = PublisherOptions {
             name: self.publisher.clone(),

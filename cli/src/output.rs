@@ -20,8 +20,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::settings::Settings;
-
 /// The output format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
@@ -40,19 +38,13 @@ pub(crate) struct OutputArgs {
     /// The output format
     #[arg(
         id = "output",
-        short,
+        short = 'o',
         long = "output",
         env = "REVEILLE_OUTPUT",
         value_name = "FORMAT",
         default_value = "table"
     )]
     pub(crate) format: Format,
-}
-
-impl OutputArgs {
-    pub(crate) fn format(&self, _: &Settings) -> Format {
-        self.format
-    }
 }
 
 /// A line of a table, or a JSON object.

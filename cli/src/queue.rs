@@ -20,7 +20,6 @@ use self::{
 use super::{
     exit::{Exit, Usage},
     output::{Format, OutputArgs, Row},
-    settings::Settings,
 };
 
 /// Read and write queues
@@ -130,7 +129,7 @@ struct ListRow {
 }
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         match self.verb {
             Verb::Create(named) => {
                 let (queue, created) = create(&named.url).await?;
@@ -140,35 +139,33 @@ impl Args {
                     false => format!("{address} exists already"),
                 };
                 let row = json!({ "queue": address, "created": created });
-                named.format(settings).next(&row, line)?;
+                named.format().next(&row, line)?;
             }
             Verb::List { url, output } => {
                 let rows = list(&url).await?;
-                output.format(settings).list(&rows)?;
+                output.format.list(&rows)?;
             }
-            Verb::Put(put) => return put.run(settings).await,
-            Verb::Get(get) => return get.run(settings).await,
-            Verb::Peek(peek) => return peek.run(settings).await,
+            Verb::Put(put) => return put.run().await,
+            Verb::Get(get) => return get.run().await,
+            Verb::Peek(peek) => return peek.run().await,
             Verb::Depth(named) => {
                 let queue = open(&named.url).await?;
                 let depth = queue.depth().await?;
                 let row = json!({ "queue": queue.address().to_string(), "depth": depth });
-                named.format(settings).next(&row, depth)?;
+                named.format().next(&row, depth)?;
             }
-            Verb::Move(messages) => return messages.run(settings).await,
+            Verb::Move(messages) => return messages.run().await,
             Verb::Purge(named) => {
                 let queue = open(&named.url).await?;
                 queue.purge().await?;
                 let address = queue.address().to_string();
                 let line = format!("deleted all messages of {address}");
-                named
-                    .format(settings)
-                    .next(&json!({ "queue": address }), line)?;
+                named.format().next(&json!({ "queue": address }), line)?;
             }
             Verb::Address(named) => {
                 let address = queue::address(&named.url)?.to_string();
                 named
-                    .format(settings)
+                    .format()
                     .next(&json!({ "queue": address }), &address)?;
             }
         }
@@ -177,8 +174,8 @@ impl Args {
 }
 
 impl Named {
-    fn format(&self, settings: &Settings) -> Format {
-        self.output.format(settings)
+    fn format(&self) -> Format {
+        self.output.format
     }
 }
 

@@ -7,7 +7,6 @@ use serde_json::json;
 use super::{
     exit::Exit,
     output::{Row, millis},
-    settings::Settings,
     target::TargetArgs,
 };
 
@@ -55,14 +54,14 @@ enum Order {
 pub(super) struct QueueRow(pub(super) QueueInfo);
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let query = QueueQuery {
             filter: self.filter.unwrap_or_default(),
             order: self.order.map_or_else(QueueOrder::default, Order::of_list),
             ..QueueQuery::default()
         };
         let call = async |client: &Client| client.queues_where(&query).await;
-        self.target.list(settings, call, QueueRow).await
+        self.target.list(call, QueueRow).await
     }
 }
 

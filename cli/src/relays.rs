@@ -7,7 +7,6 @@ use serde_json::json;
 use super::{
     exit::Exit,
     output::{Row, millis},
-    settings::Settings,
     target::TargetArgs,
 };
 
@@ -34,9 +33,9 @@ pub(super) struct Args {
 struct RelayRow(RelayInfo);
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let call = async |client: &Client| client.relays().await.map(Listed::from);
-        self.target.list(settings, call, RelayRow).await
+        self.target.list(call, RelayRow).await
     }
 }
 

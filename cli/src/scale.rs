@@ -30,7 +30,6 @@ use super::{
     log,
     output::{self, Format},
     queue,
-    settings::Settings,
     signals::{Interrupts, Signal},
     target::{IdArgs, RelayArgs},
     usage,
@@ -135,7 +134,7 @@ const LOG: &str = "error,rustls=off,rustls_platform_verifier=off,reveille::liste
                    reveille::listener::policy_file=info,reveille_cli::scale=info";
 
 impl Args {
-    pub(super) async fn run(self, _: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.relay.resolve(None);
         let log = match target.format {
             Format::Table => LogFormat::Text,

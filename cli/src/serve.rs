@@ -3,11 +3,11 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use bytesize::ByteSize;
-use reveille::{ErrorKind, Node, NodeConfig, RelayConfig, duration::Span};
+use reveille::{Node, NodeConfig, RelayConfig, duration::Span};
 
 use super::{
     cluster::{self, ClusterArgs},
-    exit::{Exit, Failed, Usage},
+    exit::{Exit, Usage},
     log, output,
     service::{self, ServiceArgs},
     settings::Settings,
@@ -113,7 +113,9 @@ impl Args {
             config.store = default_store()?;
         }
         let drain = Span(config.relay.drain);
-        let node = Box::pin(Node::start(config)).await.map_err(not_started)?;
+        let node = Box::pin(Node::start(config))
+            .await
+            .map_err(service::not_started)?;
         announce(&node, open_files);
 
         let signal = tokio::select! {
@@ -176,18 +178,6 @@ impl Args {
             relay.relay_id = cluster::relay_id();
         }
         Ok(node)
-    }
-}
-
-/// A refusal by the broker has the code of a denial; any other failure of the start has the code 1.
-fn not_started(error: reveille::Error) -> anyhow::Error {
-    let kind = error.kind();
-    let is_of_cluster = error.message().starts_with("cluster: ");
-    let error = anyhow::Error::new(error);
-    match kind {
-        ErrorKind::Invalid => Usage(output::one_line(&error)).into(),
-        ErrorKind::Denied if is_of_cluster => error,
-        _ => Failed(output::one_line(&error)).into(),
     }
 }
 

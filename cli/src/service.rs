@@ -6,12 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use reveille::{AccessFiles, ClientConfig, QueuesConfig, ServerTls, duration::Span};
+use reveille::{AccessFiles, ClientConfig, ErrorKind, QueuesConfig, ServerTls, duration::Span};
 use tracing_appender::non_blocking::WorkerGuard;
 
 use super::{
     credential::CredentialArgs,
-    exit::{Exit, Usage},
+    exit::{Exit, Failed, Usage},
     limits::LimitArgs,
     log, output,
     queue_settings::HostArgs,
@@ -180,4 +180,16 @@ impl Service {
 pub(super) fn stopped() -> Exit {
     tracing::info!("stopped");
     Exit::OK
+}
+
+/// A refusal by the broker has the code of a denial; any other failure of the start has the code 1.
+pub(super) fn not_started(error: reveille::Error) -> anyhow::Error {
+    let kind = error.kind();
+    let is_of_cluster = error.message().starts_with("cluster: ");
+    let error = anyhow::Error::new(error);
+    match kind {
+        ErrorKind::Invalid => Usage(output::one_line(&error)).into(),
+        ErrorKind::Denied if is_of_cluster => error,
+        _ => Failed(output::one_line(&error)).into(),
+    }
 }

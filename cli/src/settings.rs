@@ -276,6 +276,17 @@ mod tests {
     }
 
     #[test]
+    fn the_file_of_the_manifests_is_read() {
+        let manifest = include_str!("../../deploy/kubernetes/relays.yaml");
+        let (_, file) = manifest.split_once("reveille.toml: |\n").expect("a file");
+        let (file, _) = file.split_once("---").expect("its end");
+        let (_, settings) = parse(file, &["serve"]).expect("a good file");
+        let mut node = NodeConfig::default();
+        settings.limits.apply(&mut node);
+        assert_eq!((node.relay.max_queues, node.max_flags), (250_000, 1_000));
+    }
+
+    #[test]
     fn a_table_sets_the_fields_of_its_keys() {
         let file = "[serve.limits]\nmax_queues = 7\nflag_refresh = \"0\"\nreflection = false\n\
                     [serve.savings]\ncurrency = \"EUR\"\n";

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use super::{
     exit::{Failed, Usage},
     output,
-    settings::Settings,
 };
 
 /// The store of a verb, as typed.
@@ -34,7 +33,7 @@ const MACHINE_DIRECTORY: &str = "/var/lib/reveille";
 
 impl StoreArgs {
     /// Returns a store that outlives this command and that other users of the machine share.
-    pub(super) fn resolve(&self, _: &Settings) -> Result<ChosenStore, Usage> {
+    pub(super) fn resolve(&self) -> Result<ChosenStore, Usage> {
         self.resolve_in(Path::new(MACHINE_DIRECTORY))
     }
 

@@ -20,7 +20,6 @@ use super::{
     child::{KILL_AFTER, ProcessGroups},
     exit::{Exit, Usage},
     log, output,
-    settings::Settings,
     signals::{self, Interrupts},
     target::{self, IdArgs, Target, WaitingArgs},
     usage,
@@ -111,9 +110,9 @@ struct WakeLoop<'a> {
 }
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         log::to_stderr(log::CLIENT_LOG);
-        let target = self.target.resolve(settings);
+        let target = self.target.resolve();
         let options = self.options()?;
         let runs = !self.command.is_empty();
         if !runs && self.poll.is_some() {

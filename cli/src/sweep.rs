@@ -21,7 +21,6 @@ use super::{
     log,
     output::{self, Format, OutputArgs, Row},
     program,
-    settings::Settings,
     signals::Interrupts,
     values,
 };
@@ -131,9 +130,9 @@ struct RoundRow {
 const LOG: &str = "error,reveille::coordination=warn";
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         if let Some(Verb::Ttl(ttl)) = &self.verb {
-            return program::until_interrupted(ttl.run(settings)).await;
+            return program::until_interrupted(ttl.run()).await;
         }
         if self.schema {
             output::text(SCHEMA)?;
@@ -144,7 +143,7 @@ impl Args {
         log::to_stderr(LOG);
         let mut interrupts = Interrupts::listen()?;
         let sweeper = Arc::new(self.sweeper().await?);
-        let format = self.output.format(settings);
+        let format = self.output.format;
         if self.check {
             sweeper.check().await?;
             let containers = sweeper.job().containers.len() as u64;
@@ -239,7 +238,7 @@ impl Args {
 }
 
 impl Ttl {
-    async fn run(&self, settings: &Settings) -> anyhow::Result<Exit> {
+    async fn run(&self) -> anyhow::Result<Exit> {
         let end = self.after.map(|after| SystemTime::now() + after);
         let dead = self.dead_container.as_deref();
         let marked = sweep::set_expiry(&self.blob, end, dead, &store::environment()).await?;
@@ -249,7 +248,7 @@ impl Ttl {
             Some(end) => format!("{blob}: time to live ends at {end}"),
             None => format!("{blob}: no time to live"),
         };
-        let format = self.output.format(settings);
+        let format = self.output.format;
         // As written to the metadata; null if it was removed.
         format.next(&json!({ "blob": blob, "time_to_live": marked }), line)?;
         Ok(Exit::OK)

@@ -14,16 +14,14 @@ use super::{
     exit::Exit,
     foreign_server,
     output::{self, Format, OutputArgs, Row},
-    settings::Settings,
     tls::ClientTlsArgs,
 };
 
 /// The arguments of every client verb.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = HEADING)]
 pub(super) struct RelayArgs {
     /// The relay: http://HOST:PORT, https://HOST:PORT, or HOST:PORT; or several, with commas between them [default: http://127.0.0.1:7600]
-    #[arg(long, env = "REVEILLE_RELAY", value_name = "URL")]
+    #[arg(long, env = "REVEILLE_RELAY", value_name = "URL", help_heading = HEADING)]
     pub(super) relay: Option<String>,
     #[command(flatten)]
     pub(super) tls: ClientTlsArgs,
@@ -31,7 +29,7 @@ pub(super) struct RelayArgs {
     pub(super) credential: CredentialArgs,
     /// Send the token in plain text to another machine, over http://, and serve a metrics page to other
     /// machines
-    #[arg(long, env = "REVEILLE_INSECURE")]
+    #[arg(long, env = "REVEILLE_INSECURE", help_heading = HEADING)]
     pub(super) insecure: bool,
     #[command(flatten)]
     pub(super) output: OutputArgs,
@@ -112,7 +110,7 @@ impl RelayArgs {
 }
 
 impl TargetArgs {
-    pub(super) fn resolve(&self, _: &Settings) -> Target {
+    pub(super) fn resolve(&self) -> Target {
         let timeout = self.timeout.map_or(TIMEOUT, Into::into);
         self.relay.resolve(Some(timeout))
     }
@@ -120,11 +118,10 @@ impl TargetArgs {
     /// Gets a list from the relay, and writes a row for each entry.
     pub(super) async fn list<T, R: Row>(
         &self,
-        settings: &Settings,
         call: impl AsyncFnOnce(&Client) -> reveille::Result<Listed<T>>,
         row: impl Fn(T) -> R,
     ) -> anyhow::Result<Exit> {
-        let target = self.resolve(settings);
+        let target = self.resolve();
         let client = target.client()?;
         let listed = target.within(call(&client)).await?;
         note_unanswered(&listed.unanswered);
@@ -145,11 +142,11 @@ pub(super) fn note_unanswered(relays: &[String]) {
 
 impl WaitingArgs {
     /// Returns whether a flag, a variable or the file names a relay.
-    pub(super) fn names_relay(&self, _: &Settings) -> bool {
+    pub(super) fn names_relay(&self) -> bool {
         self.relay.relay.is_some()
     }
 
-    pub(super) fn resolve(&self, _: &Settings) -> Target {
+    pub(super) fn resolve(&self) -> Target {
         self.relay.resolve(self.timeout.map(Into::into))
     }
 }

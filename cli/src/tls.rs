@@ -6,33 +6,33 @@ use reveille::{ClientIdentity, ClientTls, Error, ServerTls};
 
 use super::exit::Usage;
 
+const HEADING: &str = "TLS";
+
 /// The arguments of a verb that connects.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "TLS")]
 pub(super) struct ClientTlsArgs {
     /// Trust these authorities, in PEM, for https:// [default: the system's]
-    #[arg(long, env = "REVEILLE_CA", value_name = "FILE")]
+    #[arg(long, env = "REVEILLE_CA", value_name = "FILE", help_heading = HEADING)]
     ca: Option<PathBuf>,
     /// The client's certificate, in PEM, if the server asks for one
-    #[arg(long, env = "REVEILLE_CERT", value_name = "FILE")]
+    #[arg(long, env = "REVEILLE_CERT", value_name = "FILE", help_heading = HEADING)]
     pub(super) cert: Option<PathBuf>,
     /// The key of --cert
-    #[arg(long, env = "REVEILLE_KEY", value_name = "FILE")]
+    #[arg(long, env = "REVEILLE_KEY", value_name = "FILE", help_heading = HEADING)]
     key: Option<PathBuf>,
 }
 
 /// The arguments of a verb that listens.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "TLS")]
 pub(super) struct ServerTlsArgs {
     /// Serve TLS with this certificate and its chain, in PEM; it is read again when it changes
-    #[arg(long, env = "REVEILLE_TLS_CERT", value_name = "FILE")]
+    #[arg(long, env = "REVEILLE_TLS_CERT", value_name = "FILE", help_heading = HEADING)]
     tls_cert: Option<PathBuf>,
     /// The key of --tls-cert, in PEM
-    #[arg(long, env = "REVEILLE_TLS_KEY", value_name = "FILE")]
+    #[arg(long, env = "REVEILLE_TLS_KEY", value_name = "FILE", help_heading = HEADING)]
     tls_key: Option<PathBuf>,
     /// Refuse clients without a certificate of one of these authorities, in PEM
-    #[arg(long, env = "REVEILLE_TLS_CLIENT_CA", value_name = "FILE")]
+    #[arg(long, env = "REVEILLE_TLS_CLIENT_CA", value_name = "FILE", help_heading = HEADING)]
     tls_client_ca: Option<PathBuf>,
 }
 

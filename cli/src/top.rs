@@ -13,7 +13,6 @@ use super::{
     causes::Causes,
     exit::Exit,
     output::{self, Row, count, millis, time},
-    settings::Settings,
     target::{Target, TargetArgs},
     why::{finding_json, is_away},
 };
@@ -85,8 +84,8 @@ const ROWS: usize = 20;
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve(settings);
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+        let target = self.target.resolve();
         let client = target.client()?;
         let mut causes = None;
         loop {

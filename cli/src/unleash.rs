@@ -18,7 +18,6 @@ use super::{
     exit::{Exit, Failed},
     flag::FlagRow,
     output::{self, Row},
-    settings::Settings,
     target::{Target, TargetArgs, note_unanswered},
     usage,
     watchers::{self, Missing},
@@ -106,8 +105,8 @@ const SAFE_TTL: Duration = Duration::from_secs(5);
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve(settings);
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+        let target = self.target.resolve();
         if let Some(ttl) = self.ttl.filter(|ttl| *ttl < SAFE_TTL) {
             let ttl = duration::Span(ttl);
             output::note(format_args!(

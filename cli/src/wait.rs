@@ -12,9 +12,7 @@ use super::{
     direct_store::PolledFlag,
     exit::{Exit, Failed},
     flag::FlagRow,
-    log, output,
-    settings::Settings,
-    signals,
+    log, output, signals,
     target::{self, IdArgs, Target, WaitingArgs},
 };
 
@@ -62,11 +60,11 @@ const MIN_INTERVAL: Duration = Duration::from_millis(10);
 type Watched = (Client, watch::Receiver<LinkState>);
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         log::to_stderr(log::WAIT_LOG);
         let mut interrupts = signals::Interrupts::listen()?;
-        let target = self.target.resolve(settings);
-        let (mut release, relay) = self.release(&target, self.target.names_relay(settings))?;
+        let target = self.target.resolve();
+        let (mut release, relay) = self.release(&target, self.target.names_relay())?;
         let parked = park(&mut release, &self.flag, &target);
         let waiting = async {
             match &relay {

@@ -13,7 +13,6 @@ use super::{
     exit::Exit,
     output::{self, Row, millis},
     queues::QueueRow,
-    settings::Settings,
     target::{Target, TargetArgs},
 };
 
@@ -64,8 +63,8 @@ struct DecisionRow<'a>(&'a Decision);
 const FOLLOW_EVERY: Duration = Duration::from_secs(2);
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve(settings);
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+        let target = self.target.resolve();
         let client = target.client()?;
         self.ask(&target, &client).await?;
         if !self.follow {

@@ -3,9 +3,9 @@
 use std::{
     collections::HashSet,
     fs::File,
-    io::{self, Write as _},
+    io::Write as _,
     os::unix::fs::OpenOptionsExt as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -148,31 +148,29 @@ struct Issued {
     token: Option<String>,
 }
 
-/// The new file of a token. Removed unless it is kept.
-struct OutFile {
-    path: PathBuf,
-    file: File,
-    is_kept: bool,
-}
-
 impl New {
     async fn run(mut self) -> anyhow::Result<Exit> {
-        let format = self.output.format;
         let file = std::mem::take(&mut self.file).resolve().await?;
         blocking(move || {
-            let out = self.out.take().map(OutFile::create).transpose()?;
-            let issued = self.issue(&file, SystemTime::now())?;
-            issued.print(format, &file, out)
+            let mut out = self.out.as_deref().map(create).transpose()?;
+            let done = self
+                .issue(&file, SystemTime::now())
+                .and_then(|issued| self.print(&file, issued, out.as_mut()));
+            if let (Err(_), Some(path)) = (&done, &self.out) {
+                // The error that counts is the first one.
+                let _ = std::fs::remove_file(path);
+            }
+            done
         })
         .await
     }
 
-    fn issue(self, file: &TokenFile, now: SystemTime) -> anyhow::Result<Issued> {
+    fn issue(&self, file: &TokenFile, now: SystemTime) -> anyhow::Result<Issued> {
         let expires = self.expires.map(|span| expiry(now, span)).transpose()?;
         let new = NewToken {
-            principal: self.principal,
+            principal: self.principal.clone(),
             expires,
-            note: self.note,
+            note: self.note.clone(),
         };
         let token = file.add(&new, now).map_err(unavailable_as_failed)?;
         Ok(Issued {
@@ -182,88 +180,66 @@ impl New {
             token: Some(token.reveal().to_owned()),
         })
     }
-}
 
-impl Issued {
     /// Prints the token. The only copy of its text is lost if that fails, so it is revoked.
     fn print(
-        mut self,
-        format: Format,
+        &self,
         file: &TokenFile,
-        mut out: Option<OutFile>,
+        mut issued: Issued,
+        out: Option<&mut File>,
     ) -> anyhow::Result<Exit> {
-        let token = match out {
-            Some(_) => self.token.take().unwrap_or_default(),
-            None => self.token.clone().unwrap_or_default(),
+        let format = self.output.format;
+        let shown = match out {
+            Some(out) => {
+                let token = issued.token.take().unwrap_or_default();
+                out.write_all(format!("{token}\n").as_bytes())
+                    .and_then(|()| out.sync_all())
+                    .and_then(|()| match format {
+                        Format::Table => Ok(()),
+                        _ => format.object(&issued, String::new),
+                    })
+            }
+            None => format.object(&issued, || issued.token.clone().unwrap_or_default()),
         };
-        let id = &self.id;
-        let shown = match &mut out {
-            Some(out) if format == Format::Table => out.keep(&token),
-            Some(out) => out
-                .keep(&token)
-                .and_then(|()| format.object(&self, String::new)),
-            None => format.object(&self, || token.clone()),
-        };
+        let id = &issued.id;
         if let Err(error) = shown {
             let outcome = match file.revoke(id) {
                 Ok(_) => "was revoked again".to_owned(),
                 Err(error) => format!("must be revoked, which failed: {error}"),
             };
-            if let Some(out) = &mut out {
-                out.is_kept = false;
-            }
             let message = format!("token {id} could not be printed and {outcome}: {error}");
             return Err(Failed(message).into());
         }
-        let expires = match self.expires_at {
+        let expires = match issued.expires_at {
             Some(at) => format!("expires at {}", output::time(at)),
             None => "does not expire".to_owned(),
         };
-        let text = match &out {
-            Some(out) => format!("its text is in `{}`", out.path.display()),
+        let text = match &self.out {
+            Some(path) => format!("its text is in `{}`", path.display()),
             None => "its text is shown only this once".to_owned(),
         };
         output::note(format_args!(
             "token {id} for {} is in `{}` and {expires}; {text}",
-            self.principal,
+            issued.principal,
             file.path().display()
         ));
         Ok(Exit::OK)
     }
 }
 
-impl OutFile {
-    fn create(path: PathBuf) -> Result<Self, Failed> {
-        let mut options = File::options();
-        options.write(true).create_new(true).mode(0o600);
-        match options.open(&path) {
-            Ok(file) => Ok(Self {
-                path,
-                file,
-                is_kept: false,
-            }),
-            Err(error) => {
-                let path = path.display();
-                Err(Failed(format!("--out `{path}` cannot be made: {error}")))
-            }
-        }
-    }
-
-    fn keep(&mut self, token: &str) -> io::Result<()> {
-        self.file.write_all(format!("{token}\n").as_bytes())?;
-        self.file.sync_all()?;
-        self.is_kept = true;
-        Ok(())
-    }
-}
-
-impl Drop for OutFile {
-    fn drop(&mut self) {
-        if !self.is_kept {
-            // The error that counts is the first one.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
+/// Creates the file of a token, which only its owner can read.
+fn create(path: &Path) -> Result<File, Failed> {
+    File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| {
+            Failed(format!(
+                "--out `{}` cannot be made: {error}",
+                path.display()
+            ))
+        })
 }
 
 /// Returns the time of expiry, rounded up to a whole second as in the token file.
@@ -379,16 +355,6 @@ struct Revoke {
     output: OutputArgs,
 }
 
-/// The outcome of several revocations.
-#[derive(Debug, Default)]
-struct Revoked {
-    rows: Vec<TokenRow>,
-    /// For each unknown id, its text for an error.
-    unknown: Vec<String>,
-    /// The error that ended the work.
-    failed: Option<Error>,
-}
-
 /// A relay reads its files this often.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(10);
 /// Length of an id.
@@ -396,64 +362,52 @@ const ID: usize = 10;
 
 impl Revoke {
     async fn run(self) -> anyhow::Result<Exit> {
-        let format = self.output.format;
         let file = self.file.resolve().await?;
-        let path = file.path().display().to_string();
-        let mut ids = self.ids;
-        let mut seen = HashSet::new();
-        ids.retain(|id| seen.insert(id.clone()));
-        let revoked = blocking(move || Ok(Revoked::all(&file, &ids, SystemTime::now()))).await?;
-        revoked.print(format)?;
-        if let Some(error) = revoked.failed {
-            return Err(unavailable_as_failed(error));
-        }
-        if revoked.unknown.is_empty() {
-            let by = output::time(SystemTime::now() + FOLLOWED_WITHIN);
-            output::note(format_args!(
-                "a relay that reads `{path}` refuses it from {by} on at the latest, and ends its streams \
-                 within 60 s: see `reveille_access_rules_stale` and the line `token` of its audit log"
-            ));
-            return Ok(Exit::OK);
-        }
-        let unknown = revoked.unknown.join(", ");
-        let message = format!("token file `{path}` has no id {unknown}");
-        Err(Error::new(ErrorKind::NotFound, message).into())
+        let (ids, format) = (self.ids, self.output.format);
+        blocking(move || revoke(&file, &ids, format)).await
     }
 }
 
-impl Revoked {
-    fn all(file: &TokenFile, ids: &[String], now: SystemTime) -> Self {
-        let mut revoked = Self::default();
-        for id in ids {
-            // A missing file has no ids. The library would leave a lock file beside it.
-            if !is_id(id) || !file.path().exists() {
-                revoked.unknown.push(shown(id));
-                continue;
-            }
-            match file.revoke(id) {
-                Ok(record) => revoked.rows.push(TokenRow::new(&record, now)),
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    revoked.unknown.push(shown(id));
-                }
-                Err(error) => {
-                    revoked.failed = Some(error);
-                    break;
-                }
+fn revoke(file: &TokenFile, ids: &[String], format: Format) -> anyhow::Result<Exit> {
+    let now = SystemTime::now();
+    let (mut rows, mut unknown, mut failed) = (Vec::new(), Vec::new(), None);
+    let mut seen = HashSet::new();
+    for id in ids.iter().filter(|id| seen.insert(*id)) {
+        // A missing file has no ids. The library would leave a lock file beside it.
+        if !is_id(id) || !file.path().exists() {
+            unknown.push(shown(id));
+            continue;
+        }
+        match file.revoke(id) {
+            Ok(record) => rows.push(TokenRow::new(&record, now)),
+            Err(error) if error.kind() == ErrorKind::NotFound => unknown.push(shown(id)),
+            Err(error) => {
+                failed = Some(error);
+                break;
             }
         }
-        revoked
     }
-
-    fn print(&self, format: Format) -> io::Result<()> {
-        if format != Format::Table {
-            return format.list(&self.rows);
+    match format {
+        Format::Table => {
+            let lines = rows.iter().map(|row| format!("revoked {}\n", row.line()));
+            output::text(&lines.collect::<String>())?;
         }
-        let lines = self
-            .rows
-            .iter()
-            .map(|row| format!("revoked {}\n", row.line()));
-        output::text(&lines.collect::<String>())
+        _ => format.list(&rows)?,
     }
+    if let Some(error) = failed {
+        return Err(unavailable_as_failed(error));
+    }
+    let path = file.path().display();
+    if !unknown.is_empty() {
+        let message = format!("token file `{path}` has no id {}", unknown.join(", "));
+        return Err(Error::new(ErrorKind::NotFound, message).into());
+    }
+    let by = output::time(now + FOLLOWED_WITHIN);
+    output::note(format_args!(
+        "a relay that reads `{path}` refuses it from {by} on at the latest, and ends its streams within \
+         60 s: see `reveille_access_rules_stale` and the line `token` of its audit log"
+    ));
+    Ok(Exit::OK)
 }
 
 fn is_id(text: &str) -> bool {

@@ -102,7 +102,7 @@ struct ShownRow {
 impl Dead {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<()> {
         let manager = self.dir.open(settings).await?;
-        let format = self.dir.format(settings);
+        let format = self.dir.format();
         match self.message_id {
             Some(id) if self.remove => {
                 manager.remove_dead_letter(id).await?;
@@ -154,7 +154,7 @@ impl Requeue {
         }
         // The id from now on is null with --all.
         let row = json!({ "requeued": requeued, "message_id": id, "dead_letters": left });
-        Ok(self.dir.format(settings).next(&row, line)?)
+        Ok(self.dir.format().next(&row, line)?)
     }
 }
 

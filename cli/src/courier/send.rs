@@ -58,7 +58,7 @@ const TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 impl Send {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve(settings);
+        let target = self.target.resolve();
         let names_relay = self.target.relay.relay.is_some();
         // A bad relay URL fails here, before any message is sent.
         let client = names_relay.then(|| target.client()).transpose()?;

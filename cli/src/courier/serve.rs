@@ -2,12 +2,11 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use reveille::{Client, ErrorKind, NodeConfig, QueueNode, QueueNodeConfig};
+use reveille::{Client, NodeConfig, QueueNode, QueueNodeConfig};
 
 use crate::{
-    exit::{Exit, Failed, Usage},
-    output,
-    service::ServiceArgs,
+    exit::{Exit, Usage},
+    service::{self, ServiceArgs},
     settings::Settings,
     signals,
     target::with_scheme,
@@ -53,20 +52,15 @@ const LOG: &str = "info";
 impl Serve {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let mut config = self.config(settings)?;
-        let mut service = self.service.start(LOG)?;
+        let mut running = self.service.start(LOG)?;
         signals::raise_open_files();
         let relay = self.relay.map(with_scheme);
         if let Some(relay) = &relay {
             config.relay = Some(Client::with_config(relay, self.service.client()?)?);
         }
-        let node = Box::pin(QueueNode::start(config)).await.map_err(|error| {
-            let is_usage = error.kind() == ErrorKind::Invalid;
-            let text = output::one_line(&anyhow::Error::new(error));
-            match is_usage {
-                true => anyhow::Error::new(Usage(text)),
-                false => anyhow::Error::new(Failed(text)),
-            }
-        })?;
+        let node = Box::pin(QueueNode::start(config))
+            .await
+            .map_err(service::not_started)?;
         tracing::info!(
             listen = %node.address(),
             queues = %node.manager().path().display(),
@@ -74,10 +68,10 @@ impl Serve {
             version = env!("CARGO_PKG_VERSION"),
             "reveille hosts queues"
         );
-        let signal = service.signal(async || node.reload_access().await).await;
+        let signal = running.signal(async || node.reload_access().await).await;
         let grace = self.service.grace;
         tracing::info!(%grace, "shutting down; a second signal ends it at once");
-        Ok(service.finish(node.shutdown(grace.0), signal).await)
+        Ok(running.finish(node.shutdown(grace.0), signal).await)
     }
 
     fn config(&self, settings: &Settings) -> Result<QueueNodeConfig, Usage> {

@@ -92,7 +92,7 @@ const HERE: &str = "this machine";
 impl Status {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<()> {
         let manager = self.dir.open(settings).await?;
-        let format = self.dir.format(settings);
+        let format = self.dir.format();
         if let Some(id) = self.message_id {
             let Some(status) = manager.message_status(id).await? else {
                 let path = manager.path().display();

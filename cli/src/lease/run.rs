@@ -19,7 +19,6 @@ use crate::{
     child::{self, Process, ProcessGroups},
     exit::{Exit, Failed},
     output,
-    settings::Settings,
     signals::Interrupts,
     target::WARN_AFTER,
 };
@@ -76,11 +75,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_GRACE: Duration = Duration::from_secs(30);
 
 impl Args {
-    pub(super) async fn run(
-        self,
-        settings: &Settings,
-        interrupts: &mut Interrupts,
-    ) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self, interrupts: &mut Interrupts) -> anyhow::Result<Exit> {
         child::check_exists(&self.command)?;
         let mut config = LeaseConfig {
             duration: self.duration,
@@ -90,7 +85,7 @@ impl Args {
         config.poll = config.poll.min(self.duration / 5);
         let holder = config.holder.clone();
         let waiting = self.within(async {
-            let lease = self.named.open(settings, config).await?;
+            let lease = self.named.open(config).await?;
             let held = acquire(&lease).await?;
             anyhow::Ok((lease, held))
         });

@@ -9,7 +9,6 @@ use super::Named;
 use crate::{
     exit::Exit,
     output::{self, OutputArgs, Row},
-    settings::Settings,
 };
 
 /// Show the holder of a lease, or its last holder
@@ -53,13 +52,13 @@ enum Shown {
 }
 
 impl Args {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let lease = self.named.open_existing(settings).await?;
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+        let lease = self.named.open_existing().await?;
         let Some(state) = lease.state().await? else {
             let message = format!("{lease} was never held");
             return Err(Error::new(ErrorKind::NotFound, message).into());
         };
-        let format = self.output.format(settings);
+        let format = self.output.format;
         format.one(&LeaseRow::new(lease.name(), state, SystemTime::now()))?;
         Ok(Exit::OK)
     }

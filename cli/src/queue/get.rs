@@ -13,7 +13,6 @@ use crate::{
     exit::{Exit, Usage},
     message::MessageRow,
     output::{self, Format, Row},
-    settings::Settings,
     usage,
 };
 
@@ -57,10 +56,10 @@ const ROUND: usize = 1_024;
 const AT_A_TIME: usize = 32;
 
 impl Get {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         self.read.check()?;
         let queue = open(&self.named.url).await?;
-        let format = self.named.format(settings);
+        let format = self.named.format();
         let mut left = self.read.max;
         loop {
             // A table and a document have all messages, lines can be printed as they come.
@@ -129,7 +128,7 @@ async fn delete_all(queue: &dyn WorkQueue, messages: Vec<Message>) -> Result<(),
 }
 
 impl Peek {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
         self.read.check()?;
         let queue = open(&self.named.url).await?;
         let peeked = queue.peek(self.read.max).await?;
@@ -137,7 +136,7 @@ impl Peek {
             return raw(peeked.first().map(|message| &message.body[..]));
         }
         let rows: Vec<_> = peeked.iter().map(MessageRow::from).collect();
-        self.named.format(settings).list(&rows)?;
+        self.named.format().list(&rows)?;
         Ok(Exit::OK)
     }
 }

@@ -15,7 +15,6 @@ use super::{create, open};
 use crate::{
     exit::{Exit, Usage},
     output,
-    settings::Settings,
     target::{Target, TargetArgs},
     usage,
 };
@@ -86,8 +85,8 @@ struct Notified(Option<reveille::Result<u32>>);
 const BATCH: usize = 1000;
 
 impl Put {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve(settings);
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+        let target = self.target.resolve();
         // A bad relay URL fails here, before any message is put.
         let client = self.notify.then(|| target.client()).transpose()?;
         let (queue, created) = if self.create {
@@ -188,8 +187,8 @@ impl Put {
 }
 
 impl Move {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve(settings);
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+        let target = self.target.resolve();
         // A bad relay URL fails here, before any message is moved.
         let client = self.notify.then(|| target.client()).transpose()?;
         let (from, to) = (open(&self.from).await?, open(&self.to).await?);
