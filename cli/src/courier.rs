@@ -31,7 +31,7 @@ use super::{
     output::{self, Format, OutputArgs, Row},
     program, queue_settings,
     settings::Settings,
-    usage,
+    values,
 };
 
 /// Send messages between machines, in transactions
@@ -73,7 +73,7 @@ queue. JSON has each body twice: `body` as text, or null if it is not UTF-8, and
         #[arg(value_name = "QUEUE")]
         queue: String,
         /// Maximum number of messages
-        #[arg(long, value_name = "N", default_value_t = 1, value_parser = usage::positive::<usize>)]
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::positive::<usize>)]
         max: usize,
     },
     /// Show where messages are: per queue and destination, or one message
@@ -91,7 +91,7 @@ next machine. The table [queues] of the configuration file sets how long history
         #[command(flatten)]
         dir: Dir,
         /// Maximum number of messages
-        #[arg(long, value_name = "N", default_value_t = 20, value_parser = usage::positive::<usize>)]
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = values::positive::<usize>)]
         max: usize,
     },
     /// List, show or delete messages that could not be delivered

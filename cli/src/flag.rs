@@ -175,12 +175,12 @@ async fn get(flag: &FlagName, target: &Target) -> anyhow::Result<(FlagState, Opt
     let client = target.client()?;
     let reading = async {
         let state = client.flags().get(flag).await?;
-        let watchers = watchers::connected(&client, Some(flag)).await?;
+        let watchers = client.flags().watchers(Some(flag)).await?;
         reveille::Result::Ok((state, watchers))
     };
     let (state, watchers) = target.within(reading).await?;
-    let waiting = watchers.map(|watchers| watchers.into_iter().map(Waiter::from).collect());
-    Ok((state, waiting))
+    let waiting = watchers.into_iter().map(Waiter::from).collect();
+    Ok((state, Some(waiting)))
 }
 
 async fn watch(client: &Client, mut watcher: FlagWatcher, target: &Target) -> anyhow::Result<Exit> {

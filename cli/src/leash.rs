@@ -8,7 +8,7 @@ use super::{
     flag::FlagRow,
     output,
     target::TargetArgs,
-    usage,
+    values,
 };
 
 /// Clear a durable flag
@@ -46,7 +46,7 @@ impl Args {
             None => {
                 let flags = target.client()?.flags();
                 let options = LeashOptions {
-                    cleared_by: self.set_by.clone().unwrap_or_else(usage::user),
+                    cleared_by: self.set_by.clone().unwrap_or_else(values::user),
                     reason: self.reason.clone(),
                 };
                 target.within(flags.leash_with(&self.flag, &options)).await

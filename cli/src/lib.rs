@@ -67,7 +67,6 @@ mod tests;
 mod tls;
 mod top;
 mod unleash;
-mod usage;
 mod values;
 mod wait;
 mod watchers;

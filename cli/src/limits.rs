@@ -7,7 +7,7 @@ use reveille::{NodeConfig, ServerLimits, duration::Span};
 
 use super::{
     settings::{Text, table},
-    usage,
+    values,
 };
 
 const HEADING: &str = "Limits";
@@ -16,7 +16,7 @@ const HEADING: &str = "Limits";
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct LimitArgs {
     /// Maximum number of connections; further ones wait [default: 100000 on loopback, else 10000]
-    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS", value_name = "N", value_parser = usage::positive::<usize>, help_heading = HEADING)]
+    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS", value_name = "N", value_parser = values::positive::<usize>, help_heading = HEADING)]
     max_connections: Option<usize>,
     /// Maximum number of connections of one address; further ones are closed; 0 is no limit
     /// [default: no limit on loopback, else 256]

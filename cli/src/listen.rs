@@ -42,7 +42,6 @@ use super::{
     queue,
     signals::{Interrupts, Signal},
     target::{self, IdArgs, RelayArgs, Target},
-    usage,
     values::{self, LogFormat},
 };
 
@@ -98,10 +97,10 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "concurrency")]
     batch: bool,
     /// Number of messages that one dequeue task handles at the same time [default: 1]
-    #[arg(long, value_name = "N", value_parser = usage::positive::<usize>)]
+    #[arg(long, value_name = "N", value_parser = values::positive::<usize>)]
     concurrency: Option<usize>,
     /// Maximum number of dequeue tasks [default: the number of CPUs; with --policy, by the policy]
-    #[arg(long, value_name = "N", value_parser = usage::positive::<usize>)]
+    #[arg(long, value_name = "N", value_parser = values::positive::<usize>)]
     max_tasks: Option<usize>,
     /// A TOML file that maps queue depth to a number of dequeue tasks; read again when it changes
     #[arg(long, value_name = "FILE")]
@@ -110,7 +109,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
     visibility_timeout: Duration,
     /// Number of attempts after which a message goes to the poison queue
-    #[arg(long, value_name = "N", value_parser = usage::positive::<u32>, default_value_t = 5)]
+    #[arg(long, value_name = "N", value_parser = values::positive::<u32>, default_value_t = 5)]
     max_dequeue_count: u32,
     /// The poison queue [default: the same URL with `-poison` after the queue's name]
     #[arg(long, value_name = "QUEUE_URL", conflicts_with = "no_poison")]
@@ -123,10 +122,10 @@ pub(super) struct Args {
     max_handling_time: Duration,
     /// Longest pause between two polls while no relay reports work [default: 1s without a relay,
     /// 30s while the relay is unreachable]
-    #[arg(long, value_name = "D", value_parser = usage::pause)]
+    #[arg(long, value_name = "D", value_parser = values::pause)]
     poll: Option<Duration>,
     /// Stop after this number of handled messages
-    #[arg(long, value_name = "N", value_parser = usage::positive::<u64>)]
+    #[arg(long, value_name = "N", value_parser = values::positive::<u64>)]
     count: Option<u64>,
     /// Stop once the queue is empty; with exit code 1 if a run of the command has failed, or a message
     /// was put back, because it may still be there

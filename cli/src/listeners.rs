@@ -10,7 +10,6 @@ use super::{
     exit::Exit,
     output::{Row, millis},
     target::TargetArgs,
-    watchers,
 };
 
 /// List the listeners and their state
@@ -57,13 +56,12 @@ impl Args {
                 .listeners_where(&query)
                 .await?
                 .map(ListenerRow::Queues);
-            if let Some(watchers) = watchers::connected(client, None).await? {
-                let watchers = watchers.map(ListenerRow::Flag);
-                all.entries.extend(watchers.entries);
-                all.unanswered.extend(watchers.unanswered);
-                all.unanswered.sort_unstable();
-                all.unanswered.dedup();
-            }
+            let watchers = client.flags().watchers(None).await?;
+            let watchers = watchers.map(ListenerRow::Flag);
+            all.entries.extend(watchers.entries);
+            all.unanswered.extend(watchers.unanswered);
+            all.unanswered.sort_unstable();
+            all.unanswered.dedup();
             Ok(all)
         };
         self.target.list(call, |row| row).await

@@ -10,7 +10,7 @@ use super::{
     exit::Exit,
     output::{self, Row},
     target::{Target, TargetArgs},
-    usage,
+    values,
 };
 
 /// Notify the listeners of a queue that there is work
@@ -26,10 +26,10 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
     queues: Vec<QueueAddress>,
     /// Total size of the new messages, in a unit of your choice, such as bytes
-    #[arg(long, value_name = "N", value_parser = usage::number::<u64>, default_value_t = 0)]
+    #[arg(long, value_name = "N", value_parser = values::number::<u64>, default_value_t = 0)]
     payload_size: u64,
     /// Number of new messages
-    #[arg(long, value_name = "N", value_parser = usage::number::<u64>, default_value_t = 1)]
+    #[arg(long, value_name = "N", value_parser = values::number::<u64>, default_value_t = 1)]
     messages: u64,
     /// Wake listeners after this delay, at most 14d
     #[arg(long, value_name = "D", value_parser = delay, default_value = "0s")]

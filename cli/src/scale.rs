@@ -32,8 +32,7 @@ use super::{
     queue,
     signals::{Interrupts, Signal},
     target::{IdArgs, RelayArgs},
-    usage,
-    values::LogFormat,
+    values::{self, LogFormat},
 };
 
 /// Start workers for queues that have work, and none while they have none
@@ -61,13 +60,13 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
     queues: Vec<QueueAddress>,
     /// Most workers at one time [default: the number of CPUs]
-    #[arg(long, value_name = "N", value_parser = usage::positive::<usize>)]
+    #[arg(long, value_name = "N", value_parser = values::positive::<usize>)]
     max: Option<usize>,
     /// Workers that run at all times; needs --serve
-    #[arg(long, value_name = "N", value_parser = usage::number::<usize>, default_value_t = 0)]
+    #[arg(long, value_name = "N", value_parser = values::number::<usize>, default_value_t = 0)]
     min: usize,
     /// Messages for which one worker is started
-    #[arg(long, value_name = "N", value_parser = usage::positive::<u32>, default_value_t = 1)]
+    #[arg(long, value_name = "N", value_parser = values::positive::<u32>, default_value_t = 1)]
     per: u32,
     /// A TOML file that maps the depth of the queue to a number of workers; needs --depth. With --hook:
     /// the rules for the number of nodes
@@ -77,7 +76,7 @@ pub(super) struct Args {
     #[arg(long)]
     serve: bool,
     /// How long a worker of --serve runs without a wake-up
-    #[arg(long, value_name = "D", value_parser = usage::pause, default_value = "5m")]
+    #[arg(long, value_name = "D", value_parser = values::pause, default_value = "5m")]
     idle: Duration,
     /// The queue, to read its depth: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(long, value_name = "QUEUE_URL")]
@@ -86,7 +85,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
     visibility_timeout: Duration,
     /// Look into the queue after so long without a wake-up [default: never]
-    #[arg(long, value_name = "D", value_parser = usage::pause)]
+    #[arg(long, value_name = "D", value_parser = values::pause)]
     check: Option<Duration>,
     /// While no relay reports work: `poll` every --poll, `keep` the workers that run, or end all but
     /// `min` of those that serve and start no other ones. With --hook: `keep` the number of nodes, or go
@@ -94,7 +93,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "HOW", value_enum)]
     away: Option<WhileAway>,
     /// How often a worker looks while no relay reports work
-    #[arg(long, value_name = "D", value_parser = usage::pause, default_value = "30s")]
+    #[arg(long, value_name = "D", value_parser = values::pause, default_value = "30s")]
     poll: Duration,
     /// No room while the machine's load is above this for each CPU
     #[arg(long, value_name = "LOAD", allow_negative_numbers = true, value_parser = load)]

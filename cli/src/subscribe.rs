@@ -19,7 +19,7 @@ use super::{
     output::{self, Format},
     signals::{self, Interrupts},
     target::{self, IdArgs, Target, WaitingArgs},
-    usage,
+    values,
 };
 
 /// Print wake-ups, or run a command on each
@@ -52,7 +52,7 @@ pub(super) struct Args {
     #[command(flatten)]
     id: IdArgs,
     /// End after this number of wake-ups
-    #[arg(long, value_name = "N", value_parser = usage::positive::<u64>)]
+    #[arg(long, value_name = "N", value_parser = values::positive::<u64>)]
     count: Option<u64>,
     /// How often the command runs while no relay reports work; 0: not at all [default: 30s]
     #[arg(long, value_name = "D", value_parser = duration::parse)]

@@ -19,7 +19,7 @@ use super::{
     flag::FlagRow,
     output::{self, Row},
     target::{Target, TargetArgs, note_unanswered},
-    usage,
+    values,
     watchers::{self, Missing},
 };
 
@@ -61,7 +61,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "URL", conflicts_with = "expect")]
     store: Option<String>,
     /// Wait until N listeners have acknowledged
-    #[arg(long, value_name = "N", value_parser = usage::positive::<u32>)]
+    #[arg(long, value_name = "N", value_parser = values::positive::<u32>)]
     expect: Option<u32>,
     #[command(flatten)]
     target: TargetArgs,
@@ -148,7 +148,7 @@ impl Args {
     fn options(&self) -> UnleashOptions {
         UnleashOptions {
             ttl: self.ttl.or_else(|| self.no_ttl.then_some(Duration::ZERO)),
-            set_by: self.set_by.clone().unwrap_or_else(usage::user),
+            set_by: self.set_by.clone().unwrap_or_else(values::user),
             reason: self.reason.clone(),
         }
     }

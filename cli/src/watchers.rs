@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use reveille::{Client, ErrorKind, FlagName, FlagWatcherInfo, Listed, duration::Span};
+use reveille::{FlagWatcherInfo, duration::Span};
 use serde::Serialize;
 
 use super::output::millis;
@@ -29,23 +29,6 @@ pub(super) struct Waiter {
 #[derive(Debug, Serialize)]
 pub(super) struct Missing {
     listener_id: String,
-}
-
-/// Returns the listeners that watch a flag (`None`: any flag); `None` if the relay does not support
-/// this call.
-///
-/// # Errors
-/// The error of the call.
-pub(super) async fn connected(
-    client: &Client,
-    flag: Option<&FlagName>,
-) -> reveille::Result<Option<Listed<FlagWatcherInfo>>> {
-    match client.flags().watchers(flag).await {
-        Ok(watchers) => Ok(Some(watchers)),
-        // A relay of a version before this call.
-        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 impl From<FlagWatcherInfo> for Waiter {

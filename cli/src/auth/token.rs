@@ -20,7 +20,7 @@ use super::{AuthArgs, VARIABLE as AUTH_VARIABLE, blocking, misconfigured, princi
 use crate::{
     exit::{Exit, Failed, Usage},
     output::{self, Format, OutputArgs, Row},
-    usage,
+    values,
 };
 
 /// Create, list and revoke the tokens of a relay's callers
@@ -117,7 +117,7 @@ struct New {
     #[arg(value_parser = principal)]
     principal: Principal,
     /// Refuse the token after this long [default: never; it is valid until it is revoked]
-    #[arg(long, value_name = "D", value_parser = usage::pause)]
+    #[arg(long, value_name = "D", value_parser = values::pause)]
     expires: Option<Duration>,
     /// A note for operators, at most 256 bytes
     #[arg(

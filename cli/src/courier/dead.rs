@@ -12,7 +12,7 @@ use crate::{
     exit::Usage,
     output::{self, Row},
     settings::Settings,
-    usage,
+    values,
 };
 
 pub(super) const DEAD_HELP: &str = "\
@@ -42,7 +42,7 @@ pub(super) struct Dead {
     #[arg(value_name = "ID")]
     message_id: Option<MessageId>,
     /// Maximum number of messages
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = usage::positive::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = values::positive::<usize>)]
     max: usize,
     /// Print only the body of ID, as it is
     #[arg(long, requires = "message_id", conflicts_with_all = ["remove", "output"])]

@@ -13,7 +13,7 @@ use crate::{
     exit::{Exit, Usage},
     message::MessageRow,
     output::{self, Format, Row},
-    usage,
+    values,
 };
 
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ pub(super) struct Peek {
 #[derive(Debug, clap::Args)]
 struct ReadArgs {
     /// Maximum number of messages
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = usage::positive::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::positive::<usize>)]
     max: usize,
     /// Print the bytes of one message's body and nothing else; ends with 5 if there is no message
     #[arg(long, conflicts_with = "output")]

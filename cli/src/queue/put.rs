@@ -16,7 +16,7 @@ use crate::{
     message::{Bodies, Lines},
     output,
     target::{Target, TargetArgs},
-    usage,
+    values,
 };
 
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ pub(super) struct Move {
     #[arg(value_name = "TO_URL")]
     to: String,
     /// Maximum number of messages [default: all]
-    #[arg(long, value_name = "N", value_parser = usage::positive::<u64>)]
+    #[arg(long, value_name = "N", value_parser = values::positive::<u64>)]
     count: Option<u64>,
     /// Move poison messages with the error that a listener added, instead of the original messages
     #[arg(long)]

@@ -26,7 +26,7 @@ use crate::{
     output::Format,
     signals::{Interrupts, Signal},
     target::Target,
-    usage,
+    values,
 };
 
 #[derive(Debug, clap::Args)]
@@ -46,10 +46,10 @@ pub(super) struct HookArgs {
     #[arg(long, requires = "hook")]
     dry_run: bool,
     /// Least time between two calls, but for the first nodes and after a failure
-    #[arg(long, value_name = "D", requires = "hook", value_parser = usage::pause, default_value = "10s")]
+    #[arg(long, value_name = "D", requires = "hook", value_parser = values::pause, default_value = "10s")]
     hook_interval: Duration,
     /// Kill a call after this time
-    #[arg(long, value_name = "D", requires = "hook", value_parser = usage::pause, default_value = "60s")]
+    #[arg(long, value_name = "D", requires = "hook", value_parser = values::pause, default_value = "60s")]
     hook_timeout: Duration,
 }
 
