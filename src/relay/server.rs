@@ -17,7 +17,7 @@ pub(crate) use self::access::{
 };
 pub(crate) use self::http2::{
     accept::{Port, Server, ServerConfig},
-    connections::Connections,
+    all_connections::Connections,
     tls::Tls,
 };
 pub use self::http2::{limits::ServerLimits, tls::ServerTls};

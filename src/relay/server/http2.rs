@@ -6,10 +6,10 @@
 pub(super) mod accept;
 pub(super) mod activity;
 pub(super) mod addresses;
+pub(super) mod all_connections;
 pub(super) mod answers;
 pub(super) mod body;
 pub(super) mod connection;
-pub(super) mod connections;
 pub(super) mod incidents;
 pub(super) mod limits;
 pub(super) mod memory;

@@ -22,8 +22,8 @@ use tracing::Instrument as _;
 use super::{
     activity::Activity,
     addresses::Addresses,
+    all_connections::Connections,
     connection,
-    connections::Connections,
     incidents::Incident,
     limits::ServerLimits,
     tls::{Peer, PeerCertificate, ServerTls, Tls},

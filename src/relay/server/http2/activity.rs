@@ -13,7 +13,7 @@ use std::{
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::{connections::Connections, incidents::Incident, tls::Peer};
+use super::{all_connections::Connections, incidents::Incident, tls::Peer};
 use crate::{
     base::{
         backoff::about,

@@ -29,7 +29,7 @@ use crate::{
         runtime::{Relay, RelayFigures, SilentRelays},
         server::{
             access::{Access, requester::StreamGuard},
-            http2::connections::Connections,
+            http2::all_connections::Connections,
             lists::{ask, ranked::named_queues},
         },
     },
