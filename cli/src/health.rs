@@ -46,7 +46,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         if let Some(limit) = self.wait {
-            let limit = limit.or(self.target.timeout.map(Into::into));
+            let limit = limit.or_else(|| self.target.timeout.map(Into::into));
             return wait(&self.target.relay.resolve(limit)).await;
         }
         let target = self.target.resolve();
