@@ -48,7 +48,7 @@ pub(crate) struct NotifyArgs {
 
 /// The publisher of one mode.
 enum Mode {
-    Unary(RawPublisher, NotifyRequest),
+    Unary(Box<RawPublisher>, NotifyRequest),
     Stream(Sender),
 }
 
@@ -66,7 +66,7 @@ impl Benchmark for NotifyArgs {
         step("connecting");
         let spec = SubscriberSpec::of(&queues, self.subscribers, false);
         let mut process = SubscriberProcess::start(&broker, &spec).await?;
-        let unary = RawPublisher::open(&broker.target, broker.credential()).await?;
+        let unary = Box::new(RawPublisher::open(&broker.target, broker.credential()).await?);
         let unary = Mode::Unary(unary, NotifyRequest::new(&queues));
         let stream = Sender::open(&broker, &queues, 1).await?;
         let mut figures = Figures::default();
