@@ -25,7 +25,6 @@ pub(super) const FAULTS: &[Row] = rows! {
     NoTimerForBusy, 17, "R8", "a busy listener's end sets no timer";
     SequenceAboveHeadAccepted, 1311, "R9", "a reported sequence above the head is believed";
     LateDepthLowersBacklog, 0, "backlog", "a report lowers it whatever the report has seen";
-    AskedCountsAsLooked, 2, "R11", "a listener that was asked counts as if it had looked";
     BusyCountedNotSent, 2, "R12", "a busy member is counted and sent nothing";
     UncoveredNotReassigned, 67, "R13", "an uncovered wake-up goes to no other member";
     LeaseNeverLapses, 32, "R14", "a busy member's lease never lapses";
