@@ -86,9 +86,8 @@ impl Next {
     async fn run(self) -> anyhow::Result<Exit> {
         let config = self.config();
         let batch = BATCH.min(config.range_size);
-        let chosen = self.store.resolve()?;
-        chosen.announce();
-        let opened = self.within(store::open(&chosen.url)).await;
+        let url = self.store.resolve()?;
+        let opened = self.within(store::open(&url)).await;
         let opened = opened.map_err(late_as_unavailable)?;
         let store = BlobSyncStore::new(opened, self.name.clone());
         let ids = UniqueIdGenerator::new(store, config)?;

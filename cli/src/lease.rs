@@ -97,17 +97,15 @@ impl Args {
 impl Named {
     /// Opens the lease, and creates a missing store file.
     async fn open(&self, config: LeaseConfig) -> anyhow::Result<Lease> {
-        let chosen = self.store.resolve()?;
-        chosen.announce();
-        let store = store::open(&chosen.url).await?;
+        let url = self.store.resolve()?;
+        let store = store::open(&url).await?;
         Ok(Lease::new(store, &self.name, config)?)
     }
 
     /// Opens the lease for reading. Creates no file.
     async fn open_existing(&self) -> anyhow::Result<Lease> {
-        let chosen = self.store.resolve()?;
-        chosen.announce();
-        let store = store::open_existing(&chosen.url).await?;
+        let url = self.store.resolve()?;
+        let store = store::open_existing(&url).await?;
         Ok(Lease::new(store, &self.name, LeaseConfig::default())?)
     }
 }

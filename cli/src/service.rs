@@ -7,6 +7,7 @@ use std::{
 };
 
 use reveille::{AccessFiles, ClientConfig, ErrorKind, QueuesConfig, ServerTls, duration::Span};
+use tokio::signal::unix::{self, SignalKind};
 use tracing_appender::non_blocking::WorkerGuard;
 
 use super::{
@@ -16,7 +17,7 @@ use super::{
     log, output,
     queue_settings::HostArgs,
     settings::Settings,
-    signals::{Hangups, Interrupts, Signal},
+    signals::{self, Interrupts, Signal},
     tls::{ClientTlsArgs, ServerTlsArgs},
     values::{self, LogFormat},
 };
@@ -73,7 +74,8 @@ pub(super) struct ServiceArgs {
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) interrupts: Interrupts,
-    hangups: Hangups,
+    /// By which an operator asks for the files of access to be read again.
+    hangup: Option<unix::Signal>,
     _flushed: WorkerGuard,
 }
 
@@ -84,7 +86,9 @@ impl ServiceArgs {
         Ok(Service {
             _flushed: log::start_lossy(default_log, self.log),
             interrupts: Interrupts::of_service(reloads)?,
-            hangups: Hangups::listen(reloads)?,
+            hangup: reloads
+                .then(|| unix::signal(SignalKind::hangup()))
+                .transpose()?,
         })
     }
 
@@ -138,13 +142,11 @@ impl Service {
         F: Future<Output = reveille::Result<bool>> + Send,
     {
         let Self {
-            interrupts,
-            hangups,
-            ..
+            interrupts, hangup, ..
         } = self;
         let reloading = async {
             loop {
-                hangups.next().await;
+                signals::hang_up(hangup).await;
                 match reload().await {
                     Ok(true) => {}
                     Ok(false) => tracing::info!("the rules have not changed"),

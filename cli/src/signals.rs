@@ -69,34 +69,16 @@ impl Interrupts {
             _ = self.terminate.recv() => Signal::Terminate,
             // A command in a separate process group does not get these from the terminal.
             _ = self.quit.recv() => Signal::Terminate,
-            () = Self::hang_up(&mut self.hangup) => Signal::Terminate,
+            () = hang_up(&mut self.hangup) => Signal::Terminate,
         }
     }
 }
 
-/// SIGHUP, by which an operator asks a service to read its files again.
-#[derive(Debug)]
-pub(crate) struct Hangups(Option<unix::Signal>);
-
-impl Hangups {
-    /// Listens if `used`; otherwise there is never one.
-    pub(crate) fn listen(used: bool) -> io::Result<Self> {
-        let signal = used.then(|| unix::signal(SignalKind::hangup()));
-        Ok(Self(signal.transpose()?))
-    }
-
-    /// Waits for the next one. Safe to cancel.
-    pub(crate) async fn next(&mut self) {
-        Interrupts::hang_up(&mut self.0).await;
-    }
-}
-
-impl Interrupts {
-    async fn hang_up(hangup: &mut Option<unix::Signal>) {
-        match hangup {
-            Some(hangup) => hangup.recv().await.unwrap_or_default(),
-            None => std::future::pending().await,
-        }
+/// Waits for the next SIGHUP, if the process listens to it. Safe to cancel.
+pub(crate) async fn hang_up(hangup: &mut Option<unix::Signal>) {
+    match hangup {
+        Some(hangup) => hangup.recv().await.unwrap_or_default(),
+        None => std::future::pending().await,
     }
 }
 

@@ -20,53 +20,33 @@ pub(super) struct StoreArgs {
     store: Option<String>,
 }
 
-/// A store, and the setting that chose it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ChosenStore {
-    pub(super) url: String,
-    /// The setting that chose the store; `None` if it was typed.
-    chosen_by: Option<&'static str>,
-}
-
 /// The directory of the machine's shared store. Its mode decides which users may write there.
 const MACHINE_DIRECTORY: &str = "/var/lib/reveille";
 
 impl StoreArgs {
-    /// Returns a store that outlives this command and that other users of the machine share.
-    pub(super) fn resolve(&self) -> Result<ChosenStore, Usage> {
+    /// Returns the URL of a store that outlives this command and that other users of the machine share.
+    /// Prints the machine's default.
+    pub(super) fn resolve(&self) -> Result<String, Usage> {
         self.resolve_in(Path::new(MACHINE_DIRECTORY))
     }
 
-    fn resolve_in(&self, machine: &Path) -> Result<ChosenStore, Usage> {
-        let typed = self.store.clone().map(|url| (url, None));
-        let of_machine = || {
-            let url = format!("sqlite:{}", machine.join("reveille.db").display());
-            machine
-                .is_dir()
-                .then_some((url, Some("this machine's default")))
-        };
-        let chosen = typed.or_else(of_machine);
-        let Some((url, chosen_by)) = chosen else {
-            return Err(Usage(format!(
+    fn resolve_in(&self, machine: &Path) -> Result<String, Usage> {
+        match self.store.as_deref() {
+            Some("memory:") => Err(Usage(
+                "--store: a store in memory is lost when this command ends: name a file".to_owned(),
+            )),
+            Some(url) => Ok(url.to_owned()),
+            None if machine.is_dir() => {
+                let url = format!("sqlite:{}", machine.join("reveille.db").display());
+                output::note(format_args!("store: {url} (this machine's default)"));
+                Ok(url)
+            }
+            None => Err(Usage(format!(
                 "--store: no store is named, and ids and leases are shared through a store: pass \
                  --store sqlite:PATH, set REVEILLE_STORE, or create the directory {} for all users \
                  of this machine",
                 machine.display()
-            )));
-        };
-        if url == "memory:" {
-            let rule = "--store: a store in memory is lost when this command ends: name a file";
-            return Err(Usage(rule.to_owned()));
-        }
-        Ok(ChosenStore { url, chosen_by })
-    }
-}
-
-impl ChosenStore {
-    /// Prints the store, unless the user has typed it.
-    pub(super) fn announce(&self) {
-        if let Some(by) = self.chosen_by {
-            output::note(format_args!("store: {} ({by})", self.url));
+            ))),
         }
     }
 }
@@ -99,19 +79,12 @@ mod tests {
         let stated = StoreArgs {
             store: Some("sqlite:/srv/shared.db".to_owned()),
         };
-        let chosen = stated.resolve_in(machine).expect("stated");
-        assert_eq!(
-            (&*chosen.url, chosen.chosen_by),
-            ("sqlite:/srv/shared.db", None)
-        );
-        let chosen = StoreArgs::default()
+        let url = stated.resolve_in(machine).expect("stated");
+        assert_eq!(url, "sqlite:/srv/shared.db");
+        let url = StoreArgs::default()
             .resolve_in(machine)
             .expect("the machine's");
-        assert_eq!(
-            chosen.url,
-            format!("sqlite:{}/reveille.db", machine.display())
-        );
-        assert!(chosen.chosen_by.is_some());
+        assert_eq!(url, format!("sqlite:{}/reveille.db", machine.display()));
         let missing = machine.join("missing");
         let error = StoreArgs::default().resolve_in(&missing).expect_err("none");
         assert!(error.to_string().contains("REVEILLE_STORE"), "{error}");
