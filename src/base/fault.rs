@@ -90,7 +90,7 @@ pub(crate) enum Fault {
     DrainedBehindIsDone,
     /// R14, R16: what a member leaves is dropped where all others were asked in the round.
     SpentRoundDropped,
-    /// R11: a listener that was asked counts as if it had looked.
+    /// R11: a listener that was asked counts as if it had looked. Needs two threads.
     AskedCountsAsLooked,
     /// R11: a check that no member answers is dropped.
     UnansweredCheckDropped,

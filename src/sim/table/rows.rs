@@ -25,12 +25,11 @@ pub(super) const FAULTS: &[Row] = rows! {
     NoTimerForBusy, 17, "R8", "a busy listener's end sets no timer";
     SequenceAboveHeadAccepted, 1311, "R9", "a reported sequence above the head is believed";
     LateDepthLowersBacklog, 0, "backlog", "a report lowers it whatever the report has seen";
-    AskedCountsAsLooked, 2, "R11", "a listener that was asked counts as if it had looked";
     BusyCountedNotSent, 2, "R12", "a busy member is counted and sent nothing";
     UncoveredNotReassigned, 67, "R13", "an uncovered wake-up goes to no other member";
     LeaseNeverLapses, 32, "R14", "a busy member's lease never lapses";
     DrainedBehindIsDone, 9, "R15", "what came after a drained sequence is not owed";
-    BatchDropped, 34, "R19", "a refused batch is dropped whole";
+    BatchDropped, 43, "R19", "a refused batch is dropped whole";
     TokenTakenOnArrival, 33, "resume", "a token is taken when its wake-up arrives";
     ResumeNumberTooNew, 96, "resume", "the number is drawn when all cursors are compared, not before";
     ResumePastForgotten, 783, "resume", "a pattern resumes past what changed and was forgotten";
