@@ -10,8 +10,8 @@
 
 mod connection;
 pub(crate) mod hosts;
-mod metrics;
 mod process;
+mod prometheus;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ use axum::{
 use tokio::net::TcpListener;
 
 pub(crate) use connection::{LongAnswer, Peer};
-pub(crate) use metrics::{Metric, Metrics, metric_table};
+pub(crate) use prometheus::{Metric, Metrics, metric_table};
 
 use self::hosts::Hosts;
 use crate::{

@@ -9,7 +9,7 @@ mod placement;
 mod positions;
 mod publisher;
 mod reconnect;
-mod set_aside;
+mod retries;
 mod subscription;
 mod waiters;
 mod watch;

@@ -13,7 +13,7 @@ mod blobs;
 pub(crate) mod document;
 mod entry;
 mod event;
-mod refresh;
+mod other_writers;
 mod registry;
 #[cfg(all(feature = "relay", feature = "nats"))]
 mod remote_acks;

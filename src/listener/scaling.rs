@@ -7,6 +7,7 @@
 
 mod idle;
 mod policy;
+mod push_or_poll;
 mod reporter;
 mod scaler;
 mod tasks;
@@ -16,7 +17,7 @@ mod tests;
 pub use self::{
     idle::{Idle, IdleBackoff},
     policy::{Load, ScalePolicy, StepPolicy, TargetLatencyPolicy},
-    scaler::ListenerMode,
+    push_or_poll::ListenerMode,
 };
 pub(crate) use self::{
     reporter::{PendingReport, Reporter, Snapshot},

@@ -17,12 +17,12 @@
 //! The client's library runs two tasks for a connection. They end when the connection is closed
 //! while a server is reached; otherwise they wait without any work.
 
+mod acknowledgements;
 mod calls;
 mod config;
 mod connection;
 mod driver;
 mod events;
-mod observed_flags;
 mod options;
 mod subjects;
 

@@ -4,9 +4,9 @@
 
 #[cfg(feature = "nats")]
 mod cluster;
+mod metrics;
 #[cfg(feature = "courier")]
 mod queues;
-mod status;
 
 #[cfg(feature = "courier")]
 use std::path::PathBuf;
@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "nats")]
 pub use self::cluster::ClusterConfig;
+use self::metrics::RelayStatus;
 #[cfg(feature = "courier")]
 pub use self::queues::{QueueNode, QueueNodeConfig};
-use self::status::RelayStatus;
 #[cfg(feature = "nats")]
 use crate::relay::nats::ClusterDriver;
 use crate::{

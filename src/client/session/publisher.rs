@@ -17,7 +17,7 @@ use self::refusals::Dropped;
 use super::{
     outbox::{Entry, EntryKey, Outbox},
     reconnect::is_final,
-    set_aside::{RefusedEntry, SetAside},
+    retries::{RefusedEntry, SetAside},
     waiters::{Completion, WaiterId, Waiters},
 };
 use crate::{

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::{
     idle::IdleBackoff,
+    push_or_poll::ListenerMode,
     reporter::{PendingReport, Reporter, Snapshot},
     tasks::{Task, TaskId, TaskState, Tasks},
 };
@@ -20,19 +21,6 @@ use crate::{
     error::ErrorKind,
     types::LinkState,
 };
-
-/// How a listener learns of work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ListenerMode {
-    /// By the relay's wake-ups: no task runs while there is no work.
-    Pushed,
-    /// The relay cannot be reached, or not all publishers can reach it: one task stays and polls,
-    /// less and less often.
-    Polling,
-    /// There is no relay: one task stays and polls about once a second.
-    PullOnly,
-}
 
 /// Settings of a queue's tasks.
 #[derive(Debug, Clone)]
@@ -217,13 +205,7 @@ impl Scaler {
     pub(crate) fn on_link_changed(&mut self, link: &LinkState, now: Tick, chance: f64) -> bool {
         let connected = link.connection == crate::types::ConnectionState::Connected;
         self.reporter.on_link_changed(connected, link.welcomes, now);
-        let mode = match self.mode {
-            ListenerMode::PullOnly => ListenerMode::PullOnly,
-            _ if link.is_pushed() => ListenerMode::Pushed,
-            // The next stream reports all notifications that arrive until it is open.
-            ListenerMode::Pushed if link.announced => ListenerMode::Pushed,
-            _ => ListenerMode::Polling,
-        };
+        let mode = self.mode.after(link);
         // Sleeping tasks follow the rules of the previous mode.
         let latest = match mode {
             ListenerMode::Pushed => SETTLE,

@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{NatsConnection, NatsMessage, calls::PeerCalls, observed_flags::add_acknowledgements};
+use super::{
+    NatsConnection, NatsMessage, acknowledgements::add_acknowledgements, calls::PeerCalls,
+};
 use crate::{
     base::{clock::Clock, log_limiter::LimitedCounts, task::Scope},
     coordination::flag::Flags,
