@@ -322,7 +322,7 @@ impl Plan {
             trouble_gap: [2_000, 10_000, 30_000][rng.usize(0..3)],
             steady: (small && rng.u32(0..6) == 0).then(|| seconds(rng.u64(1..4))),
             aimed: rng.bool(),
-            batch: if rng.u32(0..4) == 0 { 1 } else { 256 },
+            batch: if rng.u32(0..4) == 0 { 64 } else { 256 },
             sentinel,
             keep: groups::keep(rng),
             stall: 10_000,
