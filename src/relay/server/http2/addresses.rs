@@ -1,6 +1,6 @@
 //! Counts the connections of each peer address.
 //!
-//! At its limit an address loses its oldest connection without an admitted request for each new one:
+//! At its limit, and beyond 64 without an admitted request, an address loses its oldest one of those for each new one:
 //! silent connections of one program must not keep its neighbours behind the same address out.
 
 use std::{
@@ -9,6 +9,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use super::limits::HANDSHAKES;
 use crate::base::{
     eviction::{EvictingPool, PoolPlace},
     network::network,
@@ -53,6 +54,9 @@ struct Peer {
 /// client has one connection for calls and one for 256 streams. This is plenty for one machine, and
 /// a small part of the relay's connections for an attacker.
 const DEFAULT_MAX: usize = 256;
+/// Connections of an address without an admitted request: a quarter of those of all addresses that may be in
+/// their handshake.
+const MAX_UNPROVEN: usize = HANDSHAKES / 4;
 
 impl Addresses {
     /// Creates the counts of a server that listens on `listen`. `stated` is the configured limit, 0
@@ -109,7 +113,7 @@ impl Default for Peer {
     fn default() -> Self {
         Self {
             open: 0,
-            unproven: EvictingPool::new(usize::MAX),
+            unproven: EvictingPool::new(MAX_UNPROVEN),
         }
     }
 }
@@ -168,6 +172,19 @@ mod tests {
         }
         assert!(admit().is_none(), "all have an admitted request");
         assert!(addresses.admit(ip("10.0.0.2")).is_some());
+    }
+
+    #[test]
+    fn an_address_holds_a_quarter_of_the_handshakes() {
+        let addresses = counting(None, "0.0.0.0");
+        let admit = || addresses.admit(ip("10.0.0.1")).expect("room");
+        let all: Vec<_> = (0..2 * MAX_UNPROVEN).map(|_| admit()).collect();
+        let is_displaced = |admitted: &&Admitted| {
+            let place = admitted.place.as_ref().expect("it is counted");
+            place.token().is_cancelled()
+        };
+        assert_eq!(all.iter().take_while(is_displaced).count(), MAX_UNPROVEN);
+        assert_eq!(all.iter().filter(is_displaced).count(), MAX_UNPROVEN);
     }
 
     #[test]

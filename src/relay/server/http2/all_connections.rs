@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     accept::ServerConfig,
     incidents::Incidents,
-    limits::{ConnectionLimits, open_files},
+    limits::{ConnectionLimits, open_files, retry_later},
     memory::MemoryGuard,
     tls::Tls,
 };
@@ -144,7 +144,7 @@ impl Connections {
             let message = format!(
                 "requests: the limit is {UNKNOWN} at one time of callers that are not known"
             );
-            Error::new(ErrorKind::Exhausted, message)
+            retry_later(Error::new(ErrorKind::Exhausted, message))
         })
     }
 
@@ -157,8 +157,6 @@ impl Connections {
 
 #[cold]
 fn too_many(limit: impl fmt::Display) -> Error {
-    Error::new(
-        ErrorKind::Exhausted,
-        format!("streams: the limit of {limit} is reached"),
-    )
+    let message = format!("streams: the limit of {limit} is reached");
+    retry_later(Error::new(ErrorKind::Exhausted, message))
 }

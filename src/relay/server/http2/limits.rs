@@ -51,7 +51,7 @@ pub(crate) struct ConnectionLimits {
 const RESERVE: usize = 128;
 /// A regular client sends its preface within a round trip. This number allows 256 / 0.1 s = 2,560
 /// new connections a second at a latency of 100 ms.
-const HANDSHAKES: usize = 256;
+pub(super) const HANDSHAKES: usize = 256;
 
 /// Room is there again when a stream ends or a queue is idle.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -121,16 +121,21 @@ impl ConnectionLimits {
     }
 }
 
-/// The answer to a request: at a limit, with the time after which the request is tried again. Not for a
-/// `Notify`: of that, it states that the whole request came too soon.
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        to_status(match error.kind() {
-            ErrorKind::Exhausted if error.retry_after().is_none() => {
-                error.with_retry_after(RETRY_AFTER)
-            }
-            _ => error,
-        })
+        to_status(error)
+    }
+}
+
+/// Adds the time after which a request at a limit of the relay is tried again. Not for a `Notify`, nor for the
+/// contents of a `Subscribe`: of those, such a time says that the request came too soon, and none that it is
+/// too large.
+pub(in super::super) fn retry_later(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Exhausted if error.retry_after().is_none() => {
+            error.with_retry_after(RETRY_AFTER)
+        }
+        _ => error,
     }
 }
 
@@ -150,6 +155,25 @@ pub(super) fn open_files() -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{from_status, proto, subscribe_from_wire};
+
+    #[test]
+    fn a_subscription_with_too_many_names_has_no_time_to_wait() {
+        let selector = proto::Selector {
+            storage_account: "acct".to_owned(),
+            queue_name: "orders".to_owned(),
+        };
+        let request = proto::SubscribeRequest {
+            listener_id: "worker".to_owned(),
+            selectors: vec![selector; 4097],
+            ..proto::SubscribeRequest::default()
+        };
+        let refused = || subscribe_from_wire(request.clone()).expect_err("too many");
+        assert_eq!(refused().kind(), ErrorKind::Exhausted);
+        assert_eq!(from_status(refused().into()).retry_after(), None);
+        let later = from_status(retry_later(refused()).into());
+        assert_eq!(later.retry_after(), Some(RETRY_AFTER));
+    }
 
     #[test]
     fn connections_leave_the_reserve_and_the_handshakes_their_files() {

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use super::limits::retry_later;
 use crate::{
     base::{
         clock::{Clock, Tick},
@@ -72,7 +73,7 @@ impl MemoryGuard {
         }
         let limit = self.limit.unwrap_or_default() >> 20;
         let message = format!("max_memory: the relay is near its limit of {limit} MiB");
-        Err(Error::new(ErrorKind::Exhausted, message))
+        Err(retry_later(Error::new(ErrorKind::Exhausted, message)))
     }
 
     /// Reads the memory again and again; `changed` is called with `true` near the limit, and with

@@ -27,7 +27,7 @@ use crate::{
                 Access,
                 requester::{Needs, Requester, StreamGuard},
             },
-            http2::{answers::LargeAnswers, service::check_accepts_streams},
+            http2::{answers::LargeAnswers, limits::retry_later, service::check_accepts_streams},
             lists::Lists,
         },
     },
@@ -210,8 +210,9 @@ impl proto::flags_server::Flags for FlagsService {
         requester.record("unleash", &flag, &options.reason);
         let written = self.flags.set(&flag, &options, wall());
         let written = self.calls.run(&extensions, written).await;
-        let written =
-            written.inspect_err(|error| requester.record_failure("unleash", &flag, error))?;
+        let written = written
+            .map_err(retry_later)
+            .inspect_err(|error| requester.record_failure("unleash", &flag, error))?;
         // No time limit after the store's answer: notifying very many watchers may take longer.
         let (state, watchers) = written.wake_watchers().await;
         let others = self.watchers_elsewhere(&state).await;
@@ -245,8 +246,9 @@ impl proto::flags_server::Flags for FlagsService {
         requester.record("leash", &flag, &options.reason);
         let written = self.flags.clear(&flag, wall());
         let written = self.calls.run(&extensions, written).await;
-        let written =
-            written.inspect_err(|error| requester.record_failure("leash", &flag, error))?;
+        let written = written
+            .map_err(retry_later)
+            .inspect_err(|error| requester.record_failure("leash", &flag, error))?;
         let (state, watchers) = written.wake_watchers().await;
         let LeashOptions { cleared_by, reason } = &options;
         tracing::info!(%flag, %cleared_by, %reason, watchers, "a flag is cleared");
@@ -263,7 +265,11 @@ impl proto::flags_server::Flags for FlagsService {
         let flag = FlagName::new(&request.get_ref().flag)?;
         requester.check(Action::Watch, Target::Flag(&flag))?;
         let state = self.flags.get(&flag, wall());
-        let state = self.calls.run(request.extensions(), state).await?;
+        let state = self
+            .calls
+            .run(request.extensions(), state)
+            .await
+            .map_err(retry_later)?;
         Ok(Response::new(proto::GetFlagResponse {
             flag: Some(flag_to_wire(&state)),
         }))
@@ -278,14 +284,17 @@ impl proto::flags_server::Flags for FlagsService {
         let is_whole = requester.allows(Action::Watch, Target::FlagPrefix(prefix));
         if request.get_ref().page_size == 1 && is_whole {
             // A small answer; clients check with this call that the relay answers.
-            return self
+            let page = self
                 .list(request.get_ref(), &requester)
                 .await
-                .map(Response::new)
-                .map_err(Status::from);
+                .map_err(retry_later)?;
+            return Ok(Response::new(page));
         }
         let permit = self.answers.permit(request.extensions()).await?;
-        let page = self.list(request.get_ref(), &requester).await?;
+        let page = self
+            .list(request.get_ref(), &requester)
+            .await
+            .map_err(retry_later)?;
         Ok(permit.attach(page))
     }
 
@@ -303,7 +312,8 @@ impl proto::flags_server::Flags for FlagsService {
         tracing::debug!(%flag, %listener, "a flag is watched");
         let watch = self
             .flags
-            .watch_within_limit(&flag, listener.clone(), request.acks)?;
+            .watch_within_limit(&flag, listener.clone(), request.acks)
+            .map_err(retry_later)?;
         let duplicate = watch.is_duplicate();
         if duplicate {
             self.log_duplicate(&flag, &listener);
@@ -352,11 +362,13 @@ impl proto::flags_server::Flags for FlagsService {
         let generation = request.generation;
         if self.flags.knows_generation(&flag, generation) {
             // Also while the store is slow.
-            self.flags.ack(&flag, generation, &listener)?;
+            self.flags
+                .ack(&flag, generation, &listener)
+                .map_err(retry_later)?;
             return Ok(Response::new(proto::AckFlagResponse {}));
         }
         let ack = self.flags.ack_any(&flag, generation, &listener, wall());
-        self.calls.run(extensions, ack).await?;
+        self.calls.run(extensions, ack).await.map_err(retry_later)?;
         Ok(Response::new(proto::AckFlagResponse {}))
     }
 }
@@ -380,7 +392,7 @@ impl Stream for WatchResponses {
         {
             this.settling = None;
             if let Err(error) = settled {
-                return Poll::Ready(Some(Err(error.into())));
+                return Poll::Ready(Some(Err(retry_later(error).into())));
             }
         }
         while this.drain_changes.as_mut().poll(cx).is_ready() {

@@ -11,7 +11,10 @@ use crate::{
     error::{Error, Result},
     relay::{
         runtime::{PeerService, Relay},
-        server::lists::{List, ListSource, ranked},
+        server::{
+            http2::limits::retry_later,
+            lists::{List, ListSource, ranked},
+        },
     },
     types::{FlagName, QueueAddress},
     wire::{
@@ -39,7 +42,7 @@ impl PeerService for RelayPeers {
     async fn answer(&self, call: Call) -> Answer {
         self.call(call)
             .await
-            .unwrap_or_else(|error| Answer::Failure(peer_failure(&error.into())))
+            .unwrap_or_else(|error| Answer::Failure(peer_failure(&retry_later(error).into())))
     }
 }
 

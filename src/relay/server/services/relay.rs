@@ -26,7 +26,10 @@ use crate::{
                 Access,
                 requester::{Needs, Requester, StreamGuard},
             },
-            http2::service::{Connection, check_accepts_streams},
+            http2::{
+                limits::retry_later,
+                service::{Connection, check_accepts_streams},
+            },
         },
     },
     types::{Report, SubscribeEvent},
@@ -154,7 +157,8 @@ impl proto::relay_server::Relay for RelayService {
         let pool = requester.cursor_pool();
         let messages = self
             .relay
-            .open_stream(pool, &options, EncodedWake::default())?;
+            .open_stream(pool, &options, EncodedWake::default())
+            .map_err(retry_later)?;
         let guard = requester.guard(|| Needs::Queues(Action::Subscribe, options.selectors));
         let guard = guard.map(|guard| guard.holding(selectors));
         Ok(Response::new(SubscribeResponses {
@@ -175,7 +179,9 @@ impl proto::relay_server::Relay for RelayService {
         if let Some(relay_id) = self.relay.other_owner(&subscription_id) {
             return self.forward(relay_id, &subscription_id, &report).await;
         }
-        self.relay.report(&subscription_id, &report)?;
+        self.relay
+            .report(&subscription_id, &report)
+            .map_err(retry_later)?;
         if report.counts_a_cause() {
             self.relay.confirm_report().await?;
         }

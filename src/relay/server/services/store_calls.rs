@@ -9,7 +9,7 @@ use tonic::Extensions;
 
 use crate::{
     error::{Error, ErrorKind, Result},
-    relay::server::http2::{activity::MAX_STORE_CALLS, service::Connection},
+    relay::server::http2::{activity::MAX_STORE_CALLS, limits::retry_later, service::Connection},
 };
 
 /// Limits the calls for all connections. Cheap to clone.
@@ -43,7 +43,7 @@ impl StoreCalls {
         let _own = own.transpose().map_err(|_| {
             let message =
                 format!("store: the limit is {MAX_STORE_CALLS} calls at one time for a connection");
-            Error::new(ErrorKind::Exhausted, message)
+            retry_later(Error::new(ErrorKind::Exhausted, message))
         })?;
         in_time(async {
             let _shared = self.0.acquire().await.expect("never closed");
