@@ -8,7 +8,7 @@
 use std::{
     collections::HashMap,
     fs::{File, OpenOptions},
-    io::{self, Write},
+    io::{self, Read as _, Seek as _, SeekFrom, Write},
     net::IpAddr,
     path::{Path, PathBuf},
     sync::{
@@ -54,8 +54,17 @@ pub(crate) struct AuditLog {
     /// Lines that found the channel full.
     dropped: ErrorCounter,
     file: Arc<FileState>,
-    denials: Mutex<HashMap<DenialKind, LogLimiter<1>>>,
+    denials: Mutex<Denials>,
     _writer: WorkerGuard,
+}
+
+/// The denials of the last second by kind.
+#[derive(Debug, Default)]
+struct Denials {
+    kinds: HashMap<DenialKind, LogLimiter<1>>,
+    /// Denials without a line, of kinds that are not followed any more: the next line of the kinds that
+    /// share one has their number.
+    unfollowed: u64,
 }
 
 /// The principal, the address of an unknown caller, and the action.
@@ -66,8 +75,10 @@ struct AuditFile {
     path: PathBuf,
     file: File,
     state: Arc<FileState>,
-    /// Whether the last write failed, which was logged once and may have left a part of a line.
+    /// Whether the last write failed, which was logged once.
     has_failed: bool,
+    /// Whether the file may end within a line: of a write that failed, or of a process that was killed.
+    is_torn: bool,
 }
 
 #[derive(Debug, Default)]
@@ -119,6 +130,7 @@ impl AuditLog {
             .thread_name("audit-log")
             .finish(AuditFile {
                 path: path.to_owned(),
+                is_torn: is_torn(&file),
                 file,
                 state: Arc::clone(&state),
                 has_failed: false,
@@ -173,16 +185,25 @@ impl AuditLog {
         let from = event.from.filter(|_| event.principal.is_empty());
         let mut kind = (cut(event.principal).into(), from, cut(event.action).into());
         let mut denials = lock(&self.denials);
-        if denials.len() >= MOST_DENIALS && !denials.contains_key(&kind) {
-            denials.retain(|_, limiter| limiter.is_limited(0, now));
-            if denials.len() >= MOST_DENIALS {
+        let Denials { kinds, unfollowed } = &mut *denials;
+        let mut further = 0;
+        if kinds.len() >= MOST_DENIALS && !kinds.contains_key(&kind) {
+            kinds.retain(|_, limiter| {
+                let is_kept = limiter.is_limited(0, now);
+                *unfollowed += if is_kept { 0 } else { limiter.suppressed(0) };
+                is_kept
+            });
+            if kinds.len() >= MOST_DENIALS {
                 (kind.0, kind.1) = (OTHERS.into(), None);
+                further = *unfollowed;
             }
         }
-        denials
+        let limiter = kinds
             .entry(kind)
-            .or_insert_with(|| LogLimiter::new(DENIALS_EVERY))
-            .count(0, now)
+            .or_insert_with(|| LogLimiter::new(DENIALS_EVERY));
+        let suppressed = limiter.count(0, now)?;
+        *unfollowed -= further;
+        Some(suppressed + further)
     }
 }
 
@@ -209,13 +230,27 @@ impl Line<'_> {
 impl AuditFile {
     fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
         if self.state.is_reopened.swap(false, Relaxed) {
-            self.file = open(&self.path)?;
+            match open(&self.path) {
+                Ok(file) => {
+                    self.is_torn = is_torn(&file);
+                    self.file = file;
+                }
+                // The old file is still written.
+                Err(error) => self.warn(&error),
+            }
         }
-        if self.has_failed {
-            // Ends what is left of the failed line.
+        if self.is_torn {
             self.file.write_all(b"\n")?;
         }
-        self.file.write_all(line)
+        self.is_torn = true;
+        self.file.write_all(line)?;
+        self.is_torn = false;
+        Ok(())
+    }
+
+    fn warn(&self, error: &io::Error) {
+        let path = self.path.display();
+        tracing::warn!(%path, %error, "the audit log cannot be written");
     }
 }
 
@@ -228,8 +263,7 @@ impl Write for AuditFile {
             Err(error) => {
                 self.state.failed.fetch_add(1, Relaxed);
                 if !std::mem::replace(&mut self.has_failed, true) {
-                    let path = self.path.display();
-                    tracing::warn!(%path, %error, "the audit log cannot be written");
+                    self.warn(&error);
                 }
             }
         }
@@ -241,9 +275,18 @@ impl Write for AuditFile {
     }
 }
 
+/// Returns whether the file ends within a line. An empty one has no last byte.
+fn is_torn(mut file: &File) -> bool {
+    let mut last = [0];
+    let is_read = file
+        .seek(SeekFrom::End(-1))
+        .and_then(|_| file.read_exact(&mut last));
+    is_read.is_ok() && last != [b'\n']
+}
+
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.append(true).create(true);
+    options.read(true).append(true).create(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options.open(path)

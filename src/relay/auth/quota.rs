@@ -4,8 +4,8 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        Arc, Mutex, Weak,
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::principal::Principal;
 use crate::{
-    base::clock::{Tick, nanos},
+    base::{clock::Tick, sync::lock},
     error::{Error, ErrorKind, Result},
     relay::hub::CursorPool,
 };
@@ -58,8 +58,17 @@ pub(crate) struct Usage {
     /// By [`Resource`].
     used: [AtomicUsize; 3],
     cursors: Arc<CursorPool>,
-    /// The time in nanoseconds at which the whole burst of notifications is earned again (GCRA).
-    burst_full_at: AtomicU64,
+    notified: Mutex<Notified>,
+}
+
+/// What is used up of the burst of notifications. A count and no time, so that another rate, of rules that
+/// have changed or of another credential, works it off in its own time.
+#[derive(Debug, Default)]
+struct Notified {
+    /// In billionths of a notification.
+    used: u128,
+    /// When it was so much.
+    at: Tick,
 }
 
 /// Something that a principal may have a limited number of.
@@ -89,6 +98,8 @@ pub(super) struct UsageTable {
 /// A refused client waits for this long at least: streams and connections end at any time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 const FIRST_SWEEP: usize = 1024;
+/// Parts of a notification that are counted: a rate a second earns so many of them in a nanosecond.
+const BILLIONTHS: u128 = 1_000_000_000;
 
 impl Default for Quota {
     fn default() -> Self {
@@ -129,12 +140,9 @@ impl Quota {
         }
     }
 
-    /// Returns the time in which so many notifications are earned, in nanoseconds.
-    fn earned_in(&self, notifications: usize) -> u64 {
-        let count = u32::try_from(notifications).unwrap_or(u32::MAX);
-        // The burst is as large as a request may be.
-        let count = u64::from(count.min(self.notify_burst));
-        count * nanos(Duration::from_secs(1)) / u64::from(self.notify_rate)
+    /// Returns so many notifications in billionths. The burst is as large as a request may be.
+    fn billionths(&self, notifications: usize) -> u128 {
+        BILLIONTHS * (notifications as u128).min(u128::from(self.notify_burst))
     }
 
     fn limits_notifications(&self) -> bool {
@@ -148,7 +156,7 @@ impl Usage {
             principal: principal.into(),
             used: Default::default(),
             cursors: Arc::new(CursorPool::unlimited()),
-            burst_full_at: AtomicU64::new(0),
+            notified: Mutex::default(),
         }
     }
 
@@ -199,29 +207,31 @@ impl Usage {
         if !quota.limits_notifications() {
             return Ok(());
         }
-        let now = now.as_nanos();
-        let latest = now + quota.earned_in(usize::MAX);
-        let after = |full_at: u64| full_at.max(now) + quota.earned_in(count);
-        let taken = self
-            .burst_full_at
-            .fetch_update(Relaxed, Relaxed, |full_at| {
-                Some(after(full_at)).filter(|full_at| *full_at <= latest)
-            });
-        taken.map(drop).map_err(|full_at| {
-            let message = format!(
-                "notify_rate: the limit of {} notifications a second of `{}` is reached",
-                quota.notify_rate, self.principal
-            );
-            let wait = Duration::from_nanos(after(full_at) - latest);
-            Error::new(ErrorKind::Exhausted, message).with_retry_after(wait)
-        })
+        let rate = u128::from(quota.notify_rate);
+        let mut notified = lock(&self.notified);
+        let earned = now.since(notified.at).as_nanos() * rate;
+        notified.used = notified.used.saturating_sub(earned);
+        notified.at = notified.at.max(now);
+        let used = notified.used + quota.billionths(count);
+        let burst = quota.billionths(usize::MAX);
+        if used <= burst {
+            notified.used = used;
+            return Ok(());
+        }
+        let message = format!(
+            "notify_rate: the limit of {} notifications a second of `{}` is reached",
+            quota.notify_rate, self.principal
+        );
+        let wait = u64::try_from((used - burst).div_ceil(rate)).unwrap_or(u64::MAX);
+        let error = Error::new(ErrorKind::Exhausted, message);
+        Err(error.with_retry_after(Duration::from_nanos(wait)))
     }
 
     /// Gives back what was taken for a request that counted nothing.
     pub(crate) fn give_back_notifications(&self, count: usize, quota: &Quota) {
         if quota.limits_notifications() {
-            let before = |full_at: u64| Some(full_at.saturating_sub(quota.earned_in(count)));
-            let _ = self.burst_full_at.fetch_update(Relaxed, Relaxed, before);
+            let mut notified = lock(&self.notified);
+            notified.used = notified.used.saturating_sub(quota.billionths(count));
         }
     }
 }
@@ -325,6 +335,17 @@ mod tests {
         assert!(take(100).is_err());
         assert!(take(200).is_err());
         take(0).expect("no limit");
+    }
+
+    #[test]
+    fn a_higher_rate_works_off_what_a_lower_one_has_used_up() {
+        let usage = Usage::new("billing");
+        let take = |per_second, now| usage.take_notifications(1024, &rate(per_second), now);
+        let start = Tick::default();
+        take(1, start).expect("the burst");
+        let error = take(1, start).expect_err("nothing is left");
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(1024)));
+        take(1024, start + Duration::from_secs(1)).expect("a second's");
     }
 
     #[test]

@@ -100,7 +100,7 @@ const LONGEST_NOTE: usize = 256;
 const LONGEST_FILE: u64 = 16 << 20;
 const FILE: &str = "token file";
 const HEADER: &str =
-    "# Written by `reveille token`. It holds digests, not the tokens themselves.\n\n";
+    "# Written by `reveille auth token`. It holds digests, not the tokens themselves.\n\n";
 /// Changes beyond these are counted in one line.
 const MOST_CHANGES: usize = 1000;
 
