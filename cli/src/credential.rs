@@ -10,8 +10,8 @@ use reveille::Credential;
 
 use super::output;
 
-/// The variable with a token, or with `ISSUER:KEY`. The commands of a verb do not get it: they handle
-/// the messages of others.
+/// The variable with a token. The commands of a verb do not get it: they handle the messages of
+/// others.
 pub(crate) const VARIABLE: &str = "REVEILLE_TOKEN";
 
 /// The arguments of a verb that connects.

@@ -17,7 +17,7 @@ const GROUPS: [(&str, &[&str]); 3] = [
 /// The options that no first page has.
 const RARE: [&str; 6] = ["config", "insecure", "token_file", "ca", "cert", "key"];
 /// The options of a first page, for verbs with more than [`MOST`] others.
-const FIRST: [(&str, &[&str]); 6] = [
+pub(super) const FIRST: [(&str, &[&str]); 6] = [
     (
         "serve",
         &[
@@ -75,7 +75,13 @@ const FIRST: [(&str, &[&str]); 6] = [
     (
         "courier serve",
         &[
-            "listen", "name", "relay", "auth", "tls_cert", "tls_key", "tls",
+            "listen",
+            "queues_name",
+            "relay",
+            "auth",
+            "tls_cert",
+            "tls_key",
+            "queues_tls",
         ],
     ),
     (

@@ -60,6 +60,9 @@ pub(super) struct Args {
     /// Share wake-ups with the other members of this group, instead of getting every wake-up
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
+    /// How long a get from the queue hides a message from others
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
+    visibility_timeout: Duration,
     #[command(flatten)]
     target: WaitingArgs,
     /// The program to run on each wake-up
@@ -153,6 +156,7 @@ impl Args {
         let listener_id = self.id.resolve("subscribe")?;
         let options = SubscribeOptions {
             group: self.group.as_deref().map(GroupName::new).transpose()?,
+            visibility_timeout: self.visibility_timeout,
             ..SubscribeOptions::new(listener_id, self.selectors.iter().cloned())
         };
         options.check()?;

@@ -55,6 +55,16 @@ fn first_pages_are_short() {
     let mut command = help::paged(Cli::command());
     command.build();
     check(&command, "reveille");
+    for (path, ids) in help::FIRST {
+        let found = path
+            .split(' ')
+            .try_fold(&command, |verb, name| verb.find_subcommand(name));
+        let verb = found.expect(path);
+        for id in ids {
+            let has_id = verb.get_arguments().any(|arg| arg.get_id().as_str() == *id);
+            assert!(has_id, "{path}: no {id}");
+        }
+    }
     let page = command.render_help().to_string();
     assert!(page.lines().count() <= 40, "{page}");
     for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {

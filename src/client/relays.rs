@@ -115,19 +115,26 @@ impl Relays {
     pub(super) fn leave(&self, connection: &Lease) {
         let from = connection.relay();
         let relay = &self.all[from];
-        if self.others() == 0 || !relay.resolver.leave(connection.turn()) {
+        if self.others() == 0 {
             return;
         }
-        // New connections begin at the address of the new turn.
-        relay.streams.retire_all();
-        relay.calls.retire_all();
-        if !relay.resolver.is_at_first() {
-            tracing::info!(relay = relay.url, "using another address of this name");
-            return;
+        // A single address needs no turns: after a round of the list they would ignore a connection
+        // from an earlier round.
+        if relay.resolver.count() > 1 {
+            if !relay.resolver.leave(connection.turn()) {
+                return;
+            }
+            // New connections begin at the address of the new turn.
+            relay.retire_connections();
+            if !relay.resolver.is_at_first() {
+                tracing::info!(relay = relay.url, "using another address of this name");
+                return;
+            }
         }
         let next = (from + 1) % self.all.len();
         let moved = self.present.compare_exchange(from, next, Relaxed, Relaxed);
         if moved.is_ok() && next != from {
+            relay.retire_connections();
             tracing::info!(
                 from = relay.url,
                 to = self.all[next].url,
@@ -165,6 +172,11 @@ impl RelayAddress {
             calls: Pool::new(opener, true),
         })
     }
+
+    fn retire_connections(&self) {
+        self.streams.retire_all();
+        self.calls.retire_all();
+    }
 }
 
 #[cfg(test)]
@@ -191,6 +203,8 @@ mod tests {
         relays.leave(&relays.call_connection());
         relays.leave(&relays.call_connection());
         assert_eq!(relays.url(), first, "around the list");
+        relays.leave(&other);
+        assert_eq!(relays.url(), second, "also by a stream from the first time");
         let same = relays.call_connection_to(other.relay());
         assert_eq!(relays.url_of(&same), first);
     }

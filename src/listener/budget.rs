@@ -92,9 +92,13 @@ impl Budget {
         slot
     }
 
-    /// Returns whether a task of the queue must give its slot back between two batches: another
-    /// queue waits that holds none, or that would then hold no more than this queue keeps.
+    /// Returns whether a task of the queue must give its slot back between two batches: no slot is
+    /// free, and another queue waits that holds none, or that would then hold no more than this queue
+    /// keeps.
     pub(super) fn should_yield(&self, queue: u64) -> bool {
+        if self.0.free.available_permits() > 0 {
+            return false;
+        }
         let queues = lock(&self.0.queues);
         let own = queues.get(&queue).map_or(0, |share| share.held);
         queues.iter().any(|(other, share)| {
@@ -149,6 +153,18 @@ mod tests {
         }
         drop(budget.acquire(3).await);
         assert!(lock(&budget.0.queues).is_empty());
+    }
+
+    #[tokio::test]
+    async fn no_queue_gives_back_while_a_slot_is_free() {
+        let budget = Budget::new(2);
+        let slot = budget.acquire(1).await;
+        // Another queue has asked, and takes the free slot next.
+        budget.update(2, |share| share.waiting += 1);
+        assert!(!budget.should_yield(1));
+        let _last = budget.acquire(3).await;
+        assert!(budget.should_yield(1));
+        drop(slot);
     }
 
     #[tokio::test]

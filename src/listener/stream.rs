@@ -2,6 +2,10 @@
 
 use std::{
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -17,8 +21,9 @@ use crate::error::Result;
 
 /// The messages of a [`Listener`], each kept hidden until it is done.
 ///
-/// A message counts as handled from its get on, also while it waits to be taken. So set
-/// [`max_tasks`](super::ListenerConfig::max_tasks) and
+/// The handling of a message begins before the program takes it. A message that is not taken within
+/// half of [`max_handling_time`](super::ListenerConfig::max_handling_time) is released, and that is no
+/// attempt. So set [`max_tasks`](super::ListenerConfig::max_tasks) and
 /// [`dequeue_batch_size`](super::ListenerConfig::dequeue_batch_size) to what the program works on at
 /// one time. Dropping the stream ends the listener at once; [`Messages::shutdown`] releases the
 /// messages that were not taken.
@@ -34,7 +39,12 @@ pub struct Received {
     /// The message; it may become lost.
     pub delivery: Delivery,
     answer: oneshot::Sender<HandlerResult>,
+    claim: Claim,
 }
+
+/// Either the program takes an offered message, or its handler releases it.
+#[derive(Debug, Clone, Default)]
+struct Claim(Arc<AtomicBool>);
 
 impl ListenerBuilder {
     /// Starts the listener, and returns its messages as a stream.
@@ -43,27 +53,64 @@ impl ListenerBuilder {
     /// As [`ListenerBuilder::start`].
     pub async fn start_stream(self) -> Result<Messages> {
         let (offer, offered) = mpsc::channel(1);
-        let handler = move |delivery: Delivery| {
-            let offer = offer.clone();
-            async move {
-                let (answer, answered) = oneshot::channel();
-                if offer.send(Received { delivery, answer }).await.is_err() {
-                    return Err(Postponed::by(Duration::ZERO).into());
-                }
-                match answered.await {
-                    Ok(answer) => answer,
-                    Err(_) if offer.is_closed() => Err(Postponed::by(Duration::ZERO).into()),
-                    Err(_) => Err("the message was dropped without `done` or `failed`".into()),
-                }
-            }
-        };
+        let patience = self.config.max_handling_time / 2;
+        let handler = move |delivery: Delivery| hand_over(offer.clone(), delivery, patience);
         let listener = self.start(handler).await?;
         Ok(Messages { offered, listener })
     }
 }
 
+/// Offers a message to the program, and returns its answer.
+async fn hand_over(
+    offer: mpsc::Sender<Received>,
+    delivery: Delivery,
+    patience: Duration,
+) -> HandlerResult {
+    let untaken = || HandlerResult::Err(Postponed::by(Duration::ZERO).into());
+    let lost = delivery.clone();
+    let overdue = tokio::time::timeout(patience, lost.lost());
+    tokio::pin!(overdue);
+    let place = tokio::select! {
+        biased;
+        _ = &mut overdue => return untaken(),
+        place = offer.reserve() => place,
+    };
+    let Ok(place) = place else { return untaken() };
+    let (answer, mut answered) = oneshot::channel();
+    let claim = Claim::default();
+    place.send(Received {
+        delivery,
+        answer,
+        claim: claim.clone(),
+    });
+    let answer = tokio::select! {
+        // The stream drops a lost message, which is no failure.
+        biased;
+        _ = &mut overdue => {
+            if claim.take() {
+                return untaken();
+            }
+            answered.await
+        }
+        answer = &mut answered => answer,
+    };
+    match answer {
+        Ok(answer) => answer,
+        Err(_) if offer.is_closed() => untaken(),
+        Err(_) => Err("the message was dropped without `done` or `failed`".into()),
+    }
+}
+
+impl Claim {
+    /// Returns whether the message was still free.
+    fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+}
+
 impl Messages {
-    /// Waits for the next message; `None` when the listener has ended.
+    /// Waits for the next message. The listener ends with this stream, so there is always a next one to
+    /// wait for.
     ///
     /// # Cancel safety
     /// Safe: a message that was not returned is returned by the next call.
@@ -87,6 +134,11 @@ impl Messages {
 }
 
 impl Received {
+    /// Returns whether the program may handle the message.
+    fn take(&self) -> bool {
+        !self.answer.is_closed() && !self.delivery.is_lost() && self.claim.take()
+    }
+
     /// Ends the handling: the message is deleted.
     pub fn done(self) {
         let _ = self.answer.send(Ok(()));
@@ -104,8 +156,8 @@ impl Stream for Messages {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Received>> {
         loop {
             match ready!(self.offered.poll_recv(cx)) {
-                // The listener has given it up.
-                Some(received) if received.answer.is_closed() => {}
+                // Its handler has ended or releases it.
+                Some(received) if !received.take() => {}
                 received => return Poll::Ready(received),
             }
         }

@@ -1,4 +1,4 @@
-//! Credentials of callers: headers with tokens, shared secrets and JWTs, and the names of certificates.
+//! Credentials of callers: headers with tokens and JWTs, and the names of certificates.
 
 use std::{sync::OnceLock, time::SystemTime};
 
