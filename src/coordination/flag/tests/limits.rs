@@ -342,25 +342,3 @@ async fn an_observer_receives_at_most_twenty_counts_a_second_and_the_last_one() 
     assert!((10..=22).contains(&told), "{told}");
     scope.shutdown().await;
 }
-
-#[tokio::test(start_paused = true)]
-async fn the_observers_of_one_flag_do_not_delay_those_of_another() {
-    let (_, flags) = with(FlagsConfig::default());
-    let scope = started(&flags);
-    let (crowded, _crowd, _) = observers(&flags, 10_000).await;
-    let few = flags.watch(&name("few"), listener("cli"), true);
-    few.sync(at(0)).await.expect("sync");
-    let set = unleash(&flags, "few", &forever(), 0).await;
-    for number in 0..20 {
-        let acknowledging = listener(&number.to_string());
-        let acks = flags.ack(&name("go"), crowded, &acknowledging);
-        acks.expect("counted");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        take_all(&few);
-        let acks = flags.ack(&name("few"), set.generation, &acknowledging);
-        acks.expect("counted");
-        tokio::time::sleep(Duration::from_millis(110)).await;
-        assert!(!take_all(&few).is_empty(), "told within two spans");
-    }
-    scope.shutdown().await;
-}
