@@ -48,8 +48,8 @@ pub(crate) struct NotifyArgs {
 
 /// The publisher of one mode.
 enum Mode {
-    Unary(Box<RawPublisher>, NotifyRequest),
-    Stream(Sender),
+    Unary(RawPublisher, NotifyRequest),
+    Stream(Box<Sender>),
 }
 
 impl Benchmark for NotifyArgs {
@@ -66,7 +66,7 @@ impl Benchmark for NotifyArgs {
         step("connecting");
         let spec = SubscriberSpec::of(&queues, self.subscribers, false);
         let mut process = SubscriberProcess::start(&broker, &spec).await?;
-        let unary = Box::new(RawPublisher::open(&broker.target, broker.credential()).await?);
+        let unary = RawPublisher::open(&broker.target, broker.credential()).await?;
         let unary = Mode::Unary(unary, NotifyRequest::new(&queues));
         let stream = Sender::open(&broker, &queues, 1).await?;
         let mut figures = Figures::default();
@@ -74,7 +74,7 @@ impl Benchmark for NotifyArgs {
         figures.count("in flight", PIPELINE as u64);
         for (name, mut mode, count) in [
             ("unary", unary, self.notifications),
-            ("stream", Mode::Stream(stream), self.streamed),
+            ("stream", Mode::Stream(Box::new(stream)), self.streamed),
         ] {
             step(format_args!("{count} notifications, {name}"));
             mode.run(&mut process, self.warm_up).await?;
