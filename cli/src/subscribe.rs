@@ -279,6 +279,7 @@ impl WakeLoop<'_> {
             }
             ConnectionState::Reconnecting if !self.relay.is_empty() => {
                 let relay = std::mem::take(&mut self.relay);
+                let cause = link.cause.as_deref().unwrap_or("the stream has ended");
                 let runs = match self.poller.interval.filter(|_| !link.announced) {
                     Some(interval) => format!(
                         ", and running the command every {} meanwhile",
@@ -287,7 +288,7 @@ impl WakeLoop<'_> {
                     None => String::new(),
                 };
                 output::note(format_args!(
-                    "disconnected from {relay}; reconnecting{runs}"
+                    "disconnected from {relay}: {cause}; reconnecting{runs}"
                 ));
             }
             _ => {}
