@@ -319,6 +319,42 @@ async fn sets_that_were_over_long_ago_are_forgotten() {
     assert!(kept("go") && kept("new"), "watched, and new");
 }
 
+/// A blind deletion could remove the trace of a fresh set.
+#[tokio::test]
+async fn without_conditional_delete_no_set_is_forgotten() {
+    let store = SteppedStore::at_once().without_conditional_delete();
+    let (here, there) = (other(&store), other(&store));
+    let _watch = watch(&here, "go").await;
+    for (flag, day) in [("old", 0), ("new", 8)] {
+        store.set_time(at(day * 24 * 3600));
+        unleash(&there, flag, &forever(), 0).await;
+        there.leash(&name(flag), at(0)).await.expect("leash");
+    }
+    here.refresh(at(0)).await.expect("refresh");
+    assert!(store.peek(&ended_name(&name("old"))).is_some());
+}
+
+#[tokio::test]
+async fn a_refresh_tells_watchers_before_it_forgets_old_sets() {
+    let (store, there) = setup();
+    let here = Flags::new(Arc::new(store.slow_copy()), FlagsConfig::default());
+    let parked = watch(&here, "go").await;
+    take_states(&parked);
+    unleash(&there, "old", &forever(), 0).await;
+    there.leash(&name("old"), at(0)).await.expect("leash");
+    store.set_time(at(8 * 24 * 3600));
+    unleash(&there, "go", &forever(), 1).await;
+    let mut refresh = pin!(here.refresh(at(1)));
+    while store.peek(&ended_name(&name("old"))).is_some() {
+        assert!(
+            waits(refresh.as_mut()),
+            "it has ended and forgotten nothing"
+        );
+    }
+    assert_eq!(sets(&take_states(&parked)), [true]);
+    refresh.await.expect("a list, reads and a deletion");
+}
+
 #[tokio::test]
 async fn an_acknowledgement_of_a_set_that_this_relay_does_not_know_is_counted() {
     let (store, here) = setup();
