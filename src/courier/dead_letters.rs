@@ -241,22 +241,38 @@ impl QueueManager {
             let rule = "must be on another machine: purge a local queue as a queue";
             return Err(Error::invalid("destination", rule));
         };
-        let on_waiting = |sql: String| {
-            let (authority, queue) = (authority.to_owned(), destination.queue().to_owned());
-            self.repeat(move |transaction| transaction.execute(&sql, [&authority, &queue]))
+        let (to, queue) = (authority.to_owned(), destination.queue().to_owned());
+        let delete = format!(
+            "DELETE FROM outgoing WHERE id IN (SELECT id FROM outgoing
+             WHERE {WAITING} AND {IS_CERTAIN} LIMIT {MARKED})"
+        );
+        let removed = self.repeat(move |transaction| transaction.execute(&delete, [&to, &queue]));
+        let mut purged = Purged {
+            removed: removed.await?,
+            pending: 0,
         };
-        let purged = Purged {
-            removed: on_waiting(format!(
-                "DELETE FROM outgoing WHERE id IN (SELECT id FROM outgoing
-                 WHERE {WAITING} AND {IS_CERTAIN} LIMIT {MARKED})"
-            ))
-            .await?,
-            pending: on_waiting(format!(
-                "UPDATE outgoing SET ends_at = {PURGED} WHERE id IN (SELECT id FROM outgoing
-                 WHERE {WAITING} AND ends_at IS NOT {PURGED} LIMIT {MARKED})"
-            ))
-            .await?,
-        };
+        // Marked messages still wait: without the cursor each step would read all of them again.
+        let mut after = 0;
+        loop {
+            let (to, queue) = (authority.to_owned(), destination.queue().to_owned());
+            let step = self.database().write(move |transaction| {
+                let last = format!(
+                    "SELECT max(id) FROM (SELECT id FROM outgoing WHERE {WAITING} AND id > ?3
+                     ORDER BY id LIMIT {MARKED})"
+                );
+                let last: Option<i64> =
+                    transaction.query_row(&last, params![to, queue, after], |row| row.get(0))?;
+                let mark = format!(
+                    "UPDATE outgoing SET ends_at = ?5 WHERE {WAITING} AND id > ?3 AND id <= ?4"
+                );
+                let values = params![to, queue, after, last, PURGED];
+                Ok((last, transaction.execute(&mark, values)?))
+            });
+            let (last, marked) = step.await?;
+            purged.pending += marked as u64;
+            let Some(last) = last else { break };
+            after = last;
+        }
         if purged.pending > 0 {
             self.shared.signal_outgoing();
         }

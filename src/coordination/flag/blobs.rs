@@ -111,14 +111,14 @@ impl FlagBlobs {
         written.map(drop)
     }
 
-    /// Removes a set that is over, if it is still the one that was listed and the store can tell.
+    /// Removes a set that is over, if it is still the one that was listed.
+    ///
+    /// # Errors
+    /// `Conflict` if it is another one; `Unsupported` if the store cannot tell; any error of the
+    /// store.
     pub(super) async fn forget_ended(&self, name: &FlagName, listed: &Version) -> Result<()> {
-        let can_tell = self.store.capabilities().conditional_delete;
-        let condition = Some(listed.etag()).filter(|_| can_tell);
-        self.store
-            .delete(&ended_name(name), condition)
-            .await
-            .map(drop)
+        let (name, etag) = (ended_name(name), listed.etag());
+        self.store.delete(&name, Some(etag)).await.map(drop)
     }
 
     /// Lists the blobs of all flags, and of their sets that are over.

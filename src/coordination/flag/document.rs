@@ -324,6 +324,29 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_set_is_read_with_the_state_that_was_written() {
+        let name = FlagName::new("go").expect("a name");
+        let wall = UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789);
+        let blob = |content| Blob {
+            content,
+            etag: ETag::new("1"),
+            last_modified: wall,
+        };
+        let options = UnleashOptions {
+            ttl: Some(Duration::from_millis(1)),
+            set_by: "ops".to_owned(),
+            reason: "ä".to_owned(),
+        };
+        let own = FlagDocument::new(7, &options, None, wall).content();
+        for content in [own, "by hand".into()] {
+            let state = StoredFlag::new(&name, blob(content)).state;
+            let ended = EndedSet::new(state, None, wall);
+            let read = EndedSet::read(&name, &blob(ended.content()));
+            assert_eq!(read, Some(ended));
+        }
+    }
+
+    #[test]
     fn the_document_is_readable_by_people() {
         let wall = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         let options = UnleashOptions {

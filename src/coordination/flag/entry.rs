@@ -190,8 +190,10 @@ impl FlagEntry {
     /// set with a greater number than the known one was missed: the watchers are told of it.
     pub(super) fn note_ended(&mut self, ended: Option<&EndedSet>, began: u64, wakers: &mut Wakers) {
         let number = ended.map_or(0, |ended| ended.number);
+        // The known number stays when the store has forgotten its set.
+        let base = number.max(self.ended.unwrap_or(0));
         for (_, watcher) in self.watchers.range_mut(..began) {
-            watcher.base.get_or_insert(number);
+            watcher.base.get_or_insert(base);
         }
         let Some(known) = self.ended else {
             self.ended = Some(number);
@@ -204,8 +206,14 @@ impl FlagEntry {
         };
         if let Some(ended) = ended.filter(|ended| ended.number > known) {
             self.ended = Some(ended.number);
+            // The first read found an earlier end of the same set, which was extended then.
+            let extended = known >= ended.state.generation
+                && self.newest_set_change == 0
+                && self.newest_set.as_deref() != Some(&ended.state);
             // The watchers were told the present set, which is later.
-            if ended.number > self.present_number {
+            if extended {
+                self.change_to(ended.state.clone(), wakers);
+            } else if ended.number > self.present_number {
                 self.note_set(&ended.state, wakers);
             }
         }

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use futures_util::{StreamExt as _, stream};
@@ -24,8 +24,13 @@ const CHUNK: usize = 256;
 /// The time of the store after which a set that is over is forgotten. A relay that could not read the
 /// store for longer than that misses it.
 const KEEP_ENDED: u64 = 7 * 24 * 3600;
-/// Sets that are forgotten by one refresh.
+/// Sets that are forgotten by one refresh, at the same time.
 const FORGET_AT_ONCE: usize = 32;
+/// Limit for them: the next refresh must not wait.
+const FORGET_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Sets that were over long ago by the clock of the store.
+type OldSets = Vec<(FlagName, Version)>;
 
 impl Flags {
     /// Reads changes that other writers of the store made to watched flags, and notifies the
@@ -46,7 +51,7 @@ impl Flags {
         if watched.is_empty() && !is_full {
             return Ok(false);
         }
-        let changed = self.list_changed(&watched).await?;
+        let (changed, old) = self.list_changed(&watched).await?;
         let reads = changed.into_iter().map(|name| async move {
             let _guard = self.inner.lock_to_read(&name).await;
             self.inner.read(&name, wall).await
@@ -55,17 +60,20 @@ impl Flags {
             .buffer_unordered(READS_AT_ONCE)
             .fold(Ok(()), async |before, read| before.and(read))
             .await?;
+        // After the reads: watchers wait for these.
+        self.forget_ended(old).await;
         Ok(true)
     }
 
-    /// Lists the store, and returns the watched flags that have changed since their last read.
-    async fn list_changed(&self, watched: &[FlagName]) -> Result<Vec<FlagName>> {
+    /// Lists the store, and returns the watched flags that have changed since their last read, and
+    /// some old sets of flags that are not watched.
+    async fn list_changed(&self, watched: &[FlagName]) -> Result<(Vec<FlagName>, OldSets)> {
         let (began, max) = {
             let mut registry = self.inner.registry();
             (registry.next_sequence(), registry.set.max())
         };
         let mut listed = BTreeMap::<FlagName, Versions>::new();
-        let (mut names, mut ended, mut newest) = (BTreeSet::new(), Vec::new(), 0);
+        let (mut names, mut ended, mut newest) = (BTreeSet::new(), OldSets::new(), 0);
         let each = |blob: ListedBlob| {
             newest = newest.max(blob.version.seconds());
             let is_watched = watched.binary_search(&blob.name).is_ok();
@@ -96,19 +104,26 @@ impl Flags {
             }
             tokio::task::yield_now().await;
         }
-        self.forget_ended(&ended, newest).await;
-        Ok(changed)
+        ended.retain(|(_, version)| version.seconds() + KEEP_ENDED < newest);
+        ended.truncate(FORGET_AT_ONCE);
+        Ok((changed, ended))
     }
 
-    /// Removes sets that were over long ago by the clock of the store.
-    async fn forget_ended(&self, ended: &[(FlagName, Version)], newest: u64) {
-        let is_old = |version: &Version| version.seconds() + KEEP_ENDED < newest;
-        let old = ended.iter().filter(|(_, version)| is_old(version));
-        for (name, version) in old.take(FORGET_AT_ONCE) {
-            if let Err(error) = self.inner.blobs.forget_ended(name, version).await {
+    /// Removes sets that were over long ago. Those that could not be removed in time stay until a
+    /// later refresh.
+    async fn forget_ended(&self, old: OldSets) {
+        let can_tell = self.inner.blobs.store.capabilities().conditional_delete;
+        if old.is_empty() || !can_tell {
+            return;
+        }
+        let deletes = stream::iter(old).for_each_concurrent(None, |(name, version)| async move {
+            if let Err(error) = self.inner.blobs.forget_ended(&name, &version).await {
                 tracing::debug!(%error, %name, "an old set could not be forgotten");
-                return;
             }
+        });
+        let in_time = tokio::time::timeout(FORGET_TIMEOUT, deletes).await;
+        if in_time.is_err() {
+            tracing::debug!("old sets could not be forgotten in time");
         }
     }
 }

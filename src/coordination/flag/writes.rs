@@ -291,7 +291,8 @@ impl Inner {
         (before, version): (Option<EndedSet>, Option<Version>),
         wall: SystemTime,
     ) -> Result<Option<EndedSet>> {
-        let is_own = |ended: &&EndedSet| ended.state.generation == set.generation;
+        // One that was extended since is another one: it needs a new number.
+        let is_own = |ended: &&EndedSet| ended.state == *set;
         if let Some(own) = before.as_ref().filter(is_own) {
             return Ok(Some(own.clone()));
         }

@@ -1,8 +1,11 @@
 //! Takes ranges of ids and gives out the ids.
 
-use std::{ops::Range, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
-use tokio::{sync::Mutex as AsyncMutex, time::Instant};
+use tokio::{
+    sync::{Mutex as AsyncMutex, oneshot},
+    time::Instant,
+};
 
 use super::sync_store::OptimisticSyncStore;
 use crate::{
@@ -10,6 +13,7 @@ use crate::{
         backoff::Backoff,
         duration::Span,
         sync::{Mutex, lock},
+        task::Scope,
     },
     error::{Error, ErrorKind, Result},
 };
@@ -57,8 +61,10 @@ pub struct IdConfig {
 pub struct UniqueIdGenerator {
     config: IdConfig,
     /// The ids in memory.
-    ids: Mutex<Range<u64>>,
-    source: AsyncMutex<RangeSource>,
+    ids: Arc<Mutex<Range<u64>>>,
+    source: Arc<AsyncMutex<RangeSource>>,
+    /// Has the task that fetches a range.
+    scope: Scope,
 }
 
 #[derive(Debug)]
@@ -129,8 +135,9 @@ impl UniqueIdGenerator {
         };
         Ok(Self {
             config,
-            ids: Mutex::default(),
-            source: AsyncMutex::new(source),
+            ids: Arc::default(),
+            source: Arc::new(AsyncMutex::new(source)),
+            scope: Scope::new(),
         })
     }
 
@@ -142,7 +149,7 @@ impl UniqueIdGenerator {
     /// store's last error. The next call tries again.
     ///
     /// # Cancel safety
-    /// Safe: it loses at most a range.
+    /// Safe: the fetch of a range goes on, and the next call has its ids.
     pub async fn next_id(&self) -> Result<u64> {
         loop {
             if let Some(range) = self.take(1) {
@@ -178,10 +185,10 @@ impl UniqueIdGenerator {
         (start < end).then_some(start..ids.start)
     }
 
-    /// Waits for the next range. One caller fetches it for all.
+    /// Waits for the next range. One task fetches it for all callers, and goes on if they give up.
     async fn fetch(&self) -> Result<()> {
         let began = Instant::now();
-        let mut source = self.source.lock().await;
+        let mut source = Arc::clone(&self.source).lock_owned().await;
         if !lock(&self.ids).is_empty() {
             return Ok(());
         }
@@ -190,13 +197,18 @@ impl UniqueIdGenerator {
         {
             return Err(error.clone());
         }
-        let taken = source.take_range(&self.config).await;
-        source.failure = taken
-            .as_ref()
-            .err()
-            .map(|error| (Instant::now(), error.clone()));
-        *lock(&self.ids) = taken?;
-        Ok(())
+        let (config, ids) = (self.config.clone(), Arc::clone(&self.ids));
+        let (sender, outcome) = oneshot::channel();
+        self.scope.spawn(async move {
+            let taken = source.take_range(&config).await;
+            let failure = taken.as_ref().err();
+            source.failure = failure.map(|error| (Instant::now(), error.clone()));
+            let taken = taken.map(|range| *lock(&ids) = range);
+            // The caller may have given up.
+            let _ = sender.send(taken);
+        });
+        let panicked = |_| Error::new(ErrorKind::Internal, "the fetch of ids has panicked");
+        outcome.await.map_err(panicked)?
     }
 }
 

@@ -146,6 +146,25 @@ async fn callers_that_wait_for_one_range_share_its_failure() {
     assert!(began.elapsed() >= waited + Duration::from_secs(10));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_gives_up_costs_no_range() {
+    let faults = Faults {
+        delay: Duration::from_secs(1),
+        ..Faults::default()
+    };
+    let store: Arc<dyn BlobStore> = Arc::new(FaultyStore::new(memory(), faults, 1));
+    let ids = generator(&store, by(10));
+    let mut gave_up = 0;
+    let id = loop {
+        match tokio::time::timeout(Duration::from_millis(5), ids.next_id()).await {
+            Ok(id) => break id.expect("an id"),
+            Err(_) => gave_up += 1,
+        }
+    };
+    assert!(gave_up > 1, "{gave_up}");
+    assert_eq!((id, content(&store).await.as_str()), (0, "10"));
+}
+
 #[tokio::test]
 async fn ids_end_at_the_maximum_and_do_not_restart() {
     let store = memory();

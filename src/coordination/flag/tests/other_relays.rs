@@ -226,6 +226,34 @@ async fn a_set_that_ends_after_a_first_read_that_failed_is_told() {
     assert_eq!(ends_at_the_first_read(true).await, [true, false]);
 }
 
+/// A relay was about to end a flag that had expired, while another one extended it.
+#[tokio::test]
+async fn an_extended_set_that_ends_at_a_first_read_is_told_although_its_end_was_written_before() {
+    let (store, there) = setup();
+    let slow = Flags::new(Arc::new(store.slow_copy()), FlagsConfig::default());
+    let go = name("go");
+    unleash(&there, "go", &lasting(10), 0).await;
+    slow.recover(at(1)).await.expect("recover");
+    let mut expiry = pin!(slow.expire(at(10)));
+    while store.peek(&ended_name(&go)).is_none() {
+        assert!(waits(expiry.as_mut()), "it writes the end first");
+    }
+    unleash(&there, "go", &lasting(60), 9).await;
+    while waits(expiry.as_mut()) {}
+    assert!(store.peek(&blob_name(&go)).is_some(), "the extension wins");
+
+    let late = Flags::new(Arc::new(store.slow_copy()), FlagsConfig::default());
+    let parked = late.watch(&go, listener("parked"), false);
+    let mut sync = pin!(parked.sync(at(11)));
+    // It has read which set is over, and not yet the flag.
+    assert!(waits(sync.as_mut()));
+    there.leash(&go, at(12)).await.expect("leash");
+    while waits(sync.as_mut()) {}
+    let mut refresh = pin!(late.refresh(at(13)));
+    while waits(refresh.as_mut()) {}
+    assert_eq!(sets(&take_states(&parked)), [true, false]);
+}
+
 #[tokio::test]
 async fn a_set_after_one_by_hand_is_told_although_its_generation_is_less() {
     let (store, here) = setup();
@@ -289,6 +317,42 @@ async fn sets_that_were_over_long_ago_are_forgotten() {
     let kept = |flag| store.peek(&ended_name(&name(flag))).is_some();
     assert!(!kept("old"));
     assert!(kept("go") && kept("new"), "watched, and new");
+}
+
+/// A blind deletion could remove the trace of a fresh set.
+#[tokio::test]
+async fn without_conditional_delete_no_set_is_forgotten() {
+    let store = SteppedStore::at_once().without_conditional_delete();
+    let (here, there) = (other(&store), other(&store));
+    let _watch = watch(&here, "go").await;
+    for (flag, day) in [("old", 0), ("new", 8)] {
+        store.set_time(at(day * 24 * 3600));
+        unleash(&there, flag, &forever(), 0).await;
+        there.leash(&name(flag), at(0)).await.expect("leash");
+    }
+    here.refresh(at(0)).await.expect("refresh");
+    assert!(store.peek(&ended_name(&name("old"))).is_some());
+}
+
+#[tokio::test]
+async fn a_refresh_tells_watchers_before_it_forgets_old_sets() {
+    let (store, there) = setup();
+    let here = Flags::new(Arc::new(store.slow_copy()), FlagsConfig::default());
+    let parked = watch(&here, "go").await;
+    take_states(&parked);
+    unleash(&there, "old", &forever(), 0).await;
+    there.leash(&name("old"), at(0)).await.expect("leash");
+    store.set_time(at(8 * 24 * 3600));
+    unleash(&there, "go", &forever(), 1).await;
+    let mut refresh = pin!(here.refresh(at(1)));
+    while store.peek(&ended_name(&name("old"))).is_some() {
+        assert!(
+            waits(refresh.as_mut()),
+            "it has ended and forgotten nothing"
+        );
+    }
+    assert_eq!(sets(&take_states(&parked)), [true]);
+    refresh.await.expect("a list, reads and a deletion");
 }
 
 #[tokio::test]

@@ -4,13 +4,14 @@ use crate::types::Drain;
 use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    super::{Event, Flags, FlagsConfig, WatchStream},
+    super::{Event, Flags, FlagsConfig, WatchStream, document::ended_name},
     at, forever, listener, name, setup,
     stepped::Failing,
     take_all, take_states, unleash, unleash_counted, watch,
 };
 use crate::{
     base::clock::Tick,
+    store::BlobStore as _,
     types::{FlagName, FlagState, GoodbyeReason, StreamAction, StreamLifecycle},
 };
 
@@ -114,4 +115,24 @@ async fn unwatched_flags_are_forgotten_unless_they_expire_or_have_acknowledgemen
     }
     let registry = format!("{:?}", flags.inner.registry());
     assert!(registry.contains("entries: {}, idle: {}"), "{registry}");
+}
+
+#[tokio::test]
+async fn a_set_that_the_store_has_forgotten_releases_no_new_watcher() {
+    let (store, flags) = setup();
+    let early = watch(&flags, "go").await;
+    unleash(&flags, "go", &forever(), 0).await;
+    flags.leash(&name("go"), at(1)).await.expect("leash");
+    let sets = |states: Vec<FlagState>| states.iter().map(|state| state.set).collect::<Vec<_>>();
+    assert_eq!(sets(take_states(&early)), [true, false]);
+    let ended = ended_name(&name("go"));
+    assert!(store.delete(&ended, None).await.expect("it was there"));
+    let late = watch(&flags, "go").await;
+    assert_eq!(sets(take_states(&late)), [false]);
+    assert_eq!(take_states(&early), []);
+    // A later set is told to both.
+    unleash(&flags, "go", &forever(), 2).await;
+    flags.leash(&name("go"), at(3)).await.expect("leash");
+    assert_eq!(sets(take_states(&late)), [true, false]);
+    assert_eq!(sets(take_states(&early)), [true, false]);
 }
