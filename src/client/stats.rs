@@ -224,8 +224,8 @@ impl Client {
     /// Returns the figures of the relay and of the others of its cluster.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] if the relay cannot be reached; [`ErrorKind::Denied`] if the caller may
-    /// not administer it; [`ErrorKind::Unsupported`] from a relay older than this call.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached; [`ErrorKind::Denied`](crate::ErrorKind::Denied) if the caller may
+    /// not administer it; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) from a relay older than this call.
     pub async fn stats(&self) -> Result<Stats> {
         let request = proto::WatchStatsRequest::default();
         // The response is the first message of a stream, which ends with this call.
@@ -241,7 +241,7 @@ impl Client {
     /// Opens a stream of figures: at once, and then each `interval` (250 ms to 60 s; zero: 1 s).
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for another interval, and as [`Client::stats`].
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for another interval, and as [`Client::stats`].
     pub async fn watch_stats(&self, interval: Duration) -> Result<StatsWatch> {
         let request = proto::WatchStatsRequest {
             interval: Some(span_to_wire(interval)),
