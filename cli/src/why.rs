@@ -147,7 +147,7 @@ impl Serialize for Why {
 }
 
 /// Returns whether the relay cannot be reached, which may be for a moment.
-pub(super) fn is_away(error: &anyhow::Error) -> bool {
+fn is_away(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<reveille::Error>();
     error.is_some_and(|error| error.kind() == ErrorKind::Unavailable)
 }

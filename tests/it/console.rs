@@ -685,4 +685,6 @@ async fn a_terminal_and_the_metrics_page_have_the_same_figures() {
         text.contains("NOTIFIED") && text.contains(verdict.split(',').next().expect("a part")),
         "{text}"
     );
+    let refused = relay.run(&["top"]).await;
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
 }
