@@ -20,7 +20,7 @@ use super::values::LogFormat;
 pub(crate) const CLIENT_LOG: &str = "error,rustls=off,rustls_platform_verifier=off";
 /// Log level of `wait`: also logs another node that waits under the same listener id.
 pub(crate) const WAIT_LOG: &str =
-    "error,rustls=off,rustls_platform_verifier=off,reveille::client::flag_watch=warn";
+    "error,rustls=off,rustls_platform_verifier=off,reveille::client::flags=warn";
 
 /// Capacity of the buffer: about 1 MiB of usual lines.
 const BUFFERED_LINES: usize = 8 * 1024;

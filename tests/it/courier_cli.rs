@@ -551,7 +551,7 @@ async fn the_configuration_file_gives_aliases_and_limits() {
     std::fs::write(&file, text).expect("written");
     let config = file.to_str().expect("text");
     let send = [
-        "queue",
+        "courier",
         "send",
         rome.place(),
         "orders@berlin",

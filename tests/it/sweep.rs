@@ -135,7 +135,7 @@ async fn a_single_round_is_checked_planned_and_run() {
         stderr(&done)
     );
     let again = place.run(&["sweep", &job, "--once", "--again"]).await;
-    assert!(stdout(&again).contains("OF ALL"), "{}", stdout(&again));
+    assert!(stdout(&again).contains("FINISHED"), "{}", stdout(&again));
     assert_eq!(place.names("source").await, ["alive"]);
 }
 

@@ -157,7 +157,7 @@ async fn the_windows_bound_what_unread_answers_take() {
     let windows = GREEDY as u64 * CONNECTION_WINDOW;
     let filled = damage.growth > windows / 2;
     assert!(filled, "the windows are not filled: {damage}");
-    damage.is_within(windows * 3 / 2);
+    damage.is_within(windows * 2);
 }
 
 /// A message with its prefix, in one DATA frame that ends the request.

@@ -344,7 +344,9 @@ async fn a_refresh_tells_watchers_and_forgets_old_sets() {
     there.leash(&name("old"), at(0)).await.expect("leash");
     store.set_time(at(8 * 24 * 3600));
     unleash(&there, "go", &forever(), 1).await;
-    here.refresh(at(1)).await.expect("a list, reads, a deletion");
+    here.refresh(at(1))
+        .await
+        .expect("a list, reads, a deletion");
     assert_eq!(sets(&take_states(&parked)), [true]);
     assert!(store.peek(&ended_name(&name("old"))).is_none());
 }
