@@ -241,6 +241,7 @@ impl Row for FlagRow {
         "expires_at",
         "reason",
     ];
+    const DROPPED_FIRST: &'static [&'static str] = &["generation", "expires_at", "set_by"];
 }
 
 impl Row for WaitedFlag {
@@ -254,6 +255,7 @@ impl Row for WaitedFlag {
         "reason",
         "waiting",
     ];
+    const DROPPED_FIRST: &'static [&'static str] = &["generation", "expires_at", "set_by"];
 
     fn cell(&self, column: &str) -> Option<String> {
         (column == "waiting").then(|| watchers::cell(self.waiting.as_deref()))

@@ -113,6 +113,15 @@ impl Row for ListenerRow {
         "total_dequeue_tasks",
         "group",
     ];
+    const DROPPED_FIRST: &'static [&'static str] = &[
+        "group",
+        "total_dequeue_tasks",
+        "active_dequeue_tasks",
+        "owed",
+        "queues",
+        "busy",
+        "connected_for_ms",
+    ];
 
     fn cell(&self, column: &str) -> Option<String> {
         match (self, column) {

@@ -52,6 +52,9 @@ pub(crate) trait Row: Serialize {
     /// The fields of the JSON object that a table shows.
     const COLUMNS: &'static [&'static str];
 
+    /// Columns that a narrow terminal does without, in this order. A pipe gets all.
+    const DROPPED_FIRST: &'static [&'static str] = &[];
+
     /// Returns what a table shows in place of the field.
     fn cell(&self, _column: &str) -> Option<String> {
         None
@@ -175,17 +178,34 @@ pub(crate) fn table<T: Row>(rows: &[T]) -> String {
 }
 
 fn fitted<T: Row>(rows: &[T], width: Option<u16>) -> String {
+    let mut columns = T::COLUMNS.to_vec();
+    let mut dropped = T::DROPPED_FIRST.iter();
+    loop {
+        let whole = arranged(rows, &columns, None);
+        let widest = whole.lines().map(|line| line.chars().count()).max();
+        let Some(width) = width.filter(|width| widest > Some(usize::from(*width))) else {
+            return whole;
+        };
+        let Some(next) = dropped.next() else {
+            return arranged(rows, &columns, Some(width));
+        };
+        columns.retain(|column| column != next);
+    }
+}
+
+/// Returns a table with these columns; cells are wrapped for a width.
+fn arranged<T: Row>(rows: &[T], columns: &[&str], width: Option<u16>) -> String {
     let mut table = Table::new();
-    let headers = T::COLUMNS.iter().map(|column| {
+    let headers = columns.iter().map(|column| {
         let name = column.strip_suffix("_ms").unwrap_or(column);
         name.replace('_', " ").to_uppercase()
     });
     table.load_style(presets::NOTHING).set_header(headers);
     for row in rows {
         let fields = serde_json::to_value(row).unwrap_or_default();
-        let cells = T::COLUMNS.iter().map(|column| {
+        let cells = columns.iter().map(|column| {
             let cell = row.cell(column);
-            printable(&cell.unwrap_or_else(|| shown(column, &fields[column])))
+            printable(&cell.unwrap_or_else(|| shown(column, &fields[*column])))
         });
         table.add_row(cells);
     }
@@ -194,7 +214,7 @@ fn fitted<T: Row>(rows: &[T], width: Option<u16>) -> String {
             .set_content_arrangement(ContentArrangement::Dynamic)
             .set_width(width);
     }
-    let last = T::COLUMNS.len().saturating_sub(1);
+    let last = columns.len().saturating_sub(1);
     for (at, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, if at == last { 0 } else { GAP }));
     }
@@ -273,10 +293,11 @@ mod tests {
 
     impl Row for Wide {
         const COLUMNS: &'static [&'static str] = &["name", "queue", "age_ms", "set"];
+        const DROPPED_FIRST: &'static [&'static str] = &["set", "name"];
     }
 
     #[test]
-    fn a_narrow_terminal_gets_all_of_a_table() {
+    fn a_narrow_terminal_gets_fewer_columns_before_cells_are_wrapped() {
         let rows = [
             Wide {
                 name: "worker-1",
@@ -295,13 +316,17 @@ mod tests {
                      worker-1  local/orders of the eu region  3s   yes\n\
                      worker-2  -                              -    no";
         assert_eq!(fitted(&rows, None), lines);
-        let narrow = fitted(&rows, Some(40));
+        let narrow = "QUEUE                          AGE\n\
+                      local/orders of the eu region  3s\n\
+                      -                              -";
+        assert_eq!(fitted(&rows, Some(40)), narrow);
+        let wrapped = fitted(&rows, Some(20));
         assert!(
-            narrow.lines().all(|line| line.chars().count() <= 40),
-            "{narrow}"
+            wrapped.lines().all(|line| line.chars().count() <= 20),
+            "{wrapped}"
         );
-        for word in ["worker-1", "local/orders", "region", "AGE", "yes"] {
-            assert!(narrow.contains(word), "no {word} in {narrow}");
+        for word in ["local/orders", "region", "AGE", "3s"] {
+            assert!(wrapped.contains(word), "no {word} in {wrapped}");
         }
     }
 

@@ -119,4 +119,14 @@ impl Row for QueueRow {
         "timers",
         "sequence",
     ];
+    const DROPPED_FIRST: &'static [&'static str] = &[
+        "sequence",
+        "payload_size",
+        "timers",
+        "depth_age_ms",
+        "in_doubt",
+        "notifications",
+        "messages",
+        "idle_for_ms",
+    ];
 }

@@ -68,4 +68,6 @@ impl Row for RelayRow {
         "silent_for_ms",
         "resyncs",
     ];
+    const DROPPED_FIRST: &'static [&'static str] =
+        &["resyncs", "queues", "epoch", "version", "degraded"];
 }

@@ -302,6 +302,7 @@ impl Row for RoundRow {
         "round", "seen", "unmarked", "alive", "deleted", "moved", "changed", "left", "failed",
         "finished",
     ];
+    const DROPPED_FIRST: &'static [&'static str] = &["changed", "unmarked", "left"];
 }
 
 fn print_planned(planned: &PlannedBlob, format: Format) -> std::io::Result<()> {

@@ -168,4 +168,17 @@ impl Row for MessageRow {
         "dequeue_count",
         "inserted_at",
     ];
+    const DROPPED_FIRST: &'static [&'static str] = &["inserted_at", "bytes"];
+
+    /// A body is its first line; JSON has the whole.
+    fn cell(&self, column: &str) -> Option<String> {
+        const SHOWN: usize = 60;
+        let body = self.body.as_deref().unwrap_or("(not text)");
+        let line = body.lines().next().unwrap_or_default();
+        let mut cut: String = line.chars().take(SHOWN).collect();
+        if cut.len() < body.len() {
+            cut.push('…');
+        }
+        (column == "body").then_some(cut)
+    }
 }
