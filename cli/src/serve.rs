@@ -183,9 +183,11 @@ impl Args {
 
 fn announce(node: &Node, open_files: Option<u64>) {
     let queues = node.queues();
+    let admin = node.admin_address();
+    let admin = admin.map_or_else(|| "off".to_owned(), |at| format!("http://{at}"));
     tracing::info!(
         relay = %node.url(),
-        admin = %AdminListen(node.admin_address()),
+        admin,
         console = node.console_url(),
         store = %node.store(),
         queues = queues.map(|queues| tracing::field::display(queues.path().display())),
