@@ -7,8 +7,8 @@
 //!
 //! Subjects of a cluster NAME:
 //! * `reveille1.NAME.all`: frames and heartbeats of all relays;
-//! * `reveille1.NAME.to.LIFE.ask`: requests to one life;
-//! * `reveille1.NAME.to.LIFE.N`: the reply to its request N.
+//! * `reveille1.NAME.to.LIFE`: requests to one life;
+//! * `reveille1.NAME.inbox.>`: their replies, which the client's library takes.
 //!
 //! A refused login, TLS that does not fit and a `max_payload` that is too small end the start. A
 //! server that cannot be reached does not: the client tries again without end. A fault that shows later

@@ -34,7 +34,7 @@ use self::figures::History;
 pub(crate) use self::figures::{RelayFigures, Sample};
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
-pub(crate) use self::peer_calls::{PeerCall, PeerService, SilentRelays};
+pub(crate) use self::peer_calls::{PeerService, PeerTransport, SilentRelays};
 pub(crate) use self::refusals::{Refusals, Refused};
 #[cfg(feature = "keda")]
 use self::scaled::ScaledQueues;

@@ -6,6 +6,7 @@ use async_nats::{
     Client, ConnectError, ConnectErrorKind, PublishError, PublishErrorKind, Statistics, Subject,
     Subscriber, connection::State,
 };
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{
     FutureExt as _, StreamExt as _,
@@ -18,11 +19,12 @@ use super::{
     config::shown,
     events::{Events, Kind, one_line},
     options::{CLIENT_CAPACITY, CONNECT_TIMEOUT, options},
-    subjects::{NatsMessage, ReplyTo, Subjects},
+    subjects::{NatsMessage, Subjects},
 };
 use crate::{
     base::causes::{causes, with_causes},
     error::{Error, ErrorKind, Result},
+    relay::runtime::PeerTransport,
     types::cluster::{ClusterLimits, LifeId},
 };
 
@@ -77,7 +79,7 @@ impl NatsConnection {
         let names = servers.iter().map(shown).collect::<Vec<_>>().join(",");
         let subjects = Subjects::new(&config.name, life);
         let events = Arc::new(Events::new(names.clone()));
-        let options = options(config, &events).await?;
+        let options = options(config, &subjects, &events).await?;
         let first = options.clone().connect(servers.as_slice());
         let client = match timeout(START_LIMIT, first).await {
             Ok(Ok(client)) => {
@@ -184,18 +186,12 @@ impl NatsPublisher {
 
     /// Publishes to all relays, this one included. Returns whether the client has taken the message.
     pub(crate) fn publish(&self, message: Bytes) -> bool {
-        self.send(self.0.subjects.all.clone(), None, message)
-    }
-
-    /// Sends a request to a life. Its reply has this life's `number`.
-    pub(crate) fn ask(&self, life: LifeId, number: u64, request: Bytes) -> bool {
-        let reply = self.0.subjects.own_reply(number);
-        self.send(self.0.subjects.ask(life), Some(reply), request)
+        self.send(self.0.subjects.all.clone(), message)
     }
 
     /// Replies to a request of another life.
-    pub(crate) fn reply(&self, to: ReplyTo, reply: Bytes) -> bool {
-        self.send(self.0.subjects.reply(to), None, reply)
+    pub(crate) fn reply(&self, to: Subject, reply: Bytes) -> bool {
+        self.send(to, reply)
     }
 
     /// Returns the count of connects. It rises before a message of the new connection can be taken:
@@ -244,7 +240,7 @@ impl NatsPublisher {
         &self.0.events
     }
 
-    fn send(&self, subject: Subject, reply: Option<Subject>, payload: Bytes) -> bool {
+    fn send(&self, subject: Subject, payload: Bytes) -> bool {
         let (client, events) = (&self.0.client, &self.0.events);
         // The log has a line of the break, so a dropped message has none.
         if !self.is_connected() {
@@ -253,12 +249,7 @@ impl NatsPublisher {
         }
         // The client waits where its channel has no room. One poll shows that. It is not counted as
         // work of the task: a task without budget would take a free channel for a full one.
-        let sent = async {
-            match reply {
-                Some(reply) => client.publish_with_reply(subject, reply, payload).await,
-                None => client.publish(subject, payload).await,
-            }
-        };
+        let sent = client.publish(subject, payload);
         match tokio::task::unconstrained(sent).now_or_never() {
             Some(Ok(())) => true,
             Some(Err(error)) => {
@@ -285,6 +276,19 @@ impl NatsPublisher {
             // The client has ended.
             _ => self.0.events.count_only(Kind::NotConnected),
         }
+    }
+}
+
+#[async_trait]
+impl PeerTransport for NatsPublisher {
+    async fn request(&self, life: LifeId, request: Bytes) -> Option<Bytes> {
+        // The client would keep the request until it is connected again.
+        if !self.is_connected() {
+            return None;
+        }
+        let subject = self.0.subjects.of(life);
+        let reply = self.0.client.request(subject, request).await;
+        reply.ok().map(|reply| reply.payload)
     }
 }
 

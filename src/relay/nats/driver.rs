@@ -15,7 +15,7 @@ use crate::{
         link::{LinkFailure, Output, PeerNotice, PeerNoticeKind},
         runtime::{ClusterRunner, PeerService, Relay},
     },
-    wire::{peer_reply_from_wire, peer_request_from_wire},
+    wire::peer_request_from_wire,
 };
 
 /// The task of a relay in a cluster. Drop ends it at once.
@@ -54,8 +54,8 @@ impl ClusterDriver {
         service: Arc<dyn PeerService>,
     ) -> Self {
         let [leaving, left, failed] = std::array::from_fn(|_| CancellationToken::new());
-        let calls = relay.take_peer_calls().expect("the task is started once");
-        let calls = PeerCalls::new(connection.publisher(), calls, service);
+        relay.set_peer_transport(Arc::new(connection.publisher()));
+        let calls = PeerCalls::new(connection.publisher(), service);
         let acknowledgements = add_acknowledgements(relay.clone(), flags.clone());
         let driver = Driver {
             connection,
@@ -142,14 +142,8 @@ impl Driver {
                         Err(error) => self.refuse(&error),
                     }
                 }
-                Some(NatsMessage::Reply { number, reply }) => match peer_reply_from_wire(&reply) {
-                    Ok(answer) => self.calls.complete(number, answer),
-                    // The other relay's own reply may follow.
-                    Err(error) => self.refuse(&error),
-                },
-                Some(NatsMessage::NoSuchLife { number }) => self.calls.complete(number, None),
-                Some(NatsMessage::UnknownSubject) => {
-                    self.refuse(&Error::invalid("subject", "is of no known form"));
+                Some(NatsMessage::ForeignReply) => {
+                    self.refuse(&Error::invalid("reply", "must be a subject of this cluster"));
                 }
                 None => {
                     tracing::error!("the client of NATS has ended");
@@ -160,7 +154,6 @@ impl Driver {
                 self.runner.run(|node, _, _| node.note_flags_written());
                 self.tick();
             }
-            call = self.calls.next() => self.calls.send(call),
             () = connected.notified() => self.tick(),
             () = self.runner.due() => self.tick(),
         }

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use async_nats::ConnectOptions;
 
-use super::{NatsConfig, NatsCredentials, events::Events};
+use super::{NatsConfig, NatsCredentials, events::Events, subjects::Subjects};
 use crate::{
     base::{
         backoff::jitter,
@@ -39,7 +39,11 @@ const LONGEST_LOGIN: u64 = 64 * 1024;
 ///
 /// # Errors
 /// `Invalid`, with the setting whose file cannot be used.
-pub(super) async fn options(config: &NatsConfig, events: &Arc<Events>) -> Result<ConnectOptions> {
+pub(super) async fn options(
+    config: &NatsConfig,
+    subjects: &Subjects,
+    events: &Arc<Events>,
+) -> Result<ConnectOptions> {
     let config = config.clone();
     let read = blocking(move || {
         let options = ConnectOptions::new()
@@ -54,6 +58,7 @@ pub(super) async fn options(config: &NatsConfig, events: &Arc<Events>) -> Result
     let (for_events, for_delays) = (Arc::clone(events), Arc::clone(events));
     let options = options
         .name(format!("reveille {}", env!("CARGO_PKG_VERSION")))
+        .custom_inbox_prefix(&subjects.inbox)
         .ping_interval(PING)
         .connection_timeout(CONNECT_TIMEOUT)
         .max_reconnects(None)

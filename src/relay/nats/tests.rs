@@ -10,12 +10,12 @@ use tokio::time::timeout;
 
 use super::{
     connection::{DroppedMessages, NatsPublisher},
-    subjects::ReplyTo,
     *,
 };
 use crate::{
     log::{Log, log_to},
     nats_server::NatsServer,
+    relay::runtime::PeerTransport as _,
     types::cluster::LifeId,
 };
 
@@ -125,28 +125,27 @@ async fn own_messages_return_and_each_senders_messages_keep_their_order() {
 #[tokio::test]
 async fn a_request_is_answered_and_one_to_an_unknown_life_is_refused() {
     let server = NatsServer::start();
-    let (mut a, mut b) = (connect(&server, A).await, connect(&server, B).await);
-    let request = Bytes::from_static(b"which queues");
+    let (a, mut b) = (connect(&server, A).await, connect(&server, B).await);
+    let (from_a, from_b) = (a.publisher(), b.publisher());
+    let answering = tokio::spawn(async move {
+        let NatsMessage::Ask { reply_to, request } = next(&mut b).await else {
+            panic!("no request");
+        };
+        assert_eq!(request, "which queues");
+        assert!(from_b.reply(reply_to, Bytes::from_static(b"these")));
+    });
     // NATS tells a client of another connection's subscription with a delay.
-    let reply_to = loop {
-        assert!(a.publisher().ask(B, 7, request.clone()));
-        tokio::select! {
-            asked = next(&mut b) => match asked {
-                NatsMessage::Ask { reply_to, request: asked } => {
-                    assert_eq!(asked, request);
-                    break reply_to;
-                }
-                other => panic!("{other:?}"),
-            },
-            refused = next(&mut a) => assert_eq!(refused, NatsMessage::NoSuchLife { number: 7 }),
+    let reply = loop {
+        let request = from_a.request(B, Bytes::from_static(b"which queues"));
+        if let Some(reply) = timeout(PATIENCE, request).await.expect("in time") {
+            break reply;
         }
     };
-    assert_eq!(reply_to, ReplyTo { life: A, number: 7 });
-    let reply = Bytes::from_static(b"these");
-    assert!(b.publisher().reply(reply_to, reply.clone()));
-    assert_eq!(next(&mut a).await, NatsMessage::Reply { number: 7, reply });
-    assert!(a.publisher().ask(LifeId(0xc), 8, request));
-    assert_eq!(next(&mut a).await, NatsMessage::NoSuchLife { number: 8 });
+    assert_eq!(reply, "these");
+    answering.await.expect("answered");
+    let unknown = from_a.request(LifeId(0xc), Bytes::new());
+    let refused = timeout(Duration::from_secs(2), unknown).await;
+    assert_eq!(refused.expect("at once"), None);
 }
 
 #[tokio::test]
@@ -157,7 +156,7 @@ async fn requests_arrive_beside_a_flood_of_messages_to_all() {
     for count in 0..4_000 {
         publish(&from_b, count).await;
     }
-    until("a request", || from_b.ask(A, 1, Bytes::new())).await;
+    let asking = tokio::spawn(async move { from_b.request(A, Bytes::new()).await });
     // All messages wait in the client by now.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let mut before = 0;
@@ -165,6 +164,7 @@ async fn requests_arrive_beside_a_flood_of_messages_to_all() {
         before += 1;
     }
     assert!(before <= 2, "{before} messages before the request");
+    asking.abort();
 }
 
 #[tokio::test]
@@ -182,8 +182,10 @@ async fn a_restarted_server_is_found_and_both_subscriptions_work_again() {
         publish(&publisher, 5).await;
         assert_eq!(number(&next_of_all(&mut a).await), 5);
         assert_eq!(a.connects(), round, "counted before its first message");
-        assert!(publisher.ask(A, 1, Bytes::new()));
-        let asked = next(&mut a).await;
+        let asked = tokio::select! {
+            _ = publisher.request(A, Bytes::new()) => panic!("nobody replies"),
+            asked = next(&mut a) => asked,
+        };
         assert!(matches!(asked, NatsMessage::Ask { .. }), "{asked:?}");
     }
     for words in ["connected to NATS", "is broken"] {
@@ -314,21 +316,4 @@ async fn a_closed_connection_ends_in_time_and_makes_no_further_attempts() {
     tokio::time::sleep(LONGEST_DELAY).await;
     assert_eq!(publisher.connects(), 1);
     assert_eq!(log.count("connected to NATS"), 1, "{}", log.text());
-}
-
-#[tokio::test]
-async fn a_message_on_an_unknown_subject_is_told_as_such() {
-    let server = NatsServer::start();
-    let mut a = connect(&server, A).await;
-    let publisher = a.publisher();
-    let client = publisher.client();
-    for subject in ["x", "-1", "ask"] {
-        let subject = format!("reveille1.reveille.to.{A}.{subject}");
-        client.publish(subject, Bytes::new()).await.expect("sent");
-    }
-    for _ in 0..3 {
-        assert_eq!(next(&mut a).await, NatsMessage::UnknownSubject);
-    }
-    let rest = timeout(Duration::from_millis(300), a.next()).await;
-    assert!(rest.is_err(), "{rest:?}");
 }

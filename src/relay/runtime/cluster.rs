@@ -5,17 +5,14 @@
 
 use std::{
     future::poll_fn,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     task::Poll,
     time::Duration,
 };
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use super::{
-    Relay, RelayInner,
-    peer_calls::{PeerCall, WAITING_CALLS},
-};
+use super::{Relay, RelayInner, peer_calls::PeerTransport};
 use crate::{
     base::{
         clock::Tick,
@@ -51,10 +48,8 @@ pub(super) struct ClusterHandle {
     node: Mutex<ClusterNode>,
     /// The times that frames took until they were confirmed.
     confirmations: Histogram,
-    /// C13: requests to other relays.
-    pub(super) calls: mpsc::Sender<PeerCall>,
-    /// Their other end, until the task of the broker takes it.
-    pub(super) taken_calls: Mutex<Option<mpsc::Receiver<PeerCall>>>,
+    /// C13: the way of requests to other relays.
+    pub(super) transport: OnceLock<Arc<dyn PeerTransport>>,
 }
 
 /// What publishers, streams and readiness wait for.
@@ -93,15 +88,13 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 impl ClusterHandle {
     pub(super) fn new(ack: ClusterAck, node: ClusterNode) -> Self {
-        let (calls, taken_calls) = mpsc::channel(WAITING_CALLS);
         Self {
             ack,
             state: watch::Sender::new(ClusterState::default()),
             node: Mutex::new(node),
             // A broker on the same machine takes a tenth of a millisecond.
             confirmations: Histogram::new(Duration::from_micros(50), Duration::from_secs(60)),
-            calls,
-            taken_calls: Mutex::new(Some(taken_calls)),
+            transport: OnceLock::new(),
         }
     }
 

@@ -1,18 +1,16 @@
 //! Requests to other relays of the cluster, and waits for their replies (C13).
 //!
-//! Knows no broker: the task that has the broker's client takes the calls and completes them.
+//! Knows no broker: the task that has the broker's client sets the transport.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use prost::Message as _;
-use tokio::sync::{mpsc, oneshot};
 
-use super::{Relay, RelayInner};
+use super::{Relay, RelayInner, cluster::ClusterHandle};
 use crate::{
-    base::sync::lock,
     relay::link::PeerStats,
     types::{
         QueueAddress,
@@ -20,16 +18,15 @@ use crate::{
     },
     wire::{
         link::{PeerRequest, peer_reply::Answer, peer_request::Call},
-        proto,
+        peer_reply_from_wire, proto,
     },
 };
 
-/// A request for another life. The task that takes it drops `reply` if no reply can come.
-#[derive(Debug)]
-pub(crate) struct PeerCall {
-    pub(crate) life: LifeId,
-    pub(crate) request: Bytes,
-    pub(crate) reply: oneshot::Sender<Answer>,
+/// The way of requests to other lives.
+#[async_trait]
+pub(crate) trait PeerTransport: fmt::Debug + Send + Sync {
+    /// Sends a request, and returns its reply; `None` if none can come. May wait for ever.
+    async fn request(&self, life: LifeId, request: Bytes) -> Option<Bytes>;
 }
 
 /// Answers the requests of other relays.
@@ -47,18 +44,14 @@ pub(crate) struct SilentRelays {
     lives: BTreeSet<LifeId>,
 }
 
-/// Calls that the task has not taken yet. A further one waits for a place.
-pub(super) const WAITING_CALLS: usize = 256;
-
 impl Relay {
     /// Sends a request to a life, and returns its answer; `None` if none comes in this time.
     ///
     /// # Cancel safety
     /// A dropped call forgets the reply; the request may have been carried out.
     pub(crate) async fn ask(&self, life: LifeId, call: Call, within: Duration) -> Option<Answer> {
-        let calls = &self.shared.cluster.as_ref()?.calls;
-        let request = PeerRequest { call: Some(call) };
-        ask(calls, life, request.encode_to_vec().into(), within).await
+        let cluster = self.shared.cluster.as_ref()?;
+        ask(cluster, life, encoded(call), within).await
     }
 
     /// Sends a request to all other relays of the cluster but the silent ones, and adds those that do
@@ -106,9 +99,11 @@ impl Relay {
             .map(|peer| peer.life)
     }
 
-    /// Takes the calls of this relay, once.
-    pub(crate) fn take_peer_calls(&self) -> Option<mpsc::Receiver<PeerCall>> {
-        lock(&self.shared.cluster.as_ref()?.taken_calls).take()
+    /// Sets the way of this relay's requests, once. Before that no request has a reply.
+    pub(crate) fn set_peer_transport(&self, transport: Arc<dyn PeerTransport>) {
+        if let Some(cluster) = &self.shared.cluster {
+            let _ = cluster.transport.set(transport);
+        }
     }
 }
 
@@ -126,9 +121,8 @@ impl RelayInner {
         let Some(cluster) = self.cluster.as_ref().filter(|_| !asked.is_empty()) else {
             return Vec::new();
         };
-        let request = PeerRequest { call: Some(call) };
-        let request = Bytes::from(request.encode_to_vec());
-        let ask_one = |peer: &PeerStats| ask(&cluster.calls, peer.life, request.clone(), within);
+        let request = encoded(call);
+        let ask_one = |peer: &PeerStats| ask(cluster, peer.life, request.clone(), within);
         let answers = join_all(asked.iter().map(ask_one)).await;
         let mut all = Vec::new();
         for (peer, answer) in asked.into_iter().zip(answers) {
@@ -188,21 +182,17 @@ impl RelayInner {
     }
 }
 
+fn encoded(call: Call) -> Bytes {
+    PeerRequest { call: Some(call) }.encode_to_vec().into()
+}
+
 async fn ask(
-    calls: &mpsc::Sender<PeerCall>,
+    cluster: &ClusterHandle,
     life: LifeId,
     request: Bytes,
     within: Duration,
 ) -> Option<Answer> {
-    let (reply, answered) = oneshot::channel();
-    let call = PeerCall {
-        life,
-        request,
-        reply,
-    };
-    let sent = async {
-        calls.send(call).await.ok()?;
-        answered.await.ok()
-    };
-    tokio::time::timeout(within, sent).await.ok()?
+    let sent = cluster.transport.get()?.request(life, request);
+    let reply = tokio::time::timeout(within, sent).await.ok()??;
+    peer_reply_from_wire(&reply).ok()?
 }

@@ -209,24 +209,21 @@ async fn life(broker: &Broker) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bad_requests_and_replies_are_counted_and_logged_once_and_change_nothing() {
+async fn bad_requests_are_counted_and_logged_once_and_change_nothing() {
     let fleet = Fleet::start().await;
     let mut streams = fleet.subscribe("acct/orders").await;
     let broker = broker(&fleet).await;
     let epoch: [u8; 16] = life(&broker).await.try_into().expect("16 bytes");
     let to = format!("reveille1.reveille.to.{:032x}", u128::from_le_bytes(epoch));
-    let (ask, reply_to) = (format!("{to}.ask"), format!("{to}.7"));
+    let reply_to = "reveille1.reveille.inbox.forged.7";
     let too_long = vec![0; 64 * 1024 + 1];
     let garbage = b"garbage, and no message at all".to_vec();
     let bad = [
-        (ask.clone(), Some(&*reply_to), garbage.clone()),
-        (ask.clone(), Some(&*reply_to), too_long.clone()),
+        (to.clone(), Some(reply_to), garbage),
+        (to.clone(), Some(reply_to), too_long),
         // A reply to it would be published on a subject of others.
-        (ask.clone(), Some("orders.delete"), Vec::new()),
-        (ask, None, Vec::new()),
-        (reply_to.clone(), None, garbage),
-        (reply_to.clone(), None, too_long),
-        (format!("{to}.x"), None, Vec::new()),
+        (to.clone(), Some("orders.delete"), Vec::new()),
+        (to, None, Vec::new()),
     ];
     let count = bad.len() as u64;
     for (subject, reply_to, message) in bad {

@@ -1,9 +1,14 @@
-//! Requests to other relays, without a broker: a test takes the calls.
+//! Requests to other relays, without a broker: a test replies.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use prost::Message as _;
 
 use super::*;
 use crate::{
     relay::link::Output,
-    wire::link::{peer_reply::Answer, peer_request::Call},
+    types::cluster::LifeId,
+    wire::link::{PeerReply, peer_reply::Answer, peer_request::Call},
 };
 
 /// Shorter than any wait that a person would notice, and long enough for a reply of this process.
@@ -34,6 +39,26 @@ fn with_two_others() -> Relay {
     relay
 }
 
+/// Replies in the name of one relay. The others are silent.
+#[derive(Debug)]
+struct OneReplies {
+    well: LifeId,
+    asked: [AtomicU64; 2],
+}
+
+#[async_trait]
+impl PeerTransport for OneReplies {
+    async fn request(&self, life: LifeId, _request: Bytes) -> Option<Bytes> {
+        self.asked[usize::from(life == self.well)].fetch_add(1, Ordering::Relaxed);
+        if life != self.well {
+            return std::future::pending().await;
+        }
+        let empty = crate::wire::proto::ListQueuesResponse::default();
+        let answer = Some(Answer::Queues(empty));
+        Some(PeerReply { answer }.encode_to_vec().into())
+    }
+}
+
 fn list() -> Call {
     Call::Queues(crate::wire::proto::ListQueuesRequest::default())
 }
@@ -44,20 +69,11 @@ async fn a_silent_relay_is_asked_once_for_one_list() {
     let (_, peers) = relay.cluster_stats().expect("of a cluster");
     let well = peers.iter().find(|peer| &*peer.status.relay_id == "well");
     let well = well.expect("it was heard").life;
-    let mut calls = relay.take_peer_calls().expect("not taken yet");
-    let asked = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
-    let counts = Arc::clone(&asked);
-    tokio::spawn(async move {
-        let mut kept = Vec::new();
-        while let Some(call) = calls.recv().await {
-            counts[usize::from(call.life == well)].fetch_add(1, Ordering::Relaxed);
-            if call.life == well {
-                _ = call.reply.send(empty_list());
-            } else {
-                kept.push(call.reply);
-            }
-        }
+    let transport = Arc::new(OneReplies {
+        well,
+        asked: [AtomicU64::new(0), AtomicU64::new(0)],
     });
+    relay.set_peer_transport(Arc::clone(&transport) as _);
     let mut silent = SilentRelays::default();
     for _ in 0..3 {
         let answers = relay.ask_all(list(), WITHIN, &mut silent).await;
@@ -65,10 +81,6 @@ async fn a_silent_relay_is_asked_once_for_one_list() {
         assert_eq!(ids.collect::<Vec<_>>(), ["well"]);
         assert_eq!(silent.ids.iter().collect::<Vec<_>>(), ["silent"]);
     }
-    let [silent, well] = [0, 1].map(|one: usize| asked[one].load(Ordering::Relaxed));
+    let [silent, well] = [0, 1].map(|one: usize| transport.asked[one].load(Ordering::Relaxed));
     assert_eq!((silent, well), (1, 3));
-}
-
-fn empty_list() -> Answer {
-    Answer::Queues(crate::wire::proto::ListQueuesResponse::default())
 }
