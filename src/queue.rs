@@ -41,7 +41,7 @@ use std::{
 pub use async_trait::async_trait;
 
 #[cfg(feature = "azure")]
-pub use self::azure::{AzureQueue, AzureQueueConfig, MessageEncoding};
+pub use self::azure::{AzureQueue, MessageEncoding};
 pub(crate) use self::retrying::{RetryOn, RetryState};
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteQueue;

@@ -8,7 +8,6 @@
 pub(crate) mod cloud;
 pub mod container;
 mod memory;
-mod name;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -18,8 +17,10 @@ pub(crate) mod contract;
 pub(crate) mod tests;
 
 use std::{
+    borrow::Borrow,
     collections::BTreeMap,
     fmt::{Debug, Display},
+    str::FromStr,
     sync::Arc,
     time::SystemTime,
 };
@@ -29,13 +30,13 @@ use bytes::Bytes;
 
 #[cfg(feature = "cloud")]
 pub use self::cloud::CloudStore;
+pub use self::memory::MemoryStore;
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteStore;
-pub use self::{
-    memory::MemoryStore,
-    name::{BlobName, ETag},
+use crate::{
+    base::text::shown_as_text,
+    error::{Error, ErrorKind, Result},
 };
-use crate::error::{Error, ErrorKind, Result};
 
 /// Named values that several processes share.
 ///
@@ -54,18 +55,6 @@ pub trait BlobStore: Display + Debug + Send + Sync + 'static {
     /// # Errors
     /// Any error of the store.
     async fn get(&self, name: &BlobName) -> Result<Option<Blob>>;
-
-    /// Reads a blob, of a longer one only the first `max` bytes: another program may have written it.
-    ///
-    /// # Errors
-    /// Any error of the store.
-    async fn get_start(&self, name: &BlobName, max: usize) -> Result<Option<Blob>> {
-        let blob = self.get(name).await?;
-        Ok(blob.map(|mut blob| {
-            blob.content.bytes.truncate(max);
-            blob
-        }))
-    }
 
     /// Creates a blob and returns its ETag.
     ///
@@ -99,6 +88,16 @@ pub trait BlobStore: Display + Debug + Send + Sync + 'static {
         Capabilities::default()
     }
 }
+
+/// A blob's name: 1 to 1,024 bytes in parts with `/` between them. No part is empty, `.` or `..`,
+/// and control characters and `\` are excluded. All stores, including file systems, accept such
+/// names.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlobName(Arc<str>);
+
+/// Identifies one write: no other write to any blob of the store has the same ETag.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ETag(Arc<str>);
 
 /// A blob with its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,11 +156,6 @@ pub struct BlobEntry {
 pub struct Capabilities {
     /// Conditional deletion with an ETag.
     pub conditional_delete: bool,
-    /// Metadata.
-    pub metadata: bool,
-    /// Whether an ETag identifies a write. On S3 it identifies the content, so two writes of the
-    /// same bytes have the same ETag.
-    pub unique_etags: bool,
 }
 
 /// The URLs that [`open`] accepts, for its error.
@@ -171,6 +165,8 @@ const SUPPORTED: &str = "`memory:`, `sqlite:PATH`, `az://CONTAINER[/PREFIX]`, \
 /// An environment: names and values.
 type Variables = BTreeMap<String, String>;
 
+/// The clouds' own limit on a name.
+const NAME: usize = 1024;
 /// Default number of entries of a page.
 const PAGE: usize = 100;
 
@@ -180,8 +176,7 @@ const PAGE: usize = 100;
 /// A cloud's account, credential and endpoint come from the environment variables that
 /// `object_store` reads: `AZURE_STORAGE_ACCOUNT_NAME` and `AZURE_STORAGE_ACCOUNT_KEY`,
 /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_ENDPOINT`, `GOOGLE_SERVICE_ACCOUNT`, and
-/// so on. On Azure `AZURE_STORAGE_CONNECTION_STRING` takes precedence, and `AZURE_STORAGE_ACCOUNT`
-/// and `AZURE_STORAGE_KEY` are read as well.
+/// so on. On Azure `AZURE_STORAGE_CONNECTION_STRING` takes precedence.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for an unknown URL, with a list of the known ones, or for an invalid
@@ -252,16 +247,12 @@ pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dy
 )]
 async fn open_or(url: &str, variables: &Variables, create: bool) -> Result<Arc<dyn BlobStore>> {
     check_url(url)?;
-    #[cfg(feature = "cloud")]
-    if let Some((scheme, rest)) = url.split_once(':')
-        && let Some(store) = cloud::open(scheme, rest, variables).await
-    {
-        return Ok(Arc::new(store?));
-    }
     match url.split_once(':') {
         Some(("memory", "")) => Ok(Arc::new(MemoryStore::new())),
         #[cfg(feature = "sqlite")]
         Some(("sqlite", path)) => Ok(Arc::new(open_sqlite(path, create).await?)),
+        #[cfg(feature = "cloud")]
+        Some(("az" | "s3" | "gs", _)) => Ok(Arc::new(cloud::open(url, variables).await?)),
         _ => {
             // The URL may be a connection string or a signed address.
             let shown = url.split(['?', ';', '=']).next().unwrap_or_default();
@@ -289,6 +280,60 @@ async fn open_sqlite(path: &str, create: bool) -> Result<SqliteStore> {
         false => SqliteStore::open_existing(path).await,
     }
 }
+
+impl BlobName {
+    /// Makes a blob's name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a malformed name.
+    pub fn new(name: &str) -> Result<Self> {
+        let part = |part: &str| !matches!(part, "" | "." | "..");
+        let character = |c: char| !c.is_control() && c != '\\';
+        if name.len() <= NAME && name.split('/').all(part) && name.chars().all(character) {
+            return Ok(Self(name.into()));
+        }
+        let shown: String = name.chars().take(40).collect();
+        let rule = format_args!(
+            "must be 1 to {NAME} bytes in parts with `/` between them, none empty, `.` or `..`, \
+             without control characters and `\\`, but is {shown:?}"
+        );
+        Err(Error::invalid("blob", rule))
+    }
+
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl ETag {
+    /// Makes an ETag from the store's text.
+    pub fn new(etag: &str) -> Self {
+        Self(etag.into())
+    }
+
+    /// Returns the store's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Sorts like its text.
+impl Borrow<str> for BlobName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for BlobName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+shown_as_text!(0: BlobName, ETag);
 
 impl BlobContent {
     /// Checks the metadata and returns it with its names in lower case.
@@ -376,8 +421,6 @@ impl Default for Capabilities {
     fn default() -> Self {
         Self {
             conditional_delete: true,
-            metadata: true,
-            unique_etags: true,
         }
     }
 }

@@ -53,9 +53,6 @@ pub(super) struct HostArgs {
     /// Reach other machines over TLS, with --ca, --cert and --key
     #[arg(long, env = "REVEILLE_QUEUES_TLS", help_heading = "TLS")]
     queues_tls: bool,
-    /// Begin with empty queues if the queue file is missing because it was damaged and set aside
-    #[arg(long, env = "REVEILLE_ALLOW_NEW_FILE")]
-    allow_new_file: bool,
 }
 
 /// The name of the queue file in its directory.
@@ -98,10 +95,7 @@ impl HostArgs {
         let defaults = HostConfig::default();
         Ok(QueuesConfig {
             path: file(place),
-            manager: QueueManagerConfig {
-                allow_new_file: self.allow_new_file,
-                ..settings.manager()
-            },
+            manager: settings.manager(),
             host: HostConfig {
                 name: self.queues_name.clone().unwrap_or(defaults.name),
                 tls: self.queues_tls.then(|| client.tls.clone()),
@@ -165,7 +159,6 @@ berlin = "reveille://berlin:7600/orders"
         assert_eq!(manager.routes, [route]);
         let berlin = manager.aliases["berlin"].to_string();
         assert_eq!(berlin, "reveille://berlin:7600/orders");
-        assert!(!manager.allow_new_file);
     }
 
     #[test]
@@ -174,7 +167,6 @@ berlin = "reveille://berlin:7600/orders"
         let args = HostArgs {
             queues_name: Some("typed".to_owned()),
             queues_tls: true,
-            allow_new_file: true,
         };
         let settings = QueueSettings::default();
         let client = ClientConfig::default();
@@ -184,7 +176,6 @@ berlin = "reveille://berlin:7600/orders"
         assert_eq!(config.path, directory.path().join("queues.db"));
         assert_eq!(config.host.name, "typed");
         assert_eq!(config.host.tls, Some(ClientTls::default()));
-        assert!(config.manager.allow_new_file);
         let missing = args.config(Path::new("/no/such/place"), &settings, &client);
         let error = missing.expect_err("missing").to_string();
         assert!(error.contains("no directory `/no/such/place`"), "{error}");

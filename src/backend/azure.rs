@@ -6,18 +6,79 @@
 //! messages. It reads the process's environment only in [`StorageAccount::from_environment`].
 
 mod account;
-mod connection_string;
-mod environment;
-mod error;
-mod http;
 mod signing;
 
+use std::time::Duration;
+
+use azure_core::{error::ErrorKind as ClientErrorKind, http::RawResponse};
+
 pub use self::account::StorageAccount;
+pub(crate) use self::account::check_name;
+#[cfg(feature = "cloud")]
+pub(crate) use self::account::{CONNECTION_STRING, Credential, connection_string, endpoint};
+pub(crate) use self::signing::client_options;
 #[cfg(test)]
 pub(crate) use self::signing::signature_of;
-pub(crate) use self::{account::check_name, http::client_options};
-#[cfg(feature = "cloud")]
-pub(crate) use self::{
-    account::{Credential, endpoint},
-    environment::{ACCOUNT, CONNECTION_STRING, KEY, connection_string},
-};
+use crate::base::request_error::{RequestError, explanation, sanitized};
+
+impl From<azure_core::Error> for RequestError {
+    fn from(error: azure_core::Error) -> Self {
+        match error.kind() {
+            ClientErrorKind::HttpResponse {
+                status,
+                error_code,
+                raw_response,
+            } => {
+                let response = raw_response.as_deref();
+                let seconds = response.and_then(|r| header(r, "retry-after")?.parse().ok());
+                Self::Answered {
+                    status: u16::from(*status),
+                    code: error_code.as_deref().map(sanitized).unwrap_or_default(),
+                    said: response.and_then(|response| {
+                        let body = str::from_utf8(response.body()).ok()?;
+                        explanation(u16::from(*status), body)
+                    }),
+                    request_id: response
+                        .and_then(|r| header(r, "x-ms-request-id"))
+                        .map(sanitized),
+                    retry_after: seconds.map(Duration::from_secs),
+                }
+            }
+            ClientErrorKind::Connection | ClientErrorKind::Io => {
+                Self::of_connection(&error, "the connection broke")
+            }
+            ClientErrorKind::DataConversion => Self::Unreadable,
+            _ => Self::Other {
+                cause: "the request could not be made".to_owned(),
+            },
+        }
+    }
+}
+
+fn header<'a>(response: &'a RawResponse, name: &'static str) -> Option<&'a str> {
+    response.headers().get_optional_str(&name.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clients_error_text_is_not_passed_on() {
+        let secret = "http://host/?sig=c2lnbmF0dXJl";
+        for kind in [
+            ClientErrorKind::DataConversion,
+            ClientErrorKind::Other,
+            ClientErrorKind::Credential,
+            ClientErrorKind::HttpResponse {
+                status: 403.into(),
+                error_code: Some("AuthenticationFailed".into()),
+                raw_response: None,
+            },
+        ] {
+            let error = azure_core::Error::with_message(kind, secret);
+            let error = RequestError::from(error).about("queue `a/q`");
+            assert!(!format!("{error} {error:?}").contains("sig="), "{error:?}");
+        }
+    }
+}

@@ -8,42 +8,40 @@
 //! by a [`Schema`] of the caller.
 
 mod backup;
-#[cfg_attr(
-    not(feature = "courier"),
-    allow(dead_code, reason = "only the courier renames")
-)]
-pub(crate) mod damaged;
 mod error;
-mod integrity;
-mod lock_wait;
 mod open;
-mod place;
 mod registry;
 mod thread;
 
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rusqlite::{Connection, Transaction};
 use tokio::sync::oneshot;
 
 use self::thread::{GroupedWrite, Job, Jobs};
-pub(crate) use self::{backup::backup, error::refuse, integrity::check_file};
+pub(crate) use self::{
+    backup::{backup, check_file},
+    error::refuse,
+};
 use crate::error::{Error, Result};
 
 /// An open database file; clones, and other handles of the file, share its thread.
 ///
-/// The last handle closes the file when it is dropped, and waits for that, for up to 1 s: the log is
-/// written back then, so that the file alone is complete, unless another process has it open.
+/// The last handle closes the file when it is dropped, and waits for that: the log is written back
+/// then, so that the file alone is complete, unless another process has it open.
 ///
 /// If the file is moved, deleted or replaced while it is open, each call fails with
 /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) from then on.
 #[derive(Debug, Clone)]
 pub(crate) struct Database {
-    path: std::sync::Arc<Path>,
-    jobs: std::sync::Arc<Jobs>,
+    path: Arc<Path>,
+    jobs: Arc<Jobs>,
 }
 
 /// What to do about a file that is missing.
@@ -51,19 +49,19 @@ pub(crate) struct Database {
 pub(crate) enum Missing {
     /// Fail.
     Refuse,
-    /// Create it, but not beside a damaged file that was set aside: an operator decides then.
-    Create,
     /// Create it.
-    CreateAnyway,
+    Create,
 }
 
-/// A kind of database, and the migrations from an empty file to the current version.
+/// A kind of database, and its tables.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Schema {
     /// Identifies the kind of database file (`PRAGMA application_id`).
     pub(crate) application_id: i32,
-    /// SQL of the migration from version n to n + 1 (`PRAGMA user_version`). Append only.
-    pub(crate) migrations: &'static [&'static str],
+    /// The version of the tables (`PRAGMA user_version`).
+    pub(crate) version: i32,
+    /// The SQL that creates the tables.
+    pub(crate) tables: &'static str,
 }
 
 /// A write with the channel for its result.
@@ -75,26 +73,25 @@ struct QueuedWrite<T, F> {
 }
 
 impl Database {
-    /// Opens the file, and migrates it to the schema's version. If this process has it open already,
-    /// the handles share one thread.
+    /// Opens the file. If this process has it open already, the handles share one thread.
     ///
     /// # Errors
     /// A message with the file's path and the reason: missing, no directory, no permission, not a
-    /// database, of another program, of a newer version, locked, corrupt, several hard links,
-    /// mounted without its directory.
+    /// database, of another program or version, locked, corrupt.
     pub(crate) async fn open(
         path: impl Into<PathBuf>,
         schema: Schema,
         missing: Missing,
     ) -> Result<Self> {
         let path: PathBuf = path.into();
-        if let Some(jobs) = registry::find(&path, schema) {
+        let mut registry = registry::REGISTRY.lock().await;
+        if let Some(jobs) = registry.find(&path, schema) {
             let path = path.into();
             return Ok(Self { path, jobs });
         }
-        let Self { path, jobs } = Self::open_alone(path, schema, missing).await?;
-        let jobs = registry::register(&path, schema, jobs);
-        Ok(Self { path, jobs })
+        let opened = Self::open_alone(path, schema, missing).await?;
+        registry.add(&opened.path, schema, &opened.jobs);
+        Ok(opened)
     }
 
     /// Opens the file with a separate thread and connection, like another process.
@@ -103,13 +100,13 @@ impl Database {
         schema: Schema,
         missing: Missing,
     ) -> Result<Self> {
-        let path: std::sync::Arc<Path> = path.into().into();
+        let path: Arc<Path> = path.into().into();
         let (opened, outcome) = oneshot::channel();
-        let jobs = thread::start(std::sync::Arc::clone(&path), schema, missing, opened)?;
+        let jobs = thread::start(Arc::clone(&path), schema, missing, opened)?;
         match outcome.await {
             Ok(Ok(())) => Ok(Self {
                 path,
-                jobs: std::sync::Arc::new(jobs),
+                jobs: Arc::new(jobs),
             }),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(error::panicked(&path)),
@@ -204,7 +201,7 @@ impl Database {
     /// # Errors
     /// As [`Database::open`].
     pub(crate) fn connect(path: &Path, schema: Schema) -> Result<Connection> {
-        open::open_for_caller(path, schema)
+        open::open(path, schema, Missing::Refuse).map(|(connection, _)| connection)
     }
 
     /// Converts an error of SQLite.
@@ -217,6 +214,13 @@ impl Database {
         self.jobs.send(job).await.map_err(|()| gone())?;
         outcome.await.map_err(|_| gone())?
     }
+}
+
+/// Appends to the file's name.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }
 
 /// Returns the job of a write, and the receiver of its result.

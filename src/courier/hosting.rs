@@ -9,10 +9,8 @@ use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
-    time::SystemTime,
 };
 
-use prost_types::Timestamp;
 use rusqlite::Connection;
 
 use super::{
@@ -20,13 +18,8 @@ use super::{
     manager::{QueueManager, target_of},
 };
 use crate::{
-    backend::sqlite::{
-        check_file,
-        damaged::{set_aside, with_suffix},
-    },
-    base::clock::wall,
+    backend::sqlite::{check_file, with_suffix},
     error::{Error, ErrorKind, Result},
-    queue::sqlite::schema::SCHEMA,
 };
 
 /// Held while the process hosts the file.
@@ -35,8 +28,6 @@ pub(super) struct HostLock {
     file: File,
     /// Whether the last host ended cleanly.
     pub(super) was_clean: bool,
-    /// Whether the file had a host before.
-    pub(super) was_hosted: bool,
     /// Set when the file was opened without a fault: only then is the end a clean one.
     is_sound: bool,
 }
@@ -82,7 +73,6 @@ impl HostLock {
         file.read_to_string(&mut mark).map_err(fail)?;
         let lock = Self {
             was_clean: mark == CLEAN,
-            was_hosted: !mark.is_empty(),
             is_sound: false,
             file,
         };
@@ -120,16 +110,20 @@ impl QueueManager {
     ///
     /// # Errors
     /// As [`QueueManager::open`]; [`ErrorKind::Busy`](crate::ErrorKind::Busy) if another process
-    /// hosts the file; [`ErrorKind::Internal`](crate::ErrorKind::Internal) if it is damaged: then
-    /// it was renamed to `NAME.damaged-TIME` with its log, and the message says what to do.
+    /// hosts the file; [`ErrorKind::Internal`](crate::ErrorKind::Internal) if it is damaged:
+    /// nothing is changed, and the message says what to do.
     pub async fn host(path: impl Into<PathBuf>, config: QueueManagerConfig) -> Result<Self> {
         let path = target_of(path.into());
         let lock = HostLock::acquire(&path)?;
         if path.is_file()
             && let Some(problem) = check_file(&path, !lock.was_clean).await?
-            && (lock.was_hosted || has_our_header(&path))
         {
-            return Err(set_aside(&path, &problem, &utc(wall())));
+            let message = format!(
+                "queue file `{}` is damaged ({problem}): stop all programs that use it, then restore \
+                 a copy, or save its content with `sqlite3 FILE .recover`",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Internal, message));
         }
         let manager = Self::open(path, config).await?;
         // A write first, so that the log of an earlier process is written back.
@@ -142,24 +136,6 @@ impl QueueManager {
         manager.shared.hosted_with(lock);
         Ok(manager)
     }
-}
-
-/// Formats a time as `20261231T235959Z`.
-fn utc(time: SystemTime) -> String {
-    let seconds = Timestamp {
-        nanos: 0,
-        ..Timestamp::from(time)
-    };
-    seconds.to_string().replace(['-', ':'], "")
-}
-
-/// Returns whether a damaged file was a queue file: a wrong path must not rename another program's
-/// file.
-fn has_our_header(path: &Path) -> bool {
-    let mut header = [0; 72];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
-    let id = SCHEMA.application_id.to_be_bytes();
-    read.is_ok() && header.starts_with(b"SQLite format 3\0") && header[68..] == id
 }
 
 /// Rewrites a file of an older version that is more than half free, so that it can be made smaller
@@ -175,24 +151,4 @@ fn compact_old_file(connection: &mut Connection) -> rusqlite::Result<()> {
         )?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn times_are_written_in_utc() {
-        for (seconds, text) in [
-            (0, "19700101T000000Z"),
-            (951_782_400, "20000229T000000Z"),
-            (1_798_761_599, "20261231T235959Z"),
-            (1_798_761_600, "20270101T000000Z"),
-        ] {
-            let time = SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1_000 + 7);
-            assert_eq!(utc(time), text);
-        }
-    }
 }

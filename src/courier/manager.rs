@@ -101,16 +101,9 @@ impl QueueManager {
     /// Opens the file, and creates it if it is missing; its directory must exist.
     ///
     /// # Errors
-    /// One line with the file's path and the reason. [`ErrorKind::Conflict`](crate::ErrorKind::Conflict)
-    /// if the file is missing because it was damaged and set aside, unless
-    /// [`QueueManagerConfig::allow_new_file`] is set.
+    /// One line with the file's path and the reason.
     pub async fn open(path: impl Into<PathBuf>, config: QueueManagerConfig) -> Result<Self> {
-        let missing = if config.allow_new_file {
-            Missing::CreateAnyway
-        } else {
-            Missing::Create
-        };
-        Self::open_or(missing, path.into(), config).await
+        Self::open_or(Missing::Create, path.into(), config).await
     }
 
     /// Opens the file if it is there.

@@ -17,7 +17,7 @@ use super::{
     steps::{Owner, give_back},
 };
 use crate::{
-    backend::sqlite::{damaged::with_suffix, refuse},
+    backend::sqlite::{refuse, with_suffix},
     error::{Error, ErrorKind, Result},
     queue::sqlite::clock,
 };

@@ -19,7 +19,7 @@ use crate::{
     error::Result,
     queue::sqlite::{
         clock::{self, Micros},
-        maintenance::remove_expired,
+        remove_expired,
     },
 };
 

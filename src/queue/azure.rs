@@ -12,10 +12,7 @@ mod tests;
 
 use std::{
     fmt,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
     time::{Duration, SystemTime},
 };
 
@@ -56,24 +53,7 @@ pub struct AzureQueue {
     client: Arc<QueueClient>,
     address: QueueAddress,
     encoding: MessageEncoding,
-    /// Set when a body was read that may have another encoding: one warning is enough.
-    warned: Arc<AtomicBool>,
     group: GroupName,
-}
-
-/// The configuration of an [`AzureQueue`].
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct AzureQueueConfig {
-    /// The queue's account and the credential.
-    pub account: StorageAccount,
-    /// 3 to 63 letters, digits and single hyphens. The service keeps names in lower case.
-    pub queue_name: String,
-    /// The encoding of bodies; the default base64 carries any bytes.
-    pub encoding: MessageEncoding,
-    /// The time limit of one request, from connecting to the end of the answer. The default is 30 s,
-    /// the service's own limit.
-    pub timeout: Duration,
 }
 
 /// A message whose request is prepared.
@@ -82,6 +62,8 @@ struct PreparedMessage {
     options: QueueClientSendMessageOptions<'static>,
 }
 
+/// The time limit of one request, from connecting to the end of the answer: the service's own limit.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The newest API version that the emulator (3.35) supports; everything used here is older.
 const VERSION: &str = "2025-11-05";
 /// The number of concurrent requests of one put: 16 at 10 ms each are 1,600 a second, below a
@@ -93,48 +75,45 @@ const PURGE_ATTEMPTS: usize = 10;
 /// The service's value for no time to live; without a value it uses 7 days.
 const FOREVER: i32 = -1;
 
-impl AzureQueueConfig {
-    /// Creates a configuration with defaults for the other fields.
-    pub fn new(account: StorageAccount, queue_name: impl Into<String>) -> Self {
-        Self {
-            account,
-            queue_name: queue_name.into(),
-            encoding: MessageEncoding::default(),
-            timeout: Duration::from_secs(30),
-        }
-    }
-}
-
 impl AzureQueue {
-    /// Opens a queue without sending a request. [`WorkQueue::create`] creates the queue.
+    /// Opens a queue without sending a request. [`WorkQueue::create`] creates the queue. Its name has 3
+    /// to 63 letters, digits and single hyphens; the service keeps names in lower case.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for an invalid queue name.
-    pub fn open(config: &AzureQueueConfig) -> Result<Self> {
-        let address = azure_address(config.account.name(), &config.queue_name)?;
+    pub fn open(account: &StorageAccount, name: &str, encoding: MessageEncoding) -> Result<Self> {
+        Self::open_with(account, name, encoding, REQUEST_TIMEOUT)
+    }
+
+    fn open_with(
+        account: &StorageAccount,
+        name: &str,
+        encoding: MessageEncoding,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let address = azure_address(account.name(), name)?;
         let options = QueueClientOptions {
-            client_options: client_options(&config.account, config.timeout)?,
+            client_options: client_options(account, timeout)?,
             version: VERSION.to_owned(),
         };
-        let url = config.account.queue_url(address.queue_name());
+        let url = account.queue_url(address.queue_name());
         let client = QueueClient::new(url, None, Some(options))
             .map_err(|error| RequestError::from(error).about(format_args!("queue `{address}`")))?;
         Ok(Self {
             client: Arc::new(client),
-            group: listener_group(&config.account, &address),
+            group: listener_group(account, &address),
             address,
-            encoding: config.encoding,
-            warned: Arc::default(),
+            encoding,
         })
     }
 
-    /// Opens a queue of a connection string's account.
+    /// Opens a queue of a connection string's account, whose bodies are base64.
     ///
     /// # Errors
     /// As [`AzureQueue::open`] and [`StorageAccount::from_connection_string`].
     pub fn from_connection_string(connection_string: &str, queue_name: &str) -> Result<Self> {
         let account = StorageAccount::from_connection_string(connection_string)?;
-        Self::open(&AzureQueueConfig::new(account, queue_name))
+        Self::open(&account, queue_name, MessageEncoding::default())
     }
 
     fn prepare(&self, message: &NewMessage) -> Result<PreparedMessage> {
@@ -228,13 +207,6 @@ impl AzureQueue {
         let inserted_at = self.required(inserted_at, "insertion time")?;
         // The service omits the text of an empty message.
         let body = self.encoding.decode(text.unwrap_or_default());
-        if self.encoding.may_be_wrong(&body) && !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                queue = %self,
-                "a message's text was decoded from base64, and its bytes are no text: if its program \
-                 writes plain text, add `?encoding=text` to the queue's URL"
-            );
-        }
         Ok(PeekedMessage {
             id: MessageId::new(&self.required(id, "message's id")?),
             body,

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use prost_types::Timestamp;
 
-use self::claim::{Claim, ClaimId, is_marked};
+use self::claim::{Claim, is_id, is_marked, random_id};
 use super::{
     Fault, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
     forward::forward, invalid_receipt, outcome,
@@ -40,8 +40,7 @@ use crate::{
 ///
 /// **Unreadable bodies.** A get returns the other messages normally, and this message with the
 /// reference as its body and a [`Fault`]:
-/// * The store does not answer, or not within [`ClaimConfig::read_timeout`]: the fault has the kind
-///   of that error, which [is retryable](ErrorKind::is_retryable). Release the message with a delay,
+/// * The store does not answer, or not within 10 s: the fault has the kind of that error, which [is retryable](ErrorKind::is_retryable). Release the message with a delay,
 ///   at any dequeue count: the queue counts a get before the body is read, so the count does not
 ///   mean failed handling (a [`Listener`](crate::listener::Listener) takes that into account).
 /// * The blob is gone: [`ErrorKind::NotFound`].
@@ -54,8 +53,7 @@ use crate::{
 /// **Leftover blobs.** The blob is deleted after its message. It is left over after a crash in
 /// between, after a crash between the blob's write and the put, after a put that the queue refuses,
 /// after [`WorkQueue::purge`], and when the message's time to live ends. Each blob therefore carries
-/// the metadata `TimeToLive`: the UTC time (RFC 3339) after which no message needs it. In a store
-/// without metadata only the age of the blobs below [`ClaimConfig::prefix`] is known.
+/// the metadata `TimeToLive`: the UTC time (RFC 3339) after which no message needs it.
 ///
 /// Put a [`Retrying`](super::Retrying) inside, around the queue itself, so that a retry repeats no
 /// upload. Where the answer of a put was lost, two messages have one blob: after the first one is
@@ -75,9 +73,6 @@ pub struct ClaimConfig {
     /// The largest body that is put or read from a blob. A get takes at most
     /// [`QueueLimits::batch`] times this much memory.
     pub max_body: usize,
-    /// The time limit for reading one body. After it the message comes with a retryable fault, so
-    /// that the other messages of the get do not wait longer.
-    pub read_timeout: Duration,
     /// The prefix of the blobs' names. Queues may share it, but other programs must not use it: a
     /// producer of the queue can name any blob below it.
     pub prefix: String,
@@ -91,12 +86,15 @@ struct Resolved {
     body: Bytes,
     fault: Option<Fault>,
     /// The message's blob, if its body was read from one.
-    blob: Option<ClaimId>,
+    blob: Option<Arc<str>>,
 }
 
 /// The number of blobs that one call reads or writes at the same time: enough to hide a store's
 /// latency.
 const CONCURRENT_BLOBS: usize = 8;
+/// The time limit for reading one body, so that the other messages of the get do not wait longer. A full
+/// get of 32 bodies, eight at a time, stays below the minute after which a listener cancels a get.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Added to a blob's lifetime: clocks differ, and a message that was got just before its end is
 /// still being handled.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(24 * 3600);
@@ -120,7 +118,7 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
             store,
             config,
         };
-        claims.blob(&ClaimId::default())?;
+        claims.blob(&"0".repeat(32))?;
         Ok(claims)
     }
 
@@ -129,7 +127,7 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         &self.inner
     }
 
-    fn blob(&self, id: &ClaimId) -> Result<BlobName> {
+    fn blob(&self, id: &str) -> Result<BlobName> {
         BlobName::new(&format!("{}{id}", self.config.prefix))
     }
 
@@ -140,20 +138,18 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
 
     /// Writes the body of a message into a blob if necessary; returns the message to put, and the
     /// blob.
-    async fn store_body(&self, message: NewMessage) -> Result<(NewMessage, Option<ClaimId>)> {
+    async fn store_body(&self, message: NewMessage) -> Result<(NewMessage, Option<Arc<str>>)> {
         if !self.goes_by_reference(&message.body) {
             return Ok((message, None));
         }
-        let id = ClaimId::random()?;
+        let id = random_id()?;
         let body = message.body.clone();
-        let (claim, bytes) = task::blocking(move || Claim::pack(id, body))
+        let (claim, bytes) = task::blocking(move || Claim::pack(id, &body))
             .await
             .ok_or_else(runtime_stopped)?;
         let mut content = BlobContent::from(bytes);
-        if self.store.capabilities().metadata {
-            let expiry = self.expiry(&message);
-            content.metadata.insert(TIME_TO_LIVE.to_owned(), expiry);
-        }
+        let expiry = self.expiry(&message);
+        content.metadata.insert(TIME_TO_LIVE.to_owned(), expiry);
         self.store.create(&self.blob(&claim.id)?, content).await?;
         let body = Bytes::from(claim.to_string());
         Ok((NewMessage { body, ..message }, Some(claim.id)))
@@ -200,7 +196,13 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
     async fn resolve(&self, body: Bytes) -> Resolved {
         let found = match Claim::parse(&body) {
             None => Ok((body.clone(), None)),
-            Some(claim) => self.load_body_in_time(claim).await,
+            Some(claim) => {
+                let read = tokio::time::timeout(READ_TIMEOUT, self.load_body(claim)).await;
+                read.unwrap_or_else(|_| {
+                    let message = format!("its body was not read in time from {}", self.store);
+                    Err(Error::new(ErrorKind::Timeout, message))
+                })
+            }
         };
         let (fault, (body, blob)) = match found {
             Ok(found) => (None, found),
@@ -209,19 +211,10 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         Resolved { body, fault, blob }
     }
 
-    async fn load_body_in_time(&self, claim: Result<Claim>) -> Result<(Bytes, Option<ClaimId>)> {
-        let limit = self.config.read_timeout;
-        let read = tokio::time::timeout(limit, self.load_body(claim)).await;
-        read.unwrap_or_else(|_| {
-            let message = format!("its body was not read within {limit:?} from {}", self.store);
-            Err(Error::new(ErrorKind::Timeout, message))
-        })
-    }
-
-    async fn load_body(&self, claim: Result<Claim>) -> Result<(Bytes, Option<ClaimId>)> {
+    async fn load_body(&self, claim: Result<Claim>) -> Result<(Bytes, Option<Arc<str>>)> {
         let claim = claim?;
         claim.check(self.config.max_body)?;
-        let (name, id) = (self.blob(&claim.id)?, claim.id.clone());
+        let (name, id) = (self.blob(&claim.id)?, Arc::clone(&claim.id));
         let Some(blob) = self.store.get(&name).await? else {
             let message = format!("its body is gone: blob `{name}` of {}", self.store);
             return Err(Error::new(ErrorKind::NotFound, message));
@@ -236,7 +229,7 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         Message {
             body: resolved.body,
             fault: message.fault.or(resolved.fault),
-            receipt: outer_receipt(resolved.blob.as_ref(), &message.receipt),
+            receipt: outer_receipt(resolved.blob.as_deref(), &message.receipt),
             ..message
         }
     }
@@ -252,7 +245,7 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
 
     /// Deletes the blob of a message that does not exist. After a failure the blob stays until its
     /// expiry.
-    async fn discard(&self, id: &ClaimId) {
+    async fn discard(&self, id: &str) {
         let deleted = match self.blob(id) {
             Ok(name) => self.store.delete(&name, None).await,
             Err(error) => Err(error),
@@ -266,12 +259,13 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
     }
 
     /// Returns the blob of a receipt's message, and the wrapped queue's receipt.
-    fn split(&self, receipt: &Receipt) -> Result<(Option<ClaimId>, Receipt)> {
+    fn split(&self, receipt: &Receipt) -> Result<(Option<Arc<str>>, Receipt)> {
         let unknown = || invalid_receipt(self, receipt);
         let (blob, token) = receipt.token().split_once(':').ok_or_else(unknown)?;
         let blob = match blob {
             "" => None,
-            id => Some(ClaimId::parse(id).ok_or_else(unknown)?),
+            id if is_id(id) => Some(id.into()),
+            _ => return Err(unknown()),
         };
         Ok((blob, Receipt::new(receipt.message_id().clone(), token)))
     }
@@ -330,7 +324,7 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
     async fn renew(&self, receipt: &Receipt, visibility_timeout: Duration) -> Result<Receipt> {
         let (blob, receipt) = self.split(receipt)?;
         let renewed = self.inner.renew(&receipt, visibility_timeout).await?;
-        Ok(outer_receipt(blob.as_ref(), &renewed))
+        Ok(outer_receipt(blob.as_deref(), &renewed))
     }
 
     async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
@@ -368,9 +362,6 @@ impl Default for ClaimConfig {
             inline: 32 * 1024,
             // A full get of 32 messages takes 256 MiB then.
             max_body: 8 * 1024 * 1024,
-            // Ten times the transfer of the largest body at 10 MB/s. A full get of 32 bodies, eight
-            // at a time, stays below the minute after which a listener cancels a get.
-            read_timeout: Duration::from_secs(10),
             prefix: "claims/".to_owned(),
             // No service keeps a message for longer than two weeks unless configured otherwise.
             keep: Duration::from_secs(90 * 24 * 3600),
@@ -383,8 +374,7 @@ fn runtime_stopped() -> Error {
 }
 
 /// Adds the blob to the receipt, so that a delete needs to read neither message nor blob.
-fn outer_receipt(blob: Option<&ClaimId>, receipt: &Receipt) -> Receipt {
-    let blob = blob.map_or("", ClaimId::as_str);
-    let token = format!("{blob}:{}", receipt.token());
+fn outer_receipt(blob: Option<&str>, receipt: &Receipt) -> Receipt {
+    let token = format!("{}:{}", blob.unwrap_or_default(), receipt.token());
     Receipt::new(receipt.message_id().clone(), &token)
 }

@@ -6,7 +6,6 @@
 
 pub(crate) mod checksum;
 pub(crate) mod clock;
-pub(crate) mod maintenance;
 pub(crate) mod put;
 pub(crate) mod schema;
 #[cfg(test)]
@@ -23,11 +22,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
-use self::{
-    clock::Micros,
-    maintenance::{MessageCounts, maintain, remove_expired},
-    schema::SCHEMA,
-};
+use self::{clock::Micros, schema::SCHEMA};
 use super::{
     Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
     invalid_receipt, local_group, missing_queue,
@@ -51,6 +46,16 @@ pub struct SqliteQueue {
     /// Set for a queue of a queue manager: puts note that the relay must be notified.
     observer: Option<Arc<dyn PutObserver>>,
 }
+
+/// The number of expired messages that one call removes. Each takes some microseconds, during which
+/// all writers of the file wait.
+const REMOVED_PER_CALL: i64 = 1_000;
+
+/// Selects the number of messages that have not expired, from the queue's counter. The query names the
+/// index, because the index by time has the same columns but contains all messages.
+const COUNT: &str = "SELECT messages -
+     (SELECT count(*) FROM messages INDEXED BY messages_by_end WHERE ends_at <= ?2 AND queue = ?1)
+     FROM queues WHERE id = ?1";
 
 /// Is told after each commit of a put, so that it notifies the relay of the noted messages.
 pub(crate) trait PutObserver: fmt::Debug + Send + Sync + 'static {
@@ -81,8 +86,7 @@ impl SqliteQueue {
     /// directory must exist.
     ///
     /// # Errors
-    /// One line with the file's path and the reason; [`ErrorKind::Conflict`](crate::ErrorKind::Conflict)
-    /// if the file is missing because it was damaged and set aside.
+    /// One line with the file's path and the reason.
     pub async fn create(path: impl Into<PathBuf>, address: QueueAddress) -> Result<Self> {
         let queue = Self::with_database(create_file(path).await?, address).await?;
         WorkQueue::create(&queue).await?;
@@ -336,19 +340,12 @@ impl WorkQueue for SqliteQueue {
     }
 
     async fn depth(&self) -> Result<u64> {
-        let counts = self.read(|connection, queue| {
+        let count = self.read(|connection, queue| {
             let now = clock::now(connection)?;
-            MessageCounts::read(connection, queue, now)
+            let mut count = connection.prepare_cached(COUNT)?;
+            count.query_row([queue, now], |row| row.get::<_, i64>(0))
         });
-        let counts = counts.await?;
-        if !counts.needs_maintenance() {
-            return Ok(counts.depth());
-        }
-        let counts = self.write(|transaction, queue| {
-            let now = clock::advance(transaction)?;
-            maintain(transaction, queue, now)
-        });
-        Ok(counts.await?.depth())
+        Ok(u64::try_from(count.await?).unwrap_or_default())
     }
 
     async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
@@ -373,6 +370,17 @@ impl WorkQueue for SqliteQueue {
         })
         .await
     }
+}
+
+/// Removes a batch of expired messages of all queues of the file, the earliest expired first;
+/// returns whether there may be more.
+pub(crate) fn remove_expired(transaction: &Transaction<'_>, now: Micros) -> rusqlite::Result<bool> {
+    let mut remove = transaction.prepare_cached(
+        "DELETE FROM messages WHERE id IN
+         (SELECT id FROM messages WHERE ends_at <= ?1 ORDER BY ends_at LIMIT ?2)",
+    )?;
+    let removed = remove.execute([now, REMOVED_PER_CALL])?;
+    Ok(i64::try_from(removed).unwrap_or(i64::MAX) >= REMOVED_PER_CALL)
 }
 
 /// Returns the number of a queue in the file.

@@ -38,9 +38,7 @@ const FORMS: &str = "`memory:NAME`, `sqlite:PATH?queue=NAME`, `azure://ACCOUNT/Q
 /// * `memory:NAME`: within this process, the same name is the same queue.
 /// * `sqlite:PATH?queue=NAME`.
 /// * `azure://ACCOUNT/QUEUE`: the credential comes from the environment, from
-///   `AZURE_STORAGE_CONNECTION_STRING`, `AZURE_STORAGE_KEY` or `AZURE_STORAGE_SAS_TOKEN`. If the
-///   account's queues are not at the default endpoint, set `AZURE_STORAGE_QUEUE_ENDPOINT`.
-///   `encoding=text` means that messages are plain text and not base64. Opening sends no request.
+///   `AZURE_STORAGE_CONNECTION_STRING`. `encoding=text` means that messages are plain text and not base64. Opening sends no request.
 ///   Temporary failures are retried ([`Retrying`](super::Retrying) with its defaults).
 ///
 /// The first two take the parameter `account=NAME`, which replaces the address's default account
@@ -57,20 +55,14 @@ pub async fn open(url: &str) -> Result<Arc<dyn WorkQueue>> {
     match parsed.backend {
         Backend::Memory => Ok(Arc::new(memory_queue(parsed.address))),
         #[cfg(feature = "sqlite")]
-        Backend::Sqlite(path) => {
-            let queue = super::SqliteQueue::open(&path, parsed.address.clone()).await?;
-            warn_of_a_second_file(&parsed.address, &path);
-            Ok(Arc::new(queue))
-        }
+        Backend::Sqlite(path) => Ok(Arc::new(
+            super::SqliteQueue::open(path, parsed.address).await?,
+        )),
         #[cfg(feature = "azure")]
         Backend::Azure(encoding) => {
             let (account, name) = parsed.address.parts();
             let account = crate::backend::azure::StorageAccount::from_environment(account)?;
-            let config = super::AzureQueueConfig {
-                encoding,
-                ..super::AzureQueueConfig::new(account, name)
-            };
-            let queue = super::AzureQueue::open(&config)?;
+            let queue = super::AzureQueue::open(&account, name, encoding)?;
             Ok(Arc::new(super::Retrying::new(
                 queue,
                 super::RetryConfig::default(),
@@ -202,37 +194,6 @@ fn parse_azure(path: &str, query: &str) -> Result<QueueUrl> {
         backend: Backend::Azure(encoding),
         address: super::azure::azure_address(account, name)?,
     })
-}
-
-/// Warns if this process has opened queues of two files under the same address. A notification would
-/// wake the listeners of both, and in a group it could wake the wrong one.
-///
-/// The address does not contain the file's path: a publisher and a listener that use different paths
-/// for one file would have different addresses and lose wake-ups.
-#[cfg(feature = "sqlite")]
-fn warn_of_a_second_file(address: &QueueAddress, path: &std::path::Path) {
-    use std::{collections::BTreeMap, path::PathBuf};
-    static FILES: Mutex<BTreeMap<QueueAddress, PathBuf>> = Mutex::new(BTreeMap::new());
-    let Ok(path) = path.canonicalize() else {
-        return;
-    };
-    let mut files = lock(&FILES);
-    // Bounds the memory of a process that keeps opening new files.
-    if files.len() >= 1_000 {
-        files.clear();
-    }
-    let Some(other) = files.insert(address.clone(), path.clone()) else {
-        return;
-    };
-    drop(files);
-    if other != path {
-        tracing::warn!(
-            %address,
-            one = %other.display(),
-            other = %path.display(),
-            "queues of two files have the same address: set `&account=NAME` in one of the URLs"
-        );
-    }
 }
 
 /// Returns this process's memory queue with this address.

@@ -23,9 +23,7 @@
 //! Memory: one frame, one list of recent queues (5,000), 64 numbers of own heartbeats, and at most
 //! 400 bytes for each of at most 1,024 peers.
 
-mod action;
 mod cluster_link;
-mod config;
 mod frames;
 mod heartbeat_sender;
 mod isolation;
@@ -35,10 +33,113 @@ mod recent_queues;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::{
-    action::{Action, LinkFailure, Output, PeerNotice, PeerNoticeKind, Resync},
-    cluster_link::ClusterLink,
-    config::{LinkConfig, MISSING_AFTER},
-    frames::FrameDraft,
-    peer::PeerStats,
-};
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+pub(crate) use self::{cluster_link::ClusterLink, frames::FrameDraft, peer::PeerStats};
+use crate::types::cluster::{Frame, LifeId};
+
+/// Settings of a link.
+#[derive(Debug, Clone)]
+pub(crate) struct LinkConfig {
+    pub(crate) life: LifeId,
+    pub(crate) relay_id: Arc<str>,
+    pub(crate) version: Arc<str>,
+}
+
+/// A step for the driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Publish to all relays. May be dropped: the link publishes again. Where the client has not taken
+    /// it, the driver says so.
+    Publish(Bytes),
+    /// Replace the client's connection, if it is open.
+    Replace,
+    /// C5, C9, C14: flags were written through another relay, or may have been: refresh them.
+    ReadFlags,
+    /// The relay must end.
+    End(LinkFailure),
+    /// C15: the relay has left, and may end. No further output follows. Where its causes were not
+    /// confirmed in time, the other relays are not `told`: they check their groups when they miss
+    /// this relay.
+    Left { told: bool },
+}
+
+/// A step for the hub or the driver. The order of the actions matters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Action {
+    Output(Output),
+    /// Count a peer's increments, and read the flags in it.
+    Apply {
+        life: LifeId,
+        frame: Frame,
+        /// An earlier frame of this peer was missed. So groups are given the entries in full, even
+        /// those that the sender's members served: the missed causes are not served.
+        in_full: bool,
+    },
+    /// A frame may be missed: wake the subscribers, and read the watched flags.
+    Resync(Resync),
+    /// The peer is missing: each group checks its queue once.
+    CheckGroups(LifeId),
+    /// Frames up to this number are confirmed: answer the publishers of their causes.
+    Confirmed(u64),
+    /// The state `degraded` has changed: tell all streams.
+    Degraded(bool),
+}
+
+/// The queues whose subscribers are woken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Resync {
+    /// The queues with these hashes; a hash may have no queue here.
+    Queues(Vec<u64>),
+    All,
+}
+
+/// Why the relay must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LinkFailure {
+    /// Another machine sends as this life: a clone of this one.
+    SecondMachine,
+}
+
+/// The interval of heartbeats, with a random change of a tenth.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// An own message that has not returned after this time is an interruption, and a frame is
+/// published again.
+const RETURN_WITHIN: Duration = Duration::from_millis(250);
+/// Without an own message for this long a relay is isolated: three heartbeats and their jitter.
+const ISOLATED_AFTER: Duration = Duration::from_millis(3_500);
+/// Without an own message for this long the connection is replaced, also one that looks well: packets to
+/// the server may be lost on their way while those of the server arrive.
+const REPLACE_AFTER: Duration = Duration::from_secs(6);
+/// A new connection has this long.
+const REPLACE_AGAIN: Duration = Duration::from_secs(10);
+/// A heartbeat that the client did not take is due again after this time.
+const UNSENT_AGAIN: Duration = Duration::from_millis(50);
+/// An isolation that begins sooner after the last one ends later, so that a link that flaps costs
+/// polls and no resyncs.
+const FLAP_WITHIN: Duration = Duration::from_secs(60);
+/// How long such a link must hold.
+const FLAP_HOLD: Duration = Duration::from_secs(10);
+/// A relay that starts is ready after two own heartbeats, or after this time.
+const READY_AFTER: Duration = Duration::from_secs(3);
+/// A queue is named in heartbeats for this long after its newest frame was confirmed: a receiver
+/// that missed messages for up to 3.5 s finds all queues.
+const RECENT_FOR: Duration = Duration::from_secs(5);
+/// A frame with this many notifications of one queue is followed by a pause, in which the next ones
+/// are conflated.
+const BURST: u64 = 16;
+const BURST_PAUSE: Duration = Duration::from_micros(400);
+/// A peer is missing after this many own heartbeats without a message of it.
+const PATIENCE: u64 = 4;
+/// Nor is it missing before this time: three heartbeats and their jitter, so two may be lost.
+pub(crate) const MISSING_AFTER: Duration = Duration::from_millis(3_500);
+/// The most own heartbeats until a peer that was missing before is missing again.
+const MAX_PATIENCE: u64 = 32;
+/// A peer that returned this many own heartbeats ago (ten minutes) has the first patience again; a
+/// silent one is forgotten.
+const FORGET_AFTER: u64 = 600;
+/// The most peers. 100 relays are the bound of this design; the rest is for lives that ended within
+/// the last ten minutes. More appear only in forged messages.
+const MAX_PEERS: usize = 1_024;

@@ -23,7 +23,6 @@ mod config;
 mod connection;
 mod driver;
 mod events;
-mod options;
 mod subjects;
 
 #[cfg(test)]

@@ -234,7 +234,7 @@ impl Node {
         let stats = StatsSource::new(relay.clone(), flags.clone(), known, kept);
         #[cfg(feature = "nats")]
         let cluster = match &config.cluster {
-            Some(cluster) => Box::pin(cluster.start(&relay, &flags, &*store, &stats)).await?,
+            Some(cluster) => Box::pin(cluster.start(&relay, &flags, &stats)).await?,
             None => None,
         };
         #[cfg(feature = "courier")]

@@ -10,7 +10,6 @@ mod figures;
 mod local;
 mod message_stream;
 mod peer_calls;
-mod refusals;
 #[cfg(feature = "keda")]
 mod scaled;
 mod tasks;
@@ -35,7 +34,6 @@ pub(crate) use self::figures::{RelayFigures, Sample};
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::peer_calls::{PeerService, PeerTransport, SilentRelays};
-pub(crate) use self::refusals::{Refusals, Refused};
 #[cfg(feature = "keda")]
 use self::scaled::ScaledQueues;
 #[cfg(feature = "keda")]
@@ -44,19 +42,20 @@ use crate::{
     base::{
         clock::{Clock, Tick},
         histogram::Histogram,
+        log_limiter::LimitedCounts,
         sync::Mutex,
         task::Scope,
     },
     error::{Error, ErrorKind, Result},
-    relay::cluster::ClusterNode,
     relay::hub::{
         ActiveQueue, ActivityWatch, CoordinatorConfig, CursorPool, Epoch, Hub, HubConfig, HubStats,
         ListenerStats, QueueOrder, QueueStats, Ranking, StreamConfig, SubscriberStream,
         SubscriptionId, WakeBuilder,
     },
+    relay::{cluster::ClusterNode, link::LinkConfig},
     types::{
         Accepted, GroupName, Notification, QueueAddress, Report, SubscribeOptions, check_name,
-        check_text,
+        check_text, cluster::LifeId,
     },
 };
 
@@ -179,6 +178,54 @@ pub(crate) struct RelayMetrics {
     pub(crate) handler_latency: Histogram,
 }
 
+/// A request that can be refused at a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Notify,
+    Subscribe,
+    Report,
+}
+
+/// The counts since the start.
+#[derive(Debug)]
+pub(crate) struct Refusals(LimitedCounts<3>);
+
+/// One line a second of each kind is logged.
+const REFUSALS_EVERY: Duration = Duration::from_secs(1);
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self(LimitedCounts::new(REFUSALS_EVERY))
+    }
+}
+
+impl Refusals {
+    /// Counts an error of this kind, and no other.
+    #[cold]
+    fn note(&self, request: Refused, error: &Error, now: Tick) {
+        if error.kind() != ErrorKind::Exhausted {
+            return;
+        }
+        if let Some(suppressed) = self.0.note(request as usize, now) {
+            tracing::warn!(%error, suppressed, "{}", request.text());
+        }
+    }
+
+    pub(crate) fn count(&self, request: Refused) -> u64 {
+        self.0.count(request as usize)
+    }
+}
+
+impl Refused {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Notify => "refused notifications for want of room; their publisher repeats them",
+            Self::Subscribe => "refused a subscription for want of room; its listener tries again",
+            Self::Report => "refused a report for want of room; its listener repeats it",
+        }
+    }
+}
+
 impl Default for RelayMetrics {
     fn default() -> Self {
         Self {
@@ -282,7 +329,11 @@ impl Relay {
         let clock = Clock::new();
         let shared = Arc::new(RelayInner {
             cluster: cluster.map(|ack| {
-                let link = Self::link_config(&stream_config.relay_id, epoch.0);
+                let link = LinkConfig {
+                    life: LifeId(epoch.0),
+                    relay_id: Arc::clone(&stream_config.relay_id),
+                    version: Arc::clone(&stream_config.version),
+                };
                 let node = ClusterNode::new(Arc::clone(&hub), link, clock.now());
                 ClusterHandle::new(ack, node)
             }),

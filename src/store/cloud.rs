@@ -6,11 +6,10 @@
 //! an error with unknown outcome. Reads are retried. Capabilities name the conditions that a
 //! service lacks; such a request is never sent without its condition.
 
-mod azure_rest;
+pub(crate) mod azure_rest;
 mod container;
 pub(crate) mod environment;
 mod error;
-pub(crate) mod listing;
 mod probe;
 
 #[cfg(test)]
@@ -24,17 +23,14 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
-use futures_util::{TryStreamExt as _, stream::BoxStream};
 use object_store::{
-    Attribute, AttributeValue, Attributes, GetOptions, ObjectStore, ObjectStoreExt, PutMode,
-    PutOptions, UpdateVersion, aws::AmazonS3, azure::MicrosoftAzure, client::HttpClient,
-    gcp::GoogleCloudStorage, path::Path,
+    Attribute, AttributeValue, Attributes, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    UpdateVersion, aws::AmazonS3, client::HttpClient, list::PaginatedListStore, path::Path,
 };
 use tokio::sync::OnceCell;
 
 pub(super) use self::environment::{connect, container_at, open};
-use self::{azure_rest::AzureRest, environment::Client, error::names_the_container};
+use self::{azure_rest::AzureRest, error::names_the_container};
 use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions,
     container::Container,
@@ -52,106 +48,36 @@ pub struct CloudStore {
     url: String,
     /// Empty, or ends in `/`.
     prefix: String,
+    /// For reads, which are retried, and for content in pieces.
     reads: Arc<dyn Client>,
+    /// For writes, which are sent once.
     writes: Arc<dyn Client>,
-    /// For blobs of other programs, which may be large: its time-out is per piece.
-    contents: Arc<dyn Client>,
-    /// The provider of the credential, which is checked first.
-    credential_client: CredentialClient,
     /// For requests that the clients do not support.
     http: HttpClient,
-    /// For Azure's requests that the client does not support.
-    azure_rest: Option<AzureRest>,
     /// Set when the service was shown to support conditional writes.
     conditions: OnceCell<()>,
-    /// Whether the service supports conditional deletions, once it is known.
-    deletions: OnceCell<bool>,
 }
 
-/// The service of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Service {
-    Azure,
-    S3,
+/// A client that lists by page as well.
+trait Client: ObjectStore + PaginatedListStore {}
+
+impl<T: ObjectStore + PaginatedListStore> Client for T {}
+
+/// The service of a store, with what signs the requests that the clients do not support.
+enum Service {
+    Azure(AzureRest),
+    S3(Arc<AmazonS3>),
     Gcs,
 }
 
-/// The client that provides the credential.
-enum CredentialClient {
-    Azure(Arc<MicrosoftAzure>),
-    S3(Arc<AmazonS3>),
-    Gcs(Arc<GoogleCloudStorage>),
-}
-
-/// Time-out of a credential that must be requested.
-const CREDENTIAL: Duration = Duration::from_secs(10);
-
 impl CloudStore {
-    /// Makes a store of one client for each purpose.
-    fn new<T: Client>(
-        (service, credential_client): (Service, fn(Arc<T>) -> CredentialClient),
-        (bucket, prefix): (String, String),
-        url: String,
-        http: HttpClient,
-        [reads, writes, contents]: [Arc<T>; 3],
-    ) -> Self {
-        Self {
-            service,
-            bucket,
-            url,
-            prefix,
-            credential_client: credential_client(Arc::clone(&reads)),
-            reads,
-            writes,
-            contents,
-            http,
-            azure_rest: None,
-            conditions: OnceCell::new(),
-            deletions: OnceCell::new(),
-        }
-    }
-
     /// Lists one blob, to refuse a store that does not exist or cannot be accessed.
     async fn check(&self) -> Result<()> {
-        self.check_credential().await?;
         let one = PageOptions {
             size: 1,
             token: None,
         };
         Container::list(self, "", &one).await.map(drop)
-    }
-
-    /// Without a credential in the environment the client requests one from this machine's network.
-    /// This check separates its failures from the store's own errors.
-    async fn check_credential(&self) -> Result<()> {
-        let asked = async {
-            match &self.credential_client {
-                CredentialClient::Azure(client) => {
-                    client.credentials().get_credential().await.map(drop)
-                }
-                CredentialClient::S3(client) => {
-                    client.credentials().get_credential().await.map(drop)
-                }
-                CredentialClient::Gcs(client) => {
-                    client.credentials().get_credential().await.map(drop)
-                }
-            }
-        };
-        let cause = match tokio::time::timeout(CREDENTIAL, asked).await {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => RequestError::from(error),
-            Err(_) => RequestError::TimedOut,
-        };
-        let message = format!(
-            "{self} has no credential: the environment has none, and this machine's own identity \
-             was not given one"
-        );
-        // The identity service may be unavailable for a while.
-        let kind = match cause.kind().is_retryable() {
-            true => ErrorKind::Unavailable,
-            false => ErrorKind::Denied,
-        };
-        Err(Error::new(kind, message).with_source(cause))
     }
 
     /// Returns a name's path in the container, without any encoding.
@@ -179,7 +105,7 @@ impl CloudStore {
     /// Google's condition is the object's generation and not its ETag. Returns the generation that
     /// has this ETag now.
     async fn version(&self, name: &BlobName, etag: &ETag) -> Result<UpdateVersion> {
-        if self.service != Service::Gcs {
+        if !matches!(self.service, Service::Gcs) {
             return Ok(UpdateVersion {
                 e_tag: Some(etag.as_str().to_owned()),
                 version: None,
@@ -208,25 +134,6 @@ impl CloudStore {
         }
     }
 
-    /// Deletes with a condition if the service was shown to support it.
-    async fn delete_unless_changed(
-        &self,
-        path: &Path,
-        name: &BlobName,
-        etag: &ETag,
-    ) -> Result<bool> {
-        let supported = match self.s3() {
-            Some(client) => self.keeps_conditions_of_deletes(client).await?,
-            None => false,
-        };
-        let Some(client) = self.s3().filter(|_| supported) else {
-            let message = format!("{self} does not support conditional deletion");
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        };
-        let deleted = self.delete_if(client, path, etag).await;
-        deleted.map_err(|error| error.about(format_args!("blob `{name}` of {self}")))
-    }
-
     async fn is_there(&self, path: &Path, name: &BlobName) -> Result<bool> {
         match self.reads.head(path).await {
             Ok(_) => Ok(true),
@@ -251,8 +158,8 @@ impl CloudStore {
 
     fn no_container(&self, error: RequestError) -> Error {
         let what = match self.service {
-            Service::Azure => "container",
-            Service::S3 | Service::Gcs => "bucket",
+            Service::Azure(_) => "container",
+            Service::S3(_) | Service::Gcs => "bucket",
         };
         let message = format!(
             "{self}: there is no {what} `{}`; create it first",
@@ -284,12 +191,8 @@ impl CloudStore {
 #[async_trait]
 impl BlobStore for CloudStore {
     async fn get(&self, name: &BlobName) -> Result<Option<Blob>> {
-        self.get_start(name, usize::MAX).await
-    }
-
-    async fn get_start(&self, name: &BlobName, max: usize) -> Result<Option<Blob>> {
         let path = self.path(name)?;
-        let found = match self.reads.get_opts(&path, GetOptions::default()).await {
+        let found = match self.reads.get(&path).await {
             Ok(found) => found,
             Err(error @ object_store::Error::NotFound { .. }) => {
                 let error = RequestError::from(error);
@@ -301,12 +204,10 @@ impl BlobStore for CloudStore {
             Err(error) => return Err(self.failed(error, name)),
         };
         let (meta, attributes) = (found.meta.clone(), found.attributes.clone());
-        let is_longer = usize::try_from(meta.size).unwrap_or(usize::MAX) > max;
-        let bytes = match is_longer {
-            true => start_of(found.into_stream(), max).await,
-            false => found.bytes().await,
-        };
-        let bytes = bytes.map_err(|error| self.failed(error, name))?;
+        let bytes = found
+            .bytes()
+            .await
+            .map_err(|error| self.failed(error, name))?;
         Ok(Some(Blob {
             content: BlobContent {
                 bytes,
@@ -330,27 +231,26 @@ impl BlobStore for CloudStore {
 
     async fn delete(&self, name: &BlobName, etag: Option<&ETag>) -> Result<bool> {
         let path = self.path(name)?;
-        match (etag, &self.azure_rest) {
+        if let Service::Azure(azure_rest) = &self.service {
             // The client would send a batch of one.
-            (etag, Some(azure_rest)) => {
-                return match azure_rest.delete(&path, etag).await {
-                    Ok(deleted) => Ok(deleted),
-                    // A missing blob also fails the condition.
-                    Err(error) if etag.is_some() && error.kind() == ErrorKind::Conflict => {
-                        match self.is_there(&path, name).await? {
-                            true => Err(self.conflict(name)),
-                            false => Ok(false),
-                        }
+            return match azure_rest.delete(&path, etag).await {
+                // A missing blob also fails the condition.
+                Err(error) if etag.is_some() && error.kind() == ErrorKind::Conflict => {
+                    match self.is_there(&path, name).await? {
+                        true => Err(self.conflict(name)),
+                        false => Ok(false),
                     }
-                    Err(error) if names_the_container(&error) => Err(self.no_container(error)),
-                    Err(error) => Err(error.about(format_args!("blob `{name}` of {self}"))),
-                };
-            }
-            (Some(etag), None) => return self.delete_unless_changed(&path, name, etag).await,
-            (None, None) => {}
+                }
+                Err(error) if names_the_container(&error) => Err(self.no_container(error)),
+                deleted => deleted.map_err(|e| e.about(format_args!("blob `{name}` of {self}"))),
+            };
+        }
+        if etag.is_some() {
+            let message = format!("{self} does not support conditional deletion");
+            return Err(Error::new(ErrorKind::Unsupported, message));
         }
         // S3 reports success for a missing blob.
-        if self.service == Service::S3 && !self.is_there(&path, name).await? {
+        if matches!(self.service, Service::S3(_)) && !self.is_there(&path, name).await? {
             return Ok(false);
         }
         self.delete_path(&path, name).await
@@ -371,30 +271,9 @@ impl BlobStore for CloudStore {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            conditional_delete: match self.service {
-                Service::Azure => true,
-                Service::S3 => self.deletions.get() != Some(&false),
-                Service::Gcs => false,
-            },
-            metadata: true,
-            unique_etags: self.service == Service::Azure,
+            conditional_delete: matches!(self.service, Service::Azure(_)),
         }
     }
-}
-
-/// Reads the first bytes of a blob. The connection ends with the stream.
-async fn start_of(
-    mut stream: BoxStream<'static, object_store::Result<Bytes>>,
-    max: usize,
-) -> object_store::Result<Bytes> {
-    let mut start = BytesMut::new();
-    while start.len() < max
-        && let Some(piece) = stream.try_next().await?
-    {
-        start.extend_from_slice(&piece);
-    }
-    start.truncate(max);
-    Ok(start.freeze())
 }
 
 fn attributes(metadata: BTreeMap<String, String>) -> Attributes {
@@ -418,19 +297,14 @@ fn seconds(since: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(u64::try_from(since).unwrap_or_default())
 }
 
-impl Service {
-    fn scheme(self) -> &'static str {
-        match self {
-            Self::Azure => "az",
-            Self::S3 => "s3",
-            Self::Gcs => "gs",
-        }
-    }
-}
-
 impl fmt::Display for CloudStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.service.scheme(), self.bucket)?;
+        let scheme = match self.service {
+            Service::Azure(_) => "az",
+            Service::S3(_) => "s3",
+            Service::Gcs => "gs",
+        };
+        write!(f, "{scheme}://{}", self.bucket)?;
         match self.prefix.strip_suffix('/') {
             Some(prefix) => write!(f, "/{prefix}"),
             None => Ok(()),

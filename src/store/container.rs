@@ -173,14 +173,15 @@ impl Content {
     }
 }
 
-/// The containers of one account, by their names.
+/// The containers of one account, by their names. `Debug` shows no variables, because there are
+/// credentials among them.
 #[derive(Clone)]
-pub struct Account {
-    scheme: String,
-    #[cfg(feature = "cloud")]
-    variables: super::Variables,
+pub enum Account {
     /// A SQLite or memory store in place of an account, with a folder for each container.
-    own: Option<Arc<dyn super::BlobStore>>,
+    Own(Arc<dyn super::BlobStore>),
+    /// A cloud: `az:`, `s3:` or `gs:`, and the variables with its credential.
+    #[cfg(feature = "cloud")]
+    Cloud(String, BTreeMap<String, String>),
 }
 
 impl Account {
@@ -191,23 +192,16 @@ impl Account {
     /// [`ErrorKind::Invalid`] for a URL of no account.
     pub async fn open(url: &str, variables: &BTreeMap<String, String>) -> Result<Self> {
         super::check_url(url)?;
-        let scheme = url.trim_end_matches('/');
-        let is_cloud = matches!(scheme, "az:" | "s3:" | "gs:");
-        let own = match is_cloud {
-            true => None,
-            false if url.contains("://") => {
-                let shown = url.split('?').next().unwrap_or_default();
-                let rule = format_args!("`{shown}` names a container: an account is `az:` alone");
-                return Err(Error::invalid("account", rule));
-            }
-            false => Some(super::open_with(url, variables).await?),
-        };
-        Ok(Self {
-            scheme: scheme.to_owned(),
-            #[cfg(feature = "cloud")]
-            variables: variables.clone(),
-            own,
-        })
+        #[cfg(feature = "cloud")]
+        if let scheme @ ("az:" | "s3:" | "gs:") = url.trim_end_matches('/') {
+            return Ok(Self::Cloud(scheme.to_owned(), variables.clone()));
+        }
+        if url.contains("://") {
+            let shown = url.split('?').next().unwrap_or_default();
+            let rule = format_args!("`{shown}` names a container: an account is `az:` alone");
+            return Err(Error::invalid("account", rule));
+        }
+        super::open_with(url, variables).await.map(Self::Own)
     }
 
     /// Returns a container of the account, which need not exist.
@@ -215,32 +209,27 @@ impl Account {
     /// # Errors
     /// [`ErrorKind::Invalid`] for a name that no container can have.
     pub fn container(&self, name: &str) -> Result<Arc<dyn Container>> {
-        if let Some(own) = &self.own {
-            let folder = BlobName::new(name)?;
-            let folder = format!("{folder}/");
-            return Ok(Arc::new(BlobStoreAdapter::new(Arc::clone(own), folder)));
+        match self {
+            Self::Own(own) => {
+                let folder = format!("{}/", BlobName::new(name)?);
+                Ok(Arc::new(BlobStoreAdapter::new(Arc::clone(own), folder)))
+            }
+            #[cfg(feature = "cloud")]
+            Self::Cloud(scheme, variables) => {
+                let url = format!("{scheme}//{name}");
+                Ok(Arc::new(super::cloud::connect(&url, variables)?))
+            }
         }
-        self.cloud_container(name)
-    }
-
-    #[cfg(feature = "cloud")]
-    fn cloud_container(&self, name: &str) -> Result<Arc<dyn Container>> {
-        let scheme = self.scheme.trim_end_matches(':');
-        let found = super::cloud::connect(scheme, &format!("//{name}"), &self.variables);
-        let none = || Error::invalid("account", format_args!("`{}` is none", self.scheme));
-        Ok(Arc::new(found.ok_or_else(none)??))
-    }
-
-    #[cfg(not(feature = "cloud"))]
-    fn cloud_container(&self, _name: &str) -> Result<Arc<dyn Container>> {
-        Err(Error::not_compiled("account", &self.scheme, "cloud"))
     }
 }
 
-/// Shows no variables, because there are credentials among them.
 impl Debug for Account {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Account").field(&self.scheme).finish()
+        match self {
+            Self::Own(own) => f.debug_tuple("Account").field(own).finish(),
+            #[cfg(feature = "cloud")]
+            Self::Cloud(scheme, _) => f.debug_tuple("Account").field(scheme).finish(),
+        }
     }
 }
 

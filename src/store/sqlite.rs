@@ -27,13 +27,14 @@ pub struct SqliteStore {
 const SCHEMA: Schema = Schema {
     // "revB"
     application_id: 0x7265_7642,
-    migrations: &["CREATE TABLE blobs (
+    version: 1,
+    tables: "CREATE TABLE blobs (
             name TEXT NOT NULL PRIMARY KEY,
             bytes BLOB NOT NULL,
             metadata TEXT NOT NULL,
             etag TEXT NOT NULL,
             modified INTEGER NOT NULL -- microseconds since 1970
-        ) STRICT"],
+        ) STRICT",
 };
 
 impl SqliteStore {
@@ -99,26 +100,11 @@ impl Write {
 #[async_trait]
 impl BlobStore for SqliteStore {
     async fn get(&self, name: &BlobName) -> Result<Option<Blob>> {
-        self.get_start(name, usize::MAX).await
-    }
-
-    async fn get_start(&self, name: &BlobName, max: usize) -> Result<Option<Blob>> {
         let name = name.clone();
         let read = self.database.run(move |connection| {
-            let connection = &*connection;
-            let sql = "SELECT rowid, length(bytes), metadata, etag, modified FROM blobs
-                       WHERE name = ?1";
+            let sql = "SELECT bytes, metadata, etag, modified FROM blobs WHERE name = ?1";
             let mut select = connection.prepare_cached(sql)?;
-            let found = select.query_row([name.as_str()], |row| {
-                // A column of bytes would be read as a whole.
-                let length = usize::try_from(row.get::<_, i64>(1)?).unwrap_or_default();
-                let mut bytes = vec![0; max.min(length)];
-                connection
-                    .blob_open("main", "blobs", "bytes", row.get(0)?, true)?
-                    .read_at_exact(&mut bytes, 0)?;
-                read_blob(row, bytes)
-            });
-            found.optional()
+            select.query_row([name.as_str()], read_blob).optional()
         });
         read.await
     }
@@ -204,17 +190,17 @@ fn etag_of(transaction: &Transaction<'_>, name: &BlobName) -> rusqlite::Result<O
         .optional()
 }
 
-fn read_blob(row: &Row<'_>, bytes: Vec<u8>) -> rusqlite::Result<Blob> {
+fn read_blob(row: &Row<'_>) -> rusqlite::Result<Blob> {
     let unreadable =
-        |error| rusqlite::Error::FromSqlConversionFailure(2, Type::Text, Box::new(error));
-    let metadata = serde_json::from_str(row.get_ref(2)?.as_str()?).map_err(unreadable)?;
+        |error| rusqlite::Error::FromSqlConversionFailure(1, Type::Text, Box::new(error));
+    let metadata = serde_json::from_str(row.get_ref(1)?.as_str()?).map_err(unreadable)?;
     Ok(Blob {
         content: BlobContent {
-            bytes: bytes.into(),
+            bytes: row.get::<_, Vec<u8>>(0)?.into(),
             metadata,
         },
-        etag: ETag::new(row.get_ref(3)?.as_str()?),
-        last_modified: time(row.get(4)?),
+        etag: ETag::new(row.get_ref(2)?.as_str()?),
+        last_modified: time(row.get(3)?),
     })
 }
 

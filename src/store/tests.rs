@@ -64,3 +64,38 @@ async fn an_invalid_url_is_refused_with_the_valid_ones() {
         "{error}"
     );
 }
+
+#[test]
+fn blob_names_keep_the_rule() {
+    let longest = "x".repeat(1024);
+    for good in [
+        "a",
+        "flags/go",
+        "a/b c/ä.txt",
+        ".hidden/...",
+        longest.as_str(),
+    ] {
+        assert!(BlobName::new(good).is_ok(), "{good}");
+    }
+    let too_long = "x".repeat(1025);
+    for bad in [
+        "",
+        "/",
+        "/a",
+        "a/",
+        "a//b",
+        "a/../b",
+        "./a",
+        "..",
+        "a\n",
+        "a\\b",
+        "a\0",
+        too_long.as_str(),
+    ] {
+        let error = BlobName::new(bad).expect_err(bad);
+        assert!(
+            error.message().starts_with("blob: must be 1 to 1024"),
+            "{error}"
+        );
+    }
+}

@@ -75,8 +75,6 @@ pub(crate) struct RelayHeartbeat {
     pub(crate) complete_above: u64,
     pub(crate) queues: Vec<RecentQueue>,
     pub(crate) leaving: bool,
-    /// [`store_hash`] of the sender's store; 0 if it is unknown.
-    pub(crate) store: u64,
     pub(crate) status: RelayStatus,
 }
 
@@ -118,11 +116,6 @@ impl ClusterLimits {
 pub(crate) fn queue_hash(queue: &QueueAddress) -> u64 {
     let text: &str = std::borrow::Borrow::borrow(queue);
     crate::base::fnv::fnv1a(text.bytes())
-}
-
-/// Returns the hash by which relays compare their stores. The text has no secrets.
-pub(crate) fn store_hash(store: &str) -> u64 {
-    crate::base::fnv::fnv1a(store.bytes())
 }
 
 impl LifeId {

@@ -173,7 +173,6 @@ fn read_heartbeat(heartbeat: link::Heartbeat) -> Result<RelayHeartbeat> {
             .map(queue)
             .collect::<Result<_>>()?,
         leaving: heartbeat.leaving,
-        store: heartbeat.store,
         status: RelayStatus {
             relay_id: heartbeat.relay_id.into(),
             version: heartbeat.version.into(),
@@ -219,7 +218,6 @@ fn write_heartbeat(heartbeat: &RelayHeartbeat) -> link::Heartbeat {
         streams: status.streams,
         queues: status.queues,
         degraded: status.degraded,
-        store: heartbeat.store,
     }
 }
 

@@ -361,27 +361,3 @@ async fn a_reported_depth_is_shown_with_its_age() {
     let table = crate::binary::stdout(&relay.run(&["queues"]).await);
     assert!(table.contains("DEPTH AGE"), "{table}");
 }
-
-#[tokio::test]
-async fn queues_of_two_files_under_one_address_are_warned_of() {
-    let place = Place::new().await;
-    let other = format!(
-        "sqlite:{}/other.db?queue=orders",
-        place.home.path().display()
-    );
-    let made = reveille(&place.home, &["queue", "create", &other])
-        .output()
-        .await;
-    assert!(made.expect("it starts").status.success());
-    let warned = async |poison: &str| {
-        let options = ["--no-relay", "--until-empty", "--poison", poison];
-        let end = place.listen(&options, "true").ends().await;
-        end.events.iter().any(|event| {
-            event
-                .to_string()
-                .contains("two files have the same address")
-        })
-    };
-    assert!(warned(&other).await);
-    assert!(!warned(&format!("{other}&account=archive")).await);
-}

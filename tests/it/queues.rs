@@ -291,7 +291,8 @@ async fn a_default_poison_queue_that_breaks_a_rule_is_named() {
     let url = format!("azure://acct/{}", "q".repeat(58));
     let mut listen = reveille(&home, &["listen", &url, "--no-relay", "--", "true"]);
     // Of an account that nobody asks: the name is refused before.
-    listen.env("AZURE_STORAGE_KEY", "a2V5");
+    let connection = "AccountName=acct;AccountKey=a2V5";
+    listen.env("AZURE_STORAGE_CONNECTION_STRING", connection);
     let output = within("the end", listen.output()).await.expect("it starts");
     let complaint = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{complaint}");
@@ -343,22 +344,13 @@ async fn all_verbs_work_with_a_queue_of_azure() {
 
 #[tokio::test]
 async fn an_error_of_azure_names_the_missing_setting_and_no_secret() {
-    let (connection, endpoint) = (azurite().connection_string(), azurite().queue_endpoint());
+    let connection = azurite().connection_string();
     let url = &*format!("azure://{ACCOUNT}/unknown");
-    let wrong = KEY.replace("Eby8", "AAAA");
-    let wrong = [
-        ("AZURE_STORAGE_ACCOUNT", ACCOUNT),
-        ("AZURE_STORAGE_KEY", &wrong),
-        ("AZURE_STORAGE_QUEUE_ENDPOINT", &endpoint),
-    ];
+    let wrong = connection.replace("Eby8", "AAAA");
+    let wrong = [("AZURE_STORAGE_CONNECTION_STRING", &*wrong)];
     let right = [("AZURE_STORAGE_CONNECTION_STRING", &*connection)];
     for (variables, url, code, words) in [
-        (
-            &[][..],
-            url,
-            4,
-            "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_KEY",
-        ),
+        (&[][..], url, 4, "set AZURE_STORAGE_CONNECTION_STRING"),
         (
             &right,
             url,

@@ -209,12 +209,6 @@ async fn no_verb_but_create_makes_a_queue_file() {
         );
     }
     assert!(!home.path().join("jobs.db").exists());
-    fs::write(home.path().join("jobs.db.damaged-20260101T000000Z"), []).expect("written");
-    let create = ["listen", url, "--create", "--no-relay", "--", "true"];
-    let output = run(&home, &create).await;
-    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
-    assert!(stderr(&output).contains("set aside"), "{}", stderr(&output));
-    assert!(!home.path().join("jobs.db").exists());
 }
 
 /// Runs a verb in a shell, after a line of it.
@@ -269,27 +263,4 @@ async fn the_limit_on_the_size_of_files_is_an_error_and_not_the_end() {
     assert!(told.contains("ulimit -f"), "{told}");
     let depth = ["queue", "depth", "sqlite:jobs.db?queue=orders"];
     assert_eq!(done(&home, &depth).await, "0\n");
-}
-
-#[tokio::test]
-async fn a_file_with_two_names_is_refused() {
-    let home = tempfile::tempdir().expect("a directory");
-    done(
-        &home,
-        &["ids", "next", "orders", "--store", "sqlite:shared.db"],
-    )
-    .await;
-    let second = home.path().join("second.db");
-    fs::hard_link(home.path().join("shared.db"), second).expect("linked");
-    let output = run(
-        &home,
-        &["ids", "next", "orders", "--store", "sqlite:second.db"],
-    )
-    .await;
-    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-    assert!(
-        stderr(&output).contains("hard links"),
-        "{}",
-        stderr(&output)
-    );
 }

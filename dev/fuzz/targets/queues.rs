@@ -35,7 +35,7 @@ fn claim(line: &[u8], blob: &[u8]) {
     let again = Claim::parse(shown.as_bytes()).expect("a reference");
     assert_eq!(again.expect("ours"), claim);
     let blob = Bytes::copy_from_slice(blob);
-    let (packed, bytes) = Claim::pack(claim.id.clone(), blob.clone());
+    let (packed, bytes) = Claim::pack(claim.id.clone(), &blob);
     assert_eq!(packed.unpack(&bytes).expect("ours"), blob);
     if claim.check(MAX_BODY).is_err() {
         return;

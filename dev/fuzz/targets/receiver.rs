@@ -60,9 +60,7 @@ pub(super) fn receiver(data: &[u8]) {
 
 fn file() -> Connection {
     let file = Connection::open_in_memory().expect("a file in memory");
-    for migration in SCHEMA.migrations {
-        file.execute_batch(migration).expect("the schema");
-    }
+    file.execute_batch(SCHEMA.tables).expect("the schema");
     file.execute("UPDATE identity SET id = ?1", [OWN])
         .expect("an identity");
     for queue in ["a", "b"] {

@@ -161,7 +161,7 @@ fn urls(text: &str) {
             );
         }
     }
-    if let Ok((bucket, prefix)) = bucket_path("az", text) {
+    if let Ok((_, (bucket, prefix))) = bucket_path(&format!("az:{text}")) {
         assert!(!bucket.is_empty() && !bucket.contains('/'));
         assert!(prefix.is_empty() || BlobName::new(prefix.trim_end_matches('/')).is_ok());
         assert!(prefix.is_empty() || prefix.ends_with('/'));
@@ -171,10 +171,6 @@ fn urls(text: &str) {
     }
     if let Ok(account) = StorageAccount::from_connection_string(text) {
         assert!((3..=24).contains(&account.name().len()));
-        for endpoint in [account.queue_endpoint(), account.blob_endpoint()] {
-            let account = account.clone().at_queue_endpoint(endpoint);
-            assert_eq!(account.expect("an endpoint").queue_endpoint(), endpoint);
-        }
         assert!(account.queue_url("jobs").as_str().ends_with("/jobs"));
     }
 }

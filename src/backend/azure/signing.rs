@@ -1,17 +1,17 @@
-//! Signs requests with the account's key, or adds a shared access signature.
+//! Signs requests of queues with the account's key, or adds a shared access signature.
 //!
 //! A policy of the client's pipeline. It runs for each attempt, as the last policy before the
 //! network, so it signs exactly the request that is sent. The rules for shared keys are in the
 //! service's documentation, "Authorize with Shared Key", for versions from 2015-02-21 on.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use azure_core::{
     credentials,
     hmac::hmac_sha256,
     http::{
-        Context, Request,
+        ClientOptions, Context, Request, RetryOptions, Transport,
         headers::Headers,
         policies::{Policy, PolicyResult},
     },
@@ -19,16 +19,38 @@ use azure_core::{
 };
 
 use super::account::{Credential, StorageAccount};
-use crate::base::clock::wall;
+use crate::{
+    base::{
+        clock::wall,
+        https::{self, RequestTimeout, Target},
+    },
+    error::Result,
+};
+
+/// Returns the client options for an account's queues. A request is sent once: retries belong to the
+/// wrapper of the queue, where they are counted and logged. `timeout` limits each request, from
+/// connecting to the end of the answer.
+pub(crate) fn client_options(account: &StorageAccount, timeout: Duration) -> Result<ClientOptions> {
+    let client = https::client(
+        Target::of(&account.queue_url("")),
+        RequestTimeout::Total(timeout),
+    )?;
+    Ok(ClientOptions {
+        per_try_policies: vec![Arc::new(Signing::new(account.clone()))],
+        retry: RetryOptions::none(),
+        transport: Some(Transport::new(Arc::new(client))),
+        ..ClientOptions::default()
+    })
+}
 
 /// A pipeline policy that signs each request of an account.
 #[derive(Debug)]
-pub(super) struct Signing {
+struct Signing {
     account: StorageAccount,
 }
 
 impl Signing {
-    pub(super) fn new(account: StorageAccount) -> Self {
+    fn new(account: StorageAccount) -> Self {
         Self { account }
     }
 
@@ -172,7 +194,10 @@ mod tests {
 
     #[test]
     fn a_shared_access_signature_is_added_once() {
-        let account = StorageAccount::with_signature("acct", "?sv=1&sig=x%2B").expect("one");
+        let account = StorageAccount::from_connection_string(
+            "AccountName=acct;SharedAccessSignature=?sv=1&sig=x%2B",
+        );
+        let account = account.expect("one");
         let signing = Signing::new(account);
         for (before, after) in [
             ("http://h/jobs", "http://h/jobs?sv=1&sig=x%2B"),
@@ -187,5 +212,15 @@ mod tests {
                 assert_eq!(request.url().as_str(), after);
             }
         }
+    }
+
+    #[test]
+    fn client_options_do_not_show_the_key() {
+        let account = StorageAccount::from_connection_string("AccountName=acct;AccountKey=a2V5");
+        let account = account.expect("an account");
+        assert!(account.queue_endpoint().starts_with("https://"));
+        let options = client_options(&account, Duration::from_secs(1)).expect("a client");
+        let shown = format!("{options:?}");
+        assert!(!shown.contains("a2V5"), "{shown}");
     }
 }

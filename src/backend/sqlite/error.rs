@@ -22,11 +22,6 @@ pub(super) fn foreign(path: &Path) -> Error {
     failed(ErrorKind::Invalid, path, what)
 }
 
-pub(super) fn is_directory(path: &Path) -> Error {
-    let what = "cannot be opened: it is a directory";
-    failed(ErrorKind::Invalid, path, what)
-}
-
 pub(super) fn not_made(path: &Path, source: io::Error) -> Error {
     failed(ErrorKind::Unavailable, path, "cannot be made").with_source(source)
 }

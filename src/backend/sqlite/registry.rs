@@ -4,76 +4,102 @@
 //! one thread share a commit. The registry holds weak references, so it keeps no database open.
 
 use std::{
+    fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Arc, Weak},
 };
 
-use super::{Schema, place::FileId, thread::Jobs};
-use crate::base::sync::lock;
+use tokio::sync::Mutex;
 
-/// A registered database.
+use super::{
+    Schema,
+    error::{self, failed},
+    thread::Jobs,
+};
+use crate::error::{ErrorKind, Result};
+
+/// Distinguishes a file from another one that takes its path later.
+///
+/// SQLite finds the log by the file's path, and the file by its descriptor. A file that was moved,
+/// deleted or replaced while it is open is written on where nobody finds it. See
+/// <https://www.sqlite.org/howtocorrupt.html>, section 2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileId {
+    #[cfg(unix)]
+    inode: (u64, u64),
+}
+
+/// The databases that this process has open. Locked while one is opened, so that no file is opened
+/// twice.
+pub(super) static REGISTRY: Mutex<Registry> = Mutex::const_new(Registry(Vec::new()));
+
+#[derive(Debug)]
+pub(super) struct Registry(Vec<OpenDatabase>);
+
 #[derive(Debug)]
 struct OpenDatabase {
-    /// Independent of the spelling of the path. SQLite's log is named after the path.
-    path: PathBuf,
-    file: FileId,
-    /// The schema's application id and number of migrations.
-    kind: (i32, usize),
+    place: Place,
     jobs: Weak<Jobs>,
 }
 
-static REGISTRY: Mutex<Vec<OpenDatabase>> = Mutex::new(Vec::new());
+/// The path, independent of its spelling, because SQLite's log is named after it; the file; and the
+/// application's id.
+type Place = (PathBuf, FileId, i32);
 
-/// Returns the job channel of the thread that has the file open already.
-pub(super) fn find(path: &Path, schema: Schema) -> Option<Arc<Jobs>> {
-    // If the metadata cannot be read, the file is not open, or opening it gives a better error.
-    let (path, file) = identify(path)?;
-    search(&registry(), &path, file, schema)
-}
-
-/// Registers a newly opened database; returns the job channel to use. If the file was opened twice
-/// at the same time, that is the channel of the first thread.
-pub(super) fn register(path: &Path, schema: Schema, jobs: Arc<Jobs>) -> Arc<Jobs> {
-    let Some((path, file)) = identify(path) else {
-        return jobs;
-    };
-    let mut registry = registry();
-    registry.retain(|open| open.jobs.strong_count() > 0);
-    let first = search(&registry, &path, file, schema);
-    if first.is_none() {
-        registry.push(OpenDatabase {
-            path,
-            file,
-            kind: kind(schema),
-            jobs: Arc::downgrade(&jobs),
-        });
+impl FileId {
+    /// Reads the metadata without opening the file: closing any descriptor of the file would drop
+    /// all locks that this process has on it.
+    #[cfg(unix)]
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        use std::os::unix::fs::MetadataExt as _;
+        let metadata = fs::metadata(path)?;
+        let inode = (metadata.dev(), metadata.ino());
+        Ok(Self { inode })
     }
-    // The second thread's end is awaited without the lock.
-    drop(registry);
-    first.unwrap_or(jobs)
+
+    #[cfg(not(unix))]
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        fs::metadata(path).map(|_| Self {})
+    }
+
+    /// Fails if the path does not lead to this file any more.
+    pub(super) fn check(self, path: &Path) -> Result<()> {
+        match Self::of(path) {
+            Ok(found) if found == self => Ok(()),
+            Ok(_) => Err(error::replaced(path)),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {
+                let what = "was moved or deleted while it is open: nothing is written any more: put \
+                            it back, or restart this program";
+                Err(failed(ErrorKind::Closed, path, what))
+            }
+            Err(source) => Err(error::not_found_out(path, source)),
+        }
+    }
 }
 
-fn registry() -> MutexGuard<'static, Vec<OpenDatabase>> {
-    lock(&REGISTRY)
+impl Registry {
+    /// Returns the job channel of the thread that has the file open already.
+    pub(super) fn find(&mut self, path: &Path, schema: Schema) -> Option<Arc<Jobs>> {
+        self.0.retain(|open| open.jobs.strong_count() > 0);
+        // If the metadata cannot be read, the file is not open, or opening it gives a better error.
+        let place = place(path, schema).ok()?;
+        let mut matching = self.0.iter().filter(|open| open.place == place);
+        let jobs = matching.find_map(|open| open.jobs.upgrade());
+        jobs.filter(|jobs| !jobs.is_closed())
+    }
+
+    pub(super) fn add(&mut self, path: &Path, schema: Schema, jobs: &Arc<Jobs>) {
+        if let Ok(place) = place(path, schema) {
+            let jobs = Arc::downgrade(jobs);
+            self.0.push(OpenDatabase { place, jobs });
+        }
+    }
 }
 
-fn search(
-    registry: &[OpenDatabase],
-    path: &Path,
-    file: FileId,
-    schema: Schema,
-) -> Option<Arc<Jobs>> {
-    let same =
-        |open: &&OpenDatabase| open.path == path && open.file == file && open.kind == kind(schema);
-    let mut matching = registry.iter().filter(same);
-    let jobs = matching.find_map(|open| open.jobs.upgrade());
-    jobs.filter(|jobs| !jobs.is_closed())
-}
-
-fn kind(schema: Schema) -> (i32, usize) {
-    (schema.application_id, schema.migrations.len())
-}
-
-fn identify(path: &Path) -> Option<(PathBuf, FileId)> {
-    Some((path.canonicalize().ok()?, FileId::of(path)?))
+fn place(path: &Path, schema: Schema) -> io::Result<Place> {
+    Ok((
+        path.canonicalize()?,
+        FileId::of(path)?,
+        schema.application_id,
+    ))
 }

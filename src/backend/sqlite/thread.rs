@@ -7,9 +7,8 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
-    sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc},
-    thread::{self, ThreadId},
-    time::Duration,
+    sync::Arc,
+    thread::{self, JoinHandle},
 };
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -18,10 +17,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Missing, Schema,
     error::{self, is_io},
-    lock_wait::WriteFairness,
-    open::{Opened, open_for_groups, write_back_on_close, write_log_back},
-    place::FileId,
-    registry,
+    open::{keep_log, open},
+    registry::FileId,
 };
 use crate::error::{Error, Result};
 
@@ -54,17 +51,12 @@ const MAX_GROUP: usize = 1024;
 /// hide that the disk is too slow.
 const JOBS: usize = 1024;
 
-/// The longest time for which the last handle waits until the file is closed. It takes some
-/// milliseconds, unless the disk is slow or another process has the write lock.
-const CLOSING: Duration = Duration::from_secs(1);
-
 /// A thread's job channel. Dropping it ends the thread, and waits until the file is closed and its
 /// log is written back: whoever copies the file then has all of it.
 #[derive(Debug)]
 pub(super) struct Jobs {
     sender: Option<mpsc::Sender<Job>>,
-    thread: ThreadId,
-    closed: Mutex<std_mpsc::Receiver<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// The connection's owner.
@@ -74,9 +66,6 @@ pub(crate) struct Worker {
     schema: Schema,
     file: FileId,
     connection: Option<Connection>,
-    /// The log has no commit that may be in the system's cache only.
-    log_is_durable: bool,
-    fairness: WriteFairness,
 }
 
 impl Jobs {
@@ -100,15 +89,11 @@ impl Jobs {
 impl Drop for Jobs {
     fn drop(&mut self) {
         self.sender = None;
-        if thread::current().id() == self.thread {
-            // The last handle was in a job.
-            return;
+        let other = |thread: &JoinHandle<()>| thread.thread().id() != thread::current().id();
+        // Not where the last handle was in a job.
+        if let Some(thread) = self.thread.take_if(|thread| other(thread)) {
+            let _ = thread.join();
         }
-        let closed = self.closed.get_mut();
-        // The thread sends nothing. Its end closes the channel.
-        let _ = closed
-            .unwrap_or_else(PoisonError::into_inner)
-            .recv_timeout(CLOSING);
     }
 }
 
@@ -123,15 +108,8 @@ pub(super) fn start(
 ) -> Result<Jobs> {
     let owned = Arc::clone(&path);
     let (sender, mut jobs) = mpsc::channel(JOBS);
-    let (closing, closed) = std_mpsc::channel();
     let live = move || {
-        // Dropped last.
-        let _closing: std_mpsc::Sender<()> = closing;
-        let Opened {
-            connection,
-            file,
-            log_is_durable,
-        } = match open_for_groups(&path, schema, missing) {
+        let (connection, file) = match open(&path, schema, missing) {
             Ok(opened) => opened,
             Err(error) => {
                 let _ = opened.send(Err(error));
@@ -143,8 +121,6 @@ pub(super) fn start(
             schema,
             file,
             connection: Some(connection),
-            log_is_durable,
-            fairness: WriteFairness::default(),
         };
         if opened.send(Ok(())).is_err() {
             return;
@@ -154,9 +130,6 @@ pub(super) fn start(
             let run = || match job {
                 Job::Any(job) => job(&mut worker),
                 Job::Write(first) => {
-                    // Before the other writes are taken: those that arrive during the gap share the
-                    // commit.
-                    worker.fairness.leave_a_gap();
                     let (group, other) = gather(first, &mut jobs);
                     next = other;
                     worker.write(group);
@@ -168,14 +141,13 @@ pub(super) fn start(
             }
         }
     };
-    let started = thread::Builder::new()
+    let thread = thread::Builder::new()
         .name("reveille-sqlite".into())
         .spawn(live)
         .map_err(|source| error::no_thread(&owned, source))?;
     Ok(Jobs {
         sender: Some(sender),
-        thread: started.thread().id(),
-        closed: Mutex::new(closed),
+        thread: Some(thread),
     })
 }
 
@@ -200,14 +172,8 @@ impl Worker {
     fn write(&mut self, mut group: Vec<Box<dyn GroupedWrite>>) {
         let mut failed: Vec<Option<Error>> = Vec::new();
         let path = Arc::clone(&self.path);
-        let mut fairness = std::mem::take(&mut self.fairness);
         let is_synced = group.iter().any(|write| write.is_synced());
-        let mut log_is_durable = self.log_is_durable;
         let committed = self.with_connection(|connection| {
-            if !log_is_durable {
-                write_log_back(connection)?;
-                log_is_durable = true;
-            }
             if !is_synced {
                 // The level can be changed outside of a transaction only.
                 connection.pragma_update(None, "synchronous", "NORMAL")?;
@@ -216,7 +182,6 @@ impl Worker {
             // the busy handler, if another process wrote in between.
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            fairness.detect_writers(&transaction)?;
             match &mut group[..] {
                 [alone] => alone.work(&transaction)?,
                 group => {
@@ -227,9 +192,6 @@ impl Worker {
             }
             transaction.commit()
         });
-        fairness.committed();
-        self.fairness = fairness;
-        self.log_is_durable = log_is_durable && self.connection.is_some();
         if !is_synced {
             self.restore_level();
         }
@@ -266,11 +228,11 @@ impl Worker {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => {
-                let opened = open_for_groups(&self.path, self.schema, Missing::Refuse)?;
-                if opened.file != self.file {
+                let (connection, file) = open(&self.path, self.schema, Missing::Refuse)?;
+                if file != self.file {
                     return Err(error::replaced(&self.path));
                 }
-                none.insert(opened.connection)
+                none.insert(connection)
             }
         };
         work(connection).map_err(|source| {
@@ -281,33 +243,21 @@ impl Worker {
         })
     }
 
-    /// Closes the connection. Whoever closes a file last writes its log back and deletes it, by its
-    /// path: where another file has taken the path, that would be the log of the other one. And a log
-    /// with commits that may not be on the disk is left to the next program that writes.
+    /// Closes the connection after a failure: its log may not be durable.
     fn close(&mut self) {
-        let log_is_durable = std::mem::take(&mut self.log_is_durable);
-        if let Some(connection) = self.connection.take()
-            && log_is_durable
-            && self.file.check(&self.path).is_ok()
-        {
-            // An error leaves the log, which is complete.
-            let _ = write_back_on_close(&connection, true);
+        if let Some(connection) = self.connection.take() {
+            keep_log(&connection);
         }
     }
 }
 
 impl Drop for Worker {
+    /// The last connection to a file writes its log back and deletes it, by its path: where another
+    /// file has taken the path, that would be the log of the other one.
     fn drop(&mut self) {
-        // A program that only read may be the last one, after others that have written.
-        if !self.log_is_durable
-            && let Some(connection) = &mut self.connection
-            && self.file.check(&self.path).is_ok()
-            && registry::find(&self.path, self.schema).is_none()
-            && !self.file.is_used_by_others()
-        {
-            self.log_is_durable = write_log_back(connection).is_ok();
+        if self.file.check(&self.path).is_err() {
+            self.close();
         }
-        self.close();
     }
 }
 

@@ -39,13 +39,10 @@ type Listed = Vec<(FlagName, Version)>;
 /// cloud store serves thousands of requests a second.
 pub(super) const READS_AT_ONCE: usize = 32;
 
-/// A flag may have any content, and is read no further: its document is shorter.
-const START: usize = 64 * 1024;
-
 impl FlagBlobs {
     /// Reads a flag's blob, expired or not, and returns the store's error unchanged.
     pub(super) async fn get(&self, name: &FlagName) -> Result<Option<StoredFlag>> {
-        let blob = self.store.get_start(&blob_name(name), START).await?;
+        let blob = self.store.get(&blob_name(name)).await?;
         Ok(blob.map(|blob| StoredFlag::new(name, blob)))
     }
 

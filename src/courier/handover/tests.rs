@@ -14,9 +14,7 @@ const HOP: &str = "there:7600";
 /// A queue file in memory.
 fn file(id: u8) -> Connection {
     let file = Connection::open_in_memory().expect("a file in memory");
-    for migration in SCHEMA.migrations {
-        file.execute_batch(migration).expect("the schema");
-    }
+    file.execute_batch(SCHEMA.tables).expect("the schema");
     file.execute("UPDATE identity SET id = ?1", [[id; 16]])
         .expect("an identity");
     file
@@ -891,33 +889,6 @@ fn two_names_of_a_machine_are_two_orders() {
         assert!(place(pair[0]) < place(pair[1]), "{order:?}");
     }
     assert_eq!(number(&pair.from, "SELECT count(*) FROM dead_letters"), 0);
-}
-
-/// A file of the version before knows its messages in other tables.
-#[test]
-fn ids_of_messages_of_the_version_before_are_known() {
-    let file = Connection::open_in_memory().expect("a file in memory");
-    let (last, former) = SCHEMA.migrations.split_last().expect("migrations");
-    for migration in former {
-        file.execute_batch(migration).expect("the schema");
-    }
-    let fill = "INSERT INTO queues (name) VALUES ('orders');
-        INSERT INTO messages (queue, visible_at, inserted_at, uid, body)
-          VALUES (1, 1, 1, x'01', x''), (1, 1, 1, NULL, x'');
-        INSERT INTO outgoing (uid, authority, queue, hop, status, stored_at, visited, size, checksum,
-            body)
-          VALUES (x'02', 'a:1', 'q', 'a:1', 1, 1, x'07', 0, 0, x''),
-                 (x'03', 'a:1', 'q', 'a:1', 1, 1, x'', 0, 0, x'');
-        INSERT INTO dead_letters (uid, authority, queue, reason, stored_at, died_at, checksum, body)
-          VALUES (x'04', '', 'q', 'why', 1, 1, 0, x'');
-        INSERT INTO received VALUES (x'05', 'q', 1, 1, 1)";
-    file.execute_batch(fill).expect("filled");
-    file.execute_batch(last).expect("the schema");
-    let known = "SELECT group_concat(hex(uid)) FROM (SELECT uid FROM arrived ORDER BY uid)";
-    let known: String = file
-        .query_row(known, [], |row| row.get(0))
-        .expect("the ids");
-    assert_eq!(known, "01,02,04,05");
 }
 
 #[test]

@@ -58,12 +58,6 @@ impl MessageEncoding {
             Self::Text => text.into(),
         }
     }
-
-    /// Returns whether a body may be plain text that was taken for base64: text that is decoded by chance
-    /// gives bytes that are no text.
-    pub(crate) fn may_be_wrong(self, body: &[u8]) -> bool {
-        self == Self::Base64 && str::from_utf8(body).is_err()
-    }
 }
 
 /// Returns the request's XML for a message's text.
@@ -165,16 +159,6 @@ mod tests {
         assert!(
             xml.ends_with("<MessageText>a&#xD;\n&lt;&amp;&gt;&#xD;</MessageText></QueueMessage>")
         );
-    }
-
-    #[test]
-    fn only_bytes_that_are_no_text_may_be_text_that_was_decoded() {
-        let decode = |text: &str| MessageEncoding::Base64.decode(text.to_owned());
-        for (text, wrong) in [("order123", true), ("YWJj", false), ("hello", false)] {
-            let body = decode(text);
-            assert_eq!(MessageEncoding::Base64.may_be_wrong(&body), wrong, "{text}");
-        }
-        assert!(!MessageEncoding::Text.may_be_wrong(b"\xff"));
     }
 
     #[test]

@@ -15,15 +15,11 @@ fn account() -> StorageAccount {
 }
 
 fn queue(name: &str) -> AzureQueue {
-    AzureQueue::open(&AzureQueueConfig::new(account(), name)).expect("a queue")
+    AzureQueue::open(&account(), name, MessageEncoding::Base64).expect("a queue")
 }
 
 fn text_queue(name: &str) -> AzureQueue {
-    let config = AzureQueueConfig {
-        encoding: MessageEncoding::Text,
-        ..AzureQueueConfig::new(account(), name)
-    };
-    AzureQueue::open(&config).expect("a queue")
+    AzureQueue::open(&account(), name, MessageEncoding::Text).expect("a queue")
 }
 
 /// Waits until Azurite has answered this many requests for a queue; returns them.
@@ -194,10 +190,9 @@ async fn a_delay_that_outlives_its_message_is_refused() {
 
 #[tokio::test]
 async fn a_wrong_key_is_denied_in_one_line_without_it() {
-    let wrong = StorageAccount::with_key(ACCOUNT, &KEY.replace("Eby8", "AAAA"));
-    let wrong = wrong.and_then(|a| a.at_queue_endpoint(&azurite().queue_endpoint()));
-    let config = AzureQueueConfig::new(wrong.expect("an account"), "denied");
-    let queue = AzureQueue::open(&config).expect("opening sends nothing");
+    let wrong = azurite().connection_string().replace("Eby8", "AAAA");
+    let queue = AzureQueue::from_connection_string(&wrong, "denied");
+    let queue = queue.expect("opening sends nothing");
     let error = queue.create().await.expect_err("another key");
     assert_eq!(error.kind(), ErrorKind::Denied);
     let words = "queue `azure://devstoreaccount1/denied` refuses the credential";
@@ -218,7 +213,7 @@ fn queues_of_two_emulators_have_listeners_of_two_groups() {
     };
     let here = group("UseDevelopmentStorage=true");
     assert_eq!(here, group("UseDevelopmentStorage=true"));
-    let there = "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://192.0.2.7";
+    let there = "QueueEndpoint=http://192.0.2.7:10001/devstoreaccount1;AccountKey=a2V5";
     assert_ne!(here, group(there));
     let cloud = "AccountName=acct;AccountKey=a2V5";
     assert_eq!(group(cloud).as_str(), "orders");
@@ -226,11 +221,12 @@ fn queues_of_two_emulators_have_listeners_of_two_groups() {
 
 #[tokio::test]
 async fn a_shared_access_signature_is_a_credential() {
-    let account =
-        StorageAccount::with_signature(ACCOUNT, &crate::backend::azure::signature_of("q"));
-    let account = account.and_then(|a| a.at_queue_endpoint(&azurite().queue_endpoint()));
-    let account = account.expect("an account");
-    let queue = AzureQueue::open(&AzureQueueConfig::new(account, "signed")).expect("a queue");
+    let signed = format!(
+        "QueueEndpoint={};SharedAccessSignature={}",
+        azurite().queue_endpoint(),
+        crate::backend::azure::signature_of("q")
+    );
+    let queue = AzureQueue::from_connection_string(&signed, "signed").expect("a queue");
     assert!(queue.create().await.expect("create"));
     queue.put(vec![NewMessage::new("a")]).await.expect("put");
     let got = queue.get(1, Duration::from_secs(9)).await.expect("get");

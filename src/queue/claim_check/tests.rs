@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use super::*;
 use crate::{
     queue::MemoryQueue,
-    store::{Blob, Capabilities, ETag, MemoryStore, Page, PageOptions},
+    store::{Blob, ETag, MemoryStore, Page, PageOptions},
     testing::{Call, ScriptedQueue, queue_contract as contract},
 };
 
@@ -81,7 +81,6 @@ impl BlobStore for FaultyStore {
     }
 
     async fn create(&self, name: &BlobName, content: BlobContent) -> Result<ETag> {
-        assert!(content.metadata.is_empty(), "it keeps none");
         self.answer()?;
         self.inner.create(name, content).await
     }
@@ -97,13 +96,6 @@ impl BlobStore for FaultyStore {
 
     async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page> {
         self.inner.list(prefix, page).await
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            metadata: false,
-            ..Capabilities::default()
-        }
     }
 }
 

@@ -10,10 +10,10 @@ pub(crate) fn checksum(body: &[u8]) -> u32 {
 /// The fault of a message whose body does not have its checksum, and the reason of its dead letter.
 pub(crate) const BAD_CHECKSUM: &str = "the body does not have its checksum: the file was damaged";
 
-/// Returns whether a body has its checksum. Rows of older versions have none. A damaged row may
-/// have a number that is no checksum at all.
+/// Returns whether a body has its checksum. A damaged row may have none, or a number that is no checksum
+/// at all.
 pub(crate) fn is_sound(body: &[u8], stored: Option<i64>) -> bool {
-    stored.is_none_or(|stored| stored == i64::from(checksum(body)))
+    stored == Some(i64::from(checksum(body)))
 }
 
 /// Returns the permanent fault of a body that does not have its checksum.

@@ -5,11 +5,8 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::Bytes;
 
 use super::{
-    action::{Action, LinkFailure, Output, PeerNotice, Resync},
-    config::{
-        HEARTBEAT, ISOLATED_AFTER, LinkConfig, READY_AFTER, REPLACE_AFTER, REPLACE_AGAIN,
-        UNSENT_AGAIN,
-    },
+    Action, HEARTBEAT, ISOLATED_AFTER, LinkConfig, LinkFailure, Output, READY_AFTER, REPLACE_AFTER,
+    REPLACE_AGAIN, Resync, UNSENT_AGAIN,
     frames::{FrameDraft, FrameSender},
     heartbeat_sender::{HeartbeatSender, Return, fingerprint},
     isolation::{Change, Isolation},
@@ -43,8 +40,6 @@ pub(crate) struct ClusterLink {
     repeated: u64,
     /// Open streams and known queues, for the list of relays.
     load: (u64, u64),
-    /// The hash of this relay's store; 0 if it is unknown.
-    store: u64,
     phase: Phase,
     actions: VecDeque<Action>,
 }
@@ -80,7 +75,6 @@ impl ClusterLink {
             replace_at: now + REPLACE_AFTER,
             repeated: 0,
             load: (0, 0),
-            store: 0,
             phase: Phase::Open,
             actions: VecDeque::new(),
             config,
@@ -205,11 +199,6 @@ impl ClusterLink {
     /// Sets the numbers of open streams and known queues, for the list of relays.
     pub(crate) fn set_load(&mut self, streams: u64, queues: u64) {
         self.load = (streams, queues);
-    }
-
-    /// Sets the hash of the store, before the first heartbeat.
-    pub(crate) fn set_store(&mut self, store: u64) {
-        self.store = store;
     }
 
     /// C9: returns whether listeners must poll, for each Welcome and Heartbeat. Exact at any time,
@@ -342,7 +331,6 @@ impl ClusterLink {
             complete_above: self.recent.complete_above,
             queues: self.recent.list(),
             leaving,
-            store: self.store,
             status: RelayStatus {
                 relay_id: Arc::clone(&self.config.relay_id),
                 version: Arc::clone(&self.config.version),
@@ -468,23 +456,13 @@ impl ClusterLink {
     ) {
         let returns = self.heartbeats.returns;
         let settled = self.interruptions.settled;
-        let (relay_id, store) = (Arc::clone(&self.config.relay_id), self.store);
         let peer = self.peer(life, now);
         if peer.is_copy(fingerprint) {
             return;
         }
         peer.heard(returns, now);
         let resync = peer.on_heartbeat(heartbeat, settled);
-        let notices = peer.notices(heartbeat, (&relay_id, store));
         self.actions.extend(resync.map(Action::Resync));
-        for kind in notices {
-            self.actions
-                .push_back(Action::Output(Output::Notice(PeerNotice {
-                    kind,
-                    life,
-                    relay_id: Arc::clone(&heartbeat.status.relay_id),
-                })));
-        }
     }
 
     /// Returns the peer of this life; a new one may displace another.

@@ -3,10 +3,7 @@
 
 use bytes::Bytes;
 
-use super::{
-    action::LinkFailure,
-    config::{BURST, BURST_PAUSE, RETURN_WITHIN},
-};
+use super::{BURST, BURST_PAUSE, LinkFailure, RETURN_WITHIN};
 use crate::{
     base::clock::Tick,
     types::cluster::{ClusterLimits, Frame, FrameEntry},

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::{action::LinkFailure, config::RETURN_WITHIN};
+use super::{LinkFailure, RETURN_WITHIN};
 use crate::base::{clock::Tick, fnv::fnv1a};
 
 /// The numbers of this relay's heartbeats.

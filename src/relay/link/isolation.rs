@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::config::{FLAP_HOLD, FLAP_WITHIN};
+use super::{FLAP_HOLD, FLAP_WITHIN};
 use crate::base::clock::Tick;
 
 /// The state `degraded`.

@@ -3,10 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{
-    action::{PeerNoticeKind, Resync},
-    config::{FORGET_AFTER, MAX_PATIENCE, MAX_PEERS, MISSING_AFTER, PATIENCE},
-};
+use super::{FORGET_AFTER, MAX_PATIENCE, MAX_PEERS, MISSING_AFTER, PATIENCE, Resync};
 use crate::{
     base::{clock::Tick, fault::planted},
     types::cluster::{LifeId, RelayHeartbeat, RelayStatus},
@@ -22,8 +19,6 @@ pub(super) struct Peer {
     heartbeat: u64,
     known: [u64; KNOWN],
     next_known: usize,
-    /// Heartbeats so far, without copies.
-    heartbeats: u64,
     /// Interruptions of this relay that a heartbeat of the peer has followed.
     settled: u64,
     /// How many own heartbeats had returned at its last message.
@@ -98,7 +93,6 @@ impl Peer {
             heartbeat: 0,
             known: [0; KNOWN],
             next_known: 0,
-            heartbeats: 0,
             settled,
             heard_at_return: returns,
             heard_at: now,
@@ -144,7 +138,6 @@ impl Peer {
     ) -> Option<Resync> {
         let is_back = heartbeat.number <= self.heartbeat || heartbeat.frame < self.applied;
         self.heartbeat = heartbeat.number;
-        self.heartbeats += 1;
         self.settled = settled;
         self.presence = if heartbeat.leaving {
             Presence::Left
@@ -172,25 +165,6 @@ impl Peer {
         let queues = heartbeat.queues.iter();
         let missed = queues.filter(|queue| missed(queue.frame));
         Some(Resync::Queues(missed.map(|queue| queue.hash).collect()))
-    }
-
-    /// Returns what does not fit in a heartbeat, once for each life: at the second one. The first
-    /// may arrive late, after its life has ended.
-    pub(super) fn notices(
-        &self,
-        heartbeat: &RelayHeartbeat,
-        (relay_id, store): (&str, u64),
-    ) -> Vec<PeerNoticeKind> {
-        let stores = [heartbeat.store, store];
-        let same_id = &*heartbeat.status.relay_id == relay_id;
-        let other_store = stores[0] != stores[1] && !stores.contains(&0);
-        let is_due = self.heartbeats == 2 && !heartbeat.leaving;
-        let noticed = [
-            (same_id, PeerNoticeKind::SameRelayId),
-            (other_store, PeerNoticeKind::OtherStore),
-        ];
-        let noticed = noticed.into_iter().filter(|(is_so, _)| is_due && *is_so);
-        noticed.map(|(_, kind)| kind).collect()
     }
 
     /// Notes a message that is no copy.

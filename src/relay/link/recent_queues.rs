@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::config::RECENT_FOR;
+use super::RECENT_FOR;
 use crate::{
     base::{
         clock::{Tick, nanos},

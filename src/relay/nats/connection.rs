@@ -3,8 +3,8 @@
 use std::{io, sync::Arc, time::Duration};
 
 use async_nats::{
-    Client, ConnectError, ConnectErrorKind, PublishError, PublishErrorKind, Statistics, Subject,
-    Subscriber, connection::State,
+    Client, ConnectError, ConnectErrorKind, PublishErrorKind, Statistics, Subject, Subscriber,
+    connection::State,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -12,13 +12,12 @@ use futures_util::{
     FutureExt as _, StreamExt as _,
     stream::{Select, select},
 };
-use tokio::{sync::Notify, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     NatsConfig,
-    config::shown,
+    config::{CLIENT_CAPACITY, CONNECT_TIMEOUT, options, shown},
     events::{Events, Kind, one_line},
-    options::{CLIENT_CAPACITY, CONNECT_TIMEOUT, options},
     subjects::{NatsMessage, Subjects},
 };
 use crate::{
@@ -40,25 +39,14 @@ pub(crate) struct NatsConnection {
 
 /// Publishes. Cheap to clone.
 ///
-/// A message is dropped and counted if the client is not connected, or if its channel of 256
-/// messages is full. So a caller must repeat a message that has to arrive, as the link does.
+/// A message is dropped if the client is not connected, or if its channel of 256 messages is full. So a
+/// caller must repeat a message that has to arrive, as the link does.
 #[derive(Clone)]
-pub(crate) struct NatsPublisher(Arc<Shared>);
-
-struct Shared {
-    client: Client,
+pub(crate) struct NatsPublisher {
+    pub(super) client: Client,
     statistics: Arc<Statistics>,
-    subjects: Subjects,
-    events: Arc<Events>,
-}
-
-/// Messages that were dropped before they reached the client, by reason.
-#[cfg(test)]
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DroppedMessages {
-    pub(crate) not_connected: u64,
-    pub(crate) no_room: u64,
-    pub(crate) too_large: u64,
+    pub(super) subjects: Subjects,
+    pub(super) events: Arc<Events>,
 }
 
 /// The limit for the first attempt, with slow name servers: the relay then starts without
@@ -109,7 +97,12 @@ impl NatsConnection {
             let _ = timeout(CONNECT_TIMEOUT, client.flush()).await;
         }
         Ok(Self {
-            publisher: NatsPublisher::new(client, subjects, events),
+            publisher: NatsPublisher {
+                statistics: client.statistics(),
+                client,
+                subjects,
+                events,
+            },
             incoming: select(all, own),
         })
     }
@@ -119,43 +112,18 @@ impl NatsConnection {
         self.publisher.clone()
     }
 
-    /// Publishes to all relays; see [`NatsPublisher::publish`].
-    pub(crate) fn publish(&self, message: Bytes) -> bool {
-        self.publisher.publish(message)
-    }
-
-    /// Returns the count of connects; see [`NatsPublisher::connects`].
-    pub(crate) fn connects(&self) -> u64 {
-        self.publisher.connects()
-    }
-
-    /// Returns how often the client has dropped received messages.
-    pub(crate) fn dropped(&self) -> u64 {
-        self.publisher.events().count(Kind::SlowConsumer)
-    }
-
-    /// Ends a connection that the client takes for a good one, so that it makes another.
-    pub(crate) fn replace(&self) {
-        self.publisher.replace();
-    }
-
-    /// Returns a signal: it is given when the client has connected.
-    pub(crate) fn connected(&self) -> Arc<Notify> {
-        Arc::clone(&self.publisher.events().connected)
-    }
-
     /// Returns the next message; `None` only after the client has ended.
     ///
     /// # Cancel safety
     /// A dropped call takes no message.
     pub(crate) async fn next(&mut self) -> Option<NatsMessage> {
         let message = self.incoming.next().await?;
-        Some(self.publisher.subjects().read(message))
+        Some(self.publisher.subjects.read(message))
     }
 
     /// Writes the messages that wait, for at most a second, and closes the connection.
     pub(crate) async fn close(self) {
-        let client = self.publisher.client();
+        let client = &self.publisher.client;
         let last = async {
             client.flush().await.map_err(ended)?;
             client.drain().await.map_err(ended)
@@ -169,24 +137,14 @@ impl NatsConnection {
 
 impl Drop for NatsConnection {
     fn drop(&mut self) {
-        self.publisher.events().close();
+        self.publisher.events.close();
     }
 }
 
 impl NatsPublisher {
-    pub(super) fn new(client: Client, subjects: Subjects, events: Arc<Events>) -> Self {
-        let statistics = client.statistics();
-        Self(Arc::new(Shared {
-            client,
-            statistics,
-            subjects,
-            events,
-        }))
-    }
-
     /// Publishes to all relays, this one included. Returns whether the client has taken the message.
     pub(crate) fn publish(&self, message: Bytes) -> bool {
-        self.send(self.0.subjects.all.clone(), message)
+        self.send(self.subjects.all.clone(), message)
     }
 
     /// Replies to a request of another life.
@@ -197,54 +155,28 @@ impl NatsPublisher {
     /// Returns the count of connects. It rises before a message of the new connection can be taken:
     /// a caller that reads it after it took a message has counted that message's connection.
     pub(crate) fn connects(&self) -> u64 {
-        self.0
-            .statistics
-            .connects
-            .load(std::sync::atomic::Ordering::Acquire)
+        let connects = &self.statistics.connects;
+        connects.load(std::sync::atomic::Ordering::Acquire)
     }
 
     /// Returns whether the client is connected.
     pub(crate) fn is_connected(&self) -> bool {
-        self.0.client.connection_state() == State::Connected
+        self.client.connection_state() == State::Connected
     }
 
     /// Ends a connection that the client takes for a good one, so that it makes another. Without room
     /// in the client's channel nothing happens.
     pub(super) fn replace(&self) {
         if self.is_connected() {
-            let asked = tokio::task::unconstrained(self.0.client.force_reconnect());
+            let asked = tokio::task::unconstrained(self.client.force_reconnect());
             let _ = asked.now_or_never();
         }
     }
 
-    /// Returns the counts of dropped messages.
-    #[cfg(test)]
-    pub(crate) fn dropped(&self) -> DroppedMessages {
-        let events = &self.0.events;
-        DroppedMessages {
-            not_connected: events.count(Kind::NotConnected),
-            no_room: events.count(Kind::NoRoom),
-            too_large: events.count(Kind::TooLarge),
-        }
-    }
-
-    pub(super) fn client(&self) -> &Client {
-        &self.0.client
-    }
-
-    pub(super) fn subjects(&self) -> &Subjects {
-        &self.0.subjects
-    }
-
-    pub(super) fn events(&self) -> &Events {
-        &self.0.events
-    }
-
     fn send(&self, subject: Subject, payload: Bytes) -> bool {
-        let (client, events) = (&self.0.client, &self.0.events);
+        let (client, events) = (&self.client, &self.events);
         // The log has a line of the break, so a dropped message has none.
         if !self.is_connected() {
-            events.count_only(Kind::NotConnected);
             return false;
         }
         // The client waits where its channel has no room. One poll shows that. It is not counted as
@@ -253,7 +185,10 @@ impl NatsPublisher {
         match tokio::task::unconstrained(sent).now_or_never() {
             Some(Ok(())) => true,
             Some(Err(error)) => {
-                self.on_error(&error);
+                if error.kind() == PublishErrorKind::MaxPayloadExceeded {
+                    let text = format_args!("a message is dropped: {error}");
+                    events.note(Kind::TooLarge, text);
+                }
                 false
             }
             None => {
@@ -265,18 +200,6 @@ impl NatsPublisher {
             }
         }
     }
-
-    #[cold]
-    fn on_error(&self, error: &PublishError) {
-        match error.kind() {
-            PublishErrorKind::MaxPayloadExceeded => self.0.events.note(
-                Kind::TooLarge,
-                format_args!("a message is dropped: {error}"),
-            ),
-            // The client has ended.
-            _ => self.0.events.count_only(Kind::NotConnected),
-        }
-    }
 }
 
 #[async_trait]
@@ -286,8 +209,8 @@ impl PeerTransport for NatsPublisher {
         if !self.is_connected() {
             return None;
         }
-        let subject = self.0.subjects.of(life);
-        let reply = self.0.client.request(subject, request).await;
+        let subject = self.subjects.of(life);
+        let reply = self.client.request(subject, request).await;
         reply.ok().map(|reply| reply.payload)
     }
 }
@@ -295,7 +218,7 @@ impl PeerTransport for NatsPublisher {
 impl std::fmt::Debug for NatsPublisher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NatsPublisher")
-            .field("subjects", &self.0.subjects)
+            .field("subjects", &self.subjects)
             .field("connects", &self.connects())
             .finish_non_exhaustive()
     }

@@ -6,13 +6,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     NatsConnection, NatsMessage, acknowledgements::add_acknowledgements, calls::PeerCalls,
+    connection::NatsPublisher, events::Kind,
 };
 use crate::{
     base::{clock::Clock, log_limiter::LimitedCounts, task::Scope},
     coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
     relay::{
-        link::{LinkFailure, Output, PeerNotice, PeerNoticeKind},
+        link::{LinkFailure, Output},
         runtime::{ClusterRunner, PeerService, Relay},
     },
     wire::peer_request_from_wire,
@@ -29,12 +30,12 @@ pub(crate) struct ClusterDriver {
 
 struct Driver {
     connection: NatsConnection,
+    publisher: NatsPublisher,
     calls: PeerCalls,
     runner: ClusterRunner,
     flags: Flags,
     clock: Clock,
     bad_messages: LimitedCounts<1>,
-    notices: LimitedCounts<2>,
     /// Messages that the client has dropped, when they were last counted.
     dropped: u64,
     leaving: CancellationToken,
@@ -54,17 +55,18 @@ impl ClusterDriver {
         service: Arc<dyn PeerService>,
     ) -> Self {
         let [leaving, left, failed] = std::array::from_fn(|_| CancellationToken::new());
-        relay.set_peer_transport(Arc::new(connection.publisher()));
-        let calls = PeerCalls::new(connection.publisher(), service);
+        let publisher = connection.publisher();
+        relay.set_peer_transport(Arc::new(publisher.clone()));
+        let calls = PeerCalls::new(publisher.clone(), service);
         let acknowledgements = add_acknowledgements(relay.clone(), flags.clone());
         let driver = Driver {
             connection,
+            publisher,
             calls,
             runner,
             flags,
             clock: Clock::new(),
             bad_messages: LimitedCounts::new(LOG_EVERY),
-            notices: LimitedCounts::new(LOG_EVERY),
             dropped: 0,
             leaving: leaving.clone(),
             has_left: false,
@@ -123,12 +125,13 @@ impl Driver {
 
     /// Waits for the next message or the next deadline.
     async fn step(&mut self) -> Result<()> {
-        let (connected, flags) = (self.connection.connected(), self.flags.clone());
+        let connected = Arc::clone(&self.publisher.events.connected);
+        let flags = self.flags.clone();
         tokio::select! {
             message = self.connection.next() => match message {
                 Some(NatsMessage::All(bytes)) => {
                     // C7: read after the message was taken, so it counts the message's connection.
-                    let connects = self.connection.connects();
+                    let connects = self.publisher.connects();
                     let taken = self
                         .runner
                         .run(|node, now, _| node.on_message(&bytes, connects, now));
@@ -161,26 +164,25 @@ impl Driver {
     }
 
     fn tick(&mut self) {
-        let connects = self.connection.connects();
+        let connects = self.publisher.connects();
         self.runner
             .run(|node, now, rng| node.on_tick(connects, now, rng));
     }
 
     fn take_outputs(&mut self) -> Result<()> {
-        let dropped = self.connection.dropped();
+        let dropped = self.publisher.events.count(Kind::SlowConsumer);
         if dropped != std::mem::replace(&mut self.dropped, dropped) {
             self.runner.run(|node, _, _| node.link_mut().on_drop());
         }
         while let Some(output) = self.runner.run(|node, _, _| node.next_output()) {
             match output {
                 Output::Publish(bytes) => {
-                    if !self.connection.publish(bytes.clone()) {
+                    if !self.publisher.publish(bytes.clone()) {
                         self.runner.run(|node, now, _| node.unsent(&bytes, now));
                     }
                 }
-                Output::Replace => self.connection.replace(),
+                Output::Replace => self.publisher.replace(),
                 Output::ReadFlags => self.flags.refresh_soon(),
-                Output::Notice(notice) => self.note(&notice),
                 Output::Left { told } => {
                     if !told {
                         tracing::warn!(
@@ -200,25 +202,6 @@ impl Driver {
             }
         }
         Ok(())
-    }
-
-    fn note(&self, notice: &PeerNotice) {
-        let (kind, text) = match notice.kind {
-            PeerNoticeKind::SameRelayId => (
-                0,
-                "another relay of the cluster has the id of this one: give each its own relay_id, \
-                 or requests for one of them reach the other",
-            ),
-            PeerNoticeKind::OtherStore => (
-                1,
-                "another relay of the cluster uses another store: a flag that is set through one \
-                 is not known to the other",
-            ),
-        };
-        if let Some(suppressed) = self.notices.note(kind, self.clock.now()) {
-            let (relay_id, life) = (&notice.relay_id, notice.life);
-            tracing::warn!(%relay_id, %life, suppressed, "{text}");
-        }
     }
 
     /// Drops a message that is none for the machine.

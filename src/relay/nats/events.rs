@@ -37,15 +37,13 @@ pub(super) enum Kind {
     SlowConsumer,
     /// Also the refusal of a publish or a subscription.
     ServerError,
-    /// A message was not published: the client is not connected.
-    NotConnected,
     /// A message was not published: the client's channel is full.
     NoRoom,
     /// A message was not published: the server takes only shorter ones.
     TooLarge,
 }
 
-const KINDS: usize = 8;
+const KINDS: usize = 7;
 /// One line a minute tells an operator as much as one for each event.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
@@ -113,11 +111,6 @@ impl Events {
             Kind::Connected => tracing::info!(%servers, suppressed, "{text}"),
             _ => tracing::warn!(%servers, suppressed, "{text}"),
         }
-    }
-
-    /// Counts an event that another line of the log explains.
-    pub(super) fn count_only(&self, kind: Kind) {
-        let _ = self.counts.note(kind as usize, self.clock.now());
     }
 
     /// An attempt to connect has failed; the client tries again.

@@ -10,8 +10,7 @@ use crate::{
         runtime::{ClusterAck, Relay},
         server::{RelayPeers, StatsSource},
     },
-    store::BlobStore,
-    types::cluster::{LifeId, store_hash},
+    types::cluster::LifeId,
 };
 
 /// Makes a relay a member of a cluster of relays.
@@ -75,16 +74,13 @@ impl ClusterConfig {
         &self,
         relay: &Relay,
         flags: &Flags,
-        store: &dyn BlobStore,
         stats: &StatsSource,
     ) -> Result<Option<ClusterDriver>> {
-        let Some(mut runner) = relay.cluster_runner() else {
+        let Some(runner) = relay.cluster_runner() else {
             return Ok(None);
         };
         let life = LifeId::from_epoch(relay.epoch())
             .ok_or_else(|| Error::new(ErrorKind::Internal, "the epoch names no life"))?;
-        let store = store_hash(&absolute(&store.to_string()));
-        runner.run(|node, _, _| node.link_mut().set_store(store));
         let connection = NatsConnection::connect(&self.nats, life).await?;
         let peers = RelayPeers {
             relay: relay.clone(),
@@ -99,14 +95,4 @@ impl ClusterConfig {
             Arc::new(peers),
         )))
     }
-}
-
-/// Returns the store's name, where a file has one name for all directories of work.
-fn absolute(store: &str) -> String {
-    let file = store.strip_prefix("sqlite:");
-    let found = file.and_then(|path| std::fs::canonicalize(path).ok());
-    found.map_or_else(
-        || store.to_owned(),
-        |path| format!("sqlite:{}", path.display()),
-    )
 }

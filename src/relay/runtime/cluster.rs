@@ -22,7 +22,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     relay::{
         cluster::{ClusterNode, ClusterStats, HandedOver, TimerHandOver, TimersReply},
-        link::{LinkConfig, PeerStats},
+        link::PeerStats,
     },
     types::cluster::{HandedTimer, LifeId},
     wire::link::{peer_reply::Answer, peer_request::Call},
@@ -114,15 +114,6 @@ impl ClusterHandle {
 }
 
 impl Relay {
-    /// Returns the link's settings of this run of the relay.
-    pub(super) fn link_config(relay_id: &str, life: u128) -> LinkConfig {
-        LinkConfig {
-            life: LifeId(life),
-            relay_id: relay_id.into(),
-            version: env!("CARGO_PKG_VERSION").into(),
-        }
-    }
-
     /// Returns the machine's driver, where the relay is one of a cluster.
     pub(crate) fn cluster_runner(&self) -> Option<ClusterRunner> {
         self.shared.cluster.as_ref().map(|_| ClusterRunner {

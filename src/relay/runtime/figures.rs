@@ -69,12 +69,6 @@ pub(crate) struct Sample {
     pub(crate) wake_p99_us: u32,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Resolution {
-    Seconds,
-    Minutes,
-}
-
 /// Samples by seconds, and by minutes.
 const SECONDS: usize = 600;
 const MINUTES: usize = 1_440;
@@ -120,22 +114,13 @@ impl Relay {
     /// Returns the samples of the last day by minutes, or of the last ten minutes by seconds, oldest
     /// first, and the time of the newest one.
     pub(crate) fn history(&self, day: bool) -> (Duration, Vec<Sample>, Option<SystemTime>) {
-        let resolution = if day {
-            Resolution::Minutes
-        } else {
-            Resolution::Seconds
+        let history = lock(&self.shared.history);
+        let (ring, seconds) = match day {
+            true => (&history.minutes, MINUTE),
+            false => (&history.seconds, 1),
         };
-        let (samples, newest_at) = lock(&self.shared.history).samples(resolution);
-        (resolution.interval(), samples, newest_at)
-    }
-}
-
-impl Resolution {
-    fn interval(self) -> Duration {
-        Duration::from_secs(match self {
-            Self::Seconds => 1,
-            Self::Minutes => MINUTE,
-        })
+        let samples = ring.samples.iter().copied().collect();
+        (Duration::from_secs(seconds), samples, ring.newest_at)
     }
 }
 
@@ -147,15 +132,6 @@ impl History {
         if self.pushed.is_multiple_of(MINUTE) {
             self.minutes.push(figures, at, MINUTES);
         }
-    }
-
-    /// Returns the samples, oldest first, and the time of the newest one.
-    fn samples(&self, resolution: Resolution) -> (Vec<Sample>, Option<SystemTime>) {
-        let ring = match resolution {
-            Resolution::Seconds => &self.seconds,
-            Resolution::Minutes => &self.minutes,
-        };
-        (ring.samples.iter().copied().collect(), ring.newest_at)
     }
 }
 
@@ -262,7 +238,7 @@ mod tests {
         history.push(&figures(10, [99, 1, 0]), at);
         history.push(&figures(25, [99, 2, 1]), at + Duration::from_secs(1));
         history.push(&figures(25, [99, 2, 1]), at + Duration::from_secs(2));
-        let (samples, newest_at) = history.samples(Resolution::Seconds);
+        let (samples, newest_at) = (&history.seconds.samples, history.seconds.newest_at);
         assert_eq!(newest_at, Some(at + Duration::from_secs(2)));
         let counted = |sample: &Sample| (sample.notifications, sample.wake_entries);
         let counted: Vec<_> = samples.iter().map(counted).collect();
@@ -282,8 +258,8 @@ mod tests {
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
             history.push(&figures(second, [0; 3]), at);
         }
-        let (seconds, _) = history.samples(Resolution::Seconds);
-        let (minutes, newest_at) = history.samples(Resolution::Minutes);
+        let seconds = &history.seconds.samples;
+        let (minutes, newest_at) = (&history.minutes.samples, history.minutes.newest_at);
         assert_eq!((seconds.len(), minutes.len()), (600, 1_440));
         assert!(seconds.iter().all(|sample| sample.notifications == 1));
         assert!(minutes.iter().all(|sample| sample.notifications == 60));

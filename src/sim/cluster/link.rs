@@ -174,7 +174,7 @@ impl World {
                 }
                 Output::Left { told } => self.leaves(relay, told),
                 Output::ReadFlags => self.read_flags(relay),
-                Output::Notice(_) | Output::Replace => {}
+                Output::Replace => {}
             }
         }
         self.answer_publishers(relay);

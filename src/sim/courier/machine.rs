@@ -50,9 +50,7 @@ impl Machine {
     pub(super) fn new(number: usize, policy: Policy) -> Self {
         let file = Connection::open_in_memory().expect("a file in memory");
         file.set_prepared_statement_cache_capacity(128);
-        for migration in SCHEMA.migrations {
-            file.execute_batch(migration).expect("the schema");
-        }
+        file.execute_batch(SCHEMA.tables).expect("the schema");
         let id = file_id(number);
         file.execute("UPDATE identity SET id = ?1", [id])
             .expect("an identity");

@@ -3,8 +3,9 @@
 //!
 //! They are signed with the client's credential.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
+use azure_core::time::parse_rfc7231;
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method,
@@ -16,14 +17,19 @@ use object_store::{
     path::Path,
 };
 use reqwest::Url;
+use serde::Deserialize;
 
 use super::{
-    super::{ETag, PageOptions},
     environment::{READS, RETRY_AFTER},
     error::{answered, is_absent},
-    listing::{self, Listing},
 };
-use crate::base::request_error::RequestError;
+use crate::{
+    base::request_error::RequestError,
+    store::{
+        BlobName, ETag, PageOptions,
+        container::{Head, HeadPage},
+    },
+};
 
 /// A client for requests to one container of Azure.
 pub(super) struct AzureRest {
@@ -33,6 +39,48 @@ pub(super) struct AzureRest {
     pub(super) account: String,
     /// The container's URL.
     pub(super) url: Url,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ListResults {
+    #[serde(default)]
+    blobs: ListedBlobs,
+    #[serde(default)]
+    next_marker: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ListedBlobs {
+    #[serde(default)]
+    blob: Vec<ListedBlob>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ListedBlob {
+    name: Name,
+    properties: Properties,
+    #[serde(default)]
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+struct Name {
+    #[serde(rename = "$text", default)]
+    text: String,
+    /// The encoding of a name that XML cannot contain. Such a name is not valid here.
+    #[serde(rename = "@Encoded", default)]
+    encoded: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Properties {
+    #[serde(rename = "Last-Modified")]
+    last_modified: String,
+    #[serde(rename = "Etag")]
+    etag: String,
 }
 
 type Result<T> = std::result::Result<T, RequestError>;
@@ -87,8 +135,14 @@ impl AzureRest {
         url
     }
 
-    /// Reads a page of the list of blobs whose names begin with `prefix`, with their metadata.
-    pub(super) async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Listing> {
+    /// Reads a page of the list of blobs whose names begin with `store` and `prefix`, with their
+    /// metadata. The names lose the first one.
+    pub(super) async fn list(
+        &self,
+        store: &str,
+        prefix: &str,
+        page: &PageOptions,
+    ) -> Result<HeadPage> {
         let mut url = self.url.clone();
         let size = page.size.max(1).to_string();
         url.query_pairs_mut()
@@ -96,14 +150,15 @@ impl AzureRest {
             .append_pair("comp", "list")
             .append_pair("include", "metadata")
             .append_pair("maxresults", &size);
+        let prefix = format!("{store}{prefix}");
         if !prefix.is_empty() {
-            url.query_pairs_mut().append_pair("prefix", prefix);
+            url.query_pairs_mut().append_pair("prefix", &prefix);
         }
         if let Some(marker) = &page.token {
             url.query_pairs_mut().append_pair("marker", marker);
         }
         let answer = self.read(&url).await?;
-        listing::parse(&answer).ok_or(RequestError::Unreadable)
+        parse(&answer, store).ok_or(RequestError::Unreadable)
     }
 
     /// Reads, and retries transient errors.
@@ -147,10 +202,92 @@ fn value(text: &str) -> Result<HeaderValue> {
     HeaderValue::from_str(text).map_err(|_| RequestError::Unreadable)
 }
 
-impl fmt::Debug for AzureRest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AzureRest")
-            .field("account", &self.account)
-            .finish()
+/// Parses a list of blobs, whose names lose the `prefix`; `None` for malformed XML.
+pub(crate) fn parse(answer: &[u8], prefix: &str) -> Option<HeadPage> {
+    let text = std::str::from_utf8(answer).ok()?;
+    let results: ListResults = quick_xml::de::from_str(text.trim_start_matches('\u{feff}')).ok()?;
+    let mut page = HeadPage {
+        next: results.next_marker.filter(|marker| !marker.is_empty()),
+        ..HeadPage::default()
+    };
+    for blob in results.blobs.blob {
+        let name = blob.name.text.strip_prefix(prefix);
+        let name = name.and_then(|name| BlobName::new(name).ok());
+        let Some(name) = name.filter(|_| blob.name.encoded != Some(true)) else {
+            page.unnameable += 1;
+            continue;
+        };
+        let metadata = blob.metadata.unwrap_or_default().into_iter();
+        page.heads.push(Head {
+            name,
+            etag: ETag::new(&quoted(&blob.properties.etag)),
+            last_modified: parse_rfc7231(&blob.properties.last_modified).ok()?.into(),
+            metadata: metadata
+                // The parser also returns attributes, such as `Encrypted`, and text.
+                .filter(|(name, _)| !name.starts_with(['@', '$']))
+                .map(|(name, value)| (name.to_ascii_lowercase(), value))
+                .collect::<BTreeMap<_, _>>()
+                .into(),
+        });
+    }
+    Some(page)
+}
+
+/// A list has ETags without the quotes that headers have.
+fn quoted(etag: &str) -> String {
+    match etag.starts_with('"') {
+        true => etag.to_owned(),
+        false => format!("\"{etag}\""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of the service's documentation.
+    const ANSWER: &str = "\u{feff}<?xml version=\"1.0\" encoding=\"utf-8\"?>\
+        <EnumerationResults ServiceEndpoint=\"http://a/\" ContainerName=\"c\"><MaxResults>2</MaxResults>\
+        <Blobs><Blob><Name>a &amp; b/ä</Name><Properties>\
+        <Last-Modified>Fri, 20 Nov 2026 12:00:00 GMT</Last-Modified><Etag>0x8D</Etag>\
+        <Content-Length>3</Content-Length></Properties>\
+        <Metadata><TimeToLive>2026-11-20T12:00:00Z</TimeToLive><other>x</other></Metadata></Blob>\
+        <Blob><Name Encoded=\"true\">%01</Name><Properties>\
+        <Last-Modified>Fri, 20 Nov 2026 12:00:00 GMT</Last-Modified><Etag>0x8E</Etag></Properties>\
+        <Metadata /></Blob></Blobs><NextMarker>2!8!x</NextMarker></EnumerationResults>";
+
+    #[test]
+    fn an_answer_is_read_with_its_metadata() {
+        let listing = parse(ANSWER.as_bytes(), "a &").expect("an answer");
+        assert_eq!(listing.next.as_deref(), Some("2!8!x"));
+        let [blob] = &listing.heads[..] else {
+            panic!("{listing:?}");
+        };
+        assert_eq!(
+            (blob.name.as_str(), blob.etag.as_str()),
+            (" b/ä", "\"0x8D\"")
+        );
+        let metadata = blob.metadata.as_ref().expect("metadata");
+        assert_eq!(metadata["timetolive"], "2026-11-20T12:00:00Z");
+        assert_eq!((metadata.len(), listing.unnameable), (2, 1));
+    }
+
+    #[test]
+    fn an_empty_list_and_malformed_answers() {
+        let encrypted = ANSWER.replace("<Metadata><", "<Metadata Encrypted=\"true\"><");
+        let listing = parse(encrypted.as_bytes(), "").expect("an answer");
+        let metadata = listing.heads[0].metadata.as_ref().expect("metadata");
+        assert_eq!(metadata.len(), 2, "an attribute is no metadata");
+        let empty = "<EnumerationResults><Blobs/><NextMarker/></EnumerationResults>";
+        let listing = parse(empty.as_bytes(), "").expect("an answer");
+        assert!(listing.heads.is_empty() && listing.next.is_none());
+        for other in [
+            "",
+            "<html>",
+            "{}",
+            "<EnumerationResults><Blobs><Blob/></Blobs>",
+        ] {
+            assert!(parse(other.as_bytes(), "").is_none(), "{other}");
+        }
     }
 }

@@ -38,25 +38,12 @@ const HEADERS: [(Attribute, &str); 5] = [
 #[async_trait]
 impl Container for CloudStore {
     async fn list(&self, prefix: &str, page: &PageOptions) -> Result<HeadPage> {
+        if let Service::Azure(azure_rest) = &self.service {
+            let listed = azure_rest.list(&self.prefix, prefix, page).await;
+            return listed.map_err(|error| self.not_listed(error));
+        }
         let prefix = format!("{}{prefix}", self.prefix);
         let mut heads = HeadPage::default();
-        if let Some(azure_rest) = &self.azure_rest {
-            let listing = azure_rest.list(&prefix, page).await;
-            let listing = listing.map_err(|error| self.not_listed(error))?;
-            (heads.next, heads.unnameable) = (listing.next, listing.unnameable);
-            for blob in listing.blobs {
-                match self.own_name(&blob.name) {
-                    Some(name) => heads.heads.push(Head {
-                        name,
-                        etag: blob.etag,
-                        last_modified: blob.last_modified,
-                        metadata: Some(blob.metadata),
-                    }),
-                    None => heads.unnameable += 1,
-                }
-            }
-            return Ok(heads);
-        }
         let options = PaginatedListOptions {
             max_keys: Some(page.size.max(1)),
             page_token: page.token.clone(),
@@ -103,7 +90,7 @@ impl Container for CloudStore {
             if_match: Some(etag.as_str().to_owned()),
             ..GetOptions::default()
         };
-        let found = self.contents.get_opts(&self.path(name)?, options).await;
+        let found = self.reads.get_opts(&self.path(name)?, options).await;
         let found = found.map_err(|error| match error {
             object_store::Error::NotFound { .. } => changed(self, name),
             error => self.failed(error, name),
@@ -152,7 +139,7 @@ impl Container for CloudStore {
         metadata: BTreeMap<String, String>,
         etag: &ETag,
     ) -> Result<()> {
-        if let Some(azure_rest) = &self.azure_rest {
+        if let Service::Azure(azure_rest) = &self.service {
             let path = self.path(name)?;
             let set = azure_rest.set_metadata(&path, &metadata, etag).await;
             return set.map_err(|error| match is_absent(&error) {
@@ -175,7 +162,7 @@ impl Container for CloudStore {
     }
 
     async fn delete_unchanged(&self, seen: &Head) -> Result<bool> {
-        if self.azure_rest.is_some() {
+        if matches!(self.service, Service::Azure(_)) {
             return self.delete(&seen.name, Some(&seen.etag)).await;
         }
         match self.head(&seen.name).await? {
@@ -192,26 +179,23 @@ impl Container for CloudStore {
     }
 
     async fn ensure(&self) -> Result<()> {
-        match (&self.azure_rest, self.service) {
-            (Some(azure_rest), _) => {
-                match azure_rest.create_container().await {
-                    // A credential that may write need not be allowed to create containers. The
-                    // container may exist.
-                    Err(error) if error.kind() == ErrorKind::Denied => Ok(()),
-                    made => made
-                        .map_err(|error| error.about(format_args!("container `{}`", self.bucket))),
+        if let Service::Azure(azure_rest) = &self.service {
+            return match azure_rest.create_container().await {
+                // A credential that may write need not be allowed to create containers. The
+                // container may exist.
+                Err(error) if error.kind() == ErrorKind::Denied => Ok(()),
+                made => {
+                    made.map_err(|error| error.about(format_args!("container `{}`", self.bucket)))
                 }
-            }
-            (None, Service::S3 | Service::Gcs | Service::Azure) => {
-                self.check().await.map_err(|error| match error.kind() {
-                    ErrorKind::NotFound => {
-                        let message = format!("{self}: an operator must create its bucket");
-                        Error::new(ErrorKind::Unsupported, message).with_source(error)
-                    }
-                    _ => error,
-                })
-            }
+            };
         }
+        self.check().await.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                let message = format!("{self}: an operator must create its bucket");
+                Error::new(ErrorKind::Unsupported, message).with_source(error)
+            }
+            _ => error,
+        })
     }
 }
 
@@ -224,8 +208,8 @@ impl CloudStore {
         headers: &BTreeMap<String, String>,
     ) -> Attributes {
         let metadata = match self.service {
-            Service::Azure => container::identifiers(metadata),
-            Service::S3 | Service::Gcs => metadata,
+            Service::Azure(_) => container::identifiers(metadata),
+            Service::S3(_) | Service::Gcs => metadata,
         };
         let mut attributes = attributes(metadata);
         for (attribute, header) in HEADERS {
@@ -241,7 +225,7 @@ impl CloudStore {
     /// bytes has the same ETag and is deleted.
     async fn delete_with_etag(&self, seen: &Head) -> Result<bool> {
         let path = self.path(&seen.name)?;
-        let Some(client) = self.s3() else {
+        let Service::S3(client) = &self.service else {
             return self.delete_path(&path, &seen.name).await;
         };
         match self.delete_if(client, &path, &seen.etag).await {
@@ -282,7 +266,7 @@ impl CloudStore {
             ..PutMultipartOptions::default()
         };
         let path = self.path(name)?;
-        let upload = self.contents.put_multipart_opts(&path, options).await;
+        let upload = self.reads.put_multipart_opts(&path, options).await;
         // S3 accepts ten thousand parts at most.
         let size = PART.max(usize::try_from(content.size / 9_000).unwrap_or(PART));
         let mut upload = WriteMultipart::new_with_chunk_size(upload.map_err(failed)?, size);

@@ -1,25 +1,23 @@
 //! Opens a cloud's store from its URL and the environment.
 //!
 //! The variables are those of the client (`AZURE_STORAGE_ACCOUNT_NAME`, `AWS_ACCESS_KEY_ID`,
-//! `GOOGLE_SERVICE_ACCOUNT`, ...). For Azure the variables of Azure's command line and a connection
-//! string are read as well; they name the same account for queues.
+//! `GOOGLE_SERVICE_ACCOUNT`, ...). For Azure a connection string is read as well, as for queues.
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
 use object_store::{
-    ClientConfigKey, ClientOptions, ObjectStore, Result as ClientResult, RetryConfig,
+    ClientConfigKey, ClientOptions, Result as ClientResult, RetryConfig,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
     client::{HttpClient, HttpConnector},
     gcp::GoogleCloudStorageBuilder,
-    list::PaginatedListStore,
 };
+use tokio::sync::OnceCell;
 
-use super::{CloudStore, CredentialClient, Service, azure_rest::AzureRest};
+use super::{Client, CloudStore, Service, azure_rest::AzureRest};
 use crate::{
     backend::azure::{
-        ACCOUNT, CONNECTION_STRING, Credential, KEY, connection_string,
-        endpoint as checked_endpoint,
+        CONNECTION_STRING, Credential, connection_string, endpoint as checked_endpoint,
     },
     base::{
         duration,
@@ -30,62 +28,34 @@ use crate::{
     store::{BlobName, Variables},
 };
 
-/// A client that lists by page as well.
-pub(super) trait Client: ObjectStore + PaginatedListStore {}
-
-impl<T: ObjectStore + PaginatedListStore> Client for T {}
-
-/// The purpose of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
-    Reads,
-    Writes,
-    Contents,
-}
-
-/// Time-outs of a request, and of each piece of large content.
-const REQUEST: Duration = Duration::from_secs(10);
+/// Time limit of a write, and of each piece of what is read.
+const WRITE: Duration = Duration::from_secs(10);
 const PIECE: Duration = Duration::from_secs(30);
 /// How long a failing read is retried.
 const RETRY: Duration = Duration::from_secs(15);
-/// Time-out of large content, over all attempts.
-const CONTENT: Duration = Duration::from_secs(12 * 3600);
 pub(super) const READS: usize = 3;
 pub(super) const RETRY_AFTER: Duration = Duration::from_millis(200);
-/// Time-out of requests to this machine's own network.
+/// Time limit of requests to this machine's own network.
 const SHORT: Duration = Duration::from_secs(2);
 
 /// Opens `SCHEME://BUCKET[/PREFIX]` and checks that it exists.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for an invalid name or variable; [`ErrorKind::NotFound`] if the container
-/// does not exist; [`ErrorKind::Denied`] if the credential is missing or refused; any other error
-/// of the service.
-pub(in crate::store) async fn open(
-    scheme: &str,
-    rest: &str,
-    variables: &Variables,
-) -> Option<Result<CloudStore>> {
-    let store = match connect(scheme, rest, variables)? {
-        Ok(store) => store,
-        Err(error) => return Some(Err(error)),
-    };
-    Some(store.check().await.map(|()| store))
+/// does not exist; [`ErrorKind::Denied`] if the credential is refused; any other error of the service.
+pub(in crate::store) async fn open(url: &str, variables: &Variables) -> Result<CloudStore> {
+    let store = connect(url, variables)?;
+    store.check().await.map(|()| store)
 }
 
 /// Like [`open`], without the check.
-pub(in crate::store) fn connect(
-    scheme: &str,
-    rest: &str,
-    variables: &Variables,
-) -> Option<Result<CloudStore>> {
-    let connect = match scheme {
-        "az" => azure,
-        "s3" => s3,
-        "gs" => gcs,
-        _ => return None,
-    };
-    Some(bucket_path(scheme, rest).and_then(|bucket_path| connect(bucket_path, variables)))
+pub(in crate::store) fn connect(url: &str, variables: &Variables) -> Result<CloudStore> {
+    let (scheme, bucket_path) = bucket_path(url)?;
+    match scheme {
+        "az" => azure(bucket_path, variables),
+        "s3" => s3(bucket_path, variables),
+        _ => gcs(bucket_path, variables),
+    }
 }
 
 /// Returns the container of a store's URL, or of a signed address of Azure:
@@ -94,15 +64,16 @@ pub(in crate::store) fn container_at(
     url: &str,
     variables: &Variables,
 ) -> Option<Result<CloudStore>> {
-    let (scheme, rest) = url.split_once(':')?;
-    if !matches!(scheme, "http" | "https") {
-        return connect(scheme, rest, variables);
+    match url.split_once(':')?.0 {
+        "az" | "s3" | "gs" => return Some(connect(url, variables)),
+        "http" | "https" => {}
+        _ => return None,
     }
     let (address, signature) = url.split_once('?').unwrap_or((url, ""));
     let (endpoint, container) = address.trim_end_matches('/').rsplit_once('/')?;
     let text = format!("BlobEndpoint={endpoint};SharedAccessSignature={signature}");
     let variables = [(CONNECTION_STRING.to_owned(), text)].into();
-    let found = connect("az", &format!("//{container}"), &variables)?;
+    let found = connect(&format!("az://{container}"), &variables);
     Some(found.map_err(|error| {
         let rule = format_args!("`{address}` is not a signed address: {}", error.message());
         Error::invalid("url", rule)
@@ -112,13 +83,15 @@ pub(in crate::store) fn container_at(
 /// A bucket, and a prefix that is empty or ends in `/`.
 pub(crate) type BucketPath = (String, String);
 
-pub(crate) fn bucket_path(scheme: &str, rest: &str) -> Result<BucketPath> {
+/// Returns the scheme of a store's URL, and the bucket and the prefix in it.
+pub(crate) fn bucket_path(url: &str) -> Result<(&str, BucketPath)> {
     let rule = |what: &str| {
         // The query of a signed address is a secret.
-        let shown = rest.split('?').next().unwrap_or_default();
-        let rule = format!("`{scheme}:{shown}` {what}: `{scheme}://CONTAINER[/PREFIX]`");
+        let shown = url.split('?').next().unwrap_or_default();
+        let rule = format!("`{shown}` {what}: `az://CONTAINER[/PREFIX]`, or `s3:`, `gs:`");
         Err(Error::invalid("store", rule))
     };
+    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     // A prefix is logged, so a signature must not become a part of it.
     if rest.contains('?') {
         return rule("has parameters, and a store takes none");
@@ -133,23 +106,13 @@ pub(crate) fn bucket_path(scheme: &str, rest: &str) -> Result<BucketPath> {
     }
     let prefix = prefix.trim_end_matches('/');
     if prefix.is_empty() {
-        return Ok((bucket.to_owned(), String::new()));
+        return Ok((scheme, (bucket.to_owned(), String::new())));
     }
     let prefix = BlobName::new(prefix).map_err(|e| Error::invalid("store", e.message()))?;
-    Ok((bucket.to_owned(), format!("{prefix}/")))
+    Ok((scheme, (bucket.to_owned(), format!("{prefix}/"))))
 }
 
-/// Makes a client for each purpose, in their order. The builders have no common trait.
-macro_rules! clients {
-    ($http_clients:expr, $builder:expr) => {
-        $http_clients.clients(|retry, connector| {
-            let builder = $builder.clone().with_retry(retry);
-            builder.with_http_connector(connector).build()
-        })?
-    };
-}
-
-fn azure(bucket_path: BucketPath, variables: &Variables) -> Result<CloudStore> {
+fn azure((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore> {
     let mut builder = MicrosoftAzureBuilder::new();
     for (key, value) in with_prefix(variables, "AZURE_") {
         builder = builder.with_config(key, value);
@@ -163,7 +126,6 @@ fn azure(bucket_path: BucketPath, variables: &Variables) -> Result<CloudStore> {
     let endpoint = endpoint.trim_end_matches('/');
     let mut url = checked_endpoint("AZURE_STORAGE_ENDPOINT", endpoint)?;
     let target = Target::of(&url);
-    let (bucket, prefix) = bucket_path;
     if let Ok(mut segments) = url.path_segments_mut() {
         segments.pop_if_empty().push(&bucket);
     }
@@ -172,36 +134,26 @@ fn azure(bucket_path: BucketPath, variables: &Variables) -> Result<CloudStore> {
         .with_use_emulator(false)
         .with_endpoint(endpoint.to_owned())
         .with_container_name(&bucket);
-    let http_clients = HttpClients::new(target)?;
-    let clients = clients!(http_clients, builder);
+    let clients = clients(target, |retry, connector| {
+        let builder = builder.clone().with_retry(retry);
+        builder.with_http_connector(connector).build()
+    })?;
     let shown = url.to_string();
-    let azure_rest = AzureRest {
-        http: http_clients.whole.clone(),
+    let service = Service::Azure(AzureRest {
+        http: http(target, RequestTimeout::Total(WRITE))?,
         client: Arc::clone(&clients[0]),
         account,
         url,
-    };
-    let service = (Service::Azure, CredentialClient::Azure as fn(_) -> _);
-    let store = CloudStore::new(
-        service,
-        (bucket, prefix),
-        shown,
-        http_clients.whole,
-        clients,
-    );
-    Ok(CloudStore {
-        azure_rest: Some(azure_rest),
-        ..store
-    })
+    });
+    store(service, (bucket, prefix), shown, target, clients)
 }
 
-/// Adds the account, its endpoint and its credential from sources that the client does not read: a
-/// connection string, or the variables of Azure's command line.
+/// Adds the account, its endpoint and its credential from a connection string, which the client does not
+/// read.
 fn account(
     mut builder: MicrosoftAzureBuilder,
     variables: &Variables,
 ) -> Result<(MicrosoftAzureBuilder, String)> {
-    let has = |builder: &MicrosoftAzureBuilder, key| builder.get_config_value(&key).is_some();
     if let Some(text) = read(variables, CONNECTION_STRING) {
         let account = connection_string(text)?;
         // All other variables are dropped: the client would prefer a token among them.
@@ -218,16 +170,8 @@ fn account(
             .with_endpoint(account.blob_endpoint().to_owned());
         return Ok((builder, account.name().to_owned()));
     }
-    if !has(&builder, AzureConfigKey::AccountName) {
-        builder = builder.with_account(read(variables, ACCOUNT).ok_or_else(no_account)?);
-    }
-    if !has(&builder, AzureConfigKey::AccessKey)
-        && let Some(key) = read(variables, KEY)
-    {
-        builder = builder.with_access_key(key);
-    }
     let name = builder.get_config_value(&AzureConfigKey::AccountName);
-    Ok((builder, name.unwrap_or_default()))
+    Ok((builder, name.ok_or_else(no_account)?))
 }
 
 fn s3((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore> {
@@ -241,18 +185,14 @@ fn s3((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore>
         .with_bucket_name(&bucket)
         // One deletion per request: the answer to a batch has less detail.
         .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true");
-    let http_clients = HttpClients::new(target)?;
-    let clients = clients!(http_clients, builder);
+    let clients = clients(target, |retry, connector| {
+        let builder = builder.clone().with_retry(retry);
+        builder.with_http_connector(connector).build()
+    })?;
     let endpoint = endpoint.unwrap_or_else(|| "https://s3.amazonaws.com".to_owned());
     let url = format!("{}/{bucket}", endpoint.trim_end_matches('/'));
-    let service = (Service::S3, CredentialClient::S3 as fn(_) -> _);
-    Ok(CloudStore::new(
-        service,
-        (bucket, prefix),
-        url,
-        http_clients.whole,
-        clients,
-    ))
+    let service = Service::S3(Arc::clone(&clients[0]));
+    store(service, (bucket, prefix), url, target, clients)
 }
 
 fn gcs((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore> {
@@ -265,85 +205,60 @@ fn gcs((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore
     }
     let builder = builder.with_bucket_name(&bucket);
     let target = target("GOOGLE_BASE_URL", None)?;
-    let http_clients = HttpClients::new(target)?;
-    let clients = clients!(http_clients, builder);
+    let clients = clients(target, |retry, connector| {
+        let builder = builder.clone().with_retry(retry);
+        builder.with_http_connector(connector).build()
+    })?;
     let url = format!("https://storage.googleapis.com/{bucket}");
-    let service = (Service::Gcs, CredentialClient::Gcs as fn(_) -> _);
-    Ok(CloudStore::new(
-        service,
-        (bucket, prefix),
-        url,
-        http_clients.whole,
-        clients,
-    ))
+    store(Service::Gcs, (bucket, prefix), url, target, clients)
 }
 
-impl Purpose {
-    /// Reads are retried, writes never.
-    pub(super) fn retry(self) -> RetryConfig {
-        RetryConfig {
-            max_retries: if self == Self::Writes { 0 } else { READS },
-            retry_timeout: if self == Self::Contents {
-                CONTENT
-            } else {
-                RETRY
-            },
-            ..RetryConfig::default()
-        }
-    }
-
-    pub(super) fn patience(self) -> RequestTimeout {
-        match self {
-            Self::Reads | Self::Writes => RequestTimeout::Total(REQUEST),
-            Self::Contents => RequestTimeout::PerChunk(PIECE),
-        }
-    }
-}
-
-/// The HTTP clients of a store, made once: each reads the machine's trusted certificates.
-struct HttpClients {
+/// Makes a store of its clients for reads and for writes.
+fn store<T: Client>(
+    service: Service,
+    (bucket, prefix): BucketPath,
+    url: String,
     target: Target,
-    whole: HttpClient,
-    pieces: HttpClient,
+    [reads, writes]: [Arc<T>; 2],
+) -> Result<CloudStore> {
+    Ok(CloudStore {
+        service,
+        bucket,
+        url,
+        prefix,
+        reads,
+        writes,
+        http: http(target, RequestTimeout::Total(WRITE))?,
+        conditions: OnceCell::new(),
+    })
 }
 
-/// Gives the HTTP clients to the store's clients.
+/// Makes a client for reads, which are retried and have a time limit for each piece, and one for
+/// writes, which are sent once.
+fn clients<T>(
+    target: Target,
+    build: impl Fn(RetryConfig, Connector) -> ClientResult<T>,
+) -> Result<[Arc<T>; 2]> {
+    let make = |max_retries, timeout| {
+        let retry = RetryConfig {
+            max_retries,
+            retry_timeout: RETRY,
+            ..RetryConfig::default()
+        };
+        let built = build(retry, Connector { target, timeout });
+        built.map(Arc::new).map_err(invalid_environment)
+    };
+    Ok([
+        make(READS, RequestTimeout::PerChunk(PIECE))?,
+        make(0, RequestTimeout::Total(WRITE))?,
+    ])
+}
+
+/// Makes the HTTP clients of a store's client.
 #[derive(Debug)]
 struct Connector {
     target: Target,
-    usual: HttpClient,
-}
-
-impl HttpClients {
-    fn new(target: Target) -> Result<Self> {
-        let client = |purpose: Purpose| https::client(target, purpose.patience());
-        Ok(Self {
-            target,
-            whole: HttpClient::new(client(Purpose::Reads)?),
-            pieces: HttpClient::new(client(Purpose::Contents)?),
-        })
-    }
-
-    /// Makes a client for each purpose, in their order.
-    fn clients<T>(
-        &self,
-        build: impl Fn(RetryConfig, Connector) -> ClientResult<T>,
-    ) -> Result<[Arc<T>; 3]> {
-        let make = |purpose: Purpose| {
-            let usual = match purpose {
-                Purpose::Reads | Purpose::Writes => self.whole.clone(),
-                Purpose::Contents => self.pieces.clone(),
-            };
-            let target = self.target;
-            let built = build(purpose.retry(), Connector { target, usual });
-            built.map(Arc::new).map_err(invalid_environment)
-        };
-        Ok([
-            make(Purpose::Reads)?,
-            make(Purpose::Writes)?,
-            make(Purpose::Contents)?,
-        ])
-    }
+    timeout: RequestTimeout,
 }
 
 impl HttpConnector for Connector {
@@ -351,17 +266,20 @@ impl HttpConnector for Connector {
     /// client sets it for requests of a credential.
     fn connect(&self, options: &ClientOptions) -> ClientResult<HttpClient> {
         let short = options.get_config_value(&ClientConfigKey::ConnectTimeout);
-        let short = short.and_then(|text| duration::parse(&text).ok());
-        if short.is_none_or(|short| short > SHORT) {
-            return Ok(self.usual.clone());
-        }
-        let client = https::client(self.target, RequestTimeout::Total(SHORT));
-        let client = client.map_err(|error| object_store::Error::Generic {
+        let is_short = |text: String| duration::parse(&text).is_ok_and(|short| short <= SHORT);
+        let timeout = match short.is_some_and(is_short) {
+            true => RequestTimeout::Total(SHORT),
+            false => self.timeout,
+        };
+        http(self.target, timeout).map_err(|error| object_store::Error::Generic {
             store: "HTTP",
             source: Box::new(error),
-        })?;
-        Ok(HttpClient::new(client))
+        })
     }
+}
+
+fn http(target: Target, timeout: RequestTimeout) -> Result<HttpClient> {
+    https::client(target, timeout).map(HttpClient::new)
 }
 
 /// Returns a client's settings among the variables with this prefix. The client expects their names

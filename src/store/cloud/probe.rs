@@ -2,8 +2,7 @@
 //!
 //! Some services with S3's protocol ignore `If-None-Match` and `If-Match` and answer every write
 //! with success. Then two nodes receive one id, and two processes hold one lease. So an S3 store is
-//! probed before its first conditional write, once for each opened store. Deletions are probed
-//! separately: many services support conditions of writes only.
+//! probed before its first conditional write, once for each opened store.
 
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use object_store::{
 };
 
 use super::{
-    CloudStore, CredentialClient, Service,
+    CloudStore, Service,
     error::{answered, is_absent},
 };
 use crate::{
@@ -29,8 +28,6 @@ use crate::{
 /// The blob of the probe of writes. It stays: if one probe deleted it, the second creation of
 /// another probe could succeed.
 const WRITES: &str = "probes/conditions";
-/// Prefix of the blobs for probes of deletions. Each probe deletes its own blob.
-const DELETIONS: &str = "probes/delete-";
 /// No known content has this hash.
 const STALE: &str = "\"00000000000000000000000000000000\"";
 /// Validity of a signed deletion, which is used at once.
@@ -44,7 +41,7 @@ impl CloudStore {
     /// [`ErrorKind::Unsupported`] if a condition was ignored or is not implemented; any other error
     /// of the service, after which the next write probes again.
     pub(super) async fn check_conditions(&self) -> Result<()> {
-        if self.service != Service::S3 {
+        if !matches!(self.service, Service::S3(_)) {
             // Azure and Google always support conditions.
             return Ok(());
         }
@@ -98,36 +95,6 @@ impl CloudStore {
         Error::new(ErrorKind::Unsupported, message)
     }
 
-    /// Returns whether the service supports conditional deletion. Probed once.
-    ///
-    /// # Errors
-    /// Any error of the service.
-    pub(super) async fn keeps_conditions_of_deletes(&self, client: &AmazonS3) -> Result<bool> {
-        let probe = self
-            .deletions
-            .get_or_try_init(|| self.probe_deletions(client));
-        probe.await.copied()
-    }
-
-    async fn probe_deletions(&self, client: &AmazonS3) -> Result<bool> {
-        let random = getrandom::u64().unwrap_or_else(|_| fastrand::u64(..));
-        let name = BlobName::new(&format!("{DELETIONS}{random:016x}"))?;
-        self.check_conditions().await?;
-        self.put(&name, "".into(), PutMode::Create).await?;
-        let path = self.path(&name)?;
-        let deleted = self.delete_if(client, &path, &ETag::new(STALE)).await;
-        if !matches!(deleted, Ok(true)) {
-            // A blob that is left behind does no harm.
-            let _ = self.delete_path(&path, &name).await;
-        }
-        match deleted {
-            Ok(_) => Ok(false),
-            Err(error) if error.kind() == ErrorKind::Conflict => Ok(true),
-            Err(error) if is_not_implemented(&error) => Ok(false),
-            Err(error) => Err(error.about(format_args!("blob `{name}` of {self}"))),
-        }
-    }
-
     /// Deletes an object of S3 that has this ETag, with a request that the client does not support.
     /// Returns whether it existed.
     pub(super) async fn delete_if(
@@ -157,14 +124,6 @@ impl CloudStore {
         match is_absent(&error) {
             true => Ok(false),
             false => Err(error),
-        }
-    }
-
-    /// Returns the client of S3, or `None` for another service.
-    pub(super) fn s3(&self) -> Option<&AmazonS3> {
-        match &self.credential_client {
-            CredentialClient::S3(client) => Some(client),
-            CredentialClient::Azure(_) | CredentialClient::Gcs(_) => None,
         }
     }
 }

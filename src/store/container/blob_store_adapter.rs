@@ -115,15 +115,8 @@ impl Container for BlobStoreAdapter {
     }
 
     async fn delete_unchanged(&self, seen: &Head) -> Result<bool> {
-        if self.store.capabilities().conditional_delete {
-            let name = self.inner(&seen.name)?;
-            return self.store.delete(&name, Some(&seen.etag)).await;
-        }
-        match self.head(&seen.name).await? {
-            None => Ok(false),
-            Some(head) if head.differs_from(seen) => Err(changed(self, &seen.name)),
-            Some(_) => self.store.delete(&self.inner(&seen.name)?, None).await,
-        }
+        let name = self.inner(&seen.name)?;
+        self.store.delete(&name, Some(&seen.etag)).await
     }
 
     fn address(&self) -> String {

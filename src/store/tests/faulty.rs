@@ -123,10 +123,6 @@ impl BlobStore for FaultyStore {
         self.read(self.inner.get(name)).await
     }
 
-    async fn get_start(&self, name: &BlobName, max: usize) -> Result<Option<Blob>> {
-        self.read(self.inner.get_start(name, max)).await
-    }
-
     async fn create(&self, name: &BlobName, content: BlobContent) -> Result<ETag> {
         self.write(self.inner.create(name, content), |_| true).await
     }

@@ -46,7 +46,6 @@ fn heartbeat() -> link::Heartbeat {
         streams: 11,
         queues: 12,
         degraded: true,
-        store: 13,
     }
 }
 

@@ -239,7 +239,7 @@ async fn no_signature_of_a_store_is_shown_by_a_start_that_fails() {
         shown += &failed(&home, &serve, &variables).await;
     }
     let variables = [
-        ("AZURE_STORAGE_ACCOUNT", "devstoreaccount1"),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "devstoreaccount1"),
         ("AZURE_STORAGE_ENDPOINT", &endpoint),
         ("AZURE_STORAGE_SAS_TOKEN", SAS),
     ];

@@ -43,16 +43,9 @@ fn has_logged(listening: &Listening, words: &str) -> bool {
 #[tokio::test]
 async fn a_queue_that_refuses_access_has_a_separate_exit_code() {
     let place = Place::new().await;
-    let (url, endpoint) = (
-        format!("azure://{ACCOUNT}/orders"),
-        azurite().queue_endpoint(),
-    );
-    let wrong = KEY.replace("Eby8", "AAAA");
-    let wrong = [
-        ("AZURE_STORAGE_ACCOUNT", ACCOUNT),
-        ("AZURE_STORAGE_KEY", &wrong),
-        ("AZURE_STORAGE_QUEUE_ENDPOINT", &endpoint),
-    ];
+    let url = format!("azure://{ACCOUNT}/orders");
+    let wrong = azurite().connection_string().replace("Eby8", "AAAA");
+    let wrong = [("AZURE_STORAGE_CONNECTION_STRING", &*wrong)];
     for (variables, words) in [
         (&[][..], "AZURE_STORAGE_CONNECTION_STRING"),
         (&wrong, "check the URL's credentials"),

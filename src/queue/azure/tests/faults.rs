@@ -59,16 +59,15 @@ impl Server {
 
     /// Opens queues on this server, one with each kind of credential.
     fn queues(&self) -> [AzureQueue; 2] {
-        let by_key = StorageAccount::with_key(ACCOUNT, KEY);
-        let by_signature =
-            StorageAccount::with_signature(ACCOUNT, &crate::backend::azure::signature_of("q"));
-        [by_key, by_signature].map(|account| {
-            let account = account.and_then(|a| a.at_queue_endpoint(&self.endpoint));
-            let config = AzureQueueConfig {
-                timeout: Duration::from_millis(300),
-                ..AzureQueueConfig::new(account.expect("an account"), "faulty")
-            };
-            AzureQueue::open(&config).expect("a queue")
+        let by_key = format!("AccountKey={KEY}");
+        let signature = crate::backend::azure::signature_of("q");
+        let by_signature = format!("SharedAccessSignature={signature}");
+        [by_key, by_signature].map(|credential| {
+            let text = format!("QueueEndpoint={};{credential}", self.endpoint);
+            let account = StorageAccount::from_connection_string(&text).expect("an account");
+            let limit = Duration::from_millis(300);
+            let queue = AzureQueue::open_with(&account, "faulty", MessageEncoding::Base64, limit);
+            queue.expect("a queue")
         })
     }
 
@@ -173,14 +172,13 @@ async fn both_codes_for_a_missing_message_are_a_conflict() {
 /// Opens a queue of Azurite behind a proxy, with short waits between attempts.
 fn behind(proxy: &Proxy, name: &str) -> Retrying<AzureQueue> {
     let endpoint = format!("http://127.0.0.1:{}/{ACCOUNT}", proxy.port());
-    let account = StorageAccount::with_key(ACCOUNT, KEY);
-    let account = account.and_then(|account| account.at_queue_endpoint(&endpoint));
-    let config = AzureQueueConfig::new(account.expect("an account"), name);
+    let text = format!("QueueEndpoint={endpoint};AccountKey={KEY}");
+    let queue = AzureQueue::from_connection_string(&text, name).expect("a queue");
     let retry = RetryConfig {
         base: Duration::from_millis(1),
         ..RetryConfig::default()
     };
-    Retrying::new(AzureQueue::open(&config).expect("a queue"), retry)
+    Retrying::new(queue, retry)
 }
 
 async fn bodies(queue: &impl WorkQueue) -> Vec<String> {

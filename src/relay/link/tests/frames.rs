@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     base::fault::Fault,
-    relay::link::{Action, LinkFailure, Output, Resync, config::BURST_PAUSE},
+    relay::link::{Action, BURST_PAUSE, LinkFailure, Output, Resync},
     types::cluster::LifeId,
 };
 

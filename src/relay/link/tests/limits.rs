@@ -8,8 +8,8 @@ use super::world::{World, at, entry};
 use crate::{
     base::fault::Fault,
     relay::link::{
-        Action, ClusterLink, FrameDraft, LinkConfig, Resync, config::MAX_PEERS,
-        frames::LARGEST_ENTRY, peer::Peer,
+        Action, ClusterLink, FrameDraft, LinkConfig, MAX_PEERS, Resync, frames::LARGEST_ENTRY,
+        peer::Peer,
     },
     types::{
         GroupName, LastEvent, QueueAddress,
@@ -37,7 +37,6 @@ fn heartbeat(life: u128, number: u64) -> Bytes {
         complete_above: 0,
         queues: Vec::new(),
         leaving: false,
-        store: 0,
         status: RelayStatus::default(),
     };
     cluster_message_to_wire(&ClusterMessage {

@@ -94,7 +94,7 @@ async fn messages_of_64_kib_must_be_permitted() {
     let exact = NatsServer::with_config("max_payload: 65536");
     let mut a = connect(&exact, A).await;
     let largest = Bytes::from(vec![1; 65_536]);
-    assert!(a.publish(largest.clone()));
+    assert!(a.publisher().publish(largest.clone()));
     assert_eq!(next_of_all(&mut a).await, largest);
 }
 
@@ -123,7 +123,7 @@ async fn a_server_of_another_protocol_and_a_silent_one_are_awaited() {
         let (log, _guard) = logged();
         let config = serve(answer).await;
         let a = NatsConnection::connect(&config, A).await.expect("it waits");
-        assert!(!a.publish(Bytes::new()));
+        assert!(!a.publisher().publish(Bytes::new()));
         let lines = log.count("NATS cannot be reached");
         assert_eq!(lines, 1, "{}", log.text());
         assert!(
@@ -152,7 +152,7 @@ async fn faults_that_come_with_a_restart_are_logged_once_and_outlived() {
         publish(&publisher, count).await;
     }
     until("the refusals", || {
-        publisher.events().count(events::Kind::ServerError) >= 12
+        publisher.events.count(Kind::ServerError) >= 12
     })
     .await;
     assert_eq!(log.count("NATS reports an error"), 1, "{}", log.text());
@@ -164,7 +164,7 @@ async fn faults_that_come_with_a_restart_are_logged_once_and_outlived() {
     for _ in 0..10 {
         assert!(!publisher.publish(Bytes::from(vec![0; 1_025])));
     }
-    assert_eq!(publisher.dropped().too_large, 10);
+    assert_eq!(publisher.events.count(Kind::TooLarge), 10);
     assert_eq!(log.count("a message is dropped"), 1, "{}", log.text());
 
     server.kill();
@@ -194,7 +194,7 @@ async fn the_reason_of_a_later_failure_is_logged() {
     let text = log.text();
     let reasons = ["authorization violation", "IO error"];
     assert!(reasons.iter().any(|reason| text.contains(reason)), "{text}");
-    assert!(a.connects() <= 2);
+    assert!(a.publisher().connects() <= 2);
 }
 
 #[tokio::test]
@@ -206,7 +206,7 @@ async fn messages_that_the_relay_does_not_take_are_dropped_and_that_is_logged() 
     for count in 0..9_000 {
         publish(&from_b, count).await;
     }
-    let dropped = || of_a.events().count(events::Kind::SlowConsumer);
+    let dropped = || of_a.events.count(Kind::SlowConsumer);
     until("drops", || dropped() > 100).await;
     assert!(log.count("too slowly") <= 2, "{}", log.text());
     assert!(log.count("too slowly") >= 1, "{}", log.text());

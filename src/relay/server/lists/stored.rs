@@ -17,20 +17,15 @@ use crate::{
 const MOST: usize = 100;
 /// Blobs that are read at one time.
 const AT_ONCE: usize = 16;
-/// Bytes that are read of a lease, whose holder has a name of at most 128 bytes.
-const LEASE_BYTES: usize = 4096;
-/// Bytes that are read of a job's document: that of a thousand containers is smaller.
-#[cfg(feature = "sweep")]
-const SWEEP_BYTES: usize = 512 * 1024;
 
 /// Reads the leases and the sweep jobs of a store.
 ///
 /// # Errors
 /// Any error of the store. A blob that is no lease or no job is listed with its problem.
 pub(crate) async fn stored(store: &dyn BlobStore) -> Result<proto::GetStoreResponse> {
-    let (leases, has_more_leases) = folder(store, lease::FOLDER, LEASE_BYTES, stored_lease).await?;
+    let (leases, has_more_leases) = folder(store, lease::FOLDER, stored_lease).await?;
     #[cfg(feature = "sweep")]
-    let (sweeps, has_more_sweeps) = folder(store, sweep::FOLDER, SWEEP_BYTES, stored_sweep).await?;
+    let (sweeps, has_more_sweeps) = folder(store, sweep::FOLDER, stored_sweep).await?;
     #[cfg(not(feature = "sweep"))]
     let (sweeps, has_more_sweeps) = (Vec::new(), false);
     Ok(proto::GetStoreResponse {
@@ -49,7 +44,6 @@ type Found<'a> = std::result::Result<&'a Blob, String>;
 async fn folder<T>(
     store: &dyn BlobStore,
     folder: &str,
-    max: usize,
     of: fn(String, Found<'_>) -> T,
 ) -> Result<(Vec<T>, bool)> {
     let options = PageOptions {
@@ -59,7 +53,7 @@ async fn folder<T>(
     let page = store.list(folder, &options).await?;
     let read = async |entry: BlobEntry| {
         let name = entry.name.as_str()[folder.len()..].to_owned();
-        match store.get_start(&entry.name, max).await {
+        match store.get(&entry.name).await {
             Ok(blob) => Ok(blob.map(|blob| of(name, Ok(&blob)))),
             Err(error) if error.is_retryable() => Err(error),
             // Of this blob alone: the others are listed.

@@ -88,36 +88,6 @@ async fn a_service_that_supports_conditions_is_probed_once() {
 }
 
 #[tokio::test]
-async fn an_expired_flag_is_removed_from_s3_only_with_conditional_deletion() {
-    for (bucket, stripped, deletes) in [
-        ("deletes-if", &[][..], true),
-        ("deletes-always", &[("DELETE", "if-match")][..], false),
-    ] {
-        let (_proxy, store, _) = without(bucket, stripped).await;
-        let blob = name("flags/go");
-        let etag = store.create(&blob, "one".into()).await.expect("made");
-        let newer = store
-            .update(&blob, "two".into(), &etag)
-            .await
-            .expect("written");
-        let stale = store.delete(&blob, Some(&etag)).await.expect_err("stale");
-        let kind = match deletes {
-            true => ErrorKind::Conflict,
-            false => ErrorKind::Unsupported,
-        };
-        assert_eq!(stale.kind(), kind, "{stale}");
-        assert_eq!(store.capabilities().conditional_delete, deletes);
-        assert!(store.get(&blob).await.expect("get").is_some(), "it stays");
-        if deletes {
-            assert!(store.delete(&blob, Some(&newer)).await.expect("deleted"));
-            assert!(!store.delete(&blob, Some(&newer)).await.expect("gone"));
-        }
-        let probes = store.list("probes/delete-", &Default::default()).await;
-        assert_eq!(probes.expect("list").entries, [], "the probe leaves none");
-    }
-}
-
-#[tokio::test]
 async fn a_blob_written_after_the_read_is_not_swept_from_s3() {
     moto().create_bucket("swept-late");
     let variables = super::s3();
