@@ -52,8 +52,6 @@ pub(crate) use proto::scaler;
 
 /// Metadata of a health check's answer: why the server is not ready.
 pub(crate) const NOT_READY: &str = "reveille-not-ready";
-/// The response header of a flag watch whose listener id another stream uses.
-pub(crate) const DUPLICATE_LISTENER: &str = "reveille-duplicate-listener";
 
 #[cfg(feature = "relay")]
 pub(crate) use cluster::{

@@ -187,9 +187,8 @@ impl Client {
             .map(|(answer, _)| answer)
     }
 
-    /// Runs a call that changes nothing, within the request time-out. It goes to each other relay
-    /// until one answers; each gets an equal part of the time that is left, and at least
-    /// [`SHORTEST_READ`].
+    /// Runs a call that changes nothing. It goes to each other relay until one answers; each gets the
+    /// time of [`Client::answer_timeout`].
     pub(crate) async fn read<R: Clone, T>(
         &self,
         request: R,
@@ -207,19 +206,15 @@ impl Client {
         call: impl AsyncFn(RelayChannel, R) -> Result<tonic::Response<T>, tonic::Status>,
         repeats: bool,
     ) -> Result<(T, Lease)> {
-        let (clock, relays) = (&self.inner.clock, &self.inner.relays);
-        let timeout = self.inner.config.request_timeout;
-        let end = clock.now() + timeout;
+        let relays = &self.inner.relays;
         if repeats {
             self.resolve().await;
         }
         for tried in 0.. {
             let connection = relays.call_connection();
-            let left = end.since(clock.now());
-            let within = if repeats {
-                read_within(left, relays.others().saturating_sub(tried))
-            } else {
-                timeout
+            let within = match repeats {
+                true => self.answer_timeout(),
+                false => self.inner.config.request_timeout,
             };
             let answer = call(connection.channel(), request.clone());
             let failure = match self.answered(&connection, within, answer).await {
@@ -230,8 +225,8 @@ impl Client {
                 relays.leave(&connection);
             }
             // The attempt may have resolved a name.
-            let is_over = tried >= relays.others() || (repeats && clock.now() >= end);
-            if is_over || !failure.may_be_repeated(repeats) {
+            let may_be_repeated = failure.is_unsent || (repeats && failure.leaves);
+            if tried >= relays.others() || !may_be_repeated {
                 return Err(failure.error);
             }
         }
@@ -246,10 +241,11 @@ impl Client {
 
     /// Returns the time in which a relay must answer a request that another one takes as well.
     pub(super) fn answer_timeout(&self) -> Duration {
-        read_within(
-            self.inner.config.request_timeout,
-            self.inner.relays.others(),
-        )
+        let timeout = self.inner.config.request_timeout;
+        match self.inner.relays.others() {
+            0 => timeout,
+            _ => timeout.min(TIME_WITH_OTHERS),
+        }
     }
 
     /// Runs a call about a stream on this connection within the request time-out. Without an answer
@@ -306,13 +302,7 @@ impl Client {
 
 /// Time for a relay to answer a call that another one can take: a relay of a cluster waits for the others
 /// for a second.
-const SHORTEST_READ: Duration = Duration::from_secs(2);
-
-/// Returns the part of the time that one relay gets, where so many others may follow.
-fn read_within(left: Duration, others: usize) -> Duration {
-    let relays = u32::try_from(others).unwrap_or(u32::MAX).saturating_add(1);
-    (left / relays).max(SHORTEST_READ).min(left)
-}
+const TIME_WITH_OTHERS: Duration = Duration::from_secs(2);
 
 /// Why a call has failed.
 struct CallFailure {
@@ -321,14 +311,6 @@ struct CallFailure {
     is_unsent: bool,
     /// The next call goes to another relay, if there is one.
     leaves: bool,
-}
-
-impl CallFailure {
-    /// Returns whether another relay may be asked: for a call that changes something, only if this
-    /// one has not got it.
-    fn may_be_repeated(&self, changes_nothing: bool) -> bool {
-        self.is_unsent || (changes_nothing && self.leaves)
-    }
 }
 
 /// Returns whether no connection could be made.
@@ -356,66 +338,5 @@ pub(super) fn with_relay_url(error: Error, url: &str) -> Error {
 }
 
 fn unreachable(url: &str, why: &str) -> Error {
-    let hint = hint(why);
-    Error::new(
-        ErrorKind::Unavailable,
-        format!("relay `{url}`: {why}{hint}"),
-    )
-}
-
-/// Says what to do about an error whose library names the event only.
-fn hint(why: &str) -> &'static str {
-    const ENDED: &str =
-        ": the relay has ended, or takes no more connections of this address (its log says so)";
-    const HINTS: [(&str, &str); 9] = [
-        ("connection reset", ENDED),
-        ("operation was canceled", ENDED),
-        ("broken pipe", ENDED),
-        (
-            "alert: CertificateRequired",
-            "; the relay requires a client certificate",
-        ),
-        (
-            "alert: UnknownCA",
-            "; the relay does not know the authority of the client certificate",
-        ),
-        (
-            "peer certificate: UnknownIssuer",
-            "; the authority of the relay's certificate is not known here: name it as the CA (--ca FILE)",
-        ),
-        (
-            "CaUsedAsEndEntity",
-            "; the relay shows a certificate of an authority, as `openssl req -x509` makes it: make one with \
-             `-addext basicConstraints=critical,CA:FALSE` (docs/security.md, A certificate)",
-        ),
-        (
-            "certificate not valid for name",
-            "; the name in the URL must be among the alternative names (SAN) of the relay's certificate",
-        ),
-        (
-            "certificate expired",
-            "; the relay's certificate has ended, or the clock of this machine is wrong",
-        ),
-    ];
-    let hint = HINTS.iter().find(|(text, _)| why.contains(text));
-    hint.map_or("", |(_, hint)| hint)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_read_has_two_seconds_or_more_for_each_relay() {
-        let seconds = Duration::from_secs;
-        for (left, others, within) in [
-            (seconds(5), 0, seconds(5)),
-            (seconds(9), 2, seconds(3)),
-            (seconds(5), 4, SHORTEST_READ),
-            (seconds(1), 4, seconds(1)),
-            (seconds(0), 4, seconds(0)),
-        ] {
-            assert_eq!(read_within(left, others), within, "{left:?} {others}");
-        }
-    }
+    Error::new(ErrorKind::Unavailable, format!("relay `{url}`: {why}"))
 }

@@ -9,7 +9,6 @@ use std::{
 use async_trait::async_trait;
 use futures_core::Stream;
 use tokio::sync::watch;
-use tonic::metadata::MetadataMap;
 
 use super::{
     connection::{Client, FlagsClient},
@@ -25,7 +24,7 @@ use crate::{
         ConnectionState, FlagEvent, FlagName, FlagState, FlagWatch, GlobalFlag, LeashOptions,
         Limits, LinkState, ListenerId, UnleashOptions,
     },
-    wire::{DUPLICATE_LISTENER, flag_event, flag_from_wire, proto, span_to_wire},
+    wire::{flag_event, flag_from_wire, proto, span_to_wire},
 };
 
 /// The calls on durable flags.
@@ -229,8 +228,6 @@ pub struct FlagWatcher(ReconnectingStream<WatchProtocol>);
 struct WatchProtocol {
     session: WatchSession,
     request: proto::WatchFlagRequest,
-    /// Whether a stream was ever opened.
-    opened: bool,
 }
 
 impl FlagWatcher {
@@ -245,7 +242,6 @@ impl FlagWatcher {
         let protocol = WatchProtocol {
             session: WatchSession::new(client.reconnect_config()),
             request,
-            opened: false,
         };
         let listener = listener_id.clone();
         Self(ReconnectingStream::new(client, listener, protocol))
@@ -319,26 +315,6 @@ impl StreamProtocol for WatchProtocol {
     ) -> Result<()> {
         self.session.received(flag_event(message)?, now, rng);
         Ok(())
-    }
-
-    fn opened(&mut self, headers: &MetadataMap) {
-        // On later streams the duplicate may be this watcher's previous stream, whose break the
-        // relay has not noticed.
-        if !std::mem::replace(&mut self.opened, true) && headers.contains_key(DUPLICATE_LISTENER) {
-            self.log_duplicate();
-        }
-    }
-}
-
-impl WatchProtocol {
-    #[cold]
-    fn log_duplicate(&self) {
-        tracing::warn!(
-            flag = self.request.flag,
-            listener = self.request.listener_id,
-            "another stream watches this flag under the same listener id: both count as one \
-             acknowledgement"
-        );
     }
 }
 

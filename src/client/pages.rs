@@ -1,12 +1,8 @@
 //! Reads paged lists of a relay.
 
-use std::{collections::BTreeSet, ops::Deref, time::Duration};
+use std::{collections::BTreeSet, ops::Deref};
 
 use crate::error::Result;
-
-/// A list is tried again this often where the relay states a time for it, at most this one.
-const MAX_REFUSALS: u32 = 5;
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A list of a relay, or of all relays of its cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,19 +65,8 @@ where
     let mut all = Vec::new();
     let mut unanswered = BTreeSet::new();
     let mut token = String::new();
-    let mut refusals = 0;
     loop {
-        let page = match fetch(token.clone()).await {
-            Ok(page) => page,
-            Err(error) => match error.retry_after() {
-                Some(after) if refusals < MAX_REFUSALS && after <= LONGEST_WAIT => {
-                    refusals += 1;
-                    tokio::time::sleep(after).await;
-                    continue;
-                }
-                _ => return Err(error),
-            },
-        };
+        let page = fetch(token).await?;
         all.extend(page.entries);
         unanswered.extend(page.unanswered);
         token = page.next;
@@ -124,24 +109,5 @@ mod tests {
             _ => Err(Error::new(ErrorKind::Unavailable, "gone")),
         };
         assert!(all_pages(broken).await.is_err());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_page_that_is_refused_with_a_time_is_fetched_again_then() {
-        let after = Duration::from_secs(1);
-        let full = || Error::new(ErrorKind::Exhausted, "lists").with_retry_after(after);
-        let fetched = std::cell::Cell::new(0);
-        let busy = async |_| {
-            fetched.set(fetched.get() + 1);
-            match fetched.get() {
-                1 | 2 => Err(full()),
-                _ => page(vec![7], "", &[]),
-            }
-        };
-        let began = tokio::time::Instant::now();
-        assert_eq!(all_pages(busy).await.expect("all").entries, [7]);
-        assert_eq!(began.elapsed(), 2 * after);
-        let never = async |_| Err::<ListPage<u8>, _>(full());
-        assert!(all_pages(never).await.is_err());
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use futures_core::Stream;
 use tokio::sync::watch;
-use tonic::{Response, Status, Streaming, metadata::MetadataMap};
+use tonic::{Response, Status, Streaming};
 
 use super::{
     connection::{Client, with_relay_url},
@@ -40,9 +40,6 @@ pub(super) trait StreamProtocol {
 
     /// Opens a stream with the next request.
     fn open(&mut self, client: &Client, responses: &mut ResponseStream<Self::Response>);
-
-    /// The stream is open.
-    fn opened(&mut self, _headers: &MetadataMap) {}
 
     fn received(
         &mut self,
@@ -160,10 +157,9 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
     /// Processes an event of the stream; returns the error if it is final.
     fn on_stream_event(&mut self, event: StreamEvent<P::Response>, now: Tick) -> Option<Error> {
         let error = match event {
-            StreamEvent::Opened(headers) => {
+            StreamEvent::Opened => {
                 self.count_relays();
                 self.protocol.reconnect().opened(now);
-                self.protocol.opened(&headers);
                 return None;
             }
             StreamEvent::Message(message) => {
@@ -242,8 +238,7 @@ enum Phase<T> {
 
 /// An event of a polled stream.
 pub(super) enum StreamEvent<T> {
-    /// The stream is open; with the response's headers.
-    Opened(Box<MetadataMap>),
+    Opened,
     Message(T),
     /// The stream ended or could not be opened.
     Broken(Option<Status>),
@@ -316,9 +311,8 @@ impl<T> ResponseStream<T> {
             Phase::None => Poll::Pending,
             Phase::Opening(opening) => match std::task::ready!(opening.as_mut().poll(cx)) {
                 Ok(response) => {
-                    let (headers, stream, _) = response.into_parts();
-                    self.stream = Phase::Open(Box::new(stream));
-                    Poll::Ready(StreamEvent::Opened(Box::new(headers)))
+                    self.stream = Phase::Open(Box::new(response.into_inner()));
+                    Poll::Ready(StreamEvent::Opened)
                 }
                 Err(status) => Poll::Ready(self.broken(Some(status))),
             },

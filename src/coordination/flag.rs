@@ -201,7 +201,9 @@ impl Flags {
         let now = self.inner.clock.now();
         let mut registry = self.inner.registry();
         let (id, wakers) = registry.register(name, acks);
-        let duplicate = !acks && registry.entry(name).stream_opened(&listener, now);
+        if !acks {
+            registry.entry(name).stream_opened(&listener, now);
+        }
         drop(registry);
         // Also the observers of the number of watchers.
         wakers.wake();
@@ -211,7 +213,6 @@ impl Flags {
             listener,
             id,
             shown: !acks,
-            duplicate,
         }
     }
 

@@ -5,19 +5,15 @@
 //! Knows neither gRPC nor TLS: the server passes the header, the certificate's names and the clock.
 
 mod action;
-mod attempts;
 mod audit;
-mod bounded_map;
 mod credential;
 mod denial;
 mod file;
-mod issuer;
 mod jwt;
 mod policy;
 mod principal;
 mod public_key;
 mod quota;
-mod small_file;
 mod tickets;
 mod token;
 mod token_file;
@@ -37,7 +33,6 @@ pub use self::{
     token_file::{TokenFile, TokenRecord},
 };
 pub(crate) use self::{
-    attempts::Attempts,
     audit::{AuditEvent, AuditLog},
     file::{is_host_name, is_uri},
     quota::{Resource, Share},

@@ -111,17 +111,6 @@ async fn a_relay_without_room_for_a_stream_is_stated_by_each_verb_that_waits() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_refused_is_told_why_that_may_be() {
-    let relay = Binary::serve_with(&["--max-connections-per-address", "1"], &[]).await;
-    let _first = take_the_stream(&relay).await;
-    let home = tempfile::tempdir().expect("a directory");
-    let listening = Running::listen(&relay, home.path());
-    listening
-        .tells("takes no more connections of this address")
-        .await;
-}
-
-#[tokio::test]
 async fn an_expired_token_is_stated_by_the_listener_that_has_it() {
     let home = tempfile::tempdir().expect("a directory");
     let auth = home.path().join("auth.toml");

@@ -100,7 +100,8 @@ impl Relay {
 
     /// Returns the principal of a header, as a relay with these files finds it.
     fn authenticate(&self, header: &str) -> Result<String, Denial> {
-        let config = AuthFile::load(self.path("auth.toml")).expect("a good file");
+        let config = AuthFile::new(self.path("auth.toml")).read();
+        let config = config.expect("a good file");
         let authenticator = Authenticator::new(config);
         let caller = authenticator.authenticate(Some(header.as_bytes()), &[], SystemTime::now());
         caller.map(|caller| caller.principal().name().to_owned())
@@ -472,18 +473,9 @@ async fn a_check_prints_a_summary_or_the_error() {
     let summary = relay.json(&["auth", "check", "auth.toml"]).await;
     let expected = json!({
         "file": "auth.toml", "rules": 2, "tokens": 1, "expired": 0,
-        "issuers": 0, "certificates": 1, "notes": [],
+        "issuers": 0, "certificates": 1,
     });
     assert_eq!(summary, expected);
-    for name in ["auth.toml", "tokens.toml"] {
-        let open = fs::Permissions::from_mode(0o666);
-        fs::set_permissions(relay.path(name), open).expect("it is ours");
-        let check = relay.run(&["auth", "check", "auth.toml"]).await;
-        printed(&check);
-        let note = format!("`{name}` can be written by every user of the machine");
-        assert!(stderr(&check).contains(&note), "{}", stderr(&check));
-    }
-
     relay.write("empty.toml", "");
     let empty = relay.run(&["auth", "check", "empty.toml"]).await;
     printed(&empty);
@@ -494,18 +486,16 @@ async fn a_check_prints_a_summary_or_the_error() {
     let rule = "[[rule]]\nprincipals = [\"a\"]\nactions = [\"read\"]\nqueues = [\"*/*\"]\n";
     let jwt = "[[jwt]]\nissuer = \"i\"\naudience = \"a\"\nkey = \"none.pem\"\n";
     for (file, words) in [
-        (rule, &["rule 1", "hand_over, but is \"read\""][..]),
-        (jwt, &["jwt 1", "none.pem"]),
+        (rule, &["rule 1", "\"read\"", "hand_over"][..]),
+        (jwt, &["key file of `i`", "none.pem"]),
         ("token = \"x\"\n", &["line 1", "`token`"]),
-        ("tokens = \"none.toml\"\n", &["none.toml", "token new"]),
+        ("tokens = \"none.toml\"\n", &["none.toml"]),
     ] {
         relay.write("bad.toml", file);
-        let words = [words, &["bad.toml"]].concat();
-        relay
-            .refused(&["auth", "check", "bad.toml"], 2, &words)
-            .await;
+        let check = ["auth", "check", "bad.toml"];
+        relay.refused(&check, 2, words).await;
         let can = ["auth", "can", "a", "admin", "--auth", "bad.toml"];
-        relay.refused(&can, 2, &words).await;
+        relay.refused(&can, 2, words).await;
     }
     let missing = ["auth", "check", "none.toml"];
     relay.refused(&missing, 2, &["none.toml"]).await;
@@ -526,15 +516,15 @@ async fn a_verdict_names_the_rule_or_the_reason() {
     for (request, line) in [
         (
             &["billing", "notify", "acct/orders"][..],
-            "yes: rule 1 allows `notify` on `acct/ord*`",
+            "yes: rule 1 allows `notify` on `acct/orders`",
         ),
         (
             &["billing", "subscribe", "acct/order*"],
-            "yes: rule 1 allows `subscribe` on `acct/ord*`",
+            "yes: rule 1 allows `subscribe` on `acct/order*`",
         ),
         (
             &["worker-1", "notify", "acct/orders"],
-            "yes: rule 1 allows `notify` on `acct/ord*`",
+            "yes: rule 1 allows `notify` on `acct/orders`",
         ),
         (
             &[
@@ -546,36 +536,36 @@ async fn a_verdict_names_the_rule_or_the_reason() {
                 "--group",
                 "workers",
             ],
-            "yes: rule 1 allows `notify` on `acct/ord*`",
+            "yes: rule 1 allows `notify` on `acct/orders`",
         ),
         (
             &["ops", "unleash", "go-live"],
-            "yes: rule 2 allows `unleash` on `go-*`",
+            "yes: rule 2 allows `unleash` on `go-live`",
         ),
         (
             &["ops", "watch", "go-l*"],
-            "yes: rule 2 allows `watch` on `go-*`",
+            "yes: rule 2 allows `watch` on `go-l*`",
         ),
-        (&["ops", "admin"], "yes: rule 2 allows `admin`"),
+        (&["ops", "admin"], "yes: rule 2 allows `admin` on `relay`"),
         (
             &["billing", "subscribe", "acct/*"],
-            "no: rule 1 allows `subscribe`, but on other queues",
+            "no: no rule of `billing` allows `subscribe` on `acct/*`",
         ),
         (
             &["billing", "report", "acct/orders"],
-            "no: rule 1 covers `acct/orders`, but without `report`",
+            "no: no rule of `billing` allows `report` on `acct/orders`",
         ),
         (
             &["ops", "watch", "*"],
-            "no: rule 2 allows `watch`, but on other flags",
+            "no: no rule of `ops` allows `watch` on `*`",
         ),
         (
             &["ops", "hand_over", "acct/orders"],
-            "no: no rule of `ops` allows `hand_over`",
+            "no: no rule of `ops` allows `hand_over` on `acct/orders`",
         ),
         (
             &["x", "notify", "acct/orders"],
-            "no: no rule applies to `x`",
+            "no: no rule of `x` allows `notify` on `acct/orders`",
         ),
     ] {
         let verb = [&["auth", "can"], request].concat();
@@ -589,7 +579,7 @@ async fn a_verdict_names_the_rule_or_the_reason() {
     let answer: Value = serde_json::from_str(&relay.printed(&verb).await).expect("JSON");
     let expected = json!({
         "principal": "ops", "action": "admin", "target": "relay", "allowed": true,
-        "why": "rule 2 allows `admin`",
+        "why": "rule 2 allows `admin` on `relay`",
     });
     assert_eq!(answer, expected);
     let denied = ["auth", "can", "x", "notify", "a/q", "-o", "json"];

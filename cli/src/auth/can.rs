@@ -72,7 +72,11 @@ impl Can {
                 "--auth: no auth file is named: pass --auth FILE, or set {VARIABLE}"
             ))
         })?;
-        let config = blocking(move || AuthFile::load(path).map_err(|e| misconfigured(e).into()));
+        let config = blocking(move || {
+            AuthFile::new(path)
+                .read()
+                .map_err(|e| misconfigured(e).into())
+        });
         let config = config.await?;
         let groups = self.groups.iter().map(String::as_str);
         let principal = Principal::with_groups(self.principal.name(), groups)?;

@@ -5,7 +5,7 @@ use std::{
     time::SystemTime,
 };
 
-use reveille::auth::AuthFile;
+use reveille::auth::{AuthFile, TokenRecord};
 use serde::Serialize;
 
 use super::{VARIABLE, blocking, misconfigured};
@@ -41,8 +41,6 @@ struct Summary {
     expired: usize,
     issuers: usize,
     certificates: usize,
-    /// What an operator should look at.
-    notes: Vec<String>,
 }
 
 impl Check {
@@ -68,7 +66,7 @@ impl Summary {
         let tokens = file.token_file().map_err(misconfigured)?;
         let records = tokens.map(|tokens| tokens.list()).transpose();
         let records = records.map_err(misconfigured)?.unwrap_or_default();
-        let expiries = records.iter().filter_map(|record| record.expires);
+        let expiries = records.iter().filter_map(TokenRecord::expires);
         Ok(Self {
             file: path.display().to_string(),
             rules: config.policy().rule_count(),
@@ -76,7 +74,6 @@ impl Summary {
             expired: expiries.filter(|expires| *expires <= now).count(),
             issuers: config.issuer_count(),
             certificates: config.certificate_count(),
-            notes: config.notes().collect(),
         })
     }
 
@@ -97,9 +94,6 @@ impl Summary {
 
     /// Prints notes on a file without an error that lets no caller in.
     fn warn(&self) {
-        for note in &self.notes {
-            output::note(note);
-        }
         if self.rules == 0 {
             output::note("the file has no rule: the relay denies every request");
         }

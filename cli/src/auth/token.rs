@@ -305,9 +305,9 @@ impl TokenRow {
         Self {
             id: record.id.clone(),
             principal: record.principal.clone(),
-            created_at: Some(record.created),
-            expires_at: record.expires,
-            expired: record.expires.is_some_and(|expires| expires <= now),
+            created_at: Some(record.created()),
+            expires_at: record.expires(),
+            expired: record.expires().is_some_and(|expires| expires <= now),
             note: record.note.clone(),
         }
     }
@@ -337,7 +337,7 @@ impl Row for TokenRow {
 ///
 /// All known ids are revoked, also if others are unknown: then the exit code is 5. A running relay
 /// reads the changed file within 10 s by itself, also while another file of access is broken. It then
-/// refuses the token, and ends its streams within 60 s; its audit log has a line `token`.
+/// refuses the token, and ends its streams within 60 s.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -405,7 +405,7 @@ fn revoke(file: &TokenFile, ids: &[String], format: Format) -> anyhow::Result<Ex
     let by = output::time(now + FOLLOWED_WITHIN);
     output::note(format_args!(
         "a relay that reads `{path}` refuses it from {by} on at the latest, and ends its streams within \
-         60 s: see `reveille_access_rules_stale` and the line `token` of its audit log"
+         60 s: see `reveille_access_rules_stale`"
     ));
     Ok(Exit::OK)
 }

@@ -27,12 +27,11 @@ pub(super) fn credentials(data: &[u8]) {
         // Without the issuer's private key nothing is accepted.
         let denial = authenticator().authenticate(header, names, now);
         let denial = denial.expect_err("no credential of these rules exists");
-        let shown = format!("{denial} {denial:?} {}", denial.as_str());
+        let shown = format!("{denial} {denial:?}");
         for part in text.split([' ', '.', '\n']).filter(|part| part.len() > 12) {
             assert!(!shown.contains(part), "{shown}");
         }
     }
-    assert!(authenticator().known(Some(data), &[], now).is_none());
 }
 
 fn authenticator() -> &'static Authenticator {
@@ -45,7 +44,7 @@ fn rules() -> AuthConfig {
     std::fs::create_dir_all(&home).expect("a directory");
     std::fs::write(home.join("jwks.json"), KEYS).expect("written");
     std::fs::write(home.join("auth.toml"), RULES).expect("written");
-    let rules = AuthFile::load(home.join("auth.toml"));
+    let rules = AuthFile::new(home.join("auth.toml")).read();
     std::fs::remove_dir_all(&home).expect("removed");
     rules.expect("valid rules")
 }

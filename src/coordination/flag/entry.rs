@@ -137,15 +137,14 @@ impl FlagEntry {
         self.observers.remove(&id);
     }
 
-    /// Notes a new stream of this listener. Returns whether it has another one already.
-    pub(super) fn stream_opened(&mut self, listener: &ListenerId, now: Tick) -> bool {
+    /// Notes a new stream of this listener.
+    pub(super) fn stream_opened(&mut self, listener: &ListenerId, now: Tick) {
         let opened = Streams {
             count: 0,
             since: now,
         };
         let streams = self.listeners.entry(listener.clone()).or_insert(opened);
         streams.count += 1;
-        streams.count > 1
     }
 
     /// Notes the end of a stream of this listener.

@@ -25,7 +25,6 @@ pub(crate) struct WatchGuard {
     pub(super) id: u64,
     /// Whether operators are shown this watcher. Observers of acknowledgements are not shown.
     pub(super) shown: bool,
-    pub(super) duplicate: bool,
 }
 
 /// Watches a flag in this process. It is registered on creation.
@@ -38,13 +37,7 @@ pub(crate) struct LocalWatch {
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 impl WatchGuard {
-    /// Returns whether another stream already watched the flag under the same listener id.
-    pub(crate) fn is_duplicate(&self) -> bool {
-        self.duplicate
-    }
-
-    /// Shows the listener no longer, because this watch's stream is about to end. A stream that
-    /// replaces it is then no duplicate.
+    /// Shows the listener no longer, because this watch's stream is about to end.
     pub(super) fn hide(&mut self) {
         if std::mem::take(&mut self.shown) {
             let mut registry = self.flags.inner.registry();

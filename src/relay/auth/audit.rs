@@ -8,7 +8,7 @@
 use std::{
     collections::HashMap,
     fs::{File, OpenOptions},
-    io::{self, Read as _, Seek as _, SeekFrom, Write},
+    io::{self, Write},
     net::IpAddr,
     path::{Path, PathBuf},
     sync::{
@@ -54,17 +54,9 @@ pub(crate) struct AuditLog {
     /// Lines that found the channel full.
     dropped: ErrorCounter,
     file: Arc<FileState>,
-    denials: Mutex<Denials>,
+    /// The denials of the last second by kind.
+    denials: Mutex<HashMap<DenialKind, LogLimiter<1>>>,
     _writer: WorkerGuard,
-}
-
-/// The denials of the last second by kind.
-#[derive(Debug, Default)]
-struct Denials {
-    kinds: HashMap<DenialKind, LogLimiter<1>>,
-    /// Denials without a line, of kinds that are not followed any more: the next line of the kinds that
-    /// share one has their number.
-    unfollowed: u64,
 }
 
 /// The principal, the address of an unknown caller, and the action.
@@ -77,8 +69,6 @@ struct AuditFile {
     state: Arc<FileState>,
     /// Whether the last write failed, which was logged once.
     has_failed: bool,
-    /// Whether the file may end within a line: of a write that failed, or of a process that was killed.
-    is_torn: bool,
 }
 
 #[derive(Debug, Default)]
@@ -130,7 +120,6 @@ impl AuditLog {
             .thread_name("audit-log")
             .finish(AuditFile {
                 path: path.to_owned(),
-                is_torn: is_torn(&file),
                 file,
                 state: Arc::clone(&state),
                 has_failed: false,
@@ -184,26 +173,17 @@ impl AuditLog {
         // The failures of one address must not hide those of others.
         let from = event.from.filter(|_| event.principal.is_empty());
         let mut kind = (cut(event.principal).into(), from, cut(event.action).into());
-        let mut denials = lock(&self.denials);
-        let Denials { kinds, unfollowed } = &mut *denials;
-        let mut further = 0;
+        let mut kinds = lock(&self.denials);
         if kinds.len() >= MOST_DENIALS && !kinds.contains_key(&kind) {
-            kinds.retain(|_, limiter| {
-                let is_kept = limiter.is_limited(0, now);
-                *unfollowed += if is_kept { 0 } else { limiter.suppressed(0) };
-                is_kept
-            });
+            kinds.retain(|_, limiter| limiter.is_limited(0, now));
             if kinds.len() >= MOST_DENIALS {
                 (kind.0, kind.1) = (OTHERS.into(), None);
-                further = *unfollowed;
             }
         }
         let limiter = kinds
             .entry(kind)
             .or_insert_with(|| LogLimiter::new(DENIALS_EVERY));
-        let suppressed = limiter.count(0, now)?;
-        *unfollowed -= further;
-        Some(suppressed + further)
+        limiter.count(0, now)
     }
 }
 
@@ -231,21 +211,12 @@ impl AuditFile {
     fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
         if self.state.is_reopened.swap(false, Relaxed) {
             match open(&self.path) {
-                Ok(file) => {
-                    self.is_torn = is_torn(&file);
-                    self.file = file;
-                }
+                Ok(file) => self.file = file,
                 // The old file is still written.
                 Err(error) => self.warn(&error),
             }
         }
-        if self.is_torn {
-            self.file.write_all(b"\n")?;
-        }
-        self.is_torn = true;
-        self.file.write_all(line)?;
-        self.is_torn = false;
-        Ok(())
+        self.file.write_all(line)
     }
 
     fn warn(&self, error: &io::Error) {
@@ -275,18 +246,9 @@ impl Write for AuditFile {
     }
 }
 
-/// Returns whether the file ends within a line. An empty one has no last byte.
-fn is_torn(mut file: &File) -> bool {
-    let mut last = [0];
-    let is_read = file
-        .seek(SeekFrom::End(-1))
-        .and_then(|_| file.read_exact(&mut last));
-    is_read.is_ok() && last != [b'\n']
-}
-
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.read(true).append(true).create(true);
+    options.append(true).create(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options.open(path)

@@ -5,6 +5,7 @@
 //! bad header is refused even if the certificate would be accepted.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
@@ -15,7 +16,6 @@ use std::{
 use subtle::ConstantTimeEq as _;
 
 use super::{
-    bounded_map::BoundedMap,
     denial::Denial,
     file::AuthConfig,
     jwt::{self, LONGEST_TOKEN},
@@ -38,7 +38,7 @@ pub struct Authenticator {
 struct State {
     config: Arc<AuthConfig>,
     /// Callers of this generation.
-    cache: BoundedMap<Digest, Caller>,
+    cache: HashMap<Digest, Caller>,
     /// What the principals use. Outlives a configuration.
     usages: UsageTable,
 }
@@ -51,8 +51,9 @@ pub struct Caller {
     grants: Arc<Grants>,
     usage: Arc<Usage>,
     expires_at: Option<SystemTime>,
-    /// Kept to be verified again with the next configuration.
-    credential: OwnedCredential,
+    /// The header, to be verified again with the next configuration. `None`: a certificate.
+    authorization: Option<Secret>,
+    certificate_names: Arc<[String]>,
     generation: u64,
 }
 
@@ -65,15 +66,8 @@ enum Presented<'a> {
     Certificate(&'a [String]),
 }
 
-/// A credential that outlives its call.
-#[derive(Debug, Clone)]
-enum OwnedCredential {
-    Bearer(Secret),
-    Certificate(Arc<[String]>),
-}
-
 /// About 1 MiB, without the principals. Refused credentials are not kept, so that a flood of them
-/// displaces nothing.
+/// displaces nothing. A full cache is emptied, which costs a check of each credential.
 pub(super) const MOST_CACHED: usize = 4096;
 
 impl Authenticator {
@@ -83,7 +77,7 @@ impl Authenticator {
             generation: AtomicU64::new(0),
             state: Mutex::new(State {
                 config: Arc::new(config),
-                cache: BoundedMap::new(MOST_CACHED),
+                cache: HashMap::new(),
                 usages: UsageTable::default(),
             }),
         }
@@ -118,65 +112,6 @@ impl Authenticator {
         now: SystemTime,
     ) -> Result<Caller, Denial> {
         let presented = Presented::read(authorization, certificate_names)?;
-        self.caller(presented, now)
-    }
-
-    /// Returns the caller of a credential that was accepted lately, without a check of a signature.
-    pub(crate) fn known(
-        &self,
-        authorization: Option<&[u8]>,
-        certificate_names: &[String],
-        now: SystemTime,
-    ) -> Option<Caller> {
-        let presented = Presented::read(authorization, certificate_names).ok()?;
-        let digest = presented.digest();
-        let state = self.lock();
-        let cached = state.cache.get(&digest);
-        cached
-            .filter(|caller| caller.expired(now).is_none())
-            .cloned()
-    }
-
-    /// Returns whether a call's credential would have its signature checked.
-    pub(crate) fn needs_signature(authorization: Option<&[u8]>) -> bool {
-        let presented = Presented::read(authorization, &[]);
-        presented.is_ok_and(|presented| presented.needs_signature())
-    }
-
-    /// Returns whether a call with this credential has this caller, with the current grants. It takes
-    /// no lock. If not, the call has to be authenticated.
-    pub(crate) fn is_current(
-        &self,
-        caller: &Caller,
-        authorization: Option<&[u8]>,
-        certificate_names: &[String],
-        now: SystemTime,
-    ) -> bool {
-        self.generation() == caller.generation
-            && caller.expired(now).is_none()
-            && Presented::read(authorization, certificate_names)
-                .is_ok_and(|presented| caller.credential.is(presented))
-    }
-
-    /// Checks a caller again, for a stream that lasts. It returns the caller with the current grants.
-    ///
-    /// # Errors
-    /// The credential has expired, or the current configuration refuses it.
-    pub fn still_valid(&self, caller: &Caller, now: SystemTime) -> Result<Caller, Denial> {
-        if let Some(ago) = caller.expired(now) {
-            return Err(Denial::Expired { ago });
-        }
-        if self.generation() == caller.generation {
-            return Ok(caller.clone());
-        }
-        let again = self.caller(caller.credential.presented(), now)?;
-        Ok(match caller.expires_at {
-            Some(expires_at) if caller.credential.is_certificate() => again.with_expiry(expires_at),
-            _ => again,
-        })
-    }
-
-    fn caller(&self, presented: Presented<'_>, now: SystemTime) -> Result<Caller, Denial> {
         let digest = presented.digest();
         let (config, generation) = {
             let state = self.lock();
@@ -190,21 +125,64 @@ impl Authenticator {
         let verified = presented.verify(&config, now)?;
         let grants = config.policy().grants(&verified.principal);
         let mut state = self.lock();
-        let usage = state.usages.of(&verified.principal);
+        let header = authorization.and_then(|header| std::str::from_utf8(header).ok());
         let caller = Caller {
             grants,
-            usage,
+            usage: state.usages.of(&verified.principal),
             principal: verified.principal,
             by: verified.by.into(),
             expires_at: verified.expires_at,
-            credential: presented.to_owned(),
+            authorization: header.map(Secret::new),
+            certificate_names: certificate_names.into(),
             generation,
         };
         // A replaced configuration must not leave its callers in the cache.
         if self.generation() == generation {
+            if state.cache.len() >= MOST_CACHED {
+                state.cache.clear();
+            }
             state.cache.insert(digest, caller.clone());
         }
         Ok(caller)
+    }
+
+    /// Returns whether a call with this credential has this caller, with the current grants. It takes
+    /// no lock. If not, the call has to be authenticated. In constant time: clients behind a proxy may
+    /// share a connection, and one must not learn another one's credential.
+    pub(crate) fn is_current(
+        &self,
+        caller: &Caller,
+        authorization: Option<&[u8]>,
+        certificate_names: &[String],
+        now: SystemTime,
+    ) -> bool {
+        self.generation() == caller.generation
+            && caller.expired(now).is_none()
+            && match (&caller.authorization, authorization) {
+                (Some(own), Some(header)) => own.reveal().as_bytes().ct_eq(header).into(),
+                (None, None) => *caller.certificate_names == *certificate_names,
+                _ => false,
+            }
+    }
+
+    /// Checks a caller again, for a stream that lasts. It returns the caller with the current grants.
+    ///
+    /// # Errors
+    /// The credential has expired, or the current configuration refuses it.
+    pub fn still_valid(&self, caller: &Caller, now: SystemTime) -> Result<Caller, Denial> {
+        if let Some(ago) = caller.expired(now) {
+            return Err(Denial::Expired { ago });
+        }
+        if self.generation() == caller.generation {
+            return Ok(caller.clone());
+        }
+        let header = caller.authorization.as_ref();
+        let header = header.map(|header| header.reveal().as_bytes());
+        let again = self.authenticate(header, &caller.certificate_names, now)?;
+        Ok(match caller.expires_at {
+            Some(expires_at) if header.is_none() => again.with_expiry(expires_at),
+            _ => again,
+        })
     }
 
     fn generation(&self) -> u64 {
@@ -278,19 +256,14 @@ impl<'a> Presented<'a> {
         (is_token && scheme.eq_ignore_ascii_case("bearer")).then_some(Self::Bearer(credential))
     }
 
-    /// Returns whether its check is that of a signature, the costliest one.
-    fn needs_signature(&self) -> bool {
-        matches!(self, Self::Bearer(text) if !text.starts_with(token::PREFIX))
-    }
-
     /// Returns the digest by which the credential is cached.
     fn digest(&self) -> Digest {
         match self {
-            Self::Bearer(token) => token::digest(&[b"bearer ", token.as_bytes()]),
+            Self::Bearer(token) => token::digest([b"bearer ", token.as_bytes()]),
             Self::Certificate(names) => {
                 // No name contains a zero byte, which ends each of them.
                 let parts = names.iter().flat_map(|name| [name.as_bytes(), b"\0"]);
-                token::digest_all(std::iter::once(&b"certificate "[..]).chain(parts))
+                token::digest(std::iter::once(&b"certificate "[..]).chain(parts))
             }
         }
     }
@@ -298,9 +271,9 @@ impl<'a> Presented<'a> {
     fn verify(self, config: &AuthConfig, now: SystemTime) -> Result<Verified, Denial> {
         match self {
             Self::Bearer(text) if text.starts_with(token::PREFIX) => {
-                config.tokens.verify(text, now)
+                config.tokens().verify(text, now)
             }
-            Self::Bearer(text) => jwt::verify(&config.issuers, text, now),
+            Self::Bearer(text) => jwt::verify(config.issuer_keys(), text, now),
             Self::Certificate(names) => {
                 let (principal, is_only) = config
                     .certificates()
@@ -316,47 +289,5 @@ impl<'a> Presented<'a> {
                 })
             }
         }
-    }
-
-    fn to_owned(self) -> OwnedCredential {
-        match self {
-            Self::Bearer(text) => OwnedCredential::Bearer(Secret::new(text)),
-            Self::Certificate(names) => OwnedCredential::Certificate(names.into()),
-        }
-    }
-}
-
-/// Compares texts of one length in constant time, eight bytes at a time: a JWT has hundreds.
-fn is_same(own: &[u8], other: &[u8]) -> bool {
-    let ((own, own_rest), (other, other_rest)) = (own.as_chunks::<8>(), other.as_chunks::<8>());
-    let pairs = own.iter().zip(other);
-    let equal = pairs.fold(own_rest.ct_eq(other_rest), |equal, (one, two)| {
-        equal & u64::from_le_bytes(*one).ct_eq(&u64::from_le_bytes(*two))
-    });
-    own.len() == other.len() && equal.into()
-}
-
-impl OwnedCredential {
-    fn presented(&self) -> Presented<'_> {
-        match self {
-            Self::Bearer(text) => Presented::Bearer(text.reveal()),
-            Self::Certificate(names) => Presented::Certificate(names),
-        }
-    }
-
-    /// Returns whether this credential is presented. In constant time: clients behind a proxy may
-    /// share a connection, and one must not learn another one's credential.
-    fn is(&self, presented: Presented<'_>) -> bool {
-        match (self, presented) {
-            (Self::Bearer(own), Presented::Bearer(text)) => {
-                is_same(own.reveal().as_bytes(), text.as_bytes())
-            }
-            (Self::Certificate(own), Presented::Certificate(names)) => **own == *names,
-            _ => false,
-        }
-    }
-
-    const fn is_certificate(&self) -> bool {
-        matches!(self, Self::Certificate(_))
     }
 }

@@ -42,7 +42,7 @@ pub enum Denial {
     WrongAudience,
     /// The algorithm is not allowed, or does not fit the key.
     #[error(
-        "the token's algorithm is not allowed for its issuer: use EdDSA, ES256 or RS256 as configured"
+        "the token's algorithm is not allowed for its issuer: use EdDSA, ES256 or RS256 by a key of its issuer"
     )]
     Algorithm,
     /// The signature does not match.
@@ -68,59 +68,10 @@ pub enum Denial {
     /// The credential names no principal, or more than one.
     #[error("the credential does not name one valid principal")]
     NoPrincipal,
-    /// Too many failed attempts from this address.
-    #[error("too many failed attempts from this address: retry in {} s", retry_after.as_secs().max(1))]
-    TooManyFailures {
-        /// The time until attempts are checked again.
-        retry_after: Duration,
-    },
-}
-
-impl Denial {
-    /// Returns whether the caller may have guessed: it counts as a failed attempt. A credential that
-    /// was valid once is no guess.
-    pub(crate) const fn is_guess(self) -> bool {
-        matches!(
-            self,
-            Self::Malformed
-                | Self::UnknownToken
-                | Self::UnknownIssuer
-                | Self::Algorithm
-                | Self::BadSignature
-                | Self::UnknownKey
-                | Self::SeveralHeaders
-        )
-    }
-
-    /// Returns a short name for metrics and the audit log.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NoCredential => "no_credential",
-            Self::Malformed => "malformed",
-            Self::UnknownToken => "unknown_token",
-            Self::Expired { .. } => "expired",
-            Self::NotYetValid { .. } => "not_yet_valid",
-            Self::UnknownIssuer => "unknown_issuer",
-            Self::WrongAudience => "wrong_audience",
-            Self::Algorithm => "algorithm",
-            Self::BadSignature => "bad_signature",
-            Self::UnknownKey => "unknown_key",
-            Self::BadClaim { .. } => "bad_claim",
-            Self::SeveralHeaders => "several_headers",
-            Self::UnknownCertificate => "unknown_certificate",
-            Self::NoPrincipal => "no_principal",
-            Self::TooManyFailures { .. } => "too_many_failures",
-        }
-    }
 }
 
 impl From<Denial> for Error {
     fn from(denial: Denial) -> Self {
-        match denial {
-            Denial::TooManyFailures { retry_after } => {
-                Self::new(ErrorKind::Unavailable, denial.to_string()).with_retry_after(retry_after)
-            }
-            _ => Self::new(ErrorKind::Denied, denial.to_string()),
-        }
+        Self::new(ErrorKind::Denied, denial.to_string())
     }
 }

@@ -1,13 +1,15 @@
 //! The operator's TOML file of rules, tokens, issuers and certificates.
 //!
 //! Reading it reads all files that it names, relative to its own directory. Every error names the
-//! field or the rule's number. A reload reads everything again and applies each file by itself: a file
-//! that cannot be read leaves what it said before, so that it holds back no change of another one.
+//! file, and the field or the rule's number. A reload reads everything again and applies each file by
+//! itself: a file that cannot be read leaves what it said before, so that it holds back no change of
+//! another one.
 
 mod rules;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -16,14 +18,18 @@ use serde::Deserialize;
 
 use self::rules::RuleForm;
 use super::{
-    issuer::{self, Issuer, IssuerKeys, IssuerSettings, JwtForm},
+    jwt::IssuerSettings,
     policy::Policy,
     principal::{Principal, check_principal},
+    public_key::{IssuerKey, PublicKey, parse_jwks},
     quota::LimitForm,
-    small_file,
-    token_file::{TokenChange, TokenFile, TokenTable},
+    token::{Digest, digest},
+    token_file::{TokenFile, TokenTable},
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    base,
+    error::{Error, ErrorKind, Result},
+};
 
 /// The operator's file.
 #[derive(Debug, Clone)]
@@ -35,28 +41,34 @@ pub struct AuthFile {
 /// accepts no credential.
 #[derive(Debug, Default)]
 pub struct AuthConfig {
-    own: Arc<OwnPart>,
-    pub(super) tokens: Arc<TokenTable>,
-    pub(super) issuers: Vec<Issuer>,
+    own: Arc<Loaded<OwnPart>>,
+    tokens: Arc<Loaded<TokenTable>>,
+    /// Of each issuer of the file. The default has none: no token of the issuer is accepted.
+    keys: Vec<Arc<Loaded<Vec<IssuerKey>>>>,
+}
+
+/// A file's content, and the digest of its bytes.
+#[derive(Debug, Default)]
+struct Loaded<T> {
+    source: Digest,
+    value: T,
 }
 
 /// What the file itself says.
 #[derive(Debug, Default)]
 struct OwnPart {
-    text: String,
     policy: Policy,
     certificates: Certificates,
-    /// The path of the token file.
-    tokens: Option<String>,
-    issuers: Vec<Arc<IssuerSettings>>,
-    notes: Vec<String>,
+    /// The token file.
+    tokens: Option<PathBuf>,
+    issuers: Vec<IssuerSettings>,
 }
 
 /// The tables of the file, before their rules are checked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileForm {
-    tokens: Option<String>,
+    tokens: Option<PathBuf>,
     #[serde(default)]
     groups: BTreeMap<String, Vec<String>>,
     #[serde(default)]
@@ -64,7 +76,7 @@ struct FileForm {
     #[serde(default)]
     limit: Vec<LimitForm>,
     #[serde(default)]
-    jwt: Vec<JwtForm>,
+    jwt: Vec<IssuerSettings>,
     #[serde(default)]
     certificates: BTreeMap<String, String>,
 }
@@ -74,7 +86,7 @@ struct FileForm {
 pub(super) struct Certificates(HashMap<Box<str>, Principal>);
 
 /// Longest file of rules, key file or key set, in bytes.
-pub(super) const LONGEST_FILE: u64 = 1 << 20;
+const LONGEST_FILE: u64 = 1 << 20;
 const FILE: &str = "auth file";
 
 impl AuthFile {
@@ -87,14 +99,6 @@ impl AuthFile {
     ///
     /// # Errors
     /// `Invalid` if a rule is broken; `NotFound` or `Unavailable` if a file cannot be read.
-    pub fn load(path: impl AsRef<Path>) -> Result<AuthConfig> {
-        Self::new(path.as_ref()).read()
-    }
-
-    /// Does the same as [`AuthFile::load`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn read(&self) -> Result<AuthConfig> {
         let (config, failures) = self.read_again(&AuthConfig::default());
         match failures.into_iter().next() {
@@ -107,42 +111,51 @@ impl AuthFile {
     /// former configuration, and its error is returned beside the new one.
     pub(crate) fn read_again(&self, former: &AuthConfig) -> (AuthConfig, Vec<Error>) {
         let mut failures = Vec::new();
-        let own = self.read_own(&former.own).unwrap_or_else(|error| {
-            failures.push(error);
-            Arc::clone(&former.own)
+        let own = Loaded::again(
+            &former.own,
+            read(FILE, &self.path, LONGEST_FILE),
+            |bytes| OwnPart::new(self.parse(bytes)?).map_err(|error| self.named(&error)),
+            &mut failures,
+        );
+        let tokens = own.value.tokens.as_ref().map(|path| {
+            let file = TokenFile::new(self.beside(path));
+            let parse = |bytes: &[u8]| file.table(bytes);
+            Loaded::again(&former.tokens, file.read(), parse, &mut failures)
         });
-        let directory = self.directory();
-        let mut note = |error: Error| {
-            let message = format!("{FILE} `{}`: {error}", self.path.display());
-            failures.push(Error::new(error.kind(), message).with_source(error));
-        };
-        let tokens = tokens(directory, own.tokens.as_deref(), &former.tokens);
-        let tokens = tokens.unwrap_or_else(|error| {
-            note(error);
-            Arc::clone(&former.tokens)
+        let keys = own.value.issuers.iter().map(|issuer| {
+            let mut known = former.issuers();
+            let known = known.find(|(known, _)| known.issuer == issuer.issuer);
+            let known = known.map(|(_, keys)| Arc::clone(keys)).unwrap_or_default();
+            self.read_keys(issuer, &known, &mut failures)
         });
-        let issuers = own.issuers.iter().enumerate().map(|(at, settings)| {
-            let mut known = former.issuers.iter();
-            let former = known.find(|issuer| issuer.name() == settings.name);
-            let former = former.map(|issuer| &issuer.keys);
-            let keys = settings
-                .read_keys(directory, former)
-                .unwrap_or_else(|error| {
-                    note(issuer::numbered(at, error));
-                    former.map(Arc::clone).unwrap_or_default()
-                });
-            Issuer {
-                settings: Arc::clone(settings),
-                keys,
-            }
-        });
-        let issuers = issuers.collect();
         let config = AuthConfig {
+            keys: keys.collect(),
+            tokens: tokens.unwrap_or_default(),
             own,
-            tokens,
-            issuers,
         };
         (config, failures)
+    }
+
+    fn read_keys(
+        &self,
+        issuer: &IssuerSettings,
+        former: &Arc<Loaded<Vec<IssuerKey>>>,
+        failures: &mut Vec<Error>,
+    ) -> Arc<Loaded<Vec<IssuerKey>>> {
+        let (jwks, key) = (issuer.jwks.as_ref(), issuer.key.as_ref());
+        let path = self.beside(Path::new(jwks.or(key).map_or("", |path| path)));
+        let file = format!("key file of `{}`", issuer.issuer);
+        let parse = |bytes: &[u8]| {
+            let keys = match jwks {
+                Some(_) => parse_jwks(bytes),
+                None => PublicKey::from_pem(bytes).map(|key| vec![IssuerKey { id: None, key }]),
+            };
+            keys.map_err(|error| {
+                Error::invalid(&format!("{file} `{}`", path.display()), error.message())
+            })
+        };
+        let bytes = read(&file, &path, LONGEST_FILE);
+        Loaded::again(former, bytes, parse, failures)
     }
 
     /// Returns the token file that the file names, which need not exist. Reads no other file.
@@ -150,46 +163,67 @@ impl AuthFile {
     /// # Errors
     /// `Invalid` if the file breaks its form; `NotFound` or `Unavailable` if it cannot be read.
     pub fn token_file(&self) -> Result<Option<TokenFile>> {
-        let text = small_file::read_text(FILE, &self.path, LONGEST_FILE)?;
-        let form: FileForm = small_file::parse_toml(FILE, &self.path, &text)?;
-        let path = form.tokens.map(|tokens| self.directory().join(tokens));
+        let form = self.parse(&read(FILE, &self.path, LONGEST_FILE)?)?;
+        let path = form.tokens.map(|tokens| self.beside(&tokens));
         Ok(path.map(TokenFile::new))
     }
 
-    /// Returns the directory that the paths in the file are relative to.
-    fn directory(&self) -> &Path {
-        self.path.parent().unwrap_or_else(|| Path::new(""))
+    fn parse(&self, bytes: &[u8]) -> Result<FileForm> {
+        parse_toml(FILE, &self.path, bytes)
     }
 
-    /// Reads the file itself. Returns the former part if its text is the same.
-    fn read_own(&self, former: &Arc<OwnPart>) -> Result<Arc<OwnPart>> {
-        let content = small_file::read(FILE, &self.path, LONGEST_FILE)?;
-        let note = small_file::note_open(&self.path, &content);
-        let text = small_file::to_text(FILE, &self.path, content.bytes)?;
-        if text == former.text {
-            return Ok(Arc::clone(former));
-        }
-        let form: FileForm = small_file::parse_toml(FILE, &self.path, &text)?;
-        let own = OwnPart::new(text, form).map_err(|error| {
-            let message = format!("{FILE} `{}`: {error}", self.path.display());
-            Error::new(error.kind(), message).with_source(error)
+    /// Returns a path that is relative to the directory of the file.
+    fn beside(&self, path: &Path) -> PathBuf {
+        self.path.parent().unwrap_or(Path::new("")).join(path)
+    }
+
+    fn named(&self, error: &Error) -> Error {
+        Error::invalid(&format!("{FILE} `{}`", self.path.display()), error)
+    }
+}
+
+impl<T> Loaded<T> {
+    /// Returns the content of the bytes that were read: the former one if they are the same, or if
+    /// they break a rule.
+    fn again(
+        former: &Arc<Self>,
+        read: Result<Vec<u8>>,
+        parse: impl FnOnce(&[u8]) -> Result<T>,
+        failures: &mut Vec<Error>,
+    ) -> Arc<Self> {
+        let loaded = read.and_then(|bytes| {
+            let source = digest([&*bytes]);
+            if source == former.source {
+                return Ok(Arc::clone(former));
+            }
+            let value = parse(&bytes)?;
+            Ok(Arc::new(Self { source, value }))
         });
-        let mut own = own?;
-        own.notes.extend(note);
-        Ok(Arc::new(own))
+        loaded.unwrap_or_else(|error| {
+            failures.push(error);
+            Arc::clone(former)
+        })
     }
 }
 
 impl OwnPart {
-    fn new(text: String, form: FileForm) -> Result<Self> {
-        let states_groups = form.jwt.iter().any(|jwt| jwt.groups.is_some());
+    fn new(form: FileForm) -> Result<Self> {
+        for (at, jwt) in form.jwt.iter().enumerate() {
+            let field = format!("jwt {}", at + 1);
+            if jwt.key.is_some() == jwt.jwks.is_some() {
+                return Err(Error::invalid(&field, "either `key` or `jwks` is required"));
+            }
+            let mut others = form.jwt[..at].iter();
+            if others.any(|other| other.issuer == jwt.issuer) {
+                let rule = format_args!("issuer `{}` stands twice", jwt.issuer);
+                return Err(Error::invalid(&field, rule));
+            }
+        }
         Ok(Self {
-            text,
-            policy: rules::read(form.rule, form.limit, form.groups, states_groups)?,
+            policy: rules::read(form.rule, form.limit, form.groups)?,
             tokens: form.tokens,
-            issuers: issuer::read(form.jwt)?,
+            issuers: form.jwt,
             certificates: Certificates::read(form.certificates)?,
-            notes: Vec::new(),
         })
     }
 }
@@ -197,53 +231,47 @@ impl OwnPart {
 impl AuthConfig {
     /// Returns the rules.
     pub fn policy(&self) -> &Policy {
-        &self.own.policy
+        &self.own.value.policy
     }
 
     pub(super) fn certificates(&self) -> &Certificates {
-        &self.own.certificates
+        &self.own.value.certificates
+    }
+
+    pub(super) fn tokens(&self) -> &TokenTable {
+        &self.tokens.value
+    }
+
+    fn issuers(&self) -> impl Iterator<Item = (&IssuerSettings, &Arc<Loaded<Vec<IssuerKey>>>)> {
+        self.own.value.issuers.iter().zip(&self.keys)
+    }
+
+    pub(super) fn issuer_keys(&self) -> impl Iterator<Item = (&IssuerSettings, &[IssuerKey])> {
+        self.issuers().map(|(issuer, keys)| (issuer, &*keys.value))
     }
 
     /// Returns the number of tokens.
     pub fn token_count(&self) -> usize {
-        self.tokens.len()
-    }
-
-    /// Returns the tokens that differ from those of a former configuration.
-    pub(crate) fn token_changes(&self, former: &Self) -> Vec<TokenChange> {
-        self.tokens.changes_since(&former.tokens)
+        self.tokens().len()
     }
 
     /// Returns the number of issuers of JWTs.
     pub fn issuer_count(&self) -> usize {
-        self.issuers.len()
+        self.keys.len()
     }
 
     /// Returns the number of certificates' names that have a principal.
     pub fn certificate_count(&self) -> usize {
-        self.own.certificates.0.len()
-    }
-
-    /// Returns what an operator should look at, a line each: files that other users may write, and keys
-    /// of a set that are not used.
-    pub fn notes(&self) -> impl Iterator<Item = String> {
-        let of_issuers = self.issuers.iter().flat_map(|issuer| {
-            let notes = issuer.keys.notes.iter();
-            notes.map(|note| format!("issuer `{}`: {note}", issuer.name()))
-        });
-        let others = self.own.notes.iter().chain(&self.tokens.notes).cloned();
-        others.chain(of_issuers)
+        self.certificates().0.len()
     }
 
     /// Returns whether all files hold the same as for the other configuration.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let keys = |config: &Self| -> Vec<*const IssuerKeys> {
-            let issuers = config.issuers.iter();
-            issuers.map(|issuer| Arc::as_ptr(&issuer.keys)).collect()
-        };
-        Arc::ptr_eq(&self.own, &other.own)
-            && Arc::ptr_eq(&self.tokens, &other.tokens)
-            && keys(self) == keys(other)
+        let sources =
+            |config: &Self| -> Vec<Digest> { config.keys.iter().map(|keys| keys.source).collect() };
+        self.own.source == other.own.source
+            && self.tokens.source == other.tokens.source
+            && sources(self) == sources(other)
     }
 }
 
@@ -298,25 +326,32 @@ fn comparable(name: &str) -> Box<str> {
     }
 }
 
-fn tokens(
-    directory: &Path,
-    path: Option<&str>,
-    former: &Arc<TokenTable>,
-) -> Result<Arc<TokenTable>> {
-    let Some(path) = path else {
-        let is_same = former.len() == 0;
-        return Ok(if is_same {
-            Arc::clone(former)
-        } else {
-            Arc::default()
-        });
-    };
-    let tokens = TokenFile::new(directory.join(path)).load_table(former);
-    tokens.map_err(|error| {
-        let hint = match error.kind() {
-            ErrorKind::NotFound => "; `reveille auth token new` creates it",
-            _ => "",
+/// Reads a regular file of at most `limit` bytes. `file` says in errors which file it is.
+pub(super) fn read(file: &str, path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let content = base::file::read(path, limit).map_err(|error| {
+        let kind = match error.kind() {
+            io::ErrorKind::FileTooLarge => ErrorKind::Invalid,
+            io::ErrorKind::NotFound => ErrorKind::NotFound,
+            _ => ErrorKind::Unavailable,
         };
-        Error::new(error.kind(), format!("tokens: {error}{hint}")).with_source(error)
+        let message = format!("{file} `{}` cannot be read: {error}", path.display());
+        Error::new(kind, message).with_source(error)
+    })?;
+    Ok(content.bytes)
+}
+
+/// Parses TOML; an error is one line with the file and the line's number. It quotes no content of
+/// the file, which may be secret.
+pub(super) fn parse_toml<T: serde::de::DeserializeOwned>(
+    file: &str,
+    path: &Path,
+    bytes: &[u8],
+) -> Result<T> {
+    toml::from_slice(bytes).map_err(|error: toml::de::Error| {
+        let before = error.span().and_then(|span| bytes.get(..span.start));
+        let before = before.unwrap_or_default().iter();
+        let line = 1 + before.filter(|byte| **byte == b'\n').count();
+        let place = format!("{file} `{}`, line {line}", path.display());
+        Error::invalid(&place, error.message().replace('\n', " "))
     })
 }

@@ -1,4 +1,4 @@
-//! Verifies JSON Web Tokens (RFC 7519) with keys of the operator's file.
+//! JSON Web Tokens (RFC 7519): their issuers in tables `[[jwt]]`, and the verification of a token.
 //!
 //! The crate `jsonwebtoken` is not used for three reasons. It reads the system's clock, whereas time
 //! is an argument here. Its cryptography is a setting of the whole process, which a library must not
@@ -14,10 +14,28 @@ use serde_json::{Map, Value};
 
 use super::{
     denial::Denial,
-    issuer::{Issuer, IssuerSettings},
     principal::{self, Principal, Verified},
-    public_key::Algorithm,
+    public_key::{Algorithm, IssuerKey, PublicKey},
 };
+
+/// A table `[[jwt]]`. Its issuer may name any principal, so it is trusted with all rules.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct IssuerSettings {
+    /// The claim `iss` of its tokens.
+    pub(super) issuer: String,
+    /// A value of the claim `aud` of its tokens.
+    audience: String,
+    /// The file of one key, in PEM.
+    pub(super) key: Option<String>,
+    /// The file of a key set. Exactly one of the two files is stated.
+    pub(super) jwks: Option<String>,
+    /// The claim that names the principal.
+    #[serde(default = "subject")]
+    principal: String,
+    /// The claim with the principal's groups.
+    pub(super) groups: Option<String>,
+}
 
 /// The protected header. Members that are not named here are ignored, except `crit`.
 #[derive(Deserialize)]
@@ -33,11 +51,21 @@ struct Claims(Map<String, Value>);
 
 /// Longest token in bytes. Usual ones have less than 2 KiB.
 pub(super) const LONGEST_TOKEN: usize = 8 * 1024;
+/// Difference between the clocks that is tolerated.
+const LEEWAY: Duration = Duration::from_secs(60);
 /// Greatest time in seconds: the year 9999. It keeps sums in range.
 const LATEST: f64 = 253_402_300_799.0;
 
-/// Verifies a token against the issuers.
-pub(super) fn verify(issuers: &[Issuer], token: &str, now: SystemTime) -> Result<Verified, Denial> {
+fn subject() -> String {
+    "sub".to_owned()
+}
+
+/// Verifies a token against the issuers, each with its keys.
+pub(super) fn verify<'i>(
+    mut issuers: impl Iterator<Item = (&'i IssuerSettings, &'i [IssuerKey])>,
+    token: &str,
+    now: SystemTime,
+) -> Result<Verified, Denial> {
     if token.len() > LONGEST_TOKEN {
         return Err(Denial::Malformed);
     }
@@ -46,11 +74,12 @@ pub(super) fn verify(issuers: &[Issuer], token: &str, now: SystemTime) -> Result
     let header: Header = json(header)?;
     let claims = Claims(json(claims)?);
     // Refused before any key is chosen: `none`, HS256 and all others.
-    let algorithm: Algorithm = header.alg.parse().map_err(|_| Denial::Algorithm)?;
-    let issuer = claims.issuer(issuers)?;
-    let key = issuer.key(algorithm, header.kid.as_deref())?;
-    let signature = decode(signature)?;
-    if !key.verifies(signed.as_bytes(), &signature) {
+    let algorithm = Algorithm::named(&header.alg).ok_or(Denial::Algorithm)?;
+    let name = claims.0.get("iss").and_then(Value::as_str);
+    let issuer = issuers.find(|(settings, _)| Some(&*settings.issuer) == name);
+    let (issuer, keys) = issuer.ok_or(Denial::UnknownIssuer)?;
+    let key = select_key(keys, algorithm, header.kid.as_deref())?;
+    if !key.verifies(signed.as_bytes(), &decode(signature)?) {
         return Err(Denial::BadSignature);
     }
     if header.crit.is_some() {
@@ -62,25 +91,41 @@ pub(super) fn verify(issuers: &[Issuer], token: &str, now: SystemTime) -> Result
     claims.accept(issuer, now)
 }
 
-impl Claims {
-    fn issuer<'i>(&self, issuers: &'i [Issuer]) -> Result<&'i Issuer, Denial> {
-        let name = self.0.get("iss").and_then(Value::as_str);
-        let found = issuers.iter().find(|issuer| Some(issuer.name()) == name);
-        found.ok_or(Denial::UnknownIssuer)
+/// Returns the key for a token: by its id, or the only key of the algorithm.
+fn select_key<'k>(
+    keys: &'k [IssuerKey],
+    algorithm: Algorithm,
+    id: Option<&str>,
+) -> Result<&'k PublicKey, Denial> {
+    let has_id = |key: &&IssuerKey| id.is_some() && key.id.as_deref() == id;
+    let is_named = keys.iter().any(|key| has_id(&key));
+    // An unknown id is a rotated key, unless the keys have no ids, as in a PEM file.
+    let candidates = keys.iter().filter(|key| match is_named {
+        true => has_id(key),
+        false => id.is_none() || key.id.is_none(),
+    });
+    let mut candidates = candidates.peekable();
+    candidates.peek().ok_or(Denial::UnknownKey)?;
+    let mut fitting = candidates.filter(|key| key.key.algorithm == algorithm);
+    match (fitting.next(), fitting.next()) {
+        (Some(key), None) => Ok(&key.key),
+        (Some(_), Some(_)) => Err(Denial::UnknownKey),
+        (None, _) => Err(Denial::Algorithm),
     }
+}
 
-    fn accept(&self, issuer: &Issuer, now: SystemTime) -> Result<Verified, Denial> {
-        let issuer = &issuer.settings;
+impl Claims {
+    fn accept(&self, issuer: &IssuerSettings, now: SystemTime) -> Result<Verified, Denial> {
         let expires = self.time("exp", "`exp`")?;
         let expires = expires.ok_or_else(|| bad("`exp`", "is missing"))?;
-        let expires_at = expires + issuer.leeway;
+        let expires_at = expires + LEEWAY;
         if now >= expires_at {
             let ago = now.duration_since(expires).unwrap_or_default();
             return Err(Denial::Expired { ago });
         }
         if let Some(not_before) = self.time("nbf", "`nbf`")?
             && let Ok(wait) = not_before.duration_since(now)
-            && wait > issuer.leeway
+            && wait > LEEWAY
         {
             return Err(Denial::NotYetValid { wait });
         }
@@ -89,7 +134,7 @@ impl Claims {
         }
         Ok(Verified {
             principal: self.principal(issuer)?,
-            by: format!("JWT of {}", issuer.name).into(),
+            by: format!("JWT of {}", issuer.issuer).into(),
             expires_at: Some(expires_at),
         })
     }
@@ -113,9 +158,9 @@ impl Claims {
     }
 
     fn principal(&self, issuer: &IssuerSettings) -> Result<Principal, Denial> {
-        let name = self.0.get(&issuer.principal_claim).and_then(Value::as_str);
+        let name = self.0.get(&issuer.principal).and_then(Value::as_str);
         let name = name.ok_or_else(|| bad("principal", "is missing, or no text"))?;
-        let claim = issuer.groups_claim.as_ref();
+        let claim = issuer.groups.as_ref();
         let groups = match claim.and_then(|claim| self.0.get(claim)) {
             None | Some(Value::Null) => Some(Vec::new()),
             // Some identity services send a single group so.

@@ -15,18 +15,22 @@ use std::{
 
 pub(super) use self::pattern::{FlagPattern, QueuePattern};
 use super::{
-    action::{Action, ActionSet, Scope, Target},
+    action::{Action, ActionSet, Target},
     principal::Principal,
     quota::{LimitForm, Quota},
 };
 
+/// The members of each group.
+pub(super) type Groups = HashMap<Box<str>, HashSet<Box<str>>>;
+
 /// The rules of a relay, and the groups that they name. The default has no rule and denies all.
 #[derive(Debug, Default)]
 pub struct Policy {
-    rules: Vec<PolicyRule>,
-    /// The members of each group of the file.
-    groups: HashMap<Box<str>, HashSet<Box<str>>>,
-    limits: Vec<PolicyLimit>,
+    pub(super) rules: Vec<Arc<Rule>>,
+    /// The groups of the file.
+    pub(super) groups: Groups,
+    /// In the order of the file.
+    pub(super) limits: Vec<PolicyLimit>,
 }
 
 /// The rules that apply to one principal, and how much it may use.
@@ -34,13 +38,6 @@ pub struct Policy {
 pub struct Grants {
     rules: Box<[Arc<Rule>]>,
     quota: Quota,
-}
-
-/// A rule, and the principals that it applies to.
-#[derive(Debug)]
-pub(super) struct PolicyRule {
-    pub(super) subjects: Vec<Subject>,
-    pub(super) rule: Arc<Rule>,
 }
 
 /// A table `[[limit]]`, and the principals that it applies to.
@@ -58,11 +55,12 @@ pub(super) enum Subject {
     Group(Box<str>),
 }
 
-/// The allowed actions of a rule, and their targets.
+/// The principals of a rule, their allowed actions, and the targets of these.
 #[derive(Debug)]
 pub(super) struct Rule {
     /// Position in the file, from 1.
     pub(super) number: usize,
+    pub(super) subjects: Vec<Subject>,
     pub(super) actions: ActionSet,
     pub(super) queues: Box<[QueuePattern]>,
     pub(super) flags: Box<[FlagPattern]>,
@@ -73,33 +71,11 @@ pub(super) struct Rule {
 pub struct Verdict {
     /// Whether a rule allows the action on the target.
     pub allowed: bool,
-    /// The rule that allows it, or the rules that came close. For operators: it names patterns that
-    /// the caller may not know.
+    /// The number of the rule that allows it, or that none does.
     pub why: String,
 }
 
-/// Most rules that a reason lists.
-const LISTED: usize = 5;
-
 impl Policy {
-    /// Creates a policy. `groups` are the groups of the file with their members.
-    pub(super) fn new(
-        rules: Vec<PolicyRule>,
-        groups: HashMap<Box<str>, HashSet<Box<str>>>,
-    ) -> Self {
-        Self {
-            rules,
-            groups,
-            limits: Vec::new(),
-        }
-    }
-
-    /// Sets the tables `[[limit]]`, in the order of the file.
-    pub(super) fn with_limits(mut self, limits: Vec<PolicyLimit>) -> Self {
-        self.limits = limits;
-        self
-    }
-
     /// Returns the number of rules.
     pub fn rule_count(&self) -> usize {
         self.rules.len()
@@ -114,7 +90,7 @@ impl Policy {
         let rules = self.rules.iter().filter(|rule| names(&rule.subjects));
         let limits = self.limits.iter().filter(|limit| names(&limit.subjects));
         Arc::new(Grants {
-            rules: rules.map(|rule| Arc::clone(&rule.rule)).collect(),
+            rules: rules.map(Arc::clone).collect(),
             quota: Quota::of(limits.map(|limit| &limit.limit)),
         })
     }
@@ -123,11 +99,6 @@ impl Policy {
     pub fn verdict(&self, principal: &Principal, action: Action, target: Target<'_>) -> Verdict {
         let grants = self.grants(principal);
         grants.verdict(principal, action, target)
-    }
-
-    /// Returns whether a rule allows the principal this action on any target.
-    pub fn may_some(&self, principal: &Principal, action: Action) -> bool {
-        self.grants(principal).may_some(action)
     }
 
     fn applies(&self, subject: &Subject, principal: &Principal) -> bool {
@@ -171,14 +142,14 @@ impl Grants {
 
     /// Decides, and explains the decision.
     pub fn verdict(&self, principal: &Principal, action: Action, target: Target<'_>) -> Verdict {
-        let rules = &self.rules;
-        let allowing = rules.iter().find(|rule| rule.allows(action, target));
-        let why = match allowing {
-            Some(rule) => reason_to_allow(rule, action, target),
-            None => reason_to_deny(rules, principal, action, target),
+        let mut rules = self.rules.iter();
+        let rule = rules.find(|rule| rule.allows(action, target));
+        let why = match rule {
+            Some(rule) => format!("rule {} allows `{action}` on `{target}`", rule.number),
+            None => format!("no rule of `{principal}` allows `{action}` on `{target}`"),
         };
         Verdict {
-            allowed: allowing.is_some(),
+            allowed: rule.is_some(),
             why,
         }
     }
@@ -186,11 +157,9 @@ impl Grants {
 
 impl Rule {
     fn allows(&self, action: Action, target: Target<'_>) -> bool {
-        self.actions.contains(action) && action.scope() == target.scope() && self.covers(target)
-    }
-
-    /// Returns whether the rule covers the target, for any of its actions of this scope.
-    fn covers(&self, target: Target<'_>) -> bool {
+        if !self.actions.contains(action) || action.scope() != target.scope() {
+            return false;
+        }
         match target {
             Target::Queue(address) => self.queues.iter().any(|queue| queue.matches(address)),
             Target::Selector(selector) => self.queues.iter().any(|queue| queue.covers(selector)),
@@ -198,73 +167,5 @@ impl Rule {
             Target::FlagPrefix(prefix) => self.flags.iter().any(|flag| flag.covers(prefix)),
             Target::Relay => true,
         }
-    }
-}
-
-fn reason_to_allow(rule: &Rule, action: Action, target: Target<'_>) -> String {
-    let number = rule.number;
-    match pattern(rule, target) {
-        Some(pattern) => format!("rule {number} allows `{action}` on `{pattern}`"),
-        None => format!("rule {number} allows `{action}`"),
-    }
-}
-
-/// Returns the rule's pattern that covers the target.
-fn pattern(rule: &Rule, target: Target<'_>) -> Option<String> {
-    let mut queues = rule.queues.iter();
-    let mut flags = rule.flags.iter();
-    match target {
-        Target::Queue(address) => queues.find(|p| p.matches(address)).map(ToString::to_string),
-        Target::Selector(selector) => queues.find(|p| p.covers(selector)).map(ToString::to_string),
-        Target::Flag(name) => flags
-            .find(|p| p.matches(name.as_str()))
-            .map(ToString::to_string),
-        Target::FlagPrefix(prefix) => flags.find(|p| p.covers(prefix)).map(ToString::to_string),
-        Target::Relay => None,
-    }
-}
-
-fn reason_to_deny(
-    rules: &[Arc<Rule>],
-    principal: &Principal,
-    action: Action,
-    target: Target<'_>,
-) -> String {
-    if rules.is_empty() {
-        return format!("no rule applies to `{principal}`");
-    }
-    if action.scope() != target.scope() {
-        return format!("`{action}` does not apply to `{target}`");
-    }
-    let things = match action.scope() {
-        Scope::Queues => "queues",
-        Scope::Flags => "flags",
-        Scope::Relay => "targets",
-    };
-    let same_action = numbers(rules, |rule| rule.actions.contains(action));
-    // Every rule covers the relay, which says nothing.
-    let same_target = numbers(rules, |rule| {
-        action.scope() != Scope::Relay && rule.covers(target)
-    });
-    match (same_action, same_target) {
-        (Some(a), Some(t)) => format!(
-            "{a} allows `{action}` on other {things}, and {t} allows other actions on `{target}`"
-        ),
-        (Some(a), None) => format!("{a} allows `{action}`, but on other {things}"),
-        (None, Some(t)) => format!("{t} covers `{target}`, but without `{action}`"),
-        (None, None) => format!("no rule of `{principal}` allows `{action}`"),
-    }
-}
-
-/// Returns the numbers of the rules for which `is_close` holds.
-fn numbers(rules: &[Arc<Rule>], is_close: impl Fn(&Rule) -> bool) -> Option<String> {
-    let close = rules.iter().filter(|rule| is_close(rule));
-    let close: Vec<_> = close.map(|rule| format!("rule {}", rule.number)).collect();
-    let listed = close.get(..LISTED).unwrap_or(&close).join(", ");
-    match close.len() {
-        0 => None,
-        count if count > LISTED => Some(format!("each of {listed} and {} more", count - LISTED)),
-        1 => Some(listed),
-        _ => Some(format!("each of {listed}")),
     }
 }

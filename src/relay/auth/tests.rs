@@ -35,7 +35,7 @@ impl Home {
 
     fn load(&self, text: &str) -> Result<AuthConfig, Error> {
         self.write("auth.toml", text);
-        AuthFile::load(self.path("auth.toml"))
+        AuthFile::new(self.path("auth.toml")).read()
     }
 
     /// Loads a good file.

@@ -1,23 +1,21 @@
 //! Random texts that stand for a credential for some time: sessions of the console, and the one-time
 //! codes that begin them. Only their digests are kept.
 
-use std::{sync::Mutex, time::Duration};
+use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::HeaderValue;
 use tokio::time::Instant;
 
-use super::{
-    bounded_map::BoundedMap,
-    token::{Digest, digest, random},
-};
+use super::token::{Digest, digest, random};
 use crate::{base::sync::lock, error::Result};
 
 /// The tickets of one kind. Each stands for the value of a header `authorization`, so the rules apply
 /// to a request as they are then.
 #[derive(Debug)]
 pub(crate) struct Tickets {
-    open: Mutex<BoundedMap<Digest, Ticket>>,
+    open: Mutex<HashMap<Digest, Ticket>>,
+    max: usize,
     lasts: Duration,
 }
 
@@ -31,7 +29,8 @@ impl Tickets {
     /// At most `max` are open; the one that was issued first gives way to a new one.
     pub(crate) fn new(max: usize, lasts: Duration) -> Self {
         Self {
-            open: Mutex::new(BoundedMap::new(max)),
+            open: Mutex::default(),
+            max,
             lasts,
         }
     }
@@ -46,14 +45,21 @@ impl Tickets {
             authorization,
             until: now + self.lasts,
         };
-        lock(&self.open).insert(digest(&[text.as_bytes()]), ticket);
+        let mut open = lock(&self.open);
+        if open.len() >= self.max
+            && let Some((first, _)) = open.iter().min_by_key(|(_, ticket)| ticket.until)
+        {
+            let first = *first;
+            open.remove(&first);
+        }
+        open.insert(digest([text.as_bytes()]), ticket);
         Ok(text)
     }
 
     /// Returns what an open ticket stands for.
     pub(crate) fn get(&self, ticket: &str, now: Instant) -> Option<HeaderValue> {
         lock(&self.open)
-            .get(&digest(&[ticket.as_bytes()]))
+            .get(&digest([ticket.as_bytes()]))
             .filter(|known| known.until > now)
             .map(|known| known.authorization.clone())
     }
@@ -61,7 +67,7 @@ impl Tickets {
     /// Ends a ticket, and returns what it stood for if it was open.
     pub(crate) fn take(&self, ticket: &str, now: Instant) -> Option<HeaderValue> {
         lock(&self.open)
-            .remove(&digest(&[ticket.as_bytes()]))
+            .remove(&digest([ticket.as_bytes()]))
             .filter(|known| known.until > now)
             .map(|known| known.authorization)
     }

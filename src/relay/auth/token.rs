@@ -97,32 +97,12 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
 }
 
 /// Returns the SHA-256 digest of the parts, one after the other.
-pub(super) fn digest(parts: &[&[u8]]) -> Digest {
-    digest_all(parts.iter().copied())
-}
-
-/// As [`digest`], without a list.
-pub(super) fn digest_all<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Digest {
+pub(super) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Digest {
     let mut context = Context::new(&SHA256);
-    parts.for_each(|part| context.update(part));
+    parts.into_iter().for_each(|part| context.update(part));
     let mut digest = Digest::default();
     digest.copy_from_slice(context.finish().as_ref());
     digest
-}
-
-pub(super) fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub(super) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    if text.len() != 2 * N || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]
@@ -163,13 +143,5 @@ mod tests {
         let token = IssuedToken::generate().expect("random");
         let secret = &token.reveal()[15..];
         assert!(!format!("{token:?}").contains(secret));
-    }
-
-    #[test]
-    fn hex_is_read_back() {
-        assert_eq!(from_hex(&to_hex(&[0, 0x1f, 0xff])), Some([0, 0x1f, 0xff]));
-        for bad in ["", "0", "001", "zz", "+1", "é"] {
-            assert_eq!(from_hex::<1>(bad), None, "{bad}");
-        }
     }
 }

@@ -4,28 +4,26 @@
 //! `<file>.lock` and replace the file atomically, so that two writers lose nothing and a reader sees a
 //! whole file.
 
-mod replace;
-
 use std::{
     collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
     path::{Path, PathBuf},
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::SystemTime,
 };
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use prost_types::Timestamp;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
 
-use self::replace::FileLock;
 use super::{
     denial::Denial,
+    file,
     principal::{Principal, Verified, check_principal},
-    small_file,
-    token::{Digest, IssuedToken, NewToken, digest, from_hex, id_of, is_id, to_hex},
+    token::{IssuedToken, NewToken, digest, id_of, is_id},
 };
 use crate::{
-    base::file::Content,
     error::{Error, ErrorKind, Result},
     types::check_text,
 };
@@ -37,72 +35,46 @@ pub struct TokenFile {
 }
 
 /// A token in the file. It does not contain the token's text.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TokenRecord {
     /// Ten letters and digits by which it is revoked.
     pub id: String,
     /// Name of the principal.
     pub principal: String,
-    /// The time at which it was added, to the second.
-    pub created: SystemTime,
-    /// The time from which it is refused.
-    pub expires: Option<SystemTime>,
+    created: TextTime,
+    expires: Option<TextTime>,
     /// A note for operators.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    digest: Digest,
+    /// In base64url.
+    sha256: String,
 }
+
+/// A time in RFC 3339, to the second.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct TextTime(SystemTime);
 
 /// The loaded tokens, by id.
-#[derive(Default)]
-pub(super) struct TokenTable {
-    /// The digest of the file.
-    source: Digest,
-    pub(super) notes: Vec<String>,
-    tokens: BTreeMap<String, Entry>,
-}
-
-#[derive(PartialEq)]
-struct Entry {
-    digest: Digest,
-    principal: Principal,
-    expires: Option<SystemTime>,
-}
-
-/// A token that was added, changed or removed, for the audit log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TokenChange {
-    /// The id by which it is listed and revoked.
-    pub(crate) id: String,
-    /// The change, with the principal.
-    pub(crate) what: String,
-}
+#[derive(Debug, Default)]
+pub(super) struct TokenTable(BTreeMap<String, TokenRecord>);
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileForm {
     #[serde(default)]
-    token: Vec<RecordForm>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RecordForm {
-    id: String,
-    principal: String,
-    created: String,
-    expires: Option<String>,
-    note: Option<String>,
-    sha256: String,
+    token: Vec<TokenRecord>,
 }
 
 const LONGEST_NOTE: usize = 256;
 /// Longest file in bytes: about 60,000 tokens.
 const LONGEST_FILE: u64 = 16 << 20;
 const FILE: &str = "token file";
+/// No text has this digest.
+const NO_DIGEST: &str = "???????????????????????????????????????????";
 const HEADER: &str =
     "# Written by `reveille auth token`. It holds digests, not the tokens themselves.\n\n";
-/// Changes beyond these are counted in one line.
-const MOST_CHANGES: usize = 1000;
 
 impl TokenFile {
     /// Names a file, which need not exist before the first token is added.
@@ -131,15 +103,15 @@ impl TokenFile {
         let record = TokenRecord {
             id: token.id().to_owned(),
             principal: new.principal.name().to_owned(),
-            created: to_second(now),
-            expires: new.expires.map(to_second),
+            created: TextTime(now),
+            expires: new.expires.map(TextTime),
             note: new.note.clone(),
-            digest: digest(&[token.reveal().as_bytes()]),
+            sha256: sha256(token.reveal()),
         };
-        let lock = FileLock::acquire(&self.path)?;
-        let mut records = self.list()?;
-        records.push(record);
-        lock.write(&encoded(&records)?)?;
+        self.change(|records| {
+            records.push(record);
+            Ok(())
+        })?;
         Ok(token)
     }
 
@@ -148,9 +120,9 @@ impl TokenFile {
     /// # Errors
     /// `Invalid` if the file breaks its form; `Unavailable` if it cannot be read.
     pub fn list(&self) -> Result<Vec<TokenRecord>> {
-        match self.load() {
+        match self.read() {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-            result => result,
+            read => self.parse(&read?),
         }
     }
 
@@ -160,163 +132,104 @@ impl TokenFile {
     /// # Errors
     /// `NotFound` if the file has no such id; `Unavailable` if it cannot be written.
     pub fn revoke(&self, id: &str) -> Result<TokenRecord> {
-        let lock = FileLock::acquire(&self.path)?;
-        let mut records = self.list()?;
-        let Some(at) = records.iter().position(|record| record.id == id) else {
-            let shown: String = id.chars().take(20).collect();
-            let message = format!("token {shown:?} is not in `{}`", self.path.display());
-            return Err(Error::new(ErrorKind::NotFound, message));
+        self.change(|records| {
+            let at = records.iter().position(|record| record.id == id);
+            at.map(|at| records.remove(at)).ok_or_else(|| {
+                let shown: String = id.chars().take(20).collect();
+                let message = format!("token {shown:?} is not in `{}`", self.path.display());
+                Error::new(ErrorKind::NotFound, message)
+            })
+        })
+    }
+
+    /// Reads a file that must exist.
+    pub(super) fn read(&self) -> Result<Vec<u8>> {
+        file::read(FILE, &self.path, LONGEST_FILE)
+    }
+
+    pub(super) fn table(&self, bytes: &[u8]) -> Result<TokenTable> {
+        let records = self.parse(bytes)?.into_iter();
+        Ok(TokenTable(
+            records.map(|record| (record.id.clone(), record)).collect(),
+        ))
+    }
+
+    fn parse(&self, bytes: &[u8]) -> Result<Vec<TokenRecord>> {
+        let records = file::parse_toml::<FileForm>(FILE, &self.path, bytes)?.token;
+        for (at, record) in records.iter().enumerate() {
+            record.check().map_err(|error| {
+                let path = self.path.display();
+                Error::invalid(&format!("{FILE} `{path}`: token {}", at + 1), error)
+            })?;
+        }
+        Ok(records)
+    }
+
+    /// Changes the records under the lock, which the system ends with the process.
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<TokenRecord>) -> Result<T>) -> Result<T> {
+        let failed = |error: io::Error| {
+            let message = format!(
+                "{FILE} `{}` cannot be written: {error}",
+                self.path.display()
+            );
+            Error::new(ErrorKind::Unavailable, message).with_source(error)
         };
-        let revoked = records.remove(at);
-        lock.write(&encoded(&records)?)?;
-        Ok(revoked)
+        // A rename would replace a symbolic link instead of its file.
+        let path = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        let lock = open_private(&beside(&path, ".lock")).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        let mut records = self.list()?;
+        let changed = change(&mut records)?;
+        let text = toml::to_string(&FileForm { token: records }).map_err(|error| {
+            Error::new(ErrorKind::Internal, "the token file cannot be encoded").with_source(error)
+        })?;
+        replace(&path, &format!("{HEADER}{text}")).map_err(failed)?;
+        Ok(changed)
+    }
+}
+
+impl TokenRecord {
+    /// Returns the time at which it was added, to the second.
+    pub fn created(&self) -> SystemTime {
+        self.created.0
     }
 
-    /// Returns all records of a file that must exist.
-    fn load(&self) -> Result<Vec<TokenRecord>> {
-        self.parse(self.read()?.bytes)
+    /// Returns the time from which it is refused.
+    pub fn expires(&self) -> Option<SystemTime> {
+        self.expires.map(|time| time.0)
     }
 
-    /// Returns the table of a file that must exist, the former one if the file holds the same.
-    pub(super) fn load_table(&self, former: &Arc<TokenTable>) -> Result<Arc<TokenTable>> {
-        let content = self.read()?;
-        let source = digest(&[&content.bytes]);
-        if former.source == source {
-            return Ok(Arc::clone(former));
+    fn check(&self) -> Result<()> {
+        if !is_id(&self.id) {
+            return Err(Error::invalid("id", "must be ten of [a-z2-7]"));
         }
-        let notes = small_file::note_open(&self.path, &content);
-        let mut table = TokenTable::new(self.parse(content.bytes)?)?;
-        table.source = source;
-        table.notes.extend(notes);
-        Ok(Arc::new(table))
-    }
-
-    fn read(&self) -> Result<Content> {
-        small_file::read(FILE, &self.path, LONGEST_FILE)
-    }
-
-    fn parse(&self, bytes: Vec<u8>) -> Result<Vec<TokenRecord>> {
-        let text = small_file::to_text(FILE, &self.path, bytes)?;
-        let file: FileForm = small_file::parse_toml(FILE, &self.path, &text)?;
-        let path = self.path.display();
-        let invalid = |rule| Error::new(ErrorKind::Invalid, format!("{FILE} `{path}`: {rule}"));
-        let mut records: Vec<TokenRecord> = Vec::new();
-        for (at, form) in file.token.into_iter().enumerate() {
-            let record = form
-                .read()
-                .map_err(|error| invalid(format!("token {}: {error}", at + 1)))?;
-            records.push(record);
-        }
-        let mut ids: Vec<_> = records.iter().map(|record| &record.id).collect();
-        ids.sort_unstable();
-        match ids.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(twice) => Err(invalid(format!("id {:?} stands twice", twice[0]))),
-            None => Ok(records),
-        }
+        check_principal("principal", &self.principal)
     }
 }
 
 impl TokenTable {
-    fn new(records: Vec<TokenRecord>) -> Result<Self> {
-        let mut table = Self::default();
-        for record in records {
-            let entry = Entry {
-                digest: record.digest,
-                principal: Principal::new(&record.principal)?,
-                expires: record.expires,
-            };
-            table.tokens.insert(record.id, entry);
-        }
-        Ok(table)
-    }
-
     pub(super) fn len(&self) -> usize {
-        self.tokens.len()
+        self.0.len()
     }
 
     /// Verifies a token. Digests are compared in constant time, that of an unknown id with a dummy, so
     /// that the time of the answer does not tell which ids exist.
     pub(super) fn verify(&self, text: &str, now: SystemTime) -> Result<Verified, Denial> {
-        let presented = digest(&[text.as_bytes()]);
+        let presented = sha256(text);
         let id = id_of(text).ok_or(Denial::Malformed)?;
-        let entry = self.tokens.get(id);
-        let known = entry.map_or([0; 32], |entry| entry.digest);
-        let is_same = bool::from(known.ct_eq(&presented));
-        let entry = entry.filter(|_| is_same).ok_or(Denial::UnknownToken)?;
-        if let Some(expires) = entry.expires
+        let record = self.0.get(id);
+        let known = record.map_or(NO_DIGEST, |record| &record.sha256);
+        let is_same = bool::from(known.as_bytes().ct_eq(presented.as_bytes()));
+        let record = record.filter(|_| is_same).ok_or(Denial::UnknownToken)?;
+        if let Some(expires) = record.expires()
             && let Ok(ago) = now.duration_since(expires)
         {
             return Err(Denial::Expired { ago });
         }
         Ok(Verified {
-            principal: entry.principal.clone(),
+            principal: Principal::new(&record.principal).map_err(|_| Denial::NoPrincipal)?,
             by: format!("token {id}").into(),
-            expires_at: entry.expires,
-        })
-    }
-
-    /// Returns the changes from a former table, by id.
-    pub(super) fn changes_since(&self, former: &Self) -> Vec<TokenChange> {
-        let added = self
-            .tokens
-            .iter()
-            .filter_map(|(id, entry)| match former.tokens.get(id) {
-                None => Some(entry.change(id, "added")),
-                Some(before) if before != entry => Some(entry.change(id, "changed")),
-                Some(_) => None,
-            });
-        let removed = former.tokens.iter();
-        let removed = removed.filter(|(id, _)| !self.tokens.contains_key(*id));
-        let mut all: Vec<_> = added
-            .chain(removed.map(|(id, entry)| entry.change(id, "removed")))
-            .collect();
-        all.sort_unstable_by(|one, other| one.id.cmp(&other.id));
-        if all.len() > MOST_CHANGES {
-            let further = all.len() - MOST_CHANGES;
-            all.truncate(MOST_CHANGES);
-            all.push(TokenChange {
-                id: "(others)".to_owned(),
-                what: format!("{further} further changes"),
-            });
-        }
-        all
-    }
-}
-
-impl Entry {
-    fn change(&self, id: &str, done: &str) -> TokenChange {
-        TokenChange {
-            id: id.to_owned(),
-            what: format!("{done}: a token of `{}`", self.principal),
-        }
-    }
-}
-
-impl RecordForm {
-    fn new(record: &TokenRecord) -> Self {
-        Self {
-            id: record.id.clone(),
-            principal: record.principal.clone(),
-            created: Timestamp::from(record.created).to_string(),
-            expires: record.expires.map(|at| Timestamp::from(at).to_string()),
-            note: Some(record.note.clone()).filter(|note| !note.is_empty()),
-            sha256: to_hex(&record.digest),
-        }
-    }
-
-    fn read(self) -> Result<TokenRecord> {
-        if !is_id(&self.id) {
-            return Err(Error::invalid("id", "must be ten of [a-z2-7]"));
-        }
-        check_principal("principal", &self.principal)?;
-        Ok(TokenRecord {
-            id: self.id,
-            principal: self.principal,
-            created: time("created", &self.created)?,
-            expires: self.expires.map(|at| time("expires", &at)).transpose()?,
-            note: self.note.unwrap_or_default(),
-            digest: from_hex(&self.sha256)
-                .ok_or_else(|| Error::invalid("sha256", "must be 64 hexadecimal digits"))?,
+            expires_at: record.expires(),
         })
     }
 }
@@ -328,67 +241,76 @@ impl std::fmt::Debug for TokenRecord {
     }
 }
 
-impl std::fmt::Debug for TokenTable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TokenTable({} tokens)", self.len())
+impl From<TextTime> for String {
+    fn from(time: TextTime) -> Self {
+        let nanos = 0;
+        let seconds = Timestamp::from(time.0).seconds;
+        Timestamp { seconds, nanos }.to_string()
     }
 }
 
-fn encoded(records: &[TokenRecord]) -> Result<String> {
-    let token = records.iter().map(RecordForm::new).collect();
-    let text = toml::to_string(&FileForm { token }).map_err(|error| {
-        Error::new(ErrorKind::Internal, "the token file cannot be encoded").with_source(error)
-    })?;
-    Ok(format!("{HEADER}{text}"))
-}
+impl TryFrom<String> for TextTime {
+    type Error = &'static str;
 
-/// Rounds up to a whole second, as the file keeps it.
-fn to_second(time: SystemTime) -> SystemTime {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let up = u64::from(since.subsec_nanos() > 0);
-    let seconds = Duration::from_secs(since.as_secs().saturating_add(up));
-    UNIX_EPOCH.checked_add(seconds).unwrap_or(time)
-}
-
-fn time(field: &str, text: &str) -> Result<SystemTime> {
-    text.parse::<Timestamp>()
-        .ok()
-        .and_then(|time| SystemTime::try_from(time).ok())
-        .ok_or_else(|| Error::invalid(field, "must be a time such as \"2027-01-31T12:00:00Z\""))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_token_that_was_added_or_removed_is_named_and_a_rotation_too() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let file = TokenFile::new(directory.path().join("tokens.toml"));
-        let add = |principal| {
-            let new = NewToken {
-                principal: Principal::new(principal).expect("a name"),
-                expires: None,
-                note: String::new(),
-            };
-            let issued = file.add(&new, SystemTime::UNIX_EPOCH).expect("issued");
-            issued.id().to_owned()
-        };
-        let table = || TokenTable::new(file.load().expect("read")).expect("a table");
-        let old = add("billing");
-        let kept = add("orders");
-        let before = table();
-        assert_eq!(table().changes_since(&before), []);
-        file.revoke(&old).expect("revoked");
-        let new = add("billing");
-        let mut changes = table().changes_since(&before);
-        changes.sort_by(|one, other| one.what.cmp(&other.what));
-        let named = changes.iter().map(|change| (&*change.id, &*change.what));
-        let expected = [
-            (&*new, "added: a token of `billing`"),
-            (&*old, "removed: a token of `billing`"),
-        ];
-        assert_eq!(named.collect::<Vec<_>>(), expected);
-        assert!(changes.iter().all(|change| change.id != kept));
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let time = text.parse::<Timestamp>().ok();
+        let time = time.and_then(|time| SystemTime::try_from(time).ok());
+        time.map(Self)
+            .ok_or("must be a time such as \"2027-01-31T12:00:00Z\"")
     }
+}
+
+fn sha256(token: &str) -> String {
+    URL_SAFE_NO_PAD.encode(digest([token.as_bytes()]))
+}
+
+/// Replaces a file: after a crash it is the old one or the new one. The caller holds the lock, so a
+/// file beside it is one that a crash has left.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let new = beside(path, ".new");
+    let mut file = open_private(&new)?;
+    file.set_len(0)?;
+    file.write_all(text.as_bytes())?;
+    keep_owner(&file, path)?;
+    file.sync_all()?;
+    fs::rename(new, path)?;
+    #[cfg(unix)]
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
+    Ok(())
+}
+
+/// Gives the new file the owner of the former one, and lets its group read it as before: the user that
+/// adds a token may not be the relay's user.
+#[cfg(unix)]
+fn keep_owner(new: &File, former: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
+    let Ok(former) = fs::metadata(former) else {
+        return Ok(());
+    };
+    let own = new.metadata()?;
+    if (own.uid(), own.gid()) != (former.uid(), former.gid()) {
+        fchown(new, Some(former.uid()), Some(former.gid()))?;
+    }
+    // Its group may read it where that was so; others never.
+    let mode = former.mode() & 0o640 | 0o600;
+    new.set_permissions(fs::Permissions::from_mode(mode))
+}
+
+#[cfg(not(unix))]
+fn keep_owner(_: &File, _: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+fn open_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }

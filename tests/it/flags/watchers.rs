@@ -4,10 +4,7 @@ use serde_json::Value;
 use tokio::process::Child;
 
 use super::{ended, parked, released, spawned};
-use crate::{
-    binary::{Binary, stderr, stdout},
-    support::{until, within},
-};
+use crate::binary::{Binary, stderr, stdout};
 
 /// Parks a node at this relay.
 fn park(relay: &Binary, flag: &str, node: &str) -> Child {
@@ -146,30 +143,4 @@ async fn a_second_unleash_keeps_expiry_and_reason_and_can_remove_the_expiry() {
         log.contains("cleared_by=ann reason=done watchers=0"),
         "{log}"
     );
-}
-
-#[tokio::test]
-async fn two_waiters_under_one_listener_id_cause_a_warning() {
-    let relay = Binary::serve().await;
-    let first = park(&relay, "go", "node-1");
-    parked(&relay, 1).await;
-    let second = park(&relay, "go", "node-1");
-    parked(&relay, 2).await;
-    until("the relay's warning", async || {
-        relay
-            .log()
-            .contains("two streams watch a flag under one listener id")
-    })
-    .await;
-    let flag = json(&relay, &["flag", "get", "go"]).await;
-    assert_eq!(flag["waiting"][0]["streams"], 2);
-    ended(&relay.run(&["unleash", "go"]).await, 0);
-    assert_eq!(stderr(&released(first).await), "", "it was the only one");
-    let second = within("its end", second.wait_with_output()).await;
-    let warning = stderr(&second.expect("ended"));
-    assert!(
-        warning.contains("another stream watches this flag"),
-        "{warning}"
-    );
-    assert!(warning.contains("node-1"), "{warning}");
 }

@@ -1,6 +1,6 @@
 //! Patterns of rules: a name, or a prefix that ends in one `*`.
 
-use std::{borrow::Borrow as _, fmt, str::FromStr};
+use std::{borrow::Borrow as _, str::FromStr};
 
 use crate::{
     error::{Error, Result},
@@ -133,24 +133,5 @@ impl FromStr for FlagPattern {
             check_name("flag", &pattern.stem)?;
         }
         Ok(Self(pattern))
-    }
-}
-
-impl fmt::Display for NamePattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.stem)?;
-        f.write_str(if self.is_prefix { "*" } else { "" })
-    }
-}
-
-impl fmt::Display for QueuePattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.account, self.queue)
-    }
-}
-
-impl fmt::Display for FlagPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }

@@ -19,7 +19,8 @@ fn refused(home: &Home, text: &str, part: &str) {
         message.contains(part),
         "{message}\ndoes not contain: {part}"
     );
-    assert!(message.contains("auth.toml"), "{message}");
+    let home = home.path("").display().to_string();
+    assert!(message.contains(&home), "{message}");
     assert!(!message.contains('\n'), "{message}");
 }
 
@@ -29,13 +30,19 @@ fn a_bad_rule_is_refused_by_its_number_and_field() {
     let good = format!("{RULE}actions = [\"admin\"]\n");
     assert!(home.load(&good).is_ok());
     for (rule, part) in [
-        ("actions = [\"read\"]", "rule 2: actions: must be of notify"),
+        (
+            "actions = [\"read\"]",
+            "rule 2: actions: \"read\": action: must be of notify",
+        ),
         ("actions = []", "rule 2: actions: must not be empty"),
-        ("actions = [\"notify\"]", "rule 2: queues: is missing"),
-        ("actions = [\"watch\"]", "rule 2: flags: is missing"),
+        (
+            "actions = [\"notify\"]",
+            "rule 2: queues: must not be empty",
+        ),
+        ("actions = [\"watch\"]", "rule 2: flags: must not be empty"),
         (
             "actions = [\"notify\", \"watch\"]\nqueues = [\"a/b\"]",
-            "rule 2: flags: is missing",
+            "rule 2: flags: must not be empty",
         ),
         (
             "actions = [\"admin\"]\nflags = [\"*\"]",
@@ -103,18 +110,23 @@ fn a_bad_principal_or_group_is_refused() {
     let rule =
         |principals: &str| format!("[[rule]]\nprincipals = {principals}\nactions = [\"admin\"]\n");
     for (text, part) in [
-        (rule("[\"a b\"]"), "rule 1: principals: must be 1 to 128"),
+        (
+            rule("[\"a b\"]"),
+            "rule 1: principals: \"a b\": principal: must be 1 to 128",
+        ),
         (
             rule("[\"anonymous\"]"),
-            "rule 1: principals: must be 1 to 128",
+            "rule 1: principals: \"anonymous\": principal: must be 1",
         ),
-        (rule("[\"a*\"]"), "rule 1: principals: must be 1 to 128"),
-        (rule("[\"group:\"]"), "rule 1: principals: must be 1 to 128"),
-        (rule("[]"), "rule 1: principals: must not be empty"),
         (
-            rule("[\"group:ops\"]"),
-            "rule 1: principals: group `ops` is neither",
+            rule("[\"a*\"]"),
+            "rule 1: principals: \"a*\": principal: must be 1 to 128",
         ),
+        (
+            rule("[\"group:\"]"),
+            "rule 1: principals: \"group:\": principal: must be 1 to 128",
+        ),
+        (rule("[]"), "rule 1: principals: must not be empty"),
         (
             "[[rule]]\nactions = [\"admin\"]".to_owned(),
             "missing field `principals`",
@@ -125,7 +137,7 @@ fn a_bad_principal_or_group_is_refused() {
         ),
         (
             "[groups]\nops = [\"a b\"]".to_owned(),
-            "groups: `ops`: must be 1 to 128",
+            "groups: `ops`: \"a b\": member: must be 1 to 128",
         ),
         (
             "[groups]\n\"o p\" = [\"a\"]".to_owned(),
@@ -149,20 +161,13 @@ fn a_bad_principal_or_group_is_refused() {
         ),
         (
             "tokens = \"missing.toml\"".to_owned(),
-            "`reveille auth token new` creates it",
+            "missing.toml` cannot be read",
         ),
         ("token = \"x\"".to_owned(), "unknown field `token`"),
         ("rule = ".to_owned(), "line 1"),
     ] {
         refused(&home, &text, part);
     }
-    // An issuer's tokens may name the group.
-    home.write("k.pem", SigningKey::ed25519().pem());
-    let stated = format!("{JWT}key = \"k.pem\"\ngroups = \"groups\"\n");
-    assert!(
-        home.load(&format!("{stated}{}", rule("[\"group:ops\"]")))
-            .is_ok()
-    );
 }
 
 #[test]
@@ -180,58 +185,24 @@ fn a_bad_issuer_is_refused_by_its_number() {
             format!("{with_key}{with_key}"),
             "jwt 2: issuer `i` stands twice",
         ),
-        (JWT.to_owned(), "jwt 1: key: either `key` or `jwks`"),
+        (JWT.to_owned(), "jwt 1: either `key` or `jwks`"),
         (
             format!("{with_key}jwks = \"keys.json\""),
-            "jwt 1: key: either `key` or `jwks`",
+            "jwt 1: either `key` or `jwks`",
         ),
-        (
-            format!("{with_key}algorithms = []"),
-            "jwt 1: algorithms: must not be empty",
-        ),
-        (
-            format!("{with_key}algorithms = [\"HS256\"]"),
-            "jwt 1: algorithms: must be of EdDSA",
-        ),
-        (
-            format!("{with_key}algorithms = [\"none\"]"),
-            "jwt 1: algorithms: must be of EdDSA",
-        ),
-        (
-            format!("{with_key}algorithms = [\"RS256\"]"),
-            "jwt 1: key: no key fits",
-        ),
-        (
-            format!("{JWT}jwks = \"keys.json\"\nalgorithms = [\"EdDSA\"]"),
-            "jwt 1: jwks: no key fits the algorithms EdDSA",
-        ),
-        (
-            format!("{with_key}leeway = \"301s\""),
-            "jwt 1: leeway: must be 0s to 5m",
-        ),
-        (format!("{with_key}leeway = \"soon\""), "jwt 1: leeway: "),
         (
             format!("{with_key}secret = \"x\""),
             "unknown field `secret`",
         ),
         (
-            format!("{with_key}principal = \"\""),
-            "jwt 1: principal: must not be empty",
-        ),
-        (
-            with_key.replace("\"i\"", "\"\""),
-            "jwt 1: issuer: must not be empty",
-        ),
-        (
-            with_key.replace("\"r\"", "\"\""),
-            "jwt 1: audience: must not be empty",
-        ),
-        (
             "[[jwt]]\nissuer = \"i\"\nkey = \"k.pem\"".to_owned(),
             "missing field `audience`",
         ),
-        (format!("{JWT}key = \"missing.pem\""), "jwt 1: key: file"),
-        (format!("{JWT}jwks = \"missing.json\""), "jwt 1: jwks: file"),
+        (
+            format!("{JWT}key = \"missing.pem\""),
+            "missing.pem` cannot be read",
+        ),
+        (format!("{JWT}jwks = \"missing.json\""), "key file of `i`"),
         (format!("{JWT}key = \".\""), "is not a regular file"),
     ] {
         refused(&home, &text, part);
@@ -247,11 +218,9 @@ fn a_bad_key_file_is_refused_and_not_quoted() {
     let other = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x6e\x03\x21\x00".to_vec();
     let other = [other, vec![7; 32]].concat();
     for (content, part) in [
-        (b"planted".to_vec(), "must hold one section"),
-        (Vec::new(), "must hold one section"),
-        (planted.clone(), "must hold one section"),
-        ([key.clone(), planted].concat(), "must hold one section"),
-        ([key.clone(), key.clone()].concat(), "must hold one section"),
+        (b"planted".to_vec(), "has no section `BEGIN PUBLIC KEY`"),
+        (Vec::new(), "has no section"),
+        (planted, "has no section"),
         (pem("PUBLIC KEY", b"planted"), "is not valid DER"),
         (pem("PUBLIC KEY", &other), "of another type"),
         (pem("PUBLIC KEY", &other[..43]), "is not valid DER"),
@@ -269,7 +238,7 @@ fn a_bad_key_file_is_refused_and_not_quoted() {
 }
 
 #[test]
-fn a_bad_key_set_is_refused_by_the_keys_number() {
+fn keys_of_a_set_that_cannot_be_used_are_left_out() {
     let home = Home::new();
     let good = SigningKey::p256().jwk("a");
     let with = |name: &str, value: serde_json::Value| {
@@ -277,88 +246,30 @@ fn a_bad_key_set_is_refused_by_the_keys_number() {
         key[name] = value;
         key
     };
-    let rsa = |bits: usize, e: &str| {
-        use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-        let n = URL_SAFE_NO_PAD.encode(vec![0xff; bits / 8]);
-        json!({"kty": "RSA", "n": n, "e": e})
-    };
-    home.write(
-        "keys.json",
-        json!({"keys": [good, with("d", json!("planted"))]}).to_string(),
-    );
     let text = format!("{JWT}jwks = \"keys.json\"");
-    refused(&home, &text, "key 2: it is a private key");
-    let error = home.load(&text).expect_err("refused");
-    assert!(!format!("{error:?}").contains("planted"), "{error:?}");
-    // A key that cannot be used is left out with a note, and the others are used.
-    for (key, part) in [
-        (
-            json!({"kty": "oct", "k": "planted"}),
-            "key 2 is not used: it is a shared key",
-        ),
-        (
-            with("x", json!("AA")),
-            "key 2 is not used: `x` and `y` of a P-256 key",
-        ),
-        (
-            with("y", json!("!")),
-            "key 2 is not used: `y` is missing or not base64url",
-        ),
-        (
-            json!({"kty": "OKP", "crv": "Ed25519", "x": "AA"}),
-            "key 2 is not used: an Ed25519 key has 32",
-        ),
-        (
-            rsa(1024, "AQAB"),
-            "key 2 is not used: an RSA key has 2048 to 8192 bits, this one has 1024",
-        ),
-        (rsa(8200, "AQAB"), "this one has 8200"),
-        (rsa(2048, "AQ"), "key 2 is not used: the exponent"),
-        (rsa(2048, "Ag"), "key 2 is not used: the exponent"),
-        (rsa(2048, "_____w8"), "key 2 is not used: the exponent"),
-        (good.clone(), "key 2 is not used: its `kid` stands twice"),
-        (
-            with("kid", json!("x".repeat(300))),
-            "key 2 is not used: its `kid` is longer",
-        ),
-        (
-            json!({"kid": "planted"}),
-            "key 2 is not used: it is no JSON Web Key",
-        ),
-    ] {
-        home.write("keys.json", json!({"keys": [good, key]}).to_string());
-        let config = home.config(&text);
-        let notes: Vec<_> = config.notes().collect();
-        assert!(notes.len() == 1 && notes[0].contains(part), "{notes:?}");
-        assert!(!notes[0].contains("planted"), "{notes:?}");
-        // Alone it is no set that a token could be checked with.
-        home.write("keys.json", json!({"keys": [key]}).to_string());
-        if key != good {
-            refused(&home, &text, "no key fits the algorithms");
-        }
-    }
-    for text in ["", "[]", "{}", "planted"] {
-        home.write("keys.json", text);
-        refused(
-            &home,
-            &format!("{JWT}jwks = \"keys.json\""),
-            "is not a JSON Web Key Set",
-        );
-    }
-    // A set without a key for signatures has no fitting key.
     for key in [
+        json!({"kty": "oct", "k": "planted"}),
+        with("x", json!("AA")),
+        with("y", json!("!")),
+        json!({"kty": "OKP", "crv": "Ed25519", "x": "AA"}),
+        json!({"kid": "planted"}),
         with("use", json!("enc")),
         with("key_ops", json!(["sign"])),
         with("alg", json!("ES384")),
         with("crv", json!("P-384")),
         with("kty", json!("new")),
     ] {
+        home.write("keys.json", json!({"keys": [key, good]}).to_string());
+        home.config(&text);
+        // Alone it is no set that a token could be checked with.
         home.write("keys.json", json!({"keys": [key]}).to_string());
-        refused(
-            &home,
-            &format!("{JWT}jwks = \"keys.json\""),
-            "jwks: no key fits",
-        );
+        refused(&home, &text, "has no key for EdDSA, ES256 or RS256");
+    }
+    for content in ["", "[]", "{}", "planted"] {
+        home.write("keys.json", content);
+        refused(&home, &text, "is not a JSON Web Key Set");
+        let error = home.load(&text).expect_err("refused");
+        assert!(!format!("{error:?}").contains("planted"), "{error:?}");
     }
 }
 
@@ -367,8 +278,9 @@ fn a_file_that_is_too_long_is_refused() {
     let home = Home::new();
     refused(&home, &"#".repeat((1 << 20) + 1), "is longer than");
     home.write("auth.toml", b"\xff");
-    let error = crate::relay::auth::AuthFile::load(home.path("auth.toml")).expect_err("bytes");
-    assert!(error.message().contains("is not UTF-8"), "{error}");
+    let file = crate::relay::auth::AuthFile::new(home.path("auth.toml"));
+    let error = file.read().expect_err("bytes").to_string();
+    assert!(error.contains("UTF-8"), "{error}");
 }
 
 #[test]
@@ -378,23 +290,14 @@ fn a_bad_limit_is_refused_by_its_number_and_field() {
     assert!(home.load(good).is_ok());
     for (limit, part) in [
         ("streams = 1", "missing field `principals`"),
-        ("principals = [\"a\"]", "limit 2: limit: states no limit"),
         (
             "principals = []\nstreams = 1",
             "limit 2: principals: must not be empty",
-        ),
-        (
-            "principals = [\"group:ops\"]\nstreams = 1",
-            "limit 2: principals: group `ops` is neither",
         ),
         ("principals = [\"a\"]\nstream = 1", "unknown field `stream`"),
         (
             "principals = [\"a\"]\nstreams = -1",
             "invalid value: integer `-1`",
-        ),
-        (
-            "principals = [\"a\"]\nnotify_burst = 1023",
-            "limit 2: notify_burst: must be at least 1024, the notifications of one request, not 1023",
         ),
     ] {
         refused(&home, &format!("{good}[[limit]]\n{limit}\n"), part);

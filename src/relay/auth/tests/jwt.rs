@@ -29,11 +29,10 @@ fn authenticator(key: &SigningKey) -> Authenticator {
     Authenticator::new(home.config(&config("key = \"issuer.pem\"")))
 }
 
-fn with_jwks(keys: &Value, more: &str) -> Authenticator {
+fn with_jwks(keys: &Value) -> Authenticator {
     let home = Home::new();
     home.write("jwks.json", json!({"keys": keys}).to_string());
-    let text = config(&format!("jwks = \"jwks.json\"\n{more}"));
-    Authenticator::new(home.config(&text))
+    Authenticator::new(home.config(&config("jwks = \"jwks.json\"")))
 }
 
 /// Good claims, valid for an hour from the tests' start.
@@ -64,8 +63,10 @@ fn try_at(relay: &Authenticator, token: &str, seconds: i64) -> Result<Principal,
     caller.map(|caller| caller.principal().clone())
 }
 
-fn denied(relay: &Authenticator, token: &str) -> &'static str {
-    try_at(relay, token, 0).expect_err("refused").as_str()
+/// Returns the name of the reason.
+fn denied(relay: &Authenticator, token: &str) -> String {
+    let denial = format!("{:?}", try_at(relay, token, 0).expect_err("refused"));
+    denial.split(' ').next().unwrap_or_default().to_owned()
 }
 
 fn all_keys() -> [SigningKey; 3] {
@@ -75,7 +76,7 @@ fn all_keys() -> [SigningKey; 3] {
 #[test]
 fn a_token_of_each_algorithm_is_accepted_with_a_pem_file_and_with_a_jwks() {
     for key in all_keys() {
-        let by_jwks = with_jwks(&json!([key.jwk("k1")]), "");
+        let by_jwks = with_jwks(&json!([key.jwk("k1")]));
         for relay in [authenticator(&key), by_jwks] {
             let principal = try_at(&relay, &key.token(&claims()), 0);
             let principal = principal.unwrap_or_else(|d| panic!("{}: {d}", key.algorithm()));
@@ -91,7 +92,7 @@ fn a_token_of_another_key_or_with_another_content_is_refused() {
         (SigningKey::p256(), SigningKey::p256()),
     ] {
         let relay = authenticator(&key);
-        assert_eq!(denied(&relay, &other.token(&claims())), "bad_signature");
+        assert_eq!(denied(&relay, &other.token(&claims())), "BadSignature");
     }
     for key in all_keys() {
         let relay = authenticator(&key);
@@ -100,8 +101,8 @@ fn a_token_of_another_key_or_with_another_content_is_refused() {
         let (header, _) = signed.split_once('.').expect("two parts");
         let forged = URL_SAFE_NO_PAD.encode(claims_with("sub", json!("ops")).to_string());
         let forged = format!("{header}.{forged}.{signature}");
-        assert_eq!(denied(&relay, &forged), "bad_signature");
-        assert_eq!(denied(&relay, &format!("{signed}.")), "bad_signature");
+        assert_eq!(denied(&relay, &forged), "BadSignature");
+        assert_eq!(denied(&relay, &format!("{signed}.")), "BadSignature");
     }
 }
 
@@ -113,7 +114,7 @@ fn a_token_expires_after_the_leeway() {
     let relay = || authenticator(&key);
     assert!(try_at(&relay(), &token, 3600 + 59).is_ok());
     let denial = try_at(&relay(), &token, 3600 + 60).expect_err("expired");
-    assert_eq!(denial.as_str(), "expired");
+    assert!(matches!(denial, Denial::Expired { .. }), "{denial}");
     let denial = try_at(&relay(), &token, 2 * 3600).expect_err("expired");
     assert_eq!(
         denial.to_string(),
@@ -136,7 +137,7 @@ fn a_token_is_valid_from_its_time_less_the_leeway() {
     let token = key.token(&claims_with("nbf", json!(START + 60)));
     assert!(try_at(&authenticator(&key), &token, 0).is_ok());
     let denial = try_at(&authenticator(&key), &token, -1).expect_err("too early");
-    assert_eq!(denial.as_str(), "not_yet_valid");
+    assert!(matches!(denial, Denial::NotYetValid { .. }), "{denial}");
 }
 
 #[test]
@@ -152,49 +153,38 @@ fn a_clock_that_is_an_hour_off_is_told() {
 }
 
 #[test]
-fn the_leeway_is_a_setting() {
-    let key = SigningKey::ed25519();
-    let relay = |leeway| with_jwks(&json!([key.jwk("k")]), leeway);
-    let token = key.token(&claims_with("exp", json!(START)));
-    assert!(try_at(&relay("leeway = \"5m\""), &token, 299).is_ok());
-    assert!(try_at(&relay("leeway = \"5m\""), &token, 300).is_err());
-    assert!(try_at(&relay("leeway = \"0s\""), &token, -1).is_ok());
-    assert!(try_at(&relay("leeway = \"0s\""), &token, 0).is_err());
-}
-
-#[test]
 fn claims_that_do_not_fit_are_refused() {
     let key = SigningKey::ed25519();
     let relay = authenticator(&key);
     for (claims, denial) in [
-        (claims_with("aud", json!("other")), "wrong_audience"),
-        (claims_with("aud", json!(["a", "b"])), "wrong_audience"),
-        (claims_with("aud", json!({"reveille": 1})), "wrong_audience"),
-        (claims_without("aud"), "wrong_audience"),
+        (claims_with("aud", json!("other")), "WrongAudience"),
+        (claims_with("aud", json!(["a", "b"])), "WrongAudience"),
+        (claims_with("aud", json!({"reveille": 1})), "WrongAudience"),
+        (claims_without("aud"), "WrongAudience"),
         (
             claims_with("iss", json!("https://evil.example.com")),
-            "unknown_issuer",
+            "UnknownIssuer",
         ),
         (
             claims_with("iss", json!(["https://login.example.com"])),
-            "unknown_issuer",
+            "UnknownIssuer",
         ),
-        (claims_without("iss"), "unknown_issuer"),
-        (claims_without("exp"), "bad_claim"),
-        (claims_with("exp", json!("soon")), "bad_claim"),
-        (claims_with("exp", json!(-1)), "bad_claim"),
-        (claims_with("exp", json!(1e300)), "bad_claim"),
-        (claims_with("exp", Value::Null), "bad_claim"),
-        (claims_with("nbf", json!([])), "bad_claim"),
-        (claims_without("sub"), "bad_claim"),
-        (claims_with("sub", json!(7)), "bad_claim"),
-        (claims_with("sub", json!("")), "bad_claim"),
-        (claims_with("sub", json!("anonymous")), "bad_claim"),
-        (claims_with("sub", json!("group:ops")), "bad_claim"),
-        (claims_with("sub", json!("a b")), "bad_claim"),
-        (claims_with("groups", json!(7)), "bad_claim"),
-        (claims_with("groups", json!(["ops", 7])), "bad_claim"),
-        (json!(["no", "object"]), "malformed"),
+        (claims_without("iss"), "UnknownIssuer"),
+        (claims_without("exp"), "BadClaim"),
+        (claims_with("exp", json!("soon")), "BadClaim"),
+        (claims_with("exp", json!(-1)), "BadClaim"),
+        (claims_with("exp", json!(1e300)), "BadClaim"),
+        (claims_with("exp", Value::Null), "BadClaim"),
+        (claims_with("nbf", json!([])), "BadClaim"),
+        (claims_without("sub"), "BadClaim"),
+        (claims_with("sub", json!(7)), "BadClaim"),
+        (claims_with("sub", json!("")), "BadClaim"),
+        (claims_with("sub", json!("anonymous")), "BadClaim"),
+        (claims_with("sub", json!("group:ops")), "BadClaim"),
+        (claims_with("sub", json!("a b")), "BadClaim"),
+        (claims_with("groups", json!(7)), "BadClaim"),
+        (claims_with("groups", json!(["ops", 7])), "BadClaim"),
+        (json!(["no", "object"]), "Malformed"),
     ] {
         assert_eq!(denied(&relay, &key.token(&claims)), denial, "{claims}");
     }
@@ -225,8 +215,6 @@ fn a_signed_token_is_refused_with_its_own_reason() {
     ] {
         let denial = try_at(&relay, &key.token(&claims), 0).expect_err("refused");
         assert!(denial.to_string().starts_with(reason), "{denial}");
-        // Its issuer has signed it: it is no guess.
-        assert!(!denial.is_guess());
     }
 }
 
@@ -260,11 +248,11 @@ fn a_token_without_a_signature_is_refused() {
     let relay = authenticator(&key);
     for name in ["none", "None", "NONE", ""] {
         let token = unsigned(&json!({"alg": name}), &claims());
-        assert_eq!(denied(&relay, &format!("{token}.")), "algorithm", "{name}");
+        assert_eq!(denied(&relay, &format!("{token}.")), "Algorithm", "{name}");
     }
     assert_eq!(
         denied(&relay, &format!("{}.", unsigned(&json!({}), &claims()))),
-        "malformed"
+        "Malformed"
     );
 }
 
@@ -275,14 +263,14 @@ fn a_public_key_is_no_shared_secret() {
         let signed = unsigned(&json!({"alg": "HS256"}), &claims());
         let secret = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &key.pem());
         let tag = URL_SAFE_NO_PAD.encode(ring::hmac::sign(&secret, signed.as_bytes()));
-        assert_eq!(denied(&relay, &format!("{signed}.{tag}")), "algorithm");
+        assert_eq!(denied(&relay, &format!("{signed}.{tag}")), "Algorithm");
     }
 }
 
 #[test]
 fn a_token_cannot_choose_how_a_key_is_used() {
     for key in all_keys() {
-        let relay = with_jwks(&json!([key.jwk("k1")]), "");
+        let relay = with_jwks(&json!([key.jwk("k1")]));
         for name in ["EdDSA", "ES256", "RS256", "RS512", "PS256", "ES384"] {
             let header = json!({"alg": name, "kid": "k1"});
             let accepted = try_at(&relay, &key.token_with(&header, &claims()), 0);
@@ -296,30 +284,21 @@ fn a_token_cannot_choose_how_a_key_is_used() {
 }
 
 #[test]
-fn only_the_issuers_algorithms_are_accepted() {
-    let (good, other) = (SigningKey::ed25519(), SigningKey::p256());
-    let keys = json!([good.jwk("a"), other.jwk("b")]);
-    let relay = with_jwks(&keys, "algorithms = [\"EdDSA\"]");
-    assert!(try_at(&relay, &good.token(&claims()), 0).is_ok());
-    assert_eq!(denied(&relay, &other.token(&claims())), "algorithm");
-}
-
-#[test]
 fn the_key_id_chooses_the_key() {
     let (a, b, new) = (
         SigningKey::ed25519(),
         SigningKey::ed25519(),
         SigningKey::ed25519(),
     );
-    let relay = with_jwks(&json!([a.jwk("a"), b.jwk("b")]), "");
+    let relay = with_jwks(&json!([a.jwk("a"), b.jwk("b")]));
     let with_id =
         |key: &SigningKey, id: &str| key.token_with(&json!({"alg": "EdDSA", "kid": id}), &claims());
     assert!(try_at(&relay, &with_id(&a, "a"), 0).is_ok());
     assert!(try_at(&relay, &with_id(&b, "b"), 0).is_ok());
-    assert_eq!(denied(&relay, &with_id(&a, "b")), "bad_signature");
-    assert_eq!(denied(&relay, &with_id(&new, "c")), "unknown_key");
+    assert_eq!(denied(&relay, &with_id(&a, "b")), "BadSignature");
+    assert_eq!(denied(&relay, &with_id(&new, "c")), "UnknownKey");
     // Without an id there is a choice, which is not made.
-    assert_eq!(denied(&relay, &a.token(&claims())), "unknown_key");
+    assert_eq!(denied(&relay, &a.token(&claims())), "UnknownKey");
     // The key of a PEM file has no id.
     assert!(try_at(&authenticator(&a), &with_id(&a, "any"), 0).is_ok());
 }
@@ -333,22 +312,22 @@ fn a_text_that_is_no_token_is_refused() {
     let padded = token.replacen('.', "=.", 1);
     let oversized = key.token(&claims_with("note", json!("x".repeat(9000))));
     for (text, denial) in [
-        (token[..token.len() - 1].to_owned(), "bad_signature"),
+        (token[..token.len() - 1].to_owned(), "BadSignature"),
         (
             token.rsplit_once('.').expect("parts").0.to_owned(),
-            "malformed",
+            "Malformed",
         ),
-        ("a.b".to_owned(), "malformed"),
-        ("abc".to_owned(), "malformed"),
-        ("..".to_owned(), "malformed"),
-        (format!("{token}.{token}"), "malformed"),
-        (padded, "malformed"),
-        (key.token_with(&crit, &claims()), "bad_claim"),
-        (oversized, "malformed"),
+        ("a.b".to_owned(), "Malformed"),
+        ("abc".to_owned(), "Malformed"),
+        ("..".to_owned(), "Malformed"),
+        (format!("{token}.{token}"), "Malformed"),
+        (padded, "Malformed"),
+        (key.token_with(&crit, &claims()), "BadClaim"),
+        (oversized, "Malformed"),
     ] {
         let found = denied(&relay, &text);
         // A shorter base64 text may be malformed as well.
-        let is_cut = denial == "bad_signature" && found == "malformed";
+        let is_cut = denial == "BadSignature" && found == "Malformed";
         assert!(found == denial || is_cut, "{text}: {found}");
     }
     let long = key.token(&claims_with("note", json!("x".repeat(5000))));
@@ -387,8 +366,8 @@ fn a_key_set_that_breaks_keeps_its_keys_and_holds_back_no_other_change() {
     let (changed, failures) = file.read_again(&former);
     let failures: Vec<_> = failures.iter().map(ToString::to_string).collect();
     assert_eq!(failures.len(), 2, "{failures:?}");
-    assert!(failures[0].contains("jwt 1: jwks: file") && failures[0].contains("jwks.json"));
-    assert!(failures[1].contains("jwt 2: jwks: file") && failures[1].contains("missing.json"));
+    assert!(failures[0].contains("login.example.com") && failures[0].contains("jwks.json"));
+    assert!(failures[1].contains("other.example.com") && failures[1].contains("missing.json"));
     assert_eq!(changed.policy().rule_count(), 1, "the rules are applied");
     assert!(!changed.is_same(&former));
     // Nothing has changed since then, and the files are still broken.
@@ -398,7 +377,7 @@ fn a_key_set_that_breaks_keeps_its_keys_and_holds_back_no_other_change() {
     relay.replace(changed);
     assert!(try_at(&relay, &key.token(&claims()), 0).is_ok());
     let foreign = claims_with("iss", json!("https://other.example.com"));
-    assert_eq!(denied(&relay, &key.token(&foreign)), "unknown_key");
+    assert_eq!(denied(&relay, &key.token(&foreign)), "UnknownKey");
     // The file itself is broken: what it said stays.
     home.write("auth.toml", "[[rule");
     let (kept, failures) = file.read_again(&relay.config());

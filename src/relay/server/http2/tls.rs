@@ -9,7 +9,7 @@ use std::{
     fmt, io,
     net::SocketAddr,
     path::PathBuf,
-    sync::{Arc, Mutex, atomic::AtomicBool},
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -244,8 +244,6 @@ pub(crate) struct PeerCertificate {
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) certificate: PeerCertificate,
-    /// A signature of a credential was wrong, and none was right since then.
-    pub(crate) has_bad_signature: AtomicBool,
 }
 
 impl Peer {
@@ -253,7 +251,6 @@ impl Peer {
         Self {
             address,
             certificate,
-            has_bad_signature: AtomicBool::new(false),
         }
     }
 
@@ -262,7 +259,6 @@ impl Peer {
         Self {
             address,
             certificate: PeerCertificate::default(),
-            has_bad_signature: AtomicBool::new(true),
         }
     }
 }

@@ -8,13 +8,12 @@ use std::{
 
 use futures_core::{Stream, future::BoxFuture};
 use prost_types::Timestamp;
-use tonic::{Request, Response, Status, async_trait, metadata::MetadataValue};
+use tonic::{Request, Response, Status, async_trait};
 
 use super::store_calls::{StoreCalls, in_time};
 use crate::{
     base::{
         clock::{Clock, Timer, wall},
-        log_limiter::LimitedCounts,
         task::{Work, poll_budget, spend},
     },
     coordination::flag::{Event, Flags, WatchStream},
@@ -33,7 +32,7 @@ use crate::{
     },
     types::{FlagName, FlagState, LeashOptions, ListenerId, StreamLifecycle, UnleashOptions},
     wire::{
-        DUPLICATE_LISTENER, checked_span, flag_to_wire, goodbye_to_wire,
+        checked_span, flag_to_wire, goodbye_to_wire,
         link::{AcknowledgementsRequest, peer_reply::Answer, peer_request::Call},
         proto,
     },
@@ -52,8 +51,6 @@ pub(crate) struct FlagsService {
     lists: Lists,
     calls: StoreCalls,
     access: Access,
-    /// Streams whose listener id already watched the flag.
-    duplicates: LimitedCounts<1>,
 }
 
 /// A watcher's stream on the wire.
@@ -73,8 +70,6 @@ pub(crate) struct WatchResponses {
 const ELSEWHERE_WITHIN: Duration = Duration::from_millis(300);
 /// Maximum flags of a page: 1 MiB with the longest texts.
 const MAX_PAGE: u32 = 700;
-/// Minimum interval between log lines about duplicate listener ids.
-const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 impl FlagsService {
     pub(crate) fn new(
@@ -94,19 +89,6 @@ impl FlagsService {
             lists,
             calls: StoreCalls::new(),
             access,
-            duplicates: LimitedCounts::new(LOG_INTERVAL),
-        }
-    }
-
-    #[cold]
-    fn log_duplicate(&self, flag: &FlagName, listener: &ListenerId) {
-        if let Some(suppressed) = self.duplicates.note(0, self.clock.now()) {
-            tracing::warn!(
-                %flag,
-                %listener,
-                suppressed,
-                "two streams watch a flag under one listener id: they count as one acknowledgement"
-            );
         }
     }
 
@@ -314,10 +296,6 @@ impl proto::flags_server::Flags for FlagsService {
             .flags
             .watch_within_limit(&flag, listener.clone(), request.acks)
             .map_err(retry_later)?;
-        let duplicate = watch.is_duplicate();
-        if duplicate {
-            self.log_duplicate(&flag, &listener);
-        }
         let settling = Box::pin(in_time(watch.sync(wall())));
         let (now, mut rng) = (self.clock.now(), fastrand::Rng::new());
         let lifecycle = StreamLifecycle::new(heartbeat, self.max_age, now, &mut rng);
@@ -329,12 +307,7 @@ impl proto::flags_server::Flags for FlagsService {
             relay: self.relay.clone(),
             timer: Timer::new(self.clock),
         };
-        let mut response = Response::new(responses);
-        if duplicate {
-            let present = MetadataValue::from_static("1");
-            response.metadata_mut().insert(DUPLICATE_LISTENER, present);
-        }
-        Ok(response)
+        Ok(Response::new(responses))
     }
 
     async fn list_flag_watchers(
