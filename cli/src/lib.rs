@@ -154,7 +154,7 @@ Exit codes:
 
 /// Runs the program, and returns its exit code.
 pub fn main() -> ExitCode {
-    child::init::run().unwrap_or_else(program::main)
+    program::main()
 }
 
 impl Verb {
