@@ -6,7 +6,7 @@ use std::{
 };
 
 use reveille::{
-    ClientConfig, QueuesConfig,
+    ClientConfig, Error, ErrorKind, QueuesConfig,
     courier::{Destination, HostConfig, QueueManagerConfig, Route},
     duration::Span,
 };
@@ -54,7 +54,7 @@ pub(super) struct HostArgs {
     #[arg(long, env = "REVEILLE_QUEUES_TLS", help_heading = "TLS")]
     queues_tls: bool,
     /// Begin with empty queues if the queue file is missing because it was damaged and set aside
-    #[arg(long, env = "REVEILLE_ALLOW_NEW_FILE")]
+    #[arg(long, env = "REVEILLE_ALLOW_NEW_FILE", hide_short_help = true)]
     allow_new_file: bool,
 }
 
@@ -89,15 +89,10 @@ impl HostArgs {
         settings: &QueueSettings,
         client: &ClientConfig,
     ) -> Result<QueuesConfig, Usage> {
-        if !place.exists() {
-            let place = place.display();
-            return Err(Usage(format!(
-                "queues: there is no directory `{place}`: create it first"
-            )));
-        }
+        let path = file(place).map_err(|error| Usage(error.to_string()))?;
         let defaults = HostConfig::default();
         Ok(QueuesConfig {
-            path: file(place),
+            path,
             manager: QueueManagerConfig {
                 allow_new_file: self.allow_new_file,
                 ..settings.manager()
@@ -114,10 +109,15 @@ impl HostArgs {
 }
 
 /// Returns the queue file of a directory, or the file itself.
-pub(super) fn file(place: &Path) -> PathBuf {
+pub(super) fn file(place: &Path) -> Result<PathBuf, Error> {
     match place.is_dir() {
-        true => place.join(FILE),
-        false => place.to_owned(),
+        true => Ok(place.join(FILE)),
+        false if place.exists() => Ok(place.to_owned()),
+        false => {
+            let place = place.display();
+            let message = format!("queues: there is no directory `{place}`: create it first");
+            Err(Error::new(ErrorKind::NotFound, message))
+        }
     }
 }
 
