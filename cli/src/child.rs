@@ -3,11 +3,9 @@
 //! [`Process`] is a command in a process group of its own: signalled, killed, never left behind. A Ctrl-C
 //! at the terminal reaches only this process, so each verb decides how its command ends. A signal to the
 //! group reaches the command's children as well. If SIGKILL ends this process, its `guard` process ends
-//! the groups. [`Foreground`] is a command that shares this process's terminal. `init` waits for orphans
-//! where this program is the first process of a container.
+//! the groups. [`Foreground`] is a command that shares this process's terminal.
 
 pub(super) mod guard;
-pub(super) mod init;
 
 use std::{
     collections::HashSet,
@@ -23,7 +21,7 @@ use std::{
 use rustix::process::{
     Pid, Signal as Number, kill_process, kill_process_group, test_kill_process_group,
 };
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, Command};
 
 use self::guard::Guard;
 use super::{credential, exit::Failed, signals::Signal};
@@ -101,21 +99,17 @@ impl Process {
         Self::start_with(command, environment, (stdin, Stdio::inherit()), groups)
     }
 
-    /// The same with a pipe as its standard output, and no input.
+    /// The same with this standard output, and no input.
     ///
     /// # Errors
     /// As [`Process::start`].
     pub(crate) fn start_with_output(
         command: &[OsString],
         environment: impl IntoIterator<Item = (&'static str, String)>,
+        stdout: Stdio,
         groups: &ProcessGroups,
     ) -> io::Result<Self> {
-        Self::start_with(
-            command,
-            environment,
-            (Stdio::null(), Stdio::piped()),
-            groups,
-        )
+        Self::start_with(command, environment, (Stdio::null(), stdout), groups)
     }
 
     fn start_with(
@@ -153,11 +147,6 @@ impl Process {
     /// Takes the standard input, if that is a pipe.
     pub(crate) fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
-    }
-
-    /// Takes the standard output, if that is a pipe.
-    pub(crate) fn stdout(&mut self) -> Option<ChildStdout> {
-        self.child.stdout.take()
     }
 
     /// Sends a signal to the group, unless it has ended.

@@ -36,7 +36,6 @@ mod exit;
 mod flag;
 mod foreign_server;
 mod health;
-mod help;
 mod ids;
 mod lease;
 mod leash;
@@ -74,7 +73,7 @@ mod why;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{Command, CommandFactory as _, Parser, Subcommand};
 
 use self::{exit::Exit, settings::Settings};
 
@@ -83,7 +82,13 @@ use self::{exit::Exit, settings::Settings};
 #[command(name = "reveille", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {
     /// A TOML file of settings; flags and REVEILLE_* variables override it
-    #[arg(long, global = true, env = "REVEILLE_CONFIG", value_name = "FILE")]
+    #[arg(
+        long,
+        global = true,
+        env = "REVEILLE_CONFIG",
+        value_name = "FILE",
+        hide_short_help = true
+    )]
     config: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
@@ -98,26 +103,26 @@ enum Verb {
     Subscribe(subscribe::Args),
     Listen(listen::Args),
     Scale(Box<scale::Args>),
+    Queue(queue::Args),
     Unleash(unleash::Args),
     Leash(leash::Args),
     Flag(flag::Args),
-    Queue(queue::Args),
+    Wait(wait::Args),
+    Why(why::Args),
+    Top(top::Args),
+    Console(console::Args),
+    #[command(alias = "list")]
+    Queues(queues::Args),
+    Listeners(listeners::Args),
+    Relays(relays::Args),
+    Health(health::Args),
+    Drain(drain::Args),
+    Auth(auth::Args),
     Courier(courier::Args),
     Ids(ids::Args),
-    Wait(wait::Args),
     Lease(lease::Args),
     Sweep(sweep::Args),
     Store(backup::Args),
-    Auth(auth::Args),
-    Listeners(listeners::Args),
-    #[command(alias = "list")]
-    Queues(queues::Args),
-    Why(why::Args),
-    Relays(relays::Args),
-    Console(console::Args),
-    Top(top::Args),
-    Health(health::Args),
-    Drain(drain::Args),
     Demo(demo::DemoArgs),
     Completions(completions::Args),
     Proto(proto::Args),
@@ -152,9 +157,25 @@ Exit codes:
        it finished its messages)
   `wait -- CMD` and `lease run` return the exit code of CMD (128 + N if signal N ended it).";
 
+/// Returns the program's command.
+fn command() -> Command {
+    short_pages(Cli::command())
+}
+
+/// Leaves the examples on the pages of `-h`. Those of `--help` have the explanations too.
+fn short_pages(verb: Command) -> Command {
+    let text = verb.get_after_help().map(ToString::to_string);
+    let text = text.unwrap_or_default();
+    let (example, _) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let example = example.to_owned();
+    verb.after_help(example)
+        .after_long_help(text)
+        .mut_subcommands(short_pages)
+}
+
 /// Runs the program, and returns its exit code.
 pub fn main() -> ExitCode {
-    child::init::run().unwrap_or_else(program::main)
+    program::main()
 }
 
 impl Verb {

@@ -16,11 +16,11 @@ const HEADING: &str = "Limits";
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct LimitArgs {
     /// Maximum number of connections; further ones wait [default: 100000 on loopback, else 10000]
-    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS", value_name = "N", value_parser = values::positive::<usize>, help_heading = HEADING)]
+    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS", value_name = "N", value_parser = values::positive::<usize>, help_heading = HEADING, hide_short_help = true)]
     max_connections: Option<usize>,
     /// Maximum number of connections of one address; further ones are closed; 0 is no limit
     /// [default: no limit on loopback, else 256]
-    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N", help_heading = HEADING)]
+    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N", help_heading = HEADING, hide_short_help = true)]
     max_connections_per_address: Option<usize>,
     /// Maximum resident memory, such as 512MiB; near it, new streams and queues are refused; 0 is no limit
     /// [default: three quarters of the machine's or the container's]

@@ -1,7 +1,7 @@
 //! Messages of queues: those to store, from the command line, a file or the standard input, and those
 //! that were read as JSON, for `queue get` and `queue peek`, and for the command of `listen --batch`.
 
-use std::{path::PathBuf, time::SystemTime};
+use std::time::SystemTime;
 
 use anyhow::Context as _;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -12,7 +12,7 @@ use reveille::{
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Split, Stdin, stdin};
 
-use super::{exit::Usage, output};
+use super::output;
 
 /// The messages to store.
 #[derive(Debug, clap::Args)]
@@ -20,11 +20,8 @@ pub(super) struct Bodies {
     /// The messages; without any, each line of the standard input is a message
     #[arg(value_name = "BODY")]
     bodies: Vec<String>,
-    /// Take the bytes of this file as one message
-    #[arg(long, value_name = "FILE", conflicts_with = "bodies")]
-    body_file: Option<PathBuf>,
     /// Take the bytes of the standard input as one message
-    #[arg(long, conflicts_with_all = ["bodies", "body_file"])]
+    #[arg(long, conflicts_with = "bodies")]
     stdin: bool,
 }
 
@@ -36,14 +33,6 @@ const UNREAD: &str = "the standard input cannot be read";
 impl Bodies {
     /// Returns the messages; `None` where they are [`Lines`].
     pub(super) async fn whole(&self) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
-        if let Some(path) = &self.body_file {
-            let read = tokio::fs::read(path).await;
-            let body = read.map_err(|error| {
-                let path = path.display();
-                Usage(format!("--body-file: `{path}` cannot be read: {error}"))
-            })?;
-            return Ok(Some(vec![body]));
-        }
         if self.stdin {
             let mut body = Vec::new();
             stdin().read_to_end(&mut body).await.context(UNREAD)?;

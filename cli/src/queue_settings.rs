@@ -6,7 +6,7 @@ use std::{
 };
 
 use reveille::{
-    ClientConfig, QueuesConfig,
+    ClientConfig, Error, ErrorKind, QueuesConfig,
     courier::{Destination, HostConfig, QueueManagerConfig, Route},
     duration::Span,
 };
@@ -86,15 +86,10 @@ impl HostArgs {
         settings: &QueueSettings,
         client: &ClientConfig,
     ) -> Result<QueuesConfig, Usage> {
-        if !place.exists() {
-            let place = place.display();
-            return Err(Usage(format!(
-                "queues: there is no directory `{place}`: create it first"
-            )));
-        }
+        let path = file(place).map_err(|error| Usage(error.to_string()))?;
         let defaults = HostConfig::default();
         Ok(QueuesConfig {
-            path: file(place),
+            path,
             manager: settings.manager(),
             host: HostConfig {
                 name: self.queues_name.clone().unwrap_or(defaults.name),
@@ -108,10 +103,15 @@ impl HostArgs {
 }
 
 /// Returns the queue file of a directory, or the file itself.
-pub(super) fn file(place: &Path) -> PathBuf {
+pub(super) fn file(place: &Path) -> Result<PathBuf, Error> {
     match place.is_dir() {
-        true => place.join(FILE),
-        false => place.to_owned(),
+        true => Ok(place.join(FILE)),
+        false if place.exists() => Ok(place.to_owned()),
+        false => {
+            let place = place.display();
+            let message = format!("queues: there is no directory `{place}`: create it first");
+            Err(Error::new(ErrorKind::NotFound, message))
+        }
     }
 }
 

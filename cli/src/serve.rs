@@ -72,7 +72,7 @@ pub(super) struct Args {
     admin_listen: AdminListen,
     /// Host names that requests to the admin port may use, comma-separated; IP addresses and
     /// localhost are always allowed
-    #[arg(long, env = "REVEILLE_ADMIN_HOST", value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name)]
+    #[arg(long, env = "REVEILLE_ADMIN_HOST", value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name, hide_short_help = true)]
     admin_host: Vec<String>,
     /// What the page on the admin port may do [default: act on loopback or with --auth, else read]
     #[arg(long, env = "REVEILLE_CONSOLE", value_name = "MODE")]
@@ -86,10 +86,10 @@ pub(super) struct Args {
     relay_id: Option<String>,
     /// At shutdown streams end one after another within this time, so that their clients move to
     /// other relays spread over it; 0 is at once [default: 10s in a cluster, else 0]
-    #[arg(long, env = "REVEILLE_DRAIN", value_name = "D")]
+    #[arg(long, env = "REVEILLE_DRAIN", value_name = "D", hide_short_help = true)]
     drain: Option<Span>,
     /// Ask one listener to check its queue if no listener did for this long; 0 is never
-    #[arg(long, env = "REVEILLE_SENTINEL", value_name = "D", default_value_t = Span(RelayConfig::default().sentinel_interval))]
+    #[arg(long, env = "REVEILLE_SENTINEL", value_name = "D", hide_short_help = true, default_value_t = Span(RelayConfig::default().sentinel_interval))]
     sentinel: Span,
     /// Host the queues of this existing directory: move their messages to other machines, and take
     /// messages over on the gRPC port

@@ -27,7 +27,7 @@ pub(super) struct ServiceArgs {
     /// How long connections may take to end at shutdown, after the streams
     // Long enough for listeners to report. A single relay ends before the 30 s after which Kubernetes
     // kills by default.
-    #[arg(long, env = "REVEILLE_GRACE", value_name = "D", default_value = "10s")]
+    #[arg(long, env = "REVEILLE_GRACE", value_name = "D", default_value = "10s", hide_short_help = true)]
     pub(super) grace: Span,
     #[command(flatten)]
     pub(super) limits: LimitArgs,
@@ -54,11 +54,12 @@ pub(super) struct ServiceArgs {
         long,
         env = "REVEILLE_AUDIT_LOG",
         value_name = "FILE",
-        help_heading = "Access"
+        help_heading = "Access",
+        hide_short_help = true
     )]
     audit_log: Option<PathBuf>,
     /// Serve other machines in plain text, without TLS
-    #[arg(long, env = "REVEILLE_INSECURE")]
+    #[arg(long, env = "REVEILLE_INSECURE", hide_short_help = true)]
     pub(super) insecure: bool,
     /// The format of the log
     #[arg(

@@ -186,15 +186,13 @@ fn key(arg: &Arg) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
     use reveille::NodeConfig;
 
     use super::*;
-    use crate::{Cli, help};
 
     /// Parses a command line with this file.
     fn parse(text: &str, typed: &[&str]) -> Result<(clap::ArgMatches, Settings), String> {
-        let (command, settings) = read(text, help::paged(Cli::command()))?;
+        let (command, settings) = read(text, crate::command())?;
         let typed = [&["reveille"], typed].concat();
         command
             .try_get_matches_from(typed)

@@ -37,7 +37,7 @@ async fn the_manifests_name_settings_of_serve() {
     let home = tempfile::tempdir().expect("a directory");
     let help = within(
         "the help",
-        reveille(&home, &["serve", "--help-all"]).output(),
+        reveille(&home, &["serve", "--help"]).output(),
     )
     .await;
     let help = stdout(&help.expect("it starts"));
@@ -114,7 +114,7 @@ async fn the_units_of_systemd_run_verbs_with_options_that_exist() {
         let mut typed = start.split_whitespace();
         assert_eq!(typed.next(), Some("/usr/local/bin/reveille"));
         let verb = typed.next().expect("a verb");
-        let help = reveille(&home, &[verb, "--help-all"]).output().await;
+        let help = reveille(&home, &[verb, "--help"]).output().await;
         let help = help.expect("it starts");
         assert!(help.status.success());
         let help = String::from_utf8_lossy(&help.stdout).into_owned();

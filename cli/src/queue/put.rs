@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use reveille::{
-    Client, ErrorKind, Notification, PublisherOptions, QueueAddress, duration,
+    Client, Notification, PublisherOptions, QueueAddress, duration,
     listener::{RedriveOptions, redrive},
     queue::{NewMessage, WorkQueue},
 };
@@ -70,9 +70,13 @@ struct Stored {
     bytes: u64,
 }
 
-/// The relay's answer to a notification, with the number of listeners; `None` where none was sent.
-#[derive(Debug)]
-struct Notified(Option<reveille::Result<u32>>);
+/// The outcome of --notify.
+struct Notified {
+    /// `None` where there was no notification.
+    acknowledged: Option<bool>,
+    listeners: Option<u32>,
+    exit: Exit,
+}
 
 /// Maximum number of messages of one call to the queue.
 const BATCH: usize = 1000;
@@ -99,22 +103,21 @@ impl Put {
             "queue": queue.address().to_string(),
             "created": created,
             "messages": stored.messages,
-            "notified": notified.is_acknowledged(),
-            "listeners": notified.listeners(),
+            "notified": notified.acknowledged,
+            "listeners": notified.listeners,
         });
         let line = format!(
             "put {} into {}{}{}",
             output::count(stored.messages, "message"),
             queue.address(),
-            if created == Some(true) {
-                ", which was created"
-            } else {
-                ""
+            match created {
+                Some(true) => ", which was created",
+                _ => "",
             },
             notified.rest_of_line(),
         );
         target.format.next(&row, line)?;
-        Ok(notified.exit(queue.address(), stored, &target, "do not put them again"))
+        Ok(notified.exit)
     }
 
     /// Puts each line of the standard input as a message, in batches.
@@ -181,8 +184,8 @@ impl Move {
             "to": to.to_string(),
             "moved": done.moved,
             "left": done.left,
-            "notified": notified.is_acknowledged(),
-            "listeners": notified.listeners(),
+            "notified": notified.acknowledged,
+            "listeners": notified.listeners,
         });
         let messages = output::count(done.moved, "message");
         let mut line = format!(
@@ -196,12 +199,13 @@ impl Move {
             ));
         }
         target.format.next(&row, line)?;
-        Ok(notified.exit(to.address(), stored, &target, "do not repeat the move"))
+        Ok(notified.exit)
     }
 }
 
 impl Stored {
-    /// Notifies the relay, if there is a client and at least one message.
+    /// Notifies the relay, if there is a client and at least one message. If the relay does not
+    /// acknowledge, prints what to do.
     async fn notify(
         self,
         queue: &QueueAddress,
@@ -210,7 +214,11 @@ impl Stored {
         target: &Target,
     ) -> Notified {
         let Some(client) = client.filter(|_| self.messages > 0) else {
-            return Notified(None);
+            return Notified {
+                acknowledged: None,
+                listeners: None,
+                exit: Exit::OK,
+            };
         };
         let publisher = client.publisher_with(PublisherOptions {
             name: "reveille-cli".to_owned(),
@@ -226,22 +234,29 @@ impl Stored {
         let accepted = target
             .acknowledged(&client, notifying, || publisher.failure())
             .await;
-        Notified(Some(accepted.map(|accepted| accepted.listeners)))
+        if let Err(error) = &accepted {
+            let (messages, relay) = (self.messages, &target.relay);
+            output::note(format_args!(
+                "error: the messages are stored, but the relay did not acknowledge the notification: \
+                 {error}; do not put them again, but run `reveille notify {queue} --messages {messages} \
+                 --relay {relay}`"
+            ));
+        }
+        Notified {
+            acknowledged: Some(accepted.is_ok()),
+            exit: match accepted {
+                Ok(_) => Exit::OK,
+                Err(_) => Exit::NOT_NOTIFIED,
+            },
+            listeners: accepted.ok().map(|accepted| accepted.listeners),
+        }
     }
 }
 
 impl Notified {
-    fn is_acknowledged(&self) -> Option<bool> {
-        self.0.as_ref().map(Result::is_ok)
-    }
-
-    fn listeners(&self) -> Option<u32> {
-        self.0.as_ref()?.as_ref().ok().copied()
-    }
-
     /// Returns the result for people, as the rest of a sentence.
     fn rest_of_line(&self) -> String {
-        match self.listeners() {
+        match self.listeners {
             None => String::new(),
             Some(0) => "; the relay knows, and no listener is connected yet".to_owned(),
             Some(listeners) => {
@@ -249,23 +264,5 @@ impl Notified {
                 format!(", and notified {listeners}")
             }
         }
-    }
-
-    /// Returns the exit code. If the relay did not acknowledge, prints what to do; `advice` is what the
-    /// user must not repeat.
-    fn exit(self, queue: &QueueAddress, stored: Stored, target: &Target, advice: &str) -> Exit {
-        let Some(Err(error)) = self.0 else {
-            return Exit::OK;
-        };
-        let (messages, relay) = (stored.messages, &target.relay);
-        let (what, once) = match error.kind() {
-            ErrorKind::Denied => ("refused", "with a credential that may notify it"),
-            _ => ("did not acknowledge", "once the relay is back"),
-        };
-        output::note(format_args!(
-            "error: the messages are stored, but the relay {what} the notification: {error}; \
-             {advice}, but run `reveille notify {queue} --messages {messages} --relay {relay}` {once}"
-        ));
-        Exit::NOT_NOTIFIED
     }
 }

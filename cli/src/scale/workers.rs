@@ -17,47 +17,18 @@ use crate::child::{Process, ProcessGroups};
 /// Runs a command for each worker.
 #[derive(Debug)]
 pub(super) struct CommandWorkers {
-    command: Vec<OsString>,
-    serve: bool,
-    grace: Duration,
-    signals: Signals,
-    groups: ProcessGroups,
-}
-
-/// What leaves no room for a worker.
-#[derive(Debug)]
-pub(super) struct Signals {
-    /// The load for each CPU.
-    pub(super) max_load: Option<f64>,
-    /// Bytes of memory.
-    pub(super) min_free: Option<u64>,
+    pub(super) command: Vec<OsString>,
+    pub(super) serve: bool,
+    pub(super) grace: Duration,
+    /// While it fails, there is no room for a worker.
     pub(super) when_cmd: Option<String>,
+    pub(super) groups: ProcessGroups,
 }
 
 /// The exit code of a worker that leaves messages (EX_TEMPFAIL in sysexits.h).
 const UNFINISHED: i32 = 75;
 
 impl CommandWorkers {
-    pub(super) fn new(
-        command: Vec<OsString>,
-        serve: bool,
-        grace: Duration,
-        signals: Signals,
-    ) -> Self {
-        Self {
-            command,
-            serve,
-            grace,
-            signals,
-            groups: ProcessGroups::guarded(grace),
-        }
-    }
-
-    /// Returns the number of running workers.
-    pub(super) fn running(&self) -> usize {
-        self.groups.count()
-    }
-
     /// Waits for the end of a worker; returns whether it was told to end.
     async fn supervise(
         &self,
@@ -109,41 +80,6 @@ impl Workers for CommandWorkers {
     }
 
     async fn no_room(&self) -> Option<String> {
-        self.signals.no_room().await
-    }
-
-    fn has_signals(&self) -> bool {
-        self.signals.are_some()
-    }
-}
-
-impl Signals {
-    fn are_some(&self) -> bool {
-        self.max_load.is_some() || self.min_free.is_some() || self.when_cmd.is_some()
-    }
-
-    async fn no_room(&self) -> Option<String> {
-        if let Some(most) = self.max_load {
-            let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-            match load_of(&read("/proc/loadavg")) {
-                Some(load) if load / cpus as f64 <= most => {}
-                Some(load) => {
-                    let each = load / cpus as f64;
-                    return Some(format!("the load is {each:.2} for each CPU, above {most}"));
-                }
-                None => return Some("the load cannot be read".to_owned()),
-            }
-        }
-        if let Some(least) = self.min_free {
-            match free_of(&read("/proc/meminfo")) {
-                Some(free) if free >= least => {}
-                Some(free) => {
-                    let (free, least) = (free >> 20, least >> 20);
-                    return Some(format!("{free} MiB of memory are free, below {least} MiB"));
-                }
-                None => return Some("the free memory cannot be read".to_owned()),
-            }
-        }
         let command = self.when_cmd.as_ref()?;
         let quiet = format!("{{ {command}\n}} >/dev/null 2>&1");
         let shell = ["sh", "-c", &quiet].map(OsString::from);
@@ -159,88 +95,46 @@ impl Signals {
             Err(error) => Some(format!("--when-cmd: {error}")),
         }
     }
-}
 
-fn read(path: &str) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
-}
-
-/// Returns the load of the last minute.
-fn load_of(loadavg: &str) -> Option<f64> {
-    loadavg.split_whitespace().next()?.parse().ok()
-}
-
-/// Returns the memory that programs can get without swapping, in bytes.
-fn free_of(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib * 1024)
+    fn has_signals(&self) -> bool {
+        self.when_cmd.is_some()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_kernels_files_are_parsed() {
-        assert_eq!(load_of("1.25 0.70 0.40 2/345 6789\n"), Some(1.25));
-        let meminfo = "MemTotal:  100 kB\nMemAvailable:     20 kB\n";
-        assert_eq!(free_of(meminfo), Some(20 * 1024));
-        assert_eq!((load_of(""), free_of("")), (None, None));
+    fn workers(serve: bool, when_cmd: Option<&str>) -> CommandWorkers {
+        CommandWorkers {
+            command: Vec::new(),
+            serve,
+            grace: Duration::ZERO,
+            when_cmd: when_cmd.map(str::to_owned),
+            groups: ProcessGroups::default(),
+        }
     }
 
     #[tokio::test]
-    async fn each_signal_says_why_there_is_no_room() {
-        let none = || Signals {
-            max_load: None,
-            min_free: None,
-            when_cmd: None,
-        };
-        assert_eq!(none().no_room().await, None);
-        let memory = Signals {
-            min_free: Some(u64::MAX),
-            ..none()
-        };
-        let why = memory.no_room().await.expect("no machine has it");
-        assert!(why.contains("MiB of memory are free"), "{why}");
-        for (command, has_room) in [("true", true), ("exit 3", false)] {
-            let signals = Signals {
-                max_load: Some(1e9),
-                min_free: Some(0),
-                when_cmd: Some(command.to_owned()),
-            };
-            assert_eq!(signals.no_room().await.is_none(), has_room, "{command}");
+    async fn a_command_that_fails_leaves_no_room() {
+        for (command, has_room) in [(None, true), (Some("true"), true), (Some("exit 3"), false)] {
+            let why = workers(false, command).no_room().await;
+            assert_eq!(why.is_none(), has_room, "{command:?}: {why:?}");
         }
     }
 
     #[test]
     fn an_exit_code_says_how_a_worker_ended() {
-        let workers = |serve| {
-            let signals = Signals {
-                max_load: None,
-                min_free: None,
-                when_cmd: None,
-            };
-            CommandWorkers {
-                command: Vec::new(),
-                serve,
-                grace: Duration::ZERO,
-                signals,
-                groups: ProcessGroups::default(),
-            }
-        };
         let code = |code: i32| ExitStatus::from_raw(code << 8);
         let term = ExitStatus::from_raw(15);
-        let drains = workers(false);
+        let drains = workers(false, None);
         assert_eq!(drains.judge(code(0), false), WorkerEnd::Done);
         assert_eq!(drains.judge(code(75), false), WorkerEnd::Unfinished);
         assert!(matches!(drains.judge(code(1), false), WorkerEnd::Failed(_)));
         assert!(matches!(drains.judge(term, true), WorkerEnd::Failed(_)));
-        assert_eq!(workers(true).judge(term, true), WorkerEnd::Done);
+        assert_eq!(workers(true, None).judge(term, true), WorkerEnd::Done);
         assert!(matches!(
-            workers(true).judge(term, false),
+            workers(true, None).judge(term, false),
             WorkerEnd::Failed(_)
         ));
     }
