@@ -3,10 +3,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
-use clap::{
-    Command, FromArgMatches as _, builder::Resettable,
-    error::ErrorKind as UsageError,
-};
+use clap::{Command, FromArgMatches as _, builder::Resettable, error::ErrorKind as UsageError};
 use reveille::{Error, ErrorKind, duration::Span};
 
 use super::{

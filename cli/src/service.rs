@@ -27,7 +27,13 @@ pub(super) struct ServiceArgs {
     /// How long connections may take to end at shutdown, after the streams
     // Long enough for listeners to report. A single relay ends before the 30 s after which Kubernetes
     // kills by default.
-    #[arg(long, env = "REVEILLE_GRACE", value_name = "D", default_value = "10s", hide_short_help = true)]
+    #[arg(
+        long,
+        env = "REVEILLE_GRACE",
+        value_name = "D",
+        default_value = "10s",
+        hide_short_help = true
+    )]
     pub(super) grace: Span,
     #[command(flatten)]
     pub(super) limits: LimitArgs,

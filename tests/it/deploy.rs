@@ -35,11 +35,7 @@ fn words<'t>(text: &'t str, prefix: &str, is_part: impl Fn(char) -> bool) -> BTr
 #[tokio::test]
 async fn the_manifests_name_settings_of_serve() {
     let home = tempfile::tempdir().expect("a directory");
-    let help = within(
-        "the help",
-        reveille(&home, &["serve", "--help"]).output(),
-    )
-    .await;
+    let help = within("the help", reveille(&home, &["serve", "--help"]).output()).await;
     let help = stdout(&help.expect("it starts"));
     let compose = read("deploy/compose.yaml");
     let command = compose

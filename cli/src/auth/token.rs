@@ -209,11 +209,11 @@ impl From<TokenRecord> for TokenRow {
     fn from(record: TokenRecord) -> Self {
         let now = SystemTime::now();
         Self {
-            id: record.id,
-            principal: record.principal,
             created_at: Some(record.created()),
             expires_at: record.expires(),
             expired: record.expires().is_some_and(|expires| expires <= now),
+            id: record.id,
+            principal: record.principal,
             note: record.note,
         }
     }
