@@ -23,7 +23,7 @@ use std::{
 use rustix::process::{
     Pid, Signal as Number, kill_process, kill_process_group, test_kill_process_group,
 };
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, Command};
 
 use self::guard::Guard;
 use super::{credential, exit::Failed, signals::Signal};
@@ -101,21 +101,17 @@ impl Process {
         Self::start_with(command, environment, (stdin, Stdio::inherit()), groups)
     }
 
-    /// The same with a pipe as its standard output, and no input.
+    /// The same with this standard output, and no input.
     ///
     /// # Errors
     /// As [`Process::start`].
     pub(crate) fn start_with_output(
         command: &[OsString],
         environment: impl IntoIterator<Item = (&'static str, String)>,
+        stdout: Stdio,
         groups: &ProcessGroups,
     ) -> io::Result<Self> {
-        Self::start_with(
-            command,
-            environment,
-            (Stdio::null(), Stdio::piped()),
-            groups,
-        )
+        Self::start_with(command, environment, (Stdio::null(), stdout), groups)
     }
 
     fn start_with(
@@ -153,11 +149,6 @@ impl Process {
     /// Takes the standard input, if that is a pipe.
     pub(crate) fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
-    }
-
-    /// Takes the standard output, if that is a pipe.
-    pub(crate) fn stdout(&mut self) -> Option<ChildStdout> {
-        self.child.stdout.take()
     }
 
     /// Sends a signal to the group, unless it has ended.

@@ -8,7 +8,7 @@ mod status;
 
 use std::{
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use clap::Subcommand;
@@ -16,8 +16,7 @@ use reveille::{
     Error, ErrorKind,
     courier::{HistoryEntry, MessageId, QueueManager, QueueManagerConfig},
 };
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::{
     dead::{Dead, Requeue},
@@ -27,10 +26,10 @@ use self::{
 };
 use super::{
     exit::{Exit, Failed},
-    message::MessageRow,
-    output::{self, Format, OutputArgs, Row},
-    program, queue_settings,
-    settings::Settings,
+    message,
+    output::{self, Format, OutputArgs, time},
+    program,
+    settings::{self, Settings},
     values,
 };
 
@@ -120,10 +119,10 @@ Example:
   reveille courier forget queues berlin:7610
   reveille courier forget queues --sender 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
 
-A machine that gets a new queue file is refused while messages to its former file are not settled, \
-because only that file knows which of them it has. Bring the file back if you can. This command \
-makes dead letters of the messages that only the former file has, without their bodies. Messages \
-that it may have are sent to the new file, and would arrive twice if the former file came back.
+A machine that gets a new queue file is refused while messages to its former file are not settled. \
+Bring the file back if you can. This command makes dead letters of the messages that only the former \
+file has, without their bodies. Messages that it may have are sent to the new file, and would arrive \
+twice if the former file came back.
 
 With access control, a sender's queue file belongs to the principal that showed it first. --sender \
 lets another principal show it, after a machine was given another name.")]
@@ -142,14 +141,12 @@ lets another principal show it, after a machine was given another name.")]
 Example:
   reveille courier new-identity queues
 
-Two machines with copies of one queue file replace each other's connections, and messages between them \
-are refused as a loop of routes. Stop the host of the copy and the applications that use it, run this \
-command on it, and start them again. A file that is restored or moved keeps its identity: do not run \
-this command on it.
+Stop the host of the copy and the applications that use it, run this command on it, and start them \
+again. A file that is restored or moved keeps its identity: do not run this command on it.
 
-Messages that wait for other machines stay in both files; each arrives once. Messages that wait in the \
-queues of the copy stay there too, and are handled on both machines: purge the queues of one of them. The \
-copy forgets the messages that only the original may settle.")]
+Messages that wait for other machines arrive once. Messages that wait in the queues of the copy are \
+handled on both machines: purge the queues of one of them. The copy forgets the messages that only the \
+original may settle.")]
     NewIdentity {
         #[command(flatten)]
         dir: Dir,
@@ -166,18 +163,14 @@ struct Dir {
     output: OutputArgs,
 }
 
-#[derive(Debug, Serialize)]
-struct HistoryRow {
-    message_id: String,
-    state: &'static str,
-    destination: String,
-    bytes: u64,
-    #[serde(serialize_with = "output::serialize_time")]
-    stored_at: Option<SystemTime>,
-    #[serde(serialize_with = "output::serialize_time")]
-    settled_at: Option<SystemTime>,
-}
-
+const HISTORY: &[&str] = &[
+    "message_id",
+    "state",
+    "destination",
+    "bytes",
+    "stored_at",
+    "settled_at",
+];
 /// Messages of one step of a transaction.
 const BATCH: usize = 32;
 /// Long enough for a reader of stdout that is slow; after a crash the messages return this late.
@@ -206,8 +199,8 @@ impl Verb {
             Self::Status(status) => status.run(settings).await?,
             Self::History { dir, max } => {
                 let entries = dir.open(settings).await?.history(max, None).await?;
-                let rows: Vec<_> = entries.iter().map(HistoryRow::from).collect();
-                dir.format().list(&rows)?;
+                let rows: Vec<_> = entries.iter().map(history_row).collect();
+                dir.format().rows(HISTORY, &rows)?;
             }
             Self::Dead(dead) => dead.run(settings).await?,
             Self::Requeue(requeue) => requeue.run(settings).await?,
@@ -232,17 +225,30 @@ impl Verb {
             }
             Self::Forget {
                 dir,
-                machine,
-                sender,
+                sender: Some(sender),
+                ..
             } => {
+                let known = dir.open(settings).await?.forget_sender(sender).await?;
+                let row = json!({ "sender": sender.to_string(), "known": known });
+                let (line, exit) = match known {
+                    true => ("forgot whose queue file it is", Exit::OK),
+                    false => ("there is no such sender", Exit::NOT_FOUND),
+                };
+                dir.format().next(&row, line)?;
+                return Ok(exit);
+            }
+            Self::Forget { dir, machine, .. } => {
+                let machine = machine.unwrap_or_default();
                 let manager = dir.open(settings).await?;
-                let format = dir.format();
-                match sender {
-                    Some(sender) => return forget_sender(&manager, sender, format).await,
-                    None => {
-                        forget_machine(&manager, &machine.unwrap_or_default(), format).await?;
-                    }
-                }
+                let forgotten = manager.forget_machine(&machine).await?;
+                let (given_up, again) = (forgotten.given_up, forgotten.uncertain);
+                let line = format!(
+                    "forgot the queue file of {machine}: gave up {}; {} may be sent twice",
+                    output::count(given_up, "message"),
+                    output::count(again, "message")
+                );
+                let row = json!({ "machine": machine, "given_up": given_up, "sent_again": again });
+                dir.format().next(&row, line)?;
             }
             Self::NewIdentity { dir } => {
                 // Opens it first: hosting creates a file.
@@ -269,13 +275,8 @@ impl Dir {
 }
 
 /// Opens the queue file of a directory, or the file itself.
-async fn open(place: &Path, settings: &Settings, create: bool) -> Result<QueueManager, Error> {
-    if !place.exists() {
-        let place = place.display();
-        let message = format!("queues: there is no directory `{place}`: create it first");
-        return Err(Error::new(ErrorKind::NotFound, message));
-    }
-    let (file, config) = (queue_settings::file(place), settings.queues.manager());
+async fn open(place: &Path, from: &Settings, create: bool) -> Result<QueueManager, Error> {
+    let (file, config) = (settings::queue_file(place)?, from.queues.manager());
     if create {
         return QueueManager::open(file, config).await;
     }
@@ -303,9 +304,12 @@ async fn receive(
         if more.is_empty() {
             break;
         }
-        rows.extend(more.iter().map(MessageRow::from));
+        rows.extend(
+            more.iter()
+                .map(|one| message::row(&one.id, &one.body, one.dequeue_count, one.arrived_at)),
+        );
     }
-    if let Err(error) = format.list(&rows) {
+    if let Err(error) = message::list(format, rows) {
         transaction.roll_back().await?;
         let text = format!("stdout: {error}: the messages are in the queue again");
         return Err(Failed(text).into());
@@ -313,62 +317,14 @@ async fn receive(
     Ok(transaction.commit().await?)
 }
 
-async fn forget_machine(
-    manager: &QueueManager,
-    machine: &str,
-    format: Format,
-) -> anyhow::Result<()> {
-    let forgotten = manager.forget_machine(machine).await?;
-    let given_up = output::count(forgotten.given_up, "message");
-    let sent_again = output::count(forgotten.uncertain, "message");
-    let line = format!(
-        "forgot the queue file of {machine}: gave up {given_up}; {sent_again} may be sent twice"
-    );
-    let row = json!({
-        "machine": machine,
-        "given_up": forgotten.given_up,
-        "sent_again": forgotten.uncertain,
-    });
-    Ok(format.next(&row, line)?)
-}
-
-async fn forget_sender(
-    manager: &QueueManager,
-    sender: MessageId,
-    format: Format,
-) -> anyhow::Result<Exit> {
-    let known = manager.forget_sender(sender).await?;
-    let row = json!({ "sender": sender.to_string(), "known": known });
-    if known {
-        format.next(&row, format!("forgot whose queue file {sender} is"))?;
-        Ok(Exit::OK)
-    } else {
-        format.next(&row, format!("there is no sender {sender}"))?;
-        Ok(Exit::NOT_FOUND)
-    }
-}
-
-impl From<&HistoryEntry> for HistoryRow {
-    fn from(entry: &HistoryEntry) -> Self {
-        let is_local = entry.destination.authority().is_none();
-        Self {
-            message_id: entry.id.to_string(),
-            state: if is_local { "received" } else { "confirmed" },
-            destination: entry.destination.to_string(),
-            bytes: entry.size,
-            stored_at: Some(entry.stored_at),
-            settled_at: Some(entry.settled_at),
-        }
-    }
-}
-
-impl Row for HistoryRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "message_id",
-        "state",
-        "destination",
-        "bytes",
-        "stored_at",
-        "settled_at",
-    ];
+fn history_row(entry: &HistoryEntry) -> Value {
+    let is_local = entry.destination.authority().is_none();
+    json!({
+        "message_id": entry.id.to_string(),
+        "state": if is_local { "received" } else { "confirmed" },
+        "destination": entry.destination.to_string(),
+        "bytes": entry.size,
+        "stored_at": time(entry.stored_at),
+        "settled_at": time(entry.settled_at),
+    })
 }

@@ -40,7 +40,6 @@ mod help;
 mod ids;
 mod lease;
 mod leash;
-mod limits;
 mod listen;
 mod listeners;
 mod log;
@@ -50,7 +49,6 @@ mod output;
 mod program;
 mod proto;
 mod queue;
-mod queue_settings;
 mod queues;
 mod relays;
 mod scale;
@@ -76,7 +74,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
-use self::{exit::Exit, settings::Settings};
+use self::{exit::Exit, program::until_interrupted, settings::Settings};
 
 /// Wakes queue workers the instant there is work, so that no worker polls.
 #[derive(Debug, Parser)]
@@ -98,26 +96,26 @@ enum Verb {
     Subscribe(subscribe::Args),
     Listen(listen::Args),
     Scale(Box<scale::Args>),
+    Queue(queue::Args),
     Unleash(unleash::Args),
     Leash(leash::Args),
     Flag(flag::Args),
-    Queue(queue::Args),
+    Wait(wait::Args),
+    Why(why::Args),
+    Top(top::Args),
+    Console(console::Args),
+    #[command(alias = "list")]
+    Queues(queues::Args),
+    Listeners(listeners::Args),
+    Relays(relays::Args),
+    Health(health::Args),
+    Drain(drain::Args),
+    Auth(auth::Args),
     Courier(courier::Args),
     Ids(ids::Args),
-    Wait(wait::Args),
     Lease(lease::Args),
     Sweep(sweep::Args),
     Store(backup::Args),
-    Auth(auth::Args),
-    Listeners(listeners::Args),
-    #[command(alias = "list")]
-    Queues(queues::Args),
-    Why(why::Args),
-    Relays(relays::Args),
-    Console(console::Args),
-    Top(top::Args),
-    Health(health::Args),
-    Drain(drain::Args),
     Demo(demo::DemoArgs),
     Completions(completions::Args),
     Proto(proto::Args),
@@ -159,28 +157,8 @@ pub fn main() -> ExitCode {
 
 impl Verb {
     async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let handles_interrupts = matches!(
-            self,
-            Self::Serve(_)
-                | Self::Subscribe(_)
-                | Self::Listen(_)
-                | Self::Scale(_)
-                | Self::Wait(_)
-                | Self::Lease(_)
-                | Self::Sweep(_)
-                | Self::Courier(_)
-                | Self::Guard(_)
-        );
-        let work = Box::pin(self.call(settings));
-        if handles_interrupts {
-            work.await
-        } else {
-            program::until_interrupted(work).await
-        }
-    }
-
-    async fn call(self, settings: &Settings) -> anyhow::Result<Exit> {
         match self {
+            // These end in their own ways at a signal.
             Self::Serve(args) => Box::pin(args.run(settings)).await,
             Self::Subscribe(args) => args.run().await,
             Self::Listen(args) => Box::pin(args.run()).await,
@@ -190,23 +168,23 @@ impl Verb {
             Self::Sweep(args) => Box::pin(args.run()).await,
             Self::Courier(args) => Box::pin(args.run(settings)).await,
             Self::Guard(args) => args.run().await,
-            Self::Notify(args) => args.run().await,
-            Self::Unleash(args) => args.run().await,
-            Self::Leash(args) => args.run().await,
-            Self::Flag(args) => args.run().await,
-            Self::Queue(args) => Box::pin(args.run()).await,
-            Self::Ids(args) => args.run().await,
-            Self::Store(args) => args.run().await,
-            Self::Auth(args) => args.run().await,
-            Self::Listeners(args) => args.run().await,
-            Self::Queues(args) => args.run().await,
-            Self::Why(args) => args.run().await,
-            Self::Relays(args) => args.run().await,
-            Self::Console(args) => args.run().await,
-            Self::Top(args) => args.run().await,
-            Self::Health(args) => args.run().await,
-            Self::Drain(args) => args.run().await,
-            Self::Demo(args) => demo::run(args).await.map(|()| Exit::OK),
+            Self::Notify(args) => until_interrupted(args.run()).await,
+            Self::Unleash(args) => until_interrupted(args.run()).await,
+            Self::Leash(args) => until_interrupted(args.run()).await,
+            Self::Flag(args) => until_interrupted(args.run()).await,
+            Self::Queue(args) => until_interrupted(args.run()).await,
+            Self::Ids(args) => until_interrupted(args.run()).await,
+            Self::Store(args) => until_interrupted(args.run()).await,
+            Self::Auth(args) => until_interrupted(args.run()).await,
+            Self::Listeners(args) => until_interrupted(args.run()).await,
+            Self::Queues(args) => until_interrupted(args.run()).await,
+            Self::Why(args) => until_interrupted(args.run()).await,
+            Self::Relays(args) => until_interrupted(args.run()).await,
+            Self::Console(args) => until_interrupted(args.run()).await,
+            Self::Top(args) => until_interrupted(args.run()).await,
+            Self::Health(args) => until_interrupted(args.run()).await,
+            Self::Drain(args) => until_interrupted(args.run()).await,
+            Self::Demo(args) => until_interrupted(demo::run(args)).await,
             Self::Completions(args) => args.run(),
             Self::Proto(args) => args.run(),
         }

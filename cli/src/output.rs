@@ -64,10 +64,18 @@ pub(crate) trait Row: Serialize {
 impl Format {
     /// Writes a whole list.
     pub(crate) fn list<T: Row>(self, rows: &[T]) -> io::Result<()> {
+        self.all(rows, || table(rows))
+    }
+
+    /// Writes a whole list of JSON objects. A table has these of their fields.
+    pub(crate) fn rows(self, columns: &[&str], rows: &[Value]) -> io::Result<()> {
+        self.all(rows, || table_of(columns, rows))
+    }
+
+    fn all<T: Serialize>(self, rows: &[T], table: impl FnOnce() -> String) -> io::Result<()> {
         match self {
-            Self::Table => text(&(table(rows) + "\n")),
-            Self::Json => text(&(serde_json::to_string_pretty(rows)? + "\n")),
             Self::Jsonl => rows.iter().try_for_each(|row| self.next(row, "")),
+            _ => self.object(&rows, table),
         }
     }
 
@@ -174,12 +182,36 @@ pub(crate) fn printable(text: &str) -> String {
 
 /// Returns a table that fits the terminal; a pipe gets the whole one.
 pub(crate) fn table<T: Row>(rows: &[T]) -> String {
-    fitted(rows, terminal_width())
+    fitted(
+        T::COLUMNS,
+        T::DROPPED_FIRST,
+        &fields(rows),
+        terminal_width(),
+    )
 }
 
-fn fitted<T: Row>(rows: &[T], width: Option<u16>) -> String {
-    let mut columns = T::COLUMNS.to_vec();
-    let mut dropped = T::DROPPED_FIRST.iter();
+/// Returns a table of JSON objects.
+pub(crate) fn table_of(columns: &[&str], rows: &[Value]) -> String {
+    fitted(columns, &[], rows, terminal_width())
+}
+
+/// Returns the rows as objects with what a table shows.
+fn fields<T: Row>(rows: &[T]) -> Vec<Value> {
+    let fields = rows.iter().map(|row| {
+        let mut fields = serde_json::to_value(row).unwrap_or_default();
+        for column in T::COLUMNS {
+            if let Some(cell) = row.cell(column) {
+                fields[*column] = cell.into();
+            }
+        }
+        fields
+    });
+    fields.collect()
+}
+
+fn fitted(columns: &[&str], dropped: &[&str], rows: &[Value], width: Option<u16>) -> String {
+    let mut columns = columns.to_vec();
+    let mut dropped = dropped.iter();
     loop {
         let whole = arranged(rows, &columns, None);
         let widest = whole.lines().map(|line| line.chars().count()).max();
@@ -194,7 +226,7 @@ fn fitted<T: Row>(rows: &[T], width: Option<u16>) -> String {
 }
 
 /// Returns a table with these columns; cells are wrapped for a width.
-fn arranged<T: Row>(rows: &[T], columns: &[&str], width: Option<u16>) -> String {
+fn arranged(rows: &[Value], columns: &[&str], width: Option<u16>) -> String {
     let mut table = Table::new();
     let headers = columns.iter().map(|column| {
         let name = column.strip_suffix("_ms").unwrap_or(column);
@@ -202,12 +234,8 @@ fn arranged<T: Row>(rows: &[T], columns: &[&str], width: Option<u16>) -> String 
     });
     table.load_style(presets::NOTHING).set_header(headers);
     for row in rows {
-        let fields = serde_json::to_value(row).unwrap_or_default();
-        let cells = columns.iter().map(|column| {
-            let cell = row.cell(column);
-            printable(&cell.unwrap_or_else(|| shown(column, &fields[*column])))
-        });
-        table.add_row(cells);
+        let cells = columns.iter();
+        table.add_row(cells.map(|column| printable(&shown(column, &row[*column]))));
     }
     if let Some(width) = width {
         table
@@ -315,12 +343,13 @@ mod tests {
         let lines = "NAME      QUEUE                          AGE  SET\n\
                      worker-1  local/orders of the eu region  3s   yes\n\
                      worker-2  -                              -    no";
-        assert_eq!(fitted(&rows, None), lines);
+        let fit = |width| fitted(Wide::COLUMNS, Wide::DROPPED_FIRST, &fields(&rows), width);
+        assert_eq!(fit(None), lines);
         let narrow = "QUEUE                          AGE\n\
                       local/orders of the eu region  3s\n\
                       -                              -";
-        assert_eq!(fitted(&rows, Some(40)), narrow);
-        let wrapped = fitted(&rows, Some(20));
+        assert_eq!(fit(Some(40)), narrow);
+        let wrapped = fit(Some(20));
         assert!(
             wrapped.lines().all(|line| line.chars().count() <= 20),
             "{wrapped}"

@@ -10,8 +10,7 @@ use reveille::{
     Error, ErrorKind, QueueAddress,
     queue::{self, SqliteQueue, WorkQueue},
 };
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::{
     get::{Get, Peek},
@@ -19,7 +18,7 @@ use self::{
 };
 use super::{
     exit::{Exit, Usage},
-    output::{Format, OutputArgs, Row},
+    output::{Format, OutputArgs},
 };
 
 /// Read and write queues
@@ -67,8 +66,7 @@ DEPTH counts hidden messages too. The queues that a relay knows are listed by `r
 Example:
   reveille queue put 'sqlite:jobs.db?queue=orders' first second --notify
   seq 1000 | reveille queue put 'sqlite:jobs.db?queue=orders' --create --delay 10s
-  reveille queue put 'sqlite:jobs.db?queue=orders' --body-file photo.jpg
-  gzip -c report | reveille queue put 'sqlite:jobs.db?queue=orders' --stdin
+  reveille queue put 'sqlite:jobs.db?queue=orders' --stdin < photo.jpg
 
 Ends with 8 if the messages are stored but the relay did not acknowledge --notify.")]
     Put(Put),
@@ -121,13 +119,6 @@ struct Named {
     output: OutputArgs,
 }
 
-/// A queue of a file.
-#[derive(Debug, Serialize)]
-struct ListRow {
-    url: String,
-    depth: u64,
-}
-
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         match self.verb {
@@ -143,7 +134,7 @@ impl Args {
             }
             Verb::List { url, output } => {
                 let rows = list(&url).await?;
-                output.format.list(&rows)?;
+                output.format.rows(&["url", "depth"], &rows)?;
             }
             Verb::Put(put) => return put.run().await,
             Verb::Get(get) => return get.run().await,
@@ -205,7 +196,7 @@ fn refuse_memory(url: &str) -> Result<(), Error> {
     Ok(())
 }
 
-async fn list(url: &str) -> anyhow::Result<Vec<ListRow>> {
+async fn list(url: &str) -> anyhow::Result<Vec<Value>> {
     let Some(file) = url.strip_prefix("sqlite:") else {
         let text = format!("FILE_URL: must be `sqlite:PATH`, not `{url}`");
         return Err(Usage(text).into());
@@ -214,14 +205,8 @@ async fn list(url: &str) -> anyhow::Result<Vec<ListRow>> {
     let mut rows = Vec::new();
     for name in SqliteQueue::names(path).await? {
         let queue = SqliteQueue::open(path, QueueAddress::new("local", &name)?).await?;
-        rows.push(ListRow {
-            url: format!("sqlite:{}?queue={name}", path.display()),
-            depth: queue.depth().await?,
-        });
+        let url = format!("sqlite:{}?queue={name}", path.display());
+        rows.push(json!({ "url": url, "depth": queue.depth().await? }));
     }
     Ok(rows)
-}
-
-impl Row for ListRow {
-    const COLUMNS: &'static [&'static str] = &["url", "depth"];
 }

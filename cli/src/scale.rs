@@ -7,11 +7,12 @@
 mod hook;
 mod workers;
 
-use std::{ffi::OsString, num::NonZero, path::PathBuf, sync::Arc, time::Duration};
+use std::{ffi::OsString, num::NonZero, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
+use bytesize::ByteSize;
 use clap::ValueEnum;
 use reveille::{
-    GroupName, QueueAddress,
+    GroupName, ListenerId, QueueAddress,
     agent::{Agent, AgentConfig, AgentQueue, Away},
     duration,
     listener::PolicyFile,
@@ -20,18 +21,15 @@ use reveille::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    hook::HookArgs,
-    workers::{CommandWorkers, Signals},
-};
+use self::{hook::HookArgs, workers::CommandWorkers};
 use super::{
-    child,
+    child::{self, ProcessGroups},
     exit::{Exit, Usage},
     log,
-    output::{self, Format},
+    output::Format,
     queue,
     signals::{Interrupts, Signal},
-    target::{IdArgs, RelayArgs},
+    target::{IdArgs, RelayArgs, Target},
     values::{self, LogFormat},
 };
 
@@ -40,19 +38,15 @@ use super::{
 #[command(after_help = "\
 Example:
   reveille scale acct/orders -- ./drain-orders
-  reveille scale acct/orders --per 100 --max 8 --max-load 1.5 --min-free 512M -- ./drain-orders
+  reveille scale acct/orders --per 100 --max 8 --max-load 1.5 --min-free 512MiB -- ./drain-orders
   reveille scale acct/orders --serve --idle 5m --depth azure://acct/orders -- celery -A shop worker
   reveille scale acct/orders --policy fleet.toml --hook 'docker compose up -d --no-recreate --scale orders=$DESIRED'
 
 A worker reads its queue until that is empty, and ends with exit code 0, or with 75 if messages are left. \
-With any other code its slot rests, and the relay wakes another agent. With --serve a worker runs until it is \
-ended, after --idle without a wake-up, by SIGTERM. Its environment has WAKE_ACCOUNT, WAKE_QUEUE, \
-WAKE_SELECTOR (ACCOUNT/QUEUE), WAKE_REASON and WAKE_SLOT, a number below --max.
-
-With --hook one process decides by the TOML file --policy how many nodes the fleet has, and calls the shell \
-command with DESIRED, CURRENT (empty: not known), BACKLOG and REASON in its environment. If the first line of \
-its output is a number, that is the present count. A call that fails is repeated. docs/scaling.md has the keys \
-of the file.
+Its environment has WAKE_ACCOUNT, WAKE_QUEUE, WAKE_SELECTOR (ACCOUNT/QUEUE), WAKE_REASON and WAKE_SLOT, a \
+number below --max. With --hook one process decides by the TOML file --policy how many nodes the fleet has, \
+and calls the shell command with DESIRED, CURRENT (empty: not known), BACKLOG and REASON in its environment. \
+docs/scaling.md has the rest.
 
 Ctrl-C or SIGTERM: workers get SIGTERM, and SIGKILL after --grace. A second signal kills them at once.")]
 pub(super) struct Args {
@@ -96,11 +90,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "D", value_parser = values::pause, default_value = "30s")]
     poll: Duration,
     /// No room while the machine's load is above this for each CPU
-    #[arg(long, value_name = "LOAD", allow_negative_numbers = true, value_parser = load)]
+    #[arg(long, value_name = "LOAD")]
     max_load: Option<f64>,
-    /// No room while less memory is free than this, such as 512M
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    min_free: Option<u64>,
+    /// No room while less memory is free than this, such as 512MiB
+    #[arg(long, value_name = "SIZE")]
+    min_free: Option<ByteSize>,
     /// No room while this shell command ends with another exit code than 0
     #[arg(long, value_name = "CMD")]
     when_cmd: Option<String>,
@@ -142,37 +136,17 @@ impl Args {
         log::start(LOG, log);
         let mut interrupts = Interrupts::of_service(false)?;
         let id = self.id.resolve("scale")?;
-        if let Some(command) = &self.hook.hook {
-            return hook::run(&self, command, id, &target, &mut interrupts).await;
-        }
-        let config = self.config()?;
-        child::check_exists(&self.command)?;
-        let queues = self.queues().await?;
-        let options = config.subscription(id, GroupName::new(&self.group)?, &queues)?;
-        let subscription = target.client()?.subscribe(options)?;
-        let signals = Signals {
-            max_load: self.max_load,
-            min_free: self.min_free,
-            when_cmd: self.when_cmd.clone(),
-        };
-        let workers = CommandWorkers::new(self.command.clone(), self.serve, self.grace, signals);
-        let workers = Arc::new(workers);
-        let runs = Arc::<CommandWorkers>::clone(&workers);
-        let agent = Agent::new(&config, queues, subscription, runs)?;
         let stop = CancellationToken::new();
-        let mut run = std::pin::pin!(agent.run(stop.clone()));
+        let mut run = pin!(async {
+            match &self.hook.hook {
+                Some(command) => hook::run(&self, command, id, &target, &stop).await,
+                None => self.run_agent(id, &target, stop.clone()).await,
+            }
+        });
         let signal = tokio::select! {
-            ended = &mut run => return ended.map(|()| Exit::OK).map_err(Into::into),
+            ended = &mut run => return ended.map(|()| Exit::OK),
             signal = interrupts.next() => signal,
         };
-        let running = workers.running();
-        if running > 0 {
-            output::note(format_args!(
-                "ending {} within {}",
-                output::count(running as u64, "worker"),
-                duration::Span(self.grace)
-            ));
-        }
         stop.cancel();
         tokio::select! {
             ended = run => ended?,
@@ -182,6 +156,30 @@ impl Args {
             Signal::Terminate => Exit::OK,
             Signal::Interrupt => signal.exit(),
         })
+    }
+
+    async fn run_agent(
+        &self,
+        id: ListenerId,
+        target: &Target,
+        stop: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let config = self.config()?;
+        child::check_exists(&self.command)?;
+        let queues = self.queues().await?;
+        let options = config.subscription(id, GroupName::new(&self.group)?, &queues)?;
+        let subscription = target.client()?.subscribe(options)?;
+        let workers = CommandWorkers {
+            command: self.command.clone(),
+            serve: self.serve,
+            grace: self.grace,
+            max_load: self.max_load,
+            min_free: self.min_free,
+            when_cmd: self.when_cmd.clone(),
+            groups: ProcessGroups::guarded(self.grace),
+        };
+        let agent = Agent::new(&config, queues, subscription, Arc::new(workers))?;
+        Ok(agent.run(stop).await?)
     }
 
     fn config(&self) -> anyhow::Result<AgentConfig> {
@@ -231,31 +229,6 @@ impl WhileAway {
     }
 }
 
-/// Parses a load for each CPU.
-fn load(text: &str) -> Result<f64, String> {
-    let load: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
-    (load.is_finite() && load > 0.0)
-        .then_some(load)
-        .ok_or_else(|| "must be above 0".to_owned())
-}
-
-/// Parses a number of bytes with an optional K, M or G.
-fn size(text: &str) -> Result<u64, String> {
-    let rule = || "must be a number of bytes, such as 512M or 2G".to_owned();
-    let (number, unit) = match text.strip_suffix(['K', 'M', 'G']) {
-        Some(number) => (number, &text[number.len()..]),
-        None => (text, ""),
-    };
-    let shift = match unit {
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        _ => 0,
-    };
-    let number: u64 = number.parse().map_err(|_| rule())?;
-    number.checked_mul(1 << shift).ok_or_else(rule)
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
@@ -285,8 +258,7 @@ mod tests {
                 "--depth: is that of one queue",
             ),
             (&["a/q", "--policy", "f", "--", "true"], "--depth"),
-            (&["a/q", "--max-load", "-1", "--", "true"], "--max-load"),
-            (&["a/q", "--min-free", "lots", "--", "true"], "512M"),
+            (&["a/q", "--min-free", "lots", "--", "true"], "--min-free"),
             (&["a/q"], "CMD"),
             (&["a/q", "--hook", "h"], "--policy <FILE>"),
             (
@@ -297,23 +269,9 @@ mod tests {
                 &["a/q", "--hook", "h", "--policy", "f", "--max", "3"],
                 "--max <N>",
             ),
-            (&["a/q", "--dry-run", "--", "true"], "--hook <CMD>"),
         ] {
             let refused = refusal(arguments);
             assert!(refused.contains(words), "{arguments:?}: {refused}");
         }
-    }
-
-    #[test]
-    fn sizes_have_units() {
-        for (text, bytes) in [
-            ("17", 17),
-            ("2K", 2048),
-            ("512M", 512 << 20),
-            ("3G", 3 << 30),
-        ] {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-        assert!(size("99999999999G").is_err());
     }
 }

@@ -1,14 +1,13 @@
 //! `top`: the figures of a relay, live in a terminal, as a stream, or once.
 
-mod json;
 mod screen;
 mod view;
 
 use std::{
+    cell::RefCell,
     convert::Infallible,
     io::{self, IsTerminal as _},
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
@@ -17,11 +16,10 @@ use ratatui::{
     crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers},
 };
 use reveille::{Client, Error, ErrorKind, ListenerQuery, QueueQuery, Stats, StatsWatch, duration};
-use tokio::{sync::Notify, time::sleep};
+use tokio::time::sleep;
 
 use self::view::View;
 use super::{
-    causes::Causes,
     exit::{Exit, Usage},
     output::Format,
     target::{Target, TargetArgs},
@@ -41,7 +39,7 @@ accepted notification to the stream. BACKLOG of a queue is the newest depth that
 the messages notified since.
 
 Keys: l lists the listeners and the agents with their workers, or the queues again, o another order of \
-the queues, space stops and goes on, q ends.
+the queues, q ends.
 
 --once prints the figures and the queues with most notifications in one interval. -o json prints them, \
 an object a line, at each interval. They are those of all relays of a cluster that answer. The caller \
@@ -55,14 +53,6 @@ pub(super) struct Args {
     once: bool,
     #[command(flatten)]
     target: TargetArgs,
-}
-
-/// What the tasks of the screen share.
-#[derive(Debug)]
-struct Shared {
-    view: Mutex<View>,
-    /// Another list is to be read.
-    relisted: Notify,
 }
 
 /// Gives the terminal back, also where a signal ends the verb.
@@ -89,13 +79,20 @@ impl Args {
         let mut stream = None;
         // The first failure is stated as that of each verb; later ones on the screen.
         let first = self.next(&target, &client, &mut stream).await?;
-        let view = View::new(first);
+        let mut view = View::new(first);
         if shows_screen {
-            Box::pin(self.show(&target, &client, stream, view)).await?;
-        } else {
-            Box::pin(self.print(&target, &client, stream, view)).await?;
+            self.show(&target, &client, stream, view).await?;
+            return Ok(Exit::OK);
         }
-        Ok(Exit::OK)
+        loop {
+            view.take(self.next(&target, &client, &mut stream).await?);
+            let figures = view.figures();
+            if self.once {
+                target.format.object(&figures, || screen::text(&view))?;
+                return Ok(Exit::OK);
+            }
+            target.format.next(&figures, "")?;
+        }
     }
 
     /// Reads the next figures; opens the stream where there is none. The time-out is that of each reading,
@@ -120,35 +117,6 @@ impl Args {
         Ok(stats)
     }
 
-    /// Prints the figures of one interval, or of each.
-    async fn print(
-        &self,
-        target: &Target,
-        client: &Client,
-        mut stream: Option<StatsWatch>,
-        mut view: View,
-    ) -> anyhow::Result<()> {
-        let mut causes = Causes::default();
-        loop {
-            match self.next(target, client, &mut stream).await {
-                Ok(stats) => view.take(stats),
-                Err(error) if !self.once && error.kind() == ErrorKind::Unavailable => {
-                    causes.note(&error.to_string());
-                    sleep(AGAIN_AFTER).await;
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
-            }
-            let figures = json::figures(&view);
-            if self.once {
-                target.format.object(&figures, || screen::text(&view))?;
-                return Ok(());
-            }
-            target.format.next(&figures, "")?;
-            causes = Causes::default();
-        }
-    }
-
     /// Shows the figures until a key ends it.
     async fn show(
         &self,
@@ -160,17 +128,14 @@ impl Args {
         if let Ok(history) = client.history(false).await {
             view.begin_with(&history);
         }
-        let shared = Shared {
-            view: Mutex::new(view),
-            relisted: Notify::new(),
-        };
+        let view = RefCell::new(view);
         let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
         let _restored = Restored;
         // Keys are read also while the relay does not answer.
         tokio::select! {
-            ended = shared.draw(&mut terminal) => ended,
-            never = self.read_figures(target, client, stream, &shared) => match never {},
-            never = self.read_lists(client, &shared) => match never {},
+            ended = draw(&mut terminal, &view) => ended,
+            never = self.read_figures(target, client, stream, &view) => match never {},
+            never = self.read_lists(client, &view) => match never {},
         }
     }
 
@@ -179,92 +144,62 @@ impl Args {
         target: &Target,
         client: &Client,
         mut stream: Option<StatsWatch>,
-        shared: &Shared,
+        view: &RefCell<View>,
     ) -> Infallible {
         loop {
             match self.next(target, client, &mut stream).await {
-                Ok(stats) => shared.view().take(stats),
+                Ok(stats) => view.borrow_mut().take(stats),
                 Err(error) => {
-                    shared.view().lose(error.to_string());
+                    view.borrow_mut().lost = Some(error.to_string());
                     sleep(AGAIN_AFTER).await;
                 }
             }
         }
     }
 
-    /// Reads the list that the screen shows. A failure keeps the former one.
-    async fn read_lists(&self, client: &Client, shared: &Shared) -> Infallible {
-        let every = self.interval.max(LIST_EVERY);
+    /// Reads the list that the screen shows, also at once for a key. A failure keeps the former one.
+    async fn read_lists(&self, client: &Client, view: &RefCell<View>) -> Infallible {
         loop {
-            let (lists_listeners, order) = {
-                let view = shared.view();
-                (view.lists_listeners(), view.order())
-            };
+            view.borrow_mut().is_other_list = false;
+            let lists_listeners = view.borrow().lists_listeners;
             if lists_listeners {
                 let query = ListenerQuery {
                     count: ROWS,
                     ..ListenerQuery::default()
                 };
                 if let Ok(listed) = client.listeners_where(&query).await {
-                    shared.view().take_listeners(listed.entries);
+                    view.borrow_mut().listeners = listed.entries;
                 }
             } else {
                 let query = QueueQuery {
-                    order,
+                    order: view.borrow().order().0,
                     count: ROWS,
                     ..QueueQuery::default()
                 };
                 if let Ok(listed) = client.queues_where(&query).await {
-                    shared.view().take_queues(listed.entries);
+                    view.borrow_mut().take_queues(listed.entries);
                 }
             }
-            shared.until_list(every).await;
+            let next = Instant::now() + self.interval.max(LIST_EVERY);
+            while Instant::now() < next && !view.borrow().is_other_list {
+                sleep(KEYS_EVERY).await;
+            }
         }
     }
 }
 
-impl Shared {
-    fn view(&self) -> MutexGuard<'_, View> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until the list is to be read again: for a key, or this long, unless the screen is stopped.
-    async fn until_list(&self, every: Duration) {
-        loop {
-            tokio::select! {
-                () = self.relisted.notified() => return,
-                () = sleep(every) => {}
-            }
-            if !self.view().is_stopped() {
-                return;
+/// Draws the screen, and obeys the keys until one ends it.
+async fn draw(terminal: &mut DefaultTerminal, view: &RefCell<View>) -> anyhow::Result<()> {
+    loop {
+        terminal.draw(|frame| screen::draw(frame, &view.borrow()))?;
+        sleep(KEYS_EVERY).await;
+        while event::poll(Duration::ZERO)? {
+            match event::read()? {
+                Event::Key(key) if ends(key) => return Ok(()),
+                Event::Key(key) => view.borrow_mut().obey(key.code),
+                _ => {}
             }
         }
-    }
-
-    /// Draws the screen, and obeys the keys until one ends it.
-    async fn draw(&self, terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
-        loop {
-            terminal.draw(|frame| screen::draw(frame, &self.view()))?;
-            sleep(KEYS_EVERY).await;
-            while event::poll(Duration::ZERO)? {
-                match event::read()? {
-                    Event::Key(key) if ends(key) => return Ok(()),
-                    Event::Key(key) => self.obey(key.code),
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    fn obey(&self, key: KeyCode) {
-        let mut view = self.view();
-        match key {
-            KeyCode::Char('o') => view.order_next(),
-            KeyCode::Char('l') => view.toggle_list(),
-            KeyCode::Char(' ') => return view.toggle_stop(),
-            _ => return,
-        }
-        self.relisted.notify_one();
     }
 }
 

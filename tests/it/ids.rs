@@ -124,7 +124,7 @@ async fn an_error_names_the_field_and_the_rule() {
             2,
             &["--count", "from 1 to"][..],
         ),
-        (&["orders", "--count", "-1"], 2, &["--count", "from 1 to"]),
+        (&["orders", "--count=-1"], 2, &["--count", "from 1 to"]),
         (
             &["orders", "--range-size", "0"],
             2,
@@ -135,7 +135,7 @@ async fn an_error_names_the_field_and_the_rule() {
             2,
             &["--range-size", most],
         ),
-        (&["orders", "--start", "-1"], 2, &["--start", "from 0 to"]),
+        (&["orders", "--start=-1"], 2, &["--start", "from 0 to"]),
         (
             &["orders", "--start", most],
             2,

@@ -2,10 +2,10 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use reveille::{
-    FlagName, QueueAddress, Selector,
+    Error, FlagName, Selector,
     auth::{Action, AuthFile, Principal, Scope, Target},
 };
-use serde::Serialize;
+use serde_json::json;
 
 use super::{AuthArgs, VARIABLE, blocking, misconfigured, principal};
 use crate::{
@@ -44,114 +44,65 @@ pub(super) struct Can {
     output: OutputArgs,
 }
 
-/// A target that owns its names.
-#[derive(Debug)]
-enum OwnedTarget {
-    Queue(QueueAddress),
-    Selector(Selector),
-    Flag(FlagName),
-    FlagPrefix(String),
-    Relay,
-}
-
-/// The verdict, with the names that the audit log uses.
-#[derive(Debug, Serialize)]
-struct Answer {
-    principal: String,
-    action: &'static str,
-    target: String,
-    allowed: bool,
-    why: String,
-}
-
 impl Can {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        let target = OwnedTarget::parse(self.action, self.target.as_deref())?;
+        let (action, text) = (self.action, self.target.as_deref());
+        let refused = |rule: &str| Usage(format!("TARGET: {rule}"));
+        let misfit = |rule: &str| Err(refused(&format!("`{action}` {rule}")));
+        let invalid = |error: Error| refused(error.message());
         let path = self.auth.auth.ok_or_else(|| {
             Usage(format!(
                 "--auth: no auth file is named: pass --auth FILE, or set {VARIABLE}"
             ))
         })?;
-        let config = blocking(move || AuthFile::load(path).map_err(|e| misconfigured(e).into()));
+        let config = blocking(move || {
+            AuthFile::new(path)
+                .read()
+                .map_err(|e| misconfigured(e).into())
+        });
         let config = config.await?;
         let groups = self.groups.iter().map(String::as_str);
         let principal = Principal::with_groups(self.principal.name(), groups)?;
-        let target = target.as_target();
-        let verdict = config.policy().verdict(&principal, self.action, target);
-        let answer = Answer {
-            principal: principal.name().to_owned(),
-            action: self.action.as_str(),
-            target: target.to_string(),
-            allowed: verdict.allowed,
-            why: verdict.why,
+        let judge = |target: Target<'_>| {
+            let verdict = config.policy().verdict(&principal, action, target);
+            (target.to_string(), verdict)
+        };
+        let (target, verdict) = match (action.scope(), text) {
+            (Scope::Relay, None) => judge(Target::Relay),
+            (Scope::Queues, Some(text)) => {
+                let selector: Selector = text.parse().map_err(invalid)?;
+                match selector.as_address() {
+                    Some(address) => judge(Target::Queue(&address)),
+                    None => judge(Target::Selector(&selector)),
+                }
+            }
+            (Scope::Flags, Some(text)) => match text.strip_suffix('*') {
+                Some(prefix) => {
+                    FlagName::new(&format!("{prefix}x")).map_err(invalid)?;
+                    judge(Target::FlagPrefix(prefix))
+                }
+                None => judge(Target::Flag(&FlagName::new(text).map_err(invalid)?)),
+            },
+            (Scope::Relay, Some(_)) => misfit("applies to the relay and has no target")?,
+            (Scope::Queues, None) => misfit("needs ACCOUNT/QUEUE or a pattern")?,
+            (Scope::Flags, None) => misfit("needs a flag, or a prefix with `*`")?,
+        };
+        // With the names that the audit log uses.
+        let row = json!({
+            "principal": principal.name(),
+            "action": action.as_str(),
+            "target": target,
+            "allowed": verdict.allowed,
+            "why": verdict.why,
+        });
+        let (answer, exit) = match verdict.allowed {
+            true => ("yes", Exit::OK),
+            false => ("no", Exit::DENIED),
         };
         let format = self.output.format;
-        format.object(&answer, || answer.line())?;
-        Ok(match answer.allowed {
-            true => Exit::OK,
-            false => Exit::DENIED,
-        })
+        format.object(&row, || format!("{answer}: {}", verdict.why))?;
+        Ok(exit)
     }
-}
-
-impl OwnedTarget {
-    fn parse(action: Action, text: Option<&str>) -> Result<Self, Usage> {
-        let scope = action.scope();
-        let refuse = |rule: &str| Err(Usage(format!("TARGET: {rule}")));
-        let target = match (scope, text) {
-            (Scope::Relay, None) => return Ok(Self::Relay),
-            (Scope::Relay, Some(_)) => {
-                return refuse(&format!(
-                    "`{action}` applies to the relay and has no target"
-                ));
-            }
-            (Scope::Queues, None) => {
-                return refuse(&format!("`{action}` needs ACCOUNT/QUEUE or a pattern"));
-            }
-            (Scope::Flags, None) => {
-                return refuse(&format!("`{action}` needs a flag, or a prefix with `*`"));
-            }
-            (Scope::Queues, Some(text)) => queue(text),
-            (Scope::Flags, Some(text)) => flag(text),
-        };
-        target.or_else(|error| refuse(error.message()))
-    }
-
-    fn as_target(&self) -> Target<'_> {
-        match self {
-            Self::Queue(address) => Target::Queue(address),
-            Self::Selector(selector) => Target::Selector(selector),
-            Self::Flag(name) => Target::Flag(name),
-            Self::FlagPrefix(prefix) => Target::FlagPrefix(prefix),
-            Self::Relay => Target::Relay,
-        }
-    }
-}
-
-impl Answer {
-    fn line(&self) -> String {
-        let answer = if self.allowed { "yes" } else { "no" };
-        format!("{answer}: {}", self.why)
-    }
-}
-
-fn queue(text: &str) -> reveille::Result<OwnedTarget> {
-    let selector: Selector = text.parse()?;
-    Ok(match selector.as_address() {
-        Some(address) => OwnedTarget::Queue(address),
-        None => OwnedTarget::Selector(selector),
-    })
-}
-
-fn flag(text: &str) -> reveille::Result<OwnedTarget> {
-    let Some(prefix) = text.strip_suffix('*') else {
-        return FlagName::new(text).map(OwnedTarget::Flag);
-    };
-    // `.` and `..` are no names, but names may begin so.
-    if !matches!(prefix, "" | "." | "..") {
-        FlagName::new(prefix)?;
-    }
-    Ok(OwnedTarget::FlagPrefix(prefix.to_owned()))
 }
 
 /// Parses a group, which has the rule of principals. The library would ignore a bad one.

@@ -1,12 +1,9 @@
 //! `auth check`: reads an auth file and all files that it names.
 
-use std::{
-    path::{Path, PathBuf},
-    time::SystemTime,
-};
+use std::{path::PathBuf, time::SystemTime};
 
 use reveille::auth::AuthFile;
-use serde::Serialize;
+use serde_json::json;
 
 use super::{VARIABLE, blocking, misconfigured};
 use crate::{
@@ -31,20 +28,6 @@ pub(super) struct Check {
     output: OutputArgs,
 }
 
-/// The number of entries of each kind.
-#[derive(Debug, Serialize)]
-struct Summary {
-    file: String,
-    rules: usize,
-    tokens: usize,
-    /// Tokens that the relay refuses by now.
-    expired: usize,
-    issuers: usize,
-    certificates: usize,
-    /// What an operator should look at.
-    notes: Vec<String>,
-}
-
 impl Check {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let path = self.file.ok_or_else(|| {
@@ -52,59 +35,40 @@ impl Check {
                 "FILE: no auth file is named: pass FILE, or set {VARIABLE}"
             ))
         })?;
-        let read = move || Summary::read(&path, SystemTime::now()).map_err(Into::into);
-        let summary = blocking(read).await?;
-        let format = self.output.format;
-        format.object(&summary, || summary.line())?;
-        summary.warn();
-        Ok(Exit::OK)
-    }
-}
-
-impl Summary {
-    fn read(path: &Path, now: SystemTime) -> Result<Self, Usage> {
-        let file = AuthFile::new(path);
-        let config = file.read().map_err(misconfigured)?;
-        let tokens = file.token_file().map_err(misconfigured)?;
-        let records = tokens.map(|tokens| tokens.list()).transpose();
-        let records = records.map_err(misconfigured)?.unwrap_or_default();
-        let expiries = records.iter().filter_map(|record| record.expires);
-        Ok(Self {
-            file: path.display().to_string(),
-            rules: config.policy().rule_count(),
-            tokens: records.len(),
-            expired: expiries.filter(|expires| *expires <= now).count(),
-            issuers: config.issuer_count(),
-            certificates: config.certificate_count(),
-            notes: config.notes().collect(),
-        })
-    }
-
-    fn line(&self) -> String {
-        let expired = match self.expired {
-            0 => String::new(),
-            expired => format!(" ({expired} expired)"),
+        let file = AuthFile::new(&path);
+        let read = move || -> reveille::Result<_> {
+            let config = file.read()?;
+            let tokens = file.token_file()?.map(|tokens| tokens.list()).transpose()?;
+            Ok((config, tokens.unwrap_or_default()))
         };
-        format!(
-            "{}: {}, {}{expired}, {}, {}",
-            self.file,
-            count(self.rules as u64, "rule"),
-            count(self.tokens as u64, "token"),
-            count(self.issuers as u64, "issuer"),
-            count(self.certificates as u64, "certificate"),
-        )
-    }
-
-    /// Prints notes on a file without an error that lets no caller in.
-    fn warn(&self) {
-        for note in &self.notes {
-            output::note(note);
-        }
-        if self.rules == 0 {
-            output::note("the file has no rule: the relay denies every request");
-        }
-        if self.tokens + self.issuers + self.certificates == 0 {
-            output::note("the file has no credential: the relay authenticates no caller");
-        }
+        let read = blocking(move || read().map_err(|error| misconfigured(error).into()));
+        let (config, tokens) = read.await?;
+        let (file, now) = (path.display().to_string(), SystemTime::now());
+        let expiries = tokens.iter().filter_map(|token| token.expires);
+        let expired = expiries.filter(|expires| *expires <= now).count();
+        let (rules, tokens) = (config.policy().rule_count(), tokens.len());
+        let (issuers, certificates) = (config.issuer_count(), config.certificate_count());
+        let notes: Vec<_> = config.notes().collect();
+        let row = json!({
+            "file": file,
+            "rules": rules,
+            "tokens": tokens,
+            "expired": expired,
+            "issuers": issuers,
+            "certificates": certificates,
+            "notes": notes,
+        });
+        let line = || {
+            format!(
+                "{file}: {}, {} ({expired} expired), {}, {}",
+                count(rules as u64, "rule"),
+                count(tokens as u64, "token"),
+                count(issuers as u64, "issuer"),
+                count(certificates as u64, "certificate"),
+            )
+        };
+        self.output.format.object(&row, line)?;
+        notes.iter().for_each(output::note);
+        Ok(Exit::OK)
     }
 }

@@ -1,16 +1,13 @@
 //! `courier dead|requeue`: messages that could not be delivered.
 
-use std::time::SystemTime;
-
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use reveille::courier::{DeadLetter, MessageId};
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Dir;
 use crate::{
     exit::Usage,
-    output::{self, Row},
+    output::{self, time},
     settings::Settings,
     values,
 };
@@ -19,7 +16,6 @@ pub(super) const DEAD_HELP: &str = "\
 Example:
   reveille courier dead queues
   reveille courier dead queues -o jsonl
-  reveille courier dead queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e --raw > body
   reveille courier dead queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e --remove
 
 The newest is first. With ID, one is shown with its body. `courier requeue` sends them again, also to \
@@ -44,9 +40,6 @@ pub(super) struct Dead {
     /// Maximum number of messages
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = values::positive::<usize>)]
     max: usize,
-    /// Print only the body of ID, as it is
-    #[arg(long, requires = "message_id", conflicts_with_all = ["remove", "output"])]
-    raw: bool,
     /// Delete ID, or with --all all dead letters
     #[arg(long)]
     remove: bool,
@@ -77,27 +70,7 @@ pub(super) struct Requeue {
     to: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct DeadRow {
-    message_id: String,
-    destination: String,
-    reason: String,
-    bytes: u64,
-    #[serde(serialize_with = "output::serialize_time")]
-    stored_at: Option<SystemTime>,
-    #[serde(serialize_with = "output::serialize_time")]
-    died_at: Option<SystemTime>,
-}
-
-/// One dead letter with its body.
-#[derive(Debug, Serialize)]
-struct ShownRow {
-    #[serde(flatten)]
-    letter: DeadRow,
-    /// `null` if it is not UTF-8.
-    body: Option<String>,
-    body_base64: String,
-}
+const COLUMNS: &[&str] = &["message_id", "destination", "bytes", "died_at", "reason"];
 
 impl Dead {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<()> {
@@ -110,11 +83,12 @@ impl Dead {
             }
             Some(id) => {
                 let (letter, body) = manager.dead_letter(id).await?;
-                if self.raw {
-                    output::bytes(&body)?;
-                } else {
-                    format.one(&ShownRow::new(letter, &body))?;
-                }
+                let mut row = row(&letter);
+                // `null` if it is not UTF-8.
+                row["body"] = String::from_utf8(body.to_vec()).ok().into();
+                row["body_base64"] = STANDARD.encode(&body).into();
+                let columns = [COLUMNS, &["body"]].concat();
+                format.object(&row, || output::table_of(&columns, &[row.clone()]))?;
             }
             None if self.all => {
                 let removed = manager.remove_dead_letters().await?;
@@ -127,8 +101,8 @@ impl Dead {
             }
             None => {
                 let letters = manager.dead_letters(self.max).await?;
-                let rows: Vec<_> = letters.into_iter().map(DeadRow::from).collect();
-                format.list(&rows)?;
+                let rows: Vec<_> = letters.iter().map(row).collect();
+                format.rows(COLUMNS, &rows)?;
             }
         }
         Ok(())
@@ -158,41 +132,13 @@ impl Requeue {
     }
 }
 
-impl From<DeadLetter> for DeadRow {
-    fn from(letter: DeadLetter) -> Self {
-        Self {
-            message_id: letter.id.to_string(),
-            destination: letter.destination.to_string(),
-            reason: letter.reason,
-            bytes: letter.size,
-            stored_at: Some(letter.stored_at),
-            died_at: Some(letter.died_at),
-        }
-    }
-}
-
-impl ShownRow {
-    fn new(letter: DeadLetter, body: &[u8]) -> Self {
-        Self {
-            letter: letter.into(),
-            body: String::from_utf8(body.to_vec()).ok(),
-            body_base64: STANDARD.encode(body),
-        }
-    }
-}
-
-impl Row for DeadRow {
-    const COLUMNS: &'static [&'static str] =
-        &["message_id", "destination", "bytes", "died_at", "reason"];
-}
-
-impl Row for ShownRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "message_id",
-        "destination",
-        "bytes",
-        "died_at",
-        "reason",
-        "body",
-    ];
+fn row(letter: &DeadLetter) -> Value {
+    json!({
+        "message_id": letter.id.to_string(),
+        "destination": letter.destination.to_string(),
+        "reason": letter.reason,
+        "bytes": letter.size,
+        "stored_at": time(letter.stored_at),
+        "died_at": time(letter.died_at),
+    })
 }

@@ -4,13 +4,13 @@ use std::time::SystemTime;
 
 use reveille::{
     Error, ErrorKind,
-    courier::{HandedOver, ManagerStatus, MessageId, MessageStatus},
+    courier::{DestinationStatus, HandedOver, MessageId, MessageStatus, QueueStatus},
 };
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::Dir;
 use crate::{
-    output::{self, Row, millis},
+    output::{count, millis, table_of, time},
     settings::Settings,
 };
 
@@ -38,56 +38,28 @@ pub(super) struct Status {
     message_id: Option<MessageId>,
 }
 
-#[derive(Debug, Serialize)]
-struct StatusRow {
-    queues: Vec<QueueRow>,
-    destinations: Vec<DestinationRow>,
-    /// Messages from other machines that are not yet visible.
-    accepted: u64,
-    dead_letters: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct QueueRow {
-    name: String,
-    arrived: u64,
-    being_received: u64,
-    received: u64,
-    oldest_ms: Option<u64>,
-}
-
-#[derive(Debug, Serialize)]
-struct DestinationRow {
-    destination: String,
-    hop: String,
-    ready: u64,
-    sent: u64,
-    confirmed: u64,
-    oldest_ms: Option<u64>,
-    last_error: Option<String>,
-    #[serde(serialize_with = "output::serialize_time")]
-    last_error_at: Option<SystemTime>,
-}
-
-#[derive(Debug, Serialize)]
-struct MessageStatusRow {
-    message_id: String,
-    state: &'static str,
-    /// A queue of this machine, or a destination on another one.
-    destination: Option<String>,
-    /// The next machine on the way, if the destination is on another machine.
-    hop: Option<String>,
-    /// The last machine that is known to have the message: `hop`, or this one.
-    last_known: Option<String>,
-    /// The time of the last change.
-    #[serde(serialize_with = "output::serialize_time")]
-    changed_at: Option<SystemTime>,
-    dequeue_count: Option<u32>,
-    reason: Option<String>,
-}
-
 /// The machine of the queue file that was asked.
 const HERE: &str = "this machine";
+const QUEUES: &[&str] = &["name", "arrived", "being_received", "received", "oldest_ms"];
+const DESTINATIONS: &[&str] = &[
+    "destination",
+    "hop",
+    "ready",
+    "sent",
+    "confirmed",
+    "oldest_ms",
+    "last_error_at",
+    "last_error",
+];
+const MESSAGE: &[&str] = &[
+    "message_id",
+    "state",
+    "destination",
+    "hop",
+    "last_known",
+    "changed_at",
+    "reason",
+];
 
 impl Status {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<()> {
@@ -99,159 +71,114 @@ impl Status {
                 let message = format!("message `{id}` is not known to `{path}`");
                 return Err(Error::new(ErrorKind::NotFound, message).into());
             };
-            return Ok(format.one(&MessageStatusRow::new(id, status))?);
+            let row = message_row(id, status);
+            return Ok(format.object(&row, || table_of(MESSAGE, std::slice::from_ref(&row)))?);
         }
-        let row = StatusRow::from(manager.status().await?);
-        Ok(format.object(&row, || row.text())?)
-    }
-}
-
-impl StatusRow {
-    /// Returns the tables for people.
-    fn text(&self) -> String {
-        let mut parts = Vec::new();
-        if !self.queues.is_empty() {
-            parts.push(output::table(&self.queues));
-        }
-        if !self.destinations.is_empty() {
-            parts.push(output::table(&self.destinations));
-        }
-        if self.accepted > 0 {
-            let accepted = output::count(self.accepted, "message");
-            parts.push(format!("accepted and not yet visible: {accepted}"));
-        }
-        if self.dead_letters > 0 {
-            let letters = output::count(self.dead_letters, "dead letter");
-            parts.push(format!("{letters}: see `courier dead`"));
-        }
-        match parts.is_empty() {
-            true => "no queues and no messages to other machines".to_owned(),
-            false => parts.join("\n\n"),
-        }
-    }
-}
-
-impl From<ManagerStatus> for StatusRow {
-    fn from(status: ManagerStatus) -> Self {
-        let queues = status.queues.into_iter().map(|queue| QueueRow {
-            name: queue.name,
-            arrived: queue.arrived,
-            being_received: queue.being_received,
-            received: queue.received,
-            oldest_ms: queue.oldest.map(millis),
+        let status = manager.status().await?;
+        let queues: Vec<_> = status.queues.iter().map(queue_row).collect();
+        let destinations: Vec<_> = status.destinations.iter().map(destination_row).collect();
+        // Accepted: messages from other machines that are not yet visible.
+        let row = json!({
+            "queues": queues,
+            "destinations": destinations,
+            "accepted": status.accepted,
+            "dead_letters": status.dead_letters,
         });
-        let destinations = status.destinations.into_iter().map(|to| {
-            let (last_error, last_error_at) = to.last_error.unzip();
-            DestinationRow {
-                destination: to.destination.to_string(),
-                hop: to.hop,
-                ready: to.ready,
-                sent: to.sent,
-                confirmed: to.confirmed,
-                oldest_ms: to.oldest.map(millis),
-                last_error,
-                last_error_at,
-            }
-        });
-        Self {
-            queues: queues.collect(),
-            destinations: destinations.collect(),
-            accepted: status.accepted,
-            dead_letters: status.dead_letters,
-        }
+        let text = || {
+            format!(
+                "{}\n\n{}\n\naccepted and not yet visible: {}; {} (`courier dead`)",
+                table_of(QUEUES, &queues),
+                table_of(DESTINATIONS, &destinations),
+                count(status.accepted, "message"),
+                count(status.dead_letters, "dead letter")
+            )
+        };
+        Ok(format.object(&row, text)?)
     }
 }
 
-impl Row for QueueRow {
-    const COLUMNS: &'static [&'static str] =
-        &["name", "arrived", "being_received", "received", "oldest_ms"];
+fn queue_row(queue: &QueueStatus) -> Value {
+    json!({
+        "name": queue.name,
+        "arrived": queue.arrived,
+        "being_received": queue.being_received,
+        "received": queue.received,
+        "oldest_ms": queue.oldest.map(millis),
+    })
 }
 
-impl Row for DestinationRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "destination",
-        "hop",
-        "ready",
-        "sent",
-        "confirmed",
-        "oldest_ms",
-        "last_error_at",
-        "last_error",
-    ];
+fn destination_row(to: &DestinationStatus) -> Value {
+    let (last_error, last_error_at) = to.last_error.clone().unzip();
+    json!({
+        "destination": to.destination.to_string(),
+        "hop": to.hop,
+        "ready": to.ready,
+        "sent": to.sent,
+        "confirmed": to.confirmed,
+        "oldest_ms": to.oldest.map(millis),
+        "last_error": last_error,
+        "last_error_at": last_error_at.map(time),
+    })
 }
 
-impl MessageStatusRow {
-    fn new(id: MessageId, status: MessageStatus) -> Self {
-        let mut row = Self {
-            message_id: id.to_string(),
-            state: "unknown",
-            destination: None,
-            hop: None,
-            last_known: None,
-            changed_at: None,
-            dequeue_count: None,
-            reason: None,
-        };
-        let mut set = |state, destination: Option<String>, at| {
-            (row.state, row.destination, row.changed_at) = (state, destination, at);
-            row.last_known = Some(HERE.to_owned());
-        };
-        match status {
-            MessageStatus::Outgoing {
-                destination,
-                hop,
-                handed_over,
-                at,
-                last_error,
-            } => {
-                let state = match handed_over {
-                    HandedOver::Ready => "ready",
-                    HandedOver::Sent => "sent",
-                    HandedOver::Visible => "confirmed",
-                };
-                set(state, Some(destination.to_string()), Some(at));
-                row.last_known = Some(match handed_over {
-                    HandedOver::Ready => HERE.to_owned(),
-                    HandedOver::Sent | HandedOver::Visible => hop.clone(),
-                });
-                row.hop = Some(hop);
-                row.reason = last_error;
-            }
-            MessageStatus::Accepted { queue, at } => set("accepted", Some(queue), Some(at)),
-            MessageStatus::Arrived { queue, at } => set("arrived", Some(queue), Some(at)),
-            MessageStatus::BeingReceived {
-                queue,
-                dequeue_count,
-            } => {
-                set("being_received", Some(queue), None);
-                row.dequeue_count = Some(dequeue_count);
-            }
-            MessageStatus::Received { queue, at } => set("received", Some(queue), Some(at)),
-            MessageStatus::DeadLetter {
-                destination,
-                reason,
-                at,
-            } => {
-                set("dead_letter", Some(destination.to_string()), Some(at));
-                row.reason = Some(reason);
-            }
-            // A state that this program does not know.
-            _ => {}
+/// Returns where a message is. `destination` is a queue of this machine, or a destination on another one;
+/// `hop` is the next machine on the way to that.
+fn message_row(id: MessageId, status: MessageStatus) -> Value {
+    let in_queue = |state, queue: String, at: SystemTime| json!({ "state": state, "destination": queue, "changed_at": time(at) });
+    let known = match status {
+        MessageStatus::Outgoing {
+            destination,
+            hop,
+            handed_over,
+            at,
+            last_error,
+        } => {
+            let (state, last_known) = match handed_over {
+                HandedOver::Ready => ("ready", HERE),
+                HandedOver::Sent => ("sent", &*hop),
+                HandedOver::Visible => ("confirmed", &*hop),
+            };
+            json!({
+                "state": state,
+                "destination": destination.to_string(),
+                "changed_at": time(at),
+                "last_known": last_known,
+                "hop": hop,
+                "reason": last_error,
+            })
         }
-        row
+        MessageStatus::Accepted { queue, at } => in_queue("accepted", queue, at),
+        MessageStatus::Arrived { queue, at } => in_queue("arrived", queue, at),
+        MessageStatus::Received { queue, at } => in_queue("received", queue, at),
+        MessageStatus::BeingReceived {
+            queue,
+            dequeue_count,
+        } => json!({
+            "state": "being_received",
+            "destination": queue,
+            "dequeue_count": dequeue_count,
+        }),
+        MessageStatus::DeadLetter {
+            destination,
+            reason,
+            at,
+        } => json!({
+            "state": "dead_letter",
+            "destination": destination.to_string(),
+            "changed_at": time(at),
+            "reason": reason,
+        }),
+        // A state that this program does not know.
+        _ => json!({ "state": "unknown" }),
+    };
+    let mut row =
+        json!({ "message_id": id.to_string(), "last_known": HERE, "dequeue_count": null });
+    for field in MESSAGE.iter().chain(&["dequeue_count"]) {
+        let known = known.get(field).cloned();
+        let value = known.or_else(|| row.get(field).cloned());
+        row[*field] = value.unwrap_or_default();
     }
-}
-
-impl Row for MessageStatusRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "message_id",
-        "state",
-        "destination",
-        "hop",
-        "last_known",
-        "changed_at",
-        "reason",
-    ];
+    row
 }
 
 #[cfg(test)]
@@ -269,18 +196,12 @@ mod tests {
                 last_error: last_error.map(str::to_owned),
             };
             let id = "01".repeat(16).parse().expect("an id");
-            let row = MessageStatusRow::new(id, status);
-            assert_eq!(
-                row.destination.as_deref(),
-                Some("reveille://paris:7610/orders")
-            );
-            assert_eq!(row.hop.as_deref(), Some("gate:7610"));
-            let last_known = row.last_known.unwrap_or_default();
-            [
-                row.state.to_owned(),
-                last_known,
-                row.reason.unwrap_or_else(|| "-".to_owned()),
-            ]
+            let row = message_row(id, status);
+            assert_eq!(row["destination"], "reveille://paris:7610/orders");
+            assert_eq!(row["hop"], "gate:7610");
+            assert!(row["dequeue_count"].is_null(), "{row}");
+            let text = |field: &str| row[field].as_str().unwrap_or("-").to_owned();
+            ["state", "last_known", "reason"].map(text)
         };
         assert_eq!(
             shown(HandedOver::Ready, Some("no answer")),

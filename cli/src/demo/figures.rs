@@ -2,7 +2,7 @@
 //!
 //! Latency is measured by the machine's clock, from put to handler.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 use reveille::duration::Span;
@@ -10,8 +10,7 @@ use serde::Serialize;
 
 use super::{
     IDLE, Way,
-    billing::{ITEMS, TRANSACTIONS},
-    fleet::{Fleet, Idle, Outcome},
+    fleet::{Idle, Outcome},
 };
 
 /// The price of 10,000 storage transactions, in US dollars.
@@ -20,7 +19,7 @@ const PER_10_000: f64 = 0.01;
 /// All measurements of the demo.
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
-    pub(super) transactions: u64,
+    pub(super) transactions: usize,
     pub(super) work_items: usize,
     /// The price of the batch.
     pub(super) cents: u64,
@@ -31,19 +30,13 @@ pub(super) struct Figures {
 #[derive(Debug, Serialize)]
 pub(super) struct FleetFigures {
     way: Way,
-    listeners: usize,
     idle_tasks: usize,
     idle_storage_transactions: u64,
-    idle_storage_transactions_per_minute: f64,
     latency_p50_ms: f64,
     latency_p99_ms: f64,
-    drained_after_ms: Option<f64>,
     at_zero_after_ms: Option<f64>,
     busy_storage_transactions: u64,
     month_cost: f64,
-    transactions: u64,
-    cents: u64,
-    exact: bool,
 }
 
 /// A month has this many days, each with these idle minutes and one batch like this one.
@@ -51,127 +44,73 @@ const DAYS: f64 = 30.0;
 const IDLE_MINUTES: f64 = 22.0 * 60.0;
 
 impl FleetFigures {
-    /// `cents` is the expected price of the batch.
-    pub(super) fn new(fleet: &Fleet, idle: Idle, outcome: &Outcome, cents: u64) -> Self {
-        let totals = &outcome.totals;
-        let mut waited = totals.waited.clone();
+    pub(super) fn new(way: Way, idle: Idle, mut outcome: Outcome) -> Self {
+        let waited = &mut outcome.waited;
         waited.sort_unstable();
-        let month = month(idle.transactions, IDLE, outcome.transactions);
         Self {
-            way: fleet.way,
-            listeners: fleet.size(),
+            way,
             idle_tasks: idle.tasks,
             idle_storage_transactions: idle.transactions,
-            idle_storage_transactions_per_minute: per_minute(idle.transactions, IDLE),
-            latency_p50_ms: millis(percentile(&waited, 50)),
-            latency_p99_ms: millis(percentile(&waited, 99)),
-            drained_after_ms: outcome.drained.map(millis),
+            latency_p50_ms: millis(percentile(waited, 50)),
+            latency_p99_ms: millis(percentile(waited, 99)),
             at_zero_after_ms: outcome.at_zero.map(millis),
             busy_storage_transactions: outcome.transactions,
-            month_cost: price(month),
-            transactions: totals.transactions,
-            cents: totals.cents,
-            exact: totals.transactions == TRANSACTIONS
-                && totals.cents == cents
-                && totals.items() == ITEMS,
+            month_cost: month_cost(per_minute(idle.transactions), outcome.transactions),
         }
     }
 
-    /// Returns the rows of the table: labels and values.
-    fn rows(&self) -> [(String, String); 10] {
-        let row = |label: &str, value: &dyn fmt::Display| (label.to_owned(), value.to_string());
-        let idle_label = format!("storage transactions, {} idle", Span(IDLE));
-        let month_label = format!("a month* at ${PER_10_000} per 10,000");
-        let per_minute = format!("{:.0}", self.idle_storage_transactions_per_minute);
-        let drained_after = or_never(self.drained_after_ms);
+    /// Returns the values of the table.
+    fn values(&self) -> [String; LABELS.len()] {
         [
-            row("listeners, with the controller", &self.listeners),
-            row("dequeue tasks while idle", &self.idle_tasks),
-            row(&idle_label, &self.idle_storage_transactions),
-            row("the same, per minute", &per_minute),
-            row(
-                "latency p50, from put to handling",
-                &span(self.latency_p50_ms),
-            ),
-            row("latency p99", &span(self.latency_p99_ms)),
-            row("last result, after the last put", &drained_after),
-            row(
-                "storage transactions for the batch",
-                &self.busy_storage_transactions,
-            ),
-            row(&month_label, &format!("${:.2}", self.month_cost)),
-            row("total of the transactions", &money(self.cents)),
+            self.idle_tasks.to_string(),
+            format!("{:.0}", per_minute(self.idle_storage_transactions)),
+            span(self.latency_p50_ms),
+            span(self.latency_p99_ms),
+            self.busy_storage_transactions.to_string(),
+            format!("${:.2}", self.month_cost),
         ]
     }
 }
 
-impl fmt::Display for FleetFigures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: {} transactions, {}, {} after the last put: {}",
-            self.way.name(),
-            self.transactions,
-            money(self.cents),
-            or_never(self.drained_after_ms),
-            if self.exact { "exact" } else { "NOT EXACT" }
-        )?;
-        if let Some(after) = self.at_zero_after_ms {
-            write!(f, "; back at 0 dequeue tasks {} after it", span(after))?;
-        }
-        Ok(())
-    }
-}
+const LABELS: [&str; 6] = [
+    "dequeue tasks while idle",
+    "storage transactions in an idle minute",
+    "latency p50, from put to handling",
+    "latency p99",
+    "storage transactions for the batch",
+    "a month* at $0.01 per 10,000",
+];
 
 impl Figures {
-    /// Returns whether no result was lost or counted twice.
-    pub(super) fn exact(&self) -> bool {
-        self.fleets.iter().all(|fleet| fleet.exact)
-    }
-
-    pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
-        if json {
-            println!("{}", serde_json::to_string_pretty(self)?);
-            return Ok(());
-        }
+    pub(super) fn table(&self) -> String {
         let mut table = Table::new();
         let names = self.fleets.iter().map(|fleet| fleet.way.name());
         table
             .load_style(presets::UTF8_FULL_CONDENSED)
             .set_header([""].into_iter().chain(names));
-        let columns: Vec<_> = self.fleets.iter().map(FleetFigures::rows).collect();
-        for (number, (label, _)) in columns[0].iter().enumerate() {
-            let values = columns.iter().map(|rows| &rows[number].1);
+        let columns: Vec<_> = self.fleets.iter().map(FleetFigures::values).collect();
+        for (number, label) in LABELS.into_iter().enumerate() {
+            let values = columns.iter().map(|values| &*values[number]);
             table.add_row([label].into_iter().chain(values));
         }
         for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        println!("{table}\n* 30 days of 22 idle hours, and one such batch a day");
-        Ok(())
+        format!("{table}\n* 30 days of 22 idle hours, and one such batch a day")
     }
 }
 
-fn per_minute(idle_transactions: u64, idle: Duration) -> f64 {
-    (idle_transactions as f64 * 600.0 / idle.as_secs_f64()).round() / 10.0
+fn per_minute(idle_transactions: u64) -> f64 {
+    idle_transactions as f64 * 60.0 / IDLE.as_secs_f64()
 }
 
-/// Returns the storage transactions of a month.
-fn month(idle_transactions: u64, idle: Duration, busy_transactions: u64) -> f64 {
-    let idle_minute = idle_transactions as f64 * 60.0 / idle.as_secs_f64();
-    DAYS * (IDLE_MINUTES * idle_minute + busy_transactions as f64)
-}
-
-/// Returns the price of storage transactions in dollars and cents.
-fn price(transactions: f64) -> f64 {
+/// Returns the price of a month's storage transactions in dollars and cents.
+fn month_cost(per_idle_minute: f64, of_batch: u64) -> f64 {
+    let transactions = DAYS * (IDLE_MINUTES * per_idle_minute + of_batch as f64);
     (transactions / 10_000.0 * PER_10_000 * 100.0).round() / 100.0
 }
 
-fn or_never(ms: Option<f64>) -> String {
-    ms.map_or_else(|| "never".to_owned(), span)
-}
-
-pub(super) fn span(ms: f64) -> String {
+fn span(ms: f64) -> String {
     Span(Duration::from_secs_f64(ms / 1e3)).to_string()
 }
 
@@ -206,9 +145,9 @@ mod tests {
 
     #[test]
     fn the_cost_of_a_month_follows_from_the_idle_transactions() {
-        for (transactions, cost) in [(0, 0.0), (60, 2.38), (200 * 60, 475.2)] {
-            let month = month(transactions, Duration::from_secs(60), 0);
-            assert!((price(month) - cost).abs() < 1e-9, "{month}");
+        for (per_minute, cost) in [(0.0, 0.0), (60.0, 2.38), (200.0 * 60.0, 475.2)] {
+            let month = month_cost(per_minute, 0);
+            assert!((month - cost).abs() < 1e-9, "{month}");
         }
     }
 }

@@ -19,13 +19,13 @@ use reveille::{
     testing::Metered,
 };
 use tokio::{
-    sync::watch,
+    sync::{Barrier, watch},
     time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
 
 use super::{
     FLAG, Way,
-    billing::{ITEMS, Rated, Totals, WorkItem},
+    billing::{ITEMS, Rated, Totals, WorkItem, sum},
 };
 
 /// A queue in a file, which counts every storage transaction.
@@ -34,22 +34,9 @@ type Queue = Metered<SqliteQueue>;
 pub(super) struct Fleet {
     pub(super) way: Way,
     rating: Arc<Rating>,
+    /// The controller is the first one.
     listeners: Vec<Listener>,
-    controller: Listener,
     totals: watch::Sender<Totals>,
-}
-
-/// A fleet whose listeners wait for the flag.
-pub(super) struct ParkedFleet {
-    fleet: Fleet,
-    parked: Vec<Parked>,
-}
-
-/// A listener that waits for the flag.
-struct Parked {
-    id: ListenerId,
-    client: Client,
-    watch: FlagWatcher,
 }
 
 /// Takes work items from one queue, and puts their prices into the other one.
@@ -73,9 +60,8 @@ pub(super) struct Idle {
 /// Measurements of the batch.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    pub(super) totals: Totals,
-    /// Time from the last put to the last result; `None` if results are missing.
-    pub(super) drained: Option<Duration>,
+    /// The time of each work item from put to handling.
+    pub(super) waited: Vec<Duration>,
     /// Time from the last put until no dequeue task is left.
     pub(super) at_zero: Option<Duration>,
     pub(super) transactions: u64,
@@ -84,25 +70,28 @@ pub(super) struct Outcome {
 const SECOND: Duration = Duration::from_secs(1);
 /// Time-out of each wait, long enough for a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// A woken fleet whose state did not change for this long is idle.
+/// A fleet whose state did not change for this long is idle.
 const IDLE_AFTER: Duration = Duration::from_millis(500);
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// A real batch is read from a file over time, and latency means something only without a backlog.
 const ITEMS_PER_PUT: usize = 20;
 const PUT_INTERVAL: Duration = Duration::from_millis(200);
-impl ParkedFleet {
-    /// Creates the queues, starts the controller, and parks the listeners.
-    pub(super) async fn park(
+
+impl Fleet {
+    /// Creates the queues, starts the controller, and parks the listeners on the flag. Starts them when
+    /// it is set; returns also the time from the unleash to the last release.
+    pub(super) async fn start(
         way: Way,
-        size: u16,
+        size: usize,
         relay: &str,
         home: &Path,
-    ) -> anyhow::Result<Self> {
+        parked: &Barrier,
+    ) -> anyhow::Result<(Self, Duration)> {
         let client = Client::new(relay)?;
         let rating = Arc::new(Rating {
             input: create_queue(way, "input", home).await?,
             output: create_queue(way, "output", home).await?,
-            publisher: (way != Way::Polling).then(|| client.publisher(way.name())),
+            publisher: (way == Way::Woken).then(|| client.publisher(way.name())),
         });
         let totals = watch::Sender::new(Totals::default());
         let added_to = totals.clone();
@@ -111,62 +100,32 @@ impl ParkedFleet {
             ready(Ok(()))
         };
         let id = ListenerId::new(&format!("{}-controller", way.name()))?;
-        let controller = way
-            .listener(&client, id, &rating.output)?
-            .start_json(add)
-            .await?;
-        let parked = (1..=size).map(|number| Parked::new(way, number, relay));
-        let parked = try_join_all(parked).await?;
-        let fleet = Fleet {
+        let controller = way.listener(&client, id, &rating.output)?;
+        let mut listeners = vec![controller.start_json(add).await?];
+        let started = (1..=size).map(|number| start_parked(way, number, relay, &rating, parked));
+        let mut released_after = Duration::ZERO;
+        for (listener, after) in try_join_all(started).await? {
+            listeners.push(listener);
+            released_after = released_after.max(after);
+        }
+        let fleet = Self {
             way,
-            listeners: Vec::new(),
             rating,
-            controller,
+            listeners,
             totals,
         };
-        Ok(Self { fleet, parked })
+        Ok((fleet, released_after))
     }
 
-    /// Waits for the release, and starts the listeners. Returns the time from the unleash to the
-    /// last release.
-    pub(super) async fn release(self) -> anyhow::Result<(Fleet, Duration)> {
-        let Self {
-            mut fleet,
-            mut parked,
-        } = self;
-        let after = try_join_all(parked.iter_mut().map(|one| released(&mut one.watch))).await?;
-        let start = async |Parked { id, client, .. }| {
-            if fleet.way == Way::Polling {
-                // Polling listeners do not start all at the same moment.
-                sleep(SECOND.mul_f64(fastrand::f64())).await;
-            }
-            let rating = Arc::clone(&fleet.rating);
-            let builder = fleet.way.listener(&client, id, &rating.input)?;
-            let rate = move |delivery: Delivery| {
-                let rating = Arc::clone(&rating);
-                async move { rating.rate(&delivery.message).await }
-            };
-            anyhow::Ok(builder.start(rate).await?)
-        };
-        fleet.listeners = try_join_all(parked.into_iter().map(start)).await?;
-        Ok((fleet, after.into_iter().max().unwrap_or_default()))
-    }
-}
-
-impl Fleet {
     /// Waits until all listeners are ready and all messages are deleted. A woken fleet must also have
     /// no dequeue task left. Returns the time at which this state began.
     pub(super) async fn wait_idle(&self) -> anyhow::Result<Instant> {
-        let rest = match self.way {
-            Way::Polling => Duration::ZERO,
-            Way::Woken => IDLE_AFTER,
-        };
         let began = Instant::now();
         let mut since = began;
         while began.elapsed() < TIMEOUT {
             if !self.is_idle() {
                 since = Instant::now();
-            } else if since.elapsed() >= rest {
+            } else if since.elapsed() >= IDLE_AFTER {
                 return Ok(since);
             }
             sleep(CHECK_INTERVAL).await;
@@ -183,7 +142,7 @@ impl Fleet {
         }
     }
 
-    /// Puts the batch in parts, and waits until all results have arrived or the wait times out.
+    /// Puts the batch in parts, and waits until all results have arrived. Their total must be exact.
     pub(super) async fn work(&self, batch: &[WorkItem]) -> anyhow::Result<Outcome> {
         self.totals.send_replace(Totals::default());
         let before = self.transactions();
@@ -197,16 +156,17 @@ impl Fleet {
         }
         let mut totals = self.totals.subscribe();
         let complete = totals.wait_for(|totals| totals.items() == ITEMS);
-        let is_complete = timeout(TIMEOUT, complete).await.is_ok();
-        let drained = is_complete.then(|| last_put.elapsed());
-        let at_zero = if is_complete && self.way == Way::Woken {
-            Some(self.wait_idle().await?.duration_since(last_put))
-        } else {
-            None
+        timeout(TIMEOUT, complete)
+            .await
+            .context("results are missing")??;
+        let at_zero = match self.way {
+            Way::Woken => Some(self.wait_idle().await?.duration_since(last_put)),
+            Way::Polling => None,
         };
+        let totals = self.totals.borrow().clone();
+        anyhow::ensure!(totals.cents == sum(batch), "the total is not exact");
         Ok(Outcome {
-            totals: self.totals.borrow().clone(),
-            drained,
+            waited: totals.waited,
             at_zero,
             transactions: self.transactions() - before,
         })
@@ -234,17 +194,7 @@ impl Fleet {
     }
 
     pub(super) async fn stop(self) {
-        let listeners = self.listeners.into_iter().chain([self.controller]);
-        join_all(listeners.map(Listener::shutdown)).await;
-    }
-
-    /// The number of listeners, with the controller.
-    pub(super) fn size(&self) -> usize {
-        self.listeners().count()
-    }
-
-    fn listeners(&self) -> impl Iterator<Item = &Listener> {
-        self.listeners.iter().chain([&self.controller])
+        join_all(self.listeners.into_iter().map(Listener::shutdown)).await;
     }
 
     /// Whether all listeners have finished their start and all messages are deleted.
@@ -255,32 +205,49 @@ impl Fleet {
             Way::Woken => one.state().mode == ListenerMode::Pushed,
         };
         let is_empty = |queue: &Queue| queue.usage().deletes >= queue.usage().puts;
-        self.listeners().all(is_ready)
+        self.listeners.iter().all(is_ready)
             && is_empty(&self.rating.input)
             && is_empty(&self.rating.output)
             && (self.way == Way::Polling || self.tasks() == 0)
     }
 
-    pub(super) fn tasks(&self) -> usize {
-        let tasks = self.listeners().map(|one| one.state().active_dequeue_tasks);
-        tasks.sum()
+    fn tasks(&self) -> usize {
+        let listeners = self.listeners.iter();
+        listeners.map(|one| one.state().active_dequeue_tasks).sum()
     }
 
     /// The number of storage transactions so far.
-    pub(super) fn transactions(&self) -> u64 {
+    fn transactions(&self) -> u64 {
         self.rating.input.usage().total() + self.rating.output.usage().total()
     }
 }
 
-impl Parked {
-    async fn new(way: Way, number: u16, relay: &str) -> anyhow::Result<Self> {
-        let id = ListenerId::new(&format!("{}-{number}", way.name()))?;
-        let client = Client::new(relay)?;
-        let mut watch = client.watch_flag(FlagName::new(FLAG)?, id.clone());
-        let state = watch.next().await.context("the watch ended")??;
-        anyhow::ensure!(!state.set, "the flag is set before the start");
-        Ok(Self { id, client, watch })
+/// Waits for the flag, and starts a listener. Returns also the time since the unleash.
+async fn start_parked(
+    way: Way,
+    number: usize,
+    relay: &str,
+    rating: &Arc<Rating>,
+    parked: &Barrier,
+) -> anyhow::Result<(Listener, Duration)> {
+    let id = ListenerId::new(&format!("{}-{number}", way.name()))?;
+    let client = Client::new(relay)?;
+    let mut watch = client.watch_flag(FlagName::new(FLAG)?, id.clone());
+    let state = watch.next().await.context("the watch ended")??;
+    anyhow::ensure!(!state.set, "the flag is set before the start");
+    parked.wait().await;
+    let after = released(&mut watch).await?;
+    if way == Way::Polling {
+        // Polling listeners do not start all at the same moment.
+        sleep(SECOND.mul_f64(fastrand::f64())).await;
     }
+    let builder = way.listener(&client, id, &rating.input)?;
+    let rating = Arc::clone(rating);
+    let rate = move |delivery: Delivery| {
+        let rating = Arc::clone(&rating);
+        async move { rating.rate(&delivery.message).await }
+    };
+    Ok((builder.start(rate).await?, after))
 }
 
 /// Waits until the flag is set. Returns the time since the unleash.

@@ -1,30 +1,30 @@
 //! `--hook`: the driver of the central agent. It follows the relay's stream, reads the relay's lists and
 //! calls the hook; `reveille::agent::CentralAgent` makes all decisions.
 
-use std::{collections::BTreeMap, ffi::OsString, future::pending, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs::File,
+    io::{BufRead as _, BufReader, Read as _, Seek as _},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
-use futures_util::{FutureExt as _, future::BoxFuture};
+use anyhow::bail;
 use reveille::{
     Client, LatencyBuckets, LinkState, ListenerId, ListenerInfo, QueueAddress, QueueInfo,
     QueueQuery, Selector, Subscription, WakeReason, WakeStream as _, WorkDetected,
     agent::{CentralAgent, FleetDecision, FleetLoad, FleetPolicy, FleetStep},
     duration::Span,
 };
-use serde_json::json;
-use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
-    process::ChildStdout,
-    sync::{oneshot, watch},
-    time::Instant,
-};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
 
 use super::{Args, WhileAway};
 use crate::{
     child::{KILL_AFTER, Process, ProcessGroups},
-    exit::{Exit, Usage},
-    output::Format,
-    signals::{Interrupts, Signal},
+    exit::Usage,
     target::Target,
     values,
 };
@@ -42,9 +42,6 @@ pub(super) struct HookArgs {
         ]
     )]
     pub(super) hook: Option<String>,
-    /// Print each decision and its reason, and call nothing
-    #[arg(long, requires = "hook")]
-    dry_run: bool,
     /// Least time between two calls, but for the first nodes and after a failure
     #[arg(long, value_name = "D", requires = "hook", value_parser = values::pause, default_value = "10s")]
     hook_interval: Duration,
@@ -60,11 +57,7 @@ struct Driver {
     subscription: Subscription,
     link: watch::Receiver<LinkState>,
     origin: Instant,
-    look: Option<Task<reveille::Result<Look>>>,
-    call: Option<Task<Called>>,
     hook: Arc<Hook>,
-    /// Prints decisions in this format, and calls nothing.
-    dry_run: Option<Format>,
     /// The policy needs the latency.
     reads_latency: bool,
     latencies: Option<LatencyBuckets>,
@@ -77,7 +70,6 @@ struct Driver {
 /// another relay has counted.
 type Doubts = BTreeMap<Selector, Instant>;
 
-type Task<T> = BoxFuture<'static, T>;
 /// The number of nodes that the hook has stated, or why it failed.
 type Called = Result<Option<usize>, String>;
 
@@ -101,19 +93,17 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// The share of the latencies that the policy's limit is for.
 const PERCENTILE: u8 = 90;
-/// Time to read the output of a hook that has ended.
-const READ_IN: Duration = Duration::from_secs(1);
 /// The longest number on the hook's first line.
 const MOST_DIGITS: u64 = 32;
 
-/// Runs the central agent until a signal.
+/// Runs the central agent until it is stopped. A running call of the hook is awaited.
 pub(super) async fn run(
     args: &Args,
     command: &str,
     id: ListenerId,
     target: &Target,
-    interrupts: &mut Interrupts,
-) -> anyhow::Result<Exit> {
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
     let away = args.away.unwrap_or(WhileAway::Keep);
     if away == WhileAway::Poll {
         let rule =
@@ -141,59 +131,87 @@ pub(super) async fn run(
         link: subscription.link(),
         subscription,
         origin: Instant::now(),
-        look: None,
-        call: None,
         hook: Arc::new(Hook {
             command: command.to_owned(),
             timeout: options.hook_timeout,
             groups: ProcessGroups::guarded(KILL_AFTER),
         }),
-        dry_run: options.dry_run.then_some(target.format),
         latencies: None,
         caught_up: BTreeMap::new(),
         doubts: Doubts::new(),
     };
-    let signal = tokio::select! {
-        ended = driver.run() => return ended,
-        signal = interrupts.next() => signal,
-    };
-    tokio::select! {
-        () = driver.finish() => {}
-        signal = interrupts.next() => return Ok(signal.exit()),
-    }
-    Ok(match signal {
-        Signal::Terminate => Exit::OK,
-        Signal::Interrupt => signal.exit(),
-    })
+    driver.run(stop).await
 }
 
 impl Driver {
-    /// Runs until the relay refuses the subscription for good.
-    async fn run(&mut self) -> anyhow::Result<Exit> {
+    /// Runs until it is stopped, or the relay refuses the subscription for good.
+    async fn run(&mut self, stop: &CancellationToken) -> anyhow::Result<()> {
         self.follow_link();
         loop {
-            let until = self.drive()?;
-            let wait = match self.origin.checked_add(until) {
-                Some(at) => tokio::time::sleep_until(at).left_future(),
-                None => pending().right_future(),
-            };
-            tokio::select! {
-                biased;
-                Ok(()) = self.link.changed() => self.follow_link(),
-                called = ended(&mut self.call) => self.on_called(called),
-                look = ended(&mut self.look) => self.on_look(look),
-                work = self.subscription.next() => match work {
-                    Some(Ok(work)) => self.on_wake_up(&work),
-                    Some(Err(error)) if self.is_first_refusal() => return Err(error.into()),
-                    Some(Err(error)) if self.subscription.ask_again(RETRY_AFTER_REFUSAL) => {
-                        tracing::warn!(%error, "the relay refuses the subscription; it is tried again");
+            match self.agent.step(self.now()) {
+                FleetStep::Wait(until) => {
+                    let wait = tokio::time::sleep(until.saturating_sub(self.now()));
+                    tokio::select! {
+                        () = stop.cancelled() => return Ok(()),
+                        event = self.on_event() => event?,
+                        () = wait => {}
                     }
-                    Some(Err(error)) => return Err(error.into()),
-                    None => return Ok(Exit::FAILURE),
-                },
-                () = wait => {}
+                }
+                FleetStep::Look => {
+                    let (client, queues) = (self.client.clone(), Arc::clone(&self.queues));
+                    let doubts = self.doubts.clone();
+                    let look = look(&client, &queues, &doubts, self.reads_latency);
+                    let look = self
+                        .during(tokio::time::timeout(LOOK_TIMEOUT, look))
+                        .await?;
+                    self.on_look(look.map_err(Into::into).and_then(|look| Ok(look?)));
+                }
+                FleetStep::Call(decision) => {
+                    let FleetDecision {
+                        desired,
+                        current,
+                        backlog,
+                        reason,
+                        ..
+                    } = &decision;
+                    tracing::info!(desired, current, backlog, reason, "the hook is called");
+                    let hook = Arc::clone(&self.hook);
+                    let called = self.during(hook.call(&decision)).await?;
+                    self.on_called(called);
+                }
             }
         }
+    }
+
+    /// Follows the stream until the work ends.
+    async fn during<T>(&mut self, work: impl Future<Output = T>) -> anyhow::Result<T> {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return Ok(done),
+                event = self.on_event() => event?,
+            }
+        }
+    }
+
+    /// Handles the next event of the stream. Safe to cancel.
+    async fn on_event(&mut self) -> anyhow::Result<()> {
+        tokio::select! {
+            biased;
+            Ok(()) = self.link.changed() => self.follow_link(),
+            work = self.subscription.next() => match work {
+                Some(Ok(work)) => self.on_wake_up(&work),
+                Some(Err(error)) => {
+                    let was_accepted = self.link.borrow().welcomes > 0;
+                    if !(was_accepted && self.subscription.ask_again(RETRY_AFTER_REFUSAL)) {
+                        return Err(error.into());
+                    }
+                    tracing::warn!(%error, "the relay refuses the subscription; it is tried again");
+                }
+                None => bail!("the subscription has ended"),
+            },
+        }
+        Ok(())
     }
 
     fn on_wake_up(&mut self, work: &WorkDetected) {
@@ -206,21 +224,8 @@ impl Driver {
         self.agent.on_wake_up();
     }
 
-    /// Waits for a running call.
-    async fn finish(&mut self) {
-        if self.call.is_some() {
-            tracing::info!("the hook runs; a second signal kills it");
-            let called = ended(&mut self.call).await;
-            self.on_called(called);
-        }
-    }
-
     fn now(&self) -> Duration {
         self.origin.elapsed()
-    }
-
-    fn is_first_refusal(&self) -> bool {
-        self.link.borrow().welcomes == 0
     }
 
     fn follow_link(&mut self) {
@@ -231,49 +236,6 @@ impl Driver {
             tracing::warn!(cause, "no wake-ups from the relay");
         }
         self.agent.on_link(is_pushed, self.now());
-    }
-
-    /// Runs the agent's steps until it waits; returns the end of the wait.
-    fn drive(&mut self) -> anyhow::Result<Duration> {
-        loop {
-            match self.agent.step(self.now()) {
-                FleetStep::Wait(until) => return Ok(until),
-                FleetStep::Look => {
-                    let (client, queues) = (self.client.clone(), Arc::clone(&self.queues));
-                    let (reads_latency, doubts) = (self.reads_latency, self.doubts.clone());
-                    self.look = Some(Box::pin(async move {
-                        let look = look(&client, &queues, &doubts, reads_latency);
-                        let late = "the relay's lists were not read in time";
-                        let late = || reveille::Error::new(reveille::ErrorKind::Timeout, late);
-                        let look = tokio::time::timeout(LOOK_TIMEOUT, look).await;
-                        look.unwrap_or_else(|_| Err(late()))
-                    }));
-                }
-                FleetStep::Call(decision) => self.call(decision)?,
-            }
-        }
-    }
-
-    fn call(&mut self, decision: FleetDecision) -> anyhow::Result<()> {
-        let current = decision.current.map(|count| count.to_string());
-        let current = current.unwrap_or_else(|| "unknown".to_owned());
-        let (desired, backlog) = (decision.desired, decision.backlog);
-        let reason = &decision.reason;
-        if let Some(format) = self.dry_run {
-            let row = json!({
-                "desired": desired,
-                "current": decision.current,
-                "backlog": backlog,
-                "reason": reason,
-            });
-            format.next(&row, format_args!("{current} -> {desired}: {reason}"))?;
-            self.agent.on_success(None, self.now());
-            return Ok(());
-        }
-        tracing::info!(desired, current, backlog, reason, "the hook is called");
-        let hook = Arc::clone(&self.hook);
-        self.call = Some(Box::pin(async move { hook.call(&decision).await }));
-        Ok(())
     }
 
     fn on_called(&mut self, called: Called) {
@@ -287,7 +249,7 @@ impl Driver {
         }
     }
 
-    fn on_look(&mut self, look: reveille::Result<Look>) {
+    fn on_look(&mut self, look: anyhow::Result<Look>) {
         let now = self.now();
         let Look {
             mut load,
@@ -317,22 +279,15 @@ impl Hook {
             ("REASON", decision.reason.clone()),
         ];
         let shell = ["sh", "-c", &self.command].map(OsString::from);
-        let started = Process::start_with_output(&shell, environment, &self.groups);
-        let mut process = started.map_err(|error| format!("it cannot be run: {error}"))?;
-        let output = process.stdout();
-        let (stated, line) = oneshot::channel();
-        let _reading = AbortOnDropHandle::new(tokio::spawn(read_output(output, stated)));
+        let failed = |error: std::io::Error| format!("it cannot be run: {error}");
+        // A file, and no pipe: a process in a group of its own may keep the output open.
+        let output = tempfile::tempfile().map_err(failed)?;
+        let stdout = output.try_clone().map_err(failed)?.into();
+        let mut process = Process::start_with_output(&shell, environment, stdout, &self.groups)
+            .map_err(failed)?;
         // A dropped process ends with its group.
         match tokio::time::timeout(self.timeout, process.wait_and_kill_group()).await {
-            // A process in a group of its own may keep the output open.
-            Ok(Ok(status)) if status.success() => {
-                let line = tokio::time::timeout(READ_IN, line).await;
-                let line = line.ok().and_then(Result::ok);
-                Ok(line.and_then(|line| line.trim().parse().ok()))
-            }
-            Ok(Ok(status)) if matches!(status.code(), Some(126 | 127)) => {
-                Err(format!("`{}` cannot be run: {status}", self.command))
-            }
+            Ok(Ok(status)) if status.success() => Ok(number_in(output)),
             Ok(Ok(status)) => Err(status.to_string()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => {
@@ -343,27 +298,13 @@ impl Hook {
     }
 }
 
-/// Reads an output to its end, and sends its first line.
-async fn read_output(output: Option<ChildStdout>, stated: oneshot::Sender<String>) {
-    let Some(output) = output else { return };
-    let (mut output, mut line) = (BufReader::new(output), Vec::new());
-    // An output that cannot be read states no number.
-    let _ = (&mut output)
-        .take(MOST_DIGITS)
-        .read_until(b'\n', &mut line)
-        .await;
-    let _ = stated.send(String::from_utf8_lossy(&line).into_owned());
-    let _ = tokio::io::copy_buf(&mut output, &mut tokio::io::sink()).await;
-}
-
-/// Waits for a task's end; for ever without one. Safe to cancel.
-async fn ended<T>(task: &mut Option<Task<T>>) -> T {
-    let ended = match task {
-        Some(running) => running.await,
-        None => pending().await,
-    };
-    *task = None;
-    ended
+/// Returns the number on the first line.
+fn number_in(mut output: File) -> Option<usize> {
+    let mut line = String::new();
+    output.rewind().ok()?;
+    let mut output = BufReader::new(output.take(MOST_DIGITS));
+    output.read_line(&mut line).ok()?;
+    line.trim().parse().ok()
 }
 
 /// Reads the relay's lists.
@@ -375,14 +316,8 @@ async fn look(
 ) -> reveille::Result<Look> {
     let mut look = Look::default();
     for queue in queues {
-        // A filter has at most 128 bytes, as a name has.
-        let address = queue.to_string();
-        let filter = match address.len() {
-            ..=128 => address,
-            _ => queue.queue_name().to_owned(),
-        };
         let query = QueueQuery {
-            filter,
+            filter: queue.queue_name().to_owned(),
             ..QueueQuery::default()
         };
         let listed = client.queues_where(&query).await?;
@@ -590,11 +525,7 @@ mod tests {
         }
         for (command, timeout, words) in [
             ("exit 4", SECOND * 60, "exit status: 4"),
-            (
-                "no-such-hook 3",
-                SECOND * 60,
-                "`no-such-hook 3` cannot be run: exit status: 127",
-            ),
+            ("no-such-hook 3", SECOND * 60, "exit status: 127"),
             ("sleep 60", SECOND, "longer than 1s, and was killed"),
         ] {
             let failed = hook(command, timeout).call(&decision).await;

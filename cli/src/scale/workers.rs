@@ -8,6 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytesize::ByteSize;
 use reveille::agent::{Worker, WorkerEnd, Workers};
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
@@ -17,47 +18,22 @@ use crate::child::{Process, ProcessGroups};
 /// Runs a command for each worker.
 #[derive(Debug)]
 pub(super) struct CommandWorkers {
-    command: Vec<OsString>,
-    serve: bool,
-    grace: Duration,
-    signals: Signals,
-    groups: ProcessGroups,
-}
-
-/// What leaves no room for a worker.
-#[derive(Debug)]
-pub(super) struct Signals {
-    /// The load for each CPU.
+    pub(super) command: Vec<OsString>,
+    pub(super) serve: bool,
+    pub(super) grace: Duration,
+    /// For each CPU: above it there is no room for a worker.
     pub(super) max_load: Option<f64>,
-    /// Bytes of memory.
-    pub(super) min_free: Option<u64>,
+    /// Below it there is no room.
+    pub(super) min_free: Option<ByteSize>,
+    /// While it fails, there is no room.
     pub(super) when_cmd: Option<String>,
+    pub(super) groups: ProcessGroups,
 }
 
 /// The exit code of a worker that leaves messages (EX_TEMPFAIL in sysexits.h).
 const UNFINISHED: i32 = 75;
 
 impl CommandWorkers {
-    pub(super) fn new(
-        command: Vec<OsString>,
-        serve: bool,
-        grace: Duration,
-        signals: Signals,
-    ) -> Self {
-        Self {
-            command,
-            serve,
-            grace,
-            signals,
-            groups: ProcessGroups::guarded(grace),
-        }
-    }
-
-    /// Returns the number of running workers.
-    pub(super) fn running(&self) -> usize {
-        self.groups.count()
-    }
-
     /// Waits for the end of a worker; returns whether it was told to end.
     async fn supervise(
         &self,
@@ -109,39 +85,17 @@ impl Workers for CommandWorkers {
     }
 
     async fn no_room(&self) -> Option<String> {
-        self.signals.no_room().await
-    }
-
-    fn has_signals(&self) -> bool {
-        self.signals.are_some()
-    }
-}
-
-impl Signals {
-    fn are_some(&self) -> bool {
-        self.max_load.is_some() || self.min_free.is_some() || self.when_cmd.is_some()
-    }
-
-    async fn no_room(&self) -> Option<String> {
         if let Some(most) = self.max_load {
             let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-            match load_of(&read("/proc/loadavg")) {
-                Some(load) if load / cpus as f64 <= most => {}
-                Some(load) => {
-                    let each = load / cpus as f64;
-                    return Some(format!("the load is {each:.2} for each CPU, above {most}"));
-                }
-                None => return Some("the load cannot be read".to_owned()),
+            let load = load_of(&read("/proc/loadavg")) / cpus as f64;
+            if load > most {
+                return Some(format!("the load is {load:.2} for each CPU, above {most}"));
             }
         }
         if let Some(least) = self.min_free {
-            match free_of(&read("/proc/meminfo")) {
-                Some(free) if free >= least => {}
-                Some(free) => {
-                    let (free, least) = (free >> 20, least >> 20);
-                    return Some(format!("{free} MiB of memory are free, below {least} MiB"));
-                }
-                None => return Some("the free memory cannot be read".to_owned()),
+            let free = free_of(&read("/proc/meminfo"));
+            if free < least {
+                return Some(format!("{free} of memory are free, below {least}"));
             }
         }
         let command = self.when_cmd.as_ref()?;
@@ -159,24 +113,29 @@ impl Signals {
             Err(error) => Some(format!("--when-cmd: {error}")),
         }
     }
+
+    fn has_signals(&self) -> bool {
+        self.max_load.is_some() || self.min_free.is_some() || self.when_cmd.is_some()
+    }
 }
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Returns the load of the last minute.
-fn load_of(loadavg: &str) -> Option<f64> {
-    loadavg.split_whitespace().next()?.parse().ok()
+/// Returns the load of the last minute; without end where it cannot be read.
+fn load_of(loadavg: &str) -> f64 {
+    let load = loadavg.split_whitespace().next();
+    load.and_then(|load| load.parse().ok())
+        .unwrap_or(f64::INFINITY)
 }
 
-/// Returns the memory that programs can get without swapping, in bytes.
-fn free_of(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib * 1024)
+/// Returns the memory that programs can get without swapping; 0 where it cannot be read.
+fn free_of(meminfo: &str) -> ByteSize {
+    let mut lines = meminfo.lines();
+    let free = lines.find_map(|line| line.strip_prefix("MemAvailable:"));
+    let free = free.and_then(|free| free.split_whitespace().next()?.parse().ok());
+    ByteSize::kib(free.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -185,62 +144,50 @@ mod tests {
 
     #[test]
     fn the_kernels_files_are_parsed() {
-        assert_eq!(load_of("1.25 0.70 0.40 2/345 6789\n"), Some(1.25));
+        assert!((load_of("1.25 0.70 0.40 2/345 6789\n") - 1.25).abs() < 1e-9);
         let meminfo = "MemTotal:  100 kB\nMemAvailable:     20 kB\n";
-        assert_eq!(free_of(meminfo), Some(20 * 1024));
-        assert_eq!((load_of(""), free_of("")), (None, None));
+        assert_eq!(free_of(meminfo), ByteSize::kib(20));
+        assert_eq!((load_of(""), free_of("")), (f64::INFINITY, ByteSize(0)));
+    }
+
+    fn workers(serve: bool, when_cmd: Option<&str>) -> CommandWorkers {
+        CommandWorkers {
+            command: Vec::new(),
+            serve,
+            grace: Duration::ZERO,
+            max_load: Some(1e9),
+            min_free: Some(ByteSize(0)),
+            when_cmd: when_cmd.map(str::to_owned),
+            groups: ProcessGroups::default(),
+        }
     }
 
     #[tokio::test]
-    async fn each_signal_says_why_there_is_no_room() {
-        let none = || Signals {
-            max_load: None,
-            min_free: None,
-            when_cmd: None,
-        };
-        assert_eq!(none().no_room().await, None);
-        let memory = Signals {
-            min_free: Some(u64::MAX),
-            ..none()
+    async fn a_command_that_fails_leaves_no_room() {
+        for (command, has_room) in [(None, true), (Some("true"), true), (Some("exit 3"), false)] {
+            let why = workers(false, command).no_room().await;
+            assert_eq!(why.is_none(), has_room, "{command:?}: {why:?}");
+        }
+        let memory = CommandWorkers {
+            min_free: Some(ByteSize(u64::MAX)),
+            ..workers(false, None)
         };
         let why = memory.no_room().await.expect("no machine has it");
-        assert!(why.contains("MiB of memory are free"), "{why}");
-        for (command, has_room) in [("true", true), ("exit 3", false)] {
-            let signals = Signals {
-                max_load: Some(1e9),
-                min_free: Some(0),
-                when_cmd: Some(command.to_owned()),
-            };
-            assert_eq!(signals.no_room().await.is_none(), has_room, "{command}");
-        }
+        assert!(why.contains("of memory are free"), "{why}");
     }
 
     #[test]
     fn an_exit_code_says_how_a_worker_ended() {
-        let workers = |serve| {
-            let signals = Signals {
-                max_load: None,
-                min_free: None,
-                when_cmd: None,
-            };
-            CommandWorkers {
-                command: Vec::new(),
-                serve,
-                grace: Duration::ZERO,
-                signals,
-                groups: ProcessGroups::default(),
-            }
-        };
         let code = |code: i32| ExitStatus::from_raw(code << 8);
         let term = ExitStatus::from_raw(15);
-        let drains = workers(false);
+        let drains = workers(false, None);
         assert_eq!(drains.judge(code(0), false), WorkerEnd::Done);
         assert_eq!(drains.judge(code(75), false), WorkerEnd::Unfinished);
         assert!(matches!(drains.judge(code(1), false), WorkerEnd::Failed(_)));
         assert!(matches!(drains.judge(term, true), WorkerEnd::Failed(_)));
-        assert_eq!(workers(true).judge(term, true), WorkerEnd::Done);
+        assert_eq!(workers(true, None).judge(term, true), WorkerEnd::Done);
         assert!(matches!(
-            workers(true).judge(term, false),
+            workers(true, None).judge(term, false),
             WorkerEnd::Failed(_)
         ));
     }

@@ -9,12 +9,11 @@ use ratatui::{
     text::{Line, Span},
     widgets::{Cell, Paragraph, Row, Sparkline, Table, Wrap},
 };
-use reveille::{LatencyBuckets, ListenerInfo, RelayLevels, Stats, duration};
+use reveille::{LatencyBuckets, ListenerInfo, Stats, duration};
 
-use super::{
-    json::busiest,
-    view::{QueueRow, View},
-};
+use serde_json::Value;
+
+use super::view::{QueueRow, View};
 use crate::{
     listeners::{listens_to, state_for},
     output::{self, count},
@@ -24,6 +23,7 @@ use crate::{
 const FINDINGS: usize = 3;
 /// Queues of the text.
 const BUSIEST: usize = 20;
+const BUSIEST_COLUMNS: [&str; 5] = ["queue", "notifications", "messages", "backlog", "listeners"];
 
 const QUIET: Style = Style::new().add_modifier(Modifier::DIM);
 const HEADER: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -43,15 +43,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     frame.render_widget(Paragraph::new(reasons(view)), areas[2]);
     figures(frame, areas[4], view);
     line_of_notifications(frame, areas[6], view);
-    let list = if view.lists_listeners() {
+    let list = if view.lists_listeners {
         listeners(frame, areas[8], view);
         "l queues".to_owned()
     } else {
         queues(frame, areas[8], view);
-        format!("o queues by {}   l listeners", view.order_name())
+        format!("o queues by {}   l listeners", view.order().1)
     };
-    let stopped = if view.is_stopped() { "stopped  " } else { "" };
-    let keys = format!("{stopped}{list}   space stop   q end");
+    let keys = format!("{list}   q end");
     frame.render_widget(Line::styled(keys, QUIET), areas[9]);
 }
 
@@ -62,20 +61,16 @@ pub(super) fn text(view: &View) -> String {
     lines.extend(further.map(|finding| format!("  {}", finding.text)));
     lines.push(String::new());
     let columns = columns(view);
-    let width = |(head, value): &(&str, String)| head.len().max(value.len());
-    let row = |cell: fn(&(&'static str, String)) -> String| {
-        let cells = columns
-            .iter()
-            .map(|column| format!("{:>1$}", cell(column), width(column)));
-        cells.collect::<Vec<_>>().join("  ")
-    };
-    lines.push(row(|(head, _)| (*head).to_owned()));
-    lines.push(row(|(_, value)| value.clone()));
-    let mut busiest = busiest(&view.stats);
+    let heads: Vec<_> = columns.iter().map(|(head, _)| *head).collect();
+    let row = columns
+        .into_iter()
+        .map(|(head, value)| (head.to_owned(), Value::from(value)));
+    lines.push(output::table_of(&heads, &[Value::Object(row.collect())]));
+    let mut busiest = view.busiest();
     busiest.truncate(BUSIEST);
     if !busiest.is_empty() {
         lines.push(String::new());
-        lines.push(output::table(&busiest));
+        lines.push(output::table_of(&BUSIEST_COLUMNS, &busiest));
     }
     lines.join("\n")
 }
@@ -104,22 +99,13 @@ fn verdict(view: &View) -> Line<'static> {
 }
 
 fn sentence(view: &View) -> String {
+    let levels = &view.stats.levels;
     match (&view.lost, view.stats.findings.first()) {
         (Some(why), _) => format!("the figures are old: {why}; reading again"),
         (None, Some(worst)) => worst.text.clone(),
-        (None, None) => fine(&view.stats.levels),
-    }
-}
-
-fn fine(levels: &RelayLevels) -> String {
-    match levels.subscriptions {
-        0 => "nothing is wrong; no listener is connected".to_owned(),
-        all => {
-            let asleep = levels.asleep;
-            format!(
-                "nothing is wrong: {asleep} of {} asleep",
-                count(all, "listener")
-            )
+        (None, None) => {
+            let all = count(levels.subscriptions.into(), "listener");
+            format!("nothing is wrong: {} of {all} asleep", levels.asleep)
         }
     }
 }
@@ -134,15 +120,15 @@ fn reasons(view: &View) -> Vec<Line<'static>> {
 fn columns(view: &View) -> Vec<(&'static str, String)> {
     let (levels, savings) = (&view.stats.levels, &view.stats.savings);
     vec![
-        ("NOTIFIED", rate(view.rates.notified)),
-        ("WOKEN", rate(view.rates.woken)),
+        ("NOTIFIED", format!("{:.1}", view.rates.notified)),
+        ("WOKEN", format!("{:.1}", view.rates.woken)),
         ("ASLEEP", levels.asleep.to_string()),
         ("AWAKE", levels.awake.to_string()),
         ("POLLING", levels.polling.to_string()),
         ("TASKS", levels.active_dequeue_tasks.to_string()),
         ("WAKE P50", latency(&view.rates.wake, 50)),
         ("P99", latency(&view.rates.wake, 99)),
-        ("POLLS SAVED", short(savings.polls_avoided)),
+        ("POLLS SAVED", savings.polls_avoided.to_string()),
         (
             "SAVED",
             format!("{:.2} {}", savings.price(), savings.currency),
@@ -182,14 +168,6 @@ fn line_of_notifications(frame: &mut Frame<'_>, area: Rect, view: &View) {
 }
 
 fn queues(frame: &mut Frame<'_>, area: Rect, view: &View) {
-    let Some(queues) = &view.queues else {
-        return;
-    };
-    if queues.is_empty() {
-        let hint = "no queue is known yet: `reveille notify acct/orders`";
-        frame.render_widget(Line::styled(hint, QUIET), area);
-        return;
-    }
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(9),
@@ -201,7 +179,7 @@ fn queues(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let heads = ["BACKLOG", "RATE", "LISTENERS", "BUSY", "IDLE"];
     let heads = heads.into_iter().map(|head| right(head, HEADER));
     let header = Row::new(std::iter::once(Cell::from(Span::styled("QUEUE", HEADER))).chain(heads));
-    let rows = queues.iter().take(usize::from(area.height)).map(queue_row);
+    let rows = view.queues.iter().map(queue_row);
     frame.render_widget(
         Table::new(rows, widths).header(header).column_spacing(1),
         area,
@@ -216,8 +194,8 @@ fn queue_row(row: &QueueRow) -> Row<'static> {
     let idle = idle.map_or_else(|| "-".to_owned(), |idle| duration::Span(idle).to_string());
     let doubt = if queue.in_doubt { "?" } else { "" };
     let cells = [
-        format!("{}{doubt}", short(queue.backlog)),
-        rate(row.rate),
+        format!("{}{doubt}", queue.backlog),
+        format!("{:.1}", row.rate),
         queue.listeners.to_string(),
         queue.busy.to_string(),
         idle,
@@ -232,14 +210,6 @@ fn queue_row(row: &QueueRow) -> Row<'static> {
 }
 
 fn listeners(frame: &mut Frame<'_>, area: Rect, view: &View) {
-    let Some(listeners) = &view.listeners else {
-        return;
-    };
-    if listeners.is_empty() {
-        let hint = "no listener is connected: `reveille subscribe acct/orders -- ./worker`";
-        frame.render_widget(Line::styled(hint, QUIET), area);
-        return;
-    }
     let widths = [
         Constraint::Fill(1),
         // `agent silent 1m30s`
@@ -249,8 +219,7 @@ fn listeners(frame: &mut Frame<'_>, area: Rect, view: &View) {
     ];
     let heads = ["LISTENER", "STATE", "TASKS", "LISTENS TO"];
     let heads = heads.map(|head| Cell::from(Span::styled(head, HEADER)));
-    let rows = listeners.iter().take(usize::from(area.height));
-    let table = Table::new(rows.map(listener_row), widths);
+    let table = Table::new(view.listeners.iter().map(listener_row), widths);
     frame.render_widget(table.header(Row::new(heads)).column_spacing(1), area);
 }
 
@@ -274,30 +243,14 @@ fn latency(latency: &LatencyBuckets, percent: u8) -> String {
     bound.map_or_else(|| "-".to_owned(), |bound| duration::Span(bound).to_string())
 }
 
-fn rate(rate: f64) -> String {
-    match rate {
-        rate if rate >= 10_000.0 => format!("{:.0}k", rate / 1_000.0),
-        rate if rate >= 10.0 => format!("{rate:.0}"),
-        rate => format!("{rate:.1}"),
-    }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "three digits for people")]
-fn short(number: u64) -> String {
-    match number {
-        0..10_000 => number.to_string(),
-        10_000..10_000_000 => format!("{:.0}k", number as f64 / 1e3),
-        10_000_000..10_000_000_000 => format!("{:.0}M", number as f64 / 1e6),
-        _ => format!("{:.1}G", number as f64 / 1e9),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::SystemTime;
 
-    use ratatui::{Terminal, backend::TestBackend};
-    use reveille::{BusyQueue, Finding, FindingKind, QueueInfo, RelayStats, RelayTotals, Savings};
+    use ratatui::{Terminal, backend::TestBackend, crossterm::event::KeyCode};
+    use reveille::{
+        BusyQueue, Finding, FindingKind, QueueInfo, RelayLevels, RelayStats, RelayTotals, Savings,
+    };
 
     use super::*;
 
@@ -418,13 +371,13 @@ mod tests {
             assert!(screen.contains(words), "no {words:?} in\n{screen}");
         }
         assert!((view.rates.notified - 20.0).abs() < 1e-9);
-        view.toggle_list();
-        view.take_listeners(vec![agent()]);
+        view.obey(KeyCode::Char('l'));
+        view.listeners = vec![agent()];
         let screen = drawn(&view);
         for words in ["agent-1", "agent ", "2 of 8", "acct/invoice", "l queues"] {
             assert!(screen.contains(words), "no {words:?} in\n{screen}");
         }
-        view.lose("the relay is away".to_owned());
+        view.lost = Some("the relay is away".to_owned());
         assert!(drawn(&view).contains("the figures are old: the relay is away"));
     }
 }

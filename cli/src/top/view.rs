@@ -5,7 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ratatui::crossterm::event::KeyCode;
 use reveille::{History, LatencyBuckets, ListenerInfo, QueueInfo, QueueOrder, Stats};
+use serde_json::{Value, json};
+
+use crate::{
+    output::{millis, time},
+    why::finding_json,
+};
 
 /// The state of the screen.
 #[derive(Debug)]
@@ -15,15 +22,14 @@ pub(super) struct View {
     pub(super) rates: Rates,
     /// Notifications per second, oldest first.
     pub(super) notified: VecDeque<u64>,
-    /// `None` until they are read.
-    pub(super) queues: Option<Vec<QueueRow>>,
-    /// `None` until they are read.
-    pub(super) listeners: Option<Vec<ListenerInfo>>,
+    pub(super) queues: Vec<QueueRow>,
+    pub(super) listeners: Vec<ListenerInfo>,
+    pub(super) lists_listeners: bool,
+    /// A key asks for a list that was not read.
+    pub(super) is_other_list: bool,
     /// Why there are no newer figures.
     pub(super) lost: Option<String>,
     order: usize,
-    lists_listeners: bool,
-    stopped: bool,
     sequences: HashMap<String, (u64, Instant)>,
 }
 
@@ -42,7 +48,6 @@ pub(super) struct Rates {
     pub(super) notified: f64,
     pub(super) woken: f64,
     pub(super) wake: LatencyBuckets,
-    pub(super) handler: LatencyBuckets,
 }
 
 /// Values of the line of notifications.
@@ -69,7 +74,6 @@ impl Rates {
             notified: rate(totals.notifications, then.notifications),
             woken: rate(totals.wake_entries, then.wake_entries),
             wake: totals.wake_latency.since(&then.wake_latency),
-            handler: totals.handler_latency.since(&then.handler_latency),
         }
     }
 }
@@ -89,12 +93,12 @@ impl View {
             stats,
             rates: Rates::default(),
             notified: VecDeque::new(),
-            queues: None,
-            listeners: None,
+            queues: Vec::new(),
+            listeners: Vec::new(),
+            lists_listeners: false,
+            is_other_list: false,
             lost: None,
             order: 0,
-            lists_listeners: false,
-            stopped: false,
             sequences: HashMap::new(),
         }
     }
@@ -106,9 +110,6 @@ impl View {
 
     pub(super) fn take(&mut self, stats: Stats) {
         self.lost = None;
-        if self.stopped {
-            return;
-        }
         self.rates = Rates::between(&self.stats, &stats);
         #[allow(
             clippy::cast_possible_truncation,
@@ -134,43 +135,85 @@ impl View {
             sequences.insert(name.clone(), (queue.notifications, now));
             QueueRow { name, rate, queue }
         });
-        self.queues = Some(rows.collect());
+        self.queues = rows.collect();
         self.sequences = sequences;
     }
 
-    pub(super) fn lose(&mut self, why: String) {
-        self.lost = Some(why);
+    /// The order of the queues, and its name.
+    pub(super) fn order(&self) -> (QueueOrder, &'static str) {
+        ORDERS[self.order]
     }
 
-    pub(super) fn order(&self) -> QueueOrder {
-        ORDERS[self.order].0
+    pub(super) fn obey(&mut self, key: KeyCode) {
+        match key {
+            KeyCode::Char('o') => self.order = (self.order + 1) % ORDERS.len(),
+            KeyCode::Char('l') => self.lists_listeners = !self.lists_listeners,
+            _ => return,
+        }
+        self.is_other_list = true;
     }
 
-    pub(super) fn order_name(&self) -> &'static str {
-        ORDERS[self.order].1
+    /// Returns the queues with most notifications in the newest interval.
+    pub(super) fn busiest(&self) -> Vec<Value> {
+        let rows = self.stats.busiest.iter().map(|queue| {
+            json!({
+                "queue": format!("{}/{}", queue.storage_account, queue.queue_name),
+                "notifications": queue.notifications,
+                "messages": queue.messages,
+                "backlog": queue.backlog,
+                "listeners": queue.listeners,
+            })
+        });
+        rows.collect()
     }
 
-    pub(super) fn order_next(&mut self) {
-        self.order = (self.order + 1) % ORDERS.len();
-    }
-
-    pub(super) fn take_listeners(&mut self, listeners: Vec<ListenerInfo>) {
-        self.listeners = Some(listeners);
-    }
-
-    pub(super) fn lists_listeners(&self) -> bool {
-        self.lists_listeners
-    }
-
-    pub(super) fn toggle_list(&mut self) {
-        self.lists_listeners = !self.lists_listeners;
-    }
-
-    pub(super) fn toggle_stop(&mut self) {
-        self.stopped = !self.stopped;
-    }
-
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stopped
+    /// Returns the figures for programs; counts are those of `/metrics`, which has more.
+    pub(super) fn figures(&self) -> Value {
+        let (now, rates) = (&self.stats, &self.rates);
+        let (totals, levels) = (&now.totals, &now.levels);
+        let micros = |percent| {
+            let bound = rates.wake.percentile(percent)?;
+            u64::try_from(bound.as_micros()).ok()
+        };
+        let relays = now.relays.iter().map(|relay| {
+            json!({
+                "relay_id": relay.relay_id,
+                "epoch": relay.epoch,
+                "version": relay.version,
+                "uptime_ms": millis(relay.uptime),
+                "draining": relay.draining,
+                "degraded": relay.degraded,
+            })
+        });
+        json!({
+            "at": time(now.at),
+            "findings": now.findings.iter().map(finding_json).collect::<Vec<_>>(),
+            "notifications_per_second": rates.notified,
+            "wake_entries_per_second": rates.woken,
+            "wake_p50_us": micros(50),
+            "wake_p99_us": micros(99),
+            "totals": {
+                "notifications": totals.notifications,
+                "messages": totals.messages,
+                "wakes": totals.wakes,
+                "wake_entries": totals.wake_entries,
+            },
+            "levels": {
+                "queues": levels.queues,
+                "subscriptions": levels.subscriptions,
+                "asleep": levels.asleep,
+                "awake": levels.awake,
+                "polling": levels.polling,
+                "active_dequeue_tasks": levels.active_dequeue_tasks,
+            },
+            "savings": {
+                "polls_avoided": now.savings.polls_avoided,
+                "price": now.savings.price(),
+                "currency": now.savings.currency,
+            },
+            "relays": relays.collect::<Vec<_>>(),
+            "unanswered_relays": now.unanswered,
+            "busiest": self.busiest(),
+        })
     }
 }
