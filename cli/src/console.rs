@@ -2,17 +2,16 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use anyhow::Context as _;
-use serde::Serialize;
+use serde_json::json;
 
-use super::{exit::Exit, output, target::TargetArgs};
+use super::{exit::Exit, target::TargetArgs};
 
 /// Print the URL of the relay's console, the page for operators
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   reveille console
-  reveille console --open
+  xdg-open \"$(reveille console)\"
   reveille console --relay https://relay-1:7600 --url https://console.example
 
 Where callers must be known, the URL has a code that stands for this caller's token. It opens the page \
@@ -22,19 +21,11 @@ behind `#`, so a browser sends it to no server in an address.
 The page is on the admin port, by default on loopback. For a relay on another machine, forward the \
 port, as with `ssh -L 7601:127.0.0.1:7601 HOST`.")]
 pub(super) struct Args {
-    /// Open the page in a browser
-    #[arg(long)]
-    open: bool,
     /// The URL by which browsers reach the admin port [default: its address]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     #[command(flatten)]
     target: TargetArgs,
-}
-
-#[derive(Debug, Serialize)]
-struct Place {
-    url: String,
 }
 
 impl Args {
@@ -50,30 +41,11 @@ impl Args {
             Some(code) => format!("{base}/#code={code}"),
             None => format!("{base}/"),
         };
-        let place = Place { url };
-        target.format.object(&place, || place.url.clone())?;
-        if self.open {
-            let opened = tokio::process::Command::new(OPENER)
-                .arg(&place.url)
-                .stdin(std::process::Stdio::null())
-                .status()
-                .await;
-            let opened = opened.with_context(|| format!("`{OPENER}` cannot be run"))?;
-            if !opened.success() {
-                output::note(format_args!("`{OPENER}` failed: open the URL by hand"));
-                return Ok(Exit::FAILURE);
-            }
-        }
+        let row = json!({ "url": url });
+        target.format.object(&row, || url)?;
         Ok(Exit::OK)
     }
 }
-
-/// The program that opens a URL.
-const OPENER: &str = if cfg!(target_os = "macos") {
-    "open"
-} else {
-    "xdg-open"
-};
 
 /// Returns an address that a browser on the relay's machine can open.
 fn reachable(address: SocketAddr) -> SocketAddr {

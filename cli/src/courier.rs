@@ -26,10 +26,10 @@ use self::{
 };
 use super::{
     exit::{Exit, Failed},
-    message::MessageRow,
+    message,
     output::{self, Format, OutputArgs, time},
-    program, queue_settings,
-    settings::Settings,
+    program,
+    settings::{self, Settings},
     values,
 };
 
@@ -119,10 +119,10 @@ Example:
   reveille courier forget queues berlin:7610
   reveille courier forget queues --sender 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
 
-A machine that gets a new queue file is refused while messages to its former file are not settled, \
-because only that file knows which of them it has. Bring the file back if you can. This command \
-makes dead letters of the messages that only the former file has, without their bodies. Messages \
-that it may have are sent to the new file, and would arrive twice if the former file came back.
+A machine that gets a new queue file is refused while messages to its former file are not settled. \
+Bring the file back if you can. This command makes dead letters of the messages that only the former \
+file has, without their bodies. Messages that it may have are sent to the new file, and would arrive \
+twice if the former file came back.
 
 With access control, a sender's queue file belongs to the principal that showed it first. --sender \
 lets another principal show it, after a machine was given another name.")]
@@ -141,14 +141,12 @@ lets another principal show it, after a machine was given another name.")]
 Example:
   reveille courier new-identity queues
 
-Two machines with copies of one queue file replace each other's connections, and messages between them \
-are refused as a loop of routes. Stop the host of the copy and the applications that use it, run this \
-command on it, and start them again. A file that is restored or moved keeps its identity: do not run \
-this command on it.
+Stop the host of the copy and the applications that use it, run this command on it, and start them \
+again. A file that is restored or moved keeps its identity: do not run this command on it.
 
-Messages that wait for other machines stay in both files; each arrives once. Messages that wait in the \
-queues of the copy stay there too, and are handled on both machines: purge the queues of one of them. The \
-copy forgets the messages that only the original may settle.")]
+Messages that wait for other machines arrive once. Messages that wait in the queues of the copy are \
+handled on both machines: purge the queues of one of them. The copy forgets the messages that only the \
+original may settle.")]
     NewIdentity {
         #[command(flatten)]
         dir: Dir,
@@ -277,8 +275,8 @@ impl Dir {
 }
 
 /// Opens the queue file of a directory, or the file itself.
-async fn open(place: &Path, settings: &Settings, create: bool) -> Result<QueueManager, Error> {
-    let (file, config) = (queue_settings::file(place)?, settings.queues.manager());
+async fn open(place: &Path, from: &Settings, create: bool) -> Result<QueueManager, Error> {
+    let (file, config) = (settings::queue_file(place)?, from.queues.manager());
     if create {
         return QueueManager::open(file, config).await;
     }
@@ -306,9 +304,12 @@ async fn receive(
         if more.is_empty() {
             break;
         }
-        rows.extend(more.iter().map(MessageRow::from));
+        rows.extend(
+            more.iter()
+                .map(|one| message::row(&one.id, &one.body, one.dequeue_count, one.arrived_at)),
+        );
     }
-    if let Err(error) = format.list(&rows) {
+    if let Err(error) = message::list(format, rows) {
         transaction.roll_back().await?;
         let text = format!("stdout: {error}: the messages are in the queue again");
         return Err(Failed(text).into());

@@ -39,7 +39,6 @@ mod health;
 mod ids;
 mod lease;
 mod leash;
-mod limits;
 mod listen;
 mod listeners;
 mod log;
@@ -49,7 +48,6 @@ mod output;
 mod program;
 mod proto;
 mod queue;
-mod queue_settings;
 mod queues;
 mod relays;
 mod scale;
@@ -75,7 +73,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Command, CommandFactory as _, Parser, Subcommand};
 
-use self::{exit::Exit, settings::Settings};
+use self::{exit::Exit, program::until_interrupted, settings::Settings};
 
 /// Wakes queue workers the instant there is work, so that no worker polls.
 #[derive(Debug, Parser)]
@@ -180,28 +178,8 @@ pub fn main() -> ExitCode {
 
 impl Verb {
     async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let handles_interrupts = matches!(
-            self,
-            Self::Serve(_)
-                | Self::Subscribe(_)
-                | Self::Listen(_)
-                | Self::Scale(_)
-                | Self::Wait(_)
-                | Self::Lease(_)
-                | Self::Sweep(_)
-                | Self::Courier(_)
-                | Self::Guard(_)
-        );
-        let work = Box::pin(self.call(settings));
-        if handles_interrupts {
-            work.await
-        } else {
-            program::until_interrupted(work).await
-        }
-    }
-
-    async fn call(self, settings: &Settings) -> anyhow::Result<Exit> {
         match self {
+            // These end in their own ways at a signal.
             Self::Serve(args) => Box::pin(args.run(settings)).await,
             Self::Subscribe(args) => args.run().await,
             Self::Listen(args) => Box::pin(args.run()).await,
@@ -211,23 +189,23 @@ impl Verb {
             Self::Sweep(args) => Box::pin(args.run()).await,
             Self::Courier(args) => Box::pin(args.run(settings)).await,
             Self::Guard(args) => args.run().await,
-            Self::Notify(args) => args.run().await,
-            Self::Unleash(args) => args.run().await,
-            Self::Leash(args) => args.run().await,
-            Self::Flag(args) => args.run().await,
-            Self::Queue(args) => Box::pin(args.run()).await,
-            Self::Ids(args) => args.run().await,
-            Self::Store(args) => args.run().await,
-            Self::Auth(args) => args.run().await,
-            Self::Listeners(args) => args.run().await,
-            Self::Queues(args) => args.run().await,
-            Self::Why(args) => args.run().await,
-            Self::Relays(args) => args.run().await,
-            Self::Console(args) => args.run().await,
-            Self::Top(args) => args.run().await,
-            Self::Health(args) => args.run().await,
-            Self::Drain(args) => args.run().await,
-            Self::Demo(args) => demo::run(args).await.map(|()| Exit::OK),
+            Self::Notify(args) => until_interrupted(args.run()).await,
+            Self::Unleash(args) => until_interrupted(args.run()).await,
+            Self::Leash(args) => until_interrupted(args.run()).await,
+            Self::Flag(args) => until_interrupted(args.run()).await,
+            Self::Queue(args) => until_interrupted(args.run()).await,
+            Self::Ids(args) => until_interrupted(args.run()).await,
+            Self::Store(args) => until_interrupted(args.run()).await,
+            Self::Auth(args) => until_interrupted(args.run()).await,
+            Self::Listeners(args) => until_interrupted(args.run()).await,
+            Self::Queues(args) => until_interrupted(args.run()).await,
+            Self::Why(args) => until_interrupted(args.run()).await,
+            Self::Relays(args) => until_interrupted(args.run()).await,
+            Self::Console(args) => until_interrupted(args.run()).await,
+            Self::Top(args) => until_interrupted(args.run()).await,
+            Self::Health(args) => until_interrupted(args.run()).await,
+            Self::Drain(args) => until_interrupted(args.run()).await,
+            Self::Demo(args) => until_interrupted(demo::run(args)).await,
             Self::Completions(args) => args.run(),
             Self::Proto(args) => args.run(),
         }

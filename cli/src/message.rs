@@ -1,18 +1,14 @@
 //! Messages of queues: those to store, from the command line, a file or the standard input, and those
 //! that were read as JSON, for `queue get` and `queue peek`, and for the command of `listen --batch`.
 
-use std::time::SystemTime;
+use std::{io, time::SystemTime};
 
 use anyhow::Context as _;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use reveille::{
-    courier::ReceivedMessage,
-    queue::{Message, PeekedMessage},
-};
-use serde::Serialize;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Split, Stdin, stdin};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, stdin};
 
-use super::output;
+use super::output::{self, Format};
 
 /// The messages to store.
 #[derive(Debug, clap::Args)]
@@ -25,77 +21,64 @@ pub(super) struct Bodies {
     stdin: bool,
 }
 
-/// The messages of the standard input, one a line.
-pub(super) struct Lines(Split<BufReader<Stdin>>);
-
-const UNREAD: &str = "the standard input cannot be read";
-
 impl Bodies {
-    /// Returns the messages; `None` where they are [`Lines`].
-    pub(super) async fn whole(&self) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
+    pub(super) async fn read(&self) -> anyhow::Result<Vec<Vec<u8>>> {
+        if !self.bodies.is_empty() {
+            let bodies = self.bodies.iter().map(|body| body.clone().into_bytes());
+            return Ok(bodies.collect());
+        }
+        let mut body = Vec::new();
+        let read = stdin().read_to_end(&mut body).await;
+        read.context("the standard input cannot be read")?;
         if self.stdin {
-            let mut body = Vec::new();
-            stdin().read_to_end(&mut body).await.context(UNREAD)?;
-            return Ok(Some(vec![body]));
+            return Ok(vec![body]);
         }
-        let bodies = self.bodies.iter().map(|body| body.clone().into_bytes());
-        Ok(Some(bodies.collect()).filter(|bodies: &Vec<_>| !bodies.is_empty()))
+        let mut lines: Vec<_> = body
+            .split(|byte| *byte == b'\n')
+            .map(<[u8]>::to_vec)
+            .collect();
+        // What follows the last line.
+        lines.pop_if(|line| line.is_empty());
+        Ok(lines)
     }
 }
 
-impl Lines {
-    pub(super) fn of_stdin() -> Self {
-        Self(BufReader::new(stdin()).split(b'\n'))
-    }
-
-    pub(super) async fn next(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
-        self.0.next_segment().await.context(UNREAD)
-    }
+/// Returns a message as JSON, with its body twice: as text, or null if it is not UTF-8, and all bytes.
+pub(super) fn row(id: &dyn ToString, body: &[u8], dequeue_count: u32, at: SystemTime) -> Value {
+    json!({
+        "message_id": id.to_string(),
+        "body": std::str::from_utf8(body).ok(),
+        "body_base64": BASE64_STANDARD.encode(body),
+        "bytes": body.len(),
+        "dequeue_count": dequeue_count,
+        "inserted_at": output::time(at),
+    })
 }
 
-#[derive(Debug, Serialize)]
-pub(super) struct MessageRow {
-    pub(super) message_id: String,
-    /// `null` if the body is not UTF-8.
-    pub(super) body: Option<String>,
-    /// All bytes of the body.
-    body_base64: String,
-    pub(super) bytes: usize,
-    pub(super) dequeue_count: u32,
-    #[serde(serialize_with = "output::serialize_time")]
-    pub(super) inserted_at: Option<SystemTime>,
-}
-
-impl MessageRow {
-    fn new(id: &dyn ToString, body: &[u8], dequeue_count: u32, inserted_at: SystemTime) -> Self {
-        Self {
-            message_id: id.to_string(),
-            body: std::str::from_utf8(body).ok().map(str::to_owned),
-            body_base64: BASE64_STANDARD.encode(body),
-            bytes: body.len(),
-            dequeue_count,
-            inserted_at: Some(inserted_at),
+/// Writes messages. In a table a body is its first line.
+pub(super) fn list(format: Format, mut rows: Vec<Value>) -> io::Result<()> {
+    const COLUMNS: &[&str] = &[
+        "message_id",
+        "body",
+        "bytes",
+        "dequeue_count",
+        "inserted_at",
+    ];
+    if format == Format::Table {
+        for row in &mut rows {
+            let cut = first_line(row["body"].as_str().unwrap_or("(not text)"));
+            row["body"] = cut.into();
         }
     }
+    format.rows(COLUMNS, &rows)
 }
 
-impl From<&PeekedMessage> for MessageRow {
-    fn from(message: &PeekedMessage) -> Self {
-        let (count, at) = (message.dequeue_count, message.inserted_at);
-        Self::new(&message.id, &message.body, count, at)
+fn first_line(body: &str) -> String {
+    const SHOWN: usize = 60;
+    let line = body.lines().next().unwrap_or_default();
+    let mut cut: String = line.chars().take(SHOWN).collect();
+    if cut.len() < body.len() {
+        cut.push('…');
     }
-}
-
-impl From<&Message> for MessageRow {
-    fn from(message: &Message) -> Self {
-        let (count, at) = (message.dequeue_count, message.inserted_at);
-        Self::new(&message.id, &message.body, count, at)
-    }
-}
-
-impl From<&ReceivedMessage> for MessageRow {
-    fn from(message: &ReceivedMessage) -> Self {
-        let (count, at) = (message.dequeue_count, message.arrived_at);
-        Self::new(&message.id, &message.body, count, at)
-    }
+    cut
 }

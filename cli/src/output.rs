@@ -64,10 +64,18 @@ pub(crate) trait Row: Serialize {
 impl Format {
     /// Writes a whole list.
     pub(crate) fn list<T: Row>(self, rows: &[T]) -> io::Result<()> {
+        self.all(rows, || table(rows))
+    }
+
+    /// Writes a whole list of JSON objects. A table has these of their fields.
+    pub(crate) fn rows(self, columns: &[&str], rows: &[Value]) -> io::Result<()> {
+        self.all(rows, || table_of(columns, rows))
+    }
+
+    fn all<T: Serialize>(self, rows: &[T], table: impl FnOnce() -> String) -> io::Result<()> {
         match self {
-            Self::Table => text(&(table(rows) + "\n")),
-            Self::Json => text(&(serde_json::to_string_pretty(rows)? + "\n")),
             Self::Jsonl => rows.iter().try_for_each(|row| self.next(row, "")),
+            _ => self.object(&rows, table),
         }
     }
 

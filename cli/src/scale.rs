@@ -9,6 +9,7 @@ mod workers;
 
 use std::{ffi::OsString, num::NonZero, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
+use bytesize::ByteSize;
 use clap::ValueEnum;
 use reveille::{
     GroupName, ListenerId, QueueAddress,
@@ -37,19 +38,15 @@ use super::{
 #[command(after_help = "\
 Example:
   reveille scale acct/orders -- ./drain-orders
-  reveille scale acct/orders --per 100 --max 8 --when-cmd 'test $(cut -d. -f1 /proc/loadavg) -lt 8' -- ./drain-orders
+  reveille scale acct/orders --per 100 --max 8 --max-load 1.5 --min-free 512MiB -- ./drain-orders
   reveille scale acct/orders --serve --idle 5m --depth azure://acct/orders -- celery -A shop worker
   reveille scale acct/orders --policy fleet.toml --hook 'docker compose up -d --no-recreate --scale orders=$DESIRED'
 
 A worker reads its queue until that is empty, and ends with exit code 0, or with 75 if messages are left. \
-With any other code its slot rests, and the relay wakes another agent. With --serve a worker runs until it is \
-ended, after --idle without a wake-up, by SIGTERM. Its environment has WAKE_ACCOUNT, WAKE_QUEUE, \
-WAKE_SELECTOR (ACCOUNT/QUEUE), WAKE_REASON and WAKE_SLOT, a number below --max.
-
-With --hook one process decides by the TOML file --policy how many nodes the fleet has, and calls the shell \
-command with DESIRED, CURRENT (empty: not known), BACKLOG and REASON in its environment. If the first line of \
-its output is a number, that is the present count. A call that fails is repeated. docs/scaling.md has the keys \
-of the file.
+Its environment has WAKE_ACCOUNT, WAKE_QUEUE, WAKE_SELECTOR (ACCOUNT/QUEUE), WAKE_REASON and WAKE_SLOT, a \
+number below --max. With --hook one process decides by the TOML file --policy how many nodes the fleet has, \
+and calls the shell command with DESIRED, CURRENT (empty: not known), BACKLOG and REASON in its environment. \
+docs/scaling.md has the rest.
 
 Ctrl-C or SIGTERM: workers get SIGTERM, and SIGKILL after --grace. A second signal kills them at once.")]
 pub(super) struct Args {
@@ -92,6 +89,12 @@ pub(super) struct Args {
     /// How often a worker looks while no relay reports work
     #[arg(long, value_name = "D", value_parser = values::pause, default_value = "30s")]
     poll: Duration,
+    /// No room while the machine's load is above this for each CPU
+    #[arg(long, value_name = "LOAD")]
+    max_load: Option<f64>,
+    /// No room while less memory is free than this, such as 512MiB
+    #[arg(long, value_name = "SIZE")]
+    min_free: Option<ByteSize>,
     /// No room while this shell command ends with another exit code than 0
     #[arg(long, value_name = "CMD")]
     when_cmd: Option<String>,
@@ -170,6 +173,8 @@ impl Args {
             command: self.command.clone(),
             serve: self.serve,
             grace: self.grace,
+            max_load: self.max_load,
+            min_free: self.min_free,
             when_cmd: self.when_cmd.clone(),
             groups: ProcessGroups::guarded(self.grace),
         };
@@ -253,6 +258,7 @@ mod tests {
                 "--depth: is that of one queue",
             ),
             (&["a/q", "--policy", "f", "--", "true"], "--depth"),
+            (&["a/q", "--min-free", "lots", "--", "true"], "--min-free"),
             (&["a/q"], "CMD"),
             (&["a/q", "--hook", "h"], "--policy <FILE>"),
             (

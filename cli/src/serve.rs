@@ -3,12 +3,12 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use bytesize::ByteSize;
-use reveille::{Node, NodeConfig, RelayConfig, duration::Span};
+use reveille::{ConsoleMode, Node, NodeConfig, RelayConfig, duration::Span};
 
 use super::{
     cluster::{self, ClusterArgs},
     exit::{Exit, Usage},
-    log, output,
+    log,
     service::{self, ServiceArgs},
     settings::Settings,
     signals,
@@ -23,60 +23,42 @@ Example:
   reveille serve
   reveille serve --listen 127.0.0.1:7600 --store sqlite:/var/lib/reveille/reveille.db --log json
   AZURE_STORAGE_CONNECTION_STRING=... reveille serve --store az://flags
-
-The container or bucket must exist. Its account and credential come from the variables that each \
-cloud's own tools read: AZURE_STORAGE_*, AWS_*, GOOGLE_*. az://, s3://, gs:// and --cluster need a \
-build with `--features full`.
   reveille serve --listen 10.0.0.5:7600 --tls-cert relay.pem --tls-key relay.key
   reveille serve --listen 10.0.0.5:7600 --insecure --max-connections-per-address 1000
-  reveille serve --admin-listen 10.0.0.5:7601 --insecure --admin-host relay.internal
   reveille serve --queues /var/lib/queues --queues-name berlin
   reveille serve --listen 10.0.0.5:7600 --tls-cert relay.pem --tls-key relay.key --relay-id relay-1 \
     --store az://flags --cluster nats://broker:4222 --cluster-name prod
 
---max-connections: each connection is an open file. The relay raises its limit on open files as far \
-as the system allows. 128 files stay in reserve. A quarter of the rest, at most 256, is for \
-connections that have not sent anything yet. /readyz reports a relay that is full.
-
---max-connections-per-address: a client has one connection for its calls and one for each 256 of its \
-streams. A connection that the client gave up as silent counts until its last stream ends. Clients \
-behind one address, such as a NAT or a proxy, share its limit. An IPv6 /64 network is one address.
-
---max-memory: from seven eighths of it on, the relay refuses new connections, streams, queues and \
-timers; open streams and known queues go on. \
-docs/limits.md computes what the other limits take.
-
---admin-host: the admin port always accepts its IP addresses and localhost as the host name.
-
---auth: the rules and all files that they name are read again every ten seconds, and at once on \
-SIGHUP. A file that cannot be read or breaks a rule leaves in use what it said before; the others are \
-applied.
-
---cluster: without it the relay needs no broker and connects to none. All relays of a cluster share \
-one store; `memory:` is refused. The login must be permitted to publish and subscribe on \
-reveille1.NAME.>, and no other login should be. The files are read once, at the start. A broker that \
-cannot be reached is tried again without end. docs/cluster.md describes the cluster.
+The container or bucket must exist. Its account and credential come from the variables that each \
+cloud's own tools read: AZURE_STORAGE_*, AWS_*, GOOGLE_*. az://, s3://, gs:// and --cluster need a \
+build with `--features full`.
 
 SIGTERM, Ctrl-C or `reveille drain` ends the relay gracefully, within --drain and --grace together. In \
 a cluster the hand-over of timers and the last messages may take 25 s more. A further signal ends it at \
-once.
+once. RUST_LOG sets the log level, as in RUST_LOG=reveille=debug.
 
-The log never blocks the relay: lines that stderr does not take are dropped and counted. \
-RUST_LOG sets the log level, as in RUST_LOG=reveille=debug.")]
+More in docs: configuration.md, limits.md (connections and memory), security.md (--auth), cluster.md.")]
 pub(super) struct Args {
     /// The address of the gRPC port: IP:PORT, localhost:PORT, or :PORT (on loopback)
     #[arg(long, env = "REVEILLE_LISTEN", value_name = "ADDRESS", value_parser = values::address, default_value_t = NodeConfig::default().listen)]
     listen: SocketAddr,
     /// The address of the admin port (console, health and metrics), or `off`
-    #[arg(long, env = "REVEILLE_ADMIN_LISTEN", value_name = "ADDRESS", default_value_t = AdminListen(NodeConfig::default().admin_listen))]
+    #[arg(long, env = "REVEILLE_ADMIN_LISTEN", value_name = "ADDRESS", value_parser = values::admin_address, default_value = "127.0.0.1:7601")]
     admin_listen: AdminListen,
     /// Host names that requests to the admin port may use, comma-separated; IP addresses and
     /// localhost are always allowed
-    #[arg(long, env = "REVEILLE_ADMIN_HOST", value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name, hide_short_help = true)]
+    #[arg(
+        long,
+        env = "REVEILLE_ADMIN_HOST",
+        value_name = "NAMES",
+        value_delimiter = ',',
+        value_parser = values::host_name
+    )]
     admin_host: Vec<String>,
-    /// What the page on the admin port may do [default: act on loopback or with --auth, else read]
-    #[arg(long, env = "REVEILLE_CONSOLE", value_name = "MODE")]
-    console: Option<values::Console>,
+    /// The page on the admin port: `off`; `read` shows only; `act` also sets and clears flags, notifies
+    /// and drains [default: act on loopback or with --auth, else read]
+    #[arg(long, env = "REVEILLE_CONSOLE", value_name = "MODE", value_parser = values::console_mode)]
+    console: Option<ConsoleMode>,
     /// Where flags are kept: sqlite:PATH, memory:, az://CONTAINER[/PREFIX], s3://BUCKET[/PREFIX],
     /// gs://BUCKET[/PREFIX] [default: a file in the user's data directory]
     #[arg(long, env = "REVEILLE_STORE", value_name = "URL")]
@@ -146,16 +128,13 @@ impl Args {
         let is_member = cluster.is_some();
         let tls = service.tls(self.listen)?;
         values::check_open("admin-listen", self.admin_listen.0, service.insecure)?;
-        if self.queues.is_none() && service.has_client_certificate() {
-            output::note("--cert: only for --queues; the relay's own certificate is --tls-cert");
-        }
         let mut node = NodeConfig {
             listen: self.listen,
             tls,
             access: service.access()?,
             admin_listen: self.admin_listen.0,
             admin_hosts: self.admin_host.clone(),
-            console: self.console.map(Into::into),
+            console: self.console,
             log_lines_dropped: Some(log::dropped_lines),
             queues: match &self.queues {
                 Some(place) => Some(service.queues(place, settings)?),
@@ -167,7 +146,7 @@ impl Args {
             ..NodeConfig::default()
         };
         settings.limits.apply(&mut node);
-        service.limits.apply(&mut node.limits);
+        service.limit(&mut node.limits);
         let relay = &mut node.relay;
         settings.savings.apply(relay);
         relay.sentinel_interval = self.sentinel.0;

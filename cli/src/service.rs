@@ -6,21 +6,26 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use reveille::{AccessFiles, ClientConfig, ErrorKind, QueuesConfig, ServerTls, duration::Span};
+use bytesize::ByteSize;
+use reveille::{
+    AccessFiles, ClientConfig, ErrorKind, QueuesConfig, ServerLimits, ServerTls,
+    courier::{HostConfig, QueueManagerConfig},
+    duration::Span,
+};
 use tokio::signal::unix::{self, SignalKind};
 use tracing_appender::non_blocking::WorkerGuard;
 
 use super::{
     credential::CredentialArgs,
     exit::{Exit, Failed, Usage},
-    limits::LimitArgs,
     log, output,
-    queue_settings::HostArgs,
-    settings::Settings,
+    settings::{self, Settings},
     signals::{self, Interrupts, Signal},
     tls::{ClientTlsArgs, ServerTlsArgs},
     values::{self, LogFormat},
 };
+
+const LIMITS: &str = "Limits";
 
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct ServiceArgs {
@@ -35,10 +40,26 @@ pub(super) struct ServiceArgs {
         hide_short_help = true
     )]
     pub(super) grace: Span,
-    #[command(flatten)]
-    pub(super) limits: LimitArgs,
-    #[command(flatten)]
-    host: HostArgs,
+    /// Maximum number of connections; further ones wait [default: 100000 on loopback, else 10000]
+    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS", value_name = "N", value_parser = values::positive::<usize>, help_heading = LIMITS)]
+    max_connections: Option<usize>,
+    /// Maximum number of connections of one address; further ones are closed; 0 is no limit
+    /// [default: no limit on loopback, else 256]
+    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N", help_heading = LIMITS)]
+    max_connections_per_address: Option<usize>,
+    /// Maximum resident memory, such as 512MiB; near it, new streams and queues are refused; 0 is no limit
+    /// [default: three quarters of the machine's or the container's]
+    #[arg(long, env = "REVEILLE_MAX_MEMORY", value_name = "SIZE", help_heading = LIMITS)]
+    max_memory: Option<ByteSize>,
+    /// The name of this machine in the logs of other machines [default: queues]
+    #[arg(long, env = "REVEILLE_QUEUES_NAME", value_name = "NAME")]
+    queues_name: Option<String>,
+    /// Reach other machines over TLS, with --ca, --cert and --key
+    #[arg(long, env = "REVEILLE_QUEUES_TLS", help_heading = "TLS")]
+    queues_tls: bool,
+    /// Begin with empty queues if the queue file is missing because it was damaged and set aside
+    #[arg(long, env = "REVEILLE_ALLOW_NEW_FILE")]
+    allow_new_file: bool,
     #[command(flatten)]
     tls: ServerTlsArgs,
     #[command(flatten)]
@@ -118,10 +139,6 @@ impl ServiceArgs {
         Ok(tls)
     }
 
-    pub(super) fn has_client_certificate(&self) -> bool {
-        self.client_tls.cert.is_some()
-    }
-
     /// Returns the configuration of the clients of other machines.
     pub(super) fn client(&self) -> Result<ClientConfig, Usage> {
         Ok(ClientConfig {
@@ -135,9 +152,37 @@ impl ServiceArgs {
         })
     }
 
-    /// Returns the queues at `place`, which the process hosts.
-    pub(super) fn queues(&self, place: &Path, settings: &Settings) -> Result<QueuesConfig, Usage> {
-        self.host.config(place, &settings.queues, &self.client()?)
+    /// Returns the queues at `place`, a directory or the file, which the process hosts.
+    pub(super) fn queues(&self, place: &Path, from: &Settings) -> Result<QueuesConfig, Usage> {
+        let path = settings::queue_file(place).map_err(|error| Usage(error.to_string()))?;
+        let client = self.client()?;
+        let defaults = HostConfig::default();
+        Ok(QueuesConfig {
+            path,
+            manager: QueueManagerConfig {
+                allow_new_file: self.allow_new_file,
+                ..from.queues.manager()
+            },
+            host: HostConfig {
+                name: self.queues_name.clone().unwrap_or(defaults.name),
+                tls: self.queues_tls.then_some(client.tls),
+                credential: client.credential,
+                insecure: client.insecure,
+                ..defaults
+            },
+        })
+    }
+
+    /// Adds the limits of the arguments to those of the file.
+    pub(super) fn limit(&self, limits: &mut ServerLimits) {
+        limits.max_connections = self.max_connections;
+        limits.max_connections_per_address = self.max_connections_per_address;
+        limits.max_memory = match self.max_memory {
+            Some(ByteSize(0)) => None,
+            Some(ByteSize(stated)) => Some(stated),
+            None => ServerLimits::memory_of_machine()
+                .map(|all| (all - all / 4).max(ServerLimits::LEAST_MEMORY)),
+        };
     }
 }
 
@@ -155,8 +200,7 @@ impl Service {
             loop {
                 signals::hang_up(hangup).await;
                 match reload().await {
-                    Ok(true) => {}
-                    Ok(false) => tracing::info!("the rules have not changed"),
+                    Ok(_) => {}
                     Err(error) => {
                         let error = output::one_line(&anyhow::Error::new(error));
                         tracing::error!(%error, "what the files of access said before stays in use");
@@ -200,5 +244,52 @@ pub(super) fn not_started(error: reveille::Error) -> anyhow::Error {
         ErrorKind::Invalid => Usage(output::one_line(&error)).into(),
         ErrorKind::Denied if is_of_cluster => error,
         _ => Failed(output::one_line(&error)).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use reveille::ClientTls;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        service: ServiceArgs,
+    }
+
+    fn service(typed: &[&str]) -> ServiceArgs {
+        let command = Command::try_parse_from([&["serve"], typed].concat());
+        command.expect("parsed").service
+    }
+
+    #[test]
+    fn the_memory_of_the_machine_is_the_default_limit() {
+        let applied = |typed: &[&str]| {
+            let mut limits = ServerLimits::default();
+            service(typed).limit(&mut limits);
+            limits.max_memory
+        };
+        let machine = ServerLimits::memory_of_machine();
+        assert_eq!(applied(&[]), machine.map(|all| all - all / 4));
+        assert_eq!(applied(&["--max-memory", "0"]), None);
+        assert_eq!(applied(&["--max-memory", "1GiB"]), Some(1 << 30));
+    }
+
+    #[test]
+    fn flags_reach_the_host_of_the_queues() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let typed = ["--queues-name", "typed", "--queues-tls", "--allow-new-file"];
+        let (service, settings) = (service(&typed), Settings::default());
+        let config = service.queues(directory.path(), &settings).expect("valid");
+        assert_eq!(config.path, directory.path().join("queues.db"));
+        assert_eq!(config.host.name, "typed");
+        assert_eq!(config.host.tls, Some(ClientTls::default()));
+        assert!(config.manager.allow_new_file);
+        let missing = service.queues(Path::new("/no/such/place"), &settings);
+        let error = missing.expect_err("missing").to_string();
+        assert!(error.contains("no directory `/no/such/place`"), "{error}");
     }
 }

@@ -8,16 +8,21 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Display,
-    path::Path,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
     str::FromStr,
 };
 
 use clap::{Arg, Command};
-use reveille::{RelayConfig, duration::Span};
+use reveille::{
+    Error, ErrorKind, NodeConfig, RelayConfig,
+    courier::{Destination, QueueManagerConfig, Route},
+    duration::Span,
+};
 use serde::{Deserialize, Deserializer, de};
 use toml::{Table, Value};
 
-use super::{credential, exit::Usage, limits::Limits, queue_settings::QueueSettings};
+use super::{credential, exit::Usage};
 
 /// The settings without a flag.
 #[derive(Debug, Default)]
@@ -45,14 +50,12 @@ macro_rules! table {
         struct $name:ident for $config:ty {
             $($key:ident: $type:ty => $($field:ident).+,)*
         }
-        $(with { $($further:ident: $further_type:ty,)* })?
     ) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub(super) struct $name {
             $($key: Option<$type>,)*
-            $($($further: $further_type,)*)?
         }
 
         impl $name {
@@ -69,7 +72,24 @@ macro_rules! table {
         }
     };
 }
-pub(super) use table;
+
+table! {
+    /// The table `[serve.limits]`.
+    struct Limits for NodeConfig {
+        max_queues: NonZeroUsize => relay.max_queues,
+        max_cursors: NonZeroUsize => relay.max_cursors,
+        max_cursors_per_stream: NonZeroUsize => relay.max_cursors_per_stream,
+        max_timers: NonZeroUsize => relay.max_timers,
+        max_groups: NonZeroUsize => relay.max_groups,
+        max_flags: NonZeroUsize => max_flags,
+        max_watched_flags: NonZeroUsize => max_watched_flags,
+        max_streams: NonZeroUsize => limits.max_streams,
+        max_connection_age: Text<Span> => limits.max_connection_age,
+        forget_after: Text<Span> => relay.forget_after,
+        flag_refresh: Text<Span> => flag_refresh,
+        reflection: bool => reflection,
+    }
+}
 
 table! {
     /// The table `[serve.savings]`.
@@ -77,6 +97,48 @@ table! {
         assumed_poll: Text<Span> => assumed_poll,
         price_per_million: f64 => price_per_million,
         currency: String => currency,
+    }
+}
+
+table! {
+    /// The table `[queues]`.
+    struct QueueSettings for QueueManagerConfig {
+        account: String => account,
+        max_outgoing: u64 => max_outgoing,
+        max_queue: u64 => max_queue,
+        max_age: Text<Span> => max_age,
+        history_age: Text<Span> => history_age,
+        history_rows: u64 => history_rows,
+        duplicate_window: Text<Span> => duplicate_window,
+        names: Vec<String> => names,
+        hop_limit: usize => hop_limit,
+        aliases: BTreeMap<String, Destination> => aliases,
+        routes: Vec<Route> => routes,
+    }
+}
+
+/// The name of the queue file in its directory.
+const FILE: &str = "queues.db";
+
+impl QueueSettings {
+    /// Returns the settings of a queue file.
+    pub(super) fn manager(&self) -> QueueManagerConfig {
+        let mut manager = QueueManagerConfig::default();
+        self.apply(&mut manager);
+        manager
+    }
+}
+
+/// Returns the queue file of a directory, or the file itself.
+pub(super) fn queue_file(place: &Path) -> Result<PathBuf, Error> {
+    match place.is_dir() {
+        true => Ok(place.join(FILE)),
+        false if place.exists() => Ok(place.to_owned()),
+        false => {
+            let place = place.display();
+            let message = format!("queues: there is no directory `{place}`: create it first");
+            Err(Error::new(ErrorKind::NotFound, message))
+        }
     }
 }
 
@@ -186,9 +248,11 @@ fn key(arg: &Arg) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use reveille::NodeConfig;
+    use std::time::Duration;
 
     use super::*;
+    use crate::{Cli, help};
+    use clap::CommandFactory as _;
 
     /// Parses a command line with this file.
     fn parse(text: &str, typed: &[&str]) -> Result<(clap::ArgMatches, Settings), String> {
@@ -295,5 +359,68 @@ mod tests {
         assert_eq!((node.relay.max_queues, node.reflection), (7, false));
         assert!(node.flag_refresh.is_zero() && node.relay.currency == "EUR");
         assert_eq!(node.max_flags, NodeConfig::default().max_flags);
+    }
+
+    fn queues(text: &str) -> Result<QueueSettings, String> {
+        toml::from_str(text).map_err(|error| error.to_string())
+    }
+
+    const FULL: &str = r#"
+account = "shop"
+max_outgoing = 10
+max_queue = 20
+max_age = "2d"
+history_age = "1h"
+history_rows = 30
+duplicate_window = "3d"
+names = ["Rome:7610"]
+hop_limit = 4
+routes = [{ pattern = "*.east", hop = "gate:7600" }]
+[aliases]
+berlin = "reveille://berlin:7600/orders"
+"#;
+
+    #[test]
+    fn all_settings_reach_the_manager() {
+        let manager = queues(FULL).expect("valid").manager();
+        assert_eq!(manager.account, "shop");
+        assert_eq!((manager.max_outgoing, manager.max_queue), (10, Some(20)));
+        assert_eq!(manager.max_age, Duration::from_secs(2 * 24 * 3600));
+        assert_eq!(manager.history_age, Duration::from_secs(3600));
+        assert_eq!((manager.history_rows, manager.hop_limit), (30, 4));
+        assert_eq!(manager.duplicate_window, Duration::from_secs(3 * 24 * 3600));
+        assert_eq!(manager.names, ["Rome:7610"]);
+        let route = Route {
+            pattern: "*.east".to_owned(),
+            hop: "gate:7600".to_owned(),
+        };
+        assert_eq!(manager.routes, [route]);
+        let berlin = manager.aliases["berlin"].to_string();
+        assert_eq!(berlin, "reveille://berlin:7600/orders");
+        assert!(!manager.allow_new_file);
+    }
+
+    #[test]
+    fn without_a_table_the_defaults_of_the_library_hold() {
+        let manager = QueueSettings::default().manager();
+        let defaults = QueueManagerConfig::default();
+        assert_eq!(format!("{manager:?}"), format!("{defaults:?}"));
+    }
+
+    #[test]
+    fn bad_settings_are_refused() {
+        for (text, word) in [
+            ("folder = \"x\"", "`folder`"),
+            ("max_age = \"soon\"", "2s"),
+            ("[aliases]\nb = \"http://b:1/q\"", "http://b:1/q"),
+            ("routes = [{ pattern = \"*\" }]", "`hop`"),
+            (
+                "routes = [{ pattern = \"*\", hop = \"a:1\", via = 1 }]",
+                "`via`",
+            ),
+        ] {
+            let error = queues(text).expect_err(text);
+            assert!(error.contains(word), "{error}");
+        }
     }
 }

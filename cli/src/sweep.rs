@@ -11,15 +11,14 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use reveille::{
     SweepConsole, duration, store,
-    sweep::{self, Counts, PlannedBlob, SCHEMA, SweepJob, SweepRound, Sweeper},
+    sweep::{self, PlannedBlob, SCHEMA, SweepJob, SweepRound, Sweeper},
 };
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     exit::{Exit, Failed, Usage},
     log,
-    output::{self, Format, OutputArgs, Row},
+    output::{self, Format, OutputArgs},
     program,
     signals::Interrupts,
     values,
@@ -62,9 +61,6 @@ pub(super) struct Args {
     /// Print the actions of a round, and perform none
     #[arg(long)]
     dry_run: bool,
-    /// Check the file, and check that every container can be listed
-    #[arg(long, conflicts_with_all = ["once", "dry_run"])]
-    check: bool,
     /// Print the JSON schema of job files
     #[arg(long, exclusive = true)]
     schema: bool,
@@ -74,10 +70,6 @@ pub(super) struct Args {
     /// Serve other machines there in plain text
     #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
-    /// Host names that requests to that port may use, comma-separated; IP addresses and localhost
-    /// are always allowed
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name, requires = "admin_listen")]
-    admin_host: Vec<String>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -115,17 +107,6 @@ struct Ttl {
     output: OutputArgs,
 }
 
-/// A round as a row.
-#[derive(Debug, Serialize)]
-struct RoundRow {
-    round: u64,
-    pages: u64,
-    finished: bool,
-    #[serde(flatten)]
-    done: Counts,
-    of_all: Counts,
-}
-
 /// Logs failures and blobs that are left alone.
 const LOG: &str = "error,reveille::coordination=warn";
 
@@ -138,40 +119,21 @@ impl Args {
             output::text(SCHEMA)?;
             return Ok(Exit::OK);
         }
-        let insecure = self.insecure;
-        values::check_open("admin-listen", self.admin_listen, insecure)?;
+        values::check_open("admin-listen", self.admin_listen, self.insecure)?;
         log::to_stderr(LOG);
         let mut interrupts = Interrupts::listen()?;
         let sweeper = Arc::new(self.sweeper().await?);
         let format = self.output.format;
-        if self.check {
-            sweeper.check().await?;
-            let containers = sweeper.job().containers.len() as u64;
-            let containers = output::count(containers, "container");
-            output::note(format_args!(
-                "the file is valid, and {containers} can be listed"
-            ));
-            return Ok(Exit::OK);
-        }
         if self.dry_run {
             return tokio::select! {
                 planned = dry_run(&sweeper, format) => planned,
                 signal = interrupts.next() => Ok(signal.exit()),
             };
         }
-        let console = match self.admin_listen {
-            Some(listen) => {
-                let started = SweepConsole::start(Arc::clone(&sweeper), listen, &self.admin_host);
-                Some(started.await?)
-            }
+        let _console = match self.admin_listen {
+            Some(listen) => Some(SweepConsole::start(Arc::clone(&sweeper), listen, &[]).await?),
             None => None,
         };
-        if let Some(console) = &console {
-            output::note(format_args!(
-                "health and metrics at http://{}",
-                console.address()
-            ));
-        }
         let working = self.work(&sweeper, format);
         tokio::pin!(working);
         let signal = tokio::select! {
@@ -195,7 +157,7 @@ impl Args {
         let job = SweepJob::parse(&text)
             .map_err(|error| Usage(format!("job: `{shown}`: {}", error.message())))?;
         let sweeper = Sweeper::new(job, &store::environment()).await?;
-        if sweeper.is_alone() && !self.dry_run && !self.check {
+        if sweeper.is_alone() && !self.dry_run {
             let rule =
                 "state: a store in memory is lost when this command ends: name a durable one";
             return Err(Usage(rule.to_owned()).into());
@@ -207,9 +169,8 @@ impl Args {
         if !self.once {
             sweeper
                 .run(|round| {
-                    let row = RoundRow::from(round);
                     // A closed stdout does not stop the sweeping.
-                    let _ = format.next(&row, row.line());
+                    let _ = format.next(&row(round), line(round));
                 })
                 .await;
             return Ok(Exit::OK);
@@ -223,13 +184,14 @@ impl Args {
         }
         if !round.finished {
             output::note(format_args!(
-                "round {} is not finished: other instances work on it, a container could not be \
-                 listed, or the rest is in containers that this job file does not name (--again \
-                 skips these)",
+                "round {} is not finished: other instances work on it, or a container was not listed",
                 round.round
             ));
         }
-        format.one(&RoundRow::from(&round))?;
+        let row = row(&round);
+        format.object(&row, || {
+            output::table_of(COLUMNS, std::slice::from_ref(&row))
+        })?;
         match round.done.failed {
             0 => Ok(Exit::OK),
             failed => Err(Failed(format!("{failed} blobs or containers failed")).into()),
@@ -275,34 +237,28 @@ async fn dry_run(sweeper: &Sweeper, format: Format) -> anyhow::Result<Exit> {
     Ok(Exit::OK)
 }
 
-impl From<&SweepRound> for RoundRow {
-    fn from(round: &SweepRound) -> Self {
-        Self {
-            round: round.round,
-            pages: round.pages,
-            finished: round.finished,
-            done: round.done,
-            of_all: round.of_all,
-        }
+const COLUMNS: &[&str] = &[
+    "round", "seen", "unmarked", "alive", "deleted", "moved", "changed", "left", "failed",
+    "finished",
+];
+
+fn row(round: &SweepRound) -> Value {
+    let mut row = json!({
+        "round": round.round,
+        "pages": round.pages,
+        "finished": round.finished,
+        "of_all": round.of_all,
+    });
+    for (name, count) in round.done.named() {
+        row[name] = count.into();
     }
+    row
 }
 
-impl RoundRow {
-    fn line(&self) -> String {
-        let counts = self
-            .done
-            .named()
-            .map(|(name, count)| format!("{name} {count}"));
-        format!("round {}: {}", self.round, counts.join(", "))
-    }
-}
-
-impl Row for RoundRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "round", "seen", "unmarked", "alive", "deleted", "moved", "changed", "left", "failed",
-        "finished",
-    ];
-    const DROPPED_FIRST: &'static [&'static str] = &["changed", "unmarked", "left"];
+fn line(round: &SweepRound) -> String {
+    let counts = round.done.named();
+    let counts = counts.map(|(name, count)| format!("{name} {count}"));
+    format!("round {}: {}", round.round, counts.join(", "))
 }
 
 fn print_planned(planned: &PlannedBlob, format: Format) -> std::io::Result<()> {

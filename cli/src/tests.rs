@@ -37,10 +37,27 @@ fn the_pages_of_h_have_an_example_and_are_no_longer_than_those_of_help() {
     }
     let mut command = command();
     command.build();
-    check(&command);
-    let serve = command.find_subcommand_mut("serve").expect("a verb");
-    assert!(!serve.render_help().to_string().contains("--audit-log"));
-    assert!(serve.render_long_help().to_string().contains("--audit-log"));
+    check(&command, "reveille");
+    for (path, ids) in help::FIRST {
+        let found = path
+            .split(' ')
+            .try_fold(&command, |verb, name| verb.find_subcommand(name));
+        let verb = found.expect(path);
+        for id in ids.split(' ') {
+            let has_id = verb.get_arguments().any(|arg| arg.get_id().as_str() == id);
+            assert!(has_id, "{path}: no {id}");
+        }
+    }
+    let page = command.render_help().to_string();
+    assert!(page.lines().count() <= 40, "{page}");
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        let name = verb.get_name();
+        let words = page.split(|c: char| !c.is_alphanumeric());
+        assert!(
+            name == "help" || words.into_iter().any(|word| word == name),
+            "no {name}"
+        );
+    }
 }
 
 #[test]
@@ -196,7 +213,7 @@ fn the_documentation_names_every_setting_of_serve() {
         assert!(page.contains(&row) || long == "config", "no {row:?}");
     }
     let savings = settings::SavingsSettings::KEYS.iter();
-    for key in savings.chain(queue_settings::QueueSettings::KEYS) {
+    for key in savings.chain(settings::QueueSettings::KEYS) {
         assert!(page.contains(&format!("`{key}`")), "no {key}");
     }
 }
@@ -210,7 +227,7 @@ fn the_page_of_limits_names_every_limit_of_serve() {
         .get_arguments()
         .filter(|arg| arg.get_help_heading() == Some("Limits"));
     let flags = limits.map(|arg| format!("`--{}`", arg.get_long().expect("each has one")));
-    let keys = limits::Limits::KEYS.iter().map(|key| format!("`{key}`"));
+    let keys = settings::Limits::KEYS.iter().map(|key| format!("`{key}`"));
     let all: Vec<_> = flags.chain(keys).collect();
     assert!(all.len() > 12, "{all:?}");
     for limit in all {

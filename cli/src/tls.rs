@@ -15,8 +15,8 @@ pub(super) struct ClientTlsArgs {
     #[arg(long, env = "REVEILLE_CA", value_name = "FILE", hide_short_help = true, help_heading = HEADING)]
     ca: Option<PathBuf>,
     /// The client's certificate, in PEM, if the server asks for one
-    #[arg(long, env = "REVEILLE_CERT", value_name = "FILE", hide_short_help = true, help_heading = HEADING)]
-    pub(super) cert: Option<PathBuf>,
+    #[arg(long, env = "REVEILLE_CERT", value_name = "FILE", help_heading = HEADING)]
+    cert: Option<PathBuf>,
     /// The key of --cert
     #[arg(long, env = "REVEILLE_KEY", value_name = "FILE", hide_short_help = true, help_heading = HEADING)]
     key: Option<PathBuf>,

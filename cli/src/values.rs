@@ -1,8 +1,8 @@
 //! Values of flags and settings that several verbs parse.
 
-use std::{fmt, net::SocketAddr, str::FromStr, time::Duration};
+use std::{net::SocketAddr, str::FromStr, time::Duration};
 
-use reveille::duration;
+use reveille::{ConsoleMode, duration};
 
 use super::exit::Usage;
 
@@ -20,46 +20,13 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// What the page on the admin port may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Console {
-    /// There is no page
-    Off,
-    /// It only shows
-    Read,
-    /// It also sets and clears flags, notifies queues and drains the relay
-    Act,
-}
-
-impl From<Console> for reveille::ConsoleMode {
-    fn from(console: Console) -> Self {
-        match console {
-            Console::Off => Self::Off,
-            Console::Read => Self::Read,
-            Console::Act => Self::Act,
-        }
-    }
-}
-
-impl FromStr for AdminListen {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "off" {
-            return Ok(Self(None));
-        }
-        address(text)
-            .map(|address| Self(Some(address)))
-            .map_err(|rule| format!("{rule}, or `off`"))
-    }
-}
-
-impl fmt::Display for AdminListen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(address) => address.fmt(f),
-            None => f.write_str("off"),
-        }
+/// Parses what the page on the admin port may do.
+pub(crate) fn console_mode(text: &str) -> Result<ConsoleMode, String> {
+    match text {
+        "off" => Ok(ConsoleMode::Off),
+        "read" => Ok(ConsoleMode::Read),
+        "act" => Ok(ConsoleMode::Act),
+        _ => Err("must be off, read or act".to_owned()),
     }
 }
 
@@ -97,6 +64,14 @@ pub(crate) fn host_name(text: &str) -> Result<String, String> {
     match !text.is_empty() && text.chars().all(letter) {
         true => Ok(text.to_owned()),
         false => Err("must be a host name without a port, such as relay.internal".to_owned()),
+    }
+}
+
+/// Parses the address of the admin port, or `off`.
+pub(crate) fn admin_address(text: &str) -> Result<AdminListen, String> {
+    match text {
+        "off" => Ok(AdminListen(None)),
+        text => address(text).map(|address| AdminListen(Some(address))),
     }
 }
 
@@ -146,9 +121,9 @@ mod tests {
             let read: Option<SocketAddr> = read.map(|text| text.parse().expect("an address"));
             assert_eq!(address(text).ok(), read, "{text}");
         }
-        assert_eq!("off".parse(), Ok(AdminListen(None)));
+        assert_eq!(admin_address("off"), Ok(AdminListen(None)));
         let admin = AdminListen(Some(SocketAddr::from(([127, 0, 0, 1], 7601))));
-        assert_eq!(":7601".parse(), Ok(admin));
-        assert!("nowhere".parse::<AdminListen>().is_err());
+        assert_eq!(admin_address(":7601"), Ok(admin));
+        assert!(admin_address("nowhere").is_err());
     }
 }

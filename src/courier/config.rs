@@ -4,6 +4,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use serde::Deserialize;
+
 use super::message::{Destination, check_authority};
 use crate::{
     error::{Error, Result},
@@ -46,7 +48,8 @@ pub struct QueueManagerConfig {
 }
 
 /// A rule of the route table.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Route {
     /// `HOST:PORT`, `*.SUFFIX` for all hosts of a domain, or `*`.
     pub pattern: String,

@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use serde::Deserialize;
+
 use crate::{
     base::clock::{micros, wall},
     error::{Error, Result},
@@ -15,7 +17,8 @@ pub struct MessageId([u8; 16]);
 
 /// Where a message goes: a queue of this machine (`QUEUE`), or of another one
 /// (`reveille://HOST:PORT/QUEUE`).
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Destination {
     /// `HOST:PORT`; empty for this machine.
     authority: String,
@@ -109,6 +112,14 @@ pub(crate) fn check_authority(authority: &str) -> Result<()> {
             "destination",
             format_args!("`{authority}` is no machine: use HOST:PORT"),
         ))
+    }
+}
+
+impl TryFrom<String> for Destination {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
     }
 }
 

@@ -46,8 +46,6 @@ async fn the_demo_adds_up_and_its_woken_fleet_costs_nothing_while_idle() {
     assert!(cents.as_u64() > Some(0), "{figures}");
     let (woken, polling) = (&figures["fleets"][0], &figures["fleets"][1]);
     for fleet in [woken, polling] {
-        assert_eq!(fleet["exact"], true, "{fleet}");
-        assert_eq!(&fleet["cents"], cents, "{fleet}");
         // 400 work items and 400 results, each with a put and a delete.
         let busy = fleet["busy_storage_transactions"].as_u64();
         assert!(busy > Some(1_600), "{fleet}");

@@ -1,7 +1,10 @@
 //! `auth token`: static tokens in the token file.
 
 use std::{
-    path::PathBuf,
+    fs::File,
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
@@ -10,13 +13,12 @@ use reveille::{
     Error, ErrorKind,
     auth::{AuthFile, NewToken, Principal, TokenFile, TokenRecord},
 };
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{AuthArgs, VARIABLE as AUTH_VARIABLE, blocking, misconfigured, principal};
 use crate::{
     exit::{Exit, Failed, Usage},
-    output::{self, OutputArgs, Row},
+    output::{self, Format, OutputArgs, time},
     values,
 };
 
@@ -97,9 +99,9 @@ fn unavailable_as_failed(error: Error) -> anyhow::Error {
 
 /// Create a token, and print it once
 ///
-/// Prints the token alone to stdout. The token file keeps only a digest, so the token cannot be
-/// printed again. A missing token file is created, with mode 0600. A running relay reads the changed
-/// file within 10 s by itself.
+/// Prints the token alone to stdout, or writes it to the file of --out, which only its owner can read.
+/// The token file keeps only a digest, so the token cannot be printed again. A missing token file is
+/// created, with mode 0600. A running relay reads the changed file within 10 s by itself.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -145,26 +147,49 @@ impl New {
             expires: expires_at,
             note: self.note,
         };
+        // The file of the token first: one that exists is kept.
+        let out = self.out.as_deref().map(create).transpose()?;
         let add = move || file.add(&new, now).map_err(unavailable_as_failed);
-        let token = blocking(add).await?;
-        let (id, expires_at) = (token.id(), expires_at.map(output::time));
-        let row = json!({
-            "id": id,
-            "principal": principal,
-            "expires_at": expires_at,
-            "token": token.reveal(),
-        });
+        let added = blocking(add).await;
+        if let (Err(_), Some(path)) = (&added, &self.out) {
+            let _ = std::fs::remove_file(path);
+        }
+        let token = added?;
+        let (id, expires_at) = (token.id(), expires_at.map(time));
+        let mut row = json!({ "id": id, "principal": principal, "expires_at": expires_at });
         let format = self.output.format;
-        format.object(&row, || token.reveal().to_owned())?;
+        let place = match (&self.out, out) {
+            (Some(path), Some(mut out)) => {
+                writeln!(out, "{}", token.reveal())?;
+                out.sync_all()?;
+                if format != Format::Table {
+                    format.object(&row, String::new)?;
+                }
+                format!("is in `{}`", path.display())
+            }
+            _ => {
+                row["token"] = token.reveal().into();
+                format.object(&row, || token.reveal().to_owned())?;
+                "is shown only this once".to_owned()
+            }
+        };
         let expires = match expires_at {
             Some(at) => format!("expires at {at}"),
             None => "does not expire".to_owned(),
         };
         output::note(format_args!(
-            "token {id} for {principal} is in `{path}` and {expires}; its text is shown only this once"
+            "token {id} for {principal} is in `{path}` and {expires}; its text {place}"
         ));
         Ok(Exit::OK)
     }
+}
+
+/// Creates the file of a token, which only its owner can read.
+fn create(path: &Path) -> Result<File, Failed> {
+    let mut options = File::options();
+    let created = options.write(true).create_new(true).mode(0o600).open(path);
+    let path = path.display();
+    created.map_err(|error| Failed(format!("--out `{path}` cannot be made: {error}")))
 }
 
 /// List tokens
@@ -182,58 +207,41 @@ struct List {
     output: OutputArgs,
 }
 
-/// A record of the token file.
-#[derive(Debug, Serialize)]
-struct TokenRow {
-    id: String,
-    principal: String,
-    #[serde(serialize_with = "output::serialize_time")]
-    created_at: Option<SystemTime>,
-    #[serde(serialize_with = "output::serialize_time")]
-    expires_at: Option<SystemTime>,
-    expired: bool,
-    note: String,
-}
-
 impl List {
     async fn run(self) -> anyhow::Result<Exit> {
         let file = self.file.resolve().await?;
         let records = blocking(move || file.list().map_err(unavailable_as_failed)).await?;
-        let rows: Vec<_> = records.into_iter().map(TokenRow::from).collect();
-        self.output.format.list(&rows)?;
+        let rows: Vec<_> = records.iter().map(row).collect();
+        self.output.format.rows(COLUMNS, &rows)?;
         Ok(Exit::OK)
     }
 }
 
-impl From<TokenRecord> for TokenRow {
-    fn from(record: TokenRecord) -> Self {
-        let now = SystemTime::now();
-        Self {
-            created_at: Some(record.created()),
-            expires_at: record.expires(),
-            expired: record.expires().is_some_and(|expires| expires <= now),
-            id: record.id,
-            principal: record.principal,
-            note: record.note,
-        }
-    }
-}
+const COLUMNS: &[&str] = &[
+    "id",
+    "principal",
+    "created_at",
+    "expires_at",
+    "expired",
+    "note",
+];
 
-impl Row for TokenRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "id",
-        "principal",
-        "created_at",
-        "expires_at",
-        "expired",
-        "note",
-    ];
+fn row(record: &TokenRecord) -> Value {
+    let expires = record.expires;
+    json!({
+        "id": record.id,
+        "principal": record.principal,
+        "created_at": time(record.created),
+        "expires_at": expires.map(time),
+        "expired": expires.is_some_and(|expires| expires <= SystemTime::now()),
+        "note": record.note,
+    })
 }
 
 /// Revoke a token by its id
 ///
 /// A running relay reads the changed file within 10 s by itself, also while another file of access is
-/// broken. It then refuses the token, and ends its streams within 60 s; its audit log has a line `token`.
+/// broken. It then refuses the token, and ends its streams within 60 s.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -250,15 +258,22 @@ struct Revoke {
     output: OutputArgs,
 }
 
+/// A relay reads its files this often.
+const FOLLOWED_WITHIN: Duration = Duration::from_secs(10);
+
 impl Revoke {
     async fn run(self) -> anyhow::Result<Exit> {
         let file = self.file.resolve().await?;
         let path = file.path().display().to_string();
         let revoke = move || file.revoke(&self.id).map_err(unavailable_as_failed);
         let revoked = blocking(revoke).await?;
-        self.output.format.one(&TokenRow::from(revoked))?;
+        let revoked = [row(&revoked)];
+        let format = self.output.format;
+        format.object(&revoked[0], || output::table_of(COLUMNS, &revoked))?;
+        let by = time(SystemTime::now() + FOLLOWED_WITHIN);
         output::note(format_args!(
-            "revoked: a relay that reads `{path}` refuses it within 10 s, and ends its streams within 60 s"
+            "a relay that reads `{path}` refuses it from {by} on at the latest, and ends its streams \
+             within 60 s"
         ));
         Ok(Exit::OK)
     }

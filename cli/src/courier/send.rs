@@ -12,7 +12,7 @@ use serde_json::json;
 use super::open;
 use crate::{
     exit::{Exit, Usage},
-    message::{Bodies, Lines},
+    message::Bodies,
     output,
     settings::Settings,
     target::{Target, TargetArgs},
@@ -62,7 +62,10 @@ impl Send {
         if self.create && destination.authority().is_none() {
             manager.queue(destination.queue())?.create().await?;
         }
-        let bodies = self.bodies().await?;
+        let bodies = self.bodies.read().await?;
+        if bodies.is_empty() {
+            return Err(Usage("BODY: the standard input has no line".to_owned()).into());
+        }
         let ids = send(&manager, &destination, bodies).await?;
         let notified = match client {
             Some(client) => Some(notify(manager, &client, &target).await),
@@ -82,20 +85,6 @@ impl Send {
              {error}; do not send them again: the host of the queues finds them within a second"
         ));
         Ok(Exit::NOT_NOTIFIED)
-    }
-
-    async fn bodies(&self) -> anyhow::Result<Vec<Vec<u8>>> {
-        if let Some(bodies) = self.bodies.whole().await? {
-            return Ok(bodies);
-        }
-        let (mut bodies, mut lines) = (Vec::new(), Lines::of_stdin());
-        while let Some(line) = lines.next().await? {
-            bodies.push(line);
-        }
-        if bodies.is_empty() {
-            return Err(Usage("BODY: the standard input has no line".to_owned()).into());
-        }
-        Ok(bodies)
     }
 }
 

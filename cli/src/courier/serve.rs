@@ -23,12 +23,9 @@ Example:
   reveille courier serve /var/lib/queues --relay http://127.0.0.1:7600
 
 Moves the messages of DIR/queues.db to other machines, and takes messages of other machines over. \
-The file is created if it is missing; the directory must exist. One process hosts a file. `reveille \
-serve --queues DIR` does the same in the process of a relay. Without --auth every process that can \
-connect may send messages to the queues.
-
---relay: listeners of that relay are woken when a message arrives. Without it, messages that \
-another process sends are found within a second, and listeners have to poll.
+One process hosts a file. `reveille serve --queues DIR` does the same in the process of a relay. \
+Without --auth every process that can connect may send messages to the queues. Without --relay, \
+messages that another process sends are found within a second, and listeners have to poll.
 
 SIGTERM or Ctrl-C ends the host gracefully, within --grace. A second signal ends it at once.";
 
@@ -78,7 +75,7 @@ impl Serve {
         let service = &self.service;
         let mut limits = NodeConfig::default();
         settings.limits.apply(&mut limits);
-        service.limits.apply(&mut limits.limits);
+        service.limit(&mut limits.limits);
         Ok(QueueNodeConfig {
             queues: service.queues(&self.place, settings)?,
             listen: self.listen,

@@ -2,7 +2,7 @@
 //!
 //! Latency is measured by the machine's clock, from put to handler.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 use reveille::duration::Span;
@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use super::{
     IDLE, Way,
-    billing::{ITEMS, TRANSACTIONS},
     fleet::{Idle, Outcome},
 };
 
@@ -38,9 +37,6 @@ pub(super) struct FleetFigures {
     at_zero_after_ms: Option<f64>,
     busy_storage_transactions: u64,
     month_cost: f64,
-    cents: u64,
-    /// No result was lost or counted twice.
-    pub(super) exact: bool,
 }
 
 /// A month has this many days, each with these idle minutes and one batch like this one.
@@ -48,22 +44,18 @@ const DAYS: f64 = 30.0;
 const IDLE_MINUTES: f64 = 22.0 * 60.0;
 
 impl FleetFigures {
-    /// `cents` is the expected price of the batch.
-    pub(super) fn new(way: Way, idle: Idle, outcome: &Outcome, cents: u64) -> Self {
-        let totals = &outcome.totals;
-        let mut waited = totals.waited.clone();
+    pub(super) fn new(way: Way, idle: Idle, mut outcome: Outcome) -> Self {
+        let waited = &mut outcome.waited;
         waited.sort_unstable();
         Self {
             way,
             idle_tasks: idle.tasks,
             idle_storage_transactions: idle.transactions,
-            latency_p50_ms: millis(percentile(&waited, 50)),
-            latency_p99_ms: millis(percentile(&waited, 99)),
+            latency_p50_ms: millis(percentile(waited, 50)),
+            latency_p99_ms: millis(percentile(waited, 99)),
             at_zero_after_ms: outcome.at_zero.map(millis),
             busy_storage_transactions: outcome.transactions,
             month_cost: month_cost(per_minute(idle.transactions), outcome.transactions),
-            cents: totals.cents,
-            exact: totals.cents == cents && totals.items() == ITEMS,
         }
     }
 
@@ -76,33 +68,18 @@ impl FleetFigures {
             span(self.latency_p99_ms),
             self.busy_storage_transactions.to_string(),
             format!("${:.2}", self.month_cost),
-            money(self.cents),
         ]
     }
 }
 
-const LABELS: [&str; 7] = [
+const LABELS: [&str; 6] = [
     "dequeue tasks while idle",
     "storage transactions in an idle minute",
     "latency p50, from put to handling",
     "latency p99",
     "storage transactions for the batch",
     "a month* at $0.01 per 10,000",
-    "total of the transactions",
 ];
-
-impl fmt::Display for FleetFigures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (way, total) = (self.way.name(), money(self.cents));
-        let is_exact = if self.exact { "exact" } else { "NOT EXACT" };
-        write!(f, "{way}: {TRANSACTIONS} transactions, {total}: {is_exact}")?;
-        if let Some(after) = self.at_zero_after_ms {
-            let after = span(after);
-            write!(f, "; back at 0 dequeue tasks {after} after the last put")?;
-        }
-        Ok(())
-    }
-}
 
 impl Figures {
     pub(super) fn table(&self) -> String {
@@ -133,7 +110,7 @@ fn month_cost(per_idle_minute: f64, of_batch: u64) -> f64 {
     (transactions / 10_000.0 * PER_10_000 * 100.0).round() / 100.0
 }
 
-pub(super) fn span(ms: f64) -> String {
+fn span(ms: f64) -> String {
     Span(Duration::from_secs_f64(ms / 1e3)).to_string()
 }
 

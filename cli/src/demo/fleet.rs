@@ -25,7 +25,7 @@ use tokio::{
 
 use super::{
     FLAG, Way,
-    billing::{ITEMS, Rated, Totals, WorkItem},
+    billing::{ITEMS, Rated, Totals, WorkItem, sum},
 };
 
 /// A queue in a file, which counts every storage transaction.
@@ -60,7 +60,8 @@ pub(super) struct Idle {
 /// Measurements of the batch.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    pub(super) totals: Totals,
+    /// The time of each work item from put to handling.
+    pub(super) waited: Vec<Duration>,
     /// Time from the last put until no dequeue task is left.
     pub(super) at_zero: Option<Duration>,
     pub(super) transactions: u64,
@@ -69,7 +70,7 @@ pub(super) struct Outcome {
 const SECOND: Duration = Duration::from_secs(1);
 /// Time-out of each wait, long enough for a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// A woken fleet whose state did not change for this long is idle.
+/// A fleet whose state did not change for this long is idle.
 const IDLE_AFTER: Duration = Duration::from_millis(500);
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// A real batch is read from a file over time, and latency means something only without a backlog.
@@ -119,16 +120,12 @@ impl Fleet {
     /// Waits until all listeners are ready and all messages are deleted. A woken fleet must also have
     /// no dequeue task left. Returns the time at which this state began.
     pub(super) async fn wait_idle(&self) -> anyhow::Result<Instant> {
-        let rest = match self.way {
-            Way::Polling => Duration::ZERO,
-            Way::Woken => IDLE_AFTER,
-        };
         let began = Instant::now();
         let mut since = began;
         while began.elapsed() < TIMEOUT {
             if !self.is_idle() {
                 since = Instant::now();
-            } else if since.elapsed() >= rest {
+            } else if since.elapsed() >= IDLE_AFTER {
                 return Ok(since);
             }
             sleep(CHECK_INTERVAL).await;
@@ -145,7 +142,7 @@ impl Fleet {
         }
     }
 
-    /// Puts the batch in parts, and waits until all results have arrived or the wait times out.
+    /// Puts the batch in parts, and waits until all results have arrived. Their total must be exact.
     pub(super) async fn work(&self, batch: &[WorkItem]) -> anyhow::Result<Outcome> {
         self.totals.send_replace(Totals::default());
         let before = self.transactions();
@@ -159,13 +156,17 @@ impl Fleet {
         }
         let mut totals = self.totals.subscribe();
         let complete = totals.wait_for(|totals| totals.items() == ITEMS);
-        let is_complete = timeout(TIMEOUT, complete).await.is_ok();
+        timeout(TIMEOUT, complete)
+            .await
+            .context("results are missing")??;
         let at_zero = match self.way {
-            Way::Woken if is_complete => Some(self.wait_idle().await?.duration_since(last_put)),
-            _ => None,
+            Way::Woken => Some(self.wait_idle().await?.duration_since(last_put)),
+            Way::Polling => None,
         };
+        let totals = self.totals.borrow().clone();
+        anyhow::ensure!(totals.cents == sum(batch), "the total is not exact");
         Ok(Outcome {
-            totals: self.totals.borrow().clone(),
+            waited: totals.waited,
             at_zero,
             transactions: self.transactions() - before,
         })

@@ -7,8 +7,7 @@ use tokio::{io::AsyncWriteExt as _, process::ChildStdin};
 
 use crate::{
     child::{Ended, KILL_AFTER, Process, ProcessGroups},
-    message::MessageRow,
-    output,
+    message, output,
 };
 
 /// The command, and its running processes.
@@ -72,7 +71,9 @@ impl Input {
         ];
         let mut body = Vec::new();
         for delivery in batch {
-            serde_json::to_writer(&mut body, &MessageRow::from(&delivery.message))?;
+            let of = &delivery.message;
+            let row = message::row(&of.id, &of.body, of.dequeue_count, of.inserted_at);
+            serde_json::to_writer(&mut body, &row)?;
             body.push(b'\n');
         }
         Ok(Self { environment, body })

@@ -5,12 +5,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use reveille::duration;
+use serde_json::Value;
 
 use super::{Named, open};
 use crate::{
     exit::{Exit, Usage},
-    message::MessageRow,
-    output::{self, Row},
+    message, output,
 };
 
 #[derive(Debug, clap::Args)]
@@ -63,7 +63,9 @@ impl Get {
             }
         }
         let first = messages.first().map(|message| &message.body[..]);
-        let rows = messages.iter().map(MessageRow::from);
+        let rows = messages
+            .iter()
+            .map(|one| message::row(&one.id, &one.body, one.dequeue_count, one.inserted_at));
         let exit = self.read.print(&self.named, first, rows.collect())?;
         if self.delete {
             // Printed first: a message that is deleted before it is printed would be lost.
@@ -83,7 +85,9 @@ impl Peek {
         let queue = open(&self.named.url).await?;
         let peeked = queue.peek(self.read.max.into()).await?;
         let first = peeked.first().map(|message| &message.body[..]);
-        let rows = peeked.iter().map(MessageRow::from);
+        let rows = peeked
+            .iter()
+            .map(|one| message::row(&one.id, &one.body, one.dequeue_count, one.inserted_at));
         self.read.print(&self.named, first, rows.collect())
     }
 }
@@ -97,43 +101,15 @@ impl ReadArgs {
         Ok(())
     }
 
-    fn print(
-        &self,
-        named: &Named,
-        first: Option<&[u8]>,
-        rows: Vec<MessageRow>,
-    ) -> anyhow::Result<Exit> {
+    fn print(&self, named: &Named, first: Option<&[u8]>, rows: Vec<Value>) -> anyhow::Result<Exit> {
         match first {
             Some(body) if self.raw => output::bytes(body)?,
             None if self.raw => {
                 output::note("no message is visible");
                 return Ok(Exit::NOT_FOUND);
             }
-            _ => named.format().list(&rows)?,
+            _ => message::list(named.format(), rows)?,
         }
         Ok(Exit::OK)
-    }
-}
-
-impl Row for MessageRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "message_id",
-        "body",
-        "bytes",
-        "dequeue_count",
-        "inserted_at",
-    ];
-    const DROPPED_FIRST: &'static [&'static str] = &["inserted_at", "bytes"];
-
-    /// A body is its first line; JSON has the whole.
-    fn cell(&self, column: &str) -> Option<String> {
-        const SHOWN: usize = 60;
-        let body = self.body.as_deref().unwrap_or("(not text)");
-        let line = body.lines().next().unwrap_or_default();
-        let mut cut: String = line.chars().take(SHOWN).collect();
-        if cut.len() < body.len() {
-            cut.push('…');
-        }
-        (column == "body").then_some(cut)
     }
 }

@@ -8,12 +8,12 @@ use reveille::{
     listener::{RedriveOptions, redrive},
     queue::{NewMessage, WorkQueue},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{create, open};
 use crate::{
     exit::Exit,
-    message::{Bodies, Lines},
+    message::Bodies,
     output,
     target::{Target, TargetArgs},
     values,
@@ -63,19 +63,12 @@ pub(super) struct Move {
     target: TargetArgs,
 }
 
-/// Number and size of messages that a queue has stored.
+/// Messages that a queue has stored.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stored {
     messages: u64,
     bytes: u64,
-}
-
-/// The outcome of --notify.
-struct Notified {
-    /// `None` where there was no notification.
-    acknowledged: Option<bool>,
-    listeners: Option<u32>,
-    exit: Exit,
+    delay: Duration,
 }
 
 /// Maximum number of messages of one call to the queue.
@@ -92,72 +85,42 @@ impl Put {
         } else {
             (open(&self.url).await?, None)
         };
-        let stored = match self.bodies.whole().await? {
-            Some(bodies) => self.put(&*queue, bodies).await?,
-            None => self.put_lines(&*queue).await?,
+        let mut stored = Stored {
+            delay: self.delay,
+            ..Stored::default()
         };
-        let notified = stored
-            .notify(queue.address(), self.delay, client, &target)
-            .await;
+        for bodies in self.bodies.read().await?.chunks(BATCH) {
+            self.put(&*queue, bodies).await.with_context(|| {
+                let messages = output::count(stored.messages, "message");
+                format!("{messages} of the input are stored")
+            })?;
+            stored.messages += bodies.len() as u64;
+            stored.bytes += bodies.iter().map(|body| body.len() as u64).sum::<u64>();
+        }
+        let address = queue.address();
         let row = json!({
-            "queue": queue.address().to_string(),
+            "queue": address.to_string(),
             "created": created,
             "messages": stored.messages,
-            "notified": notified.acknowledged,
-            "listeners": notified.listeners,
         });
-        let line = format!(
-            "put {} into {}{}{}",
-            output::count(stored.messages, "message"),
-            queue.address(),
-            match created {
-                Some(true) => ", which was created",
-                _ => "",
-            },
-            notified.rest_of_line(),
-        );
-        target.format.next(&row, line)?;
-        Ok(notified.exit)
+        let messages = output::count(stored.messages, "message");
+        let made = match created {
+            Some(true) => ", which was created",
+            _ => "",
+        };
+        let line = format!("put {messages} into {address}{made}");
+        stored.finish(address, client, &target, row, line).await
     }
 
-    /// Puts each line of the standard input as a message, in batches.
-    async fn put_lines(&self, queue: &dyn WorkQueue) -> anyhow::Result<Stored> {
-        let mut sum = Stored::default();
-        let mut lines = Lines::of_stdin();
-        let mut batch = Vec::new();
-        loop {
-            let line = lines.next().await?;
-            let ended = line.is_none();
-            batch.extend(line);
-            if ended || batch.len() == BATCH {
-                let put = self.put(queue, std::mem::take(&mut batch)).await;
-                let more = put.with_context(|| {
-                    let messages = output::count(sum.messages, "message");
-                    format!("{messages} of the input are stored")
-                })?;
-                sum.messages += more.messages;
-                sum.bytes += more.bytes;
-            }
-            if ended {
-                return Ok(sum);
-            }
-        }
-    }
-
-    async fn put(&self, queue: &dyn WorkQueue, bodies: Vec<Vec<u8>>) -> anyhow::Result<Stored> {
-        let bytes = bodies.iter().map(|body| body.len() as u64).sum();
-        let messages = bodies.into_iter().map(|body| {
-            let message = NewMessage::new(body).after(self.delay);
+    async fn put(&self, queue: &dyn WorkQueue, bodies: &[Vec<u8>]) -> reveille::Result<()> {
+        let messages = bodies.iter().map(|body| {
+            let message = NewMessage::new(body.clone()).after(self.delay);
             match self.ttl {
                 Some(ttl) => message.expiring(ttl),
                 None => message,
             }
         });
-        let put = queue.put(messages.collect()).await?;
-        Ok(Stored {
-            messages: put.len() as u64,
-            bytes,
-        })
+        queue.put(messages.collect()).await.map(drop)
     }
 }
 
@@ -175,94 +138,82 @@ impl Move {
         let stored = Stored {
             messages: done.moved,
             bytes: done.bytes,
+            ..Stored::default()
         };
-        let notified = stored
-            .notify(to.address(), Duration::ZERO, client, &target)
-            .await;
         let row = json!({
             "from": from.to_string(),
             "to": to.to_string(),
             "moved": done.moved,
             "left": done.left,
-            "notified": notified.acknowledged,
-            "listeners": notified.listeners,
         });
         let messages = output::count(done.moved, "message");
-        let mut line = format!(
-            "moved {messages} from {from} to {to}{}",
-            notified.rest_of_line()
-        );
+        let mut line = format!("moved {messages} from {from} to {to}");
         if done.left > 0 {
             let left = output::count(done.left, "message");
             line.push_str(&format!(
-                "\nleft {left} in {from}: unreadable, or too long for {to}"
+                " (left {left} in {from}: unreadable, or too long for {to})"
             ));
         }
-        target.format.next(&row, line)?;
-        Ok(notified.exit)
+        stored
+            .finish(to.address(), client, &target, row, line)
+            .await
     }
 }
 
 impl Stored {
-    /// Notifies the relay, if there is a client and at least one message. If the relay does not
-    /// acknowledge, prints what to do.
-    async fn notify(
+    /// Notifies the relay, if there is a client and at least one message, and prints the result. If the
+    /// relay does not acknowledge, prints what to do.
+    async fn finish(
         self,
         queue: &QueueAddress,
-        delay: Duration,
         client: Option<Client>,
         target: &Target,
-    ) -> Notified {
-        let Some(client) = client.filter(|_| self.messages > 0) else {
-            return Notified {
-                acknowledged: None,
-                listeners: None,
-                exit: Exit::OK,
-            };
-        };
-        let publisher = client.publisher_with(PublisherOptions {
-            name: "reveille-cli".to_owned(),
-            deadline: target.timeout.unwrap_or(Duration::MAX),
-            ..PublisherOptions::default()
-        });
-        let notifying = publisher.notify(Notification {
-            payload_size: self.bytes,
-            messages: self.messages,
-            delay,
-            ..Notification::new(queue.clone())
-        });
-        let accepted = target
-            .acknowledged(&client, notifying, || publisher.failure())
-            .await;
-        if let Err(error) = &accepted {
-            let (messages, relay) = (self.messages, &target.relay);
-            output::note(format_args!(
-                "error: the messages are stored, but the relay did not acknowledge the notification: \
-                 {error}; do not put them again, but run `reveille notify {queue} --messages {messages} \
-                 --relay {relay}`"
-            ));
+        mut row: Value,
+        mut line: String,
+    ) -> anyhow::Result<Exit> {
+        let mut exit = Exit::OK;
+        (row["notified"], row["listeners"]) = (Value::Null, Value::Null);
+        if let Some(client) = client.filter(|_| self.messages > 0) {
+            let publisher = client.publisher_with(PublisherOptions {
+                name: "reveille-cli".to_owned(),
+                deadline: target.timeout.unwrap_or(Duration::MAX),
+                ..PublisherOptions::default()
+            });
+            let notifying = publisher.notify(Notification {
+                payload_size: self.bytes,
+                messages: self.messages,
+                delay: self.delay,
+                ..Notification::new(queue.clone())
+            });
+            let accepted = target
+                .acknowledged(&client, notifying, || publisher.failure())
+                .await;
+            row["notified"] = accepted.is_ok().into();
+            match accepted.map(|accepted| accepted.listeners) {
+                Ok(listeners) => {
+                    row["listeners"] = listeners.into();
+                    line.push_str(&told(listeners));
+                }
+                Err(error) => {
+                    let (messages, relay) = (self.messages, &target.relay);
+                    output::note(format_args!(
+                        "error: the messages are stored, but the relay did not acknowledge the \
+                         notification: {error}; do not put them again, but run `reveille notify {queue} \
+                         --messages {messages} --relay {relay}`"
+                    ));
+                    exit = Exit::NOT_NOTIFIED;
+                }
+            }
         }
-        Notified {
-            acknowledged: Some(accepted.is_ok()),
-            exit: match accepted {
-                Ok(_) => Exit::OK,
-                Err(_) => Exit::NOT_NOTIFIED,
-            },
-            listeners: accepted.ok().map(|accepted| accepted.listeners),
-        }
+        target.format.next(&row, line)?;
+        Ok(exit)
     }
 }
 
-impl Notified {
-    /// Returns the result for people, as the rest of a sentence.
-    fn rest_of_line(&self) -> String {
-        match self.listeners {
-            None => String::new(),
-            Some(0) => "; the relay knows, and no listener is connected yet".to_owned(),
-            Some(listeners) => {
-                let listeners = output::count(u64::from(listeners), "listener");
-                format!(", and notified {listeners}")
-            }
-        }
+/// Returns the result of a notification, as the rest of a sentence.
+fn told(listeners: u32) -> String {
+    match listeners {
+        0 => "; the relay knows, and no listener is connected yet".to_owned(),
+        some => format!(", and notified {}", output::count(some.into(), "listener")),
     }
 }
