@@ -13,8 +13,6 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct Content {
     pub(crate) bytes: Vec<u8>,
-    /// Every user of the machine may read it.
-    pub(crate) is_public: bool,
     /// Every user of the machine may write it.
     pub(crate) is_open: bool,
 }
@@ -39,7 +37,6 @@ pub(crate) fn read(path: &Path, longest: u64) -> io::Result<Content> {
     }
     Ok(Content {
         bytes,
-        is_public: mode & 0o004 != 0,
         is_open: mode & 0o002 != 0,
     })
 }
