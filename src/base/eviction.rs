@@ -80,13 +80,6 @@ impl EvictingPool {
         }
     }
 
-    /// Takes the oldest peer out of the set. The caller cancels the token, which evicts the peer.
-    #[cfg(feature = "relay")]
-    pub(crate) fn take_oldest(&self) -> Option<CancellationToken> {
-        let oldest = self.inner.members().by_age.pop_first();
-        oldest.map(|(_, evicted)| evicted)
-    }
-
     /// Returns the number of evicted peers so far.
     pub(crate) fn evictions(&self) -> u64 {
         self.inner.evictions.load(Ordering::Relaxed)
@@ -94,12 +87,6 @@ impl EvictingPool {
 }
 
 impl PoolPlace {
-    /// Returns the token that is cancelled when this peer is evicted.
-    #[cfg(feature = "relay")]
-    pub(crate) fn token(&self) -> CancellationToken {
-        self.evicted.clone()
-    }
-
     /// Waits until a new peer evicts this one. Cancel safe.
     pub(crate) async fn evicted(&self) {
         self.evicted.cancelled().await;

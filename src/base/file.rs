@@ -15,6 +15,8 @@ pub(crate) struct Content {
     pub(crate) bytes: Vec<u8>,
     /// Every user of the machine may read it.
     pub(crate) is_public: bool,
+    /// Every user of the machine may write it.
+    pub(crate) is_open: bool,
 }
 
 /// Reads a regular file of at most `longest` bytes.
@@ -38,6 +40,7 @@ pub(crate) fn read(path: &Path, longest: u64) -> io::Result<Content> {
     Ok(Content {
         bytes,
         is_public: mode & 0o004 != 0,
+        is_open: mode & 0o002 != 0,
     })
 }
 

@@ -24,9 +24,6 @@ pub(crate) struct TlsFile {
     setting: String,
     path: PathBuf,
     pem: Vec<u8>,
-    /// Every user of the machine may read it.
-    #[cfg(feature = "relay")]
-    pub(crate) is_public: bool,
 }
 
 /// The files of one configuration, as they were read.
@@ -70,8 +67,6 @@ impl TlsFile {
             setting: setting.to_owned(),
             path: path.to_owned(),
             pem: pem.to_vec(),
-            #[cfg(feature = "relay")]
-            is_public: content.is_public,
         })
     }
 

@@ -54,8 +54,6 @@ mirror_enum! {
         Fine = Unspecified "fine",
         /// A queue has no listener.
         NoListener = NoListener "no_listener",
-        /// The same, and a listener subscribes to a similar name.
-        NearName = NearName "near_name",
         /// All listeners of a queue handle as much as they can.
         AtCapacity = AtCapacity "at_capacity",
         /// A listener was woken and does not report.
@@ -70,8 +68,6 @@ mirror_enum! {
         Draining = Draining "draining",
         /// The relay is cut off from the others, so its listeners poll.
         CutOff = CutOff "cut_off",
-        /// Callers are refused for their credential, or by the rules.
-        Refused = Refused "refused",
         /// The store of the flags cannot be read.
         Store = Store "store",
         /// Listeners poll without wake-ups.

@@ -94,7 +94,7 @@ pub(crate) use self::{
     lost::Named,
     mailbox::SubscriptionId,
     mailbox::WakeBatch,
-    no_subscribers::{NearestName, UnservedQueue},
+    no_subscribers::UnservedQueue,
     queue_listeners::{ListenerSurvey, QueueListener, SurveyedListener},
     ranking::{QueueOrder, Ranking},
     resync::{ResyncScope, ResyncWalk},

@@ -10,7 +10,6 @@ use crate::{
     courier::{Destination, MessageId},
     flag::FOLDER,
     queue::{self, MessageEncoding},
-    relay::server::lists::watcher_token,
     store::{BlobName, cloud::environment::bucket_path},
     types::{FlagName, GroupName, Limits, ListenerId, QueueAddress, Selector},
 };
@@ -87,9 +86,6 @@ fn names(text: &str) {
     if let Some(blob) = parsed::<BlobName>(text) {
         assert!(blob.as_str().len() <= 1_024);
         assert!(blob.as_str().split('/').all(|part| !part.is_empty()));
-    }
-    if let Ok(Some((flag, listener))) = watcher_token(text) {
-        assert_eq!(format!("{flag}/{listener}"), text);
     }
     if let Some(id) = parsed::<MessageId>(text) {
         assert_eq!(id.to_string(), text.to_ascii_lowercase());

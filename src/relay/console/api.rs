@@ -22,7 +22,6 @@ use super::{ConsoleMode, Page, json::Method, problem::Problem};
 use crate::{
     console::{LongAnswer, Peer},
     relay::server::LocalCaller,
-    types::QueueAddress,
 };
 
 /// What a handler gets of its request.
@@ -34,6 +33,13 @@ struct Asked {
     long: LongAnswer,
 }
 
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Login {
+    token: Option<String>,
+    code: Option<String>,
+}
+
 type Texts = HashMap<String, String>;
 type Outcome<T = Response> = Result<T, Problem>;
 
@@ -41,8 +47,6 @@ type Outcome<T = Response> = Result<T, Problem>;
 const BODY: usize = 64 * 1024;
 /// A comment keeps the connection alive through proxies.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How long a page waits before it connects again.
-const RECONNECT: Duration = Duration::from_secs(1);
 /// Who sets or clears a flag where no caller is known.
 const ANYONE: &str = "console";
 
@@ -81,20 +85,10 @@ pub(super) fn routes() -> Router<Page> {
             "/api/v1/flags/{flag}/leash",
             change("/reveille.v1.Flags/Leash", Some("cleared_by")),
         )
-        .route("/api/v1/notify", post(notify))
+        .route("/api/v1/notify", change("/reveille.v1.Relay/Notify", None))
         .route("/api/v1/drain", change("/reveille.v1.Admin/Drain", None))
         .route("/api/v1/stream", get(stats))
         .route("/api/v1/flags/{flag}/stream", get(watch_flag))
-        .route("/api/{*rest}", get(unknown).post(unknown))
-        .method_not_allowed_fallback(|| async {
-            let text = "this route has another method: GET reads, POST changes";
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, Code::Unimplemented, text)
-        })
-}
-
-async fn unknown() -> Problem {
-    let text = "there is no such route; docs/console.md lists them";
-    Problem::new(StatusCode::NOT_FOUND, Code::NotFound, text)
 }
 
 /// Returns the route of a method that changes nothing.
@@ -121,42 +115,14 @@ fn change(method: &'static str, by: Option<&'static str>) -> MethodRouter<Page> 
     })
 }
 
-async fn notify(State(page): State<Page>, mut asked: Asked) -> Outcome {
-    let queue = asked.fields.remove("queue").unwrap_or_default();
-    let queue: QueueAddress = match queue.as_str().map(str::parse) {
-        Some(Ok(queue)) => queue,
-        Some(Err(error)) => return Err(Problem::invalid(format!("queue: {error}"))),
-        None => return Err(Problem::invalid("queue: must be a text ACCOUNT/QUEUE")),
-    };
-    let messages = asked.fields.remove("messages").unwrap_or_else(|| json!(1));
-    if let Some(other) = asked.fields.keys().next() {
-        let text = format!("{other}: is no field; there are: queue, messages");
-        return Err(Problem::invalid(text));
-    }
-    let Some(messages) = messages.as_u64() else {
-        return Err(Problem::invalid("messages: must be a whole number"));
-    };
-    let event = json!({
-        "storage_account": queue.storage_account(),
-        "queue_name": queue.queue_name(),
-        "messages": messages,
-    });
-    asked.fields.insert("events".to_owned(), json!([event]));
-    page.answer("/reveille.v1.Relay/Notify", asked).await
-}
-
 async fn info(State(page): State<Page>, asked: Asked) -> Json<Value> {
     Json(page.info(&asked))
 }
 
 async fn login(State(page): State<Page>, mut asked: Asked) -> Outcome {
-    let text = |name, value: Option<Value>| match value {
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(Problem::invalid(format!("{name}: must be a text"))),
-        None => Ok(None),
-    };
-    let token = text("token", asked.fields.remove("token"))?;
-    let code = text("code", asked.fields.remove("code"))?;
+    let fields = Value::Object(std::mem::take(&mut asked.fields));
+    let Login { token, code } =
+        serde_json::from_value(fields).map_err(|error| Problem::invalid(error.to_string()))?;
     let authorization = match (token, code) {
         (Some(token), None) => HeaderValue::from_str(&format!("Bearer {}", token.trim())).ok(),
         (None, Some(code)) => {
@@ -280,7 +246,9 @@ impl Page {
     async fn answer(&self, path: &'static str, mut asked: Asked) -> Outcome {
         let method = self.method(path)?;
         let request = method.request(std::mem::take(&mut asked.fields))?;
-        let answer = self.0.calls.unary(asked.caller(), path, request).await?;
+        let mut answers = self.0.calls.call(asked.caller(), path, request).await?;
+        let answer = answers.message().await?;
+        let answer = answer.ok_or_else(|| Status::internal("there is no answer"))?;
         let headers = [(header::CACHE_CONTROL, "no-store")];
         Ok((headers, Json(method.answer(answer)?)).into_response())
     }
@@ -295,7 +263,7 @@ impl Page {
     ) -> Outcome {
         let method = self.method(path)?;
         let request = method.request(std::mem::take(&mut asked.fields))?;
-        let answers = self.0.calls.stream(asked.caller(), path, request).await?;
+        let answers = self.0.calls.call(asked.caller(), path, request).await?;
         asked.long.begin();
         let kept = KeepAlive::new().interval(KEEP_ALIVE);
         let events = events(answers, method, event);
@@ -343,7 +311,7 @@ fn events(
         let (event, state) = match next {
             Ok(Some(answer)) => {
                 let (name, content) = event(answer);
-                let event = Event::default().event(name).retry(RECONNECT);
+                let event = Event::default().event(name);
                 (event.data(content.to_string()), Some((answers, method)))
             }
             Ok(None) => (Event::default().event("goodbye").data("{}"), None),

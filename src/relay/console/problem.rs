@@ -26,7 +26,7 @@ impl Problem {
     pub(super) fn value(&self) -> Value {
         json!({
             "type": "about:blank",
-            "title": name(self.0.code()),
+            "title": self.0.code().description(),
             "status": self.1.as_u16(),
             "detail": self.0.message(),
         })
@@ -68,16 +68,4 @@ impl IntoResponse for Problem {
         }
         response
     }
-}
-
-/// Returns the name of a code in gRPC's documents: `NOT_FOUND` for `NotFound`.
-fn name(code: Code) -> String {
-    let mut name = String::new();
-    for letter in format!("{code:?}").chars() {
-        if letter.is_ascii_uppercase() && !name.is_empty() {
-            name.push('_');
-        }
-        name.push(letter.to_ascii_uppercase());
-    }
-    name
 }

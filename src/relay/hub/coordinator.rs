@@ -132,15 +132,6 @@ impl Coordinator {
         has_room && self.config.has_room(0) || self.knows(name)
     }
 
-    #[cfg(feature = "keda")]
-    pub(super) fn members_of(&self, name: &GroupName) -> usize {
-        let group = self
-            .names
-            .get(name)
-            .map(|index| &self.groups[*index as usize]);
-        group.and_then(Option::as_ref).map_or(0, Group::len)
-    }
-
     pub(super) fn knows(&self, name: &GroupName) -> bool {
         self.names.contains_key(name)
     }

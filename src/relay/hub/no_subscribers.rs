@@ -1,26 +1,16 @@
 //! Queues that were notified and have no listener: logged once for each queue.
 //!
 //! Matching is exact, so a misspelled queue is notified for ever and wakes no listener. A
-//! notification only adds the name to a list of bounded length. The answer to why a queue is not served
-//! names the nearest selector of a listener.
+//! notification only adds the name to a list of bounded length.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use super::{
     core::Hub,
-    mailbox::SubscriptionId,
     queue_entry::{EntryBits, QueueState},
-    subscription::Subscription,
     sync::{Mutex, lock},
 };
-use crate::{
-    base::clock::Tick,
-    types::{QueueAddress, Selector},
-};
+use crate::{base::clock::Tick, types::QueueAddress};
 
 /// The names that wait to be logged, and the number of further ones.
 pub(super) struct QueuesWithoutListeners {
@@ -39,30 +29,12 @@ pub(crate) struct UnservedQueue {
     pub(crate) notified_before: Duration,
 }
 
-/// A search for the selector nearest to a name.
-pub(crate) struct NearestName {
-    /// In lower case.
-    name: String,
-    after: Option<SubscriptionId>,
-    /// The nearest so far, and its distance.
-    nearest: Option<(usize, Selector)>,
-    work: usize,
-}
-
 /// The most waiting names; of further ones only the number is logged.
 const WAITING: usize = 8;
 /// Listed queues without listeners.
 const UNSERVED: usize = 32;
 /// A queue that was last notified before this is not listed.
 const RECENT: Duration = Duration::from_secs(3600);
-/// A distance above this is no misspelling.
-const NEAR: usize = 3;
-/// Subscriptions in one step, and selectors of each.
-const STEP: usize = 64;
-/// Work of a step and of a search: a comparison costs 1 for each KiB of the names' product, some
-/// microseconds.
-const STEP_WORK: usize = 64;
-const WORK: usize = 10_000;
 
 impl QueuesWithoutListeners {
     /// Takes the waiting names, and the number of further ones.
@@ -127,64 +99,5 @@ impl Hub {
         }
         found.reverse();
         found
-    }
-}
-
-impl NearestName {
-    pub(crate) fn new(queue: &QueueAddress) -> Self {
-        Self {
-            name: queue.to_string().to_lowercase(),
-            after: None,
-            nearest: None,
-            work: 0,
-        }
-    }
-
-    /// Continues the search; returns whether there is more to compare.
-    pub(super) fn step(
-        &mut self,
-        subscriptions: &Mutex<BTreeMap<SubscriptionId, Arc<Subscription>>>,
-    ) -> bool {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let some: Vec<Arc<Subscription>> = {
-            let subscriptions = lock(subscriptions);
-            let from = self.after.map_or(Unbounded, Excluded);
-            let range = subscriptions.range((from, Unbounded)).take(STEP);
-            range.map(|(_, one)| Arc::clone(one)).collect()
-        };
-        let enough = self.work + STEP_WORK;
-        for one in &some {
-            self.after = Some(one.id);
-            self.compare(one, enough);
-            if self.work >= enough {
-                break;
-            }
-        }
-        !some.is_empty() && self.work < WORK
-    }
-
-    /// Returns the nearest selector within the distance.
-    pub(crate) fn found(self) -> Option<Selector> {
-        self.nearest.map(|(_, selector)| selector)
-    }
-
-    /// Of very many long selectors of one subscription, only the first ones are compared.
-    fn compare(&mut self, subscription: &Subscription, enough: usize) {
-        for selector in subscription.selectors.iter().take(STEP) {
-            let text = selector.as_str();
-            let least = self.nearest.as_ref().map_or(NEAR + 1, |(far, _)| *far);
-            // Names whose lengths differ by more are further apart.
-            if text.len().abs_diff(self.name.len()) >= least {
-                continue;
-            }
-            self.work += 1 + text.len() * text.len() / 1024;
-            let far = strsim::osa_distance(&self.name, &text.to_lowercase());
-            if far < least {
-                self.nearest = Some((far, selector.clone()));
-            }
-            if self.work >= enough {
-                break;
-            }
-        }
     }
 }

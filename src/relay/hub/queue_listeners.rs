@@ -23,13 +23,10 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(crate) struct QueueListener {
     pub(crate) listener_id: ListenerId,
-    /// It has reported at least once.
-    pub(crate) reports: bool,
     /// It is busy with the queue.
     pub(crate) busy: bool,
     /// The same, and how long it has run as many dequeue tasks as it may.
     pub(crate) full_for: Option<Duration>,
-    pub(crate) total_dequeue_tasks: u32,
     pub(crate) polling: bool,
     /// It was woken and has not reported for this long.
     pub(crate) silent_for: Option<Duration>,
@@ -140,10 +137,8 @@ impl Subscription {
         let full_since = Some(cursors.full_since).filter(|at| busy && *at != Tick::NEVER);
         QueueListener {
             listener_id: self.listener_id.clone(),
-            reports: cursors.reports,
             busy,
             full_for: full_since.map(|at| now.since(at)),
-            total_dequeue_tasks: cursors.total_dequeue_tasks,
             polling: self.mailbox.polls(now),
             silent_for: cursors.silent_for(self, now).filter(|_| woken),
             busy_for: cursors.busy_with(queue, now),

@@ -11,8 +11,8 @@ use std::{
 };
 
 use super::{
-    core::Hub, counters::saturate, mailbox::SubscriptionId, no_subscribers::NearestName,
-    queue_entry::QueueEntry, subscription::Subscription, sync::lock,
+    core::Hub, counters::saturate, mailbox::SubscriptionId, queue_entry::QueueEntry,
+    subscription::Subscription, sync::lock,
 };
 use crate::{
     base::clock::Tick,
@@ -75,11 +75,6 @@ impl Hub {
         self.no_listeners.take()
     }
 
-    /// Continues a search; returns whether there is more to compare.
-    pub(crate) fn search_nearest(&self, search: &mut NearestName) -> bool {
-        search.step(&self.subscriptions)
-    }
-
     /// Returns the first `count` queues whose addresses are not before `from`, by address.
     #[cfg(test)]
     pub(crate) fn queues(&self, from: &str, count: usize, now: Tick) -> Vec<QueueStats> {
@@ -105,16 +100,6 @@ impl Hub {
     pub(crate) fn named_queues(&self, names: &[QueueAddress], now: Tick) -> Vec<QueueStats> {
         let entries = names.iter().filter_map(|name| self.entries.get(name));
         entries.map(|entry| entry.stats(now)).collect()
-    }
-
-    /// Returns the number of a group's members on a queue.
-    #[cfg(feature = "keda")]
-    pub(crate) fn group_members(&self, queue: &QueueAddress, group: &GroupName) -> usize {
-        self.entries.get(queue).map_or(0, |entry| {
-            let state = entry.lock();
-            let coordinator = state.coordinator.as_ref();
-            coordinator.map_or(0, |coordinator| coordinator.members_of(group))
-        })
     }
 
     /// Returns the first `count` subscriptions after the given one, by id.

@@ -14,7 +14,6 @@ mod listing;
 mod load;
 mod memory;
 mod model;
-mod no_subscribers;
 mod ordering;
 mod reporting;
 mod resume;

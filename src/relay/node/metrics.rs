@@ -94,12 +94,11 @@ impl StatusSource for RelayStatus {
             "cluster" if !self.relay.is_draining() => self.not_in_cluster().into_iter().collect(),
             "capacity" if !self.relay.is_draining() => self.full(),
             "access" => {
-                let tls = self.connections.tls.as_deref().map(Tls::failures);
-                let rules = self.access.stale().into_iter();
-                rules.chain(tls.into_iter().flatten()).collect()
+                let tls = self.connections.tls.as_deref().and_then(Tls::stale);
+                self.access.stale().into_iter().chain(tls).collect()
             }
             "store" => {
-                let failure = unreadable_store(Arc::clone(&self.store)).await;
+                let failure = unreadable_store(&*self.store).await;
                 failure.into_iter().collect()
             }
             _ => Vec::new(),
@@ -222,7 +221,7 @@ impl RelayStatus {
             return;
         };
         all.gauges.extend(metric_table! {
-            tls_files_stale = u64::from(tls.is_stale()),
+            tls_files_stale = u64::from(tls.stale().is_some()),
                 "1 while the files of TLS cannot be read, and former ones are in use";
         });
         let end = tls.ends_at();

@@ -9,8 +9,7 @@ use super::{Relay, SilentRelays};
 use crate::{
     base::{clock::Tick, sync::lock},
     relay::hub::{
-        LimitUse, ListenerSurvey, NearestName, NotedDecisions, QueueListener, QueueStats,
-        UnservedQueue,
+        LimitUse, ListenerSurvey, NotedDecisions, QueueListener, QueueStats, UnservedQueue,
     },
     types::QueueAddress,
 };
@@ -46,11 +45,6 @@ impl Relay {
     pub(crate) fn noted_decisions(&self, queue: &QueueAddress) -> NotedDecisions {
         let now = self.shared.clock.now();
         self.shared.hub.noted_decisions(queue, now)
-    }
-
-    /// Continues a search; returns whether there is more to compare.
-    pub(crate) fn search_nearest(&self, search: &mut NearestName) -> bool {
-        self.shared.hub.search_nearest(search)
     }
 
     pub(crate) fn limits(&self) -> [LimitUse; 4] {

@@ -17,8 +17,8 @@ use crate::{
         cluster::{LifeId, RelayStatus},
     },
     wire::{
-        link::{PeerRequest, peer_reply::Answer, peer_request::Call},
-        peer_reply_from_wire, proto,
+        link::{NamedQueuesRequest, PeerRequest, peer_reply::Answer, peer_request::Call},
+        peer_reply_from_wire,
     },
 };
 
@@ -144,21 +144,13 @@ impl RelayInner {
         queue: &QueueAddress,
         silent: &mut SilentRelays,
     ) -> bool {
-        let call = Call::Queues(proto::ListQueuesRequest {
-            page_size: 1,
-            page_token: queue.to_string(),
-            ..Default::default()
+        let call = Call::NamedQueues(NamedQueuesRequest {
+            queues: vec![queue.to_string()],
         });
         let others = self.ask_all(call, Duration::from_secs(1), silent).await;
-        let subscribes = others.iter().any(|(_, answer)| {
-            let Answer::Queues(page) = answer else {
-                return false;
-            };
-            let is = |listed: &proto::Queue| {
-                let names = (&*listed.storage_account, &*listed.queue_name);
-                listed.listeners > 0 && names == (queue.storage_account(), queue.queue_name())
-            };
-            page.queues.iter().any(is)
+        let subscribes = others.iter().any(|(_, answer)| match answer {
+            Answer::Queues(page) => page.queues.iter().any(|listed| listed.listeners > 0),
+            _ => false,
         });
         subscribes || !silent.lives.is_empty()
     }

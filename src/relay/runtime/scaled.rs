@@ -17,7 +17,7 @@ use crate::{
         sync::{lock, read, write},
     },
     error::{Error, ErrorKind, Result},
-    types::{GroupName, QueueAddress},
+    types::QueueAddress,
 };
 
 /// The queues, by address.
@@ -133,10 +133,5 @@ impl Relay {
             some: stats.missed_some.max(stats.missed_any),
             any: stats.missed_any,
         }
-    }
-
-    /// Returns the number of a group's members on a queue, at this relay.
-    pub(crate) fn group_members(&self, queue: &QueueAddress, group: &GroupName) -> usize {
-        self.shared.hub.group_members(queue, group)
     }
 }

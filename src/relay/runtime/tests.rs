@@ -13,7 +13,7 @@ use futures_core::Stream;
 
 use super::*;
 use crate::SubscribeEvent;
-use crate::relay::hub::{NearestName, StreamMessage};
+use crate::relay::hub::StreamMessage;
 use crate::types::{ConnectionState, ListenerId, Notifier, ReportState, WakeReason, WakeStream};
 
 fn options(queue: &str) -> SubscribeOptions {
@@ -230,7 +230,7 @@ async fn a_subscription_of_another_relay_is_unavailable_and_an_unknown_one_not_f
 }
 
 #[tokio::test]
-async fn a_queue_without_listeners_is_logged_once_and_its_nearest_name_is_found() {
+async fn a_queue_without_listeners_is_logged_once() {
     let relay = Relay::start(RelayConfig::default()).expect("started");
     let _wakes = looked(&relay, "acct/orders").await;
     relay
@@ -248,13 +248,6 @@ async fn a_queue_without_listeners_is_logged_once_and_its_nearest_name_is_found(
         ([].into(), 0),
         "told already"
     );
-    let nearest = |queue: &str| {
-        let mut search = NearestName::new(&event(queue).queue);
-        while hub.search_nearest(&mut search) {}
-        search.found().map(|selector| selector.to_string())
-    };
-    assert_eq!(nearest("far/away"), None);
-    assert_eq!(nearest("acct/order"), Some("acct/orders".to_owned()));
 }
 
 #[tokio::test(start_paused = true)]

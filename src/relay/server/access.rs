@@ -7,13 +7,11 @@
 pub(super) mod callers;
 pub(super) mod calls;
 pub(super) mod local_calls;
-pub(super) mod recent_refusals;
 pub(super) mod requester;
 
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use http::{Extensions, HeaderMap};
@@ -23,11 +21,8 @@ pub use self::callers::AccessFiles;
 use self::{
     callers::{Callers, Refusals, authorization},
     calls::{Call, Right},
-    recent_refusals::RefusedCaller,
     requester::Requester,
 };
-#[cfg(feature = "keda")]
-use super::http2::service::Connection;
 use super::http2::tls::Peer;
 use crate::{
     base::{sync::lock, task::blocking},
@@ -45,12 +40,6 @@ pub(crate) struct Access(Option<Arc<Callers>>);
 /// request is then recognised without a look into the table of all callers. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LastCaller(Arc<Mutex<Option<Requester>>>);
-
-/// What a log line says of files that cannot be applied.
-const NOT_APPLIED: &str = "what the files of access said before stays in use";
-const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
-/// Files that cannot be read are logged once a minute.
-const LOGGED_FAILURES: u64 = 6;
 
 impl Access {
     /// Reads the files.
@@ -88,26 +77,14 @@ impl Access {
         }
     }
 
-    /// Reads the files again and again.
-    pub(crate) async fn follow(self) {
-        let Some(state) = self.0 else {
+    /// Reads the files again, where there are some; a failure is logged.
+    pub(crate) async fn refresh(&self) {
+        let Some(state) = self.0.clone() else {
             return;
         };
-        let mut failures = 0_u64;
-        loop {
-            tokio::time::sleep(RELOAD_INTERVAL).await;
-            let this = Arc::clone(&state);
-            match blocking(move || this.reload()).await {
-                Some(Ok(_)) => failures = 0,
-                Some(Err(error)) => {
-                    // A revocation may wait for it.
-                    if failures.is_multiple_of(LOGGED_FAILURES) {
-                        tracing::error!(%error, "{NOT_APPLIED}");
-                    }
-                    failures += 1;
-                }
-                None => return,
-            }
+        if let Some(Err(error)) = blocking(move || state.reload()).await {
+            // A revocation may wait for it.
+            tracing::error!(%error, "what the files of access said before stays in use");
         }
     }
 
@@ -119,12 +96,6 @@ impl Access {
     pub(crate) fn refusals(&self) -> Refusals {
         let callers = self.0.as_ref();
         callers.map_or_else(Refusals::default, |callers| callers.refusals())
-    }
-
-    /// Returns the callers that were refused within the last ten minutes, newest first.
-    pub(super) fn recently_refused(&self) -> Vec<RefusedCaller> {
-        let callers = self.0.as_ref();
-        callers.map_or_else(Vec::new, |callers| callers.recently_refused())
     }
 
     /// Checks the caller of a gRPC request, and that it has the right to the call at all. The
@@ -143,7 +114,7 @@ impl Access {
         let Some(state) = &self.0 else {
             return Ok(None);
         };
-        if call.right.is_some_and(Right::is_checked_later) {
+        if call.right == Some(Right::Anyone) {
             return Ok(None);
         }
         let requester = match last.of(headers) {
@@ -160,45 +131,10 @@ impl Access {
                 requester.check(action, Target::Relay)?;
             }
             Some(Right::Some(action)) => requester.check_some(action)?,
-            // Those that are checked later have returned.
-            Some(_) => {}
-            None => return Err(requester.deny_call(path).into()),
+            Some(Right::Known | Right::Anyone) => {}
+            None => return Err(requester.deny_call(path)),
         }
         Ok(Some(requester))
-    }
-
-    /// Returns the caller of a request that states its token in itself: with a token by that, otherwise
-    /// as of any other request.
-    ///
-    /// # Errors
-    /// The answer to a caller that is not known, or that is at a limit.
-    #[cfg(feature = "keda")]
-    pub(super) fn requester_of(
-        &self,
-        extensions: &Extensions,
-        headers: &HeaderMap,
-        token: Option<&str>,
-    ) -> std::result::Result<Requester, Status> {
-        let Some(state) = &self.0 else {
-            return Ok(Requester::anyone());
-        };
-        let Some(connection) = extensions.get::<Connection>() else {
-            return Err(Status::internal("the request has no connection"));
-        };
-        let with_token = token.map(|token| {
-            let value = http::HeaderValue::try_from(format!("Bearer {token}"));
-            let value = value.map_err(|_| Status::invalid_argument("token: is malformed"))?;
-            Ok::<_, Status>(HeaderMap::from_iter([(http::header::AUTHORIZATION, value)]))
-        });
-        let stated = with_token.transpose()?;
-        let caller = state.authenticate(
-            stated.as_ref().unwrap_or(headers),
-            connection.peer(),
-            "scaler",
-        )?;
-        let requester = Requester::new(Arc::clone(state), caller, Arc::clone(connection.peer()));
-        connection.admit(&requester)?;
-        Ok(requester)
     }
 
     /// Returns the principal of a caller, which is empty where no caller needs to be known.

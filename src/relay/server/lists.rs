@@ -1,84 +1,66 @@
 //! The lists of queues, listeners and flags' watchers: pages of what all relays of the cluster have, without
 //! what the caller may not see (C13). A relay alone asks no other.
 //!
-//! A page is bounded in bytes, and concurrent answers in number.
+//! A page has at most 56 KiB, so that it fits a message between relays and the window of a stream.
 
 pub(super) mod pages;
 pub(super) mod ranked;
 pub(super) mod stored;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use prost::Message as _;
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
-use self::pages::{Entry, FRAMING, Page, PageLimits, Part};
-use super::{
-    access::{Access, requester::Requester},
-    http2::answers::LargeAnswers,
-};
+use self::pages::{Entry, Page, Part, listener, queue, watcher};
+use super::access::{Access, requester::Requester};
 use crate::{
     base::task::{Work, spend_and_yield},
-    coordination::flag::{Flags, WatcherView, WatchersQuery},
+    coordination::flag::{Flags, WatchersQuery},
     error::{Error, ErrorKind, Result},
     relay::{
         auth::{Action, Target},
-        hub::{ListenerStats, QueueStats, SubscriptionId},
+        hub::{ListenerStats, SubscriptionId},
         runtime::{Relay, SilentRelays},
     },
     types::{FlagName, Limits, ListenerId, QueueAddress, Selector},
     wire::{
         link::{peer_reply::Answer, peer_request::Call},
-        proto, selector_to_wire, span_to_wire,
+        proto,
     },
 };
 
-/// A request for a page of a list. Page tokens are texts: the next page begins after the entry that
-/// they name.
+/// A request for a page of a list. A page token is the key of the last entry of the page before.
 pub(crate) trait List: Send + Sync + Sized {
     type Entry: Entry;
     type Response: prost::Message;
 
-    fn page_size(&self) -> u32;
-
-    fn page_token(&self) -> String;
-
-    /// Returns where the page of a client begins.
-    ///
-    /// # Errors
-    /// `Invalid` for a token of no page.
-    fn begin(&self) -> Result<String> {
-        Ok(self.page_token())
-    }
-
-    /// Returns whether the page is small, so that it needs no permit.
-    fn is_small(&self) -> bool {
-        false
-    }
-
-    /// Returns this relay's first entries from there on.
+    /// Returns this relay's first entries from [`List::page_token`] on.
     ///
     /// # Errors
     /// `Invalid`, with field and rule, for a value of the request.
-    fn own(
-        &self,
-        source: ListSource<'_>,
-        from: String,
-        limits: PageLimits,
-    ) -> impl Future<Output = Result<Part<Self::Entry>>> + Send;
+    fn own(&self, source: ListSource<'_>)
+    -> impl Future<Output = Result<Part<Self::Entry>>> + Send;
 
     /// Returns the next place where the caller may see an entry; `None` if there is none.
-    fn seek(requester: &Requester, from: String) -> Option<String>;
+    fn seek(_: &Requester, from: String) -> Option<String> {
+        Some(from)
+    }
 
     fn may_see(requester: &Requester, entry: &Self::Entry) -> bool;
 
-    /// Returns the request to another relay for the entries from there on.
-    fn call(&self, from: &str, page_size: u32) -> Call;
+    fn page_size(&self) -> u32;
+
+    fn page_token(&self) -> &str;
+
+    /// Returns this request for other entries.
+    fn with_page(&self, page_size: u32, page_token: String) -> Self;
+
+    /// Returns the request to another relay.
+    fn call(self) -> Call;
 
     /// Reads the answer of another relay.
     fn read(answer: Answer) -> Option<Part<Self::Entry>>;
-
-    fn answer(response: Self::Response) -> Answer;
 
     fn response(
         entries: Vec<Self::Entry>,
@@ -100,15 +82,18 @@ pub(crate) struct Lists {
     relay: Relay,
     flags: Flags,
     access: Access,
-    pub(super) answers: LargeAnswers,
+    /// The answers that are computed at one time.
+    permits: Arc<Semaphore>,
 }
 
 /// A list waits no longer than this for the other relays.
 pub(super) const WITHIN: Duration = Duration::from_secs(1);
-/// Time to find the entries of a page.
+/// Time to find the entries of a page, with the wait for a permit.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Least entries fetched at a time for a caller that may see some of them only.
-const SEARCHED: usize = 256;
+/// Only operators request lists, mostly one at a time.
+const AT_ONCE: usize = 8;
+/// Least entries fetched at a time: a caller may see some of them only.
+const FETCHED: usize = 256;
 /// Bytes of a filter.
 const MAX_FILTER: usize = 128;
 /// Listeners fetched at a time: each has up to 4,096 selectors before the cut.
@@ -122,7 +107,7 @@ impl Lists {
             relay,
             flags,
             access,
-            answers: LargeAnswers::new(),
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
 
@@ -132,14 +117,8 @@ impl Lists {
         request: Request<L>,
     ) -> Result<Response<L::Response>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let list = request.get_ref();
-        if list.is_small() && requester.sees_all() {
-            let page = in_time(self.page(list, &requester)).await?;
-            return Ok(Response::new(page));
-        }
-        let permit = self.answers.permit(request.extensions()).await?;
-        let page = in_time(self.page(list, &requester)).await?;
-        Ok(permit.attach(page))
+        let page = self.page(request.get_ref(), &requester);
+        Ok(Response::new(self.in_time(page).await?))
     }
 
     /// As [`Lists::list`], for queues: they have other orders than by name.
@@ -151,61 +130,70 @@ impl Lists {
             return self.list(request).await;
         }
         let requester = self.access.requester(request.extensions())?;
-        let permit = self.answers.permit(request.extensions()).await?;
         let page = ranked::page(&self.relay, request.get_ref(), &requester);
-        Ok(permit.attach(in_time(page).await?))
+        Ok(Response::new(self.in_time(page).await?))
+    }
+
+    /// Waits a limited time for a permit and for the answer.
+    pub(super) async fn in_time<T>(&self, search: impl Future<Output = Result<T>>) -> Result<T> {
+        let search = async {
+            let _permit = self.permits.acquire().await.expect("never closed");
+            search.await
+        };
+        let found = tokio::time::timeout(TIMEOUT, search).await;
+        found.unwrap_or_else(|_| {
+            let message = "the list took too long; try again, or state a smaller page_size";
+            Err(Error::new(ErrorKind::Unavailable, message))
+        })
     }
 
     async fn page<L: List>(&self, list: &L, requester: &Requester) -> Result<L::Response> {
-        let count = page_size(list.page_size())?;
-        let mut from = list.begin()?;
+        let mut page = Page::new(page_size(list.page_size())?);
         // One more than the page has shows whether there is a next one.
-        let batch = if requester.sees_all() {
-            count + 1
-        } else {
-            SEARCHED.max(count + 1)
-        };
-        let mut page = Page::new(PageLimits::of_client(count));
+        let batch = (page.count() + 1).clamp(FETCHED, Limits::PAGE_MAX);
+        let batch = u32::try_from(batch).expect("it is small");
         let mut silent = SilentRelays::default();
-        // The token of the next page is the last entry of this one: never an entry that the caller may
-        // not see.
+        let mut from = match list.page_token() {
+            "" => String::new(),
+            last => after(last),
+        };
+        // The token of the next page: never an entry that the caller may not see.
         let mut last = String::new();
         while let Some(start) = L::seek(requester, from) {
-            let part = self.part(list, start, batch, &mut silent).await?;
-            let Some(end) = part.entries.last().map(Entry::after) else {
+            let part = self
+                .part(&list.with_page(batch, start), &mut silent)
+                .await?;
+            let Some(end) = part.entries.last().map(Entry::key) else {
                 break;
             };
-            let mut visible = part.entries.into_iter();
-            while let Some(entry) = visible.find(|entry| L::may_see(requester, entry)) {
-                let token = entry.token();
+            from = after(&end);
+            for entry in part.entries {
+                if !L::may_see(requester, &entry) {
+                    continue;
+                }
+                let key = entry.key();
                 if !page.push(entry) {
                     return Ok(L::response(page.into_entries(), last, silent));
                 }
-                last = token;
+                last = key;
             }
             if !part.more {
                 break;
             }
-            from = end;
         }
-        let entries = page.into_entries();
-        Ok(L::response(entries, String::new(), silent))
+        Ok(L::response(page.into_entries(), String::new(), silent))
     }
 
-    /// Returns the first entries of all relays from there on.
-    async fn part<L: List>(
-        &self,
-        list: &L,
-        from: String,
-        count: usize,
-        silent: &mut SilentRelays,
-    ) -> Result<Part<L::Entry>> {
-        let call = list.call(&from, size(count));
+    /// Returns the first entries of all relays.
+    async fn part<L: List>(&self, list: &L, silent: &mut SilentRelays) -> Result<Part<L::Entry>> {
         let source = ListSource {
             relay: &self.relay,
             flags: &self.flags,
         };
-        let mut parts = vec![list.own(source, from, PageLimits::of_client(count)).await?];
+        let mut parts = vec![list.own(source).await?];
+        let call = list
+            .with_page(list.page_size(), list.page_token().to_owned())
+            .call();
         let others = ask(&self.relay, call, silent, L::read).await;
         parts.extend(others.into_iter().map(|(_, part)| part));
         Ok(Part::merge(parts))
@@ -214,13 +202,15 @@ impl Lists {
 
 impl ListSource<'_> {
     /// Answers another relay, with the entries of this one.
-    pub(super) async fn answer<L: List>(self, list: &L) -> Result<Answer> {
-        let limits = PageLimits::of_relay(page_size(list.page_size())?);
-        let part = list.own(self, list.page_token(), limits).await?;
+    pub(super) async fn answer<L: List>(self, list: &L) -> Result<L::Response> {
+        let part = list.own(self).await?;
         // Only whether there is more: the asking relay knows the last entry.
         let next = if part.more { "more" } else { "" };
-        let response = L::response(part.entries, next.to_owned(), SilentRelays::default());
-        Ok(L::answer(response))
+        Ok(L::response(
+            part.entries,
+            next.to_owned(),
+            SilentRelays::default(),
+        ))
     }
 }
 
@@ -234,16 +224,20 @@ macro_rules! messages {
             self.page_size
         }
 
-        fn page_token(&self) -> String {
-            self.page_token.clone()
+        fn page_token(&self) -> &str {
+            &self.page_token
         }
 
-        fn call(&self, from: &str, page_size: u32) -> Call {
-            Call::$call(Self {
+        fn with_page(&self, page_size: u32, page_token: String) -> Self {
+            Self {
                 page_size,
-                page_token: from.to_owned(),
+                page_token,
                 ..self.clone()
-            })
+            }
+        }
+
+        fn call(self) -> Call {
+            Call::$call(self)
         }
 
         fn read(answer: Answer) -> Option<Part<Self::Entry>> {
@@ -254,10 +248,6 @@ macro_rules! messages {
                 }),
                 _ => None,
             }
-        }
-
-        fn answer(response: Self::Response) -> Answer {
-            Answer::$call(response)
         }
 
         fn response(
@@ -274,33 +264,16 @@ macro_rules! messages {
     };
 }
 
-/// By `account/queue`. A token of another relay is the first address that it may list.
+/// By `account/queue`.
 impl List for proto::ListQueuesRequest {
     messages!(Queues, Queue, ListQueuesResponse { queues });
 
-    fn begin(&self) -> Result<String> {
-        if self.page_token.is_empty() {
-            return Ok(String::new());
-        }
-        let last: QueueAddress = self.page_token.parse().map_err(|_| bad_token())?;
-        Ok(after(&last.to_string()))
-    }
-
-    /// Clients ask for one entry to learn whether the relay answers.
-    fn is_small(&self) -> bool {
-        self.page_size == 1
-    }
-
-    async fn own(
-        &self,
-        source: ListSource<'_>,
-        mut from: String,
-        limits: PageLimits,
-    ) -> Result<Part<proto::Queue>> {
+    async fn own(&self, source: ListSource<'_>) -> Result<Part<proto::Queue>> {
         check_filter(&self.filter)?;
-        let mut page = Page::new(limits);
+        let mut page = Page::new(page_size(self.page_size)?);
+        let mut from = self.page_token.clone();
         loop {
-            let count = limits.count + 1;
+            let count = page.count() + 1;
             let (views, last) = source.relay.find_queues(&from, &self.filter, count);
             if !views.iter().all(|view| page.push(queue(view))) {
                 return Ok(page.into_part(true));
@@ -327,15 +300,15 @@ impl List for proto::ListQueuesRequest {
 impl List for proto::ListListenersRequest {
     messages!(Listeners, Listener, ListListenersResponse { listeners });
 
-    async fn own(
-        &self,
-        source: ListSource<'_>,
-        from: String,
-        limits: PageLimits,
-    ) -> Result<Part<proto::Listener>> {
+    async fn own(&self, source: ListSource<'_>) -> Result<Part<proto::Listener>> {
         check_filter(&self.filter)?;
-        let mut after = stream_id(&from)?;
-        let mut page = Page::new(limits);
+        let mut page = Page::new(page_size(self.page_size)?);
+        let mut after = match last_key(&self.page_token) {
+            "" => None,
+            key => Some(SubscriptionId(
+                u128::from_str_radix(key, 16).map_err(|_| bad_token())?,
+            )),
+        };
         let relay = source.relay;
         loop {
             let mut views = relay.listeners(after, BATCH);
@@ -345,8 +318,7 @@ impl List for proto::ListListenersRequest {
                 views.truncate(BATCH);
             }
             for view in &views {
-                let entry = || listener(relay.relay_id(), view, limits.selector_bytes);
-                if matches(view, &self.filter) && !page.push(entry()) {
+                if matches(view, &self.filter) && !page.push(listener(relay.relay_id(), view)) {
                     return Ok(page.into_part(true));
                 }
                 after = Some(view.subscription);
@@ -357,14 +329,6 @@ impl List for proto::ListListenersRequest {
                 return Ok(page.into_part(false));
             }
         }
-    }
-
-    fn seek(requester: &Requester, from: String) -> Option<String> {
-        let may_see_any = Requester::OF_QUEUES
-            .iter()
-            .chain(&[Action::Admin])
-            .any(|action| requester.may_some(*action));
-        may_see_any.then_some(from)
     }
 
     /// The caller may subscribe to all queues of the listener.
@@ -386,26 +350,24 @@ impl List for proto::ListFlagWatchersRequest {
         ListFlagWatchersResponse { watchers }
     );
 
-    async fn own(
-        &self,
-        source: ListSource<'_>,
-        from: String,
-        limits: PageLimits,
-    ) -> Result<Part<proto::FlagWatcher>> {
+    async fn own(&self, source: ListSource<'_>) -> Result<Part<proto::FlagWatcher>> {
+        let mut page = Page::new(page_size(self.page_size)?);
         let flag = Some(&*self.flag).filter(|flag| !flag.is_empty());
+        let after = match last_key(&self.page_token) {
+            "" => None,
+            key => {
+                let (flag, listener) = key.split_once(' ').ok_or_else(bad_token)?;
+                Some((FlagName::new(flag)?, ListenerId::new(listener)?))
+            }
+        };
         let views = source.flags.list_watchers(&WatchersQuery {
             flag: flag.map(FlagName::new).transpose()?,
-            after: watcher_token(&from)?,
-            count: limits.count,
+            after,
+            count: page.count() + 1,
         });
-        let mut page = Page::new(limits);
         let all = views.iter().all(|view| page.push(watcher(view)));
         spend_and_yield(Work::Names(views.len())).await;
-        Ok(page.into_part(!all || views.len() >= limits.count))
-    }
-
-    fn seek(requester: &Requester, from: String) -> Option<String> {
-        requester.may_some(Action::Watch).then_some(from)
+        Ok(page.into_part(!all))
     }
 
     fn may_see(requester: &Requester, entry: &proto::FlagWatcher) -> bool {
@@ -433,14 +395,6 @@ pub(super) async fn ask<T>(
     answers
 }
 
-async fn in_time<T>(search: impl Future<Output = Result<T>>) -> Result<T> {
-    let found = tokio::time::timeout(TIMEOUT, search).await;
-    found.unwrap_or_else(|_| {
-        let message = "the list took too long; try again, or state a smaller page_size";
-        Err(Error::new(ErrorKind::Unavailable, message))
-    })
-}
-
 /// Reads the size of a page.
 ///
 /// # Errors
@@ -456,14 +410,14 @@ pub(crate) fn page_size(stated: u32) -> Result<usize> {
     }
 }
 
-/// Returns the size of a page that another relay accepts.
-fn size(count: usize) -> u32 {
-    u32::try_from(count.min(Limits::PAGE_MAX)).unwrap_or(u32::MAX)
+/// Returns the least text after a key.
+fn after(key: &str) -> String {
+    format!("{key}\0")
 }
 
-/// Returns the least text after an address.
-fn after(address: &str) -> String {
-    format!("{address}\0")
+/// The reverse of [`after`].
+fn last_key(from: &str) -> &str {
+    from.strip_suffix('\0').unwrap_or(from)
 }
 
 fn check_filter(filter: &str) -> Result<()> {
@@ -472,26 +426,6 @@ fn check_filter(filter: &str) -> Result<()> {
     }
     let rule = format_args!("must have at most {MAX_FILTER} bytes");
     Err(Error::invalid("filter", rule))
-}
-
-fn stream_id(token: &str) -> Result<Option<SubscriptionId>> {
-    if token.is_empty() {
-        return Ok(None);
-    }
-    let id = u128::from_str_radix(token, 16).map_err(|_| bad_token())?;
-    Ok(Some(SubscriptionId(id)))
-}
-
-/// Reads `FLAG/LISTENER`.
-pub(crate) fn watcher_token(token: &str) -> Result<Option<(FlagName, ListenerId)>> {
-    if token.is_empty() {
-        return Ok(None);
-    }
-    let (flag, listener) = token.split_once('/').ok_or_else(bad_token)?;
-    match (FlagName::new(flag), ListenerId::new(listener)) {
-        (Ok(flag), Ok(listener)) => Ok(Some((flag, listener))),
-        _ => Err(bad_token()),
-    }
 }
 
 fn bad_token() -> Error {
@@ -505,71 +439,4 @@ fn matches(view: &ListenerStats, filter: &str) -> bool {
     view.listener_id.as_str().contains(filter)
         || group.contains(filter)
         || selectors.any(|selector| selector.as_str().contains(filter))
-}
-
-fn watcher(view: &WatcherView) -> proto::FlagWatcher {
-    proto::FlagWatcher {
-        flag: view.flag.to_string(),
-        listener_id: view.listener.to_string(),
-        streams: view.streams,
-        since: Some(span_to_wire(view.since)),
-        acknowledged: view.acknowledged,
-    }
-}
-
-fn listener(relay_id: &str, view: &ListenerStats, selector_bytes: usize) -> proto::Listener {
-    let mut left = selector_bytes;
-    let selectors: Vec<_> = view
-        .selectors
-        .iter()
-        .map(selector_to_wire)
-        .map_while(|selector| {
-            left = left.checked_sub(selector.encoded_len() + FRAMING)?;
-            Some(selector)
-        })
-        .collect();
-    let group = view.group.as_ref().map(ToString::to_string);
-    proto::Listener {
-        selectors_omitted: view.selectors_omitted || selectors.len() < view.selectors.len(),
-        listener_id: view.listener_id.to_string(),
-        subscription_id: format!("{relay_id}/{:032x}", view.subscription.0),
-        selectors,
-        capacity: view.capacity,
-        visibility_timeout: Some(span_to_wire(view.visibility_timeout)),
-        connected_for: Some(span_to_wire(view.connected_for)),
-        queues: count(view.queues),
-        busy: count(view.busy),
-        owed: count(view.behind),
-        active_dequeue_tasks: view.active_dequeue_tasks,
-        total_dequeue_tasks: view.total_dequeue_tasks,
-        group: group.unwrap_or_default(),
-        polling: view.polling,
-        silent_for: view.silent_for.map(span_to_wire),
-        busy_for: view.busy_for.map(span_to_wire),
-        lost_for: view.lost_for.map(span_to_wire),
-        agent: view.agent,
-    }
-}
-
-pub(super) fn queue(view: &QueueStats) -> proto::Queue {
-    proto::Queue {
-        storage_account: view.address.storage_account().to_owned(),
-        queue_name: view.address.queue_name().to_owned(),
-        sequence: view.sequence,
-        notifications: view.notifications,
-        payload_size: view.payload_size,
-        messages: view.messages,
-        listeners: count(view.listeners),
-        timers: count(view.timers),
-        idle_for: view.idle_for.map(span_to_wire),
-        current_queue_depth: view.depth.map(|(messages, _)| messages),
-        depth_age: view.depth.map(|(_, age)| span_to_wire(age)),
-        backlog: view.backlog,
-        in_doubt: view.in_doubt,
-        busy: view.busy,
-    }
-}
-
-pub(super) fn count(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }

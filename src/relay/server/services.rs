@@ -13,7 +13,6 @@ pub(super) mod relay;
 #[cfg(feature = "keda")]
 pub(super) mod scaler;
 pub(super) mod stats;
-pub(super) mod store_calls;
 pub(super) mod store_probe;
 pub(super) mod unconfirmed;
 pub(super) mod wake;
@@ -30,14 +29,14 @@ use tonic_health::pb::health_server::HealthServer;
 use self::courier::CourierService;
 use self::{
     admin::AdminService,
-    flags::FlagsService,
+    flags::{FlagsService, StoreCalls},
     health::{Health, HealthService},
     relay::RelayService,
     stats::StatsSource,
-    store_calls::StoreCalls,
 };
 use super::{
-    access::{Access, calls::Call, local_calls::ConsoleDoor},
+    access::{Access, local_calls::ConsoleDoor},
+    http2::body::UNKNOWN_BYTES,
     lists::Lists,
 };
 #[cfg(feature = "keda")]
@@ -46,6 +45,7 @@ use crate::{
     coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
     relay::runtime::Relay,
+    types::Limits,
     wire::proto::{
         self, admin_server::AdminServer, flags_server::FlagsServer, relay_server::RelayServer,
     },
@@ -77,79 +77,57 @@ impl Services {
     /// # Errors
     /// [`ErrorKind::Internal`] if the reflection service cannot read its descriptors.
     pub(crate) fn routes(self) -> Result<(Routes, Health)> {
-        let Self {
-            relay,
-            flags,
-            #[cfg(feature = "courier")]
-            queues,
-            stream_max_age,
-            draining,
-            access,
-            console,
-            stats,
-            reflection: has_reflection,
-        } = self;
         #[cfg(feature = "courier")]
-        let has_queues = queues.is_some();
+        let has_queues = self.queues.is_some();
         #[cfg(not(feature = "courier"))]
         let has_queues = false;
         let (health_service, health) = health_service(true, has_queues);
+        let (relay, access, max_age) = (self.relay, self.access, self.stream_max_age);
+        let lists = Lists::new(relay.clone(), self.flags.clone(), access.clone());
         let mut routes = Routes::builder();
+        let most = Limits::REQUEST_BYTES;
         routes.add_service(health_service);
         #[cfg(feature = "courier")]
-        if let Some(host) = queues {
-            routes.add_service(courier_service(host, draining.clone(), access.clone()));
+        if let Some(host) = self.queues {
+            routes.add_service(courier_service(host, self.draining.clone(), access.clone()));
         }
         #[cfg(feature = "keda")]
-        {
-            let service = scaler::ScalerService {
-                relay: relay.clone(),
-                max_age: stream_max_age,
-                access: access.clone(),
-            };
-            routes.add_service(
-                ExternalScalerServer::new(service)
-                    .max_decoding_message_size(most("/externalscaler.ExternalScaler/GetMetrics")),
-            );
-        }
-        let lists = Lists::new(relay.clone(), flags.clone(), access.clone());
-        let service = FlagsService::new(
-            flags,
-            relay.clone(),
-            stream_max_age,
-            lists.clone(),
-            access.clone(),
-        );
-        routes.add_service(
-            FlagsServer::new(service).max_decoding_message_size(most("/reveille.v1.Flags/Unleash")),
-        );
-        let service = RelayService {
+        let service = ExternalScalerServer::new(scaler::ScalerService {
             relay: relay.clone(),
-            draining,
+            max_age,
             access: access.clone(),
-        };
-        routes.add_service(
-            RelayServer::new(service)
-                .max_decoding_message_size(most("/reveille.v1.Relay/Subscribe")),
-        );
-        let service = AdminService {
+        });
+        #[cfg(feature = "keda")]
+        routes.add_service(service.max_decoding_message_size(most));
+        let service = FlagsServer::new(FlagsService {
+            flags: self.flags,
+            relay: relay.clone(),
+            max_age,
+            lists: lists.clone(),
+            calls: StoreCalls::default(),
+            access: access.clone(),
+        });
+        routes.add_service(service.max_decoding_message_size(most));
+        let service = RelayServer::new(RelayService {
+            relay: relay.clone(),
+            draining: self.draining,
+            access: access.clone(),
+        });
+        routes.add_service(service.max_decoding_message_size(Limits::NOTIFY_BYTES));
+        let service = AdminServer::new(AdminService {
             relay,
-            stats,
-            max_age: stream_max_age,
+            stats: self.stats,
+            max_age,
             lists,
             access,
-            console,
-            store_calls: StoreCalls::new(),
-        };
-        routes.add_service(
-            AdminServer::new(service).max_decoding_message_size(most("/reveille.v1.Admin/Drain")),
-        );
-        if has_reflection {
-            let limit = most("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
+            console: self.console,
+        });
+        routes.add_service(service.max_decoding_message_size(most));
+        if self.reflection {
             let v1 = reflection().build_v1().map_err(broken)?;
             let v1alpha = reflection().build_v1alpha().map_err(broken)?;
-            routes.add_service(v1.max_decoding_message_size(limit));
-            routes.add_service(v1alpha.max_decoding_message_size(limit));
+            routes.add_service(v1.max_decoding_message_size(most));
+            routes.add_service(v1alpha.max_decoding_message_size(most));
         }
         Ok((routes.routes(), health))
     }
@@ -167,26 +145,24 @@ pub(crate) fn queue_routes(
     (routes, health)
 }
 
+fn health_service(has_relay: bool, has_queues: bool) -> (HealthServer<HealthService>, Health) {
+    let (service, health) = HealthService::new(has_relay, has_queues);
+    let service = HealthServer::new(service).max_decoding_message_size(UNKNOWN_BYTES);
+    (service, health)
+}
+
 #[cfg(feature = "courier")]
 fn courier_service(
     host: Arc<Host>,
     draining: CancellationToken,
     access: Access,
 ) -> CourierServer<CourierService> {
-    CourierServer::new(CourierService::new(host, draining, access))
-        .max_decoding_message_size(most("/reveille.v1.Courier/HandOver"))
-}
-
-fn health_service(has_relay: bool, has_queues: bool) -> (HealthServer<HealthService>, Health) {
-    let (service, health) = HealthService::new(has_relay, has_queues);
-    let limit = most("/grpc.health.v1.Health/Check");
-    let service = HealthServer::new(service).max_decoding_message_size(limit);
-    (service, health)
-}
-
-/// Returns the most bytes of a request of this call: the most ones of its service.
-fn most(path: &str) -> usize {
-    Call::of(path).most
+    let service = CourierService {
+        host,
+        draining,
+        access,
+    };
+    CourierServer::new(service).max_decoding_message_size(Limits::HAND_OVER_BYTES)
 }
 
 fn broken(error: tonic_reflection::server::Error) -> Error {

@@ -51,12 +51,6 @@ async fn a_publishers_stream_ends_with_ok_at_the_maximum_age() {
     ends_with_ok_at_the_maximum_age(PUBLISHER, Unfinished::silence()).await;
 }
 
-#[tokio::test]
-async fn a_watch_of_the_health_ends_with_ok_at_the_maximum_age() {
-    const WATCH: &str = "/grpc.health.v1.Health/Watch";
-    ends_with_ok_at_the_maximum_age(WATCH, Unfinished::whole(&[])).await;
-}
-
 async fn ends_with_ok_at_the_maximum_age(path: &str, request: Unfinished) {
     let relay = Binary::serve_with(&["--config", &limits(LIMIT)], &[]).await;
     let start = Instant::now();

@@ -143,7 +143,7 @@ async fn a_broken_file_keeps_no_revoked_token_valid() {
             .find(|line| line.starts_with("[-]access failed"));
         let line = line.unwrap_or_else(|| panic!("{page}"));
         assert!(
-            line.contains("not applied for") && line.contains(broken),
+            line.contains("not applied: ") && line.contains(broken),
             "{line}"
         );
         assert!(page.starts_with("HTTP/1.1 200"), "it serves: {page}");

@@ -195,7 +195,7 @@ async fn a_relay_ends_without_waiting_for_slow_peers() {
     let target = Target::plain(&relay);
     let peer = Peer::connect(&target, WINDOW).await;
     let empty = || Unfinished::whole(&().encode_to_vec());
-    let watch = peer.call("/grpc.health.v1.Health/Watch", empty()).await;
+    let watch = peer.call("/reveille.v1.Admin/WatchStats", empty()).await;
     let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
     let reflecting = peer.call(reflection, Unfinished::silence()).await;
     let notifying = peer
@@ -214,7 +214,7 @@ async fn a_relay_ends_without_waiting_for_slow_peers() {
     mute.send(&block).await.expect("taken");
     let mut unread = Vec::new();
     for path in [
-        "/grpc.health.v1.Health/Watch",
+        "/reveille.v1.Admin/WatchStats",
         "/grpc.health.v1.Health/Check",
         "/reveille.v1.Relay/NotifyStream",
         "a refusal",

@@ -49,7 +49,7 @@ fn verdict(why: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn a_queue_without_a_listener_is_compared_with_the_names_of_the_others() {
+async fn a_queue_without_a_listener_is_named() {
     let relay = Binary::serve().await;
     let unknown = why(&relay, "acct/orders").await;
     assert_eq!(kinds(&unknown), ["no_listener"]);
@@ -77,11 +77,7 @@ async fn a_queue_without_a_listener_is_compared_with_the_names_of_the_others() {
         .expect("options");
     woken(&mut near).await;
     let near = why(&relay, "acct/orders").await;
-    assert_eq!(kinds(&near), ["near_name"]);
-    assert!(
-        verdict(&near).contains("a listener subscribes to acct/order:"),
-        "{near}"
-    );
+    assert_eq!(kinds(&near), ["no_listener"]);
     let text = stdout(&relay.run(&["why", "acct/orders"]).await);
     let first = text.lines().next().expect("a line");
     assert!(
@@ -306,10 +302,7 @@ async fn a_relay_without_room_for_another_listener_says_so() {
     let full = why(&relay, "acct/mails").await;
     assert_eq!(kinds(&full), ["no_listener", "full"]);
     let text = full["findings"][1]["text"].as_str().expect("a text");
-    assert!(
-        text.contains("its limit of 1 streams is reached (100 %)"),
-        "{text}"
-    );
+    assert!(text.contains("1 of 1 streams are in use (100 %)"), "{text}");
 }
 
 #[tokio::test]
@@ -339,7 +332,7 @@ async fn a_draining_relay_is_why_its_listeners_leave() {
 }
 
 #[tokio::test]
-async fn a_caller_is_told_of_its_own_queues_and_an_operator_of_refused_callers() {
+async fn a_caller_is_told_of_its_own_queues_and_an_operator_of_all() {
     let home = tempfile::tempdir().expect("a directory");
     let auth = home.path().join("auth.toml");
     let rules = "tokens = \"tokens.toml\"\n\
@@ -376,11 +369,5 @@ async fn a_caller_is_told_of_its_own_queues_and_an_operator_of_refused_callers()
     let operator = run(&operator, &typed).await;
     assert!(operator.status.success(), "{}", stderr(&operator));
     let operator: Value = serde_json::from_slice(&operator.stdout).expect("JSON");
-    assert_eq!(kinds(&operator), ["no_listener", "refused"]);
-    let text = operator["findings"][1]["text"].as_str().expect("a text");
-    // Its question is no reason why the queue waits.
-    assert!(
-        text.contains("`billing` was denied `notify` of acct/orders"),
-        "{text}"
-    );
+    assert_eq!(kinds(&operator), ["no_listener"]);
 }

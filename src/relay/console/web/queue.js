@@ -40,7 +40,9 @@ async function readListeners(account, queue, signal) {
 function NotifyDialog({ name, close, done }) {
   const [messages, setMessages] = useState('1');
   const submit = async () => {
-    const { accepted: [answer] } = await post('notify', { queue: name, messages: Number(messages) });
+    const [account, queue] = name.split('/');
+    const event = { storage_account: account, queue_name: queue, messages: Number(messages) };
+    const { accepted: [answer] } = await post('notify', { events: [event] });
     done(`Counted as notification ${count(answer.sequence)}. ${plural(answer.listeners, 'listener')} ${answer.listeners === 1 ? 'subscribes' : 'subscribe'} to the queue.`);
     close();
   };

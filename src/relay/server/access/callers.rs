@@ -1,23 +1,19 @@
 //! The callers of a server: their authentication, the audit log, and the counts of refusals.
 
 use std::{
-    fmt,
     path::PathBuf,
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 use http::{HeaderMap, header::AUTHORIZATION};
 use tonic::Status;
 
-use super::recent_refusals::{RecentRefusals, RefusedCaller};
 use crate::{
     base::{
         clock::{Clock, Tick, wall},
-        log_limiter::LimitedCounts,
         sync::lock,
     },
     error::{Error, ErrorKind, Result},
@@ -48,18 +44,10 @@ pub(crate) struct Callers {
     audit: Option<AuditLog>,
     clock: Clock,
     unauthenticated: AtomicU64,
-    denied: AtomicU64,
-    recent: RecentRefusals,
-    over_quota: LimitedCounts<1>,
-    /// Since when, and why, what a file said before is in use.
-    stale: Mutex<Option<Stale>>,
-}
-
-/// Files that could not be read again.
-#[derive(Debug)]
-struct Stale {
-    since: Tick,
-    why: String,
+    pub(super) denied: AtomicU64,
+    pub(super) over_quota: AtomicU64,
+    /// Why what a file said before is in use.
+    stale: Mutex<Option<String>>,
 }
 
 /// The counts of refused requests.
@@ -72,9 +60,6 @@ pub(crate) struct Refusals {
     /// What a file said before is in use, because it cannot be read.
     pub(crate) is_stale: bool,
 }
-
-/// Minimum interval between log lines of refused requests.
-const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Callers {
     /// Reads the files.
@@ -97,8 +82,7 @@ impl Callers {
             clock: Clock::new(),
             unauthenticated: AtomicU64::new(0),
             denied: AtomicU64::new(0),
-            recent: RecentRefusals::default(),
-            over_quota: LimitedCounts::new(LOG_INTERVAL),
+            over_quota: AtomicU64::new(0),
             stale: Mutex::default(),
         })
     }
@@ -114,7 +98,7 @@ impl Callers {
         Refusals {
             unauthenticated: self.unauthenticated.load(Relaxed),
             denied: self.denied.load(Relaxed),
-            over_quota: self.over_quota.count(0),
+            over_quota: self.over_quota.load(Relaxed),
             audit_lines_lost: self.audit.as_ref().map_or(0, AuditLog::lost),
             is_stale: lock(&self.stale).is_some(),
         }
@@ -123,9 +107,7 @@ impl Callers {
     /// Returns why what a file said before is in use.
     pub(crate) fn stale(&self) -> Option<String> {
         let stale = lock(&self.stale);
-        let stale = stale.as_ref()?;
-        let age = self.now().since(stale.since).as_secs();
-        Some(format!("not applied for {age} s: {}", stale.why))
+        stale.as_ref().map(|why| format!("not applied: {why}"))
     }
 
     /// Returns whether the files have changed, and applies those that can be read.
@@ -142,19 +124,12 @@ impl Callers {
         }
         let why: Vec<_> = failures.iter().map(ToString::to_string).collect();
         let why = why.join("; ");
-        let mut stale = lock(&self.stale);
         let Some(first) = failures.into_iter().next() else {
-            *stale = None;
+            *lock(&self.stale) = None;
             return Ok(is_changed);
         };
-        let since = stale.take().map(|stale| (stale.since, stale.why));
-        let is_known = since.as_ref().is_some_and(|(_, known)| *known == why);
-        *stale = Some(Stale {
-            since: since.map_or_else(|| self.now(), |(since, _)| since),
-            why: why.clone(),
-        });
-        drop(stale);
-        if !is_known {
+        let known = lock(&self.stale).replace(why.clone());
+        if known.as_ref() != Some(&why) {
             self.record_own("reload", "relay", false, &why);
         }
         Err(Error::new(first.kind(), why).with_source(first))
@@ -213,7 +188,6 @@ impl Callers {
         self.unauthenticated.fetch_add(1, Relaxed);
         let why = denial.to_string();
         let address = peer.address.ip();
-        self.recent.add(address, None, "", &why, self.now());
         self.record(&AuditEvent {
             at: wall(),
             principal: "",
@@ -225,33 +199,6 @@ impl Callers {
             why: &why,
         });
         Status::unauthenticated(why)
-    }
-
-    /// Counts a denial, and remembers it for findings.
-    pub(super) fn note_denial(
-        &self,
-        principal: &str,
-        action: &'static str,
-        target: impl fmt::Display,
-        why: &str,
-    ) {
-        self.denied.fetch_add(1, Relaxed);
-        self.recent
-            .add(principal, Some(action), target, why, self.now());
-    }
-
-    /// Returns the callers that were refused within the last ten minutes, newest first.
-    pub(crate) fn recently_refused(&self) -> Vec<RefusedCaller> {
-        self.recent.list(self.now())
-    }
-
-    /// Counts a request over the quota of its principal, and logs it unless one was logged within
-    /// the last second.
-    #[cold]
-    pub(super) fn note_over_quota(&self, error: &Error) {
-        if let Some(suppressed) = self.over_quota.note(0, self.now()) {
-            tracing::warn!(%error, suppressed, "refused a request over the quota of its principal");
-        }
     }
 
     pub(crate) fn now(&self) -> Tick {

@@ -24,10 +24,6 @@ pub(crate) struct Call {
     pub(crate) right: Option<Right>,
     /// The most bytes of a request.
     pub(crate) most: usize,
-    /// The answer is a page of a list, or a history: it may be large.
-    pub(crate) is_list: bool,
-    /// Reflection, whose service knows no caller: its stream ends after a time.
-    pub(crate) is_reflection: bool,
 }
 
 /// What a caller needs for a call.
@@ -35,9 +31,6 @@ pub(crate) struct Call {
 pub(crate) enum Right {
     /// Nothing: probes of balancers and orchestrators are not known to the relay.
     Anyone,
-    /// To be known by what the request states: the service checks it.
-    #[cfg(feature = "keda")]
-    Stated,
     /// To be known. The answer has only what the caller may see.
     Known,
     /// The action on some queue or flag. The service checks those of the request.
@@ -46,109 +39,71 @@ pub(crate) enum Right {
     Relay(Action),
 }
 
-impl Right {
-    /// Returns whether the caller needs not be known before the service has the request.
-    pub(crate) fn is_checked_later(self) -> bool {
-        match self {
-            Self::Anyone => true,
-            #[cfg(feature = "keda")]
-            Self::Stated => true,
-            Self::Known | Self::Some(_) | Self::Relay(_) => false,
-        }
-    }
-}
-
 impl Call {
     /// Returns the properties of the call with this path.
     pub(crate) fn of(path: &str) -> Self {
         use Action::{Admin, HandOver, Notify, Report, Subscribe, Unleash, Watch};
-        match path {
-            "/reveille.v1.Relay/Notify" => {
-                Self::unary(Right::Some(Notify)).up_to(Limits::NOTIFY_BYTES)
-            }
-            "/reveille.v1.Relay/NotifyStream" => {
-                Self::client_stream(Right::Some(Notify)).up_to(Limits::NOTIFY_BYTES)
-            }
-            "/reveille.v1.Relay/Subscribe" => {
-                Self::server_stream(Right::Some(Subscribe)).up_to(Limits::SUBSCRIBE_BYTES)
-            }
-            "/reveille.v1.Relay/Report" => Self::unary(Right::Some(Report)),
-            "/reveille.v1.Courier/HandOver" => {
-                Self::client_stream(Right::Some(HandOver)).up_to(Limits::HAND_OVER_BYTES)
-            }
+        use CallKind::{ClientStream, ServerStream, Unary};
+        let (kind, right) = match path {
+            "/reveille.v1.Relay/Notify" => (Unary, Right::Some(Notify)),
+            "/reveille.v1.Relay/NotifyStream" => (ClientStream, Right::Some(Notify)),
+            "/reveille.v1.Relay/Subscribe" => (ServerStream, Right::Some(Subscribe)),
+            "/reveille.v1.Relay/Report" => (Unary, Right::Some(Report)),
+            "/reveille.v1.Courier/HandOver" => (ClientStream, Right::Some(HandOver)),
             "/reveille.v1.Flags/Unleash" | "/reveille.v1.Flags/Leash" => {
-                Self::unary(Right::Some(Unleash))
+                (Unary, Right::Some(Unleash))
             }
             "/reveille.v1.Flags/GetFlag" | "/reveille.v1.Flags/AckFlag" => {
-                Self::unary(Right::Some(Watch))
+                (Unary, Right::Some(Watch))
             }
-            "/reveille.v1.Flags/WatchFlag" => Self::server_stream(Right::Some(Watch)),
-            "/reveille.v1.Admin/OpenConsole" => Self::unary(Right::Known),
+            "/reveille.v1.Flags/WatchFlag" => (ServerStream, Right::Some(Watch)),
             "/reveille.v1.Flags/ListFlags"
             | "/reveille.v1.Flags/ListFlagWatchers"
             | "/reveille.v1.Admin/ListListeners"
             | "/reveille.v1.Admin/ListQueues"
-            | "/reveille.v1.Admin/Explain" => Self::unary(Right::Known).list(),
+            | "/reveille.v1.Admin/Explain"
+            | "/reveille.v1.Admin/OpenConsole" => (Unary, Right::Known),
             "/reveille.v1.Admin/ListRelays"
             | "/reveille.v1.Admin/GetHistory"
-            | "/reveille.v1.Admin/GetStore" => Self::unary(Right::Relay(Admin)).list(),
-            "/reveille.v1.Admin/WatchStats" => Self::server_stream(Right::Relay(Admin)),
-            "/reveille.v1.Admin/Drain" => Self::unary(Right::Relay(Admin)),
-            "/grpc.health.v1.Health/Check" => Self::unary(Right::Anyone).up_to(UNKNOWN_BYTES),
-            "/grpc.health.v1.Health/Watch" => {
-                Self::server_stream(Right::Anyone).up_to(UNKNOWN_BYTES)
-            }
+            | "/reveille.v1.Admin/GetStore"
+            | "/reveille.v1.Admin/Drain" => (Unary, Right::Relay(Admin)),
+            "/reveille.v1.Admin/WatchStats" => (ServerStream, Right::Relay(Admin)),
+            "/grpc.health.v1.Health/Check" => (Unary, Right::Anyone),
+            // Not implemented, as gRPC allows.
+            "/grpc.health.v1.Health/Watch" => (ServerStream, Right::Anyone),
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Self {
-                is_reflection: true,
-                ..Self::client_stream(Right::Known)
-            },
+            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
+                (ClientStream, Right::Known)
+            }
             #[cfg(feature = "keda")]
             "/externalscaler.ExternalScaler/IsActive"
             | "/externalscaler.ExternalScaler/GetMetricSpec"
-            | "/externalscaler.ExternalScaler/GetMetrics" => {
-                Self::unary(Right::Stated).up_to(UNKNOWN_BYTES)
-            }
+            | "/externalscaler.ExternalScaler/GetMetrics" => (Unary, Right::Some(Subscribe)),
             // A newer KEDA does without `StreamMetricSpec`, which is not implemented.
             #[cfg(feature = "keda")]
             "/externalscaler.ExternalScaler/StreamIsActive"
             | "/externalscaler.ExternalScaler/StreamMetricSpec" => {
-                Self::server_stream(Right::Stated).up_to(UNKNOWN_BYTES)
+                (ServerStream, Right::Some(Subscribe))
             }
-            _ => Self::new(CallKind::Unary, None),
-        }
-    }
-
-    fn new(kind: CallKind, right: Option<Right>) -> Self {
+            _ => {
+                return Self {
+                    kind: Unary,
+                    right: None,
+                    most: Limits::REQUEST_BYTES,
+                };
+            }
+        };
+        let most = match right {
+            Right::Some(Notify) => Limits::NOTIFY_BYTES,
+            Right::Some(Subscribe) => Limits::SUBSCRIBE_BYTES,
+            Right::Some(HandOver) => Limits::HAND_OVER_BYTES,
+            Right::Anyone => UNKNOWN_BYTES,
+            _ => Limits::REQUEST_BYTES,
+        };
         Self {
             kind,
-            right,
-            most: Limits::REQUEST_BYTES,
-            is_list: false,
-            is_reflection: false,
-        }
-    }
-
-    fn unary(right: Right) -> Self {
-        Self::new(CallKind::Unary, Some(right))
-    }
-
-    fn server_stream(right: Right) -> Self {
-        Self::new(CallKind::ServerStream, Some(right))
-    }
-
-    fn client_stream(right: Right) -> Self {
-        Self::new(CallKind::ClientStream, Some(right))
-    }
-
-    fn up_to(self, most: usize) -> Self {
-        Self { most, ..self }
-    }
-
-    fn list(self) -> Self {
-        Self {
-            is_list: true,
-            ..self
+            right: Some(right),
+            most,
         }
     }
 }
@@ -197,18 +152,8 @@ mod tests {
     fn requests_before_their_caller_is_known_are_small() {
         for (path, ..) in methods() {
             let call = Call::of(&path);
-            let is_later = call.right.is_some_and(Right::is_checked_later);
+            let is_later = call.right == Some(Right::Anyone);
             assert_eq!(is_later, call.most == UNKNOWN_BYTES, "{path}");
-        }
-    }
-
-    #[test]
-    fn every_list_is_known_as_one() {
-        for (path, ..) in methods() {
-            let is_list = path.rsplit('/').next().is_some_and(|name| {
-                name.starts_with("List") || matches!(name, "Explain" | "GetHistory" | "GetStore")
-            });
-            assert_eq!(Call::of(&path).is_list, is_list, "{path}");
         }
     }
 

@@ -109,59 +109,31 @@ impl LocalCalls {
             .principal(caller.headers, &Peer::of_admin_port(caller.address))
     }
 
-    /// Calls a unary method.
-    ///
-    /// # Errors
-    /// Those of the access control and of the method.
-    pub(crate) async fn unary(
-        &self,
-        caller: LocalCaller<'_>,
-        path: &'static str,
-        request: Bytes,
-    ) -> Result<Bytes, Status> {
-        let request = self.admitted(caller, path, request)?;
-        let mut grpc = Grpc::new(self.routes.clone());
-        let path = PathAndQuery::from_static(path);
-        let answer = grpc.unary(request, path, Encoded).await?;
-        Ok(answer.into_inner())
-    }
-
-    /// Calls a method that streams its answers.
+    /// Calls a method, and returns its answer or answers.
     ///
     /// # Errors
     /// Those of the access control, and of the method before its first answer.
-    pub(crate) async fn stream(
+    pub(crate) async fn call(
         &self,
         caller: LocalCaller<'_>,
         path: &'static str,
         request: Bytes,
     ) -> Result<Streaming<Bytes>, Status> {
-        let request = self.admitted(caller, path, request)?;
-        let mut grpc = Grpc::new(self.routes.clone());
-        let path = PathAndQuery::from_static(path);
-        let answers = grpc.server_streaming(request, path, Encoded).await?;
-        Ok(answers.into_inner())
-    }
-
-    fn admitted(
-        &self,
-        caller: LocalCaller<'_>,
-        path: &str,
-        request: Bytes,
-    ) -> Result<Request<Bytes>, Status> {
         let last = LastCaller::default();
-        let requester = self.access.admit(
-            path,
-            Call::of(path),
-            caller.headers,
-            &Peer::of_admin_port(caller.address).into(),
-            &last,
-        )?;
+        let peer = Peer::of_admin_port(caller.address).into();
+        let call = Call::of(path);
+        let requester = self
+            .access
+            .admit(path, call, caller.headers, &peer, &last)?;
         let mut request = Request::new(request);
         if let Some(requester) = requester {
             request.extensions_mut().insert(requester);
         }
-        Ok(request)
+        let mut grpc = Grpc::new(self.routes.clone());
+        let path = PathAndQuery::from_static(path);
+        // A unary method differs in the number of its answers only.
+        let answers = grpc.server_streaming(request, path, Encoded).await?;
+        Ok(answers.into_inner())
     }
 }
 

@@ -4,12 +4,13 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
     time::Duration,
 };
 
 use tokio::time::{Instant, Sleep};
+use tonic::Status;
 
 use super::callers::Callers;
 #[cfg(feature = "courier")]
@@ -55,8 +56,6 @@ pub(crate) struct StreamGuard {
     known: Arc<Known>,
     needs: Needs,
     timer: Pin<Box<Sleep>>,
-    /// The stream's selectors, which count for the principal.
-    selectors: Option<Share>,
 }
 
 /// What a sender needs for messages that pass through to other machines.
@@ -69,8 +68,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
 
 impl Requester {
-    /// The action of a denied explanation in the audit log.
-    pub(crate) const EXPLAIN: &str = "explain";
     /// One of them on a queue is needed to see the queue.
     pub(crate) const OF_QUEUES: [Action; 3] = [Action::Subscribe, Action::Notify, Action::Report];
 
@@ -155,32 +152,23 @@ impl Requester {
     /// [`ErrorKind::Denied`].
     pub(super) fn check_some(&self, action: Action) -> Result<()> {
         match &self.0 {
-            Some(known) if !known.caller.grants().may_some(action) => Err(known.deny_all(action)),
+            Some(known) if !known.caller.grants().may_some(action) => {
+                let why = "no rule allows the action";
+                Err(known.deny(action, Target::Relay, "anything", why))
+            }
             _ => Ok(()),
         }
     }
 
     /// Denies a call that no rule covers.
     #[cold]
-    pub(super) fn deny_call(&self, path: &str) -> Error {
+    pub(super) fn deny_call(&self, path: &str) -> Status {
         const WHY: &str = "no rule covers this call";
         if let Some(known) = &self.0 {
-            known.note_denial("call", path, path, WHY);
+            known.access.denied.fetch_add(1, Relaxed);
+            known.record("call", path, false, WHY);
         }
-        Error::new(ErrorKind::Denied, WHY)
-    }
-
-    /// Denies the explanation of a queue, whether it exists or not.
-    #[cold]
-    pub(crate) fn deny_explanation(&self, queue: &QueueAddress) -> Error {
-        const WHY: &str = "no rule allows an action on the queue";
-        let Some(known) = &self.0 else {
-            return Error::new(ErrorKind::Denied, WHY);
-        };
-        known.note_denial(Self::EXPLAIN, queue, queue, WHY);
-        let principal = known.caller.principal();
-        let text = format!("`{principal}` may use {queue} for nothing, so it is not explained");
-        Error::new(ErrorKind::Denied, text)
+        Status::permission_denied(WHY)
     }
 
     /// Records an action that was allowed and that operators want to trace.
@@ -205,9 +193,7 @@ impl Requester {
         };
         let quota = known.caller.grants().quota();
         let taken = known.caller.usage().take(resource, count, quota);
-        taken
-            .map(Some)
-            .inspect_err(|error| known.access.note_over_quota(error))
+        taken.map(Some).inspect_err(|_| known.note_over_quota())
     }
 
     /// Returns the caller as the sender of messages to the queues of an account.
@@ -247,7 +233,6 @@ impl Requester {
             known,
             needs: needs(),
             timer,
-            selectors: None,
         }))
     }
 }
@@ -258,17 +243,6 @@ impl Needs {
         match self {
             Self::Queues(action, _) | Self::Some(action) | Self::Relay(action) => action.as_str(),
             Self::Flag(_) => Action::Watch.as_str(),
-        }
-    }
-
-    /// Returns the target for the audit log: of several selectors the first.
-    fn target(&self) -> String {
-        match self {
-            Self::Queues(_, selectors) => selectors
-                .first()
-                .map_or_else(String::new, ToString::to_string),
-            Self::Flag(flag) => flag.to_string(),
-            Self::Some(_) | Self::Relay(_) => Target::Relay.to_string(),
         }
     }
 
@@ -285,12 +259,6 @@ impl Needs {
 }
 
 impl StreamGuard {
-    /// Holds the selectors of a subscription until the stream ends.
-    pub(crate) fn holding(mut self: Box<Self>, selectors: Option<Share>) -> Box<Self> {
-        self.selectors = selectors;
-        self
-    }
-
     /// Returns the caller with its present rights.
     pub(crate) fn requester(&self) -> Requester {
         Requester(Some(Arc::clone(&self.known)))
@@ -307,14 +275,8 @@ impl StreamGuard {
                     self.timer.as_mut().reset(next);
                 }
                 Err(why) => {
-                    let (action, target) = (self.needs.action(), self.needs.target());
                     let ended = format!("the stream is ended: {why}");
-                    self.known.record(action, target, false, &ended);
-                    tracing::info!(
-                        principal = self.known.caller.principal().name(),
-                        why,
-                        "a stream is ended: its caller may no longer have it"
-                    );
+                    self.known.record(self.needs.action(), "", false, &ended);
                     return Poll::Ready(());
                 }
             }
@@ -374,40 +336,35 @@ impl Known {
         let current = self.access.authenticator.still_valid(&self.caller, wall());
         match current {
             Ok(caller) if caller.grants().allows(action, target) => Ok(()),
-            _ => Err(self.deny(action, target)),
+            _ => {
+                let principal = self.caller.principal();
+                let verdict = self.caller.grants().verdict(principal, action, target);
+                Err(self.deny(action, target, target, &verdict.why))
+            }
         }
     }
 
-    fn deny(&self, action: Action, target: Target<'_>) -> Error {
-        let principal = self.caller.principal();
-        let verdict = self.caller.grants().verdict(principal, action, target);
-        self.note_denial(action.as_str(), target, target, &verdict.why);
-        let text = format!("`{principal}` may not {action} {target}");
-        Error::new(ErrorKind::Denied, text)
-    }
-
+    /// Counts a denial, and records it in the audit log.
     #[cold]
-    fn deny_all(&self, action: Action) -> Error {
-        let why = "no rule allows the action";
-        self.note_denial(action.as_str(), "", Target::Relay, why);
+    fn deny(
+        &self,
+        action: Action,
+        recorded: Target<'_>,
+        target: impl fmt::Display,
+        why: &str,
+    ) -> Error {
+        self.access.denied.fetch_add(1, Relaxed);
+        self.record(action.as_str(), recorded, false, why);
         let principal = self.caller.principal();
         Error::new(
             ErrorKind::Denied,
-            format!("`{principal}` may not {action} anything"),
+            format!("`{principal}` may not {action} {target}"),
         )
     }
 
-    /// Counts a denial, and records it in the audit log.
-    fn note_denial(
-        &self,
-        action: &'static str,
-        target: impl fmt::Display,
-        recorded: impl fmt::Display,
-        why: &str,
-    ) {
-        let principal = self.caller.principal().name();
-        self.access.note_denial(principal, action, target, why);
-        self.record(action, recorded, false, why);
+    #[cold]
+    fn note_over_quota(&self) {
+        self.access.over_quota.fetch_add(1, Relaxed);
     }
 
     fn record(&self, action: &str, target: impl fmt::Display, allowed: bool, why: &str) {

@@ -1,14 +1,6 @@
 //! The accept loop: socket options, limits of connections, and a bounded shutdown.
 
-use std::{
-    io,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::{
@@ -23,11 +15,10 @@ use super::{
     activity::Activity,
     addresses::Addresses,
     all_connections::Connections,
-    connection,
+    connection::{self, Transport, read_preface},
     incidents::Incident,
     limits::ServerLimits,
     tls::{Peer, PeerCertificate, ServerTls, Tls},
-    transport::{Transport, read_preface},
 };
 use crate::{
     base::{eviction::PoolPlace, task::Scope},
@@ -70,6 +61,8 @@ const SEND_BUFFER: usize = 32 * 1024;
 /// A peer that has not acknowledged data for this long is dead.
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Renewed files are in use after this time.
+const REFRESH_EVERY: Duration = Duration::from_secs(10);
 /// Time from accept to preface: enough for a regular client on a bad network.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -120,13 +113,10 @@ impl Server {
             let short_of_memory = Arc::clone(&short_of_memory);
             Arc::clone(&memory).watch(move |is_short| short_of_memory(is_short))
         });
-        if let Some(tls) = &connections.tls {
-            scope.spawn(Arc::clone(tls).follow());
-        }
-        if config.access.is_controlled() {
-            let access = config.access.clone();
-            scope.spawn_restarting("rules of access", move || access.clone().follow());
-        }
+        let (access, tls) = (config.access.clone(), connections.tls.clone());
+        scope.spawn_restarting("files of access and TLS", move || {
+            refresh(access.clone(), tls.clone())
+        });
         let accept = AcceptLoop {
             access: config.access.clone(),
             routes: routes.prepare(),
@@ -196,15 +186,15 @@ impl AcceptLoop {
                         connections.incidents.note(Incident::ShortOfMemory, peer);
                         continue;
                     }
-                    let Some(admitted) = self.addresses.admit(peer.ip()) else {
+                    let Some(address) = self.addresses.admit(peer.ip()) else {
                         connections.incidents.note(Incident::AddressFull, peer);
                         continue;
                     };
                     let handshake = self.connections.handshakes.enter();
                     let this = self.clone();
                     let connection = async move {
-                        let _address_guard = admitted.guard;
-                        this.handle(stream, peer, handshake, admitted.place).await;
+                        let _address = address;
+                        this.handle(stream, peer, handshake).await;
                     };
                     let span = tracing::debug_span!("connection", %peer);
                     scope.spawn(connection.instrument(span));
@@ -244,18 +234,11 @@ impl AcceptLoop {
     }
 
     /// Runs a connection from preface to end.
-    async fn handle(
-        self,
-        stream: TcpStream,
-        peer: SocketAddr,
-        handshake: PoolPlace,
-        place: Option<PoolPlace>,
-    ) {
+    async fn handle(self, stream: TcpStream, peer: SocketAddr, handshake: PoolPlace) {
         if let Err(error) = prepare(&stream) {
             tracing::debug!(%error, "socket options");
         }
-        let established = self.establish(stream, peer, handshake, place.as_ref());
-        let Some((stream, _permit)) = established.await else {
+        let Some((stream, _permit)) = self.establish(stream, peer, handshake).await else {
             return;
         };
         tracing::debug!("a connection is open");
@@ -264,7 +247,7 @@ impl AcceptLoop {
             Transport::Right(stream) => PeerCertificate::of(stream.get_ref().1.peer_certificates()),
         };
         let peer = Arc::new(Peer::new(peer, certificate));
-        let activity = Activity::new(peer, Arc::clone(&self.connections), place);
+        let activity = Activity::new(peer, Arc::clone(&self.connections));
         let served = connection::serve(stream, self.routes, activity, self.access);
         match served.await {
             Ok(()) => tracing::debug!("the connection has ended"),
@@ -272,38 +255,27 @@ impl AcceptLoop {
         }
     }
 
-    /// Does the TLS handshake, reads the preface and acquires a connection's permit. Returns `None` after a deadline, when
-    /// a newer connection displaces this one, or when the server drains.
+    /// Does the TLS handshake, reads the preface and acquires a connection's permit. Returns `None` after a
+    /// deadline, when a newer connection displaces this one, or when the server is full or drains.
     async fn establish(
         &self,
         stream: TcpStream,
         peer: SocketAddr,
         handshake: PoolPlace,
-        place: Option<&PoolPlace>,
     ) -> Option<(Transport, OwnedSemaphorePermit)> {
-        let preface_received = AtomicBool::new(false);
         let established = async {
             let mut stream = self.secure(stream, peer).await?;
             read_preface(&mut stream).await?;
-            preface_received.store(true, Relaxed);
-            let permit = Arc::clone(&self.connections.permits).acquire_owned().await;
-            io::Result::Ok((stream, permit.expect("never closed")))
-        };
-        let displaced = async {
-            match place {
-                Some(place) => place.evicted().await,
-                None => std::future::pending().await,
-            }
-        };
-        let unready = || match preface_received.load(Relaxed) {
-            true => Incident::Full,
-            false => Incident::Silent,
+            io::Result::Ok(stream)
         };
         let incident = tokio::select! {
             biased;
             () = self.connections.draining.cancelled() => return None,
             established = established => match established {
-                Ok(established) => return Some(established),
+                Ok(stream) => match Arc::clone(&self.connections.permits).try_acquire_owned() {
+                    Ok(permit) => return Some((stream, permit)),
+                    Err(_) => Incident::Full,
+                },
                 Err(error) => {
                     if error.kind() == io::ErrorKind::InvalidData && self.connections.tls.is_none() {
                         let incidents = &self.connections.incidents;
@@ -313,9 +285,8 @@ impl AcceptLoop {
                     return None;
                 }
             },
-            () = handshake.evicted() => unready(),
-            () = displaced => Incident::AddressFull,
-            () = tokio::time::sleep(HANDSHAKE_DEADLINE) => unready(),
+            () = handshake.evicted() => Incident::Silent,
+            () = tokio::time::sleep(HANDSHAKE_DEADLINE) => Incident::Silent,
         };
         self.connections.incidents.note(incident, peer);
         None
@@ -333,6 +304,17 @@ impl AcceptLoop {
                 incidents.note_error(Incident::Handshake, peer, &error);
                 Err(error)
             }
+        }
+    }
+}
+
+/// Reads the files again and again.
+async fn refresh(access: Access, tls: Option<Arc<Tls>>) {
+    loop {
+        tokio::time::sleep(REFRESH_EVERY).await;
+        access.refresh().await;
+        if let Some(tls) = &tls {
+            Arc::clone(tls).refresh().await;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! All connections of a server: what they share, and the bounds of their number and of their streams.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -35,20 +35,10 @@ pub(crate) struct Connections {
     pub(crate) handshakes: EvictingPool,
     max_streams: usize,
     streams: Arc<Semaphore>,
-    /// Streams of callers that are not known: watches of the health.
-    open_to_all: Arc<Semaphore>,
-    /// Requests in progress of callers that are not known yet.
-    unknown: Arc<Semaphore>,
 }
 
 /// Time beyond the age of the longest streams, in which an old connection may end by itself.
 const LAST_ANSWERS: Duration = Duration::from_secs(60);
-/// Streams of callers without a credential. They must not take those of the others.
-const OPEN_TO_ALL: usize = 1000;
-/// Requests of callers that are not known yet, which are received at one time. With
-/// [`UNKNOWN_BYTES`](super::body::UNKNOWN_BYTES) each they take 64 MiB.
-const UNKNOWN: usize = 4096;
-
 impl Connections {
     pub(super) fn new(
         config: &ServerConfig,
@@ -74,8 +64,6 @@ impl Connections {
             handshakes: EvictingPool::new(limits.handshakes),
             max_streams,
             streams: Arc::new(Semaphore::new(max_streams)),
-            open_to_all: Arc::new(Semaphore::new(OPEN_TO_ALL)),
-            unknown: Arc::new(Semaphore::new(UNKNOWN)),
         }
     }
 
@@ -112,38 +100,9 @@ impl Connections {
     pub(crate) fn take_stream(&self) -> Result<OwnedSemaphorePermit> {
         self.memory.check()?;
         let permit = Arc::clone(&self.streams).try_acquire_owned();
-        permit.map_err(|_| too_many(format_args!("{} streams of this relay", self.max_streams)))
-    }
-
-    /// Takes one of the streams that are open to all, and one of those of the connection.
-    ///
-    /// # Errors
-    /// As [`Connections::take_stream`].
-    pub(super) fn take_open_stream(
-        &self,
-        of_connection: &Arc<Semaphore>,
-    ) -> Result<[OwnedSemaphorePermit; 2]> {
-        self.memory.check()?;
-        let own = Arc::clone(of_connection).try_acquire_owned();
-        let own = own.map_err(|_| too_many("watches of the health of a connection"))?;
-        let shared = Arc::clone(&self.open_to_all).try_acquire_owned();
-        Ok([
-            shared.map_err(|_| too_many("watches of the health of this relay"))?,
-            own,
-        ])
-    }
-
-    /// Takes one of the requests of callers that are not known yet, until the service has received it.
-    /// Their sum is small, so checks of the health are answered while memory is short.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Exhausted`] if so many are being received.
-    pub(crate) fn take_unknown(&self) -> Result<OwnedSemaphorePermit> {
-        let permit = Arc::clone(&self.unknown).try_acquire_owned();
         permit.map_err(|_| {
-            let message = format!(
-                "requests: the limit is {UNKNOWN} at one time of callers that are not known"
-            );
+            let limit = self.max_streams;
+            let message = format!("streams: the limit of {limit} streams of this relay is reached");
             retry_later(Error::new(ErrorKind::Exhausted, message))
         })
     }
@@ -153,10 +112,4 @@ impl Connections {
         let open = self.max_streams - self.streams.available_permits();
         (open, self.max_streams)
     }
-}
-
-#[cold]
-fn too_many(limit: impl fmt::Display) -> Error {
-    let message = format!("streams: the limit of {limit} is reached");
-    retry_later(Error::new(ErrorKind::Exhausted, message))
 }

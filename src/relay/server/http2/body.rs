@@ -12,15 +12,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_core::future::BoxFuture;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Sleep, sleep, timeout};
 use tonic::Status;
 
 use super::{activity::Activity, incidents::Incident};
 use crate::{
     error::{Error, ErrorKind},
-    relay::server::access::calls::{Call, CallKind},
+    relay::server::access::calls::{Call, CallKind, Right},
     wire::to_status,
 };
 
@@ -35,29 +34,22 @@ pub(crate) struct RequestBody {
     /// Bytes received when the deadline was set.
     renewed_at: usize,
     /// Not set for a request that arrived at once.
-    abort: Option<BoxFuture<'static, AbortReason>>,
-}
-
-/// Reason to stop waiting for the rest of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AbortReason {
-    Deadline,
-    Ending,
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// Time in which [`PROGRESS`] more bytes must arrive.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// A stream of reflection ends after this time: a tool opens one when it needs it.
+/// A stream of reflection ends after this time, as its service knows no caller, so that none could be
+/// revoked. A tool opens one when it needs it.
 const REFLECTION_LASTS: Duration = Duration::from_secs(15);
 /// The slowest line has 0.8 KiB/s.
 const PROGRESS: usize = 4 * 1024;
 /// Bytes before a message: whether it is compressed, and its length.
 const FRAMING: usize = 5;
-/// Bytes of a request of a caller that is not known yet: a check of the health, or the keys of a scaled
-/// object.
-pub(crate) const UNKNOWN_BYTES: usize = 16 * 1024;
+/// Bytes of a request of a caller that is not known: a check of the health.
+pub(crate) const UNKNOWN_BYTES: usize = 1024;
 /// Bytes of a single request that are received while the process is short of memory.
 const SHORT_SHARE: usize = 64 * 1024;
 /// A request that is refused for want of memory is tried again after this time.
@@ -73,7 +65,7 @@ impl RequestBody {
             activity,
             received: 0,
             renewed_at: 0,
-            abort: None,
+            deadline: None,
         }
     }
 
@@ -89,13 +81,13 @@ impl RequestBody {
         }
         if self.received - self.renewed_at >= PROGRESS {
             self.renewed_at = self.received;
-            self.abort = None;
+            self.deadline = None;
         }
         if self.received > self.call.most + FRAMING {
             let text = format!("request: the limit is {} bytes", self.call.most);
             return Err(Status::resource_exhausted(text));
         }
-        if self.received > SHORT_SHARE && self.activity.shared().memory.is_short() {
+        if self.received > SHORT_SHARE && self.activity.shared.memory.is_short() {
             self.activity.note(Incident::ShortOfMemory);
             let error = Error::new(
                 ErrorKind::Unavailable,
@@ -107,34 +99,25 @@ impl RequestBody {
     }
 
     /// Waits until the rest must be given up.
-    fn poll_abort(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
-        let wait = match self.call.kind {
-            // Its service knows no caller, so that none could be revoked.
-            CallKind::ClientStream if self.call.is_reflection => REFLECTION_LASTS,
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
+        let wait = match (self.call.kind, self.call.right) {
+            (CallKind::ClientStream, Some(Right::Known)) => REFLECTION_LASTS,
             // The service ends it.
-            CallKind::ClientStream => return Poll::Pending,
-            CallKind::Unary | CallKind::ServerStream => DEADLINE,
+            (CallKind::ClientStream, _) => return Poll::Pending,
+            (CallKind::Unary | CallKind::ServerStream, _) => DEADLINE,
         };
-        let draining = self.activity.draining();
-        let abort = self
-            .abort
-            .get_or_insert_with(|| Box::pin(abort_reason(draining.clone(), wait)));
-        let reason = std::task::ready!(abort.as_mut().poll(cx));
-        if self.call.is_reflection {
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(wait)));
+        std::task::ready!(deadline.as_mut().poll(cx));
+        if self.call.kind == CallKind::ClientStream {
             self.incoming = None;
             return Poll::Ready(None);
         }
-        self.fail(match reason {
-            AbortReason::Ending => Status::unavailable("the relay is shutting down"),
-            AbortReason::Deadline => {
-                self.activity.note(Incident::LateRequest);
-                Status::unavailable("request: no 4 KiB more of it arrived within 5 s")
-            }
-        })
+        self.activity.note(Incident::LateRequest);
+        let text = "request: no 4 KiB more of it arrived within 5 s";
+        self.fail(Status::unavailable(text))
     }
 
     fn fail(&mut self, status: Status) -> Poll<Option<Result<Frame<Bytes>>>> {
-        self.abort = None;
         self.discard();
         Poll::Ready(Some(Err(status.into())))
     }
@@ -155,13 +138,6 @@ impl Drop for RequestBody {
     }
 }
 
-async fn abort_reason(ending: CancellationToken, wait: Duration) -> AbortReason {
-    tokio::select! {
-        () = ending.cancelled() => AbortReason::Ending,
-        () = tokio::time::sleep(wait) => AbortReason::Deadline,
-    }
-}
-
 /// Reads the rest of a refused request, for a limited time. Otherwise h2 would reset the stream at
 /// once. h2 remembers few reset streams, resets forgotten ones again for each further frame, and
 /// closes a connection with too many resets, including its valid streams.
@@ -169,13 +145,13 @@ pub(super) fn discard_body(mut incoming: Incoming, activity: &Arc<Activity>) {
     if incoming.is_end_stream() {
         return;
     }
-    activity.bundle().add(async move {
+    activity.bundle.add(async move {
         let end = std::future::poll_fn(|cx| {
             while let Some(Ok(_)) = std::task::ready!(Pin::new(&mut incoming).poll_frame(cx)) {}
             Poll::Ready(())
         });
         // Ends with the request, or when the peer must have received the refusal.
-        let _ = tokio::time::timeout(DISCARD_TIMEOUT, end).await;
+        let _ = timeout(DISCARD_TIMEOUT, end).await;
     });
 }
 
@@ -192,7 +168,7 @@ impl Body for RequestBody {
             return Poll::Ready(None);
         };
         match Pin::new(incoming).poll_frame(cx) {
-            Poll::Pending => this.poll_abort(cx),
+            Poll::Pending => this.poll_deadline(cx),
             Poll::Ready(Some(Ok(frame))) => {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
                 match this.receive(bytes) {

@@ -1,10 +1,15 @@
-//! One connection: hyper's HTTP/2 with the limits for long streams, which run as parts of its bundle.
+//! One connection: its bytes, in plain text or over TLS, and hyper's HTTP/2 with the limits for long streams,
+//! which run as parts of its bundle.
+//!
+//! The preface is read and checked before anything is allocated for the connection, and then replayed. A
+//! connection with another protocol is closed without an answer. The streams run after every 16 KiB
+//! read, because h2 itself reads as long as bytes are available.
 
 use std::{
     future::Future,
     io,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
     time::Duration,
 };
@@ -14,20 +19,19 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use pin_project_lite::pin_project;
-use tokio::time::Sleep;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 use tonic::service::Routes;
 
-use super::{
-    activity::{Activity, Ending},
-    incidents::Incident,
-    service::ConnectionService,
-    transport::{SlicedIo, Transport},
-};
+use super::{activity::Activity, service::ConnectionService};
 use crate::{
     base::{
         causes::causes,
-        task::{TaskGroup, Work, spend},
+        task::{Work, spend},
     },
     relay::server::access::Access,
 };
@@ -62,11 +66,8 @@ pub(crate) async fn serve(
     let activity = Arc::new(activity);
     let io = SlicedIo::new(stream, Arc::clone(&activity));
     let service = ConnectionService::new(routes, Arc::clone(&activity), access);
-    let bundle = activity.bundle().clone();
-    let mut builder = http2::Builder::new(StreamExecutor {
-        bundle: bundle.clone(),
-        activity: Arc::clone(&activity),
-    });
+    let bundle = activity.bundle.clone();
+    let mut builder = http2::Builder::new(bundle.clone());
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
@@ -85,17 +86,18 @@ pub(crate) async fn serve(
     bundle.add(Arc::clone(&activity).end_in_time());
     let mut connection = std::pin::pin!(connection);
     let served = bundle.run(std::future::poll_fn(|cx| {
-        match activity.take_ending() {
-            Ending::None => {}
-            Ending::Graceful => connection.as_mut().graceful_shutdown(),
-            Ending::Closed => return Poll::Ready(Ok(())),
+        if activity.is_closed.load(Relaxed) {
+            return Poll::Ready(Ok(()));
         }
-        activity.begin_slice();
+        if activity.is_going_away.load(Relaxed) {
+            connection.as_mut().graceful_shutdown();
+        }
+        activity.slice_read.store(0, Relaxed);
         let polled = connection.as_mut().poll(cx);
         if let Poll::Ready(Err(error)) = &polled
             && is_timeout(error)
         {
-            activity.set_lost();
+            activity.is_lost.store(true, Relaxed);
         }
         polled
     }));
@@ -111,94 +113,116 @@ fn is_timeout(error: &hyper::Error) -> bool {
     error.is_timeout() || causes(error).any(timed_out)
 }
 
-/// Runs a connection's streams in its bundle.
-#[derive(Debug, Clone)]
-struct StreamExecutor {
-    bundle: TaskGroup,
+/// A socket, without TLS or with it.
+pub(super) type Transport = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+
+/// A connection whose preface was read already, and is replayed to HTTP/2.
+#[derive(Debug)]
+pub(crate) struct SlicedIo {
+    stream: Transport,
+    /// Replayed bytes of the preface.
+    preface_read: usize,
     activity: Arc<Activity>,
 }
 
-pin_project! {
-    // One stream. It ends early if the peer does not read the answer to a unary request in time,
-    // which resets the stream and frees its memory.
-    struct ServedStream<F> {
-        #[pin]
-        stream: F,
-        activity: Arc<Activity>,
-        // Set once an answer is ready and not sent at once.
-        overdue: Option<Pin<Box<Sleep>>>,
-    }
-}
+/// HTTP/2's connection preface (RFC 9113, section 3.4).
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Time to read an answer: 1 MiB at 300 kbit/s.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The type of a TLS record with a handshake (RFC 8446, section 5.1).
+const TLS: &[u8] = &[22];
 
-impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamExecutor {
-    fn execute(&self, stream: F) {
-        // A peer that opens many streams at once takes turns with the other connections.
-        spend(Work::Request);
-        self.bundle.add(ServedStream {
+/// Bytes read before the streams run, in one poll of the connection: it polls its socket again for
+/// each stream that it accepts. Bytes that the streams have not read by then count as unread (see
+/// `connection`).
+const READ_SLICE: usize = 16 * 1024;
+
+impl SlicedIo {
+    pub(crate) fn new(stream: Transport, activity: Arc<Activity>) -> Self {
+        Self {
             stream,
-            activity: Arc::clone(&self.activity),
-            overdue: None,
-        });
+            preface_read: 0,
+            activity,
+        }
     }
 }
 
-impl<F: Future<Output = ()>> Future for ServedStream<F> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = self.project();
-        if this.stream.poll(cx).is_ready() {
-            this.activity.take_unary_answer();
-            return Poll::Ready(());
+impl AsyncRead for SlicedIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let rest = &PREFACE[self.preface_read..];
+        if !rest.is_empty() {
+            let count = rest.len().min(buf.remaining());
+            buf.put_slice(&rest[..count]);
+            self.preface_read += count;
+            return Poll::Ready(Ok(()));
         }
-        // The streams of a connection are polled one after another, so the answer is this stream's.
-        if this.activity.take_unary_answer() {
-            *this.overdue = Some(Box::pin(tokio::time::sleep(ANSWER_TIMEOUT)));
-        }
-        let Some(overdue) = this.overdue else {
+        if self.activity.slice_read.load(Relaxed) >= READ_SLICE {
+            spend(Work::Slice);
+            cx.waker().wake_by_ref();
             return Poll::Pending;
-        };
-        std::task::ready!(overdue.as_mut().poll(cx));
-        this.activity.note(Incident::UnreadAnswer);
-        Poll::Ready(())
+        }
+        let before = buf.filled().len();
+        std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        let read = buf.filled().len() - before;
+        self.activity.slice_read.fetch_add(read, Relaxed);
+        Poll::Ready(Ok(()))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use tokio_util::sync::CancellationToken;
-
-    use super::*;
-    use crate::relay::server::http2::incidents::Incidents;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_unary_answer_that_is_not_taken_ends_its_stream_alone() {
-        let incidents = Arc::new(Incidents::new());
-        let activity = Activity::for_test(Arc::clone(&incidents), CancellationToken::new());
-        let streams = StreamExecutor {
-            bundle: TaskGroup::default(),
-            activity: Arc::clone(&activity),
-        };
-        // As in hyper: the service returns its answer, and the peer's window stays closed.
-        let (unary, unary_ended) = tokio::sync::oneshot::channel::<()>();
-        hyper::rt::Executor::execute(&streams, async move {
-            let _ended = unary;
-            activity.note_unary_answer();
-            std::future::pending::<()>().await;
-        });
-        let (open, open_ended) = tokio::sync::oneshot::channel::<()>();
-        hyper::rt::Executor::execute(&streams, async move {
-            let _ended = open;
-            std::future::pending::<()>().await;
-        });
-        let start = tokio::time::Instant::now();
-        let ended = streams.bundle.clone().run(unary_ended).await;
-        assert!(ended.is_err(), "dropped");
-        assert_eq!(start.elapsed().as_secs(), ANSWER_TIMEOUT.as_secs());
-        assert_eq!(incidents.count(Incident::UnreadAnswer), 1);
-        drop(open_ended);
+impl AsyncWrite for SlicedIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+}
+
+/// Reads and checks the preface. The caller sets the deadline.
+///
+/// # Errors
+/// `UnexpectedEof` if the peer ends first, `InvalidData` if it speaks another protocol.
+pub(super) async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+    let mut bytes = [0; PREFACE.len()];
+    // Compares after each read, so that another protocol is refused at its first bytes.
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let count = stream.read(&mut bytes[filled..]).await?;
+        filled += count;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if bytes[..filled] != PREFACE[..filled] {
+            let what = match bytes[..filled].starts_with(TLS) {
+                true => "TLS, but this port has none: connect to http://, or set --tls-cert",
+                false => "another protocol than HTTP/2",
+            };
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+    }
+    Ok(())
 }

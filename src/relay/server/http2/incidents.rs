@@ -45,7 +45,6 @@ incidents! {
     Full = connections_full, "closed a connection: the relay is at its limit of connections";
     Unused = connections_unused, "closed a connection without an admitted request";
     LateRequest = requests_late, "ended a request that was not complete in time";
-    UnreadAnswer = answers_unread, "reset a stream whose answer was not read in time";
     NoGrpc = requests_not_grpc, "refused a request that is not gRPC";
     ShortOfMemory = connections_refused_for_memory,
         "refused a connection or a large request: memory is short";

@@ -14,8 +14,6 @@ use std::{
 use super::limits::retry_later;
 use crate::{
     base::{
-        clock::{Clock, Tick},
-        log_limiter::LimitedCounts,
         memory::{self, ResidentMemory},
         task::blocking,
     },
@@ -28,19 +26,14 @@ pub(crate) struct MemoryGuard {
     limit: Option<u64>,
     /// Near the limit.
     is_short: AtomicBool,
-    clock: Clock,
-    changes: LimitedCounts<2>,
 }
 
-/// Bytes that may arrive in a second, from a fast network. The memory is read again before they could
-/// fill the rest.
-const INTAKE: u64 = 2 << 30;
 /// Shortest and longest time between two readings, each of some microseconds.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// The allocator is asked to give memory back this often at most.
-const GIVE_BACK_EVERY: Duration = Duration::from_secs(5);
-const LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// Near the limit the allocator gives memory back this often. Else freed memory would stay resident, and
+/// the relay would refuse for ever.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(1);
 
 impl MemoryGuard {
     /// Creates a guard; without a limit it does nothing.
@@ -48,8 +41,6 @@ impl MemoryGuard {
         Self {
             limit,
             is_short: AtomicBool::new(false),
-            clock: Clock::new(),
-            changes: LimitedCounts::new(LOG_INTERVAL),
         }
     }
 
@@ -86,50 +77,31 @@ impl MemoryGuard {
             tracing::warn!("the memory of this process cannot be read: its limit is not kept");
             return;
         };
-        let (mut used, mut was_short, mut give_back_at) = (0, false, Tick::default());
+        let (mut used, mut was_short) = (0, false);
         loop {
             used = memory.read().unwrap_or(used);
-            let is_short = used >= near(limit);
+            let is_short = used >= limit - limit / 8;
             self.is_short.store(is_short, Relaxed);
             if is_short != was_short {
-                self.log(is_short, used);
+                let (used, limit) = (used >> 20, limit >> 20);
+                tracing::warn!(
+                    is_short,
+                    used,
+                    limit,
+                    "memory is short, or no longer (in MiB)"
+                );
                 changed(is_short);
                 was_short = is_short;
             }
-            if is_short && self.clock.now() >= give_back_at {
-                // Else freed memory would stay resident, and the relay would refuse for ever.
+            let pause = if is_short {
                 let _ = blocking(memory::give_back).await;
-                give_back_at = self.clock.now() + GIVE_BACK_EVERY;
+                GIVE_BACK_EVERY
             } else {
-                tokio::time::sleep(pause(limit.saturating_sub(used))).await;
-            }
+                // Before an intake of 2 GiB/s could fill the rest.
+                let micros = limit.saturating_sub(used) >> 11;
+                Duration::from_micros(micros).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+            };
+            tokio::time::sleep(pause).await;
         }
     }
-
-    fn log(&self, is_short: bool, used: u64) {
-        let (used, limit) = (used >> 20, self.limit.unwrap_or_default() >> 20);
-        let Some(suppressed) = self.changes.note(usize::from(is_short), self.clock.now()) else {
-            return;
-        };
-        match is_short {
-            true => tracing::warn!(
-                used,
-                limit,
-                suppressed,
-                "near the limit of memory (in MiB): refusing new streams and queues"
-            ),
-            false => tracing::info!(used, limit, suppressed, "there is memory again (in MiB)"),
-        }
-    }
-}
-
-/// Returns the time until the memory is read again.
-fn pause(left: u64) -> Duration {
-    let micros = left.saturating_mul(1_000_000) / INTAKE;
-    Duration::from_micros(micros).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
-}
-
-/// Returns the memory from which on the relay takes on nothing new.
-fn near(limit: u64) -> u64 {
-    limit - limit / 8
 }

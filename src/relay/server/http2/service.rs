@@ -1,39 +1,40 @@
 //! The layer around the services of one connection.
 //!
-//! Refuses requests that are not gRPC, sets a deadline for the request's body, notes unary answers for the
-//! stream's deadline, and cuts large answers into chunks.
+//! Refuses requests that are not gRPC, admits callers, and sets a deadline for the request's body.
 
 use std::{
     convert::Infallible,
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
     time::Duration,
 };
 
-use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, header};
-use hyper::body::Incoming;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use bytes::Bytes;
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::{Frame, Incoming, SizeHint};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
 
-#[cfg(feature = "keda")]
-use super::tls::Peer;
 use super::{
     activity::Activity,
-    answers::{ResponseBody, StreamShares},
     body::{RequestBody, discard_body},
     incidents::Incident,
 };
-use crate::relay::{
-    auth::Resource,
-    runtime::Relay,
-    server::access::{
-        Access, LastCaller,
-        calls::{Call, CallKind, Right},
-        requester::Requester,
+
+use crate::{
+    base::task::{Work, spend},
+    relay::{
+        auth::{Resource, Share},
+        runtime::Relay,
+        server::access::{
+            Access, LastCaller,
+            calls::{Call, CallKind, Right},
+            requester::Requester,
+        },
     },
 };
 
@@ -46,12 +47,14 @@ pub(crate) struct ConnectionService {
     caller: LastCaller,
 }
 
-/// A request that goes to its service.
-struct Admitted {
-    requester: Option<Requester>,
-    stream: Option<StreamShares>,
-    /// Of a caller that is not known yet.
-    unknown: Option<OwnedSemaphorePermit>,
+/// A stream counts for the relay, and for its principal, until its answer has ended.
+type StreamShares = (OwnedSemaphorePermit, Option<Share>);
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(crate) struct ResponseBody {
+    body: Body,
+    _stream: Option<StreamShares>,
 }
 
 /// The future of an answer. Not an `async` block, because that would store the routes' future twice
@@ -64,15 +67,11 @@ struct Admitted {
 pub(crate) enum Answer {
     Routed {
         routes: <Routes as Service<Request<Body>>>::Future,
-        call: Call,
-        activity: Arc<Activity>,
-        /// Of a stream; moves to its answer.
+        /// Moves to the answer.
         stream: Option<StreamShares>,
-        /// Of a caller that is not known yet.
-        _unknown: Option<OwnedSemaphorePermit>,
     },
     /// Taken by the poll that returns it.
-    Refused(Option<Response<Body>>, Arc<Activity>),
+    Refused(Option<Response<Body>>),
 }
 
 /// The connection of a request, for its service. An extension of the request.
@@ -82,7 +81,7 @@ pub(crate) struct Connection(pub(in super::super) Arc<Activity>);
 impl Connection {
     /// Cancelled when the connection takes no more streams: those without an age end then.
     pub(crate) fn ending(&self) -> &CancellationToken {
-        self.0.ending_soon()
+        &self.0.ending_soon
     }
 
     /// Ends a connection of at least this age: it takes no more streams.
@@ -94,38 +93,7 @@ impl Connection {
 
     /// Returns whether the peer did not answer in time.
     pub(crate) fn is_lost(&self) -> bool {
-        self.0.is_lost()
-    }
-
-    pub(crate) fn store_calls(&self) -> &Semaphore {
-        &self.0.store_calls
-    }
-
-    #[cfg(feature = "keda")]
-    pub(crate) fn peer(&self) -> &Arc<Peer> {
-        &self.0.peer
-    }
-
-    /// Counts the connection as that of a caller, which the service has found to be known.
-    ///
-    /// # Errors
-    /// Of the quota of the caller.
-    #[cfg(feature = "keda")]
-    pub(crate) fn admit(&self, requester: &Requester) -> crate::Result<()> {
-        let take = || requester.take(Resource::Connections, 1);
-        self.0.count_for(take)?;
-        self.0.note_admitted();
-        Ok(())
-    }
-
-    /// Takes one of the relay's streams, which is not done before the caller is known.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if all are open.
-    #[cfg(feature = "keda")]
-    pub(crate) fn take_stream(&self) -> crate::Result<OwnedSemaphorePermit> {
-        let taken = self.0.shared().take_stream();
-        taken.inspect_err(|_| self.0.note(Incident::StreamRefused))
+        self.0.is_lost.load(Relaxed)
     }
 }
 
@@ -141,6 +109,7 @@ pub(crate) fn check_accepts_streams(relay: &Relay, extensions: &Extensions) -> c
 
 /// Prefix of the content type of every gRPC request.
 const GRPC: &[u8] = b"application/grpc";
+const STATUS: &str = "grpc-status";
 
 impl ConnectionService {
     pub(crate) fn new(routes: Routes, activity: Arc<Activity>, access: Access) -> Self {
@@ -157,7 +126,12 @@ impl ConnectionService {
     /// # Errors
     /// The answer to a caller that is not admitted, or that is at a limit.
     #[allow(clippy::result_large_err, reason = "a status is an answer")]
-    fn admit(&self, path: &str, headers: &HeaderMap, call: Call) -> Result<Admitted, Status> {
+    fn admit(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        call: Call,
+    ) -> Result<(Option<Requester>, Option<StreamShares>), Status> {
         let requester =
             self.access
                 .admit(path, call, headers, &self.activity.peer, &self.caller)?;
@@ -169,40 +143,24 @@ impl ConnectionService {
             .count_for(|| take(Resource::Connections))
             // A connection over the limit must not stay.
             .inspect_err(|_| self.activity.end_soon())?;
-        let shared = self.activity.shared();
-        let unknown = if requester.is_some() || !self.access.is_controlled() {
+        if requester.is_some() || !self.access.is_controlled() {
             self.activity.note_admitted();
-            None
-        } else {
-            self.activity.note_probe();
-            Some(shared.take_unknown()?)
-        };
-        let stream = match call.kind {
-            CallKind::Unary if call.is_list => shared.memory.check().map(|()| None),
-            CallKind::Unary => Ok(None),
-            #[cfg(feature = "keda")]
-            _ if call.right == Some(Right::Stated) => Ok(None),
-            _ if call.right == Some(Right::Anyone) => shared
-                .take_open_stream(self.activity.open_to_all())
-                .map(|shares| Some(StreamShares::of_anyone(shares))),
-            _ => shared.take_stream().and_then(|of_relay| {
-                let of_principal = take(Resource::Streams)?;
-                Ok(Some(StreamShares::new(of_relay, of_principal)))
-            }),
-        };
-        let stream = stream.inspect_err(|_| self.activity.note(Incident::StreamRefused));
-        Ok(Admitted {
-            requester,
-            stream: stream?,
-            unknown,
-        })
+        }
+        if call.kind == CallKind::Unary || call.right == Some(Right::Anyone) {
+            return Ok((requester, None));
+        }
+        let shares = self.activity.shared.take_stream().and_then(|of_relay| {
+            let of_principal = take(Resource::Streams)?;
+            Ok((of_relay, of_principal))
+        });
+        let shares = shares.inspect_err(|_| self.activity.note(Incident::StreamRefused))?;
+        Ok((requester, Some(shares)))
     }
 
     #[cold]
     fn refuse(&self, status: Status, body: Incoming) -> Answer {
-        let activity = Arc::clone(&self.activity);
-        discard_body(body, &activity);
-        Answer::Refused(Some(status.into_http()), activity)
+        discard_body(body, &self.activity);
+        Answer::Refused(Some(status.into_http()))
     }
 }
 
@@ -216,21 +174,18 @@ impl Service<Request<Incoming>> for ConnectionService {
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Answer {
+        // A peer that opens many streams at once takes turns with the other connections.
+        spend(Work::Request);
         if let Some(refusal) = refusal(request.method(), request.headers()) {
             self.activity.note(Incident::NoGrpc);
-            return Answer::Refused(Some(refusal), Arc::clone(&self.activity));
+            return Answer::Refused(Some(refusal));
         }
         let path = request.uri().path();
         let call = Call::of(path);
-        let admitted = match self.admit(path, request.headers(), call) {
+        let (requester, stream) = match self.admit(path, request.headers(), call) {
             Ok(admitted) => admitted,
             Err(status) => return self.refuse(status, request.into_body()),
         };
-        let Admitted {
-            requester,
-            stream,
-            unknown,
-        } = admitted;
         let mut request = request.map(|incoming| {
             let body = RequestBody::new(incoming, call, Arc::clone(&self.activity));
             Body::new(body)
@@ -242,10 +197,7 @@ impl Service<Request<Incoming>> for ConnectionService {
         request.extensions_mut().insert(connection);
         Answer::Routed {
             routes: self.routes.call(request),
-            call,
-            activity: Arc::clone(&self.activity),
             stream,
-            _unknown: unknown,
         }
     }
 }
@@ -254,74 +206,77 @@ impl Future for Answer {
     type Output = Result<Response<ResponseBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (routes, call, activity, stream) = match &mut *self {
-            Self::Routed {
-                routes,
-                call,
-                activity,
-                stream,
-                ..
-            } => (routes, call, activity, stream),
-            Self::Refused(response, activity) => {
-                activity.note_unary_answer();
-                let response = response.take().expect("polled to its end once");
-                return Poll::Ready(Ok(ResponseBody::of(response, None)));
+        match &mut *self {
+            Self::Routed { routes, stream, .. } => {
+                let answer = std::task::ready!(Pin::new(routes).poll(cx));
+                let stream = stream.take();
+                Poll::Ready(answer.map(|response| ResponseBody::of(response, stream)))
             }
-        };
-        let answer = std::task::ready!(Pin::new(routes).poll(cx));
-        if call.kind == CallKind::Unary {
-            activity.note_unary_answer();
+            Self::Refused(response) => {
+                let response = response.take().expect("polled to its end once");
+                Poll::Ready(Ok(ResponseBody::of(response, None)))
+            }
         }
-        let stream = stream.take();
-        Poll::Ready(answer.map(|response| ResponseBody::of(response, stream)))
     }
 }
 
-/// Returns the refusal of a request that is not gRPC, or `None` for a gRPC request.
-fn refusal(method: &Method, headers: &HeaderMap) -> Option<Response<Body>> {
-    if *method != Method::POST {
-        let text = "this port speaks gRPC, whose requests are POST; health and metrics are on the \
-                    admin port\n";
-        let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, text);
-        let allowed = http::HeaderValue::from_static("POST");
-        response.headers_mut().insert(header::ALLOW, allowed);
-        return Some(response);
+impl ResponseBody {
+    fn of(mut response: Response<Body>, stream: Option<StreamShares>) -> Response<Self> {
+        state_size(response.headers_mut());
+        response.map(|body| Self {
+            body,
+            _stream: stream,
+        })
     }
-    let kind = headers
-        .get(header::CONTENT_TYPE)
-        .map_or(&b""[..], |kind| kind.as_bytes());
+}
+
+impl hyper::body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let mut frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &mut frame
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            state_size(trailers);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A message beyond its limit is OUT_OF_RANGE for tonic, and RESOURCE_EXHAUSTED for other
+/// implementations. Clients take the first for an error that stays.
+fn state_size(headers: &mut HeaderMap) {
+    if headers.get(STATUS).is_some_and(|code| code == "11") {
+        headers.insert(STATUS, HeaderValue::from_static("8"));
+    }
+}
+
+/// Returns the refusal of a request that is not gRPC: a page of another site can send no other.
+fn refusal(method: &Method, headers: &HeaderMap) -> Option<Response<Body>> {
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.map_or(&b""[..], |kind| kind.as_bytes());
     let is_grpc = kind
         .get(..GRPC.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
         && matches!(kind.get(GRPC.len()), None | Some(b'+' | b';' | b' '));
-    let text = "this port speaks gRPC: content-type must be application/grpc\n";
-    (!is_grpc).then(|| refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
-}
-
-#[cold]
-fn refuse(status: StatusCode, text: &'static str) -> Response<Body> {
-    let mut response = Response::new(Body::new(text.to_owned()));
-    *response.status_mut() = status;
-    let plain = http::HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, plain);
-    response
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::FutureExt;
-    use tokio_util::sync::CancellationToken;
-
-    use super::*;
-    use crate::relay::server::http2::incidents::Incidents;
-
-    #[test]
-    fn a_refusal_has_the_same_deadline_as_a_unary_answer() {
-        let activity = Activity::for_test(Arc::new(Incidents::new()), CancellationToken::new());
-        let refused = refusal(&Method::GET, &HeaderMap::new());
-        let answer = Answer::Refused(refused, Arc::clone(&activity));
-        let answer = answer.now_or_never().expect("at once").expect("an answer");
-        assert_eq!(answer.status(), StatusCode::METHOD_NOT_ALLOWED);
-        assert!(activity.take_unary_answer());
+    if *method == Method::POST && is_grpc {
+        return None;
     }
+    let text = "this port speaks gRPC (POST, application/grpc); health and metrics are on the admin port\n";
+    let mut response = Response::new(Body::new(text.to_owned()));
+    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    Some(response)
 }

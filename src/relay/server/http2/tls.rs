@@ -2,8 +2,7 @@
 //! client states.
 //!
 //! The files are read again every ten seconds. New connections use what they hold then; open ones go
-//! on. Files that do not fit together, as in the middle of a renewal, leave the former ones in use. A
-//! certificate that has ended or ends soon is logged.
+//! on. Files that do not fit together, as in the middle of a renewal, leave the former ones in use.
 
 use std::{
     fmt, io,
@@ -13,7 +12,6 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use prost_types::Timestamp;
 use rustls::{
     ServerConfig,
     crypto::ring,
@@ -29,7 +27,6 @@ use x509_parser::{
 
 use crate::{
     base::{
-        clock::wall,
         sync::lock,
         task::blocking,
         tls_files::{RenewedConfig, TlsFile, TlsFiles},
@@ -66,11 +63,8 @@ struct Contents {
     client_ca: Option<TlsFile>,
 }
 
-/// A renewal is late when less than this is left of a certificate, or than a sixth of its life.
-const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 /// HTTP/2 in ALPN (RFC 9113, section 3.2).
 const H2: &[u8] = b"h2";
-const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Tls {
     /// Reads the files.
@@ -85,29 +79,18 @@ impl Tls {
         })
     }
 
-    /// Returns why the files cannot be used as they are: they cannot be read again, or the certificate
-    /// has no time left.
-    pub(crate) fn failures(&self) -> Vec<String> {
-        let stale = lock(&self.stale).clone();
-        stale.into_iter().chain(self.problem_of_time()).collect()
-    }
-
-    /// Returns whether the files cannot be read again.
-    pub(crate) fn is_stale(&self) -> bool {
-        lock(&self.stale).is_some()
+    /// Returns why the files cannot be read again.
+    pub(crate) fn stale(&self) -> Option<String> {
+        lock(&self.stale).clone()
     }
 
     /// Returns the end of the certificate, if it can be read.
     pub(crate) fn ends_at(&self) -> Option<SystemTime> {
-        Some(self.config.with_files(Contents::life)?.1)
-    }
-
-    /// Returns why clients refuse the certificate, or soon will.
-    fn problem_of_time(&self) -> Option<String> {
-        let (start, end) = self.config.with_files(Contents::life)?;
-        let (what, at) = problem_of_time(start, end, wall())?;
-        let (path, at) = (self.files.certificate.display(), Timestamp::from(at));
-        Some(format!("the certificate `{path}` {what} {at}"))
+        let certificates = self
+            .config
+            .with_files(|files| files.certificate.certificates().ok())?;
+        let (_, certificate) = X509Certificate::from_der(certificates.first()?).ok()?;
+        time(certificate.validity().not_after)
     }
 
     /// Does the handshake. A client that offers other protocols than HTTP/2, or none, is refused.
@@ -127,40 +110,23 @@ impl Tls {
         }
     }
 
-    /// Reads the files again and again.
-    pub(crate) async fn follow(self: Arc<Self>) {
-        if self.config.with_files(|files| files.key.is_public) {
-            let key = self.files.key.display();
-            tracing::warn!("the key `{key}` can be read by every user of the machine");
-        }
-        let mut known = None;
-        loop {
-            let problem = self.problem_of_time();
-            if let Some(text) = problem.as_ref().filter(|_| problem != known) {
-                tracing::warn!("{text}: clients refuse a certificate outside of its time");
+    /// Reads the files again; a failure is logged.
+    pub(crate) async fn refresh(self: Arc<Self>) {
+        let this = Arc::clone(&self);
+        let reload = move || this.config.renew(Contents::read(&this.files)?);
+        let failure = match blocking(reload).await {
+            Some(Err(error)) => Some(error.to_string()),
+            Some(Ok(true)) => {
+                let certificate = self.files.certificate.display();
+                tracing::info!(%certificate, "new connections use other TLS files");
+                None
             }
-            known = problem;
-            tokio::time::sleep(RELOAD_INTERVAL).await;
-            let this = Arc::clone(&self);
-            let reload = move || this.config.renew(Contents::read(&this.files)?);
-            let Some(reloaded) = blocking(reload).await else {
-                return;
-            };
-            let failure = match reloaded {
-                Ok(is_changed) => {
-                    if is_changed {
-                        let certificate = self.files.certificate.display();
-                        tracing::info!(%certificate, "new connections use other TLS files");
-                    }
-                    None
-                }
-                Err(error) => Some(error.to_string()),
-            };
-            let former = std::mem::replace(&mut *lock(&self.stale), failure.clone());
-            if let (Some(error), None) = (failure, former) {
-                tracing::warn!(error, "the former TLS files stay in use");
-            }
+            Some(Ok(false)) | None => None,
+        };
+        if let Some(error) = &failure {
+            tracing::warn!(error, "the former TLS files stay in use");
         }
+        *lock(&self.stale) = failure;
     }
 }
 
@@ -179,11 +145,6 @@ impl Contents {
             key: TlsFile::read("tls_key", &files.key)?,
             client_ca: files.client_ca.as_ref().map(read_ca).transpose()?,
         })
-    }
-
-    /// Returns the start and the end of the server's certificate.
-    fn life(&self) -> Option<(SystemTime, SystemTime)> {
-        validity(self.certificate.certificates().ok()?.first()?)
     }
 }
 
@@ -212,21 +173,6 @@ impl TlsFiles for Contents {
             config.session_storage = Arc::new(NoServerSessionStorage {});
         }
         Ok(config)
-    }
-}
-
-/// Returns what is wrong with the time of a certificate, and when that begins or ends.
-fn problem_of_time(
-    start: SystemTime,
-    end: SystemTime,
-    now: SystemTime,
-) -> Option<(&'static str, SystemTime)> {
-    let life = end.duration_since(start).unwrap_or_default();
-    match end.duration_since(now) {
-        _ if now < start => Some(("is valid from", start)),
-        Ok(left) if left > SOON.min(life / 6) => None,
-        Ok(left) if !left.is_zero() => Some(("ends soon, at", end)),
-        _ => Some(("has ended at", end)),
     }
 }
 
@@ -286,13 +232,6 @@ impl PeerCertificate {
     }
 }
 
-/// Returns the start and the end of a certificate; `None` if it cannot be read.
-fn validity(certificate: &CertificateDer<'_>) -> Option<(SystemTime, SystemTime)> {
-    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-    let validity = certificate.validity();
-    Some((time(validity.not_before)?, time(validity.not_after)?))
-}
-
 fn time(at: ASN1Time) -> Option<SystemTime> {
     let seconds = u64::try_from(at.timestamp()).unwrap_or_default();
     UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
@@ -312,28 +251,4 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
             _ => None,
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_certificate_ends_soon_in_its_last_sixth_or_fortnight() {
-        let hours = |count: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * count);
-        let soon = Some("ends soon, at");
-        for (from, to, now, expected) in [
-            (100, 124, 99, Some("is valid from")),
-            (100, 124, 100, None),
-            (100, 124, 119, None),
-            (100, 124, 120, soon),
-            (100, 124, 124, Some("has ended at")),
-            (100, 124, 1000, Some("has ended at")),
-            (0, 24 * 365, 24 * 350, None),
-            (0, 24 * 365, 24 * 351, soon),
-        ] {
-            let found = problem_of_time(hours(from), hours(to), hours(now));
-            assert_eq!(found.map(|(what, _)| what), expected, "{now}");
-        }
-    }
 }

@@ -1,30 +1,23 @@
-//! The pages of a list: entries up to a number and a size, of this relay and merged with those of
-//! the others (C13).
+//! The entries and the pages of lists: entries up to a number and a size, of this relay and merged with
+//! those of the others (C13).
 
 use std::collections::BTreeMap;
 
 use prost::Message;
 
-use super::after;
-use crate::wire::proto;
+use crate::{
+    coordination::flag::WatcherView,
+    relay::hub::{ListenerStats, QueueStats},
+    types::Limits,
+    wire::{proto, selector_to_wire, span_to_wire},
+};
 
-/// The limits of a page.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PageLimits {
-    pub(crate) count: usize,
-    /// Encoded bytes; the next page begins where an entry would exceed them.
-    bytes: usize,
-    /// Encoded bytes of the selectors in one listener's entry. Further selectors are omitted;
-    /// `queues` counts the matches of all.
-    pub(super) selector_bytes: usize,
-}
-
-/// The entries of a page, up to its limits. The next page's token names its last entry, so that
-/// concurrently added or removed entries shift no page.
+/// The entries of a page, up to a number and to [`BYTES`]. The next page's token names its last entry, so
+/// that concurrently added or removed entries shift no page.
 #[derive(Debug)]
 pub(crate) struct Page<T> {
     entries: Vec<T>,
-    limits: PageLimits,
+    count: usize,
     bytes: usize,
 }
 
@@ -38,60 +31,38 @@ pub(crate) struct Part<T> {
 
 /// An entry that several relays may have.
 pub(crate) trait Entry: Message + Sized {
-    /// The order of the list.
-    type Key: Ord + Clone;
-
-    fn key(&self) -> Self::Key;
-
-    /// Returns the token of the page that ends with this entry.
-    fn token(&self) -> String;
-
-    /// Returns where a list goes on after this entry.
-    fn after(&self) -> String {
-        self.token()
-    }
+    /// Lists are in the order of this text.
+    fn key(&self) -> String;
 
     /// Adds what another relay has of the same entry.
     fn add(&mut self, other: Self);
 }
 
+/// Encoded bytes of a page; the next one begins where an entry would exceed them.
+const BYTES: usize = 56 * 1024;
+/// Encoded bytes of the selectors in one listener's entry. Further selectors are omitted; `queues` counts
+/// the matches of all.
+const SELECTOR_BYTES: usize = 16 * 1024;
 /// Bytes around an entry: the field's number and the entry's length.
-pub(super) const FRAMING: usize = 6;
-
-impl PageLimits {
-    /// The limits of an answer to a client: selectors are 246 of the longest names, or thousands of
-    /// usual ones.
-    pub(crate) fn of_client(count: usize) -> Self {
-        Self {
-            count,
-            bytes: 1024 * 1024,
-            selector_bytes: 64 * 1024,
-        }
-    }
-
-    /// The limits of a reply to a relay, which must fit a message of 64 KiB.
-    pub(crate) fn of_relay(count: usize) -> Self {
-        Self {
-            count,
-            bytes: 56 * 1024,
-            selector_bytes: 16 * 1024,
-        }
-    }
-}
+const FRAMING: usize = 6;
 
 impl<T: Message> Page<T> {
-    pub(crate) fn new(limits: PageLimits) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         Self {
             entries: Vec::new(),
-            limits,
+            count: count.min(Limits::PAGE_MAX),
             bytes: 0,
         }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
     /// Adds an entry, or returns `false` if the page is full. The first entry always fits.
     pub(crate) fn push(&mut self, entry: T) -> bool {
         let bytes = self.bytes + entry.encoded_len() + FRAMING;
-        let full = self.entries.len() == self.limits.count || bytes > self.limits.bytes;
+        let full = self.entries.len() == self.count || bytes > BYTES;
         if full && !self.entries.is_empty() {
             return false;
         }
@@ -115,49 +86,39 @@ impl<T: Message> Page<T> {
 impl<T: Entry> Part<T> {
     /// Merges the parts of several relays. An entry above the last one of an unfinished part may be
     /// incomplete, so it is left for the next part.
-    pub(super) fn merge(mut parts: Vec<Self>) -> Self {
-        if parts.len() == 1
-            && let Some(part) = parts.pop()
-        {
-            return part;
-        }
+    pub(super) fn merge(parts: Vec<Self>) -> Self {
         let unfinished = parts.iter().filter(|part| part.more);
-        let complete_to = unfinished
-            .filter_map(|part| part.entries.last())
-            .map(T::key);
-        let complete_to = complete_to.min();
-        let mut merged = BTreeMap::<T::Key, T>::new();
-        let mut more = false;
-        for entry in parts.into_iter().flat_map(|part| part.entries) {
-            let key = entry.key();
-            if complete_to.as_ref().is_some_and(|last| key > *last) {
-                more = true;
-            } else if let Some(known) = merged.get_mut(&key) {
-                known.add(entry);
-            } else {
-                merged.insert(key, entry);
-            }
+        let ends = unfinished.filter_map(|part| part.entries.last());
+        let complete_to = ends.map(T::key).min();
+        let mut merged = BTreeMap::new();
+        add_all(&mut merged, parts.into_iter().flat_map(|part| part.entries));
+        if let Some(last) = &complete_to {
+            merged.retain(|key, _| key <= last);
         }
         Self {
             entries: merged.into_values().collect(),
-            more: more || complete_to.is_some(),
+            more: complete_to.is_some(),
+        }
+    }
+}
+
+/// Adds entries to those with the same key.
+pub(super) fn add_all<T: Entry>(
+    all: &mut BTreeMap<String, T>,
+    entries: impl IntoIterator<Item = T>,
+) {
+    for entry in entries {
+        let key = entry.key();
+        match all.get_mut(&key) {
+            Some(known) => known.add(entry),
+            None => _ = all.insert(key, entry),
         }
     }
 }
 
 impl Entry for proto::Queue {
-    type Key = String;
-
     fn key(&self) -> String {
         format!("{}/{}", self.storage_account, self.queue_name)
-    }
-
-    fn token(&self) -> String {
-        self.key()
-    }
-
-    fn after(&self) -> String {
-        after(&self.key())
     }
 
     /// Each relay counts the notifications of all, and its own listeners and timers.
@@ -168,7 +129,8 @@ impl Entry for proto::Queue {
         self.messages = self.messages.max(other.messages);
         self.listeners = self.listeners.saturating_add(other.listeners);
         self.timers = self.timers.saturating_add(other.timers);
-        self.idle_for = least(self.idle_for, other.idle_for);
+        let idle = [self.idle_for, other.idle_for].into_iter().flatten();
+        self.idle_for = idle.min_by_key(|span| (span.seconds, span.nanos));
         self.busy = self.busy.saturating_add(other.busy);
         // Each relay counts the messages of all, and has the reports of its own listeners. So what a
         // relay without a report knows is no bound, and of several bounds the least one holds.
@@ -192,63 +154,94 @@ impl Entry for proto::Queue {
 }
 
 impl Entry for proto::Listener {
-    type Key = String;
-
     /// The id of its stream, which is random: no other relay has the same one.
     fn key(&self) -> String {
         let id = self.subscription_id.rsplit('/').next();
         id.unwrap_or_default().to_owned()
     }
 
-    fn token(&self) -> String {
-        self.key()
-    }
-
     fn add(&mut self, _: Self) {}
 }
 
 impl Entry for proto::FlagWatcher {
-    type Key = (String, String);
-
-    fn key(&self) -> (String, String) {
-        (self.flag.clone(), self.listener_id.clone())
-    }
-
-    fn token(&self) -> String {
-        format!("{}/{}", self.flag, self.listener_id)
+    /// A space is less than any letter of a name.
+    fn key(&self) -> String {
+        format!("{} {}", self.flag, self.listener_id)
     }
 
     /// A listener may have gone from one relay to another.
     fn add(&mut self, other: Self) {
         self.acknowledged |= other.acknowledged;
-        self.since = match (self.streams, other.streams) {
-            (0, 1..) => other.since,
-            (1.., 0) => self.since,
-            // Its first stream of several.
-            (1.., 1..) => greatest(self.since, other.since),
-            // The end of its last stream.
-            (0, 0) => least(self.since, other.since),
-        };
+        if self.streams == 0 {
+            self.since = other.since;
+        }
         self.streams = self.streams.saturating_add(other.streams);
     }
 }
 
-/// Returns the shorter of two durations.
-fn least(
-    one: Option<prost_types::Duration>,
-    two: Option<prost_types::Duration>,
-) -> Option<prost_types::Duration> {
-    let all = [one, two].into_iter().flatten();
-    all.min_by_key(|span| (span.seconds, span.nanos))
+pub(super) fn watcher(view: &WatcherView) -> proto::FlagWatcher {
+    proto::FlagWatcher {
+        flag: view.flag.to_string(),
+        listener_id: view.listener.to_string(),
+        streams: view.streams,
+        since: Some(span_to_wire(view.since)),
+        acknowledged: view.acknowledged,
+    }
 }
 
-/// Returns the longer of two durations.
-fn greatest(
-    one: Option<prost_types::Duration>,
-    two: Option<prost_types::Duration>,
-) -> Option<prost_types::Duration> {
-    let all = [one, two].into_iter().flatten();
-    all.max_by_key(|span| (span.seconds, span.nanos))
+pub(super) fn listener(relay_id: &str, view: &ListenerStats) -> proto::Listener {
+    let mut left = SELECTOR_BYTES;
+    let selectors = view.selectors.iter().map(selector_to_wire);
+    let selectors: Vec<_> = selectors
+        .map_while(|selector| {
+            left = left.checked_sub(selector.encoded_len() + FRAMING)?;
+            Some(selector)
+        })
+        .collect();
+    let group = view.group.as_ref().map(ToString::to_string);
+    proto::Listener {
+        selectors_omitted: view.selectors_omitted || selectors.len() < view.selectors.len(),
+        listener_id: view.listener_id.to_string(),
+        subscription_id: format!("{relay_id}/{:032x}", view.subscription.0),
+        selectors,
+        capacity: view.capacity,
+        visibility_timeout: Some(span_to_wire(view.visibility_timeout)),
+        connected_for: Some(span_to_wire(view.connected_for)),
+        queues: count(view.queues),
+        busy: count(view.busy),
+        owed: count(view.behind),
+        active_dequeue_tasks: view.active_dequeue_tasks,
+        total_dequeue_tasks: view.total_dequeue_tasks,
+        group: group.unwrap_or_default(),
+        polling: view.polling,
+        silent_for: view.silent_for.map(span_to_wire),
+        busy_for: view.busy_for.map(span_to_wire),
+        lost_for: view.lost_for.map(span_to_wire),
+        agent: view.agent,
+    }
+}
+
+pub(in super::super) fn queue(view: &QueueStats) -> proto::Queue {
+    proto::Queue {
+        storage_account: view.address.storage_account().to_owned(),
+        queue_name: view.address.queue_name().to_owned(),
+        sequence: view.sequence,
+        notifications: view.notifications,
+        payload_size: view.payload_size,
+        messages: view.messages,
+        listeners: count(view.listeners),
+        timers: count(view.timers),
+        idle_for: view.idle_for.map(span_to_wire),
+        current_queue_depth: view.depth.map(|(messages, _)| messages),
+        depth_age: view.depth.map(|(_, age)| span_to_wire(age)),
+        backlog: view.backlog,
+        in_doubt: view.in_doubt,
+        busy: view.busy,
+    }
+}
+
+pub(in super::super) fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 #[cfg(feature = "sweep")]
-use super::count;
+use super::pages::count;
 #[cfg(feature = "sweep")]
 use crate::coordination::sweep::{self, Counts, document::Document, judge};
 use crate::{

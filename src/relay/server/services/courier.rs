@@ -25,9 +25,9 @@ use crate::{
 /// The service of a hosted queue file.
 #[derive(Debug)]
 pub(crate) struct CourierService {
-    host: std::sync::Arc<Host>,
-    draining: CancellationToken,
-    access: Access,
+    pub(super) host: std::sync::Arc<Host>,
+    pub(super) draining: CancellationToken,
+    pub(super) access: Access,
 }
 
 /// The answers of one stream.
@@ -47,20 +47,6 @@ struct Answers {
 
 /// Requests that share a write.
 const MAX_REQUESTS: usize = 16;
-
-impl CourierService {
-    pub(crate) fn new(
-        host: std::sync::Arc<Host>,
-        draining: CancellationToken,
-        access: Access,
-    ) -> Self {
-        Self {
-            host,
-            draining,
-            access,
-        }
-    }
-}
 
 #[tonic::async_trait]
 impl proto::courier_server::Courier for CourierService {

@@ -8,16 +8,16 @@ use super::{
     stats::StatsSource,
 };
 use crate::{
+    base::clock::Tick,
     relay::{
-        hub::{Decision, DecisionKind, LimitUse, NearestName, QueueListener},
-        link::MISSING_AFTER,
-        runtime::{Relay, SilentRelays},
-        server::{
-            access::requester::Requester,
-            lists::{ask, count, queue as queue_entry},
+        hub::{Decision, DecisionKind, LimitUse, QueueListener},
+        runtime::SilentRelays,
+        server::lists::{
+            ask,
+            pages::{Entry as _, count, queue as queue_entry},
         },
     },
-    types::{QueueAddress, Selector},
+    types::QueueAddress,
     wire::{
         link::{QueueFacts, peer_reply::Answer, peer_request::Call},
         proto, reason_to_wire, span_from_wire, span_to_wire,
@@ -39,8 +39,6 @@ impl StatsSource {
     pub(super) async fn findings(&self, unreadable_store: Option<String>) -> Vec<proto::Finding> {
         let facts = RelayFacts {
             store: unreadable_store,
-            refused: self.access.recently_refused(),
-            missing: missing_relays(&self.relay),
             ..self.relay_facts()
         };
         let survey = self.relay.survey().await;
@@ -48,107 +46,62 @@ impl StatsSource {
         findings::of_relay(&facts, &survey, &lost)
     }
 
-    /// Explains a queue; in a cluster with what the other relays know. `hide` removes what the caller may
-    /// not see.
-    pub(super) async fn explain(
-        &self,
-        queue: &QueueAddress,
-        hide: impl Fn(&mut QueueFacts),
-    ) -> proto::ExplainResponse {
-        let own = self.own_facts(queue).await;
-        let noted_for = own.noted_for;
-        let mut relays = vec![(self.relay.relay_id().to_owned(), own)];
+    /// Explains a queue; in a cluster with what the other relays know.
+    pub(super) async fn explain(&self, queue: &QueueAddress) -> proto::ExplainResponse {
+        let mut facts = self.own_facts(queue);
         let call = Call::Explain(proto::ExplainRequest {
             storage_account: queue.storage_account().to_owned(),
             queue_name: queue.queue_name().to_owned(),
         });
         let mut silent = SilentRelays::default();
-        relays.extend(
-            ask(&self.relay, call, &mut silent, |answer| match answer {
-                Answer::Explain(facts) => Some(facts),
-                _ => None,
-            })
-            .await,
-        );
-        for (_, facts) in &mut relays {
-            hide(facts);
+        let others = ask(&self.relay, call, &mut silent, |answer| match answer {
+            Answer::Explain(facts) => Some(facts),
+            _ => None,
+        });
+        for (_, other) in others.await {
+            facts.add(other);
         }
-        let unanswered: Vec<_> = silent.ids.into_iter().collect();
-        let findings = findings::of_queue(queue, &relays, &unanswered);
-        let listed = findings::merged(&relays);
+        let unanswered_relays: Vec<_> = silent.ids.into_iter().collect();
+        // The newest of all relays, oldest first.
+        let mut decisions = std::mem::take(&mut facts.decisions);
+        decisions.sort_by_key(|one| std::cmp::Reverse(span_from_wire(one.ago)));
         proto::ExplainResponse {
-            findings,
-            queue: listed,
-            decisions: newest_decisions(relays),
-            noted_for,
-            unanswered_relays: unanswered,
+            findings: findings::of_queue(queue, &facts, &unanswered_relays),
+            queue: facts.queue,
+            decisions: decisions.split_off(decisions.len().saturating_sub(DECISIONS)),
+            noted_for: facts.noted_for,
+            unanswered_relays,
         }
     }
 
     /// Returns what this relay knows about a queue. It notes its decisions about the queue from now on.
-    pub(super) async fn own_facts(&self, queue: &QueueAddress) -> QueueFacts {
+    pub(super) fn own_facts(&self, queue: &QueueAddress) -> QueueFacts {
         let relay = &self.relay;
         let noted = relay.noted_decisions(queue);
         let now = relay.clock().now();
         let (stats, listeners) = relay.queue_listeners(queue);
-        let near_name = match listeners.is_empty() {
-            true => nearest_name(relay, queue).await,
-            false => None,
-        };
         let mut lost = relay.lost_listeners(None, LOST);
         lost.retain(|one| one.selectors.iter().any(|selector| selector.matches(queue)));
-        let relay_facts = self.relay_facts();
         let mut found = findings::of_listeners(queue, relay.relay_id(), &listeners, &lost);
-        found.extend(findings::of_state(&relay_facts));
-        let target = queue.to_string();
-        // A caller with a refused credential may be the missing listener.
-        let concerns = |action, refused: &str| match action {
-            Some(Requester::EXPLAIN) => false,
-            Some(_) => refused == target,
-            None => listeners.is_empty(),
-        };
-        let refused = self.access.recently_refused();
-        let mut refused = refused
-            .iter()
-            .filter(|one| concerns(one.action, &one.target));
-        found.extend(
-            refused
-                .next()
-                .map(|one| findings::refused(&relay_facts, one)),
-        );
+        found.extend(findings::of_state(&self.relay_facts()));
         found.truncate(FINDINGS);
         let number =
             |is: fn(&QueueListener) -> bool| count(listeners.iter().filter(|one| is(one)).count());
-        let at_capacity = listeners.iter().filter(|one| one.full_for.is_some());
-        let by_pattern = match stats {
-            Some(_) => 0,
-            None => count(listeners.len()),
-        };
+        let all = stats
+            .as_ref()
+            .map_or(listeners.len(), |stats| stats.listeners);
+        let ids = listeners.iter().take(NAMES);
+        let decisions = noted.decisions.iter();
         QueueFacts {
-            pattern_listeners: by_pattern,
             queue: stats.as_ref().map(queue_entry),
-            reporting: number(|one| one.reports),
+            listeners: count(all),
             busy: number(|one| one.busy),
             at_capacity: number(|one| one.full_for.is_some()),
-            full_for: listeners
-                .iter()
-                .filter_map(|one| one.full_for)
-                .min()
-                .map(span_to_wire),
             polling: number(|one| one.polling),
             silent: number(|one| one.silent_for.is_some()),
-            dequeue_tasks: at_capacity
-                .fold(0, |sum, one| sum.saturating_add(one.total_dequeue_tasks)),
-            listener_ids: listeners
-                .iter()
-                .take(NAMES)
-                .map(|one| one.listener_id.to_string())
-                .collect(),
-            near_name: near_name.map(|near| near.to_string()).unwrap_or_default(),
+            listener_ids: ids.map(|one| one.listener_id.to_string()).collect(),
             findings: found,
-            decisions: noted
-                .decisions
-                .iter()
+            decisions: decisions
                 .map(|decision| decision_to_wire(decision, relay.relay_id(), now))
                 .collect(),
             noted_for: Some(span_to_wire(noted.noted_for)),
@@ -185,46 +138,26 @@ impl StatsSource {
     }
 }
 
-fn missing_relays(relay: &Relay) -> Vec<(String, std::time::Duration)> {
-    let peers = relay.cluster_stats().map(|(_, peers)| peers);
-    let peers = peers.unwrap_or_default();
-    let present = |id: &str| {
-        let mut others = peers.iter();
-        others.any(|peer| *peer.status.relay_id == *id && !peer.missing && !peer.left)
-    };
-    let missing = peers.iter().filter(|peer| {
-        let is_silent = peer.missing || peer.silent_for >= MISSING_AFTER;
-        is_silent && !peer.left && !peer.status.relay_id.is_empty()
-    });
-    // A restarted relay has a new life.
-    let missing = missing.filter(|peer| !peer.missing || !present(&peer.status.relay_id));
-    missing
-        .map(|peer| (peer.status.relay_id.to_string(), peer.silent_for))
-        .collect()
-}
-
-/// Searches the selector of a listener with the most similar name.
-async fn nearest_name(relay: &Relay, queue: &QueueAddress) -> Option<Selector> {
-    let mut search = NearestName::new(queue);
-    while relay.search_nearest(&mut search) {
-        tokio::task::yield_now().await;
+impl QueueFacts {
+    /// Adds what another relay knows.
+    pub(super) fn add(&mut self, other: Self) {
+        match (&mut self.queue, other.queue) {
+            (Some(known), Some(other)) => known.add(other),
+            (_, None) => {}
+            (known, other) => *known = other,
+        }
+        self.listeners = self.listeners.saturating_add(other.listeners);
+        self.busy = self.busy.saturating_add(other.busy);
+        self.at_capacity = self.at_capacity.saturating_add(other.at_capacity);
+        self.polling = self.polling.saturating_add(other.polling);
+        self.silent = self.silent.saturating_add(other.silent);
+        self.listener_ids.extend(other.listener_ids);
+        self.findings.extend(other.findings);
+        self.decisions.extend(other.decisions);
     }
-    search.found()
 }
 
-/// Returns the newest decisions of all relays, oldest first.
-fn newest_decisions(relays: Vec<(String, QueueFacts)>) -> Vec<proto::Decision> {
-    let all = relays.into_iter().flat_map(|(_, facts)| facts.decisions);
-    let mut all: Vec<_> = all.collect();
-    all.sort_by_key(|one| std::cmp::Reverse(span_from_wire(one.ago)));
-    all.split_off(all.len().saturating_sub(DECISIONS))
-}
-
-fn decision_to_wire(
-    decision: &Decision,
-    relay_id: &str,
-    now: crate::base::clock::Tick,
-) -> proto::Decision {
+fn decision_to_wire(decision: &Decision, relay_id: &str, now: Tick) -> proto::Decision {
     let kind = match decision.kind {
         DecisionKind::Notified => proto::DecisionKind::Notified,
         DecisionKind::Woken => proto::DecisionKind::Woken,

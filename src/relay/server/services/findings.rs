@@ -8,9 +8,8 @@ use std::{collections::HashSet, fmt, time::Duration};
 use crate::{
     base::duration::Span,
     relay::{
-        hub::{LimitUse, ListenerStats, QueueListener, SurveyedListener, UnservedQueue},
+        hub::{LimitUse, ListenerStats, QueueListener, SurveyedListener},
         runtime::RelaySurvey,
-        server::{access::recent_refusals::RefusedCaller, lists::pages::Entry},
     },
     types::{ListenerId, QueueAddress},
     wire::{
@@ -33,43 +32,61 @@ pub(crate) struct RelayFacts {
     pub(super) is_cut_off: bool,
     /// Why the store of the flags cannot be read.
     pub(crate) store: Option<String>,
-    /// Newest first.
-    pub(crate) refused: Vec<RefusedCaller>,
-    /// Relays of the cluster that are missing, and their silence.
-    pub(crate) missing: Vec<(String, Duration)>,
 }
 
 /// Findings of one answer.
 pub(crate) const MOST: usize = 32;
-/// Findings of one kind about single queues, listeners or callers.
+/// Findings of one kind about single queues or listeners.
 const EACH: usize = 8;
 /// A limit is worth a finding from here on, in per cent.
 const NEARLY: u64 = 90;
 /// A listener that handles one message of the queue for this long explains why others wait.
 const BUSY_FROM: Duration = Duration::from_secs(10);
+/// The kinds, the worst first.
+const ORDER: [FindingKind; 11] = [
+    FindingKind::NoListener,
+    FindingKind::Silent,
+    FindingKind::Gone,
+    FindingKind::AtCapacity,
+    FindingKind::Busy,
+    FindingKind::Full,
+    FindingKind::CutOff,
+    FindingKind::Draining,
+    FindingKind::RelayMissing,
+    FindingKind::Store,
+    // Before a hint that only costs reads.
+    FindingKind::Unspecified,
+];
 
-/// Returns the findings about a queue, worst first; the first one is the verdict. `relays` have what
-/// each relay knows, and its id.
+/// Returns the findings about a queue, worst first; the first one is the verdict. `facts` are those of all
+/// relays but the unanswering ones.
 pub(super) fn of_queue(
     queue: &QueueAddress,
-    relays: &[(String, QueueFacts)],
+    facts: &QueueFacts,
     unanswered: &[String],
 ) -> Vec<Finding> {
-    let facts = QueueSums::of(relays);
+    let known = facts.queue.as_ref();
+    let waits = known.is_some_and(waits);
     let mut findings = Vec::new();
     if facts.listeners == 0 {
-        findings.push(without_listener(queue, &facts, relays));
-    } else if facts.waits && facts.at_capacity == facts.listeners {
-        findings.push(at_capacity(queue, &facts));
+        let notifications = known.map_or(0, |queue| queue.notifications);
+        findings.push(Finding {
+            urgent: waits,
+            ..no_listener(queue, notifications, notified_before(known))
+        });
+    } else if waits && facts.at_capacity == facts.listeners {
+        let text = format!(
+            "the dequeue tasks of {} of {queue} are all in use; start more listeners, or allow more \
+             tasks",
+            count(facts.listeners.into(), "listener"),
+        );
+        findings.push(finding(FindingKind::AtCapacity, text).about(queue));
     } else if facts.silent < facts.listeners {
-        findings.push(state_of(queue, &facts));
+        findings.push(state_of(queue, facts, waits));
     }
-    let present: HashSet<&str> = relays
-        .iter()
-        .flat_map(|(_, facts)| facts.listener_ids.iter().map(String::as_str))
-        .collect();
+    let present: HashSet<&str> = facts.listener_ids.iter().map(String::as_str).collect();
     let all_are_silent = facts.listeners <= facts.silent;
-    for finding in relays.iter().flat_map(|(_, facts)| &facts.findings) {
+    for finding in &facts.findings {
         let mut finding = finding.clone();
         let is_gone = finding.kind() == FindingKind::Gone;
         // It has subscribed at another relay since.
@@ -77,13 +94,13 @@ pub(super) fn of_queue(
             continue;
         }
         if is_gone || finding.kind() == FindingKind::Silent {
-            finding.urgent = facts.waits && all_are_silent;
+            finding.urgent = waits && all_are_silent;
         }
         findings.push(finding);
     }
     findings.extend(unanswered.iter().map(|relay| unanswering(relay)));
     if facts.polling > 0 {
-        findings.push(polling(queue, &facts));
+        findings.push(polling(facts.polling.into(), facts.listeners.into()).about(queue));
     }
     worst_first(findings)
 }
@@ -94,87 +111,76 @@ pub(crate) fn of_relay(
     survey: &RelaySurvey,
     lost: &[ListenerStats],
 ) -> Vec<Finding> {
+    let relay = &facts.relay_id;
     let mut findings = of_state(facts);
-    let RelaySurvey {
-        listeners: survey,
-        unserved,
-    } = survey;
-    findings.extend(
-        unserved
-            .iter()
-            .take(EACH)
-            .map(|one| unserved_queue(facts, one)),
-    );
-    findings.extend(gone(&facts.relay_id, lost));
+    findings.extend(survey.unserved.iter().take(EACH).map(|one| Finding {
+        urgent: true,
+        ..no_listener(&one.queue, one.notifications, Some(one.notified_before)).at(relay)
+    }));
+    findings.extend(gone(relay, lost));
+    let survey = &survey.listeners;
     let listener = |kind, one: &SurveyedListener| {
         let queue = one.queue.as_ref().map(|queue| queue as &dyn fmt::Display);
-        of_listener(kind, &facts.relay_id, &one.listener_id, queue, one.span)
+        of_listener(kind, relay, &one.listener_id, queue, one.span)
     };
     let silent = survey.silent.iter();
     findings.extend(silent.map(|one| listener(FindingKind::Silent, one)));
     let busy = survey.busy.iter();
     findings.extend(busy.map(|one| listener(FindingKind::Busy, one)));
     if survey.polling > 0 {
-        let text = format!(
-            "{} of {} poll their queues without wake-ups; they sleep when their dequeue tasks have ended",
-            survey.polling,
-            count(survey.listeners as u64, "listener"),
-        );
-        findings.push(finding(FindingKind::Polling, text).at(&facts.relay_id));
+        findings.push(polling(survey.polling as u64, survey.listeners as u64).at(relay));
     }
-    findings.extend(
-        facts
-            .refused
-            .iter()
-            .take(EACH)
-            .map(|one| refused(facts, one)),
-    );
     worst_first(findings)
 }
 
 /// Returns the findings of one relay that matter for each queue: its limits, its end, its cluster.
 pub(super) fn of_state(facts: &RelayFacts) -> Vec<Finding> {
     let id = &facts.relay_id;
-    let mut findings: Vec<_> = facts.limits.iter().filter_map(nearly_full).collect();
+    let mut findings = Vec::new();
+    let mut add = |kind, text| findings.push(finding(kind, text).at(id));
+    for limit in &facts.limits {
+        let LimitUse {
+            what,
+            used,
+            limit: most,
+            is_full,
+        } = *limit;
+        let per_cent = used.saturating_mul(100) / most.max(1);
+        if is_full || per_cent >= NEARLY {
+            let text = format!(
+                "relay {id}: {used} of {most} {what} are in use ({per_cent} %); raise the limit, or \
+                 start another relay"
+            );
+            add(FindingKind::Full, text);
+        }
+    }
     if let Some(limit) = facts.short_of_memory {
-        let limit = limit >> 20;
         let text = format!(
-            "the process is near its limit of {limit} MiB of memory, so new listeners and queues \
-             are refused; raise --max-memory"
+            "relay {id}: the process is near its limit of {} MiB of memory, so new listeners and \
+             queues are refused; raise --max-memory",
+            limit >> 20,
         );
-        findings.push(finding(FindingKind::Full, text));
+        add(FindingKind::Full, text);
     }
     if let Some(left) = facts.draining {
         let text = format!(
-            "the relay shuts down: new listeners are refused, and its streams end within {}; \
+            "relay {id} shuts down: new listeners are refused, and its streams end within {}; \
              listeners need another relay",
-            Span(whole(left)),
+            whole(left),
         );
-        findings.push(finding(FindingKind::Draining, text));
+        add(FindingKind::Draining, text);
     }
     if facts.is_cut_off {
-        let text = "the relay is cut off from the others of its cluster, so its listeners poll; \
-                    check its connection to NATS";
-        findings.push(finding(FindingKind::CutOff, text));
+        let text = format!(
+            "relay {id} is cut off from the others of its cluster, so its listeners poll; check its \
+             connection to NATS"
+        );
+        add(FindingKind::CutOff, text);
     }
     if let Some(why) = &facts.store {
-        let text = format!("the store of the flags cannot be read, wake-ups go on: {why}");
-        findings.push(finding(FindingKind::Store, text));
-    }
-    findings.extend(facts.missing.iter().map(|(relay, silent)| {
-        let text = format!(
-            "relay {relay} has been silent for {}; check its process and its connection to NATS",
-            Span(whole(*silent)),
-        );
-        finding(FindingKind::RelayMissing, text)
-    }));
-    for one in &mut findings {
-        one.text = match one.text.strip_prefix("the relay ") {
-            Some(rest) => format!("relay {id} {rest}"),
-            None if one.kind() == FindingKind::RelayMissing => std::mem::take(&mut one.text),
-            None => format!("relay {id}: {}", one.text),
-        };
-        one.relay_id.clone_from(id);
+        let text =
+            format!("relay {id}: the store of the flags cannot be read, wake-ups go on: {why}");
+        add(FindingKind::Store, text);
     }
     findings
 }
@@ -209,204 +215,76 @@ pub(super) fn of_listeners(
     findings
 }
 
-/// Returns the finding of a caller that was refused.
-pub(crate) fn refused(facts: &RelayFacts, refused: &RefusedCaller) -> Finding {
-    let RefusedCaller {
-        caller,
-        target,
-        why,
-        count,
-        ..
-    } = refused;
-    let when = match count {
-        1 => ago(refused.before),
-        count => format!("{count} times, last {}", ago(refused.before)),
-    };
-    let text = match refused.action {
-        Some(action) if target.is_empty() => {
-            format!("`{caller}` was denied `{action}` {when}: {why}; change the rules of --auth")
+/// Returns the findings of all relays, worst first. What several state in the same words stands once.
+pub(super) fn of_all(relays: &[RelayStats], unanswered: &[String]) -> Vec<Finding> {
+    let mut findings: Vec<_> = unanswered.iter().map(|relay| unanswering(relay)).collect();
+    for finding in relays.iter().flat_map(|relay| &relay.findings) {
+        let is_known = |known: &Finding| known.text == finding.text;
+        if !findings.iter().any(is_known) {
+            findings.push(finding.clone());
         }
-        Some(action) => format!(
-            "`{caller}` was denied `{action}` of {target} {when}: {why}; change the rules of --auth"
-        ),
-        None => format!("the credential of a caller from {caller} was refused {when}: {why}"),
-    };
-    finding(FindingKind::Refused, text).at(&facts.relay_id)
-}
-
-/// The sums over all relays.
-#[derive(Debug, Default)]
-struct QueueSums {
-    queue: Option<Queue>,
-    listeners: u32,
-    reporting: u32,
-    busy: u32,
-    at_capacity: u32,
-    /// How long all of them have been so.
-    full_for: Option<Duration>,
-    polling: u32,
-    silent: u32,
-    dequeue_tasks: u32,
-    /// Messages may wait: the newest notification is not known to be handled.
-    waits: bool,
-}
-
-impl QueueSums {
-    fn of(relays: &[(String, QueueFacts)]) -> Self {
-        let mut sums = Self {
-            queue: merged(relays),
-            ..Self::default()
-        };
-        for (_, facts) in relays {
-            sums.listeners = sums.listeners.saturating_add(facts.pattern_listeners);
-            sums.reporting += facts.reporting;
-            sums.busy += facts.busy;
-            sums.at_capacity += facts.at_capacity;
-            let full_for = facts.full_for.map(|span| span_from_wire(Some(span)));
-            sums.full_for = sums.full_for.into_iter().chain(full_for).min();
-            sums.polling += facts.polling;
-            sums.silent += facts.silent;
-            sums.dequeue_tasks = sums.dequeue_tasks.saturating_add(facts.dequeue_tasks);
-        }
-        let known = sums.queue.as_ref().map_or(0, |queue| queue.listeners);
-        sums.listeners = sums.listeners.saturating_add(known);
-        sums.waits = sums.queue.as_ref().is_some_and(waits);
-        sums
     }
-
-    fn notified_before(&self) -> Option<Duration> {
-        let queue = self.queue.as_ref()?;
-        queue.idle_for.map(|span| span_from_wire(Some(span)))
-    }
-}
-
-/// Returns the queue as all relays know it.
-pub(crate) fn merged(relays: &[(String, QueueFacts)]) -> Option<Queue> {
-    let mut known = relays.iter().filter_map(|(_, facts)| facts.queue.clone());
-    let mut queue = known.next()?;
-    known.for_each(|other| queue.add(other));
-    Some(queue)
+    worst_first(findings)
 }
 
 /// Returns whether messages may wait: a reading found some, or none was made since the newest
 /// notification.
 fn waits(queue: &Queue) -> bool {
-    let Some(idle_for) = queue.idle_for else {
-        return queue.backlog > 0 || queue.current_queue_depth > Some(0);
-    };
     let span = |span| span_from_wire(Some(span));
-    let read = queue.depth_age.map(span);
-    let is_read = read.is_some_and(|read| read <= span(idle_for));
+    let is_read = match (queue.idle_for, queue.depth_age) {
+        (None, _) => true,
+        (Some(notified), Some(read)) => span(read) <= span(notified),
+        (Some(_), None) => false,
+    };
     queue.backlog > 0 || queue.current_queue_depth > Some(0) || !is_read
 }
 
-fn without_listener(
-    queue: &QueueAddress,
-    facts: &QueueSums,
-    relays: &[(String, QueueFacts)],
-) -> Finding {
-    let near = relays.iter().map(|(_, facts)| facts.near_name.as_str());
-    let near = near.into_iter().find(|near| !near.is_empty());
-    let what = match (&facts.queue, facts.notified_before()) {
-        (None, _) => format!("no listener subscribes to {queue}, and no publisher has notified it"),
-        (Some(_), None) => {
-            format!("no listener subscribes to {queue}, which has not been notified")
-        }
-        (Some(known), Some(before)) => format!(
-            "no listener subscribes to {queue}, which was notified {}, last {}",
-            times(known.notifications),
-            ago(before),
-        ),
-    };
-    let (kind, hint) = match near {
-        Some(near) => (
-            FindingKind::NearName,
-            format!("a listener subscribes to {near}: correct the name that is misspelt"),
-        ),
-        None => (
-            FindingKind::NoListener,
-            "start one, or check the name".to_owned(),
-        ),
-    };
-    Finding {
-        urgent: facts.waits,
-        ..finding(kind, format!("{what}; {hint}")).about(queue)
-    }
+fn notified_before(known: Option<&Queue>) -> Option<Duration> {
+    known?.idle_for.map(|span| span_from_wire(Some(span)))
 }
 
-fn at_capacity(queue: &QueueAddress, facts: &QueueSums) -> Finding {
-    let depth = facts
-        .queue
-        .as_ref()
-        .and_then(|queue| queue.current_queue_depth);
-    let depth = match depth.filter(|depth| *depth > 0) {
-        Some(depth) => format!(", while {} in the queue", messages(depth)),
-        None => String::new(),
+fn no_listener(queue: &QueueAddress, notifications: u64, before: Option<Duration>) -> Finding {
+    let what = match (notifications, before) {
+        (_, None) => "and no publisher has notified it".to_owned(),
+        (1, Some(before)) => format!("which was notified once, {}", ago(before)),
+        (times, Some(before)) => format!("which was notified {times} times, last {}", ago(before)),
     };
-    let who = match facts.listeners {
-        1 => format!("the only listener of {queue} has run as many dequeue tasks as it may"),
-        number => {
-            format!("all {number} listeners of {queue} have run as many dequeue tasks as they may")
-        }
-    };
-    let full_for = Span(whole(facts.full_for.unwrap_or_default()));
-    let text = format!(
-        "{who} ({}) for {full_for}{depth}; start more listeners, or allow more tasks",
-        facts.dequeue_tasks,
-    );
-    finding(FindingKind::AtCapacity, text).about(queue)
+    let text = format!("no listener subscribes to {queue}, {what}; start one, or check the name");
+    finding(FindingKind::NoListener, text).about(queue)
 }
 
-fn polling(queue: &QueueAddress, facts: &QueueSums) -> Finding {
+fn polling(number: u64, of: u64) -> Finding {
+    let all = count(of, "listener");
     let text = format!(
-        "{} of {} of {queue} poll it without wake-ups; they sleep when their dequeue tasks have ended",
-        facts.polling,
-        count(facts.listeners.into(), "listener"),
+        "{number} of {all} poll without wake-ups; they sleep when their dequeue tasks have ended"
     );
-    finding(FindingKind::Polling, text).about(queue)
+    finding(FindingKind::Polling, text)
 }
 
 /// What the listeners of a queue do: the verdict where nothing is wrong.
-fn state_of(queue: &QueueAddress, facts: &QueueSums) -> Finding {
+fn state_of(queue: &QueueAddress, facts: &QueueFacts, waits: bool) -> Finding {
     let answering = facts.listeners - facts.silent;
     let asleep = answering.saturating_sub(facts.polling);
-    let all = count(facts.listeners.into(), "listener");
-    let who = match (facts.busy, asleep) {
-        (1, _) => format!("1 of {all} works on {queue}"),
-        (2.., _) => format!("{} of {all} work on {queue}", facts.busy),
-        (0, 0) if answering == 1 => format!("1 listener polls {queue}"),
-        (0, 0) => format!("{answering} listeners poll {queue}"),
-        (0, 1) => format!("1 listener sleeps on {queue}"),
-        (0, _) => format!("{asleep} listeners sleep on {queue}"),
+    let (number, one, many) = match (facts.busy, asleep) {
+        (0, 0) => (answering, "polls", "poll"),
+        (0, _) => (asleep, "sleeps on", "sleep on"),
+        (busy, _) => (busy, "works on", "work on"),
     };
-    let newest = match facts.notified_before() {
+    let verb = if number == 1 { one } else { many };
+    let listeners = count(number.into(), "listener");
+    let newest = match notified_before(facts.queue.as_ref()) {
         None => "it has not been notified yet".to_owned(),
         Some(before) => {
-            let handled = match (facts.waits, facts.busy, facts.reporting) {
-                (false, ..) => " and has been handled",
-                (true, 1.., _) => "",
-                (true, 0, 0) => ", and no listener reports whether it has handled it",
-                (true, 0, _) => " and has not been handled yet",
+            let handled = match (waits, facts.busy) {
+                (false, _) => " and has been handled",
+                (true, 0) => " and is not known to be handled",
+                (true, _) => "",
             };
             format!("its newest notification was {}{handled}", ago(before))
         }
     };
-    finding(FindingKind::Unspecified, format!("{who}; {newest}")).about(queue)
-}
-
-fn unserved_queue(facts: &RelayFacts, unserved: &UnservedQueue) -> Finding {
-    let text = format!(
-        "no listener subscribes to {}, which was notified {}, last {}; start one, or check the name",
-        unserved.queue,
-        times(unserved.notifications),
-        ago(unserved.notified_before),
-    );
-    Finding {
-        urgent: true,
-        ..finding(FindingKind::NoListener, text)
-    }
-    .about(&unserved.queue)
-    .at(&facts.relay_id)
+    let text = format!("{listeners} {verb} {queue}; {newest}");
+    finding(FindingKind::Unspecified, text).about(queue)
 }
 
 fn gone(relay_id: &str, lost: &[ListenerStats]) -> impl Iterator<Item = Finding> {
@@ -425,7 +303,7 @@ fn of_listener(
     span: Duration,
 ) -> Finding {
     let with_queue = |word| queue.map_or_else(String::new, |queue| format!(" {word} {queue}"));
-    let lasts = Span(whole(span));
+    let lasts = whole(span);
     let text = match kind {
         FindingKind::Silent => format!(
             "listener {listener} was woken{} {} and has not reported: it hangs, or cannot read the \
@@ -449,41 +327,18 @@ fn of_listener(
     }
 }
 
-fn nearly_full(limit: &LimitUse) -> Option<Finding> {
-    let LimitUse {
-        what,
-        used,
-        limit: most,
-        is_full,
-    } = *limit;
-    let per_cent = used.saturating_mul(100) / most.max(1);
-    if !is_full && per_cent < NEARLY {
-        return None;
-    }
-    let text = match is_full {
-        true => format!(
-            "its limit of {most} {what} is reached ({per_cent} %), so further ones are refused; \
-             raise the limit, or start another relay"
-        ),
-        false => format!(
-            "{used} of {most} {what} are in use ({per_cent} %); raise the limit before it is reached"
-        ),
-    };
-    Some(finding(FindingKind::Full, text))
-}
-
 fn unanswering(relay: &str) -> Finding {
     let text = format!(
-        "relay {relay} does not answer, so its listeners and decisions are missing here; check its \
-         process and its connection to NATS"
+        "relay {relay} does not answer, so its listeners are missing here; check its process and its \
+         connection to NATS"
     );
     finding(FindingKind::RelayMissing, text).at(relay)
 }
 
-fn finding(kind: FindingKind, text: impl Into<String>) -> Finding {
+fn finding(kind: FindingKind, text: String) -> Finding {
     Finding {
         kind: kind.into(),
-        text: text.into(),
+        text,
         ..Finding::default()
     }
 }
@@ -504,72 +359,28 @@ impl Finding {
     }
 }
 
-/// Returns the findings of all relays, worst first. What several state in the same words stands once.
-pub(super) fn of_all(relays: &[RelayStats]) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = Vec::new();
-    for finding in relays.iter().flat_map(|relay| &relay.findings) {
-        let is_known = |known: &Finding| known.text == finding.text;
-        if !findings.iter().any(is_known) {
-            findings.push(finding.clone());
-        }
-    }
-    worst_first(findings)
-}
-
 /// Sorts by what must be done first; of one kind the order stays.
 fn worst_first(mut findings: Vec<Finding>) -> Vec<Finding> {
-    findings.sort_by_key(|one| (!one.urgent, rank(one.kind())));
+    let rank = |one: &Finding| ORDER.iter().position(|kind| *kind == one.kind());
+    findings.sort_by_key(|one| (!one.urgent, rank(one).unwrap_or(ORDER.len())));
     findings.truncate(MOST);
     findings
-}
-
-fn rank(kind: FindingKind) -> u8 {
-    match kind {
-        FindingKind::NoListener | FindingKind::NearName => 0,
-        FindingKind::Silent => 1,
-        FindingKind::Gone => 2,
-        FindingKind::AtCapacity => 3,
-        FindingKind::Busy => 4,
-        FindingKind::Full => 5,
-        FindingKind::CutOff => 6,
-        FindingKind::Draining => 7,
-        FindingKind::Refused => 8,
-        FindingKind::RelayMissing => 9,
-        FindingKind::Store => 10,
-        // Before a hint that only costs reads.
-        FindingKind::Unspecified => 11,
-        FindingKind::Polling => 12,
-    }
 }
 
 fn ago(span: Duration) -> String {
     match span.as_secs() {
         0 => "just now".to_owned(),
-        _ => format!("{} ago", Span(whole(span))),
+        _ => format!("{} ago", whole(span)),
     }
 }
 
-fn whole(span: Duration) -> Duration {
-    Duration::from_secs(span.as_secs())
+fn whole(span: Duration) -> Span {
+    Span(Duration::from_secs(span.as_secs()))
 }
 
 fn count(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
-}
-
-fn times(number: u64) -> String {
-    match number {
-        1 => "once".to_owned(),
-        number => format!("{number} times"),
-    }
-}
-
-fn messages(number: u64) -> String {
-    match number {
-        1 => "1 message is".to_owned(),
-        number => format!("{number} messages are"),
-    }
 }
 
 #[cfg(test)]

@@ -7,13 +7,12 @@ use std::{
 };
 
 use futures_core::{Stream, future::BoxFuture};
-use prost_types::Timestamp;
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::store_calls::{StoreCalls, in_time};
 use crate::{
     base::{
-        clock::{Clock, Timer, wall},
+        clock::{Timer, wall},
         task::{Work, poll_budget, spend},
     },
     coordination::flag::{Event, Flags, WatchStream},
@@ -26,7 +25,7 @@ use crate::{
                 Access,
                 requester::{Needs, Requester, StreamGuard},
             },
-            http2::{answers::LargeAnswers, limits::retry_later, service::check_accepts_streams},
+            http2::{limits::retry_later, service::check_accepts_streams},
             lists::Lists,
         },
     },
@@ -40,18 +39,20 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) struct FlagsService {
-    flags: Flags,
+    pub(super) flags: Flags,
     /// For what other relays of the cluster know.
-    relay: Relay,
-    clock: Clock,
+    pub(super) relay: Relay,
     /// Maximum age of a watch's stream.
-    max_age: Duration,
-    /// For lists of flags, which wait for the store; the others do not wait for them.
-    answers: LargeAnswers,
-    lists: Lists,
-    calls: StoreCalls,
-    access: Access,
+    pub(super) max_age: Duration,
+    pub(super) lists: Lists,
+    pub(super) calls: StoreCalls,
+    pub(super) access: Access,
 }
+
+/// Limits the calls of the store that are made for requests at one time: a slow store must not gather the
+/// requests of a client that sends them without end.
+#[derive(Debug)]
+pub(super) struct StoreCalls(Semaphore);
 
 /// A watcher's stream on the wire.
 pub(crate) struct WatchResponses {
@@ -68,30 +69,16 @@ pub(crate) struct WatchResponses {
 
 /// An `unleash` waits no longer than this for the numbers of watchers at other relays.
 const ELSEWHERE_WITHIN: Duration = Duration::from_millis(300);
-/// Maximum flags of a page: 1 MiB with the longest texts.
-const MAX_PAGE: u32 = 700;
+/// Maximum flags of a page: 150 KiB with the longest texts.
+const MAX_PAGE: u32 = 100;
+/// Maximum flags for a caller that may not see all of its prefix.
+const MAX_VISIBLE: usize = 700;
+/// Calls of the store at one time; further ones wait for their turn.
+const MAX_CALLS: usize = 256;
+/// Time limit of a call with the wait for its turn; a slower store counts as unavailable.
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 impl FlagsService {
-    pub(crate) fn new(
-        flags: Flags,
-        relay: Relay,
-        max_age: Duration,
-        lists: Lists,
-        access: Access,
-    ) -> Self {
-        Self {
-            flags,
-            // The times of a drain are of the relay's clock.
-            clock: relay.clock(),
-            relay,
-            max_age,
-            answers: LargeAnswers::new(),
-            lists,
-            calls: StoreCalls::new(),
-            access,
-        }
-    }
-
     /// C14: counts the watchers at other relays. A relay that does not answer in time is left out.
     async fn watchers_elsewhere(&self, state: &FlagState) -> u32 {
         let call = Call::Acknowledgements(AcknowledgementsRequest {
@@ -110,64 +97,79 @@ impl FlagsService {
         watchers.fold(0, u32::saturating_add)
     }
 
+    /// Returns a page of flags. A caller that may not see all of the prefix gets its flags on one page: the
+    /// token of a page may contain the name of a flag that it may not see.
     async fn list(
         &self,
         request: &proto::ListFlagsRequest,
         requester: &Requester,
     ) -> Result<proto::ListFlagsResponse> {
-        if !requester.allows(Action::Watch, Target::FlagPrefix(&request.prefix)) {
-            return self.list_visible(&request.prefix, requester).await;
+        let prefix = &request.prefix;
+        let is_whole = requester.allows(Action::Watch, Target::FlagPrefix(prefix));
+        let mut answer = proto::ListFlagsResponse::default();
+        if !is_whole && !requester.may_some(Action::Watch) {
+            return Ok(answer);
         }
-        let list = self.flags.list(
-            &request.prefix,
-            // Larger numbers are refused below, as any other invalid one.
-            match request.page_size {
-                MAX_PAGE..=1000 => MAX_PAGE,
-                stated => stated,
-            },
-            &request.page_token,
-            wall(),
-        );
-        let (flags, next) = in_time(list).await?;
-        Ok(proto::ListFlagsResponse {
-            flags: flags.iter().map(flag_to_wire).collect(),
-            next_page_token: next.unwrap_or_default(),
-        })
-    }
-
-    /// Returns the flags that the caller may see, on one page: the token of a page may contain the
-    /// name of a flag that the caller may not see.
-    async fn list_visible(
-        &self,
-        prefix: &str,
-        requester: &Requester,
-    ) -> Result<proto::ListFlagsResponse> {
-        let mut visible = Vec::new();
-        if !requester.may_some(Action::Watch) {
-            return Ok(proto::ListFlagsResponse::default());
-        }
-        let mut token = String::new();
+        // Larger numbers are refused below, as any other invalid one.
+        let size = match request.page_size {
+            MAX_PAGE..=1000 => MAX_PAGE,
+            stated => stated,
+        };
+        let mut token = request.page_token.clone();
         loop {
-            let page = self.flags.list(prefix, MAX_PAGE, &token, wall());
-            let (flags, next) = in_time(page).await?;
-            let seen = flags
-                .iter()
-                .filter(|flag| requester.allows(Action::Watch, Target::Flag(&flag.name)));
-            visible.extend(seen.map(flag_to_wire));
-            if visible.len() > MAX_PAGE as usize {
-                let message = "prefix: too many flags; state a prefix that one rule covers";
-                return Err(Error::new(ErrorKind::Exhausted, message));
-            }
+            let (flags, next) = self.flags.list(prefix, size, &token, wall()).await?;
+            let is_visible = |flag: &&FlagState| {
+                is_whole || requester.allows(Action::Watch, Target::Flag(&flag.name))
+            };
+            let visible = flags.iter().filter(is_visible);
+            answer.flags.extend(visible.map(flag_to_wire));
             match next {
-                Some(next) => token = next,
-                None => break,
+                Some(next) if is_whole => answer.next_page_token = next,
+                Some(next) if answer.flags.len() <= MAX_VISIBLE => {
+                    token = next;
+                    continue;
+                }
+                Some(_) => {
+                    let message = "prefix: too many flags; state a prefix that one rule covers";
+                    return Err(Error::new(ErrorKind::Exhausted, message));
+                }
+                None => {}
             }
+            return Ok(answer);
         }
-        Ok(proto::ListFlagsResponse {
-            flags: visible,
-            next_page_token: String::new(),
-        })
     }
+}
+
+impl Default for StoreCalls {
+    fn default() -> Self {
+        Self(Semaphore::new(MAX_CALLS))
+    }
+}
+
+impl StoreCalls {
+    /// Runs a call. A write that exceeds the time limit may have happened.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the store does not answer in time, and those of the call.
+    async fn run<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        in_time(async {
+            let _permit = self.0.acquire().await.expect("never closed");
+            call.await
+        })
+        .await
+        .map_err(retry_later)
+    }
+}
+
+async fn in_time<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| {
+        let message =
+            "the store did not answer in time; a write may have happened, check with `flag get`";
+        Err(Error::new(ErrorKind::Unavailable, message))
+    };
+    tokio::time::timeout(TIMEOUT, call)
+        .await
+        .unwrap_or_else(late)
 }
 
 #[async_trait]
@@ -179,7 +181,7 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::UnleashRequest>,
     ) -> Result<Response<proto::UnleashResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let (_, extensions, request) = request.into_parts();
+        let request = request.into_inner();
         let flag = FlagName::new(&request.flag)?;
         requester.check(Action::Unleash, Target::Flag(&flag))?;
         let options = UnleashOptions {
@@ -190,22 +192,19 @@ impl proto::flags_server::Flags for FlagsService {
         options.check()?;
         // Before the write: what happens after it must not be without a trace.
         requester.record("unleash", &flag, &options.reason);
-        let written = self.flags.set(&flag, &options, wall());
-        let written = self.calls.run(&extensions, written).await;
-        let written = written
-            .map_err(retry_later)
-            .inspect_err(|error| requester.record_failure("unleash", &flag, error))?;
+        let written = self
+            .calls
+            .run(self.flags.set(&flag, &options, wall()))
+            .await;
+        let written =
+            written.inspect_err(|error| requester.record_failure("unleash", &flag, error))?;
         // No time limit after the store's answer: notifying very many watchers may take longer.
         let (state, watchers) = written.wake_watchers().await;
         let others = self.watchers_elsewhere(&state).await;
         let watchers = watchers.saturating_add(others);
-        let ttl = options.ttl.filter(|ttl| !ttl.is_zero());
-        let ttl = ttl.map(tracing::field::debug);
         // The stored state, including kept values.
         let FlagState { set_by, reason, .. } = &state;
-        let expires_at = state.expires_at.map(Timestamp::from);
-        let expires_at = expires_at.as_ref().map(tracing::field::display);
-        tracing::info!(%flag, ttl, expires_at, %set_by, %reason, watchers, "a flag is set");
+        tracing::info!(%flag, ttl = ?options.ttl, %set_by, %reason, watchers, "a flag is set");
         Ok(Response::new(proto::UnleashResponse {
             flag: Some(flag_to_wire(&state)),
             watchers,
@@ -217,7 +216,7 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::LeashRequest>,
     ) -> Result<Response<proto::LeashResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let (_, extensions, request) = request.into_parts();
+        let request = request.into_inner();
         let flag = FlagName::new(&request.flag)?;
         requester.check(Action::Unleash, Target::Flag(&flag))?;
         let options = LeashOptions {
@@ -226,11 +225,9 @@ impl proto::flags_server::Flags for FlagsService {
         };
         options.check()?;
         requester.record("leash", &flag, &options.reason);
-        let written = self.flags.clear(&flag, wall());
-        let written = self.calls.run(&extensions, written).await;
-        let written = written
-            .map_err(retry_later)
-            .inspect_err(|error| requester.record_failure("leash", &flag, error))?;
+        let written = self.calls.run(self.flags.clear(&flag, wall())).await;
+        let written =
+            written.inspect_err(|error| requester.record_failure("leash", &flag, error))?;
         let (state, watchers) = written.wake_watchers().await;
         let LeashOptions { cleared_by, reason } = &options;
         tracing::info!(%flag, %cleared_by, %reason, watchers, "a flag is cleared");
@@ -246,12 +243,7 @@ impl proto::flags_server::Flags for FlagsService {
         let requester = self.access.requester(request.extensions())?;
         let flag = FlagName::new(&request.get_ref().flag)?;
         requester.check(Action::Watch, Target::Flag(&flag))?;
-        let state = self.flags.get(&flag, wall());
-        let state = self
-            .calls
-            .run(request.extensions(), state)
-            .await
-            .map_err(retry_later)?;
+        let state = self.calls.run(self.flags.get(&flag, wall())).await?;
         Ok(Response::new(proto::GetFlagResponse {
             flag: Some(flag_to_wire(&state)),
         }))
@@ -262,22 +254,8 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::ListFlagsRequest>,
     ) -> Result<Response<proto::ListFlagsResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let prefix = &request.get_ref().prefix;
-        let is_whole = requester.allows(Action::Watch, Target::FlagPrefix(prefix));
-        if request.get_ref().page_size == 1 && is_whole {
-            // A small answer; clients check with this call that the relay answers.
-            let page = self
-                .list(request.get_ref(), &requester)
-                .await
-                .map_err(retry_later)?;
-            return Ok(Response::new(page));
-        }
-        let permit = self.answers.permit(request.extensions()).await?;
-        let page = self
-            .list(request.get_ref(), &requester)
-            .await
-            .map_err(retry_later)?;
-        Ok(permit.attach(page))
+        let list = self.list(request.get_ref(), &requester);
+        Ok(Response::new(self.calls.run(list).await?))
     }
 
     async fn watch_flag(
@@ -297,7 +275,9 @@ impl proto::flags_server::Flags for FlagsService {
             .watch_within_limit(&flag, listener.clone(), request.acks)
             .map_err(retry_later)?;
         let settling = Box::pin(in_time(watch.sync(wall())));
-        let (now, mut rng) = (self.clock.now(), fastrand::Rng::new());
+        // The times of a drain are of the relay's clock.
+        let clock = self.relay.clock();
+        let (now, mut rng) = (clock.now(), fastrand::Rng::new());
         let lifecycle = StreamLifecycle::new(heartbeat, self.max_age, now, &mut rng);
         let responses = WatchResponses {
             stream: Some(WatchStream::new(watch, lifecycle)),
@@ -305,7 +285,7 @@ impl proto::flags_server::Flags for FlagsService {
             settling: Some(settling),
             drain_changes: Box::pin(self.relay.drain_changes()),
             relay: self.relay.clone(),
-            timer: Timer::new(self.clock),
+            timer: Timer::new(clock),
         };
         Ok(Response::new(responses))
     }
@@ -328,7 +308,7 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::AckFlagRequest>,
     ) -> Result<Response<proto::AckFlagResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let (extensions, request) = (request.extensions(), request.get_ref());
+        let request = request.get_ref();
         let listener = ListenerId::new(&request.listener_id)?;
         let flag = FlagName::new(&request.flag)?;
         requester.check(Action::Watch, Target::Flag(&flag))?;
@@ -341,7 +321,7 @@ impl proto::flags_server::Flags for FlagsService {
             return Ok(Response::new(proto::AckFlagResponse {}));
         }
         let ack = self.flags.ack_any(&flag, generation, &listener, wall());
-        self.calls.run(extensions, ack).await.map_err(retry_later)?;
+        self.calls.run(ack).await?;
         Ok(Response::new(proto::AckFlagResponse {}))
     }
 }

@@ -53,17 +53,16 @@ impl RelayPeers {
             Call::Queues(request) if request.order_by != proto::QueueOrder::Unspecified as i32 => {
                 ranked::own_page(&self.relay, &request).await
             }
-            Call::Queues(request) => self.page(&request).await,
-            Call::Listeners(request) => self.page(&request).await,
-            Call::FlagWatchers(request) => self.page(&request).await,
+            Call::Queues(request) => Ok(Answer::Queues(self.page(&request).await?)),
+            Call::Listeners(request) => Ok(Answer::Listeners(self.page(&request).await?)),
+            Call::FlagWatchers(request) => Ok(Answer::FlagWatchers(self.page(&request).await?)),
             Call::Acknowledgements(request) => self.acks(&request),
             Call::Timers(request) => self.timers(request),
             Call::NamedQueues(request) => ranked::own_named_page(&self.relay, &request),
             Call::Stats(_) => Ok(Answer::Stats(self.stats.own().await)),
             Call::Explain(request) => {
                 let queue = QueueAddress::new(&request.storage_account, &request.queue_name)?;
-                let facts = self.stats.own_facts(&queue).await;
-                Ok(Answer::Explain(facts))
+                Ok(Answer::Explain(self.stats.own_facts(&queue)))
             }
         }
     }
@@ -78,7 +77,7 @@ impl RelayPeers {
         Ok(Answer::Done(Done {}))
     }
 
-    async fn page<L: List>(&self, list: &L) -> Result<Answer> {
+    async fn page<L: List>(&self, list: &L) -> Result<L::Response> {
         let source = ListSource {
             relay: &self.relay,
             flags: &self.flags,

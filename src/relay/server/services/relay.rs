@@ -18,7 +18,7 @@ use crate::{
     base::task::{Work, poll_budget, spend, spend_and_yield},
     error::Result,
     relay::{
-        auth::{Action, Resource, Target},
+        auth::{Action, Resource, Share, Target},
         hub::StreamMessage,
         runtime::{MessageStream, Relay},
         server::{
@@ -59,6 +59,8 @@ pub(crate) struct SubscribeResponses {
     messages: Option<MessageStream<EncodedWake>>,
     guard: Option<Box<StreamGuard>>,
     connection: Option<Connection>,
+    /// They count for the principal.
+    _selectors: Option<Share>,
 }
 
 /// The responses to a pipelined publisher, in the order of its requests.
@@ -160,11 +162,11 @@ impl proto::relay_server::Relay for RelayService {
             .open_stream(pool, &options, EncodedWake::default())
             .map_err(retry_later)?;
         let guard = requester.guard(|| Needs::Queues(Action::Subscribe, options.selectors));
-        let guard = guard.map(|guard| guard.holding(selectors));
         Ok(Response::new(SubscribeResponses {
             messages: Some(messages),
             guard,
             connection,
+            _selectors: selectors,
         }))
     }
 

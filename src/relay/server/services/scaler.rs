@@ -9,10 +9,7 @@ mod object;
 use std::time::Duration;
 
 use futures_core::{future::BoxFuture, stream::BoxStream};
-use tokio::{
-    sync::{OwnedSemaphorePermit, watch},
-    time::Instant,
-};
+use tokio::{sync::watch, time::Instant};
 use tonic::{Request, Response, Status, async_trait};
 
 use self::{
@@ -23,14 +20,14 @@ use crate::{
     base::{backoff::about, clock::Tick, fnv::fnv1a},
     error::Result,
     relay::{
-        auth::{Action, Resource, Share, Target},
+        auth::{Action, Target},
         runtime::{Causes, MissedCauses, Relay, ScaledQueue, SilentRelays},
         server::{
             access::{
                 Access,
                 requester::{Needs, Requester, StreamGuard},
             },
-            http2::service::{Connection, check_accepts_streams},
+            http2::service::check_accepts_streams,
             lists::ranked::named_queues,
         },
     },
@@ -61,7 +58,6 @@ struct ActiveStream {
     /// `None` before the first look.
     looked_at: Option<Instant>,
     guard: Option<Box<StreamGuard>>,
-    _shares: (OwnedSemaphorePermit, Option<Share>),
     draining: BoxFuture<'static, ()>,
     ends_at: Instant,
 }
@@ -93,13 +89,9 @@ async fn demand(relay: &Relay, object: &ScaledObject) -> Result<Demand> {
         .zip(known)
         .map(|(queue, (known, causes))| {
             let found = found.get(&queue.to_string());
-            let listeners = object.group.as_ref().map_or_else(
-                || found.map_or(0, |found| found.listeners as usize),
-                |group| relay.group_members(queue, group),
-            );
             let is_empty = learn_emptiness(found, &known, causes, missed, now);
             QueueFacts {
-                is_served: listeners > 0,
+                is_served: found.is_some_and(|found| found.listeners > 0),
                 ..facts(queue, found, is_empty, causes, missed)
             }
         });
@@ -161,17 +153,14 @@ fn facts(
 
 impl ScalerService {
     /// Reads an object, and checks that its caller may be told of its queues.
-    fn object(
+    fn object<T>(
         &self,
+        request: &Request<T>,
         reference: Option<&ScaledObjectRef>,
-        (extensions, headers): (&http::Extensions, &http::HeaderMap),
     ) -> Result<(ScaledObject, Requester), Status> {
         let empty = ScaledObjectRef::default();
-        let mut object = ScaledObject::read(reference.unwrap_or(&empty))?;
-        let token = object.token.take();
-        let requester = self
-            .access
-            .requester_of(extensions, headers, token.as_deref())?;
+        let object = ScaledObject::read(reference.unwrap_or(&empty))?;
+        let requester = self.access.requester(request.extensions())?;
         for queue in &object.queues {
             requester.check(Action::Subscribe, Target::Queue(queue))?;
         }
@@ -187,7 +176,7 @@ impl ExternalScaler for ScalerService {
         &self,
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<IsActiveResponse>, Status> {
-        let (object, _) = self.object(Some(request.get_ref()), parts(&request))?;
+        let (object, _) = self.object(&request, Some(request.get_ref()))?;
         let demand = demand(&self.relay, &object).await?;
         let result = demand.is_active;
         Ok(Response::new(IsActiveResponse { result }))
@@ -197,13 +186,9 @@ impl ExternalScaler for ScalerService {
         &self,
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
-        let (object, requester) = self.object(Some(request.get_ref()), parts(&request))?;
+        let (object, requester) = self.object(&request, Some(request.get_ref()))?;
         let relay = self.relay.clone();
-        let door = request.extensions().get::<Connection>();
-        let door = door.ok_or_else(|| Status::internal("the request has no connection"))?;
         check_accepts_streams(&relay, request.extensions())?;
-        let of_relay = door.take_stream()?;
-        let share = requester.take(Resource::Streams, 1)?;
         let selectors = object.queues.iter().cloned().map(Selector::from).collect();
         let known = object.queues.iter().map(|queue| relay.scaled_queue(queue));
         let known = known.collect::<Result<Vec<_>>>()?;
@@ -214,7 +199,6 @@ impl ExternalScaler for ScalerService {
             assertions: Assertions::new(),
             looked_at: None,
             guard: requester.guard(|| Needs::Queues(Action::Subscribe, selectors)),
-            _shares: (of_relay, share),
             draining: Box::pin(async move { relay.drain_began().await }),
             ends_at: Instant::now() + about(self.max_age, &mut fastrand::Rng::new()),
         };
@@ -226,7 +210,7 @@ impl ExternalScaler for ScalerService {
         &self,
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<GetMetricSpecResponse>, Status> {
-        let (object, _) = self.object(Some(request.get_ref()), parts(&request))?;
+        let (object, _) = self.object(&request, Some(request.get_ref()))?;
         let spec = MetricSpec {
             metric_name: object.metric_name(),
             target_size: whole(object.target.ceil()),
@@ -242,7 +226,7 @@ impl ExternalScaler for ScalerService {
         request: Request<GetMetricsRequest>,
     ) -> Result<Response<GetMetricsResponse>, Status> {
         let reference = request.get_ref().scaled_object_ref.as_ref();
-        let (object, _) = self.object(reference, parts(&request))?;
+        let (object, _) = self.object(&request, reference)?;
         let demand = demand(&self.relay, &object).await?;
         let value = MetricValue {
             metric_name: object.metric_name(),
@@ -253,10 +237,6 @@ impl ExternalScaler for ScalerService {
             metric_values: vec![value],
         }))
     }
-}
-
-fn parts<T>(request: &Request<T>) -> (&http::Extensions, &http::HeaderMap) {
-    (request.extensions(), request.metadata().as_ref())
 }
 
 #[expect(

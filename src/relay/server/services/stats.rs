@@ -1,8 +1,6 @@
 //! The figures of the relays of a cluster, and the streams of `WatchStats`.
 //!
-//! The streams wake at multiples of their intervals on the relay's clock. The first one of such a moment
-//! computes the figures for all: see [`StatsSource::newest`]. So further watchers
-//! cost an encoded response each, and a relay without watchers computes nothing.
+//! A relay without watchers computes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,17 +16,17 @@ use tonic::Status;
 use super::{findings::of_all, store_probe::StoreProbe};
 use crate::{
     base::{
-        clock::{Tick, wall},
+        clock::wall,
         histogram::HistogramSnapshot,
         task::{Work, spend},
     },
     coordination::flag::Flags,
-    error::{Error, Result},
+    error::Result,
     relay::{
         hub::{ActiveQueue, ActivityWatch},
         runtime::{Relay, RelayFigures, SilentRelays},
         server::{
-            access::{Access, requester::StreamGuard},
+            access::requester::StreamGuard,
             http2::all_connections::Connections,
             lists::{ask, ranked::named_queues},
         },
@@ -47,17 +45,13 @@ use crate::{
 pub(crate) struct StatsSource {
     pub(super) relay: Relay,
     flags: Flags,
-    pub(super) access: Access,
     /// The services exist before the connections.
     pub(super) connections: Arc<OnceLock<Arc<Connections>>>,
     store: Arc<StoreProbe>,
-    /// Held while the figures are computed, so that watchers of the same moment wait for them.
-    newest: Arc<tokio::sync::Mutex<Option<Arc<Snapshot>>>>,
 }
 
 /// The figures of all relays at one moment.
 struct Snapshot {
-    tick: Tick,
     at: SystemTime,
     relays: Vec<proto::RelayStats>,
     unanswered: Vec<String>,
@@ -73,7 +67,7 @@ pub(crate) struct StatsWatch {
     interval: Duration,
     guard: Option<Box<StreamGuard>>,
     _activity: ActivityWatch,
-    previous: Option<Arc<Snapshot>>,
+    previous: Option<Snapshot>,
     draining: BoxFuture<'static, ()>,
     ends_at: Instant,
 }
@@ -82,40 +76,25 @@ pub(crate) struct StatsWatch {
 const INTERVAL: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(60);
-/// Figures that are younger are not computed again: less than half of the shortest interval.
-const FRESH: Duration = Duration::from_millis(100);
 /// Queues of a response.
 const BUSIEST: usize = 50;
 
-/// Reads the interval of a request.
+/// Reads the interval of a request, within its limits.
 ///
 /// # Errors
-/// `Invalid` where it is outside of its limits.
+/// `Invalid` where it is no duration.
 pub(super) fn checked_interval(request: &proto::WatchStatsRequest) -> Result<Duration> {
-    match checked_span("interval", request.interval)? {
-        None | Some(Duration::ZERO) => Ok(INTERVAL),
-        Some(stated) if (SHORTEST..=LONGEST).contains(&stated) => Ok(stated),
-        Some(stated) => {
-            let rule = format_args!("must be 250 ms to 60 s, not {stated:?}");
-            Err(Error::invalid("interval", rule))
-        }
-    }
+    let stated = checked_span("interval", request.interval)?.filter(|stated| !stated.is_zero());
+    Ok(stated.map_or(INTERVAL, |stated| stated.clamp(SHORTEST, LONGEST)))
 }
 
 impl StatsSource {
-    pub(crate) fn new(
-        relay: Relay,
-        flags: Flags,
-        access: Access,
-        store: Arc<dyn BlobStore>,
-    ) -> Self {
+    pub(crate) fn new(relay: Relay, flags: Flags, store: Arc<dyn BlobStore>) -> Self {
         Self {
             relay,
             flags,
-            access,
             connections: Arc::default(),
             store: Arc::new(StoreProbe::new(store)),
-            newest: Arc::default(),
         }
     }
 
@@ -200,28 +179,10 @@ impl StatsSource {
         }
     }
 
-    /// Returns the figures of all relays, which another watcher may just have computed.
-    async fn newest(&self) -> Arc<Snapshot> {
-        let mut newest = self.newest.lock().await;
-        let now = self.relay.clock().now();
-        // The last response of a stream states the drain.
-        let draining = self.relay.is_draining();
-        let is_fresh = |known: &&Arc<Snapshot>| {
-            now.since(known.tick) < FRESH && known.relays[0].draining == draining
-        };
-        if let Some(known) = newest.as_ref().filter(is_fresh) {
-            return Arc::clone(known);
-        }
-        let snapshot = Arc::new(self.compute(newest.as_deref()).await);
-        *newest = Some(Arc::clone(&snapshot));
-        snapshot
-    }
-
     async fn compute(&self, previous: Option<&Snapshot>) -> Snapshot {
         let active = self.relay.active_queues();
         spend(Work::Names(active.len()));
         let mut snapshot = Snapshot {
-            tick: self.relay.clock().now(),
             at: wall(),
             relays: vec![self.own().await],
             unanswered: Vec::new(),
@@ -297,7 +258,7 @@ impl Snapshot {
             levels: Some(sum.levels),
             savings: Some(sum.savings),
             busiest: busiest.into_iter().flatten().map(busy).collect(),
-            findings: of_all(&self.relays),
+            findings: of_all(&self.relays, &self.unanswered),
         }
     }
 }
@@ -312,26 +273,23 @@ impl StatsWatch {
             None => false,
             Some(_) => watch.turn().await?,
         };
-        let snapshot = watch.source.newest().await;
+        let previous = watch.previous.as_ref();
+        let snapshot = watch.source.compute(previous).await;
         spend(Work::Message(0));
-        let response = snapshot.response(watch.previous.as_deref());
+        let response = snapshot.response(previous);
         watch.previous = Some(snapshot);
         Some((Ok(response), (!is_last).then_some(watch)))
     }
 
-    /// Waits until the next response is due, or the stream must end. All watchers of one interval wake
-    /// at the same moment. Returns whether it is the last one, because the drain has begun; `None` where
+    /// Waits until the next response is due, or the stream must end. Returns whether it is the last one, because the drain has begun; `None` where
     /// the stream must end without one.
     async fn turn(&mut self) -> Option<bool> {
-        let clock = self.source.relay.clock();
-        let soon = clock.now() + FRESH;
-        let due = clock.instant(soon.next_multiple_of(self.interval));
         tokio::select! {
             biased;
             () = StreamGuard::revoked(&mut self.guard) => None,
             () = &mut self.draining => Some(true),
             () = tokio::time::sleep_until(self.ends_at) => None,
-            () = tokio::time::sleep_until(due) => Some(false),
+            () = tokio::time::sleep(self.interval) => Some(false),
         }
     }
 }

@@ -1,11 +1,9 @@
 //! A scaled object: the keys of its trigger, and its metric.
 
-use std::collections::HashMap;
-
 use crate::{
     base::fnv::fnv1a,
     error::{Error, Result},
-    types::{GroupName, QueueAddress},
+    types::QueueAddress,
     wire::scaler::ScaledObjectRef,
 };
 
@@ -14,15 +12,12 @@ use crate::{
 pub(super) struct ScaledObject {
     /// At least one.
     pub(super) queues: Vec<QueueAddress>,
-    /// Only members of this group count as listeners.
-    pub(super) group: Option<GroupName>,
     /// Messages for a replica.
     pub(super) target: f64,
     /// A queue with more messages than these is active.
     pub(super) activation: u64,
     /// A queue of which the relay does not know whether it is empty is active.
     pub(super) activates_on_doubt: bool,
-    pub(super) token: Option<String>,
 }
 
 /// Queues of an object.
@@ -31,17 +26,7 @@ const TARGET: f64 = 10.0;
 /// Keys that KEDA reads itself and passes on.
 const OF_KEDA: [&str; 3] = ["scalerAddress", "enableTLS", "unsafeSsl"];
 /// All others.
-const KEYS: [&str; 9] = [
-    "queues",
-    "storageAccount",
-    "queueName",
-    "group",
-    "targetPerReplica",
-    "activation",
-    "onDoubt",
-    "token",
-    "tokenFromEnv",
-];
+const KEYS: [&str; 4] = ["queues", "targetPerReplica", "activation", "onDoubt"];
 
 impl ScaledObject {
     /// Reads the keys of a trigger.
@@ -59,11 +44,7 @@ impl ScaledObject {
         let of = |key: &str| keys.get(key).map(|value| value.trim());
         let of = |key| of(key).filter(|value| !value.is_empty());
         Ok(Self {
-            queues: queues(keys)?,
-            group: of("group")
-                .map(GroupName::new)
-                .transpose()
-                .map_err(|error| invalid("group", error))?,
+            queues: queues(of("queues").unwrap_or_default())?,
             target: number(of("targetPerReplica"), TARGET, |target| target > 0.0)
                 .ok_or_else(|| invalid("targetPerReplica", "must be a number above 0"))?,
             activation: of("activation")
@@ -74,49 +55,27 @@ impl ScaledObject {
                 Some("ignore") => false,
                 Some(_) => return Err(invalid("onDoubt", "must be activate or ignore")),
             },
-            token: of("token")
-                .or_else(|| of("tokenFromEnv"))
-                .map(str::to_owned),
         })
     }
 
-    /// Returns the name of the metric, of `[a-z0-9-]`: that of the first queue, with a hash where it
-    /// does not state all of it.
+    /// Returns the name of the metric, of `[a-z0-9-]`: the first queue and a hash of all.
     pub(super) fn metric_name(&self) -> String {
         const LONGEST: usize = 48;
         let all: Vec<_> = self.queues.iter().map(QueueAddress::to_string).collect();
-        let shown = all[0].replace('/', "-");
-        let plain = |byte: u8| match byte {
-            b'a'..=b'z' | b'0'..=b'9' => char::from(byte),
-            b'A'..=b'Z' => char::from(byte.to_ascii_lowercase()),
+        let plain = |letter: char| match letter.to_ascii_lowercase() {
+            plain if plain.is_ascii_alphanumeric() => plain,
             _ => '-',
         };
-        let name: String = shown.bytes().take(LONGEST).map(plain).collect();
-        if name == shown && all.len() == 1 {
-            return format!("reveille-{name}");
-        }
+        let name: String = all[0].chars().take(LONGEST).map(plain).collect();
         let hash = fnv1a(all.join(",").bytes()) & 0xff_ffff;
         format!("reveille-{name}-{hash:06x}")
     }
 }
 
-/// Reads `queues`, or `storageAccount` and `queueName`.
-fn queues(keys: &HashMap<String, String>) -> Result<Vec<QueueAddress>> {
-    let of = |key: &str| keys.get(key).map(|value| value.trim());
-    let list = match (of("queues"), of("storageAccount"), of("queueName")) {
-        (Some(list), None, None) => list,
-        (None, Some(account), Some(name)) => {
-            let queue = QueueAddress::new(account, name);
-            return Ok(vec![queue.map_err(|error| invalid("queueName", error))?]);
-        }
-        (None, Some(_), None) => return Err(invalid("queueName", "is missing")),
-        (None, None, Some(_)) => return Err(invalid("storageAccount", "is missing")),
-        (None, None, None) => return Err(invalid("queues", "is missing")),
-        (Some(_), ..) => {
-            let rule = "takes the place of storageAccount and queueName: state either";
-            return Err(invalid("queues", rule));
-        }
-    };
+fn queues(list: &str) -> Result<Vec<QueueAddress>> {
+    if list.is_empty() {
+        return Err(invalid("queues", "is missing"));
+    }
     let mut queues = Vec::new();
     for text in list.split(',').map(str::trim) {
         if text.contains('*') {
@@ -168,27 +127,20 @@ mod tests {
             ("queues", "acct/orders, acct/refunds,acct/orders"),
             ("targetPerReplica", "2.5"),
             ("activation", "3"),
-            ("group", "workers"),
             ("onDoubt", "ignore"),
-            ("tokenFromEnv", "secret"),
         ])
         .expect("valid");
         assert_eq!(object.queues.len(), 2);
         assert_eq!((object.target, object.activation), (2.5, 3));
-        assert_eq!(
-            object.group.map(|group| group.to_string()).as_deref(),
-            Some("workers")
-        );
         assert!(!object.activates_on_doubt);
-        assert_eq!(object.token.as_deref(), Some("secret"));
-        let short = read(&[("storageAccount", "acct"), ("queueName", "orders")]).expect("valid");
+        let short = read(&[("queues", "acct/orders")]).expect("valid");
         assert_eq!((short.target, short.activation), (10.0, 0));
-        assert!(short.activates_on_doubt && short.token.is_none());
+        assert!(short.activates_on_doubt);
     }
 
     #[test]
     fn a_bad_key_is_named_with_its_rule() {
-        let cases: [(&[(&str, &str)], &str); 12] = [
+        let cases: [(&[(&str, &str)], &str); 9] = [
             (&[], "queues: is missing"),
             (
                 &[("queues", "acct/a"), ("qeues", "b")],
@@ -200,9 +152,6 @@ mod tests {
             ),
             (&[("queues", "acct")], "queues: "),
             (&[("queues", "acct/a,")], "queues: "),
-            (&[("queues", "acct/a"), ("queueName", "a")], "state either"),
-            (&[("storageAccount", "acct")], "queueName: is missing"),
-            (&[("queueName", "a")], "storageAccount: is missing"),
             (
                 &[("queues", "acct/a"), ("targetPerReplica", "0")],
                 "targetPerReplica: must be a number above 0",
@@ -230,9 +179,8 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_metric_is_that_of_the_queue_where_it_can() {
+    fn the_name_of_a_metric_has_the_first_queue_and_differs_with_each() {
         let name = |queues: &str| read(&[("queues", queues)]).expect("valid").metric_name();
-        assert_eq!(name("acct/orders"), "reveille-acct-orders");
         assert!(name("acct/Orders").starts_with("reveille-acct-orders-"));
         assert_ne!(name("acct/or.ders"), name("acct/or_ders"));
         assert_ne!(name("acct/orders,acct/a"), name("acct/orders,acct/b"));
