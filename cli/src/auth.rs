@@ -19,7 +19,7 @@ use super::exit::{Exit, Usage};
 Example:
   reveille auth check auth.toml
   reveille auth can billing notify acct/orders --auth auth.toml
-  (umask 077; reveille auth token new billing --auth auth.toml > billing.token)")]
+  reveille auth token new billing --auth auth.toml --out billing.token")]
 pub(super) struct Args {
     #[command(subcommand)]
     verb: Verb,

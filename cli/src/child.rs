@@ -3,9 +3,11 @@
 //! [`Process`] is a command in a process group of its own: signalled, killed, never left behind. A Ctrl-C
 //! at the terminal reaches only this process, so each verb decides how its command ends. A signal to the
 //! group reaches the command's children as well. If SIGKILL ends this process, its `guard` process ends
-//! the groups. [`Foreground`] is a command that shares this process's terminal.
+//! the groups. [`Foreground`] is a command that shares this process's terminal. `init` waits for orphans
+//! where this program is the first process of a container.
 
 pub(super) mod guard;
+pub(super) mod init;
 
 use std::{
     collections::HashSet,

@@ -109,7 +109,6 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<Exit> {
         }
         fleets.push(FleetFigures::new(fleet.way, idle, outcome));
     }
-    let is_exact = fleets.iter().all(|fleet| fleet.exact);
     let figures = Figures {
         transactions: TRANSACTIONS,
         work_items: ITEMS,

@@ -36,6 +36,7 @@ mod exit;
 mod flag;
 mod foreign_server;
 mod health;
+mod help;
 mod ids;
 mod lease;
 mod leash;
@@ -71,7 +72,7 @@ mod why;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Command, CommandFactory as _, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use self::{exit::Exit, program::until_interrupted, settings::Settings};
 
@@ -80,13 +81,7 @@ use self::{exit::Exit, program::until_interrupted, settings::Settings};
 #[command(name = "reveille", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {
     /// A TOML file of settings; flags and REVEILLE_* variables override it
-    #[arg(
-        long,
-        global = true,
-        env = "REVEILLE_CONFIG",
-        value_name = "FILE",
-        hide_short_help = true
-    )]
+    #[arg(long, global = true, env = "REVEILLE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
@@ -155,25 +150,9 @@ Exit codes:
        it finished its messages)
   `wait -- CMD` and `lease run` return the exit code of CMD (128 + N if signal N ended it).";
 
-/// Returns the program's command.
-fn command() -> Command {
-    short_pages(Cli::command())
-}
-
-/// Leaves the examples on the pages of `-h`. Those of `--help` have the explanations too.
-fn short_pages(verb: Command) -> Command {
-    let text = verb.get_after_help().map(ToString::to_string);
-    let text = text.unwrap_or_default();
-    let (example, _) = text.split_once("\n\n").unwrap_or((&text, ""));
-    let example = example.to_owned();
-    verb.after_help(example)
-        .after_long_help(text)
-        .mut_subcommands(short_pages)
-}
-
 /// Runs the program, and returns its exit code.
 pub fn main() -> ExitCode {
-    program::main()
+    child::init::run().unwrap_or_else(program::main)
 }
 
 impl Verb {

@@ -79,15 +79,6 @@ impl Format {
         }
     }
 
-    /// Writes a whole list of JSON objects. A table has these of their fields.
-    pub(crate) fn rows(self, columns: &[&str], rows: &[Value]) -> io::Result<()> {
-        match self {
-            Self::Table => text(&(table_of(columns, rows) + "\n")),
-            Self::Json => text(&(serde_json::to_string_pretty(rows)? + "\n")),
-            Self::Jsonl => rows.iter().try_for_each(|row| self.next(row, "")),
-        }
-    }
-
     /// Writes a single result.
     pub(crate) fn one<T: Row>(self, row: &T) -> io::Result<()> {
         self.object(row, || table(std::slice::from_ref(row)))

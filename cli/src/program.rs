@@ -3,13 +3,16 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
-use clap::{Command, FromArgMatches as _, builder::Resettable, error::ErrorKind as UsageError};
+use clap::{
+    Command, CommandFactory as _, FromArgMatches as _, builder::Resettable,
+    error::ErrorKind as UsageError,
+};
 use reveille::{Error, ErrorKind, duration::Span};
 
 use super::{
     Cli,
     exit::{Exit, Usage},
-    log, output,
+    help, log, output,
     settings::{self, Settings},
     signals,
 };
@@ -34,7 +37,7 @@ pub(crate) fn main() -> ExitCode {
 fn parse() -> anyhow::Result<(Cli, Settings)> {
     let typed: Vec<_> = std::env::args_os().collect();
     let parse = |command| without_empty_variables(command).try_get_matches_from(&typed);
-    let command = super::command();
+    let command = help::paged(Cli::command());
     let matches = parse(command.clone())?;
     let Some(path) = matches.get_one::<PathBuf>("config") else {
         return Ok((Cli::from_arg_matches(&matches)?, Settings::default()));

@@ -68,10 +68,10 @@ pub(super) struct Args {
     relay_id: Option<String>,
     /// At shutdown streams end one after another within this time, so that their clients move to
     /// other relays spread over it; 0 is at once [default: 10s in a cluster, else 0]
-    #[arg(long, env = "REVEILLE_DRAIN", value_name = "D", hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_DRAIN", value_name = "D")]
     drain: Option<Span>,
     /// Ask one listener to check its queue if no listener did for this long; 0 is never
-    #[arg(long, env = "REVEILLE_SENTINEL", value_name = "D", hide_short_help = true, default_value_t = Span(RelayConfig::default().sentinel_interval))]
+    #[arg(long, env = "REVEILLE_SENTINEL", value_name = "D", default_value_t = Span(RelayConfig::default().sentinel_interval))]
     sentinel: Span,
     /// Host the queues of this existing directory: move their messages to other machines, and take
     /// messages over on the gRPC port

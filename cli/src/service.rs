@@ -32,13 +32,7 @@ pub(super) struct ServiceArgs {
     /// How long connections may take to end at shutdown, after the streams
     // Long enough for listeners to report. A single relay ends before the 30 s after which Kubernetes
     // kills by default.
-    #[arg(
-        long,
-        env = "REVEILLE_GRACE",
-        value_name = "D",
-        default_value = "10s",
-        hide_short_help = true
-    )]
+    #[arg(long, env = "REVEILLE_GRACE", value_name = "D", default_value = "10s")]
     pub(super) grace: Span,
     /// Maximum number of connections; further ones wait [default: 100000 on loopback, else 10000]
     #[arg(long, env = "REVEILLE_MAX_CONNECTIONS", value_name = "N", value_parser = values::positive::<usize>, help_heading = LIMITS)]
@@ -81,12 +75,11 @@ pub(super) struct ServiceArgs {
         long,
         env = "REVEILLE_AUDIT_LOG",
         value_name = "FILE",
-        help_heading = "Access",
-        hide_short_help = true
+        help_heading = "Access"
     )]
     audit_log: Option<PathBuf>,
     /// Serve other machines in plain text, without TLS
-    #[arg(long, env = "REVEILLE_INSECURE", hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_INSECURE")]
     pub(super) insecure: bool,
     /// The format of the log
     #[arg(

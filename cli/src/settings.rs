@@ -256,7 +256,7 @@ mod tests {
 
     /// Parses a command line with this file.
     fn parse(text: &str, typed: &[&str]) -> Result<(clap::ArgMatches, Settings), String> {
-        let (command, settings) = read(text, crate::command())?;
+        let (command, settings) = read(text, help::paged(Cli::command()))?;
         let typed = [&["reveille"], typed].concat();
         command
             .try_get_matches_from(typed)

@@ -1,6 +1,6 @@
 //! The command line as a whole: its help, its refusals.
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::{Command, CommandFactory as _, Parser as _};
 
 use reveille::{NodeConfig, ServerLimits};
 
@@ -19,23 +19,40 @@ fn verbs(command: &Command, path: &str, into: &mut Vec<(String, String)>) {
 
 #[test]
 fn the_command_line_is_sound() {
-    command().debug_assert();
+    help::paged(Cli::command()).debug_assert();
 }
 
+/// A verb is on the first page, or below it by name. A first page has few options, and `--help-all` all.
 #[test]
-fn the_pages_of_h_have_an_example_and_are_no_longer_than_those_of_help() {
-    fn check(command: &Command) {
-        let name = command.get_name();
+fn first_pages_are_short() {
+    fn check(command: &Command, path: &str) {
+        let shown = |short: bool| {
+            let args = command.get_arguments().filter(|arg| {
+                let is_help = matches!(arg.get_id().as_str(), "help" | "help-all" | "version");
+                let is_hidden = arg.is_hide_set() || short && arg.is_hide_short_help_set();
+                !is_help && !is_hidden && !arg.is_positional()
+            });
+            args.count()
+        };
+        let (first, all) = (shown(true), shown(false));
+        assert!(
+            first <= help::MOST,
+            "{path}: {first} options on its first page"
+        );
         let mut command = command.clone();
         let (short, long) = (command.render_help(), command.render_long_help());
         let (short, long) = (short.to_string(), long.to_string());
-        assert!(short.contains("Example:\n  "), "{name}:\n{short}");
-        assert!(short.lines().count() <= long.lines().count(), "{name}");
+        assert!(short.contains("--help-all"), "{path}:\n{short}");
+        assert!(short.contains("Example:\n  "), "{path}:\n{short}");
+        if all > first {
+            assert!(short.lines().count() < long.lines().count(), "{path}");
+        }
         let verbs = command.get_subcommands();
-        let shown = |verb: &&Command| verb.get_name() != "help" && !verb.is_hide_set();
-        verbs.filter(shown).for_each(check);
+        for verb in verbs.filter(|verb| verb.get_name() != "help" && !verb.is_hide_set()) {
+            check(verb, &format!("{path} {}", verb.get_name()));
+        }
     }
-    let mut command = command();
+    let mut command = help::paged(Cli::command());
     command.build();
     check(&command, "reveille");
     for (path, ids) in help::FIRST {
@@ -63,7 +80,7 @@ fn the_pages_of_h_have_an_example_and_are_no_longer_than_those_of_help() {
 #[test]
 fn every_verb_shows_an_example() {
     let mut helps = Vec::new();
-    verbs(&command(), "", &mut helps);
+    verbs(&help::paged(Cli::command()), "", &mut helps);
     assert!(helps.len() > 15);
     for (path, help) in helps {
         assert!(help.contains("Example:\n  "), "{path}:\n{help}");
@@ -106,7 +123,7 @@ fn help_is_wrapped_by_clap_alone() {
 #[test]
 fn a_duration_is_called_one() {
     let mut helps = Vec::new();
-    verbs(&command(), "", &mut helps);
+    verbs(&help::paged(Cli::command()), "", &mut helps);
     for (path, help) in helps {
         let words = help
             .split(|c: char| !c.is_alphanumeric())
@@ -182,7 +199,7 @@ fn bad_values_are_refused_with_field_and_rule() {
         ),
     ] {
         let typed = ["reveille"].iter().chain(typed);
-        let error = command()
+        let error = help::paged(Cli::command())
             .try_get_matches_from(typed.clone())
             .expect_err("refused")
             .to_string();

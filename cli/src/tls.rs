@@ -12,13 +12,13 @@ const HEADING: &str = "TLS";
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct ClientTlsArgs {
     /// Trust these authorities, in PEM, for https:// [default: the system's]
-    #[arg(long, env = "REVEILLE_CA", value_name = "FILE", hide_short_help = true, help_heading = HEADING)]
+    #[arg(long, env = "REVEILLE_CA", value_name = "FILE", help_heading = HEADING)]
     ca: Option<PathBuf>,
     /// The client's certificate, in PEM, if the server asks for one
     #[arg(long, env = "REVEILLE_CERT", value_name = "FILE", help_heading = HEADING)]
     cert: Option<PathBuf>,
     /// The key of --cert
-    #[arg(long, env = "REVEILLE_KEY", value_name = "FILE", hide_short_help = true, help_heading = HEADING)]
+    #[arg(long, env = "REVEILLE_KEY", value_name = "FILE", help_heading = HEADING)]
     key: Option<PathBuf>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct ServerTlsArgs {
     #[arg(long, env = "REVEILLE_TLS_KEY", value_name = "FILE", help_heading = HEADING)]
     tls_key: Option<PathBuf>,
     /// Refuse clients without a certificate of one of these authorities, in PEM
-    #[arg(long, env = "REVEILLE_TLS_CLIENT_CA", value_name = "FILE", hide_short_help = true, help_heading = HEADING)]
+    #[arg(long, env = "REVEILLE_TLS_CLIENT_CA", value_name = "FILE", help_heading = HEADING)]
     tls_client_ca: Option<PathBuf>,
 }
 

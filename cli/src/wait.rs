@@ -59,7 +59,7 @@ type Watched = (Client, watch::Receiver<LinkState>);
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        log::to_stderr(log::CLIENT_LOG);
+        log::to_stderr(log::WAIT_LOG);
         let mut interrupts = signals::Interrupts::listen()?;
         let target = self.target.resolve();
         let (mut release, relay) = self.release(&target, self.target.names_relay())?;

@@ -45,6 +45,8 @@ pub struct QueueManagerConfig {
     pub aliases: BTreeMap<String, Destination>,
     /// The maximum number of machines that a message passes.
     pub hop_limit: usize,
+    /// Allows a new file in the place of a damaged file that was set aside.
+    pub allow_new_file: bool,
 }
 
 /// A rule of the route table.
@@ -80,6 +82,7 @@ impl Default for QueueManagerConfig {
             aliases: BTreeMap::new(),
             // As many as an IP network's early routing protocols: a longer path is a loop.
             hop_limit: 16,
+            allow_new_file: false,
         }
     }
 }

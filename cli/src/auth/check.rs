@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::SystemTime};
 
-use reveille::auth::AuthFile;
+use reveille::auth::{AuthFile, TokenRecord};
 use serde_json::json;
 
 use super::{VARIABLE, blocking, misconfigured};
@@ -44,11 +44,10 @@ impl Check {
         let read = blocking(move || read().map_err(|error| misconfigured(error).into()));
         let (config, tokens) = read.await?;
         let (file, now) = (path.display().to_string(), SystemTime::now());
-        let expiries = tokens.iter().filter_map(|token| token.expires);
+        let expiries = tokens.iter().filter_map(TokenRecord::expires);
         let expired = expiries.filter(|expires| *expires <= now).count();
         let (rules, tokens) = (config.policy().rule_count(), tokens.len());
         let (issuers, certificates) = (config.issuer_count(), config.certificate_count());
-        let notes: Vec<_> = config.notes().collect();
         let row = json!({
             "file": file,
             "rules": rules,
@@ -56,7 +55,6 @@ impl Check {
             "expired": expired,
             "issuers": issuers,
             "certificates": certificates,
-            "notes": notes,
         });
         let line = || {
             format!(
@@ -68,7 +66,13 @@ impl Check {
             )
         };
         self.output.format.object(&row, line)?;
-        notes.iter().for_each(output::note);
+        // Notes on a file without an error that lets no caller in.
+        if rules == 0 {
+            output::note("the file has no rule: the relay denies every request");
+        }
+        if tokens + issuers + certificates == 0 {
+            output::note("the file has no credential: the relay authenticates no caller");
+        }
         Ok(Exit::OK)
     }
 }

@@ -29,7 +29,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  (umask 077; reveille auth token new billing --tokens tokens.toml > billing.token)
+  reveille auth token new billing --tokens tokens.toml --out billing.token
   reveille auth token list --tokens tokens.toml
   reveille auth token revoke abcdefgh23 --tokens tokens.toml")]
 pub(super) struct Args {
@@ -105,7 +105,7 @@ fn unavailable_as_failed(error: Error) -> anyhow::Error {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  (umask 077; reveille auth token new billing --tokens tokens.toml > billing.token)
+  reveille auth token new billing --tokens tokens.toml --out billing.token
   reveille auth token new worker-1 --auth auth.toml --expires 30d --note 'rack 7'
   reveille notify acct/orders --token-file billing.token
 
@@ -125,6 +125,9 @@ struct New {
         hide_default_value = true
     )]
     note: String,
+    /// Write the token to this new file, with mode 0600, in place of printing it
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
     #[command(flatten)]
     file: TokenFileArgs,
     #[command(flatten)]
@@ -227,11 +230,11 @@ const COLUMNS: &[&str] = &[
 ];
 
 fn row(record: &TokenRecord) -> Value {
-    let expires = record.expires;
+    let expires = record.expires();
     json!({
         "id": record.id,
         "principal": record.principal,
-        "created_at": time(record.created),
+        "created_at": time(record.created()),
         "expires_at": expires.map(time),
         "expired": expires.is_some_and(|expires| expires <= SystemTime::now()),
         "note": record.note,

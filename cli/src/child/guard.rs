@@ -239,7 +239,7 @@ fn mark_in(environment: &[u8]) -> Option<String> {
 }
 
 /// Returns the path of this program. On Linux it stays valid after the file was replaced.
-fn this_program() -> io::Result<std::path::PathBuf> {
+pub(super) fn this_program() -> io::Result<std::path::PathBuf> {
     match cfg!(target_os = "linux") {
         true => Ok("/proc/self/exe".into()),
         false => std::env::current_exe(),

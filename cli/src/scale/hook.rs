@@ -38,7 +38,7 @@ pub(super) struct HookArgs {
         requires = "policy",
         conflicts_with_all = [
             "max", "min", "per", "serve", "idle", "depth", "visibility_timeout", "check", "poll",
-            "when_cmd", "group", "grace", "command",
+            "max_load", "min_free", "when_cmd", "group", "grace", "command",
         ]
     )]
     pub(super) hook: Option<String>,
