@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use reveille::store;
-use serde::Serialize;
+use serde_json::json;
 
 use super::{exit::Exit, output::OutputArgs};
 
@@ -44,14 +44,6 @@ struct Backup {
     output: OutputArgs,
 }
 
-/// A copy as a row.
-#[derive(Debug, Serialize)]
-struct Copied {
-    from: String,
-    to: String,
-    bytes: u64,
-}
-
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let Verb::Backup(backup) = self.verb;
@@ -60,14 +52,10 @@ impl Args {
             None => &backup.from,
         };
         store::backup(from.as_ref(), &backup.to).await?;
-        let row = Copied {
-            from: from.to_owned(),
-            to: backup.to.display().to_string(),
-            bytes: std::fs::metadata(&backup.to)?.len(),
-        };
-        let line = format!("copied {} to {} ({} bytes)", row.from, row.to, row.bytes);
-        let format = backup.output.format;
-        format.next(&row, line)?;
+        let (to, bytes) = (backup.to.display(), std::fs::metadata(&backup.to)?.len());
+        let row = json!({ "from": from, "to": to.to_string(), "bytes": bytes });
+        let line = format!("copied {from} to {to} ({bytes} bytes)");
+        backup.output.format.next(&row, line)?;
         Ok(Exit::OK)
     }
 }

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use reveille::{Client, duration};
-use serde::Serialize;
+use serde_json::json;
 
 use super::{
     exit::{Exit, Usage},
-    output::Row,
     target::TargetArgs,
 };
 
@@ -30,12 +29,6 @@ pub(super) struct Args {
     target: TargetArgs,
 }
 
-#[derive(Debug, Serialize)]
-struct DrainRow {
-    relay: String,
-    draining: bool,
-}
-
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.target.resolve();
@@ -46,15 +39,8 @@ impl Args {
         }
         let client: Client = target.client()?;
         target.within(client.drain(self.within)).await?;
-        let row = DrainRow {
-            relay: target.relay.clone(),
-            draining: true,
-        };
-        target.format.one(&row)?;
+        let row = json!({ "relay": target.relay, "draining": true });
+        target.format.row(&["relay", "draining"], &row)?;
         Ok(Exit::OK)
     }
-}
-
-impl Row for DrainRow {
-    const COLUMNS: &'static [&'static str] = &["relay", "draining"];
 }

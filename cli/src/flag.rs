@@ -1,17 +1,17 @@
-//! `flag get`, `flag list`, `flag watch`: reads flags.
-
-use std::time::SystemTime;
+//! `flag get`, `flag list`, `flag watch`: reads flags. [`FlagsArgs`] reaches the flags of a relay or of a
+//! store, for all verbs of flags.
 
 use clap::Subcommand;
-use reveille::{Client, FlagEvent, FlagName, FlagState, FlagWatcher, Listed, ListenerId};
-use serde::Serialize;
+use reveille::{
+    Client, Error, ErrorKind, FlagEvent, FlagName, FlagState, FlagWatcher, FlagWatcherInfo,
+    ListenerId, duration::Span, flag::StoreFlags, store,
+};
+use serde_json::{Value, json};
 
 use super::{
-    direct_store::DirectStore,
-    exit::Exit,
-    output::{self, Row},
-    target::{self, Target, TargetArgs, WaitingArgs},
-    watchers::{self, FLAG_WATCH_ID, Waiter},
+    exit::{Exit, Usage},
+    output::{self, Format, time},
+    target::{self, Target, TargetArgs, WaitingArgs, note_unanswered},
 };
 
 /// Read durable flags
@@ -43,12 +43,8 @@ If the flag is not set, the exit code is 0, with --check 5.")]
         /// End with 5 if the flag is not set
         #[arg(long)]
         check: bool,
-        /// Read the flag directly in this store, without a relay: az://CONTAINER[/PREFIX], s3://,
-        /// gs://, sqlite:PATH
-        #[arg(long, value_name = "URL")]
-        store: Option<String>,
         #[command(flatten)]
-        target: TargetArgs,
+        flags: FlagsArgs,
     },
     /// List the flags that are set
     #[command(after_help = "\
@@ -59,12 +55,8 @@ Example:
         /// Only flags whose names begin with this
         #[arg(default_value = "", hide_default_value = true)]
         prefix: String,
-        /// Read the flags directly in this store, without a relay: az://CONTAINER[/PREFIX], s3://,
-        /// gs://, sqlite:PATH
-        #[arg(long, value_name = "URL")]
-        store: Option<String>,
         #[command(flatten)]
-        target: TargetArgs,
+        flags: FlagsArgs,
     },
     /// Print a flag's state and each change, until interrupted
     #[command(after_help = "\
@@ -79,74 +71,60 @@ Example:
     },
 }
 
-/// A flag's state as a row.
-#[derive(Debug, Serialize)]
-pub(super) struct FlagRow {
-    pub(super) flag: String,
-    set: bool,
-    pub(super) generation: u64,
-    set_by: String,
-    reason: String,
-    #[serde(serialize_with = "output::serialize_time")]
-    set_at: Option<SystemTime>,
-    #[serde(serialize_with = "output::serialize_time")]
-    expires_at: Option<SystemTime>,
+/// The flags of a relay, or of a store.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct FlagsArgs {
+    /// Use the flags of this store directly, and notify no relay: az://CONTAINER[/PREFIX], s3://, gs://,
+    /// sqlite:PATH
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
-/// A flag's state, and the listeners that wait for it.
-#[derive(Debug, Serialize)]
-struct WaitedFlag {
-    #[serde(flatten)]
-    flag: FlagRow,
-    /// `null` if they are not known.
-    waiting: Option<Vec<Waiter>>,
-}
+pub(super) const COLUMNS: &[&str] = &[
+    "flag",
+    "set",
+    "reason",
+    "set_at",
+    "expires_at",
+    "set_by",
+    "generation",
+];
+/// Prefix of the listener ids of `flag watch`. A person who watches a flag is not a missing node.
+pub(super) const FLAG_WATCH_ID: &str = "flag-watch";
+/// Maximum number of names in a text; JSON has all.
+pub(super) const SHOWN: usize = 20;
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         match self.verb {
-            Verb::Get {
-                flag,
-                check,
-                store,
-                target,
-            } => {
-                let target = target.resolve();
-                let (state, waiting) = match store {
-                    None => get(&flag, &target).await?,
-                    Some(url) => {
-                        let store = DirectStore::open_existing(&url, target.timeout).await?;
-                        let state = store.within(store.flags.get(&flag)).await?;
-                        (state, None)
-                    }
+            Verb::Get { flag, check, flags } => {
+                let of_relay = async |client: &Client| {
+                    let state = client.flags().get(&flag).await?;
+                    let watchers = client.flags().watchers(Some(&flag)).await?;
+                    note_unanswered(&watchers.unanswered);
+                    Ok((state, Some(watchers.entries)))
                 };
-                target.format.one(&WaitedFlag {
-                    flag: FlagRow::from(&state),
-                    waiting,
-                })?;
+                let of_store = async |flags: StoreFlags| Ok((flags.get(&flag).await?, None));
+                let (state, watchers) = flags.call(false, of_relay, of_store).await?;
+                let mut row = row(&state);
+                row["waiting"] = match (flags.format(), &watchers) {
+                    (Format::Table, Some(watchers)) => waiting(watchers).into(),
+                    (_, watchers) => json!(watchers.as_deref().map(waiting_json)),
+                };
+                flags
+                    .format()
+                    .row(&[COLUMNS, &["waiting"]].concat(), &row)?;
                 let missing = check && !state.set;
                 Ok(if missing { Exit::NOT_FOUND } else { Exit::OK })
             }
-            Verb::List {
-                prefix,
-                store: None,
-                target,
-            } => {
-                let call =
-                    async |client: &Client| client.flags().list(&prefix).await.map(Listed::from);
-                let row = |state| FlagRow::from(&state);
-                target.list(call, row).await
-            }
-            Verb::List {
-                prefix,
-                store: Some(url),
-                target,
-            } => {
-                let target = target.resolve();
-                let store = DirectStore::open_existing(&url, target.timeout).await?;
-                let listed = store.within(store.flags.list(&prefix)).await?;
-                let rows: Vec<_> = listed.iter().map(FlagRow::from).collect();
-                target.format.list(&rows)?;
+            Verb::List { prefix, flags } => {
+                let of_relay = async |client: &Client| client.flags().list(&prefix).await;
+                let of_store = async |flags: StoreFlags| flags.list(&prefix).await;
+                let listed = flags.call(false, of_relay, of_store).await?;
+                let rows: Vec<_> = listed.iter().map(row).collect();
+                flags.format().rows(COLUMNS, &rows)?;
                 Ok(Exit::OK)
             }
             Verb::Watch { flag, target } => {
@@ -170,25 +148,11 @@ impl Args {
     }
 }
 
-/// Gets a flag's state and the listeners that watch it from the relay.
-async fn get(flag: &FlagName, target: &Target) -> anyhow::Result<(FlagState, Option<Vec<Waiter>>)> {
-    let client = target.client()?;
-    let reading = async {
-        let state = client.flags().get(flag).await?;
-        let watchers = client.flags().watchers(Some(flag)).await?;
-        reveille::Result::Ok((state, watchers))
-    };
-    let (state, watchers) = target.within(reading).await?;
-    let waiting = watchers.into_iter().map(Waiter::from).collect();
-    Ok((state, Some(waiting)))
-}
-
 async fn watch(client: &Client, mut watcher: FlagWatcher, target: &Target) -> anyhow::Result<Exit> {
     target::noting_causes(client, watcher.link(), async {
         while let Some(event) = watcher.next_event().await {
             if let FlagEvent::State(state) = event? {
-                let row = FlagRow::from(&state);
-                target.format.next(&row, row.line())?;
+                target.format.next(&row(&state), line(&state))?;
             }
         }
         Ok(Exit::FAILURE)
@@ -196,68 +160,116 @@ async fn watch(client: &Client, mut watcher: FlagWatcher, target: &Target) -> an
     .await
 }
 
-impl FlagRow {
-    /// Returns the state as a sentence.
-    pub(super) fn line(&self) -> String {
-        if !self.set {
-            return format!("{} is not set", self.flag);
-        }
-        let mut line = format!("{} is set", self.flag);
-        // A store that is read directly has no generation.
-        if self.generation != 0 {
-            line.push_str(&format!(", generation {}", self.generation));
-        }
-        if !self.set_by.is_empty() {
-            line.push_str(&format!(", by {}", self.set_by));
-        }
-        if !self.reason.is_empty() {
-            line.push_str(&format!(": {}", self.reason));
-        }
-        line
+impl FlagsArgs {
+    pub(super) fn format(&self) -> Format {
+        self.target.relay.output.format
+    }
+
+    pub(super) fn target(&self) -> Target {
+        self.target.resolve()
+    }
+
+    /// Calls the relay or the store within --timeout. `creates`: a store's missing file is created.
+    pub(super) async fn call<T>(
+        &self,
+        creates: bool,
+        of_relay: impl AsyncFnOnce(&Client) -> reveille::Result<T>,
+        of_store: impl AsyncFnOnce(StoreFlags) -> reveille::Result<T>,
+    ) -> anyhow::Result<T> {
+        let target = self.target();
+        let Some(url) = &self.store else {
+            let client = target.client()?;
+            return Ok(target.within(of_relay(&client)).await?);
+        };
+        refuse_memory(url)?;
+        let calling = async {
+            let opened = match creates {
+                true => store::open(url).await,
+                false => store::open_existing(url).await,
+            };
+            of_store(StoreFlags::new(opened?)).await
+        };
+        let timeout = target.timeout.unwrap_or_default();
+        let late = |_| {
+            let message = format!("store {url}: no answer within {}", Span(timeout));
+            // Exit code 3, as for a store that cannot be reached: the cause is the same.
+            Err(Error::new(ErrorKind::Unavailable, message))
+        };
+        let called = tokio::time::timeout(timeout, calling).await;
+        Ok(called.unwrap_or_else(late)?)
     }
 }
 
-impl From<&FlagState> for FlagRow {
-    fn from(state: &FlagState) -> Self {
-        Self {
-            flag: state.name.to_string(),
-            set: state.set,
-            generation: state.generation,
-            set_by: state.set_by.clone(),
-            reason: state.reason.clone(),
-            set_at: state.set_at,
-            expires_at: state.expires_at,
-        }
+/// Refuses a store in memory: no other process can read it.
+pub(super) fn refuse_memory(url: &str) -> Result<(), Usage> {
+    match url.starts_with("memory:") {
+        false => Ok(()),
+        true => Err(Usage(
+            "store: no other process can read a store in memory: name a shared store".to_owned(),
+        )),
     }
 }
 
-impl Row for FlagRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "flag",
-        "set",
-        "generation",
-        "set_by",
-        "set_at",
-        "expires_at",
-        "reason",
-    ];
-    const DROPPED_FIRST: &'static [&'static str] = &["generation", "expires_at", "set_by"];
+/// Returns the state as a sentence.
+pub(super) fn line(state: &FlagState) -> String {
+    if !state.set {
+        return format!("{} is not set", state.name);
+    }
+    let mut line = format!("{} is set", state.name);
+    // A store that is read directly has no generation.
+    if state.generation != 0 {
+        line.push_str(&format!(", generation {}", state.generation));
+    }
+    if !state.set_by.is_empty() {
+        line.push_str(&format!(", by {}", state.set_by));
+    }
+    if !state.reason.is_empty() {
+        line.push_str(&format!(": {}", state.reason));
+    }
+    line
 }
 
-impl Row for WaitedFlag {
-    const COLUMNS: &'static [&'static str] = &[
-        "flag",
-        "set",
-        "generation",
-        "set_by",
-        "set_at",
-        "expires_at",
-        "reason",
-        "waiting",
-    ];
-    const DROPPED_FIRST: &'static [&'static str] = &["generation", "expires_at", "set_by"];
-
-    fn cell(&self, column: &str) -> Option<String> {
-        (column == "waiting").then(|| watchers::cell(self.waiting.as_deref()))
+/// Returns the listeners that wait as a table's cell, one a line.
+fn waiting(watchers: &[FlagWatcherInfo]) -> String {
+    let line = |watcher: &FlagWatcherInfo| {
+        let acknowledged = if watcher.acknowledged {
+            ", acknowledged"
+        } else {
+            ""
+        };
+        format!(
+            "{} for {}{acknowledged}",
+            watcher.listener_id,
+            Span(watcher.since)
+        )
+    };
+    let mut lines: Vec<_> = watchers.iter().take(SHOWN).map(line).collect();
+    if watchers.len() > SHOWN {
+        lines.push(format!("and {} more", watchers.len() - SHOWN));
     }
+    lines.join("\n")
+}
+
+fn waiting_json(watchers: &[FlagWatcherInfo]) -> Vec<Value> {
+    let row = |watcher: &FlagWatcherInfo| {
+        json!({
+            "listener_id": watcher.listener_id,
+            "streams": watcher.streams,
+            "connected_for_ms": output::millis(watcher.since),
+            "acknowledged": watcher.acknowledged,
+        })
+    };
+    watchers.iter().map(row).collect()
+}
+
+pub(super) fn row(state: &FlagState) -> Value {
+    json!({
+        "flag": state.name.to_string(),
+        "set": state.set,
+        "generation": state.generation,
+        "set_by": state.set_by,
+        "reason": state.reason,
+        "set_at": state.set_at.map(time),
+        "expires_at": state.expires_at.map(time),
+    })
 }

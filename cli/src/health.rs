@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use reveille::{Client, Error, ErrorKind, duration};
-use serde::Serialize;
+use reveille::{ErrorKind, duration};
+use serde_json::json;
+use tokio::time::Instant;
 
 use super::{
     causes::Causes,
     exit::{Exit, Failed},
-    foreign_server,
-    output::Row,
+    output,
     target::{self, Target, TargetArgs},
 };
 
@@ -33,13 +33,6 @@ pub(super) struct Args {
     target: TargetArgs,
 }
 
-#[derive(Debug, Serialize)]
-struct HealthRow {
-    relay: String,
-    serving: bool,
-    reason: Option<String>,
-}
-
 /// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -52,95 +45,39 @@ impl Args {
         let target = self.target.resolve();
         let client = target.client()?;
         let reason = target.within(client.not_ready()).await?;
-        let row = HealthRow {
-            relay: client.url().to_owned(),
-            serving: reason.is_none(),
-            reason,
-        };
-        target.format.one(&row)?;
-        Ok(if row.serving { Exit::OK } else { Exit::FAILURE })
+        let serving = reason.is_none();
+        let row = json!({ "relay": client.url(), "serving": serving, "reason": reason });
+        target.format.row(&["relay", "serving", "reason"], &row)?;
+        Ok(if serving { Exit::OK } else { Exit::FAILURE })
     }
 }
 
 /// Waits until the relay serves, and prints why it does not.
 async fn wait(target: &Target) -> anyhow::Result<Exit> {
     let client = target.client()?;
-    let mut newest = None;
-    let waiting = until_ready(&client, &mut newest);
-    match target.timeout {
-        None => waiting.await?,
-        Some(timeout) => match tokio::time::timeout(timeout, waiting).await {
-            Ok(ready) => ready?,
-            Err(_) => return Err(timed_out(target, timeout, newest)),
-        },
-    }
-    Ok(Exit::OK)
-}
-
-fn timed_out(
-    target: &Target,
-    timeout: Duration,
-    newest: Option<reveille::Result<String>>,
-) -> anyhow::Error {
-    match newest {
-        Some(Ok(reason)) => {
-            let span = duration::Span(timeout);
-            Failed(format!("not ready within {span}: {reason}")).into()
-        }
-        Some(Err(error)) => error.into(),
-        None => target.no_answer().into(),
-    }
-}
-
-/// `newest` is why the newest check did not find the relay ready.
-async fn until_ready(
-    client: &Client,
-    newest: &mut Option<reveille::Result<String>>,
-) -> reveille::Result<()> {
-    let (mut causes, mut foreign) = (Causes::default(), None);
-    let warn_at = tokio::time::Instant::now() + target::WARN_AFTER;
+    let (began, mut causes) = (Instant::now(), Causes::default());
     loop {
-        let warns = tokio::time::Instant::now() >= warn_at;
-        let cause = match client.not_ready().await {
-            Ok(None) => return Ok(()),
-            Ok(Some(reason)) => {
-                let text = format!("not ready: {reason}");
-                *newest = Some(Ok(reason));
-                text
-            }
-            Err(error) if is_final(&error) => return Err(error),
-            Err(error) => {
-                if warns && foreign.is_none() {
-                    // Once: the probe of a relay is an incident in its log.
-                    foreign = Some(foreign_server::identify(client.url(), PAUSE * 3).await);
-                }
-                let error = foreign.clone().flatten().unwrap_or(error);
-                let text = error.to_string();
-                *newest = Some(Err(unavailable(error)));
-                text
-            }
+        let error: anyhow::Error = match target.within(client.not_ready()).await {
+            Ok(None) => return Ok(Exit::OK),
+            Ok(Some(reason)) => Failed(format!("not ready: {reason}")).into(),
+            Err(error) if is_final(error.kind()) => return Err(error.into()),
+            Err(error) => error.into(),
         };
-        if warns {
-            causes.note(&cause);
+        let waited = began.elapsed();
+        if target.timeout.is_some_and(|limit| waited + PAUSE > limit) {
+            return Err(error);
+        }
+        if waited > target::WARN_AFTER {
+            causes.note(&output::one_line(&error));
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 /// The settings are wrong, or a server answers there that is no relay.
-fn is_final(error: &Error) -> bool {
+fn is_final(kind: ErrorKind) -> bool {
     !matches!(
-        error.kind(),
-        ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Exhausted | ErrorKind::Busy
+        kind,
+        ErrorKind::Unavailable | ErrorKind::Exhausted | ErrorKind::Busy
     )
-}
-
-/// A relay that does not answer in time may as well be unreachable.
-fn unavailable(error: Error) -> Error {
-    let message = error.message().to_owned();
-    Error::new(ErrorKind::Unavailable, message).with_source(error)
-}
-
-impl Row for HealthRow {
-    const COLUMNS: &'static [&'static str] = &["relay", "serving", "reason"];
 }

@@ -54,13 +54,13 @@ struct Next {
     #[arg(value_parser = blob)]
     name: BlobName,
     /// Number of ids
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=MOST))]
     count: u64,
     /// Number of ids that one write to the store reserves [default: --count, at most 1000]
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST))]
     range_size: Option<u64>,
     /// The first id of a name that has no ids yet
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = id)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MOST))]
     start: u64,
     #[command(flatten)]
     store: StoreArgs,
@@ -73,6 +73,8 @@ struct Next {
 
 /// Ids of one write to stdout: few enough to appear promptly, enough to share the cost of a write.
 const BATCH: u64 = 4096;
+/// An id fits a signed number of 64 bits.
+const MOST: u64 = i64::MAX as u64;
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
@@ -86,9 +88,9 @@ impl Next {
     async fn run(self) -> anyhow::Result<Exit> {
         let config = self.config();
         let batch = BATCH.min(config.range_size);
+        let late = || format!("`{}`: got no id", self.name);
         let url = self.store.resolve()?;
-        let opened = self.within(store::open(&url)).await;
-        let opened = opened.map_err(late_as_unavailable)?;
+        let opened = program::within(self.timeout, late(), store::open(&url)).await?;
         let store = BlobSyncStore::new(opened, self.name.clone());
         let ids = UniqueIdGenerator::new(store, config)?;
         let format = self.output.format;
@@ -97,7 +99,7 @@ impl Next {
         let (mut left, mut document) = (self.count, Vec::new());
         while left > 0 {
             let count = usize::try_from(left.min(batch)).context("a batch is small")?;
-            let taken = self.within(ids.next_ids(count)).await;
+            let taken = program::within(self.timeout, late(), ids.next_ids(count)).await;
             let taken = taken.map_err(invalid_as_failed)?;
             left -= taken.len() as u64;
             let mut lines = String::new();
@@ -119,15 +121,6 @@ impl Next {
         Ok(Exit::OK)
     }
 
-    /// Runs a call within --timeout.
-    async fn within<T>(
-        &self,
-        call: impl Future<Output = reveille::Result<T>>,
-    ) -> reveille::Result<T> {
-        let late = format!("`{}`: got no id", self.name);
-        program::within(self.timeout, late, call).await
-    }
-
     fn config(&self) -> IdConfig {
         let defaults = IdConfig::default();
         IdConfig {
@@ -138,15 +131,6 @@ impl Next {
             retry_for: self.timeout.unwrap_or(defaults.retry_for),
             ..defaults
         }
-    }
-}
-
-/// Converts a time-out to "unavailable": a store that cannot be opened in time is unreachable, with
-/// that exit code.
-fn late_as_unavailable(error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::Timeout => Error::new(ErrorKind::Unavailable, error.message()),
-        _ => error,
     }
 }
 
@@ -163,23 +147,6 @@ fn blob(name: &str) -> Result<BlobName, String> {
     const RULE: &str = "must be 1 to 1020 bytes in parts with `/` between them, none empty, `.` \
                         or `..`, without control characters and `\\`";
     BlobName::new(&format!("{FOLDER}{name}")).map_err(|_| RULE.to_owned())
-}
-
-fn at_least_one(text: &str) -> Result<u64, String> {
-    number(text, 1)
-}
-
-fn id(text: &str) -> Result<u64, String> {
-    number(text, 0)
-}
-
-/// Parses an id: it fits a signed number of 64 bits.
-fn number(text: &str, least: u64) -> Result<u64, String> {
-    const MOST: u64 = i64::MAX as u64;
-    let number = text.parse().ok();
-    number
-        .filter(|number| (least..=MOST).contains(number))
-        .ok_or_else(|| format!("must be a whole number from {least} to {MOST}"))
 }
 
 #[cfg(test)]

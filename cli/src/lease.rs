@@ -1,23 +1,32 @@
 //! `lease run`, `lease show`: one lease holder at a time, among any number of processes.
 
-mod run;
-
-use std::time::SystemTime;
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal as _},
+    pin::pin,
+    process::{ExitStatus, Stdio},
+    time::{Duration, SystemTime},
+};
 
 use clap::Subcommand;
 use reveille::{
-    Error, ErrorKind,
-    lease::{Lease, LeaseConfig, LeaseState},
+    Error, ErrorKind, duration,
+    lease::{Lease, LeaseConfig, LeaseGuard, LeaseState},
     store,
 };
-use serde::Serialize;
+use rustix::process::Signal as Number;
+use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{
-    exit::Exit,
+    child::{self, Process},
+    exit::{Exit, Failed},
     log,
-    output::{self, OutputArgs, Row},
+    output::{self, OutputArgs},
+    program,
     signals::Interrupts,
     store::StoreArgs,
+    target::WARN_AFTER,
 };
 
 /// Let one process at a time run a command
@@ -33,8 +42,50 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    Run(run::Args),
+    Run(Run),
     Show(Show),
+}
+
+/// Wait for a lease, and run a command while holding it
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille lease run billing --store az://leases -- ./bill
+  reveille lease run billing --store sqlite:/srv/shared.db --duration 30s --timeout 10m -- ./bill
+
+The command's environment has LEASE_NAME, LEASE_HOLDER and LEASE_TOKEN, a number that grows with \
+every holder. Send the token with every write of the command, and let the receiver refuse lower \
+tokens: a process that was suspended may continue for a moment without its lease.
+
+The lease is renewed while the command runs. If a renewal fails, the command gets SIGTERM a fifth of \
+the duration (at most 30s) before the lease is lost. It is killed when the lease is lost, before \
+another process can acquire it. A SIGKILL of `lease run` itself leaves the command running: then only \
+the token protects the data.
+
+The command runs in its own process group. Its standard input is passed on unless it is a terminal. \
+Ctrl-C and SIGTERM are forwarded to the command, and a second one kills it. Other processes of the group \
+may run for a fifth of the duration (at most 30s) after the command, and are then killed. Then the lease is \
+released.
+
+Ends with the exit code of the command (128 + N if signal N ended it), with 7 if the lease was lost, \
+and with 6 if the lease was not acquired within --timeout.")]
+struct Run {
+    /// The name of the lease
+    name: String,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// How long the lease stays taken if this process dies; 1s to 24h
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "15s")]
+    duration: Duration,
+    /// The holder's name, shown to people [default: host name and process id]
+    #[arg(long, value_name = "ID")]
+    holder: Option<String>,
+    /// Give up after waiting this long [default: never]
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+    /// The command to run
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
 }
 
 /// Show the holder of a lease, or its last holder
@@ -48,37 +99,19 @@ AGE is the time since the lease was last acquired, renewed or released. A held l
 than its duration has lost its holder: the next waiting process acquires it soon. Ends with 5 if the \
 lease was never held.")]
 struct Show {
-    #[command(flatten)]
-    named: Named,
-    #[command(flatten)]
-    output: OutputArgs,
-}
-
-/// A lease as a row.
-#[derive(Debug, Serialize)]
-struct LeaseRow {
-    lease: String,
-    held: bool,
-    token: u64,
-    holder: String,
-    duration_ms: u64,
-    #[serde(serialize_with = "output::serialize_time")]
-    written_at: Option<SystemTime>,
-    age_ms: u64,
-    state: &'static str,
-}
-
-/// A lease's name and store.
-#[derive(Debug, clap::Args)]
-struct Named {
     /// The name of the lease
     name: String,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
+const COLUMNS: &[&str] = &["lease", "state", "holder", "age_ms", "duration_ms", "token"];
 /// Logs failures of the store, and nothing else of the library.
 const LOG: &str = "error,reveille::coordination::lease=warn";
+/// The default grace period of Kubernetes.
+const MAX_GRACE: Duration = Duration::from_secs(30);
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
@@ -94,59 +127,184 @@ impl Args {
     }
 }
 
-impl Named {
-    /// Opens the lease, and creates a missing store file.
-    async fn open(&self, config: LeaseConfig) -> anyhow::Result<Lease> {
-        let url = self.store.resolve()?;
-        let store = store::open(&url).await?;
-        Ok(Lease::new(store, &self.name, config)?)
+impl Run {
+    async fn run(self, interrupts: &mut Interrupts) -> anyhow::Result<Exit> {
+        child::check_exists(&self.command)?;
+        let config = LeaseConfig {
+            duration: self.duration,
+            holder: self.holder.clone().unwrap_or_else(this_process),
+            poll: LeaseConfig::default().poll.min(self.duration / 5),
+        };
+        let holder = config.holder.clone();
+        let acquiring = async {
+            let store = store::open(&self.store.resolve()?).await?;
+            let lease = Lease::new(store, &self.name, config)?;
+            let held = acquire(&lease).await?;
+            anyhow::Ok((lease, held))
+        };
+        let late = format!("lease `{}` was not acquired", self.name);
+        let (lease, held) = tokio::select! {
+            held = program::within(self.timeout, late, acquiring) => held?,
+            signal = interrupts.next() => return Ok(signal.exit()),
+        };
+        output::note(format_args!("{lease} is held, token {}", held.token()));
+        let ended = match self.start(&held, holder) {
+            Ok(process) => self.supervise(&held, process, interrupts).await,
+            Err(error) => Err(error),
+        };
+        let (lost, status) = match ended {
+            Ok(ended) => ended,
+            Err(error) => {
+                release(held).await;
+                let name = self.command[0].to_string_lossy();
+                return Err(Failed(format!("`{name}` cannot be run: {error}")).into());
+            }
+        };
+        if lost {
+            let reason = match held.is_held() {
+                true => format!("{lease} could not be renewed in time"),
+                false => held.lost().await.to_string(),
+            };
+            let name = self.command[0].to_string_lossy();
+            output::note(format_args!("error: {reason}; `{name}` was ended"));
+            return Ok(Exit::LEASE_LOST);
+        }
+        release(held).await;
+        Ok(Exit::of_command(status))
     }
 
-    /// Opens the lease for reading. Creates no file.
-    async fn open_existing(&self) -> anyhow::Result<Lease> {
-        let url = self.store.resolve()?;
-        let store = store::open_existing(&url).await?;
-        Ok(Lease::new(store, &self.name, LeaseConfig::default())?)
+    fn start(&self, held: &LeaseGuard, holder: String) -> io::Result<Process> {
+        let environment = [
+            ("LEASE_NAME", self.name.clone()),
+            ("LEASE_TOKEN", held.token().to_string()),
+            ("LEASE_HOLDER", holder),
+        ];
+        // The system stops a background process group that reads from the terminal.
+        let stdin = if io::stdin().is_terminal() {
+            Stdio::null()
+        } else {
+            Stdio::inherit()
+        };
+        Process::start(&self.command, environment, stdin, Stdio::inherit())
+    }
+
+    /// Waits for the command's end, forwards signals, and ends it if the lease is about to be lost.
+    /// Returns whether the lease ended it, and the command's status.
+    async fn supervise(
+        &self,
+        held: &LeaseGuard,
+        mut process: Process,
+        interrupts: &mut Interrupts,
+    ) -> io::Result<(bool, ExitStatus)> {
+        let grace = (self.duration / 5).min(MAX_GRACE);
+        let (mut lost, mut killed, mut interrupted) = (false, false, false);
+        let mut kill = pin!(tokio::time::sleep(Duration::MAX));
+        let status = loop {
+            let must_be_killed = async {
+                tokio::select! {
+                    _ = held.lost() => {}
+                    () = &mut kill => {}
+                }
+            };
+            tokio::select! {
+                biased;
+                () = must_be_killed, if !killed => {
+                    (lost, killed) = (true, true);
+                    process.signal(Number::KILL);
+                }
+                () = held.ends_within(grace), if !lost => {
+                    lost = true;
+                    process.signal(Number::TERM);
+                    // The command must end now, even if a renewal succeeds later.
+                    kill.as_mut().reset(Instant::now() + grace);
+                }
+                status = process.wait() => break status?,
+                signal = interrupts.next() => {
+                    process.signal(if interrupted { Number::KILL } else { signal.number() });
+                    interrupted = true;
+                }
+            }
+        };
+        // Processes that the command has started act under its lease. The rest is killed with `process`.
+        tokio::select! {
+            () = process.wait_for_group() => {}
+            _ = held.lost() => lost = true,
+            () = tokio::time::sleep(grace) => {}
+            _ = interrupts.next() => {}
+        }
+        Ok((lost, status))
     }
 }
 
 impl Show {
     async fn run(self) -> anyhow::Result<Exit> {
-        let lease = self.named.open_existing().await?;
+        let store = store::open_existing(&self.store.resolve()?).await?;
+        let lease = Lease::new(store, &self.name, LeaseConfig::default())?;
         let Some(state) = lease.state().await? else {
             let message = format!("{lease} was never held");
             return Err(Error::new(ErrorKind::NotFound, message).into());
         };
-        let format = self.output.format;
-        format.one(&LeaseRow::new(lease.name(), state, SystemTime::now()))?;
+        let row = row(lease.name(), &state, SystemTime::now());
+        self.output.format.row(COLUMNS, &row)?;
         Ok(Exit::OK)
     }
 }
 
-impl LeaseRow {
-    fn new(name: &str, state: LeaseState, now: SystemTime) -> Self {
-        // The store's clock may be ahead of this machine's: the age is 0 then.
-        let age = now.duration_since(state.written).unwrap_or_default();
-        let shown = match state.held {
-            true if age <= state.duration => "held",
-            // Its holder has not renewed it for its duration: the next contender has it.
-            true => "expired",
-            false => "released",
-        };
-        Self {
-            lease: name.to_owned(),
-            held: state.held,
-            state: shown,
-            token: state.token,
-            holder: state.holder,
-            duration_ms: output::millis(state.duration),
-            written_at: Some(state.written),
-            age_ms: output::millis(age),
+fn row(name: &str, state: &LeaseState, now: SystemTime) -> Value {
+    // The store's clock may be ahead of this machine's: the age is 0 then.
+    let age = now.duration_since(state.written).unwrap_or_default();
+    let shown = match state.held {
+        true if age <= state.duration => "held",
+        // Its holder has not renewed it for its duration: the next contender has it.
+        true => "expired",
+        false => "released",
+    };
+    json!({
+        "lease": name,
+        "held": state.held,
+        "state": shown,
+        "token": state.token,
+        "holder": state.holder,
+        "duration_ms": output::millis(state.duration),
+        "written_at": output::time(state.written),
+        "age_ms": output::millis(age),
+    })
+}
+
+/// Waits for the lease. After [`WARN_AFTER`], prints its holder.
+async fn acquire(lease: &Lease) -> reveille::Result<LeaseGuard> {
+    let acquiring = lease.acquire();
+    tokio::pin!(acquiring);
+    let note_holder = async {
+        tokio::time::sleep(WARN_AFTER).await;
+        if let Ok(Some(state)) = lease.state().await
+            && state.held
+        {
+            let (name, holder) = (lease.name(), state.holder);
+            output::note(format_args!(
+                "lease `{name}` is held by `{holder}`; waiting"
+            ));
         }
+    };
+    tokio::select! {
+        held = &mut acquiring => return held,
+        () = note_holder => {}
+    }
+    acquiring.await
+}
+
+/// Releases the lease. If that fails, the lease expires by itself.
+async fn release(held: LeaseGuard) {
+    if let Err(error) = held.release().await {
+        output::note(error);
     }
 }
 
-impl Row for LeaseRow {
-    const COLUMNS: &'static [&'static str] =
-        &["lease", "state", "token", "holder", "duration_ms", "age_ms"];
+/// Returns host name and process id as the holder's name.
+fn this_process() -> String {
+    let system = rustix::system::uname();
+    // Cut, so that any host name stays well below the limit of a holder's name.
+    let host = system.nodename().to_string_lossy();
+    let plain = host.chars().filter(char::is_ascii_graphic).take(64);
+    format!("{}-{}", plain.collect::<String>(), std::process::id())
 }

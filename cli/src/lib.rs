@@ -30,7 +30,6 @@ mod console;
 mod courier;
 mod credential;
 mod demo;
-mod direct_store;
 mod drain;
 mod exit;
 mod flag;
@@ -39,7 +38,6 @@ mod health;
 mod help;
 mod ids;
 mod lease;
-mod leash;
 mod listen;
 mod listeners;
 mod log;
@@ -67,7 +65,6 @@ mod top;
 mod unleash;
 mod values;
 mod wait;
-mod watchers;
 mod why;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -98,7 +95,7 @@ enum Verb {
     Scale(Box<scale::Args>),
     Queue(queue::Args),
     Unleash(unleash::Args),
-    Leash(leash::Args),
+    Leash(unleash::LeashArgs),
     Flag(flag::Args),
     Wait(wait::Args),
     Why(why::Args),
@@ -119,8 +116,6 @@ enum Verb {
     Demo(demo::DemoArgs),
     Completions(completions::Args),
     Proto(proto::Args),
-    #[command(name = child::guard::VERB, hide = true)]
-    Guard(child::guard::Args),
 }
 
 const AFTER_HELP: &str = "\
@@ -163,12 +158,11 @@ impl Verb {
             Self::Subscribe(args) => args.run().await,
             Self::Listen(args) => Box::pin(args.run()).await,
             Self::Scale(args) => Box::pin(args.run()).await,
-            Self::Wait(args) => args.run().await,
             Self::Lease(args) => Box::pin(args.run()).await,
             Self::Sweep(args) => Box::pin(args.run()).await,
             Self::Courier(args) => Box::pin(args.run(settings)).await,
-            Self::Guard(args) => args.run().await,
             Self::Notify(args) => until_interrupted(args.run()).await,
+            Self::Wait(args) => until_interrupted(args.run()).await,
             Self::Unleash(args) => until_interrupted(args.run()).await,
             Self::Leash(args) => until_interrupted(args.run()).await,
             Self::Flag(args) => until_interrupted(args.run()).await,

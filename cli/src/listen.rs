@@ -1,47 +1,35 @@
 //! `listen`: the auto-scaling listener around any program.
 //!
-//! This file has the arguments and the life of the process: open, start, wait for an end, drain.
-//! `config` converts the arguments to the listener's configuration. `worker` handles messages by
-//! running the command. `command` supervises one run. `event_log` writes events to stderr.
+//! This file has the arguments, the listener's configuration, and the life of the process: open, start,
+//! wait for an end, drain. `worker` handles messages by running the command.
 
-mod command;
-mod config;
-mod event_log;
 mod worker;
 
 use std::{
     ffi::OsString,
     net::SocketAddr,
+    num::NonZero,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
+    thread,
     time::Duration,
 };
 
 use reveille::{
-    Client, Error, ErrorKind, GroupName, ListenerConsole, PublisherOptions, SubscribeOptions,
-    duration,
-    listener::{Delivery, Listener, ListenerBuilder, ListenerStats},
-    queue::WorkQueue,
+    Error, ErrorKind, GroupName, ListenerConsole, PublisherOptions, duration,
+    listener::{Delivery, Listener, ListenerBuilder, ListenerConfig, PolicyFile},
+    queue::{self as queues, WorkQueue},
 };
-use serde_json::json;
 
-use self::{
-    command::Program,
-    config::PoisonQueue,
-    event_log::{EventLog, ListenHooks},
-    worker::{Quota, StopHandle, StopReason, Worker},
-};
+use self::worker::{EndCause, Worker};
 use super::{
-    child::{self, KILL_AFTER, ProcessGroups},
+    child::{self, KILL_AFTER},
     exit::{Exit, Failed},
     log,
     output::{self, Format},
     queue,
     signals::{Interrupts, Signal},
-    target::{self, IdArgs, RelayArgs, Target},
+    target::{IdArgs, RelayArgs, Target},
     values::{self, LogFormat},
 };
 
@@ -58,7 +46,7 @@ MESSAGE_DEQUEUE_COUNT, MESSAGE_QUEUE and MESSAGE_INSERTED_AT. Its exit code deci
   0         handled: the message is deleted
   65        rejected: it goes to the poison queue at once (EX_DATAERR)
   75        put back: it is redelivered after --postpone, and no attempt is counted (EX_TEMPFAIL)
-  126, 127  no program could be run: tried again with growing pauses, and no attempt is counted
+  126, 127  no program could be run: tried again some seconds later, and no attempt is counted
   others    failed, as by a signal: it is redelivered, with a longer delay each time; after
             --max-dequeue-count attempts it goes to the poison queue
 
@@ -80,11 +68,11 @@ sends them SIGTERM, and at last kills them. A second signal kills them at once. 
 exit code is 0 if no command was cut off, else 143. A command that dies of SIGTERM at the same time, as \
 when a service manager ends all processes of a unit, was cut off: no attempt is counted. SIGHUP is \
 ignored, unless there is a terminal. `listen` stops if a command fails and nobody reads standard \
-output any more. If `listen` itself is killed by SIGKILL, a \
-guard process ends its commands: by SIGTERM, and 5s later by SIGKILL. Their messages are redelivered \
-after the visibility time-out. Processes that a command moved to another process group keep running.
+output any more. Processes that a command leaves in its process group \
+are killed at its end. After a SIGKILL of `listen` itself its commands keep running; a service manager \
+ends them with the unit.
 
-The command's output is passed through. Events of the listener go to stderr, with `-o json` as JSON \
+The command's output is passed through. The log of the listener goes to stderr, with `-o json` as JSON \
 objects, one a line.")]
 pub(super) struct Args {
     /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
@@ -124,7 +112,7 @@ pub(super) struct Args {
     /// 30s while the relay is unreachable]
     #[arg(long, value_name = "D", value_parser = values::pause)]
     poll: Option<Duration>,
-    /// Stop after this number of handled messages
+    /// Stop after this number of successful runs of the command
     #[arg(long, value_name = "N", value_parser = values::positive::<u64>)]
     count: Option<u64>,
     /// Stop once the queue is empty; with exit code 1 if a run of the command has failed, or a message
@@ -163,15 +151,31 @@ pub(super) struct Args {
     command: Vec<OsString>,
 }
 
-/// The default log level: events for which a listener has no hook.
-const LOG: &str = "error,rustls=off,rustls_platform_verifier=off,\
-                   reveille::listener::policy_file=info,reveille::queue::url=warn";
+/// The default log level.
+const LOG: &str = "error,rustls=off,rustls_platform_verifier=off,reveille::listener=info,\
+                   reveille::queue::url=warn,reveille_cli::listen=info";
 /// How often --until-empty checks for its end: soon for a person, cheap for a processor.
 const EMPTY_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// A slower check of the poison queue is left out.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Deadline for notifying a poison queue's listeners. After it they find the message by polling.
 const POISON_NOTIFY_DEADLINE: Duration = Duration::from_secs(2);
+const POISON_SUFFIX: &str = "-poison";
+/// With a policy file the policy decides. This cap bounds a mistake in the file.
+const MAX_POLICY_TASKS: usize = 1_000;
+/// Default size of a get with --batch: half of the maximum. Without --batch each message costs a
+/// process, far more than its get, so a larger get would only withhold messages from other
+/// machines.
+const BATCH_SIZE: usize = 16;
+
+/// A started listener and the parts that run beside it.
+struct RunningListener {
+    listener: Listener,
+    worker: Arc<Worker>,
+    until_empty: bool,
+    /// Serves the metrics until the end.
+    _console: Option<ListenerConsole>,
+}
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
@@ -193,25 +197,14 @@ impl Args {
     async fn prepare(&self, target: &Target) -> anyhow::Result<RunningListener> {
         let config = self.config()?;
         child::check_exists(&self.command)?;
-        let program = Program {
-            command: self.command.clone(),
-            running: ProcessGroups::guarded(KILL_AFTER),
-        };
         let id = self.id.resolve("listen")?;
         let client = (!self.no_relay).then(|| target.client()).transpose()?;
         let queue = match self.create {
             true => queue::create(&self.url).await?.0,
             false => queue::open(&self.url).await?,
         };
-        let relay = client.as_ref().map(|_| target.relay.clone());
-        let events = Arc::new(EventLog::new(target.format, queue.address(), relay));
-        let (stop_handle, reasons) = StopHandle::new();
-        let until_empty = self.until_empty.then(|| stop_handle.clone());
-        let mut builder = Listener::builder(Arc::clone(&queue)).hooks(ListenHooks {
-            events: Arc::clone(&events),
-            until_empty: until_empty.clone(),
-        });
-        if let PoisonQueue::Url(url) = self.poison()? {
+        let mut builder = Listener::builder(Arc::clone(&queue));
+        if let Some(url) = self.poison()? {
             let poison = match self.create && self.poison.is_some() {
                 true => queue::create(&url).await?.0,
                 false => queue::open(&url).await?,
@@ -221,7 +214,11 @@ impl Args {
         }
         if let Some(client) = &client {
             let mut options = config.subscription(id, &*queue);
-            self.set_group(&mut options)?;
+            if self.no_group {
+                options.group = None;
+            } else if let Some(group) = &self.group {
+                options.group = Some(GroupName::new(group)?);
+            }
             builder = builder.wakes(client.subscribe(options)?);
             builder = builder.publisher(Arc::new(client.publisher_with(PublisherOptions {
                 name: "reveille-listen".to_owned(),
@@ -229,39 +226,25 @@ impl Args {
                 ..PublisherOptions::default()
             })));
         }
-        let worker = Arc::new(Worker {
-            program,
-            quota: self.count.map(Quota::new),
-            postpone: self.postpone,
-            stop_handle,
-            cut_off: AtomicBool::new(false),
-            patience: self.max_handling_time / 2,
-            put_back: AtomicBool::new(false),
-            events: Arc::clone(&events),
-        });
-        let started = self.start(builder.config(config), Arc::clone(&worker));
-        let listener = started
-            .await
-            .map_err(|error| with_advice(&*queue, &error))?;
-        let console = match self.console(&listener).await {
-            Ok(console) => console,
-            Err(error) => {
-                // The shutdown returns messages that the listener has got by now.
-                worker.stop_handle.stopped.cancel();
-                listener.shutdown().await;
-                return Err(error.into());
+        let command = self.command.clone();
+        let worker = Worker::new(command, self.count, self.postpone, self.max_handling_time);
+        let worker = Arc::new(worker);
+        let listener = self
+            .start(builder.config(config), Arc::clone(&worker))
+            .await?;
+        let relay = client.map(|_| &target.relay);
+        tracing::info!(queue = %queue.address(), relay, "listening");
+        let console = match self.metrics_listen {
+            None => None,
+            Some(listen) => {
+                let hosts = &self.metrics_host;
+                let console = ListenerConsole::start(listener.monitor(), listen, hosts).await?;
+                let url = format!("http://{}/metrics", console.address());
+                tracing::info!(url, "metrics are served");
+                Some(console)
             }
         };
-        events.started();
-        if let Some(console) = &console {
-            let url = format!("http://{}/metrics", console.address());
-            events.write(
-                "metrics",
-                format_args!("metrics at {url}"),
-                json!({ "url": url }),
-            );
-        }
-        if self.until_empty && client.is_some() {
+        if self.until_empty && relay.is_some() {
             // Starts a first get whether or not the relay answers. Without a relay the listener
             // starts one by itself.
             listener.start_listener(1);
@@ -269,31 +252,9 @@ impl Args {
         Ok(RunningListener {
             listener,
             worker,
-            events,
-            client,
-            reasons,
-            until_empty,
-            grace: self.grace,
+            until_empty: self.until_empty,
             _console: console,
         })
-    }
-
-    /// Applies --group and --no-group.
-    fn set_group(&self, options: &mut SubscribeOptions) -> reveille::Result<()> {
-        if self.no_group {
-            options.group = None;
-        } else if let Some(group) = &self.group {
-            options.group = Some(GroupName::new(group)?);
-        }
-        Ok(())
-    }
-
-    async fn console(&self, listener: &Listener) -> reveille::Result<Option<ListenerConsole>> {
-        let Some(listen) = self.metrics_listen else {
-            return Ok(None);
-        };
-        let started = ListenerConsole::start(listener.monitor(), listen, &self.metrics_host);
-        started.await.map(Some)
     }
 
     async fn start(
@@ -314,45 +275,80 @@ impl Args {
         };
         builder.start(handle).await
     }
-}
 
-/// A started listener and the parts that run beside it.
-struct RunningListener {
-    listener: Listener,
-    worker: Arc<Worker>,
-    events: Arc<EventLog>,
-    client: Option<Client>,
-    reasons: tokio::sync::mpsc::Receiver<StopReason>,
-    until_empty: Option<StopHandle>,
-    grace: Duration,
-    /// Serves the metrics until the end.
-    _console: Option<ListenerConsole>,
-}
+    fn config(&self) -> reveille::Result<ListenerConfig> {
+        let concurrency = self.concurrency.unwrap_or(1);
+        let max_tasks = match (self.max_tasks, &self.policy) {
+            (Some(most), _) => most,
+            (None, Some(_)) => MAX_POLICY_TASKS,
+            (None, None) => thread::available_parallelism().map_or(1, NonZero::get),
+        };
+        let mut config = ListenerConfig {
+            concurrency,
+            dequeue_batch_size: if self.batch { BATCH_SIZE } else { concurrency },
+            max_tasks,
+            visibility_timeout: self.visibility_timeout,
+            max_handling_time: self.max_handling_time,
+            max_dequeue_count: self.max_dequeue_count,
+            grace: self.grace,
+            wind_down: KILL_AFTER + Duration::from_secs(2),
+            ..ListenerConfig::default()
+        };
+        if let Some(file) = &self.policy {
+            config.policy = Arc::new(PolicyFile::open(file)?);
+        }
+        if let Some(poll) = self.poll {
+            (config.idle.most, config.away) = (poll, poll);
+        }
+        Ok(config)
+    }
 
-/// Why the listener ends.
-enum EndCause {
-    Worker(StopReason),
-    Emptied,
-    Signal(Signal),
+    /// Returns the URL of the queue of messages with too many failed attempts.
+    fn poison(&self) -> reveille::Result<Option<String>> {
+        if self.no_poison || self.poison.is_some() {
+            return Ok(self.poison.clone());
+        }
+        let address = queues::address(&self.url)?;
+        // A poison queue has no poison queue.
+        if address.queue_name().ends_with(POISON_SUFFIX) {
+            return Ok(None);
+        }
+        queues::with_suffix(&self.url, POISON_SUFFIX).map(Some)
+    }
 }
 
 impl RunningListener {
-    async fn run(mut self, interrupts: &mut Interrupts) -> anyhow::Result<Exit> {
-        let cause = self.until_ended(interrupts).await;
-        let worker = Arc::clone(&self.worker);
-        let drained = self.drain(interrupts).await;
-        if let EndCause::Worker(StopReason::Unable(reason)) = cause {
-            return Err(Failed(reason).into());
-        }
-        let stats = match drained {
-            Ok(stats) => stats,
-            Err(second) => return Ok(second.exit()),
+    async fn run(self, interrupts: &mut Interrupts) -> anyhow::Result<Exit> {
+        let Self {
+            listener, worker, ..
+        } = self;
+        let cause = tokio::select! {
+            cause = worker.ended() => cause,
+            signal = interrupts.next() => EndCause::Signal(signal),
+            () = until_empty(&listener), if self.until_empty => EndCause::Emptied,
         };
+        worker.stop();
+        tracing::info!("stopping: waiting for commands; a second signal kills them");
+        let stats = tokio::select! {
+            stats = listener.shutdown() => stats,
+            // The end of the runtime drops the commands, which kills them.
+            signal = interrupts.next() => return Ok(signal.exit()),
+        };
+        tracing::info!(
+            handled = stats.handled,
+            failed = stats.failed,
+            poisoned = stats.poisoned,
+            lost = stats.lost,
+            gets = stats.gets,
+            empty_gets = stats.empty_gets,
+            "ended"
+        );
         match cause {
             EndCause::Signal(Signal::Terminate) if !worker.cut_off.load(Ordering::Relaxed) => {
                 Ok(Exit::OK)
             }
             EndCause::Signal(signal) => Ok(signal.exit()),
+            EndCause::Unable(reason) => Err(Failed(reason).into()),
             EndCause::Emptied if worker.put_back.load(Ordering::Relaxed) => {
                 let text =
                     "a message was put back by its command, or no program could be run for it";
@@ -363,94 +359,95 @@ impl RunningListener {
                 let text = format!("{runs} of the command failed; the message may still be there");
                 Err(Failed(text).into())
             }
-            EndCause::Emptied | EndCause::Worker(_) => Ok(Exit::OK),
+            EndCause::Emptied | EndCause::Counted | EndCause::Unread => Ok(Exit::OK),
         }
-    }
-
-    async fn until_ended(&mut self, interrupts: &mut Interrupts) -> EndCause {
-        let first_mode = log_first_mode(self.client.as_ref(), &self.events);
-        let emptied = wait_until_empty(&self.listener, self.until_empty.as_ref());
-        tokio::pin!(first_mode, emptied);
-        let mut waits = true;
-        loop {
-            tokio::select! {
-                Some(reason) = self.reasons.recv() => return EndCause::Worker(reason),
-                signal = interrupts.next() => return EndCause::Signal(signal),
-                () = &mut emptied => return EndCause::Emptied,
-                () = &mut first_mode, if waits => waits = false,
-            }
-        }
-    }
-
-    /// Ends the listener gracefully, unless a second signal arrives.
-    async fn drain(self, interrupts: &mut Interrupts) -> Result<ListenerStats, Signal> {
-        let (program, events) = (&self.worker.program, &self.events);
-        self.worker.stop_handle.stopped.cancel();
-        let running = program.running.count();
-        if running > 0 {
-            events.stopping(running, self.grace);
-        }
-        let stats = tokio::select! {
-            stats = self.listener.shutdown() => Ok(stats),
-            signal = interrupts.next() => Err(signal),
-        };
-        // No command may outlive the listener: its message goes to another listener now.
-        let killed = program.running.kill();
-        match &stats {
-            Ok(stats) => events.ended(stats),
-            Err(_) => events.killed(killed),
-        }
-        stats
-    }
-}
-
-/// Waits until the queue was found empty and the listener is idle. Never returns without
-/// --until-empty.
-async fn wait_until_empty(listener: &Listener, until_empty: Option<&StopHandle>) {
-    let Some(stop) = until_empty else {
-        return std::future::pending().await;
-    };
-    while !(stop.is_emptied() && listener.state().is_idle) {
-        tokio::time::sleep(EMPTY_CHECK_INTERVAL).await;
-    }
-}
-
-/// Logs why a new listener polls, if the relay does not serve it within a moment.
-async fn log_first_mode(client: Option<&Client>, events: &EventLog) {
-    let Some(client) = client else { return };
-    tokio::time::sleep(target::WARN_AFTER).await;
-    if !events.is_settled() {
-        let cause = target::unreachable(client).await;
-        events.settle(cause.map(|error| error.to_string()));
     }
 }
 
 /// Checks that the poison queue accepts a credential that the queue accepts: a signature may be for one
-/// queue. The poison queue is created when it is needed, and another error may pass by then.
+/// queue.
 async fn check_poison(queue: &dyn WorkQueue, poison: &dyn WorkQueue) -> Result<(), Error> {
-    let denial = async |queue: &dyn WorkQueue| {
+    let is_denied = async |queue: &dyn WorkQueue| {
         let depth = tokio::time::timeout(CHECK_TIMEOUT, queue.depth()).await;
-        let error = depth.ok()?.err()?;
-        (error.kind() == ErrorKind::Denied).then_some(error)
+        matches!(depth, Ok(Err(error)) if error.kind() == ErrorKind::Denied)
     };
-    match denial(poison).await {
-        Some(error) if denial(queue).await.is_none() => {
-            let message = format!(
-                "poison {error}; name a queue that it allows with --poison, or pass --no-poison"
-            );
-            Err(Error::new(ErrorKind::Denied, message))
+    if is_denied(poison).await && !is_denied(queue).await {
+        let message = format!(
+            "poison queue `{}`: the credential is refused; name a queue that it allows with --poison, \
+             or pass --no-poison",
+            poison.address()
+        );
+        return Err(Error::new(ErrorKind::Denied, message));
+    }
+    Ok(())
+}
+
+/// Waits until the queue was found empty and the listener is idle.
+async fn until_empty(listener: &Listener) {
+    loop {
+        let state = listener.state();
+        if state.is_idle && state.stats.empty_gets > 0 {
+            return;
         }
-        _ => Ok(()),
+        tokio::time::sleep(EMPTY_CHECK_INTERVAL).await;
     }
 }
 
-/// Adds the next step for the user to the error of a queue.
-fn with_advice(queue: &dyn WorkQueue, error: &Error) -> Error {
-    let advice = match error.kind() {
-        ErrorKind::NotFound => "--create creates it",
-        ErrorKind::Denied => "check the URL's credentials and their permissions",
-        _ => return error.clone(),
-    };
-    let message = format!("queue {}: {error}; {advice}", queue.address());
-    Error::new(error.kind(), message)
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use reveille::scaling::Load;
+
+    use super::*;
+    use crate::{Cli, Verb};
+
+    fn args(typed: &[&str]) -> Args {
+        let typed = ["reveille", "listen"].iter().chain(typed);
+        let cli = Cli::try_parse_from(typed.chain(&["--", "true"])).expect("parsed");
+        let Verb::Listen(args) = cli.verb else {
+            panic!("another verb")
+        };
+        args
+    }
+
+    #[test]
+    fn a_get_takes_what_is_handled_at_once() {
+        for (typed, batch, concurrency) in [
+            (&["memory:q"][..], 1, 1),
+            (&["memory:q", "--concurrency", "8"], 8, 8),
+            (&["memory:q", "--batch"], 16, 1),
+        ] {
+            let config = args(typed).config().expect("sound");
+            let sizes = (config.dequeue_batch_size, config.concurrency);
+            assert_eq!(sizes, (batch, concurrency), "{typed:?}");
+        }
+    }
+
+    #[test]
+    fn a_policy_decides_alone_unless_there_is_a_cap() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("policy.toml");
+        std::fs::write(&file, "policy = \"steps\"\nsteps = []\nmost = 7").expect("written");
+        let file = file.to_str().expect("a plain path");
+        let config = args(&["memory:q", "--policy", file])
+            .config()
+            .expect("sound");
+        assert_eq!(config.policy.tasks(&Load::default()), 7);
+        assert!(config.max_tasks > 7);
+        let capped = args(&["memory:q", "--policy", file, "--max-tasks", "2"]).config();
+        assert_eq!(capped.expect("sound").max_tasks, 2);
+    }
+
+    #[test]
+    fn the_poison_queue_stands_beside_its_queue_unless_it_is_one() {
+        let queue = |url: &str| Some(url.to_owned());
+        for (typed, poison) in [
+            (&["memory:q"][..], queue("memory:q-poison")),
+            (&["memory:q", "--poison", "memory:bad"], queue("memory:bad")),
+            (&["memory:q", "--no-poison"], None),
+            (&["memory:q-poison"], None),
+        ] {
+            assert_eq!(args(typed).poison().expect("a queue"), poison, "{typed:?}");
+        }
+    }
 }

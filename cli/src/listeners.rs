@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use reveille::{Client, FlagWatcherInfo, ListenerInfo, ListenerQuery, duration::Span};
-use serde::{Serialize, Serializer};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     exit::Exit,
-    output::{Row, millis},
+    output::{Format, millis},
     target::TargetArgs,
 };
 
@@ -32,18 +31,31 @@ Other columns: QUEUES match its selectors, it is BUSY with some of them, and is 
 ACTIVE DEQUEUE TASKS are those of its newest report, TOTAL ones the most at one time. Its GROUP shares \
 wake-ups.
 
-A relay of a cluster lists the listeners of all relays. Nodes that wait for a flag have a row each. In \
-JSON, fields that do not apply to them are null.")]
+A relay of a cluster lists the listeners of all relays. Nodes that wait for a flag have a row each, with \
+fewer fields in JSON.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
 }
 
 #[derive(Debug)]
-enum ListenerRow {
-    Queues(ListenerInfo),
-    Flag(FlagWatcherInfo),
+enum Listener {
+    OfQueues(ListenerInfo),
+    OfFlag(FlagWatcherInfo),
 }
+
+const COLUMNS: &[&str] = &[
+    "listener_id",
+    "listens_to",
+    "state",
+    "connected_for_ms",
+    "busy",
+    "queues",
+    "owed",
+    "active_dequeue_tasks",
+    "total_dequeue_tasks",
+    "group",
+];
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
@@ -55,106 +67,66 @@ impl Args {
             let mut all = client
                 .listeners_where(&query)
                 .await?
-                .map(ListenerRow::Queues);
+                .map(Listener::OfQueues);
             let watchers = client.flags().watchers(None).await?;
-            let watchers = watchers.map(ListenerRow::Flag);
+            let watchers = watchers.map(Listener::OfFlag);
             all.entries.extend(watchers.entries);
             all.unanswered.extend(watchers.unanswered);
             all.unanswered.sort_unstable();
             all.unanswered.dedup();
             Ok(all)
         };
-        self.target.list(call, |row| row).await
-    }
-}
-
-impl Serialize for ListenerRow {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (listener_id, flag, streams, connected_for) = self.stream();
-        let info = self.of_queues();
-        let span = |span: Option<Duration>| json!(span.map(millis));
-        let timeout = info.map(|of| millis(of.visibility_timeout));
-        let tasks = info.map(|of| (of.active_dequeue_tasks, of.total_dequeue_tasks));
-        serializer.collect_map([
-            ("listener_id", json!(listener_id)),
-            ("flag", json!(flag)),
-            ("streams", json!(streams)),
-            ("connected_for_ms", json!(millis(connected_for))),
-            ("subscription_id", json!(info.map(|of| &of.subscription_id))),
-            ("selectors", json!(info.map_or(&[][..], |of| &of.selectors))),
-            ("capacity", json!(info.map(|of| of.capacity))),
-            ("visibility_timeout_ms", json!(timeout)),
-            ("queues", json!(info.map(|of| of.queues))),
-            ("busy", json!(info.map(|of| of.busy))),
-            ("owed", json!(info.map(|of| of.owed))),
-            ("active_dequeue_tasks", json!(tasks.map(|tasks| tasks.0))),
-            ("total_dequeue_tasks", json!(tasks.map(|tasks| tasks.1))),
-            ("group", json!(info.and_then(|of| of.group.as_ref()))),
-            ("polling", json!(info.map(|of| of.polling))),
-            ("state", json!(self.state())),
-            ("silent_for_ms", span(info.and_then(|of| of.silent_for))),
-            ("busy_for_ms", span(info.and_then(|of| of.busy_for))),
-            ("gone_for_ms", span(info.and_then(|of| of.lost_for))),
-            ("agent", json!(info.map(|of| of.agent))),
-        ])
-    }
-}
-
-impl Row for ListenerRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "listener_id",
-        "listens_to",
-        "state",
-        "connected_for_ms",
-        "queues",
-        "busy",
-        "owed",
-        "active_dequeue_tasks",
-        "total_dequeue_tasks",
-        "group",
-    ];
-    const DROPPED_FIRST: &'static [&'static str] = &[
-        "group",
-        "total_dequeue_tasks",
-        "active_dequeue_tasks",
-        "owed",
-        "queues",
-        "busy",
-        "connected_for_ms",
-    ];
-
-    fn cell(&self, column: &str) -> Option<String> {
-        match (self, column) {
-            (Self::Queues(of), "state") => Some(state_for(of)),
-            (Self::Queues(of), "listens_to") => Some(listens_to(&of.selectors)),
-            (Self::Flag(of), "listens_to") => Some(format!("flag {}", of.flag)),
-            _ => None,
-        }
-    }
-}
-
-impl ListenerRow {
-    /// Returns the listener's id, the flag that it waits for, its streams, and their age.
-    fn stream(&self) -> (&str, Option<&str>, u32, Duration) {
-        match self {
-            Self::Queues(listener) => (&listener.listener_id, None, 1, listener.connected_for),
-            Self::Flag(watcher) => {
-                let flag = Some(watcher.flag.as_str());
-                (&watcher.listener_id, flag, watcher.streams, watcher.since)
+        let is_table = self.target.relay.output.format == Format::Table;
+        let row = |listener: &Listener| {
+            let mut row = match listener {
+                Listener::OfQueues(of) => row(of),
+                Listener::OfFlag(of) => flag_row(of),
+            };
+            if let (true, Listener::OfQueues(of)) = (is_table, listener) {
+                row["state"] = state_for(of).into();
             }
-        }
+            row
+        };
+        self.target.list(call, COLUMNS, row).await
     }
+}
 
-    fn state(&self) -> &'static str {
-        self.of_queues().map_or("waiting", |of| state(of).0)
-    }
+fn row(of: &ListenerInfo) -> Value {
+    json!({
+        "listener_id": of.listener_id,
+        "listens_to": listens_to(&of.selectors),
+        "flag": null,
+        "streams": 1,
+        "connected_for_ms": millis(of.connected_for),
+        "subscription_id": of.subscription_id,
+        "selectors": of.selectors,
+        "capacity": of.capacity,
+        "visibility_timeout_ms": millis(of.visibility_timeout),
+        "queues": of.queues,
+        "busy": of.busy,
+        "owed": of.owed,
+        "active_dequeue_tasks": of.active_dequeue_tasks,
+        "total_dequeue_tasks": of.total_dequeue_tasks,
+        "group": of.group,
+        "polling": of.polling,
+        "state": state(of).0,
+        "silent_for_ms": of.silent_for.map(millis),
+        "busy_for_ms": of.busy_for.map(millis),
+        "gone_for_ms": of.lost_for.map(millis),
+        "agent": of.agent,
+    })
+}
 
-    fn of_queues(&self) -> Option<&ListenerInfo> {
-        match self {
-            Self::Queues(listener) => Some(listener),
-            Self::Flag(_) => None,
-        }
-    }
+/// Returns the row of a node that waits for a flag. It has none of the other fields.
+fn flag_row(of: &FlagWatcherInfo) -> Value {
+    json!({
+        "listener_id": of.listener_id,
+        "listens_to": format!("flag {}", of.flag),
+        "flag": of.flag,
+        "streams": of.streams,
+        "connected_for_ms": millis(of.since),
+        "state": "waiting",
+    })
 }
 
 /// Returns the state of a listener, and for how long it has been in it where that is known.

@@ -15,12 +15,11 @@ use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
 use super::values::LogFormat;
 
-/// Log level of client verbs without `RUST_LOG`.
+/// Log level of client verbs without `RUST_LOG`: also another node that waits under the same listener id,
+/// and a flag that cannot be read.
 /// The error of a verb states a failure of TLS: the libraries' own lines would be one for each attempt.
-pub(crate) const CLIENT_LOG: &str = "error,rustls=off,rustls_platform_verifier=off";
-/// Log level of `wait`: also logs another node that waits under the same listener id.
-pub(crate) const WAIT_LOG: &str =
-    "error,rustls=off,rustls_platform_verifier=off,reveille::client::flags=warn";
+pub(crate) const CLIENT_LOG: &str = "error,rustls=off,rustls_platform_verifier=off,\
+                                     reveille::client::flags=warn,reveille::coordination::release=info";
 
 /// Capacity of the buffer: about 1 MiB of usual lines.
 const BUFFERED_LINES: usize = 8 * 1024;

@@ -1,17 +1,13 @@
 //! `notify`: tells the relay that queues have work.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use reveille::{Accepted, Client, Limits, Notification, PublisherOptions, QueueAddress, duration};
-use serde::Serialize;
+use serde_json::{Value, json};
 use strsim::osa_distance;
+use tokio::time::timeout;
 
-use super::{
-    exit::Exit,
-    output::{self, Row},
-    target::{Target, TargetArgs},
-    values,
-};
+use super::{exit::Exit, output, target::TargetArgs, values};
 
 /// Notify the listeners of a queue that there is work
 #[derive(Debug, clap::Args)]
@@ -41,12 +37,10 @@ pub(super) struct Args {
     target: TargetArgs,
 }
 
-#[derive(Debug, Serialize)]
-struct Notified {
-    queue: String,
-    sequence: u64,
-    listeners: u32,
-}
+/// Time for the search for a similar name.
+const SEARCH: Duration = Duration::from_secs(1);
+/// More letters that are changed, added, left out or exchanged are no misspelling.
+const NEAR: usize = 3;
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
@@ -58,80 +52,59 @@ impl Args {
             ..PublisherOptions::default()
         };
         let publisher = client.publisher_with(options);
-        let notifying = publisher.notify_all(self.notifications());
-        let accepted = target
-            .acknowledged(&client, notifying, || publisher.failure())
-            .await?;
-        let rows = self.rows(&accepted);
-        target.format.list(&rows)?;
-        self.hint(&rows, &client, &target).await;
-        Ok(Exit::OK)
-    }
-
-    fn notifications(&self) -> Vec<Notification> {
         let notification = |queue: &QueueAddress| Notification {
             payload_size: self.payload_size,
             messages: self.messages,
             delay: self.delay,
             ..Notification::new(queue.clone())
         };
-        self.queues.iter().map(notification).collect()
-    }
-
-    fn rows(&self, accepted: &[Accepted]) -> Vec<Notified> {
-        let row = |(queue, accepted): (&QueueAddress, &Accepted)| Notified {
-            queue: queue.to_string(),
-            sequence: accepted.sequence,
-            listeners: accepted.listeners,
+        let notifications = self.queues.iter().map(notification).collect();
+        let notifying = publisher.notify_all(notifications);
+        let accepted = target
+            .acknowledged(&client, notifying, || publisher.failure())
+            .await?;
+        let row = |(queue, accepted): (&QueueAddress, &Accepted)| -> Value {
+            json!({
+                "queue": queue.to_string(),
+                "sequence": accepted.sequence,
+                "listeners": accepted.listeners,
+            })
         };
-        self.queues.iter().zip(accepted).map(row).collect()
+        let rows: Vec<_> = self.queues.iter().zip(&accepted).map(row).collect();
+        let columns = ["queue", "sequence", "listeners"];
+        target.format.rows(&columns, &rows)?;
+        self.hint(&accepted, &client).await;
+        Ok(Exit::OK)
     }
 
     /// Prints one hint about all queues without a listener.
-    async fn hint(&self, rows: &[Notified], client: &Client, target: &Target) {
-        let without = rows.iter().filter(|row| row.listeners == 0);
-        let mut without: Vec<_> = without.map(|row| &row.queue).collect();
-        let Some(queue) = without.first().copied() else {
-            return;
-        };
-        without.sort_unstable();
-        without.dedup();
-        let relay = &target.relay;
+    async fn hint(&self, accepted: &[Accepted], client: &Client) {
+        let queues = self.queues.iter().zip(accepted);
+        let without = queues.filter(|(_, accepted)| accepted.listeners == 0);
+        let without: BTreeSet<_> = without.map(|(queue, _)| queue.to_string()).collect();
+        let Some(queue) = without.first() else { return };
         let others = match without.len() as u64 - 1 {
             0 => String::new(),
             others => format!(" and {}", output::count(others, "other queue")),
         };
-        let near = match nearest_listened(client, queue).await {
-            Some(near) => format!("; there are listeners for {near}"),
-            None => String::new(),
-        };
+        let near = timeout(SEARCH, nearest_listened(client, queue)).await;
+        let near = near
+            .ok()
+            .flatten()
+            .map(|near| format!("; there are listeners for {near}"));
         output::note(format_args!(
-            "hint: no listener is connected yet for {queue}{others}{near}; `reveille listeners --relay \
-             {relay}` lists all listeners"
+            "hint: no listener is connected yet for {queue}{others}{}",
+            near.unwrap_or_default()
         ));
     }
 }
 
-impl Row for Notified {
-    const COLUMNS: &'static [&'static str] = &["queue", "sequence", "listeners"];
-}
-
-/// Time for the search for a similar name.
-const SEARCH: Duration = Duration::from_secs(1);
-/// More letters that are changed, added, left out or exchanged are no misspelling.
-const NEAR: usize = 3;
-
 /// Returns the listened queue whose name is nearest, if the caller may list any.
 async fn nearest_listened(client: &Client, queue: &str) -> Option<String> {
-    let listed = tokio::time::timeout(SEARCH, client.queues())
-        .await
-        .ok()?
-        .ok()?;
-    let listened = listed.into_iter().filter(|one| one.listeners > 0);
+    let listed = client.queues().await.ok()?.into_iter();
+    let listened = listed.filter(|one| one.listeners > 0);
     let names = listened.map(|one| format!("{}/{}", one.storage_account, one.queue_name));
-    let queue = queue.to_lowercase();
-    let named = names.map(|name| (osa_distance(&queue, &name.to_lowercase()), name));
-    let (distance, name) = named.min()?;
+    let (distance, name) = names.map(|name| (osa_distance(queue, &name), name)).min()?;
     (distance <= NEAR).then_some(name)
 }
 

@@ -17,7 +17,7 @@ use std::{
 use comfy_table::{ContentArrangement, Table, presets};
 use reveille::duration::Span;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::Value;
 
 /// The output format.
@@ -47,41 +47,18 @@ pub(crate) struct OutputArgs {
     pub(crate) format: Format,
 }
 
-/// A line of a table, or a JSON object.
-pub(crate) trait Row: Serialize {
-    /// The fields of the JSON object that a table shows.
-    const COLUMNS: &'static [&'static str];
-
-    /// Columns that a narrow terminal does without, in this order. A pipe gets all.
-    const DROPPED_FIRST: &'static [&'static str] = &[];
-
-    /// Returns what a table shows in place of the field.
-    fn cell(&self, _column: &str) -> Option<String> {
-        None
-    }
-}
-
 impl Format {
-    /// Writes a whole list.
-    pub(crate) fn list<T: Row>(self, rows: &[T]) -> io::Result<()> {
-        self.all(rows, || table(rows))
-    }
-
     /// Writes a whole list of JSON objects. A table has these of their fields.
     pub(crate) fn rows(self, columns: &[&str], rows: &[Value]) -> io::Result<()> {
-        self.all(rows, || table_of(columns, rows))
-    }
-
-    fn all<T: Serialize>(self, rows: &[T], table: impl FnOnce() -> String) -> io::Result<()> {
         match self {
             Self::Jsonl => rows.iter().try_for_each(|row| self.next(row, "")),
-            _ => self.object(&rows, table),
+            _ => self.object(&rows, || table_of(columns, rows)),
         }
     }
 
-    /// Writes a single result.
-    pub(crate) fn one<T: Row>(self, row: &T) -> io::Result<()> {
-        self.object(row, || table(std::slice::from_ref(row)))
+    /// Writes a single JSON object. A table has these of its fields.
+    pub(crate) fn row(self, columns: &[&str], row: &Value) -> io::Result<()> {
+        self.object(row, || table_of(columns, std::slice::from_ref(row)))
     }
 
     /// Writes a single result that is more than one table for people.
@@ -155,13 +132,6 @@ pub(crate) fn time(time: SystemTime) -> String {
     prost_types::Timestamp::from(time).to_string()
 }
 
-pub(crate) fn serialize_time<S: Serializer>(
-    at: &Option<SystemTime>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    at.map(time).serialize(serializer)
-}
-
 /// Returns a span in whole milliseconds.
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
@@ -180,48 +150,23 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
-/// Returns a table that fits the terminal; a pipe gets the whole one.
-pub(crate) fn table<T: Row>(rows: &[T]) -> String {
-    fitted(
-        T::COLUMNS,
-        T::DROPPED_FIRST,
-        &fields(rows),
-        terminal_width(),
-    )
-}
-
-/// Returns a table of JSON objects.
+/// Returns a table of JSON objects that fits the terminal; a pipe gets the whole one.
 pub(crate) fn table_of(columns: &[&str], rows: &[Value]) -> String {
-    fitted(columns, &[], rows, terminal_width())
+    fitted(columns, rows, terminal_width())
 }
 
-/// Returns the rows as objects with what a table shows.
-fn fields<T: Row>(rows: &[T]) -> Vec<Value> {
-    let fields = rows.iter().map(|row| {
-        let mut fields = serde_json::to_value(row).unwrap_or_default();
-        for column in T::COLUMNS {
-            if let Some(cell) = row.cell(column) {
-                fields[*column] = cell.into();
-            }
-        }
-        fields
-    });
-    fields.collect()
-}
-
-fn fitted(columns: &[&str], dropped: &[&str], rows: &[Value], width: Option<u16>) -> String {
-    let mut columns = columns.to_vec();
-    let mut dropped = dropped.iter();
+/// Returns a table for this width. A narrow one does without the last columns; the others are wrapped.
+fn fitted(mut columns: &[&str], rows: &[Value], width: Option<u16>) -> String {
     loop {
-        let whole = arranged(rows, &columns, None);
+        let whole = arranged(rows, columns, None);
         let widest = whole.lines().map(|line| line.chars().count()).max();
         let Some(width) = width.filter(|width| widest > Some(usize::from(*width))) else {
             return whole;
         };
-        let Some(next) = dropped.next() else {
-            return arranged(rows, &columns, Some(width));
-        };
-        columns.retain(|column| column != next);
+        if columns.len() <= KEPT {
+            return arranged(rows, columns, Some(width));
+        }
+        columns = &columns[..columns.len() - 1];
     }
 }
 
@@ -270,6 +215,8 @@ fn shown(column: &str, value: &Value) -> String {
 
 /// Spaces between two columns.
 const GAP: u16 = 2;
+/// Columns that every terminal gets.
+const KEPT: usize = 3;
 
 fn terminal_width() -> Option<u16> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
@@ -290,6 +237,7 @@ pub(crate) fn is_unread() -> bool {
 #[cfg(test)]
 mod tests {
     use anyhow::Context as _;
+    use serde_json::json;
 
     use super::*;
 
@@ -311,50 +259,28 @@ mod tests {
         );
     }
 
-    #[derive(Serialize)]
-    struct Wide {
-        name: &'static str,
-        queue: &'static str,
-        age_ms: Option<u64>,
-        set: bool,
-    }
-
-    impl Row for Wide {
-        const COLUMNS: &'static [&'static str] = &["name", "queue", "age_ms", "set"];
-        const DROPPED_FIRST: &'static [&'static str] = &["set", "name"];
-    }
-
     #[test]
     fn a_narrow_terminal_gets_fewer_columns_before_cells_are_wrapped() {
         let rows = [
-            Wide {
-                name: "worker-1",
-                queue: "local/orders of the eu region",
-                age_ms: Some(3_000),
-                set: true,
-            },
-            Wide {
-                name: "worker-2",
-                queue: "",
-                age_ms: None,
-                set: false,
-            },
+            json!({ "name": "worker-1", "queue": "local/orders of the eu region", "age_ms": 3_000, "set": true }),
+            json!({ "name": "worker-2", "queue": "", "age_ms": null, "set": false }),
         ];
+        let columns = ["name", "queue", "age_ms", "set"];
         let lines = "NAME      QUEUE                          AGE  SET\n\
                      worker-1  local/orders of the eu region  3s   yes\n\
                      worker-2  -                              -    no";
-        let fit = |width| fitted(Wide::COLUMNS, Wide::DROPPED_FIRST, &fields(&rows), width);
+        let fit = |width| fitted(&columns, &rows, width);
         assert_eq!(fit(None), lines);
-        let narrow = "QUEUE                          AGE\n\
-                      local/orders of the eu region  3s\n\
-                      -                              -";
-        assert_eq!(fit(Some(40)), narrow);
+        let narrow = "NAME      QUEUE                          AGE\n\
+                      worker-1  local/orders of the eu region  3s\n\
+                      worker-2  -                              -";
+        assert_eq!(fit(Some(45)), narrow);
         let wrapped = fit(Some(20));
         assert!(
             wrapped.lines().all(|line| line.chars().count() <= 20),
             "{wrapped}"
         );
-        for word in ["local/orders", "region", "AGE", "3s"] {
+        for word in ["region", "AGE", "3s"] {
             assert!(wrapped.contains(word), "no {word} in {wrapped}");
         }
     }

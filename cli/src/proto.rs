@@ -9,14 +9,11 @@ use super::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  reveille proto --list
+  reveille proto
   mkdir -p reveille/v1 && reveille proto relay.proto > reveille/v1/relay.proto")]
 pub(super) struct Args {
     /// The name or path of one file, such as `relay.proto` [default: all files, one after another]
     name: Option<String>,
-    /// Print the paths of the files instead
-    #[arg(long, conflicts_with = "name")]
-    list: bool,
 }
 
 const FILES: [(&str, &str); 3] = [
@@ -42,10 +39,7 @@ impl Args {
 
     fn text(&self) -> Result<String, Usage> {
         let Some(name) = &self.name else {
-            let part = |(path, text): &(&str, &str)| match self.list {
-                true => format!("{path}\n"),
-                false => format!("// ---- {path}\n{text}\n"),
-            };
+            let part = |(path, text): &(&str, &str)| format!("// ---- {path}\n{text}\n");
             return Ok(FILES.iter().map(part).collect());
         };
         let named = |path: &str| path == name || path.ends_with(&format!("/{name}"));
@@ -64,7 +58,6 @@ mod tests {
     fn text(name: &str) -> Result<String, Usage> {
         let args = Args {
             name: Some(name.to_owned()),
-            list: false,
         };
         args.text()
     }

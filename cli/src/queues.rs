@@ -1,14 +1,9 @@
 //! `queues`: the queues that the relay has in memory.
 
 use reveille::{Client, QueueInfo, QueueOrder, QueueQuery};
-use serde::{Serialize, Serializer};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{
-    exit::Exit,
-    output::{Row, millis},
-    target::TargetArgs,
-};
+use super::{exit::Exit, output::millis, target::TargetArgs};
 
 /// List the queues that the relay has in memory
 #[derive(Debug, clap::Args)]
@@ -50,8 +45,20 @@ enum Order {
     Listeners,
 }
 
-#[derive(Debug)]
-pub(super) struct QueueRow(pub(super) QueueInfo);
+const COLUMNS: &[&str] = &[
+    "queue",
+    "backlog",
+    "listeners",
+    "depth",
+    "idle_for_ms",
+    "messages",
+    "notifications",
+    "in_doubt",
+    "depth_age_ms",
+    "timers",
+    "payload_size",
+    "sequence",
+];
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
@@ -61,7 +68,7 @@ impl Args {
             ..QueueQuery::default()
         };
         let call = async |client: &Client| client.queues_where(&query).await;
-        self.target.list(call, QueueRow).await
+        self.target.list(call, COLUMNS, row).await
     }
 }
 
@@ -77,56 +84,21 @@ impl Order {
     }
 }
 
-impl QueueRow {
-    fn address(&self) -> String {
-        format!("{}/{}", self.0.storage_account, self.0.queue_name)
-    }
-}
-
-impl Serialize for QueueRow {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let queue = &self.0;
-        serializer.collect_map([
-            ("queue", json!(self.address())),
-            ("sequence", json!(queue.sequence)),
-            ("notifications", json!(queue.notifications)),
-            ("payload_size", json!(queue.payload_size)),
-            ("messages", json!(queue.messages)),
-            ("listeners", json!(queue.listeners)),
-            ("timers", json!(queue.timers)),
-            ("idle_for_ms", json!(queue.idle_for.map(millis))),
-            ("depth", json!(queue.current_queue_depth)),
-            ("depth_age_ms", json!(queue.depth_age.map(millis))),
-            ("backlog", json!(queue.backlog)),
-            ("in_doubt", json!(queue.in_doubt)),
-            ("busy", json!(queue.busy)),
-        ])
-    }
-}
-
-impl Row for QueueRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "queue",
-        "backlog",
-        "in_doubt",
-        "depth",
-        "depth_age_ms",
-        "listeners",
-        "idle_for_ms",
-        "notifications",
-        "messages",
-        "payload_size",
-        "timers",
-        "sequence",
-    ];
-    const DROPPED_FIRST: &'static [&'static str] = &[
-        "sequence",
-        "payload_size",
-        "timers",
-        "depth_age_ms",
-        "in_doubt",
-        "notifications",
-        "messages",
-        "idle_for_ms",
-    ];
+/// Returns a queue's row.
+pub(super) fn row(queue: &QueueInfo) -> Value {
+    json!({
+        "queue": format!("{}/{}", queue.storage_account, queue.queue_name),
+        "sequence": queue.sequence,
+        "notifications": queue.notifications,
+        "payload_size": queue.payload_size,
+        "messages": queue.messages,
+        "listeners": queue.listeners,
+        "timers": queue.timers,
+        "idle_for_ms": queue.idle_for.map(millis),
+        "depth": queue.current_queue_depth,
+        "depth_age_ms": queue.depth_age.map(millis),
+        "backlog": queue.backlog,
+        "in_doubt": queue.in_doubt,
+        "busy": queue.busy,
+    })
 }

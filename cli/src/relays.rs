@@ -1,14 +1,9 @@
 //! `relays`: the relays of a cluster.
 
 use reveille::{Client, Listed, RelayInfo};
-use serde::{Serialize, Serializer};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{
-    exit::Exit,
-    output::{Row, millis},
-    target::TargetArgs,
-};
+use super::{exit::Exit, output::millis, target::TargetArgs};
 
 /// List the relays of the cluster and their state
 #[derive(Debug, clap::Args)]
@@ -29,45 +24,35 @@ pub(super) struct Args {
     target: TargetArgs,
 }
 
-#[derive(Debug)]
-struct RelayRow(RelayInfo);
+const COLUMNS: &[&str] = &[
+    "relay_id",
+    "state",
+    "streams",
+    "silent_for_ms",
+    "degraded",
+    "version",
+    "epoch",
+    "queues",
+    "resyncs",
+];
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let call = async |client: &Client| client.relays().await.map(Listed::from);
-        self.target.list(call, RelayRow).await
+        self.target.list(call, COLUMNS, row).await
     }
 }
 
-impl Serialize for RelayRow {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let relay = &self.0;
-        serializer.collect_map([
-            ("relay_id", json!(relay.relay_id)),
-            ("epoch", json!(relay.epoch)),
-            ("version", json!(relay.version)),
-            ("state", json!(self.0.state.as_str())),
-            ("streams", json!(relay.streams)),
-            ("queues", json!(relay.queues)),
-            ("degraded", json!(relay.degraded)),
-            ("silent_for_ms", json!(relay.silent_for.map(millis))),
-            ("resyncs", json!(relay.resyncs)),
-        ])
-    }
-}
-
-impl Row for RelayRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "relay_id",
-        "epoch",
-        "version",
-        "state",
-        "streams",
-        "queues",
-        "degraded",
-        "silent_for_ms",
-        "resyncs",
-    ];
-    const DROPPED_FIRST: &'static [&'static str] =
-        &["resyncs", "queues", "epoch", "version", "degraded"];
+fn row(relay: &RelayInfo) -> Value {
+    json!({
+        "relay_id": relay.relay_id,
+        "epoch": relay.epoch,
+        "version": relay.version,
+        "state": relay.state.as_str(),
+        "streams": relay.streams,
+        "queues": relay.queues,
+        "degraded": relay.degraded,
+        "silent_for_ms": relay.silent_for.map(millis),
+        "resyncs": relay.resyncs,
+    })
 }

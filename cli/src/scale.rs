@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{hook::HookArgs, workers::CommandWorkers};
 use super::{
-    child::{self, ProcessGroups},
+    child,
     exit::{Exit, Usage},
     log,
     output::Format,
@@ -176,7 +176,6 @@ impl Args {
             max_load: self.max_load,
             min_free: self.min_free,
             when_cmd: self.when_cmd.clone(),
-            groups: ProcessGroups::guarded(self.grace),
         };
         let agent = Agent::new(&config, queues, subscription, Arc::new(workers))?;
         Ok(agent.run(stop).await?)

@@ -97,6 +97,13 @@ impl Signal {
             Self::Terminate => Exit::TERMINATED,
         }
     }
+
+    pub(crate) const fn number(self) -> Number {
+        match self {
+            Self::Interrupt => Number::INT,
+            Self::Terminate => Number::TERM,
+        }
+    }
 }
 
 /// Raises the soft limit on open files to the hard limit, and returns the limit: each connection is

@@ -13,11 +13,10 @@ use tokio::{sync::watch, time::Instant};
 
 use self::runner::{Finished, Runner};
 use super::{
-    child::{KILL_AFTER, ProcessGroups},
-    exit::{Exit, Usage},
+    exit::Exit,
     log,
     output::{self, Format},
-    signals::{self, Interrupts},
+    signals::{Interrupts, Signal},
     target::{self, IdArgs, Target, WaitingArgs},
     values,
 };
@@ -35,8 +34,8 @@ Any wake-up means: read the queue until it is empty. The first wake-up of a queu
 there may be work from before the subscription.
 
 One command runs at a time. Wake-ups of a queue that arrive during a run are merged into one later run. A failing command is \
-reported on stderr, does not end `subscribe`, and runs again after 1s, then after longer pauses up \
-to 30s. After --count wake-ups it does not, and the exit code is 1.
+reported on stderr, does not end `subscribe`, and runs again after 5s. After --count wake-ups it does \
+not, and the exit code is 1.
 
 While the relay is away, the command runs every --poll, as for a CATCH_UP: once for each queue or \
 pattern of the command line.
@@ -54,9 +53,9 @@ pub(super) struct Args {
     /// End after this number of wake-ups
     #[arg(long, value_name = "N", value_parser = values::positive::<u64>)]
     count: Option<u64>,
-    /// How often the command runs while no relay reports work; 0: not at all [default: 30s]
-    #[arg(long, value_name = "D", value_parser = duration::parse)]
-    poll: Option<Duration>,
+    /// How often the command runs while no relay reports work; 0: not at all
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s", requires = "command")]
+    poll: Duration,
     /// Share wake-ups with the other members of this group, instead of getting every wake-up
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
@@ -70,18 +69,13 @@ pub(super) struct Args {
     command: Vec<OsString>,
 }
 
-/// As `listen` polls while its relay is unreachable.
-const POLL: Duration = Duration::from_secs(30);
-
 /// A subscription and the commands that its wake-ups run.
 struct WakeLoop<'a> {
     target: &'a Target,
     client: &'a Client,
     subscription: Subscription,
     link: watch::Receiver<LinkState>,
-    /// The URL of the relay of the open stream; empty without one.
-    relay: String,
-    /// The number of that stream.
+    /// The number of the newest stream.
     stream: u64,
     runner: Runner,
     poller: Poller,
@@ -97,26 +91,16 @@ impl Args {
         let target = self.target.resolve();
         let options = self.options()?;
         let runs = !self.command.is_empty();
-        if !runs && self.poll.is_some() {
-            return Err(Usage("--poll: needs a command, which it runs".to_owned()).into());
-        }
-        let poll = self.poll.unwrap_or(POLL);
-        let poll = (runs && !poll.is_zero()).then_some(poll);
-        let groups = if runs {
-            ProcessGroups::guarded(KILL_AFTER)
-        } else {
-            ProcessGroups::default()
-        };
+        let poll = (runs && !self.poll.is_zero()).then_some(self.poll);
         let client = target.client()?;
         let subscription = client.subscribe(options)?;
         let mut wake_loop = WakeLoop {
             target: &target,
             client: &client,
             link: subscription.link(),
-            relay: String::new(),
             stream: 0,
             subscription,
-            runner: Runner::new(self.command.clone(), groups),
+            runner: Runner::new(self.command.clone()),
             poller: Poller {
                 selectors: self.selectors.clone(),
                 interval: poll,
@@ -128,26 +112,23 @@ impl Args {
         let mut interrupts = Interrupts::listen()?;
         let link = wake_loop.link.clone();
         let timeout = tokio::time::sleep(target.timeout.unwrap_or(Duration::MAX));
-        let exit = tokio::select! {
-            outcome = target::noting_causes(&client, link, wake_loop.run()) => {
-                if outcome.is_err() {
-                    wake_loop.runner.forward(signals::Signal::Terminate);
-                    wake_loop.finish().await;
-                }
-                return outcome;
-            }
+        let ended = tokio::select! {
+            outcome = target::noting_causes(&client, link, wake_loop.run()) => outcome,
             () = timeout => {
                 output::note(target.timed_out_waiting(&wake_loop.link.borrow()));
-                Exit::TIMED_OUT
+                Ok(Exit::TIMED_OUT)
             }
             signal = interrupts.next() => {
                 wake_loop.runner.forward(signal);
-                signal.exit()
+                Ok(signal.exit())
             }
         };
+        if ended.is_err() {
+            wake_loop.runner.forward(Signal::Terminate);
+        }
         // Waits for a running command; a second signal ends this wait.
         tokio::select! {
-            () = wake_loop.finish() => Ok(exit),
+            () = wake_loop.finish() => ended,
             signal = interrupts.next() => Ok(signal.exit()),
         }
     }
@@ -204,9 +185,8 @@ impl WakeLoop<'_> {
 
     async fn on_due(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
-        let polled = self.poller.take(now);
         self.runner.enqueue_retries(now);
-        for work in &polled {
+        for work in self.poller.take(now) {
             self.runner.enqueue_poll(work);
         }
         self.start().await
@@ -241,7 +221,6 @@ impl WakeLoop<'_> {
     async fn on_finished(&mut self, finished: Finished) -> anyhow::Result<()> {
         let Finished { work, status } = finished;
         if status.success() {
-            self.runner.succeeded(&work);
             self.report(report(&work, ReportState::Drained)).await;
         } else {
             output::note(format_args!("{}: the command failed: {status}", work.queue));
@@ -263,35 +242,17 @@ impl WakeLoop<'_> {
     async fn on_link_change(&mut self) {
         let link = self.link.borrow_and_update().clone();
         self.poller.follow(&link);
-        match link.connection {
-            ConnectionState::Connected if link.welcomes != self.stream => {
-                self.stream = link.welcomes;
-                self.client.url().clone_into(&mut self.relay);
-                let epoch = self.subscription.welcome().map(|welcome| &*welcome.epoch);
-                let epoch = epoch.unwrap_or("unknown");
-                output::note(format_args!("connected to {}, epoch {epoch}", self.relay));
-                let mut reports = std::mem::take(&mut self.unsent);
-                let running = self.runner.running();
-                reports.extend(running.and_then(|work| report(work, ReportState::Busy)));
-                for report in reports {
-                    self.report(Some(report)).await;
-                }
-            }
-            ConnectionState::Reconnecting if !self.relay.is_empty() => {
-                let relay = std::mem::take(&mut self.relay);
-                let cause = link.cause.as_deref().unwrap_or("the stream has ended");
-                let runs = match self.poller.interval.filter(|_| !link.announced) {
-                    Some(interval) => format!(
-                        ", and running the command every {} meanwhile",
-                        duration::Span(interval)
-                    ),
-                    None => String::new(),
-                };
-                output::note(format_args!(
-                    "disconnected from {relay}: {cause}; reconnecting{runs}"
-                ));
-            }
-            _ => {}
+        if link.connection != ConnectionState::Connected || link.welcomes == self.stream {
+            return;
+        }
+        self.stream = link.welcomes;
+        let (relay, epoch) = (self.client.url(), &link.epoch);
+        output::note(format_args!("connected to {relay}, epoch {epoch}"));
+        let mut reports = std::mem::take(&mut self.unsent);
+        let running = self.runner.running();
+        reports.extend(running.and_then(|work| report(work, ReportState::Busy)));
+        for report in reports {
+            self.report(Some(report)).await;
         }
     }
 
@@ -364,7 +325,7 @@ impl Poller {
         else {
             return Vec::new();
         };
-        self.next = Some(now + interval.mul_f64(0.75 + fastrand::f64() / 2.0));
+        self.next = Some(now + interval);
         self.selectors.iter().map(catch_up).collect()
     }
 }

@@ -6,6 +6,7 @@ use reveille::{
     Client, ClientConfig, ConnectionState, Credential, Error, ErrorKind, LinkState, Listed,
     ListenerId, duration::Span,
 };
+use serde_json::Value;
 use tokio::{sync::watch, time::Instant};
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
     credential::CredentialArgs,
     exit::Exit,
     foreign_server,
-    output::{self, Format, OutputArgs, Row},
+    output::{self, Format, OutputArgs},
     tls::ClientTlsArgs,
 };
 
@@ -115,18 +116,19 @@ impl TargetArgs {
         self.relay.resolve(Some(timeout))
     }
 
-    /// Gets a list from the relay, and writes a row for each entry.
-    pub(super) async fn list<T, R: Row>(
+    /// Gets a list from the relay, and writes a row for each entry, with these columns.
+    pub(super) async fn list<T>(
         &self,
         call: impl AsyncFnOnce(&Client) -> reveille::Result<Listed<T>>,
-        row: impl Fn(T) -> R,
+        columns: &[&str],
+        row: impl Fn(&T) -> Value,
     ) -> anyhow::Result<Exit> {
         let target = self.resolve();
         let client = target.client()?;
         let listed = target.within(call(&client)).await?;
         note_unanswered(&listed.unanswered);
-        let rows: Vec<_> = listed.into_iter().map(row).collect();
-        target.format.list(&rows)?;
+        let rows: Vec<_> = listed.iter().map(row).collect();
+        target.format.rows(columns, &rows)?;
         Ok(Exit::OK)
     }
 }
@@ -177,13 +179,12 @@ impl Target {
         };
         let began = Instant::now();
         match tokio::time::timeout(timeout, call).await {
-            Ok(Err(error)) if error.kind() == ErrorKind::Unavailable => {
+            // The error of several relays names the relay.
+            Ok(Err(error))
+                if error.kind() == ErrorKind::Unavailable && !self.relay.contains(',') =>
+            {
                 let left = timeout.saturating_sub(began.elapsed());
-                let server = match self.relay.contains(',') {
-                    // Its error names the relay.
-                    true => None,
-                    false => foreign_server::identify(&self.relay, left).await,
-                };
+                let server = foreign_server::identify(&self.relay, left).await;
                 Err(server.unwrap_or(error))
             }
             // The client's time-out or the relay's: the cause is the same.

@@ -168,15 +168,15 @@ fn bad_values_are_refused_with_field_and_rule() {
         ),
         (
             &["ids", "next", "orders", "--count=-1"],
-            &["--count", "from 1 to 9223372036854775807"],
+            &["--count", "9223372036854775807"],
         ),
         (
             &["ids", "next", "orders", "--range-size", "0"],
-            &["--range-size", "from 1 to"],
+            &["--range-size", "1..="],
         ),
         (
             &["ids", "next", "orders", "--start", "9223372036854775808"],
-            &["--start", "from 0 to 9223372036854775807"],
+            &["--start", "9223372036854775807"],
         ),
         (&["ids", "next", "../x"], &["<NAME>", "none empty, `.`"]),
         (&["queues", "-o", "xml"], &["--output", "jsonl"]),

@@ -1,26 +1,21 @@
-//! `unleash`: sets a flag. With `--expect` it waits for the acknowledgements of listeners.
+//! `unleash` and `leash`: set and clear a flag. `unleash --expect` waits for the acknowledgements of
+//! listeners.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::time::Duration;
 
 use reveille::{
-    Client, ConnectionState, FlagEvent, FlagName, FlagState, FlagWatcher, Limits, ListenerId,
-    UnleashOptions, Unleashed, duration,
+    Client, FlagEvent, FlagName, FlagState, FlagWatcher, FlagWatcherInfo, LeashOptions, Limits,
+    ListenerId, UnleashOptions, duration, flag::StoreFlags,
 };
-use serde::Serialize;
-use tokio_stream::Stream as _;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    direct_store::{self, DirectStore, NO_RELAY_TOLD},
     exit::{Exit, Failed},
-    flag::FlagRow,
-    output::{self, Row},
-    target::{Target, TargetArgs, note_unanswered},
+    flag::{self, FLAG_WATCH_ID, FlagsArgs, SHOWN},
+    output,
+    target::note_unanswered,
     values,
-    watchers::{self, Missing},
 };
 
 /// Set a durable flag, and release all nodes that wait for it
@@ -32,14 +27,15 @@ Example:
   reveille unleash go-live --store az://flags
 
 A flag that is already set keeps its end and its reason unless --ttl, --no-ttl or --reason changes \
-them; a note says so. With --expect the exit code is 0 once N listeners have acknowledged. It is 6 \
-if they did not within --timeout (10s), or if the relay restarted and the number is unknown. The \
-output names the missing listeners that the relay knows.")]
+them; the output shows both. With --expect the exit code is 0 once N listeners have acknowledged, and 6 \
+if they did not within --timeout (10s), also because the relay restarted: it keeps acknowledgements in \
+memory. The output names the missing listeners that the relay knows. With exit code 3 the flag may be set: \
+repeat the command.")]
 pub(super) struct Args {
     /// The flag
     flag: FlagName,
-    /// The flag ends by itself after this duration [default: never; a flag that is already set
-    /// keeps its end]
+    /// The flag ends by itself after this duration; a node that polls it may miss less than 5s [default:
+    /// never; a flag that is already set keeps its end]
     #[arg(long, value_name = "D", value_parser = ttl)]
     ttl: Option<Duration>,
     /// The flag does not end by itself; removes the --ttl of a flag that is already set
@@ -56,92 +52,65 @@ pub(super) struct Args {
     /// The person or program that sets the flag [default: the user's name]
     #[arg(long, env = "REVEILLE_SET_BY", value_name = "NAME")]
     set_by: Option<String>,
-    /// Set the flag directly in this store, without a relay: az://CONTAINER[/PREFIX], s3://, gs://,
-    /// sqlite:PATH
-    #[arg(long, value_name = "URL", conflicts_with = "expect")]
-    store: Option<String>,
     /// Wait until N listeners have acknowledged
-    #[arg(long, value_name = "N", value_parser = values::positive::<u32>)]
+    #[arg(long, value_name = "N", value_parser = values::positive::<u32>, conflicts_with = "store")]
     expect: Option<u32>,
     #[command(flatten)]
-    target: TargetArgs,
+    flags: FlagsArgs,
 }
 
-/// The flag's state and the acknowledgements. Fields that do not apply are `null`.
-#[derive(Debug, Serialize)]
-struct UnleashRow {
-    #[serde(flatten)]
-    row: FlagRow,
-    /// `null` if a store was written without a relay.
-    watchers: Option<u32>,
-    expected: Option<u32>,
-    acknowledged: Option<u32>,
-    barrier: Option<Barrier>,
-    /// The listeners that have not acknowledged, if the barrier is unmet.
-    missing: Option<Vec<Missing>>,
+/// Clear a durable flag
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille leash go-live --reason 'the next batch'
+  reveille leash go-live --store az://flags")]
+pub(super) struct LeashArgs {
+    /// The flag
+    flag: FlagName,
+    /// The reason, for the relay's log
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    reason: String,
+    /// The person or program that clears the flag, for the relay's log [default: the user's name]
+    #[arg(long, env = "REVEILLE_SET_BY", value_name = "NAME")]
+    set_by: Option<String>,
+    #[command(flatten)]
+    flags: FlagsArgs,
 }
 
-/// The outcome of `--expect`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Barrier {
-    Met,
-    Unmet,
-    /// The watch broke: the relay may have restarted, and it keeps acknowledgements in memory.
-    Unknown,
-}
-
-/// Counts acknowledgements, on a watch that is registered before the flag is set.
-struct AckCounter {
-    watcher: FlagWatcher,
-    interrupted: bool,
-    acknowledged: u32,
-}
-
-/// Twice the default interval at which nodes poll a flag.
-const SAFE_TTL: Duration = Duration::from_secs(5);
+const COLUMNS: &[&str] = &[
+    "flag",
+    "acknowledged",
+    "expected",
+    "watchers",
+    "expires_at",
+    "reason",
+    "generation",
+];
 /// Time for the list of missing listeners: --timeout is over by then, but the relay has answered
 /// all calls before.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        let target = self.target.resolve();
-        if let Some(ttl) = self.ttl.filter(|ttl| *ttl < SAFE_TTL) {
-            let ttl = duration::Span(ttl);
-            output::note(format_args!(
-                "warning: --ttl {ttl} is below 5s: a node that polls the flag every 2.5s may miss it"
-            ));
-        }
-        if let Some(url) = &self.store {
-            return self.in_store(url, &target).await;
-        }
-        let client = target.client()?;
         if let Some(expected) = self.expect {
-            return self.run_expecting(expected, &client, &target).await;
+            return self.run_expecting(expected).await;
         }
-        let Unleashed { flag, watchers, .. } = self.unleash(&client, &target).await?;
-        target.format.one(&UnleashRow::new(&flag, Some(watchers)))?;
-        self.note_kept(&flag);
-        Ok(Exit::OK)
-    }
-
-    async fn unleash(&self, client: &Client, target: &Target) -> reveille::Result<Unleashed> {
-        let (flags, options) = (client.flags(), self.options());
-        let unleashed = target.within(flags.unleash(&self.flag, &options)).await;
-        unleashed.map_err(direct_store::may_have_happened)
-    }
-
-    async fn in_store(&self, url: &str, target: &Target) -> anyhow::Result<Exit> {
-        let store = DirectStore::open(url, target.timeout).await?;
         let options = self.options();
-        let unleashed = store
-            .within(store.flags.unleash(&self.flag, &options))
-            .await;
-        let state = unleashed.map_err(direct_store::may_have_happened)?;
-        target.format.one(&UnleashRow::new(&state, None))?;
-        self.note_kept(&state);
-        output::note(NO_RELAY_TOLD);
+        let of_relay = async |client: &Client| {
+            let unleashed = client.flags().unleash(&self.flag, &options).await?;
+            Ok((unleashed.flag, Some(unleashed.watchers)))
+        };
+        let of_store =
+            async |flags: StoreFlags| Ok((flags.unleash(&self.flag, &options).await?, None));
+        let (state, watchers) = self.flags.call(true, of_relay, of_store).await?;
+        let row = row(&state, watchers, &Value::Null);
+        self.flags.format().row(COLUMNS, &row)?;
         Ok(Exit::OK)
     }
 
@@ -153,168 +122,129 @@ impl Args {
         }
     }
 
-    /// Prints which properties an already set flag has kept.
-    fn note_kept(&self, state: &FlagState) {
-        let stated = self.ttl.is_some() || self.no_ttl;
-        if let Some(end) = state.expires_at.filter(|_| !stated) {
-            let (flag, end) = (&self.flag, output::time(end));
-            output::note(format_args!(
-                "{flag} was already set and keeps its end, {end}: --no-ttl removes it"
-            ));
-        }
-        if self.reason.is_empty() && !state.reason.is_empty() {
-            let (flag, reason) = (&self.flag, &state.reason);
-            output::note(format_args!(
-                "{flag} was already set and keeps its reason: {reason}"
-            ));
-        }
-    }
-
-    async fn run_expecting(
-        &self,
-        expected: u32,
-        client: &Client,
-        target: &Target,
-    ) -> anyhow::Result<Exit> {
-        let until = tokio::time::Instant::now() + target.timeout.unwrap_or_default();
+    async fn run_expecting(&self, expected: u32) -> anyhow::Result<Exit> {
+        let target = self.flags.target();
+        let client = target.client()?;
+        let until = Instant::now() + target.timeout.unwrap_or_default();
         let starting = async {
             // Fails at once if the relay is unreachable; a watch alone would retry for ever.
-            target.within(client.flags().get(&self.flag)).await?;
-            let acks = AckCounter::start(client, &self.flag).await?;
-            reveille::Result::Ok((acks, self.unleash(client, target).await?))
+            client.flags().get(&self.flag).await?;
+            let watcher = watch_acks(&client, &self.flag).await?;
+            let unleashed = client.flags().unleash(&self.flag, &self.options()).await?;
+            Ok((watcher, unleashed))
         };
-        let started = tokio::time::timeout_at(until, starting).await;
-        let late = |_| Err(direct_store::may_have_happened(target.no_answer()));
-        let (mut acks, unleashed) = started.unwrap_or_else(late)?;
+        let (mut watcher, unleashed) = target.within(starting).await?;
+        let mut acknowledged = 0;
         let generation = unleashed.flag.generation;
-        let counting = acks.wait_for(expected, generation);
-        let met = match tokio::time::timeout_at(until, counting).await {
-            Ok(reached) => reached.map(|()| true)?,
+        let counting = count(&mut watcher, expected, generation, &mut acknowledged);
+        let met = match timeout_at(until, counting).await {
+            Ok(counted) => counted.map(|()| true)?,
             Err(_) => false,
         };
-        let barrier = match (met, acks.interrupted) {
-            (true, _) => Barrier::Met,
-            (false, true) => Barrier::Unknown,
-            (false, false) => Barrier::Unmet,
+        let missing = match met {
+            true => None,
+            false => self.missing(&client).await,
         };
-        let mut row = UnleashRow::new(&unleashed.flag, Some(unleashed.watchers));
-        row.expected = Some(expected);
-        row.acknowledged = Some(acks.acknowledged);
-        row.barrier = Some(barrier);
-        if barrier == Barrier::Unmet {
-            row.missing = self.missing(client).await;
+        let acks =
+            json!({ "expected": expected, "acknowledged": acknowledged, "missing": missing });
+        let row = row(&unleashed.flag, Some(unleashed.watchers), &acks);
+        target.format.row(COLUMNS, &row)?;
+        if met {
+            return Ok(Exit::OK);
         }
-        target.format.one(&row)?;
-        self.note_kept(&unleashed.flag);
-        Ok(exit_of(barrier, &row))
+        let missing = missing.unwrap_or_default();
+        output::note(format_args!(
+            "unmet: the flag is set, but {acknowledged} of {expected} listeners have acknowledged; \
+             missing: {}",
+            sentence(&missing, (expected - acknowledged) as usize)
+        ));
+        Ok(Exit::TIMED_OUT)
     }
 
-    /// Lists the listeners that have not acknowledged; `None` if the relay does not answer in time.
-    async fn missing(&self, client: &Client) -> Option<Vec<Missing>> {
+    /// Lists the nodes that have not acknowledged; `None` if the relay does not answer in time.
+    async fn missing(&self, client: &Client) -> Option<Vec<String>> {
         let flags = client.flags();
-        let listing = flags.watchers(Some(&self.flag));
-        let watchers = tokio::time::timeout(MISSING_TIMEOUT, listing)
-            .await
-            .ok()?
-            .ok()?;
+        let listing = timeout(MISSING_TIMEOUT, flags.watchers(Some(&self.flag)));
+        let watchers = listing.await.ok()?.ok()?;
         note_unanswered(&watchers.unanswered);
-        Some(Missing::of(watchers.entries))
+        let is_missing = |watcher: &FlagWatcherInfo| {
+            !watcher.acknowledged && !watcher.listener_id.starts_with(FLAG_WATCH_ID)
+        };
+        let missing = watchers.into_iter().filter(is_missing);
+        Some(missing.map(|watcher| watcher.listener_id).collect())
     }
 }
 
-impl AckCounter {
-    /// Starts a watch, and returns once the relay has registered it.
-    async fn start(client: &Client, flag: &FlagName) -> reveille::Result<Self> {
-        let watcher = client
-            .watch_flag(flag.clone(), ListenerId::unique("unleash")?)
-            .with_acks();
-        let mut counter = Self {
-            watcher,
-            interrupted: false,
-            acknowledged: 0,
-        };
-        while let Some(event) = counter.next().await {
-            if let FlagEvent::State(_) = event? {
-                break;
-            }
+/// Starts a watch of acknowledgements, and returns once the relay has registered it.
+async fn watch_acks(client: &Client, flag: &FlagName) -> reveille::Result<FlagWatcher> {
+    let id = ListenerId::unique("unleash")?;
+    let mut watcher = client.watch_flag(flag.clone(), id).with_acks();
+    while let Some(event) = watcher.next_event().await {
+        if let FlagEvent::State(_) = event? {
+            break;
         }
-        counter.interrupted = false;
-        Ok(counter)
     }
+    Ok(watcher)
+}
 
-    /// Waits until `expected` listeners have acknowledged the flag's `generation`.
-    async fn wait_for(&mut self, expected: u32, generation: u64) -> anyhow::Result<()> {
-        while let Some(event) = self.next().await {
-            if let FlagEvent::Acks {
-                generation: acked,
+/// Waits until `expected` listeners have acknowledged the flag's `generation`.
+async fn count(
+    watcher: &mut FlagWatcher,
+    expected: u32,
+    generation: u64,
+    counted: &mut u32,
+) -> anyhow::Result<()> {
+    while let Some(event) = watcher.next_event().await {
+        match event? {
+            FlagEvent::Acks {
+                generation: of,
                 acknowledged,
                 ..
-            } = event?
-                && acked == generation
-            {
-                self.acknowledged = self.acknowledged.max(acknowledged);
-            }
-            if self.acknowledged >= expected {
-                return Ok(());
-            }
+            } if of == generation => *counted = acknowledged.max(*counted),
+            _ => {}
         }
-        Err(Failed("the relay ended the watch of the flag".to_owned()).into())
+        if *counted >= expected {
+            return Ok(());
+        }
     }
+    Err(Failed("the relay ended the watch of the flag".to_owned()).into())
+}
 
-    /// Waits for the next event, and records whether the stream broke.
-    async fn next(&mut self) -> Option<reveille::Result<FlagEvent>> {
-        std::future::poll_fn(|cx| self.poll(cx)).await
+/// Returns the missing listeners as a part of a sentence: their names, and how many others there are,
+/// which do not watch now.
+fn sentence(missing: &[String], count: usize) -> String {
+    let mut parts = missing[..missing.len().min(SHOWN)].to_vec();
+    match count.max(missing.len()) - parts.len() {
+        0 => {}
+        others if missing.len() > SHOWN => parts.push(format!("and {others} more")),
+        others => parts.push(format!("{others} that do not watch now")),
     }
+    parts.join(", ")
+}
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<reveille::Result<FlagEvent>>> {
-        let event = Pin::new(&mut self.watcher).poll_next(cx);
-        self.interrupted |= self.watcher.state() != ConnectionState::Connected;
-        event
+impl LeashArgs {
+    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+        let options = LeashOptions {
+            cleared_by: self.set_by.clone().unwrap_or_else(values::user),
+            reason: self.reason.clone(),
+        };
+        let of_relay =
+            async |client: &Client| client.flags().leash_with(&self.flag, &options).await;
+        let of_store = async |flags: StoreFlags| flags.leash(&self.flag).await;
+        let state = self.flags.call(false, of_relay, of_store).await?;
+        self.flags.format().row(flag::COLUMNS, &flag::row(&state))?;
+        Ok(Exit::OK)
     }
 }
 
-impl Row for UnleashRow {
-    const COLUMNS: &'static [&'static str] =
-        &["flag", "generation", "watchers", "acknowledged", "expected"];
-}
-
-impl UnleashRow {
-    fn new(flag: &FlagState, watchers: Option<u32>) -> Self {
-        Self {
-            row: FlagRow::from(flag),
-            watchers,
-            expected: None,
-            acknowledged: None,
-            barrier: None,
-            missing: None,
-        }
+/// Returns the flag's state and the acknowledgements. Fields that do not apply are null.
+fn row(state: &FlagState, watchers: Option<u32>, acks: &Value) -> Value {
+    let mut row = flag::row(state);
+    row["watchers"] = json!(watchers);
+    for field in ["expected", "acknowledged", "missing"] {
+        row[field] = acks[field].clone();
     }
-}
-
-/// Returns the exit code, and prints why the barrier is not met.
-fn exit_of(barrier: Barrier, row: &UnleashRow) -> Exit {
-    let (acknowledged, expected) = (
-        row.acknowledged.unwrap_or_default(),
-        row.expected.unwrap_or_default(),
-    );
-    match barrier {
-        Barrier::Met => return Exit::OK,
-        Barrier::Unmet => {
-            let missing = row.missing.as_deref().map_or_else(String::new, |missing| {
-                let missing = watchers::sentence(missing, expected, acknowledged);
-                format!("; missing: {missing}")
-            });
-            output::note(format_args!(
-                "unmet: the flag is set, but {acknowledged} of {expected} listeners have \
-                 acknowledged{missing}"
-            ));
-        }
-        Barrier::Unknown => output::note(format_args!(
-            "unknown: the flag is set, and {acknowledged} of {expected} listeners had acknowledged, \
-             but the watch was interrupted: a relay that restarts forgets acknowledgements"
-        )),
-    }
-    Exit::TIMED_OUT
+    row
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {

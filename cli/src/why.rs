@@ -2,18 +2,14 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use reveille::{
-    Client, Decision, ErrorKind, Explanation, Finding, QueueAddress, WakeReason, duration::Span,
-};
-use serde::{Serialize, Serializer};
-use serde_json::json;
+use reveille::{Decision, Explanation, Finding, QueueAddress, WakeReason, duration::Span};
+use serde_json::{Value, json};
 
 use super::{
-    causes::Causes,
     exit::Exit,
-    output::{self, Row, millis},
-    queues::QueueRow,
-    target::{Target, TargetArgs},
+    output::{self, millis},
+    queues,
+    target::TargetArgs,
 };
 
 /// Explain why a queue is, or is not, served
@@ -21,14 +17,14 @@ use super::{
 #[command(after_help = "\
 Example:
   reveille why acct/orders
-  reveille why acct/orders --follow
+  watch reveille why acct/orders
   reveille why acct/orders -o json
 
 The first line is the verdict. Further lines are other findings, the worst first; `!` marks one that \
 needs an operator now, because work waits that no listener will handle.
 
 The table has the newest decisions of the relay about the queue, at most 32. The relay notes them from \
-the first question on, until ten minutes after the newest one: ask again, or use --follow.
+the first question on, until ten minutes after the newest one: ask again.
 
   notified     a notification was counted
   woken        the listener was sent a wake-up, for this REASON
@@ -43,116 +39,64 @@ pub(super) struct Args {
     /// The queue
     #[arg(value_name = "ACCOUNT/QUEUE")]
     queue: QueueAddress,
-    /// Ask again every 2s, until interrupted
-    #[arg(short, long)]
-    follow: bool,
     #[command(flatten)]
     target: TargetArgs,
 }
 
-#[derive(Debug)]
-struct Why {
-    queue: QueueAddress,
-    explanation: Explanation,
-}
-
-#[derive(Debug)]
-struct DecisionRow<'a>(&'a Decision);
-
-/// Short enough to see a reassignment, which takes a second.
-const FOLLOW_EVERY: Duration = Duration::from_secs(2);
+const COLUMNS: &[&str] = &[
+    "ago_ms",
+    "kind",
+    "listener_id",
+    "reason",
+    "group",
+    "sequence",
+    "relay_id",
+];
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.target.resolve();
         let client = target.client()?;
-        self.ask(&target, &client).await?;
-        if !self.follow {
-            return Ok(Exit::OK);
-        }
-        let mut causes = Causes::default();
-        loop {
-            tokio::time::sleep(FOLLOW_EVERY).await;
-            match self.ask(&target, &client).await {
-                Ok(()) => causes = Causes::default(),
-                Err(error) if is_away(&error) => causes.note(&output::one_line(&error)),
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    async fn ask(&self, target: &Target, client: &Client) -> anyhow::Result<()> {
         let explanation = target.within(client.explain(&self.queue)).await?;
-        let why = Why {
-            queue: self.queue.clone(),
-            explanation,
-        };
-        if self.follow {
-            target.format.next(&why, why.text() + "\n")?;
-        } else {
-            target.format.object(&why, || why.text())?;
-        }
-        Ok(())
+        let rows: Vec<_> = explanation.decisions.iter().map(row).collect();
+        let findings: Vec<_> = explanation.findings.iter().map(finding_json).collect();
+        let why = json!({
+            "queue": self.queue.to_string(),
+            "verdict": explanation.findings.first().map(|one| &one.text),
+            "findings": findings,
+            "known": explanation.queue.as_ref().map(queues::row),
+            "decisions": rows,
+            "noted_for_ms": millis(explanation.noted_for),
+            "unanswered_relays": explanation.unanswered,
+        });
+        target.format.object(&why, || text(&explanation, &rows))?;
+        Ok(Exit::OK)
     }
 }
 
-impl Why {
-    fn text(&self) -> String {
-        let Explanation {
-            findings,
-            decisions,
-            noted_for,
-            ..
-        } = &self.explanation;
-        let mut text = String::new();
-        for finding in findings {
-            let mark = if finding.urgent { "! " } else { "" };
-            let line = output::printable(&format!("{mark}{}", finding.text));
-            let _ = writeln!(text, "{line}");
-        }
-        text.push('\n');
-        if decisions.is_empty() {
-            text.push_str(&output::printable(&match noted_for.as_secs() {
-                0 => "the relay notes its decisions from now on: ask again, or use --follow"
-                    .to_owned(),
-                seconds => {
-                    let since = Span(Duration::from_secs(seconds));
-                    format!("no decision in the {since} since the relay notes them")
-                }
-            }));
-        } else {
-            let rows: Vec<_> = decisions.iter().map(DecisionRow).collect();
-            text.push_str(&output::table(&rows));
-        }
-        text
+fn text(of: &Explanation, rows: &[Value]) -> String {
+    let mut text = String::new();
+    for finding in &of.findings {
+        let mark = if finding.urgent { "! " } else { "" };
+        let line = output::printable(&format!("{mark}{}", finding.text));
+        let _ = writeln!(text, "{line}");
     }
-}
-
-impl Serialize for Why {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let of = &self.explanation;
-        let findings: Vec<_> = of.findings.iter().map(finding_json).collect();
-        let decisions: Vec<_> = of.decisions.iter().map(DecisionRow).collect();
-        let known = of.queue.clone().map(QueueRow);
-        serializer.collect_map([
-            ("queue", json!(self.queue.to_string())),
-            ("verdict", json!(of.findings.first().map(|one| &one.text))),
-            ("findings", json!(findings)),
-            ("known", json!(known)),
-            ("decisions", json!(decisions)),
-            ("noted_for_ms", json!(millis(of.noted_for))),
-            ("unanswered_relays", json!(of.unanswered)),
-        ])
+    text.push('\n');
+    if rows.is_empty() {
+        text.push_str(&match of.noted_for.as_secs() {
+            0 => "the relay notes its decisions from now on: ask again".to_owned(),
+            seconds => {
+                let since = Span(Duration::from_secs(seconds));
+                format!("no decision in the {since} since the relay notes them")
+            }
+        });
+    } else {
+        text.push_str(&output::table_of(COLUMNS, rows));
     }
+    text
 }
 
-/// Returns whether the relay cannot be reached, which may be for a moment.
-fn is_away(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<reveille::Error>();
-    error.is_some_and(|error| error.kind() == ErrorKind::Unavailable)
-}
-
-pub(super) fn finding_json(finding: &Finding) -> serde_json::Value {
+pub(super) fn finding_json(finding: &Finding) -> Value {
     json!({
         "kind": finding.kind.as_str(),
         "urgent": finding.urgent,
@@ -163,34 +107,16 @@ pub(super) fn finding_json(finding: &Finding) -> serde_json::Value {
     })
 }
 
-impl Serialize for DecisionRow<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let decision = self.0;
-        serializer.collect_map([
-            ("ago_ms", json!(millis(decision.ago))),
-            ("kind", json!(decision.kind.as_str())),
-            ("listener_id", json!(decision.listener_id)),
-            ("group", json!(decision.group)),
-            ("reason", json!(reason(decision.reason))),
-            ("sequence", json!(decision.sequence)),
-            ("relay_id", json!(decision.relay_id)),
-        ])
-    }
-}
-
-impl Row for DecisionRow<'_> {
-    const COLUMNS: &'static [&'static str] = &[
-        "ago_ms",
-        "kind",
-        "listener_id",
-        "group",
-        "reason",
-        "sequence",
-        "relay_id",
-    ];
-}
-
-/// Returns the reason as in the variables of `subscribe`; `None` without one.
-fn reason(reason: WakeReason) -> Option<&'static str> {
-    (reason != WakeReason::Unspecified).then(|| reason.as_str())
+fn row(decision: &Decision) -> Value {
+    // As in the variables of `subscribe`; null without one.
+    let reason = Some(decision.reason).filter(|reason| *reason != WakeReason::Unspecified);
+    json!({
+        "ago_ms": millis(decision.ago),
+        "kind": decision.kind.as_str(),
+        "listener_id": decision.listener_id,
+        "group": decision.group,
+        "reason": reason.map(|reason| reason.as_str()),
+        "sequence": decision.sequence,
+        "relay_id": decision.relay_id,
+    })
 }

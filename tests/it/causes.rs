@@ -91,7 +91,7 @@ async fn a_relay_without_room_for_a_stream_is_stated_by_each_verb_that_waits() {
     let home = tempfile::tempdir().expect("a directory");
     let full = "the limit of 1 streams of this relay is reached";
     let listening = Running::listen(&relay, home.path());
-    listening.tells(&format!("polling: streams: {full}")).await;
+    listening.tells(full).await;
     let watching = Running::start(relay.verb(&["flag", "watch", "go"]));
     watching.tells(full).await;
     for (typed, code) in [
@@ -162,7 +162,7 @@ async fn a_relay_that_is_cut_off_is_stated_by_listeners_and_publishers() {
     listening.tells("pushed").await;
     subscribed.tells("connected").await;
     broker.kill();
-    listening.tells("polling: relay `relay-7` is cut off").await;
+    listening.tells("relay `relay-7` is cut off").await;
     subscribed.tells("relay `relay-7` is cut off").await;
     let url = format!("sqlite:{}/jobs.db?queue=orders", home.path().display());
     let put = ["queue", "put", &url, "a", "--notify", "--timeout", "30s"];
@@ -444,10 +444,7 @@ async fn tips_and_hints_lead_to_what_the_user_meant() {
     assert!(!refused.contains("'unleash'"), "{refused}");
     let _listening = take_the_stream(&relay).await;
     let misspelt = stderr(&relay.run(&["notify", "acct/odrers"]).await);
-    assert!(
-        misspelt.contains("there are listeners for acct/orders"),
-        "{misspelt}"
-    );
+    assert!(misspelt.contains("there are listeners for acct/orders"), "{misspelt}");
 }
 
 #[tokio::test]

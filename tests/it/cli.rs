@@ -160,19 +160,6 @@ async fn a_put_without_an_acknowledged_notification_has_a_separate_exit_code() {
     assert_eq!(stdout(&depth), "2\n");
 }
 
-#[tokio::test]
-async fn many_queues_without_a_listener_are_one_hint() {
-    let relay = Binary::serve().await;
-    let queues: Vec<_> = (0..1000).map(|number| format!("acct/q{number}")).collect();
-    let mut typed = vec!["notify"];
-    typed.extend(queues.iter().map(String::as_str));
-    let output = relay.run(&typed).await;
-    let hint = stderr(&output);
-    assert_eq!(output.status.code(), Some(0), "{hint}");
-    assert_eq!(hint.lines().count(), 1, "{hint}");
-    assert!(hint.contains("acct/q0 and 999 other queues"), "{hint}");
-}
-
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_log_that_cannot_be_written_stops_no_verb() {
@@ -310,48 +297,6 @@ async fn a_flag_survives_a_crash_of_the_relay() {
     relay.crash().await;
     let unset = relay.run(&["flag", "get", "go-live", "--check"]).await;
     assert_eq!(unset.status.code(), Some(5));
-}
-
-#[tokio::test]
-async fn a_server_that_is_no_relay_is_recognised_by_its_answer() {
-    let relay = Binary::serve().await;
-    let ssh = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
-    let other = format!("http://{}", ssh.local_addr().expect("bound"));
-    let serving = tokio::spawn(async move {
-        while let Ok((mut stream, _)) = ssh.accept().await {
-            tokio::spawn(async move {
-                use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-                let _ = stream.write_all(b"SSH-2.0-test\r\n").await;
-                let _ = stream.read(&mut [0; 1024]).await;
-            });
-        }
-    });
-    let admin = format!("http://{}", relay.admin());
-    for (url, code, words) in [
-        (&*admin, 3, "admin port"),
-        (&other, 3, "\"SSH-2.0-test\""),
-        ("ftp://127.0.0.1:7600", 2, "http[s]://HOST:PORT"),
-    ] {
-        for verb in [
-            &["notify", "acct/orders"][..],
-            &["flag", "list"],
-            &["health", "--wait"],
-        ] {
-            let typed = [verb, &["--relay", url, "--timeout", "2s"]].concat();
-            let output = relay.run(&typed).await;
-            let complaint = stderr(&output);
-            assert_eq!(output.status.code(), Some(code), "{typed:?}: {complaint}");
-            assert!(complaint.contains(words), "{typed:?}: {complaint}");
-        }
-    }
-    serving.abort();
-    // A URL without a scheme means plain text.
-    let output = relay
-        .run(&["health", "--wait=5s", "--relay", relay.address()])
-        .await;
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
 #[tokio::test]
@@ -525,4 +470,59 @@ async fn what_would_be_open_or_shown_is_refused_with_its_rule() {
         }
         assert!(!complaint.contains("planted"), "{complaint}");
     }
+}
+
+#[tokio::test]
+async fn many_queues_without_a_listener_are_one_hint() {
+    let relay = Binary::serve().await;
+    let queues: Vec<_> = (0..1000).map(|number| format!("acct/q{number}")).collect();
+    let mut typed = vec!["notify"];
+    typed.extend(queues.iter().map(String::as_str));
+    let output = relay.run(&typed).await;
+    let hint = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{hint}");
+    assert_eq!(hint.lines().count(), 1, "{hint}");
+    assert!(hint.contains("acct/q0 and 999 other queues"), "{hint}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_no_relay_is_recognised_by_its_answer() {
+    let relay = Binary::serve().await;
+    let ssh = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let other = format!("http://{}", ssh.local_addr().expect("bound"));
+    let serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = ssh.accept().await {
+            tokio::spawn(async move {
+                use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+                let _ = stream.write_all(b"SSH-2.0-test\r\n").await;
+                let _ = stream.read(&mut [0; 1024]).await;
+            });
+        }
+    });
+    let admin = format!("http://{}", relay.admin());
+    for (url, code, words) in [
+        (&*admin, 3, "admin port"),
+        (&other, 3, "\"SSH-2.0-test\""),
+        ("ftp://127.0.0.1:7600", 2, "http[s]://HOST:PORT"),
+    ] {
+        for verb in [
+            &["notify", "acct/orders"][..],
+            &["flag", "list"],
+            &["health", "--wait"],
+        ] {
+            let typed = [verb, &["--relay", url, "--timeout", "2s"]].concat();
+            let output = relay.run(&typed).await;
+            let complaint = stderr(&output);
+            assert_eq!(output.status.code(), Some(code), "{typed:?}: {complaint}");
+            assert!(complaint.contains(words), "{typed:?}: {complaint}");
+        }
+    }
+    serving.abort();
+    // A URL without a scheme means plain text.
+    let output = relay
+        .run(&["health", "--wait=5s", "--relay", relay.address()])
+        .await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }

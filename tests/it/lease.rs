@@ -455,22 +455,6 @@ async fn a_command_that_ignores_hangups_outlives_its_terminal() {
     assert_eq!(place.show().await["held"], false);
 }
 
-#[tokio::test]
-async fn the_command_of_a_killed_lease_run_is_ended_with_its_children() {
-    let place = Place::new();
-    let script = "trap '' TERM; sleep 60 & echo $! > child; echo $$ > pid; touch up; \
-                  sleep 60; :";
-    let mut dying = place.run(&["--duration", "5s"], script);
-    place.runs("up").await;
-    let (command, child) = (place.written("pid"), place.written("child"));
-    assert!(is_alive(&command) && is_alive(&child));
-    dying.child.kill().await.expect("killed");
-    until("both have ended", async || {
-        !is_alive(&command) && !is_alive(&child)
-    })
-    .await;
-}
-
 /// Some first processes of containers adopt orphans and never ask for their exit codes: this process is
 /// one of them here.
 #[cfg(target_os = "linux")]

@@ -2,8 +2,6 @@
 
 mod ends;
 mod exit_codes;
-#[cfg(target_os = "linux")]
-mod guard;
 mod messages;
 mod settings;
 
@@ -41,6 +39,11 @@ struct Listening {
     events: Arc<Mutex<Vec<Value>>>,
     reader: tokio::task::JoinHandle<()>,
 }
+
+/// Lines of the log.
+const PUSHED: &str = "pushed: the relay sends wake-ups";
+const POLLING: &str = "polling: the relay cannot send wake-ups at the moment";
+const POISONED: &str = "a message was moved to the poison queue";
 
 /// The exit code and all events of an ended `listen`.
 struct End {
@@ -141,7 +144,7 @@ impl Listening {
 impl End {
     /// Returns a figure of the summary.
     fn figure(&self, name: &str) -> u64 {
-        let ended = self.events.iter().find(|event| event["event"] == "ended");
+        let ended = self.events.iter().find(|event| event["message"] == "ended");
         let ended = ended.unwrap_or_else(|| panic!("no summary in {:?}", self.events));
         ended[name].as_u64().expect("a number")
     }
@@ -163,7 +166,7 @@ async fn an_idle_listener_makes_no_gets_and_handles_what_is_notified_at_once() {
     let options = ["--relay", &url, "--concurrency", "16"];
     let script = "echo \"$MESSAGE_QUEUE $MESSAGE_DEQUEUE_COUNT $(cat)\" >> out";
     let listening = place.listen(&options, script);
-    listening.tells("mode", "pushed").await;
+    listening.tells("message", PUSHED).await;
     // A polling listener would make about one get a second.
     tokio::time::sleep(Duration::from_secs(4)).await;
     let put = ["queue", "put", &place.url, "hello", "--notify"];
@@ -200,7 +203,7 @@ async fn listeners_of_a_queue_are_one_group_by_default() {
         all.push(place.listen(&options, "cat"));
     }
     for listener in &all {
-        listener.tells("mode", "pushed").await;
+        listener.tells("message", PUSHED).await;
     }
     let listed = relay.run(&["listeners", "-o", "jsonl"]).await.stdout;
     let listed = String::from_utf8(listed).expect("UTF-8");
@@ -225,7 +228,7 @@ async fn queues_of_two_files_with_one_address_get_their_own_wake_ups() {
     let options = ["--relay", &url, "--poll", "10m"];
     let all = [0, 1].map(|at: usize| places[at].listen(&options, "cat >> out"));
     for listener in &all {
-        listener.tells("mode", "pushed").await;
+        listener.tells("message", PUSHED).await;
     }
     for number in 0..10 {
         for place in &places {
@@ -245,13 +248,13 @@ async fn the_message_of_a_listener_that_was_killed_is_handled_by_another() {
     let options = ["--relay", &url, "--visibility-timeout", "2s"];
     let first = "echo $$ > pid.new; mv pid.new pid; exec sleep 60";
     let mut dying = place.listen(&options, first);
-    dying.tells("mode", "pushed").await;
+    dying.tells("message", PUSHED).await;
     place.put(&[b"job"]).await;
     relay.run(&["notify", "local/orders"]).await;
     until("it runs", async || !place.written("pid").is_empty()).await;
     let second = "echo \"$MESSAGE_DEQUEUE_COUNT $(cat)\" >> out";
     let heir = place.listen(&options, second);
-    heir.tells("mode", "pushed").await;
+    heir.tells("message", PUSHED).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(place.written("out"), "", "the claim was renewed");
     dying.child.kill().await.expect("killed");
@@ -267,15 +270,15 @@ async fn without_its_relay_it_polls_and_writes_an_event() {
     let url = relay.url();
     let options = ["--relay", &url, "--poll", "500ms"];
     let listening = place.listen(&options, "cat >> out");
-    listening.tells("mode", "pushed").await;
+    listening.tells("message", PUSHED).await;
     assert!(!listening.has_told("mode", "polling"));
     drop(relay);
-    listening.tells("mode", "polling").await;
+    listening.tells("message", POLLING).await;
     place.put(&[b"job"]).await;
     until("handled", async || place.written("out") == "job").await;
     // A relay that was never reachable is reported as well.
     let late = place.listen(&options, "cat >> out");
-    late.tells("mode", "polling").await;
+    late.tells("message", POLLING).await;
     place.put(&[b", again"]).await;
     until("handled", async || place.written("out") == "job, again").await;
 }
@@ -293,7 +296,7 @@ async fn the_metrics_of_a_listener_follow_what_it_handles() {
         "1",
     ];
     let listening = place.listen(&options, "[ $(cat) != bad ]");
-    listening.tells("mode", "pushed").await;
+    listening.tells("message", PUSHED).await;
     listening
         .tells("url", &format!("http://{metrics}/metrics"))
         .await;
@@ -342,7 +345,7 @@ async fn a_reported_depth_is_shown_with_its_age() {
     let (relay, place) = (Binary::serve().await, Place::new().await);
     let url = relay.url();
     let listening = place.listen(&["--relay", &url], "cat >> out");
-    listening.tells("mode", "pushed").await;
+    listening.tells("message", PUSHED).await;
     place.put(&[b"job"]).await;
     relay.run(&["notify", "local/orders"]).await;
     until("a report", async || {

@@ -15,7 +15,6 @@ use std::{
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper};
 use tokio::signal::unix::{self, SignalKind};
 
-use super::guard::this_program;
 use crate::exit::Exit;
 
 /// Set to 1, it makes any process do this, such as one under a process 1 that does not wait.
@@ -83,7 +82,7 @@ async fn supervise() -> io::Result<ExitStatus> {
 /// Starts this program once more.
 fn start() -> io::Result<Pid> {
     let mut arguments = std::env::args_os();
-    let mut command = Command::new(this_program()?);
+    let mut command = Command::new(std::env::current_exe()?);
     command
         .arg0(arguments.next().unwrap_or_default())
         .args(arguments)

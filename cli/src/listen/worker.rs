@@ -1,10 +1,13 @@
-//! Handles messages by running the command, judges its end, and ends `listen` without a signal.
+//! Handles messages by running the command, and judges its end.
 
 use std::{
+    ffi::OsString,
+    io,
     os::unix::process::ExitStatusExt as _,
-    process::ExitStatus,
+    pin::pin,
+    process::Stdio,
     sync::{
-        Arc,
+        OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -12,54 +15,60 @@ use std::{
 
 use futures_util::future::join_all;
 use reveille::listener::{Delivery, HandlerError, HandlerResult, Postponed, Rejected};
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::{io::AsyncWriteExt as _, process::ChildStdin, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    command::{Input, Program},
-    event_log::EventLog,
-};
 use crate::{
-    child::{self, Ended},
-    output,
+    child::{self, Ended, KILL_AFTER, Process},
+    message, output,
+    signals::Signal,
 };
 
-/// Why `listen` ends without a signal.
-#[derive(Debug)]
-pub(super) enum StopReason {
+/// Why `listen` ends.
+#[derive(Debug, Clone)]
+pub(super) enum EndCause {
     /// --count was reached.
     Counted,
     /// Nobody reads the output any more.
     Unread,
     /// The system cannot run the command at all.
     Unable(String),
-}
-
-/// Stops the worker and ends `listen`.
-#[derive(Debug, Clone)]
-pub(super) struct StopHandle {
-    sender: mpsc::Sender<StopReason>,
-    /// Once cancelled, no further command starts.
-    pub(super) stopped: CancellationToken,
-    emptied: Arc<AtomicBool>,
+    Emptied,
+    Signal(Signal),
 }
 
 /// The listener's handler.
 #[derive(Debug)]
 pub(super) struct Worker {
-    pub(super) program: Program,
-    pub(super) quota: Option<Quota>,
+    command: Vec<OsString>,
+    quota: Option<Quota>,
     /// The delay of a message that its command puts back.
-    pub(super) postpone: Duration,
-    pub(super) stop_handle: StopHandle,
+    postpone: Duration,
+    /// The pause after a command that could not be run.
+    pause: Duration,
+    /// Once cancelled, no further command starts.
+    stopped: CancellationToken,
+    /// Why the worker has stopped by itself.
+    cause: OnceLock<EndCause>,
     /// At least one command was ended early because the listener ends.
     pub(super) cut_off: AtomicBool,
-    /// The longest time in which a command that cannot be run is tried again for one message: a run that
-    /// takes longer counts as a failed attempt.
-    pub(super) patience: Duration,
     /// At least one message was put back without an attempt.
     pub(super) put_back: AtomicBool,
-    pub(super) events: Arc<EventLog>,
+}
+
+/// The successful runs that --count still allows.
+#[derive(Debug)]
+struct Quota {
+    count: u64,
+    succeeded: AtomicU64,
+    left: Semaphore,
+}
+
+/// Environment and standard input of one run.
+#[derive(Debug)]
+struct Input {
+    environment: Vec<(&'static str, String)>,
+    body: Vec<u8>,
 }
 
 /// The exit code of a command that cannot use the message's data (EX_DATAERR in sysexits.h).
@@ -69,23 +78,48 @@ const POSTPONED: i32 = 75;
 /// The exit codes of a shell that cannot run a program, and that finds none.
 const NOT_RUN: i32 = 126;
 const NOT_FOUND: i32 = 127;
-
-/// The pauses after a command that could not be run, in seconds: about a minute in all.
-const PAUSES: [u64; 6] = [1, 2, 4, 8, 16, 32];
-/// The delay of the message after that.
-const LAST_PAUSE: Duration = Duration::from_secs(60);
+/// The pause after a command that could not be run: a deployment may replace its program.
+const PAUSE: Duration = Duration::from_secs(5);
 /// The longest time between the ends of two processes that are ended together.
 const SAME_TIME: Duration = Duration::from_secs(1);
 
-/// The number of messages that --count still allows.
-#[derive(Debug)]
-pub(super) struct Quota {
-    count: u64,
-    handled: AtomicU64,
-    left: Semaphore,
-}
-
 impl Worker {
+    pub(super) fn new(
+        command: Vec<OsString>,
+        count: Option<u64>,
+        postpone: Duration,
+        max_handling_time: Duration,
+    ) -> Self {
+        Self {
+            command,
+            quota: count.map(Quota::new),
+            postpone,
+            // A longer pause would count as a failed attempt.
+            pause: PAUSE.min(max_handling_time / 2),
+            stopped: CancellationToken::new(),
+            cause: OnceLock::new(),
+            cut_off: AtomicBool::new(false),
+            put_back: AtomicBool::new(false),
+        }
+    }
+
+    /// Waits until the worker stops by itself.
+    pub(super) async fn ended(&self) -> EndCause {
+        self.stopped.cancelled().await;
+        self.cause.get().expect("it is set before").clone()
+    }
+
+    /// Starts no further command.
+    pub(super) fn stop(&self) {
+        self.stopped.cancel();
+    }
+
+    fn end(&self, cause: EndCause) {
+        // Only the first cause counts.
+        let _ = self.cause.set(cause);
+        self.stop();
+    }
+
     /// Handles one message.
     pub(super) async fn handle(&self, delivery: Delivery) -> HandlerResult {
         let input = Input::of_one(&delivery);
@@ -100,196 +134,270 @@ impl Worker {
 
     async fn perform(&self, batch: &[Delivery], input: Input) -> HandlerResult {
         // A batch continues while at least one of its messages is not lost.
-        let lost = async {
+        let mut lost = pin!(async {
             join_all(batch.iter().map(Delivery::lost)).await;
-        };
-        tokio::pin!(lost);
+        });
         let permit = async {
             match &self.quota {
-                Some(quota) => quota.acquire(batch.len()).await,
+                Some(quota) => quota.left.acquire().await.ok(),
                 None => None,
             }
         };
         let permit = tokio::select! {
             biased;
-            () = self.stop_handle.stopped.cancelled() => return postponed(),
-            () = &mut lost => return postponed(),
+            () = self.stopped.cancelled() => return put_back(Duration::ZERO),
+            () = &mut lost => return put_back(Duration::ZERO),
             permit = permit => permit,
         };
-        for delivery in batch {
-            self.events.log_redelivery(&delivery.message);
-        }
-        let (mut pauses, mut paused) = (PAUSES.iter(), Duration::ZERO);
-        loop {
-            let why = match self.program.run(&input, &mut lost).await {
-                Ok(ran) => match self.judge(&ran).await {
-                    End::Handled(result) => break result?,
-                    End::NotRun(why) => why,
-                },
-                Err(error) if child::is_permanent(&error) => {
-                    let text = format!("the command cannot be run: {error}");
-                    self.stop_handle.end(StopReason::Unable(text));
-                    return postponed();
-                }
-                Err(error) => format!("the command cannot be run: {error}"),
-            };
-            // The place of the message stays taken, so that no other one is got for the same failure.
-            let pause = pauses.next().copied().map(Duration::from_secs);
-            let Some(pause) = pause.filter(|pause| paused + *pause <= self.patience) else {
-                self.events.log_not_run(batch, &why, LAST_PAUSE);
-                self.put_back.store(true, Ordering::Relaxed);
-                return Err(Postponed::by(LAST_PAUSE).into());
-            };
-            paused += pause;
-            self.events.log_not_run(batch, &why, pause);
-            tokio::select! {
-                () = self.stop_handle.stopped.cancelled() => return postponed(),
-                () = &mut lost => return postponed(),
-                () = tokio::time::sleep(pause) => {}
+        for message in batch.iter().map(|delivery| &delivery.message) {
+            if message.dequeue_count > 1 {
+                let (id, attempt) = (message.id.to_string(), message.dequeue_count);
+                tracing::info!(id, attempt, "redelivered");
             }
         }
-        if let (Some(quota), Some(permit)) = (&self.quota, permit)
-            && quota.commit(permit)
-        {
-            self.stop_handle.end(StopReason::Counted);
+        let why = match self.run(&input, &mut lost).await {
+            Err(error) if child::is_permanent(&error) => {
+                let text = format!("the command cannot be run: {error}");
+                self.end(EndCause::Unable(text));
+                return put_back(Duration::ZERO);
+            }
+            Err(error) => format!("the command cannot be run: {error}"),
+            Ok(ended) if ended.could_not_run() => {
+                format!("the command could not run a program: {}", ended.status)
+            }
+            Ok(ended) => {
+                self.judge(&ended).await?;
+                if let (Some(quota), Some(permit)) = (&self.quota, permit) {
+                    permit.forget();
+                    if quota.succeeded.fetch_add(1, Ordering::Relaxed) + 1 == quota.count {
+                        self.end(EndCause::Counted);
+                    }
+                }
+                return Ok(());
+            }
+        };
+        let id = batch
+            .first()
+            .map(|delivery| delivery.message.id.to_string());
+        tracing::warn!(id, error = why, "no program was run; no attempt is counted");
+        self.put_back.store(true, Ordering::Relaxed);
+        // The place of the message stays taken, so that no other one is got for the same failure.
+        tokio::select! {
+            () = self.stopped.cancelled() => {}
+            () = &mut lost => {}
+            () = tokio::time::sleep(self.pause) => {}
         }
-        Ok(())
+        put_back(self.pause)
     }
 
-    async fn judge(&self, ran: &Ended) -> End {
-        let failed = |what: &str| HandlerError::from(format!("the command {what}: {}", ran.status));
-        if ran.status.success() {
-            return End::Handled(Ok(()));
+    /// Runs the command to its end. Sends it SIGTERM when `lost` resolves.
+    ///
+    /// # Errors
+    /// The command could not be started.
+    async fn run(&self, input: &Input, lost: impl Future<Output = ()>) -> io::Result<Ended> {
+        let environment = input.environment.clone();
+        let stdout = Stdio::inherit();
+        let mut process = Process::start(&self.command, environment, Stdio::piped(), stdout)?;
+        let stdin = process.stdin();
+        let mut run = pin!(process.run_until(lost, KILL_AFTER));
+        tokio::select! {
+            biased;
+            ended = &mut run => ended,
+            () = feed(stdin, &input.body) => run.await,
         }
-        if ran.terminated {
-            // If the listener is not ending, the message was lost to another listener.
-            if self.stop_handle.stopped.is_cancelled() {
-                self.cut_off.store(true, Ordering::Relaxed);
+    }
+
+    async fn judge(&self, ended: &Ended) -> HandlerResult {
+        let failed =
+            |what: &str| HandlerError::from(format!("the command {what}: {}", ended.status));
+        match ended.status.code() {
+            Some(0) => Ok(()),
+            _ if ended.terminated => {
+                // If the listener is not ending, the message was lost to another listener.
+                if self.stopped.is_cancelled() {
+                    self.cut_off.store(true, Ordering::Relaxed);
+                }
+                Err(failed("was ended"))
             }
-            return End::Handled(Err(failed("was ended")));
-        }
-        let result = match ran.status.code() {
             Some(REJECTED) => Err(Rejected::because(failed("rejected it")).into()),
             Some(POSTPONED) => {
                 self.put_back.store(true, Ordering::Relaxed);
-                Err(Postponed::by(self.postpone).into())
+                put_back(self.postpone)
             }
-            Some(NOT_RUN | NOT_FOUND) => {
-                return End::NotRun(failed("could not run a program").to_string());
-            }
-            _ if died_of_sigterm(ran.status) && self.ends_now().await => {
+            _ if ended.died_of_sigterm() && self.ends_now().await => {
                 self.cut_off.store(true, Ordering::Relaxed);
-                postponed()
+                put_back(Duration::ZERO)
             }
             // A command that writes dies of SIGPIPE, or fails.
             _ if output::is_unread() => {
-                self.stop_handle.end(StopReason::Unread);
-                postponed()
+                self.end(EndCause::Unread);
+                put_back(Duration::ZERO)
             }
             _ => Err(failed("failed")),
-        };
-        End::Handled(result)
+        }
     }
 
     /// Returns whether the listener was asked to end, or is within a moment: a service manager sends
     /// SIGTERM to all processes of a service in turn.
     async fn ends_now(&self) -> bool {
-        let stopped = self.stop_handle.stopped.cancelled();
+        let stopped = self.stopped.cancelled();
         tokio::time::timeout(SAME_TIME, stopped).await.is_ok()
     }
 }
 
-impl StopHandle {
-    /// Returns the handle, and the receiver of the reason.
-    pub(super) fn new() -> (Self, mpsc::Receiver<StopReason>) {
-        let (sender, reasons) = mpsc::channel(1);
-        let handle = Self {
-            sender,
-            stopped: CancellationToken::new(),
-            emptied: Arc::default(),
-        };
-        (handle, reasons)
+impl Ended {
+    /// Returns whether a shell could not run the program.
+    fn could_not_run(&self) -> bool {
+        !self.terminated && matches!(self.status.code(), Some(NOT_RUN | NOT_FOUND))
     }
 
-    pub(super) fn end(&self, reason: StopReason) {
-        // Only the first reason counts.
-        let _ = self.sender.try_send(reason);
-        self.stopped.cancel();
+    /// Also a shell whose command died of it.
+    fn died_of_sigterm(&self) -> bool {
+        const TERM: i32 = Signal::Terminate.number().as_raw();
+        self.status.signal() == Some(TERM) || self.status.code() == Some(128 + TERM)
     }
-
-    /// Records that the queue was found empty. Messages that were got before are still handled.
-    pub(super) fn set_emptied(&self) {
-        self.emptied.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn is_emptied(&self) -> bool {
-        self.emptied.load(Ordering::Relaxed)
-    }
-}
-
-/// What the end of a run means.
-enum End {
-    Handled(HandlerResult),
-    /// No program could be run.
-    NotRun(String),
-}
-
-/// Also a shell whose command died of it.
-fn died_of_sigterm(status: ExitStatus) -> bool {
-    const TERM: i32 = rustix::process::Signal::TERM.as_raw();
-    status.signal() == Some(TERM) || status.code() == Some(128 + TERM)
 }
 
 impl Quota {
-    pub(super) fn new(count: u64) -> Self {
+    fn new(count: u64) -> Self {
         let left = usize::try_from(count).unwrap_or(usize::MAX);
         Self {
             count,
-            handled: AtomicU64::new(0),
+            succeeded: AtomicU64::new(0),
             left: Semaphore::new(left.min(Semaphore::MAX_PERMITS)),
         }
     }
+}
 
-    /// Waits until at least one more message may be handled, and acquires permits for up to
-    /// `messages`. A dropped permit returns to the quota.
-    async fn acquire(&self, messages: usize) -> Option<SemaphorePermit<'_>> {
-        let mut permit = self.left.acquire().await.ok()?;
-        for _ in 1..messages {
-            match self.left.try_acquire() {
-                Ok(more) => permit.merge(more),
-                // The rest of a batch exceeds the count, and is handled with it.
-                Err(_) => break,
-            }
+impl Input {
+    /// Returns the input of a run for one message: its unchanged body.
+    fn of_one(delivery: &Delivery) -> Self {
+        let message = &delivery.message;
+        let environment = vec![
+            ("MESSAGE_ID", message.id.to_string()),
+            ("MESSAGE_DEQUEUE_COUNT", message.dequeue_count.to_string()),
+            ("MESSAGE_QUEUE", delivery.queue.to_string()),
+            ("MESSAGE_INSERTED_AT", output::time(message.inserted_at)),
+        ];
+        Self {
+            environment,
+            body: message.body.to_vec(),
         }
-        Some(permit)
     }
 
-    /// Counts the permit's messages as handled; returns whether the count is reached.
-    fn commit(&self, permit: SemaphorePermit<'_>) -> bool {
-        let handled = permit.num_permits() as u64;
-        permit.forget();
-        self.handled.fetch_add(handled, Ordering::Relaxed) + handled >= self.count
+    /// Returns the input of a run for a batch: one JSON object a line.
+    fn of_batch(batch: &[Delivery]) -> serde_json::Result<Self> {
+        let queue = batch.first().map(|first| first.queue.to_string());
+        let environment = vec![
+            ("MESSAGE_QUEUE", queue.unwrap_or_default()),
+            ("MESSAGE_COUNT", batch.len().to_string()),
+        ];
+        let mut body = Vec::new();
+        for delivery in batch {
+            let of = &delivery.message;
+            let row = message::row(&of.id, &of.body, of.dequeue_count, of.inserted_at);
+            serde_json::to_writer(&mut body, &row)?;
+            body.push(b'\n');
+        }
+        Ok(Self { environment, body })
     }
 }
 
-/// Makes the message visible to other listeners at once, without a failed attempt.
-fn postponed() -> HandlerResult {
-    Err(Postponed::by(Duration::ZERO).into())
+/// Writes the input, then closes it. A command need not read it.
+async fn feed(stdin: Option<ChildStdin>, body: &[u8]) {
+    if let Some(mut stdin) = stdin {
+        let _ = stdin.write_all(body).await;
+    }
+}
+
+/// Puts the message back without a failed attempt, hidden for this delay.
+fn put_back(delay: Duration) -> HandlerResult {
+    Err(Postponed::by(delay).into())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{future::pending, os::unix::process::ExitStatusExt as _, path::Path, time::Duration};
+
     use super::*;
 
+    fn worker(script: &str) -> Worker {
+        let command = ["sh", "-c", script].map(OsString::from).to_vec();
+        Worker::new(command, None, Duration::ZERO, Duration::from_secs(60))
+    }
+
+    fn input(body: &str) -> Input {
+        Input {
+            environment: vec![("MESSAGE_ID", "7".to_owned())],
+            body: body.as_bytes().to_vec(),
+        }
+    }
+
+    async fn exists(path: &Path) {
+        while !path.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     #[tokio::test]
-    async fn no_more_than_the_count_are_handled_at_a_time_and_a_failure_returns_its_permit() {
-        let quota = Arc::new(Quota::new(2));
-        let (one, two) = (quota.acquire(1).await, quota.acquire(1).await);
-        assert!(futures_util::poll!(Box::pin(quota.acquire(1))).is_pending());
-        drop(one);
-        let again = quota.acquire(3).await.expect("a returned permit");
-        assert_eq!(again.num_permits(), 1);
-        assert!(!quota.commit(again));
-        assert!(quota.commit(two.expect("a permit")));
+    async fn a_run_has_its_message_and_its_environment() {
+        let worker = worker("test \"$MESSAGE_ID $(cat)\" = '7 hello'");
+        let ran = worker.run(&input("hello"), pending()).await.expect("run");
+        assert!(ran.status.success() && !ran.terminated);
+    }
+
+    #[tokio::test]
+    async fn a_command_that_does_not_read_its_input_is_no_failure() {
+        let body = "x".repeat(1 << 20);
+        let ran = worker("exit 3").run(&input(&body), pending()).await;
+        assert_eq!(ran.expect("run").status.code(), Some(3));
+    }
+
+    #[tokio::test]
+    async fn a_command_whose_message_is_lost_gets_sigterm_and_so_do_its_children() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mark = directory.path().join("child");
+        let script = format!(
+            "sh -c 'trap \"touch {0}; exit\" TERM; touch {0}.up; while :; do sleep 0.05; done' & wait; wait",
+            mark.display()
+        );
+        let up = mark.with_extension("up");
+        let ran = worker(&script).run(&input(""), exists(&up)).await;
+        let ran = ran.expect("run");
+        assert!(ran.terminated);
+        assert_eq!(ran.status.signal(), Some(15));
+        exists(&mark).await;
+    }
+
+    #[tokio::test]
+    async fn a_command_that_ignores_sigterm_is_killed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let up = directory.path().join("up");
+        let script = format!(
+            "trap '' TERM; touch {}; while :; do sleep 0.05; done",
+            up.display()
+        );
+        let ran = worker(&script).run(&input(""), exists(&up)).await;
+        let ran = ran.expect("run");
+        assert_eq!((ran.terminated, ran.status.signal()), (true, Some(9)));
+    }
+
+    #[tokio::test]
+    async fn a_run_that_is_dropped_is_killed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (up, mark) = (directory.path().join("up"), directory.path().join("mark"));
+        let script = format!(
+            "touch {}; sleep 0.5; touch {}",
+            up.display(),
+            mark.display()
+        );
+        let worker = worker(&script);
+        let input = input("");
+        tokio::select! {
+            _ = worker.run(&input, pending()) => panic!("it sleeps"),
+            () = exists(&up) => {}
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!mark.exists());
     }
 }

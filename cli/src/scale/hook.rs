@@ -7,6 +7,7 @@ use std::{
     fs::File,
     io::{BufRead as _, BufReader, Read as _, Seek as _},
     pin::pin,
+    process::Stdio,
     sync::Arc,
     time::Duration,
 };
@@ -22,12 +23,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{Args, WhileAway};
-use crate::{
-    child::{KILL_AFTER, Process, ProcessGroups},
-    exit::Usage,
-    target::Target,
-    values,
-};
+use crate::{child::Process, exit::Usage, target::Target, values};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct HookArgs {
@@ -84,7 +80,6 @@ struct Look {
 struct Hook {
     command: String,
     timeout: Duration,
-    groups: ProcessGroups,
 }
 
 /// A slower look has failed.
@@ -134,7 +129,6 @@ pub(super) async fn run(
         hook: Arc::new(Hook {
             command: command.to_owned(),
             timeout: options.hook_timeout,
-            groups: ProcessGroups::guarded(KILL_AFTER),
         }),
         latencies: None,
         caught_up: BTreeMap::new(),
@@ -283,10 +277,10 @@ impl Hook {
         // A file, and no pipe: a process in a group of its own may keep the output open.
         let output = tempfile::tempfile().map_err(failed)?;
         let stdout = output.try_clone().map_err(failed)?.into();
-        let mut process = Process::start_with_output(&shell, environment, stdout, &self.groups)
-            .map_err(failed)?;
+        let mut process =
+            Process::start(&shell, environment, Stdio::null(), stdout).map_err(failed)?;
         // A dropped process ends with its group.
-        match tokio::time::timeout(self.timeout, process.wait_and_kill_group()).await {
+        match tokio::time::timeout(self.timeout, process.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(number_in(output)),
             Ok(Ok(status)) => Err(status.to_string()),
             Ok(Err(error)) => Err(error.to_string()),
@@ -482,7 +476,6 @@ mod tests {
         Hook {
             command: command.to_owned(),
             timeout,
-            groups: ProcessGroups::default(),
         }
     }
 

@@ -13,7 +13,7 @@ use reveille::agent::{Worker, WorkerEnd, Workers};
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
-use crate::child::{Process, ProcessGroups};
+use crate::child::{Ended, Process};
 
 /// Runs a command for each worker.
 #[derive(Debug)]
@@ -27,30 +27,12 @@ pub(super) struct CommandWorkers {
     pub(super) min_free: Option<ByteSize>,
     /// While it fails, there is no room.
     pub(super) when_cmd: Option<String>,
-    pub(super) groups: ProcessGroups,
 }
 
 /// The exit code of a worker that leaves messages (EX_TEMPFAIL in sysexits.h).
 const UNFINISHED: i32 = 75;
 
 impl CommandWorkers {
-    /// Waits for the end of a worker; returns whether it was told to end.
-    async fn supervise(
-        &self,
-        process: &mut Process,
-        end: &CancellationToken,
-    ) -> std::io::Result<(ExitStatus, bool)> {
-        tokio::select! {
-            status = process.wait_and_kill_group() => return Ok((status?, false)),
-            () = end.cancelled() => process.signal(Signal::TERM),
-        }
-        tokio::select! {
-            status = process.wait_and_kill_group() => return Ok((status?, true)),
-            () = tokio::time::sleep(self.grace) => process.signal(Signal::KILL),
-        }
-        Ok((process.wait_and_kill_group().await?, true))
-    }
-
     fn judge(&self, status: ExitStatus, was_ended: bool) -> WorkerEnd {
         let died_of_sigterm = status.signal() == Some(Signal::TERM.as_raw())
             || status.code() == Some(128 + Signal::TERM.as_raw());
@@ -73,13 +55,14 @@ impl Workers for CommandWorkers {
             ("WAKE_REASON", worker.reason.to_string()),
             ("WAKE_SLOT", worker.slot.to_string()),
         ];
-        let started = Process::start(&self.command, environment, Stdio::null(), &self.groups);
+        let (stdin, stdout) = (Stdio::null(), Stdio::inherit());
+        let started = Process::start(&self.command, environment, stdin, stdout);
         let mut process = match started {
             Ok(process) => process,
             Err(error) => return WorkerEnd::Failed(format!("it cannot be run: {error}")),
         };
-        match self.supervise(&mut process, &end).await {
-            Ok((status, was_ended)) => self.judge(status, was_ended),
+        match process.run_until(end.cancelled(), self.grace).await {
+            Ok(Ended { status, terminated }) => self.judge(status, terminated),
             Err(error) => WorkerEnd::Failed(error.to_string()),
         }
     }
@@ -102,9 +85,9 @@ impl Workers for CommandWorkers {
         let quiet = format!("{{ {command}\n}} >/dev/null 2>&1");
         let shell = ["sh", "-c", &quiet].map(OsString::from);
         // A dropped process ends with its group.
-        let started = Process::start(&shell, [], Stdio::null(), &ProcessGroups::default());
+        let started = Process::start(&shell, [], Stdio::null(), Stdio::inherit());
         let status = match started {
-            Ok(mut process) => process.wait_and_kill_group().await,
+            Ok(mut process) => process.wait().await,
             Err(error) => Err(error),
         };
         match status {
@@ -158,7 +141,6 @@ mod tests {
             max_load: Some(1e9),
             min_free: Some(ByteSize(0)),
             when_cmd: when_cmd.map(str::to_owned),
-            groups: ProcessGroups::default(),
         }
     }
 

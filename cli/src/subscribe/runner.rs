@@ -12,7 +12,7 @@ use reveille::WorkDetected;
 use tokio::time::Instant;
 
 use crate::{
-    child::{self, Process, ProcessGroups},
+    child::{self, Process},
     exit::Failed,
     output,
     signals::Signal,
@@ -24,24 +24,12 @@ pub(super) struct Runner {
     /// At most one wake-up of each queue, in order of arrival.
     waiting: VecDeque<WorkDetected>,
     running: Option<(WorkDetected, Process)>,
-    /// The queues whose newest run failed.
-    failing: Vec<FailingQueue>,
-    groups: ProcessGroups,
+    /// The queues whose newest run failed and has no successor in `waiting`, and when they run again.
+    failing: Vec<(WorkDetected, Instant)>,
 }
 
-/// A queue whose newest run failed.
-#[derive(Debug)]
-struct FailingQueue {
-    work: WorkDetected,
-    /// The pause after that run.
-    pause: Duration,
-    /// `None` where the next run waits or runs already.
-    retry_at: Option<Instant>,
-}
-
-/// The first and the longest pause after a run that failed.
-const PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The pause after a run that failed.
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// A command that has ended.
 #[derive(Debug)]
@@ -51,13 +39,12 @@ pub(super) struct Finished {
 }
 
 impl Runner {
-    pub(super) fn new(command: Vec<OsString>, groups: ProcessGroups) -> Self {
+    pub(super) fn new(command: Vec<OsString>) -> Self {
         Self {
             command,
             waiting: VecDeque::new(),
             running: None,
             failing: Vec::new(),
-            groups,
         }
     }
 
@@ -77,41 +64,21 @@ impl Runner {
 
     /// Returns when the next run that failed is to be tried again.
     pub(super) fn retry_at(&self) -> Option<Instant> {
-        self.failing.iter().filter_map(|of| of.retry_at).min()
+        self.failing.iter().map(|(_, at)| *at).min()
     }
 
     /// Adds the runs whose pause has ended to the waiting ones.
     pub(super) fn enqueue_retries(&mut self, now: Instant) {
-        let due = |of: &&FailingQueue| of.retry_at.is_some_and(|at| at <= now);
-        let due = self.failing.iter().filter(due).map(|of| of.work.clone());
-        for work in due.collect::<Vec<_>>() {
-            self.enqueue(&work);
-        }
+        let due = self.failing.extract_if(.., |(_, at)| *at <= now);
+        self.waiting.extend(due.map(|(work, _)| work));
     }
 
-    /// A run of the queue has failed. Returns the pause before the next one.
-    pub(super) fn failed(&mut self, work: WorkDetected) -> Duration {
-        let known = self
-            .failing
-            .iter()
-            .position(|of| of.work.queue == work.queue);
-        let before = known.map(|at| self.failing.swap_remove(at).pause);
-        let pause = before.map_or(PAUSE, |pause| (pause * 2).min(LONGEST_PAUSE));
+    /// A run of the queue has failed.
+    pub(super) fn failed(&mut self, work: WorkDetected) {
         // A wake-up that came meanwhile starts the next run at once.
-        let waits = self.waiting.iter().any(|of| of.queue == work.queue);
-        let retry_at =
-            (!waits).then(|| Instant::now() + pause.mul_f64(0.75 + fastrand::f64() / 2.0));
-        self.failing.push(FailingQueue {
-            work,
-            pause,
-            retry_at,
-        });
-        pause
-    }
-
-    /// A run of the queue has succeeded.
-    pub(super) fn succeeded(&mut self, work: &WorkDetected) {
-        self.failing.retain(|of| of.work.queue != work.queue);
+        if !self.waiting.iter().any(|of| of.queue == work.queue) {
+            self.failing.push((work, Instant::now() + PAUSE));
+        }
     }
 
     /// Adds a wake-up to the waiting ones.
@@ -119,10 +86,7 @@ impl Runner {
         if self.command.is_empty() {
             return;
         }
-        let mut failing = self.failing.iter_mut();
-        if let Some(failing) = failing.find(|of| of.work.queue == work.queue) {
-            failing.retry_at = None;
-        }
+        self.failing.retain(|(of, _)| of.queue != work.queue);
         let mut waiting = self.waiting.iter_mut();
         match waiting.find(|waiting| waiting.queue == work.queue) {
             Some(waiting) => conflate(waiting, work),
@@ -131,11 +95,11 @@ impl Runner {
     }
 
     /// Adds a run for a poll. A run that waits already reads the queue as well, and covers a wake-up.
-    pub(super) fn enqueue_poll(&mut self, work: &WorkDetected) {
-        let failing = self.failing.iter().map(|of| &of.work);
+    pub(super) fn enqueue_poll(&mut self, work: WorkDetected) {
+        let failing = self.failing.iter().map(|(of, _)| of);
         let mut known = self.waiting.iter().chain(failing);
         if !known.any(|known| known.queue == work.queue) {
-            self.waiting.push_back(work.clone());
+            self.waiting.push_back(work);
         }
     }
 
@@ -147,13 +111,8 @@ impl Runner {
         let Some(work) = self.waiting.pop_front() else {
             return Ok(None);
         };
-        let process = Process::start(
-            &self.command,
-            environment(&work),
-            Stdio::null(),
-            &self.groups,
-        );
-        match process {
+        let environment = environment(&work);
+        match Process::start(&self.command, environment, Stdio::null(), Stdio::inherit()) {
             Ok(process) => {
                 self.running = Some((work, process));
                 Ok(self.running())
@@ -174,7 +133,7 @@ impl Runner {
 
     pub(super) fn forward(&self, signal: Signal) {
         if let Some((_, process)) = &self.running {
-            process.signal(child::number(signal));
+            process.signal(signal.number());
         }
     }
 
@@ -231,7 +190,7 @@ mod tests {
 
     fn shell(script: &str) -> Runner {
         let command = ["sh", "-c", script].map(OsString::from);
-        Runner::new(command.to_vec(), ProcessGroups::default())
+        Runner::new(command.to_vec())
     }
 
     fn work(queue: &str, sequence: u64, reason: WakeReason) -> WorkDetected {
@@ -284,11 +243,11 @@ mod tests {
             "sh",
             "a b",
         ];
-        let mut runner = Runner::new(typed.map(OsString::from).to_vec(), ProcessGroups::default());
+        let mut runner = Runner::new(typed.map(OsString::from).to_vec());
         runner.enqueue(&work("a/q", 1, WakeReason::Notified));
         runner.start().expect("sh");
         assert!(runner.finished().await.status.success());
-        let mut runner = Runner::new(vec!["/no/such/program".into()], ProcessGroups::default());
+        let mut runner = Runner::new(vec!["/no/such/program".into()]);
         runner.enqueue(&work("a/q", 1, WakeReason::Notified));
         let error = runner.start().expect_err("no program").to_string();
         assert!(
@@ -298,28 +257,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_run_that_failed_is_tried_again_with_growing_pauses_until_one_succeeds() {
+    async fn a_run_that_failed_is_tried_again_after_a_pause_or_with_the_next_wake_up() {
         let mut runner = shell("true");
-        let mut failed = work("a/q", 1, WakeReason::Notified);
-        let mut pauses = Vec::new();
-        for _ in 0..7 {
-            pauses.push(runner.failed(failed.clone()).as_secs());
-            let at = runner.retry_at().expect("a time");
-            runner.enqueue_retries(at - Duration::from_millis(1));
-            assert!(runner.waiting.is_empty(), "too early");
-            runner.enqueue_retries(at);
-            failed = runner.waiting.pop_front().expect("a run");
-            assert_eq!(runner.retry_at(), None, "it waits already");
-        }
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
-        runner.enqueue(&work("a/q", 2, WakeReason::Notified));
+        let failed = work("a/q", 1, WakeReason::Notified);
+        runner.failed(failed.clone());
+        let at = runner.retry_at().expect("a time");
+        assert_eq!(at, Instant::now() + PAUSE);
+        runner.enqueue_poll(work("a/q", 0, WakeReason::CatchUp));
+        assert!(runner.is_idle(), "its own run covers a wake-up");
+        runner.enqueue_retries(at - Duration::from_millis(1));
+        assert!(runner.is_idle(), "too early");
+        runner.enqueue_retries(at);
+        assert_eq!((runner.waiting.len(), runner.has_failed()), (1, false));
         runner.failed(failed.clone());
         assert_eq!(runner.retry_at(), None, "a wake-up came during the run");
         runner.waiting.clear();
-        runner.enqueue_poll(&work("a/q", 0, WakeReason::CatchUp));
-        assert!(runner.waiting.is_empty(), "its own run covers a wake-up");
-        runner.succeeded(&failed);
-        assert_eq!(runner.failed(failed), PAUSE);
+        runner.failed(failed.clone());
+        runner.enqueue(&failed);
+        assert_eq!((runner.waiting.len(), runner.retry_at()), (1, None));
     }
 
     #[test]

@@ -19,7 +19,7 @@ async fn code_65_rejects_a_message_at_its_first_attempt() {
     let place = Place::new().await;
     place.put(&[b"bad"]).await;
     let listening = place.listen(&["--no-relay"], "echo run >> out; exit 65");
-    listening.tells("event", "poisoned").await;
+    listening.tells("message", POISONED).await;
     until("moved", async || place.depth().await == 0).await;
     assert_eq!(place.written("out"), "run\n");
     let reason = poisoned(&place).await[0]["error"].to_string();
@@ -52,14 +52,16 @@ async fn a_program_that_cannot_be_run_now_is_tried_again_without_an_attempt() {
     let written = written.expect("opened");
     let options = ["--no-relay", "--count", "1", "--max-dequeue-count", "1"];
     let listening = listen_to(&place, &options, &["./tool"]);
-    listening.tells("action", "run").await;
+    listening
+        .tells("message", "no program was run; no attempt is counted")
+        .await;
     drop(written);
     let end = listening.ends().await;
     assert_eq!(end.code, Some(0), "{:?}", end.events);
     assert_eq!((end.figure("handled"), end.figure("failed")), (1, 0));
     let told = serde_json::to_string(&end.events).expect("JSON");
     assert!(
-        told.contains("Text file busy") && told.contains("next try in 1s"),
+        told.contains("Text file busy") && told.contains("no attempt is counted"),
         "{told}"
     );
 
@@ -68,6 +70,34 @@ async fn a_program_that_cannot_be_run_now_is_tried_again_without_an_attempt() {
     let end = place.listen(&options, script).ends().await;
     assert_eq!(end.code, Some(0), "{:?}", end.events);
     assert_eq!((end.figure("handled"), end.figure("failed")), (1, 0));
+}
+
+#[tokio::test]
+async fn a_command_that_dies_of_sigterm_alone_has_failed() {
+    let place = Place::new().await;
+    place.put(&[b"x"]).await;
+    let options = ["--no-relay", "--max-dequeue-count", "1"];
+    let listening = place.listen(&options, "kill -TERM $$");
+    listening.tells("message", POISONED).await;
+}
+
+#[tokio::test]
+async fn until_empty_tells_of_messages_that_no_program_was_run_for() {
+    let place = Place::new().await;
+    place.put(&[b"x"]).await;
+    // The tries end before the time that counts as a failed attempt.
+    let options = [
+        "--no-relay",
+        "--until-empty",
+        "--max-handling-time",
+        "3s",
+        "--max-dequeue-count",
+        "1",
+    ];
+    let end = place.listen(&options, "exec no-such-program").ends().await;
+    assert_eq!(end.code, Some(1), "{:?}", end.events);
+    assert_eq!((end.figure("failed"), end.figure("poisoned")), (0, 0));
+    assert_eq!(place.depth().await, 1);
 }
 
 #[tokio::test]
@@ -91,15 +121,6 @@ async fn a_command_that_a_service_manager_ends_with_the_listener_was_no_attempt(
 }
 
 #[tokio::test]
-async fn a_command_that_dies_of_sigterm_alone_has_failed() {
-    let place = Place::new().await;
-    place.put(&[b"x"]).await;
-    let options = ["--no-relay", "--max-dequeue-count", "1"];
-    let listening = place.listen(&options, "kill -TERM $$");
-    listening.tells("event", "poisoned").await;
-}
-
-#[tokio::test]
 async fn a_listener_whose_output_nobody_reads_stops_and_counts_no_attempt() {
     let place = Place::new().await;
     place.put(&[&b"x"[..]; 10]).await;
@@ -118,7 +139,7 @@ async fn a_listener_whose_output_nobody_reads_stops_and_counts_no_attempt() {
 async fn a_hangup_of_a_service_is_ignored() {
     let place = Place::new().await;
     let listening = place.listen(&["--no-relay"], "touch ran");
-    listening.tells("event", "started").await;
+    listening.tells("message", "listening").await;
     listening.signal("HUP");
     place.put(&[b"x"]).await;
     until("ran", async || place.file("ran").exists()).await;
@@ -131,21 +152,37 @@ async fn a_hangup_of_a_service_is_ignored() {
     assert_eq!(notified.status.code(), Some(0));
 }
 
+/// Returns the states of a process's children, such as `Z` of a zombie.
+#[cfg(target_os = "linux")]
+fn children(process: &str) -> Vec<String> {
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+    let children = children.expect("it runs");
+    let state = |child: &str| {
+        let stat = fs::read_to_string(format!("/proc/{child}/stat")).ok()?;
+        let (_, fields) = stat.rsplit_once(')')?;
+        Some(fields.split_whitespace().next()?.to_owned())
+    };
+    children.split_whitespace().filter_map(state).collect()
+}
+
+#[cfg(target_os = "linux")]
 #[tokio::test]
-async fn until_empty_tells_of_messages_that_no_program_was_run_for() {
+async fn the_first_process_of_a_container_waits_for_orphans_and_passes_signals_on() {
+    // Orphans come to this process, which waits for none, unless another one takes them before.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).expect("set");
     let place = Place::new().await;
-    place.put(&[b"x"]).await;
-    // The tries end before the time that counts as a failed attempt.
-    let options = [
-        "--no-relay",
-        "--until-empty",
-        "--max-handling-time",
-        "3s",
-        "--max-dequeue-count",
-        "1",
-    ];
-    let end = place.listen(&options, "exec no-such-program").ends().await;
-    assert_eq!(end.code, Some(1), "{:?}", end.events);
-    assert_eq!((end.figure("failed"), end.figure("poisoned")), (0, 0));
-    assert_eq!(place.depth().await, 1);
+    let script = ["sh", "-c", "sleep 0.1 & exit 0"];
+    let mut command = place.command(&["--no-relay"], &script);
+    command.env("REVEILLE_INIT", "1").stdout(Stdio::null());
+    let listening = Listening::start(command);
+    listening.tells("message", "listening").await;
+    place.put(&[&b"x"[..]; 5]).await;
+    until("handled", async || place.depth().await == 0).await;
+    let init = listening.child.id().expect("it runs").to_string();
+    until("one child", async || children(&init).len() == 1).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let own = children(&std::process::id().to_string());
+    assert!(!own.contains(&"Z".to_owned()), "{own:?}");
+    listening.signal("TERM");
+    assert_eq!(listening.ends().await.code, Some(0));
 }

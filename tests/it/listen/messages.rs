@@ -9,7 +9,7 @@ async fn the_message_of_a_failing_command_is_redelivered_and_then_poisoned() {
     let options = ["--no-relay", "--max-dequeue-count", "2"];
     let script = "echo $MESSAGE_DEQUEUE_COUNT >> out; exit 3";
     let listening = place.listen(&options, script);
-    listening.tells("event", "poisoned").await;
+    listening.tells("message", POISONED).await;
     until("moved", async || place.depth().await == 0).await;
     assert_eq!(place.written("out"), "1\n2\n");
     let poison = queue::open(&format!("{}-poison", place.url)).await;
@@ -27,7 +27,7 @@ async fn the_message_of_a_failing_command_is_redelivered_and_then_poisoned() {
 async fn a_batch_is_one_run_and_its_exit_code_counts_for_all_messages() {
     let place = Place::new().await;
     place.put(&[b"one", b"two", b"\xff\x00"]).await;
-    let options = ["--no-relay", "--batch", "--count", "3"];
+    let options = ["--no-relay", "--batch", "--count", "1"];
     let script =
         "test -e first && exec cat > /dev/null; echo $MESSAGE_COUNT > count; cat > first; exit 1";
     let end = place.listen(&options, script).ends().await;
@@ -107,9 +107,9 @@ async fn a_redelivery_is_an_event_with_its_attempt() {
     let again = end
         .events
         .iter()
-        .filter(|event| event["event"] == "redelivered");
+        .filter(|event| event["message"] == "redelivered");
     let again: Vec<_> = again.collect();
     assert_eq!(again.len(), 1, "{:?}", end.events);
-    assert_eq!(again[0]["dequeue_count"], 2);
-    assert!(again[0]["message_id"].is_string());
+    assert_eq!(again[0]["attempt"], 2);
+    assert!(again[0]["id"].is_string());
 }

@@ -48,7 +48,7 @@ async fn a_queue_that_refuses_access_has_a_separate_exit_code() {
     let wrong = [("AZURE_STORAGE_CONNECTION_STRING", &*wrong)];
     for (variables, words) in [
         (&[][..], "AZURE_STORAGE_CONNECTION_STRING"),
-        (&wrong, "check the URL's credentials"),
+        (&wrong, "orders"),
     ] {
         let arguments = ["listen", &url, "--no-relay", "--", "true"];
         let mut command = reveille(&place.home, &arguments);
