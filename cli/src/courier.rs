@@ -163,14 +163,7 @@ struct Dir {
     output: OutputArgs,
 }
 
-const HISTORY: &[&str] = &[
-    "message_id",
-    "state",
-    "destination",
-    "bytes",
-    "stored_at",
-    "settled_at",
-];
+const HISTORY: &str = "message_id state destination bytes stored_at settled_at";
 /// Messages of one step of a transaction.
 const BATCH: usize = 32;
 /// Long enough for a reader of stdout that is slow; after a crash the messages return this late.

@@ -40,7 +40,7 @@ impl Args {
         let client: Client = target.client()?;
         target.within(client.drain(self.within)).await?;
         let row = json!({ "relay": target.relay, "draining": true });
-        target.format.row(&["relay", "draining"], &row)?;
+        target.format.row("relay draining", &row)?;
         Ok(Exit::OK)
     }
 }

@@ -82,15 +82,7 @@ pub(super) struct FlagsArgs {
     target: TargetArgs,
 }
 
-pub(super) const COLUMNS: &[&str] = &[
-    "flag",
-    "set",
-    "reason",
-    "set_at",
-    "expires_at",
-    "set_by",
-    "generation",
-];
+pub(super) const COLUMNS: &str = "flag set reason set_at expires_at set_by generation";
 /// Prefix of the listener ids of `flag watch`. A person who watches a flag is not a missing node.
 pub(super) const FLAG_WATCH_ID: &str = "flag-watch";
 /// Maximum number of names in a text; JSON has all.
@@ -113,9 +105,7 @@ impl Args {
                     (Format::Table, Some(watchers)) => waiting(watchers).into(),
                     (_, watchers) => json!(watchers.as_deref().map(waiting_json)),
                 };
-                flags
-                    .format()
-                    .row(&[COLUMNS, &["waiting"]].concat(), &row)?;
+                flags.format().row(&format!("{COLUMNS} waiting"), &row)?;
                 let missing = check && !state.set;
                 Ok(if missing { Exit::NOT_FOUND } else { Exit::OK })
             }

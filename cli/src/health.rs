@@ -47,7 +47,7 @@ impl Args {
         let reason = target.within(client.not_ready()).await?;
         let serving = reason.is_none();
         let row = json!({ "relay": client.url(), "serving": serving, "reason": reason });
-        target.format.row(&["relay", "serving", "reason"], &row)?;
+        target.format.row("relay serving reason", &row)?;
         Ok(if serving { Exit::OK } else { Exit::FAILURE })
     }
 }

@@ -107,7 +107,7 @@ struct Show {
     output: OutputArgs,
 }
 
-const COLUMNS: &[&str] = &["lease", "state", "holder", "age_ms", "duration_ms", "token"];
+const COLUMNS: &str = "lease state holder age_ms duration_ms token";
 /// Logs failures of the store, and nothing else of the library.
 const LOG: &str = "error,reveille::coordination::lease=warn";
 /// The default grace period of Kubernetes.

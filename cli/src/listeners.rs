@@ -44,18 +44,7 @@ enum Listener {
     OfFlag(FlagWatcherInfo),
 }
 
-const COLUMNS: &[&str] = &[
-    "listener_id",
-    "listens_to",
-    "state",
-    "connected_for_ms",
-    "busy",
-    "queues",
-    "owed",
-    "active_dequeue_tasks",
-    "total_dequeue_tasks",
-    "group",
-];
+const COLUMNS: &str = "listener_id listens_to state connected_for_ms busy queues owed active_dequeue_tasks total_dequeue_tasks group";
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {

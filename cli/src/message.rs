@@ -57,13 +57,7 @@ pub(super) fn row(id: &dyn ToString, body: &[u8], dequeue_count: u32, at: System
 
 /// Writes messages. In a table a body is its first line.
 pub(super) fn list(format: Format, mut rows: Vec<Value>) -> io::Result<()> {
-    const COLUMNS: &[&str] = &[
-        "message_id",
-        "body",
-        "bytes",
-        "dequeue_count",
-        "inserted_at",
-    ];
+    const COLUMNS: &str = "message_id body bytes dequeue_count inserted_at";
     if format == Format::Table {
         for row in &mut rows {
             let cut = first_line(row["body"].as_str().unwrap_or("(not text)"));

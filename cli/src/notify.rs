@@ -71,8 +71,7 @@ impl Args {
             })
         };
         let rows: Vec<_> = self.queues.iter().zip(&accepted).map(row).collect();
-        let columns = ["queue", "sequence", "listeners"];
-        target.format.rows(&columns, &rows)?;
+        target.format.rows("queue sequence listeners", &rows)?;
         self.hint(&accepted, &client).await;
         Ok(Exit::OK)
     }

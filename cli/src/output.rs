@@ -48,17 +48,18 @@ pub(crate) struct OutputArgs {
 }
 
 impl Format {
-    /// Writes a whole list of JSON objects. A table has these of their fields.
-    pub(crate) fn rows(self, columns: &[&str], rows: &[Value]) -> io::Result<()> {
+    /// Writes a JSON object. A table has these of its fields.
+    pub(crate) fn row(self, columns: &str, row: &Value) -> io::Result<()> {
+        self.object(row, || table_of(columns, std::slice::from_ref(row)))
+    }
+
+    /// Writes a whole list of JSON objects. A table has these of their fields, named with spaces between
+    /// them.
+    pub(crate) fn rows(self, columns: &str, rows: &[Value]) -> io::Result<()> {
         match self {
             Self::Jsonl => rows.iter().try_for_each(|row| self.next(row, "")),
             _ => self.object(&rows, || table_of(columns, rows)),
         }
-    }
-
-    /// Writes a single JSON object. A table has these of its fields.
-    pub(crate) fn row(self, columns: &[&str], row: &Value) -> io::Result<()> {
-        self.object(row, || table_of(columns, std::slice::from_ref(row)))
     }
 
     /// Writes a single result that is more than one table for people.
@@ -151,8 +152,9 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// Returns a table of JSON objects that fits the terminal; a pipe gets the whole one.
-pub(crate) fn table_of(columns: &[&str], rows: &[Value]) -> String {
-    fitted(columns, rows, terminal_width())
+pub(crate) fn table_of(columns: &str, rows: &[Value]) -> String {
+    let columns: Vec<_> = columns.split(' ').collect();
+    fitted(&columns, rows, terminal_width())
 }
 
 /// Returns a table for this width. A narrow one does without the last columns; the others are wrapped.

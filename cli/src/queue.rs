@@ -134,7 +134,7 @@ impl Args {
             }
             Verb::List { url, output } => {
                 let rows = list(&url).await?;
-                output.format.rows(&["url", "depth"], &rows)?;
+                output.format.rows("url depth", &rows)?;
             }
             Verb::Put(put) => return put.run().await,
             Verb::Get(get) => return get.run().await,

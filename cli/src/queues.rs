@@ -45,20 +45,7 @@ enum Order {
     Listeners,
 }
 
-const COLUMNS: &[&str] = &[
-    "queue",
-    "backlog",
-    "listeners",
-    "depth",
-    "idle_for_ms",
-    "messages",
-    "notifications",
-    "in_doubt",
-    "depth_age_ms",
-    "timers",
-    "payload_size",
-    "sequence",
-];
+const COLUMNS: &str = "queue backlog listeners depth idle_for_ms messages notifications in_doubt depth_age_ms timers payload_size sequence";
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {

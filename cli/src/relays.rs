@@ -24,17 +24,7 @@ pub(super) struct Args {
     target: TargetArgs,
 }
 
-const COLUMNS: &[&str] = &[
-    "relay_id",
-    "state",
-    "streams",
-    "silent_for_ms",
-    "degraded",
-    "version",
-    "epoch",
-    "queues",
-    "resyncs",
-];
+const COLUMNS: &str = "relay_id state streams silent_for_ms degraded version epoch queues resyncs";
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {

@@ -176,22 +176,17 @@ impl Args {
             return Ok(Exit::OK);
         }
         let round = sweeper.sweep_once(self.again).await?;
-        if round.pages == 0 && round.finished && round.done.failed == 0 {
-            output::note(format_args!(
-                "round {} is already done: the next round starts with the next interval (or with --again)",
-                round.round
-            ));
-        }
+        let number = round.round;
         if !round.finished {
             output::note(format_args!(
-                "round {} is not finished: other instances work on it, or a container was not listed",
-                round.round
+                "round {number} is not finished: other instances work on it, or a container was not listed"
+            ));
+        } else if round.pages == 0 {
+            output::note(format_args!(
+                "round {number} is already done: wait for the next interval, or pass --again"
             ));
         }
-        let row = row(&round);
-        format.object(&row, || {
-            output::table_of(COLUMNS, std::slice::from_ref(&row))
-        })?;
+        format.row(COLUMNS, &row(&round))?;
         match round.done.failed {
             0 => Ok(Exit::OK),
             failed => Err(Failed(format!("{failed} blobs or containers failed")).into()),
@@ -237,10 +232,7 @@ async fn dry_run(sweeper: &Sweeper, format: Format) -> anyhow::Result<Exit> {
     Ok(Exit::OK)
 }
 
-const COLUMNS: &[&str] = &[
-    "round", "seen", "unmarked", "alive", "deleted", "moved", "changed", "left", "failed",
-    "finished",
-];
+const COLUMNS: &str = "round seen unmarked alive deleted moved changed left failed finished";
 
 fn row(round: &SweepRound) -> Value {
     let mut row = json!({

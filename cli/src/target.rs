@@ -120,7 +120,7 @@ impl TargetArgs {
     pub(super) async fn list<T>(
         &self,
         call: impl AsyncFnOnce(&Client) -> reveille::Result<Listed<T>>,
-        columns: &[&str],
+        columns: &str,
         row: impl Fn(&T) -> Value,
     ) -> anyhow::Result<Exit> {
         let target = self.resolve();

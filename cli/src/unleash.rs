@@ -83,15 +83,7 @@ pub(super) struct LeashArgs {
     flags: FlagsArgs,
 }
 
-const COLUMNS: &[&str] = &[
-    "flag",
-    "acknowledged",
-    "expected",
-    "watchers",
-    "expires_at",
-    "reason",
-    "generation",
-];
+const COLUMNS: &str = "flag acknowledged expected watchers expires_at reason generation";
 /// Time for the list of missing listeners: --timeout is over by then, but the relay has answered
 /// all calls before.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);

@@ -43,15 +43,7 @@ pub(super) struct Args {
     target: TargetArgs,
 }
 
-const COLUMNS: &[&str] = &[
-    "ago_ms",
-    "kind",
-    "listener_id",
-    "reason",
-    "group",
-    "sequence",
-    "relay_id",
-];
+const COLUMNS: &str = "ago_ms kind listener_id reason group sequence relay_id";
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {

@@ -7,7 +7,7 @@ use reveille::{
 };
 use serde_json::json;
 
-use super::{AuthArgs, VARIABLE, blocking, misconfigured, principal};
+use super::{AuthArgs, VARIABLE, misconfigured, principal};
 use crate::{
     exit::{Exit, Usage},
     output::OutputArgs,
@@ -55,12 +55,7 @@ impl Can {
                 "--auth: no auth file is named: pass --auth FILE, or set {VARIABLE}"
             ))
         })?;
-        let config = blocking(move || {
-            AuthFile::new(path)
-                .read()
-                .map_err(|e| misconfigured(e).into())
-        });
-        let config = config.await?;
+        let config = AuthFile::new(path).read().map_err(misconfigured)?;
         let groups = self.groups.iter().map(String::as_str);
         let principal = Principal::with_groups(self.principal.name(), groups)?;
         let judge = |target: Target<'_>| {

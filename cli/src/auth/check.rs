@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::SystemTime};
 use reveille::auth::{AuthFile, TokenRecord};
 use serde_json::json;
 
-use super::{VARIABLE, blocking, misconfigured};
+use super::{VARIABLE, misconfigured};
 use crate::{
     exit::{Exit, Usage},
     output::{self, OutputArgs, count},
@@ -36,13 +36,10 @@ impl Check {
             ))
         })?;
         let file = AuthFile::new(&path);
-        let read = move || -> reveille::Result<_> {
-            let config = file.read()?;
-            let tokens = file.token_file()?.map(|tokens| tokens.list()).transpose()?;
-            Ok((config, tokens.unwrap_or_default()))
-        };
-        let read = blocking(move || read().map_err(|error| misconfigured(error).into()));
-        let (config, tokens) = read.await?;
+        let config = file.read().map_err(misconfigured)?;
+        let tokens = file.token_file().map_err(misconfigured)?;
+        let tokens = tokens.map(|tokens| tokens.list()).transpose();
+        let tokens = tokens.map_err(misconfigured)?.unwrap_or_default();
         let (file, now) = (path.display().to_string(), SystemTime::now());
         let expiries = tokens.iter().filter_map(TokenRecord::expires);
         let expired = expiries.filter(|expires| *expires <= now).count();

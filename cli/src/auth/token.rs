@@ -66,26 +66,23 @@ impl Args {
 
 impl TokenFileArgs {
     /// Returns the stated token file, else the token file of the auth file. It may be missing.
-    async fn resolve(self) -> anyhow::Result<TokenFile> {
+    fn resolve(&self) -> Result<TokenFile, Usage> {
         if let Some(tokens) = &self.tokens {
             return Ok(TokenFile::new(tokens));
         }
-        let path = self.auth.auth.ok_or_else(|| {
+        let path = self.auth.auth.as_deref().ok_or_else(|| {
             Usage(format!(
                 "--tokens: no token file is named: pass --tokens FILE or --auth FILE, or set \
                  {AUTH_VARIABLE}"
             ))
         })?;
-        blocking(move || {
-            let tokens = AuthFile::new(&path).token_file().map_err(misconfigured)?;
-            tokens.ok_or_else(|| {
-                let path = path.display();
-                let rule = "has no `tokens`: add the line tokens = \"tokens.toml\" at its top, \
-                            or pass --tokens FILE";
-                Usage(format!("auth file `{path}` {rule}")).into()
-            })
+        let tokens = AuthFile::new(path).token_file().map_err(misconfigured)?;
+        tokens.ok_or_else(|| {
+            let path = path.display();
+            let rule = "has no `tokens`: add the line tokens = \"tokens.toml\" at its top, \
+                        or pass --tokens FILE";
+            Usage(format!("auth file `{path}` {rule}"))
         })
-        .await
     }
 }
 
@@ -136,7 +133,7 @@ struct New {
 
 impl New {
     async fn run(self) -> anyhow::Result<Exit> {
-        let file = self.file.resolve().await?;
+        let file = self.file.resolve()?;
         let path = file.path().display().to_string();
         let principal = self.principal.name().to_owned();
         let now = SystemTime::now();
@@ -212,22 +209,15 @@ struct List {
 
 impl List {
     async fn run(self) -> anyhow::Result<Exit> {
-        let file = self.file.resolve().await?;
-        let records = blocking(move || file.list().map_err(unavailable_as_failed)).await?;
+        let file = self.file.resolve()?;
+        let records = file.list().map_err(unavailable_as_failed)?;
         let rows: Vec<_> = records.iter().map(row).collect();
         self.output.format.rows(COLUMNS, &rows)?;
         Ok(Exit::OK)
     }
 }
 
-const COLUMNS: &[&str] = &[
-    "id",
-    "principal",
-    "created_at",
-    "expires_at",
-    "expired",
-    "note",
-];
+const COLUMNS: &str = "id principal created_at expires_at expired note";
 
 fn row(record: &TokenRecord) -> Value {
     let expires = record.expires();
@@ -266,13 +256,11 @@ const FOLLOWED_WITHIN: Duration = Duration::from_secs(10);
 
 impl Revoke {
     async fn run(self) -> anyhow::Result<Exit> {
-        let file = self.file.resolve().await?;
+        let file = self.file.resolve()?;
         let path = file.path().display().to_string();
         let revoke = move || file.revoke(&self.id).map_err(unavailable_as_failed);
         let revoked = blocking(revoke).await?;
-        let revoked = [row(&revoked)];
-        let format = self.output.format;
-        format.object(&revoked[0], || output::table_of(COLUMNS, &revoked))?;
+        self.output.format.row(COLUMNS, &row(&revoked))?;
         let by = time(SystemTime::now() + FOLLOWED_WITHIN);
         output::note(format_args!(
             "a relay that reads `{path}` refuses it from {by} on at the latest, and ends its streams \

@@ -70,7 +70,7 @@ pub(super) struct Requeue {
     to: Option<String>,
 }
 
-const COLUMNS: &[&str] = &["message_id", "destination", "bytes", "died_at", "reason"];
+const COLUMNS: &str = "message_id destination bytes died_at reason";
 
 impl Dead {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<()> {
@@ -87,8 +87,7 @@ impl Dead {
                 // `null` if it is not UTF-8.
                 row["body"] = String::from_utf8(body.to_vec()).ok().into();
                 row["body_base64"] = STANDARD.encode(&body).into();
-                let columns = [COLUMNS, &["body"]].concat();
-                format.object(&row, || output::table_of(&columns, &[row.clone()]))?;
+                format.row(&format!("{COLUMNS} body"), &row)?;
             }
             None if self.all => {
                 let removed = manager.remove_dead_letters().await?;

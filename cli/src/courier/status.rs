@@ -40,26 +40,10 @@ pub(super) struct Status {
 
 /// The machine of the queue file that was asked.
 const HERE: &str = "this machine";
-const QUEUES: &[&str] = &["name", "arrived", "being_received", "received", "oldest_ms"];
-const DESTINATIONS: &[&str] = &[
-    "destination",
-    "hop",
-    "ready",
-    "sent",
-    "confirmed",
-    "oldest_ms",
-    "last_error_at",
-    "last_error",
-];
-const MESSAGE: &[&str] = &[
-    "message_id",
-    "state",
-    "destination",
-    "hop",
-    "last_known",
-    "changed_at",
-    "reason",
-];
+const QUEUES: &str = "name arrived being_received received oldest_ms";
+const DESTINATIONS: &str =
+    "destination hop ready sent confirmed oldest_ms last_error_at last_error";
+const MESSAGE: &str = "message_id state destination hop last_known changed_at reason";
 
 impl Status {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<()> {
@@ -71,8 +55,7 @@ impl Status {
                 let message = format!("message `{id}` is not known to `{path}`");
                 return Err(Error::new(ErrorKind::NotFound, message).into());
             };
-            let row = message_row(id, status);
-            return Ok(format.object(&row, || table_of(MESSAGE, std::slice::from_ref(&row)))?);
+            return Ok(format.row(MESSAGE, &message_row(id, status))?);
         }
         let status = manager.status().await?;
         let queues: Vec<_> = status.queues.iter().map(queue_row).collect();
@@ -173,10 +156,10 @@ fn message_row(id: MessageId, status: MessageStatus) -> Value {
     };
     let mut row =
         json!({ "message_id": id.to_string(), "last_known": HERE, "dequeue_count": null });
-    for field in MESSAGE.iter().chain(&["dequeue_count"]) {
+    for field in MESSAGE.split(' ').chain(["dequeue_count"]) {
         let known = known.get(field).cloned();
         let value = known.or_else(|| row.get(field).cloned());
-        row[*field] = value.unwrap_or_default();
+        row[field] = value.unwrap_or_default();
     }
     row
 }

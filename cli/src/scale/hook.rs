@@ -171,7 +171,13 @@ impl Driver {
                     tracing::info!(desired, current, backlog, reason, "the hook is called");
                     let hook = Arc::clone(&self.hook);
                     let called = self.during(hook.call(&decision)).await?;
-                    self.on_called(called);
+                    match called {
+                        Ok(present) => self.agent.on_success(present, self.now()),
+                        Err(why) => {
+                            tracing::warn!(why, "the hook failed; it is called again");
+                            self.agent.on_failure(self.now());
+                        }
+                    }
                 }
             }
         }
@@ -230,17 +236,6 @@ impl Driver {
             tracing::warn!(cause, "no wake-ups from the relay");
         }
         self.agent.on_link(is_pushed, self.now());
-    }
-
-    fn on_called(&mut self, called: Called) {
-        let now = self.now();
-        match called {
-            Ok(present) => self.agent.on_success(present, now),
-            Err(why) => {
-                tracing::warn!(why, "the hook failed; it is called again");
-                self.agent.on_failure(now);
-            }
-        }
     }
 
     fn on_look(&mut self, look: anyhow::Result<Look>) {

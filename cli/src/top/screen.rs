@@ -23,7 +23,7 @@ use crate::{
 const FINDINGS: usize = 3;
 /// Queues of the text.
 const BUSIEST: usize = 20;
-const BUSIEST_COLUMNS: [&str; 5] = ["queue", "notifications", "messages", "backlog", "listeners"];
+const BUSIEST_COLUMNS: &str = "queue notifications messages backlog listeners";
 
 const QUIET: Style = Style::new().add_modifier(Modifier::DIM);
 const HEADER: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -60,17 +60,19 @@ pub(super) fn text(view: &View) -> String {
     let further = view.stats.findings.iter().skip(1);
     lines.extend(further.map(|finding| format!("  {}", finding.text)));
     lines.push(String::new());
-    let columns = columns(view);
-    let heads: Vec<_> = columns.iter().map(|(head, _)| *head).collect();
-    let row = columns
-        .into_iter()
-        .map(|(head, value)| (head.to_owned(), Value::from(value)));
-    lines.push(output::table_of(&heads, &[Value::Object(row.collect())]));
+    let columns = columns(view).into_iter();
+    let columns: Vec<_> = columns
+        .map(|(head, value)| (head.replace(' ', "_"), Value::from(value)))
+        .collect();
+    let heads: Vec<_> = columns.iter().map(|(head, _)| &**head).collect();
+    let heads = heads.join(" ");
+    let row = Value::Object(columns.into_iter().collect());
+    lines.push(output::table_of(&heads, &[row]));
     let mut busiest = view.busiest();
     busiest.truncate(BUSIEST);
     if !busiest.is_empty() {
         lines.push(String::new());
-        lines.push(output::table_of(&BUSIEST_COLUMNS, &busiest));
+        lines.push(output::table_of(BUSIEST_COLUMNS, &busiest));
     }
     lines.join("\n")
 }

@@ -9,10 +9,7 @@ use ratatui::crossterm::event::KeyCode;
 use reveille::{History, LatencyBuckets, ListenerInfo, QueueInfo, QueueOrder, Stats};
 use serde_json::{Value, json};
 
-use crate::{
-    output::{millis, time},
-    why::finding_json,
-};
+use crate::{output::time, why::finding_json};
 
 /// The state of the screen.
 #[derive(Debug)]
@@ -175,16 +172,6 @@ impl View {
             let bound = rates.wake.percentile(percent)?;
             u64::try_from(bound.as_micros()).ok()
         };
-        let relays = now.relays.iter().map(|relay| {
-            json!({
-                "relay_id": relay.relay_id,
-                "epoch": relay.epoch,
-                "version": relay.version,
-                "uptime_ms": millis(relay.uptime),
-                "draining": relay.draining,
-                "degraded": relay.degraded,
-            })
-        });
         json!({
             "at": time(now.at),
             "findings": now.findings.iter().map(finding_json).collect::<Vec<_>>(),
@@ -211,7 +198,6 @@ impl View {
                 "price": now.savings.price(),
                 "currency": now.savings.currency,
             },
-            "relays": relays.collect::<Vec<_>>(),
             "unanswered_relays": now.unanswered,
             "busiest": self.busiest(),
         })
