@@ -141,12 +141,12 @@ impl Driver {
     /// Runs until it is stopped, or the relay refuses the subscription for good.
     async fn run(&mut self, stop: &CancellationToken) -> anyhow::Result<()> {
         self.follow_link();
-        loop {
+        while !stop.is_cancelled() {
             match self.agent.step(self.now()) {
                 FleetStep::Wait(until) => {
                     let wait = tokio::time::sleep(until.saturating_sub(self.now()));
                     tokio::select! {
-                        () = stop.cancelled() => return Ok(()),
+                        () = stop.cancelled() => {}
                         event = self.on_event() => event?,
                         () = wait => {}
                     }
@@ -181,6 +181,7 @@ impl Driver {
                 }
             }
         }
+        Ok(())
     }
 
     /// Follows the stream until the work ends.
