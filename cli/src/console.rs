@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use anyhow::Context as _;
 use serde_json::json;
 
 use super::{exit::Exit, target::TargetArgs};
@@ -11,7 +12,7 @@ use super::{exit::Exit, target::TargetArgs};
 #[command(after_help = "\
 Example:
   reveille console
-  xdg-open \"$(reveille console)\"
+  reveille console --open
   reveille console --relay https://relay-1:7600 --url https://console.example
 
 Where callers must be known, the URL has a code that stands for this caller's token. It opens the page \
@@ -21,6 +22,9 @@ behind `#`, so a browser sends it to no server in an address.
 The page is on the admin port, by default on loopback. For a relay on another machine, forward the \
 port, as with `ssh -L 7601:127.0.0.1:7601 HOST`.")]
 pub(super) struct Args {
+    /// Open the page in a browser
+    #[arg(long)]
+    open: bool,
     /// The URL by which browsers reach the admin port [default: its address]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
@@ -42,10 +46,21 @@ impl Args {
             None => format!("{base}/"),
         };
         let row = json!({ "url": url });
-        target.format.object(&row, || url)?;
+        target.format.object(&row, || url.clone())?;
+        if self.open {
+            let opening = tokio::process::Command::new(OPENER).arg(url).status();
+            let opened = opening.await.context("the browser cannot be run")?;
+            anyhow::ensure!(opened.success(), "`{OPENER}` failed: open the URL by hand");
+        }
         Ok(Exit::OK)
     }
 }
+
+/// The program that opens a URL.
+const OPENER: &str = match cfg!(target_os = "macos") {
+    true => "open",
+    false => "xdg-open",
+};
 
 /// Returns an address that a browser on the relay's machine can open.
 fn reachable(address: SocketAddr) -> SocketAddr {

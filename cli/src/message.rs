@@ -1,14 +1,17 @@
 //! Messages of queues: those to store, from the command line, a file or the standard input, and those
 //! that were read as JSON, for `queue get` and `queue peek`, and for the command of `listen --batch`.
 
-use std::{io, time::SystemTime};
+use std::{io, path::PathBuf, time::SystemTime};
 
 use anyhow::Context as _;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, stdin};
 
-use super::output::{self, Format};
+use super::{
+    exit::Usage,
+    output::{self, Format},
+};
 
 /// The messages to store.
 #[derive(Debug, clap::Args)]
@@ -16,8 +19,11 @@ pub(super) struct Bodies {
     /// The messages; without any, each line of the standard input is a message
     #[arg(value_name = "BODY")]
     bodies: Vec<String>,
+    /// Take the bytes of this file as one message
+    #[arg(long, value_name = "FILE", conflicts_with = "bodies")]
+    body_file: Option<PathBuf>,
     /// Take the bytes of the standard input as one message
-    #[arg(long, conflicts_with = "bodies")]
+    #[arg(long, conflicts_with_all = ["bodies", "body_file"])]
     stdin: bool,
 }
 
@@ -26,6 +32,10 @@ impl Bodies {
         if !self.bodies.is_empty() {
             let bodies = self.bodies.iter().map(|body| body.clone().into_bytes());
             return Ok(bodies.collect());
+        }
+        if let Some(path) = &self.body_file {
+            let unread = |error| Usage(format!("--body-file: `{}`: {error}", path.display()));
+            return Ok(vec![std::fs::read(path).map_err(unread)?]);
         }
         let mut body = Vec::new();
         let read = stdin().read_to_end(&mut body).await;

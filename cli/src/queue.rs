@@ -66,7 +66,8 @@ DEPTH counts hidden messages too. The queues that a relay knows are listed by `r
 Example:
   reveille queue put 'sqlite:jobs.db?queue=orders' first second --notify
   seq 1000 | reveille queue put 'sqlite:jobs.db?queue=orders' --create --delay 10s
-  reveille queue put 'sqlite:jobs.db?queue=orders' --stdin < photo.jpg
+  reveille queue put 'sqlite:jobs.db?queue=orders' --body-file photo.jpg
+  gzip -c report | reveille queue put 'sqlite:jobs.db?queue=orders' --stdin
 
 Ends with 8 if the messages are stored but the relay did not acknowledge --notify.")]
     Put(Put),

@@ -8,7 +8,7 @@ use reveille::{ConsoleMode, Node, NodeConfig, RelayConfig, duration::Span};
 use super::{
     cluster::{self, ClusterArgs},
     exit::{Exit, Usage},
-    log,
+    log, output,
     service::{self, ServiceArgs},
     settings::Settings,
     signals,
@@ -128,6 +128,9 @@ impl Args {
         let is_member = cluster.is_some();
         let tls = service.tls(self.listen)?;
         values::check_open("admin-listen", self.admin_listen.0, service.insecure)?;
+        if self.queues.is_none() && service.has_client_certificate() {
+            output::note("--cert: only for --queues; the relay's own certificate is --tls-cert");
+        }
         let mut node = NodeConfig {
             listen: self.listen,
             tls,

@@ -132,6 +132,10 @@ impl ServiceArgs {
         Ok(tls)
     }
 
+    pub(super) fn has_client_certificate(&self) -> bool {
+        self.client_tls.cert.is_some()
+    }
+
     /// Returns the configuration of the clients of other machines.
     pub(super) fn client(&self) -> Result<ClientConfig, Usage> {
         Ok(ClientConfig {

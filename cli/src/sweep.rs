@@ -61,6 +61,9 @@ pub(super) struct Args {
     /// Print the actions of a round, and perform none
     #[arg(long)]
     dry_run: bool,
+    /// Check the file, and check that every container can be listed
+    #[arg(long, conflicts_with_all = ["once", "dry_run"])]
+    check: bool,
     /// Print the JSON schema of job files
     #[arg(long, exclusive = true)]
     schema: bool,
@@ -124,6 +127,11 @@ impl Args {
         let mut interrupts = Interrupts::listen()?;
         let sweeper = Arc::new(self.sweeper().await?);
         let format = self.output.format;
+        if self.check {
+            sweeper.check().await?;
+            output::note("the file is valid, and its containers can be listed");
+            return Ok(Exit::OK);
+        }
         if self.dry_run {
             return tokio::select! {
                 planned = dry_run(&sweeper, format) => planned,
@@ -157,7 +165,7 @@ impl Args {
         let job = SweepJob::parse(&text)
             .map_err(|error| Usage(format!("job: `{shown}`: {}", error.message())))?;
         let sweeper = Sweeper::new(job, &store::environment()).await?;
-        if sweeper.is_alone() && !self.dry_run {
+        if sweeper.is_alone() && !self.dry_run && !self.check {
             let rule =
                 "state: a store in memory is lost when this command ends: name a durable one";
             return Err(Usage(rule.to_owned()).into());

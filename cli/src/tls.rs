@@ -16,7 +16,7 @@ pub(super) struct ClientTlsArgs {
     ca: Option<PathBuf>,
     /// The client's certificate, in PEM, if the server asks for one
     #[arg(long, env = "REVEILLE_CERT", value_name = "FILE", help_heading = HEADING)]
-    cert: Option<PathBuf>,
+    pub(super) cert: Option<PathBuf>,
     /// The key of --cert
     #[arg(long, env = "REVEILLE_KEY", value_name = "FILE", help_heading = HEADING)]
     key: Option<PathBuf>,

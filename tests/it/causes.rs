@@ -508,4 +508,7 @@ async fn a_certificate_of_an_authority_and_the_settings_of_a_client_are_named() 
         "{complaint}"
     );
     assert!(!complaint.contains("ERROR"), "{complaint}");
+    let plain = Binary::serve_with(&["--cert", &certificate, "--key", &key], &[]).await;
+    let log = plain.log();
+    assert!(log.contains("certificate is --tls-cert"), "{log}");
 }

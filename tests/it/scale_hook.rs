@@ -77,7 +77,7 @@ impl Place {
         command
             .env("CALLS", self.file("calls"))
             .env("PIDS", self.file("pids"))
-            .stdout(Stdio::null())
+            .stdout(Stdio::from(file("out")))
             .stderr(Stdio::from(file("log")));
         command.spawn().expect("it starts")
     }
@@ -214,6 +214,27 @@ async fn a_hook_that_hangs_is_killed_with_its_children_and_called_again() {
 }
 
 #[tokio::test]
+async fn a_dry_run_prints_decisions_with_their_reasons_and_calls_nothing() {
+    let place = Place::new().await;
+    let central = place.central(HOOK, &["--dry-run"]);
+    let printed = async |line: &str| {
+        until(line, async || {
+            place.read("out").lines().any(|one| one == line)
+        })
+        .await;
+    };
+    printed("unknown -> 0: there is no work").await;
+    place.notify("25").await;
+    printed("0 -> 3: the backlog is 25").await;
+    assert_eq!(place.read("calls"), "");
+    terminate(central).await;
+    let json = place.central(HOOK, &["--dry-run", "-o", "jsonl"]);
+    printed("{\"backlog\":25,\"current\":null,\"desired\":3,\"reason\":\"the backlog is 25\"}")
+        .await;
+    terminate(json).await;
+}
+
+#[tokio::test]
 async fn nodes_with_work_are_not_retired() {
     let place = Place::new().await;
     let policy = "max = 5\nbacklog_per_node = 10\ncool_down = \"0\"\n";
@@ -280,6 +301,7 @@ async fn wrong_settings_are_refused_with_one_line() {
             vec!["--hook", "true", "--policy", &missing],
             "missing.toml`: ",
         ),
+        (vec!["--dry-run", "--", "true"], "--hook <CMD>"),
         (
             vec!["--policy", &good, "--", "true"],
             "--policy: needs --depth, or --hook",

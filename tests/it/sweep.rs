@@ -107,6 +107,8 @@ async fn a_single_round_is_checked_planned_and_run() {
     job["interval"] = "1h".into();
     let job = place.write_job(&job);
 
+    let checked = place.run(&["sweep", &job, "--check"]).await;
+    assert_eq!(checked.status.code(), Some(0), "{}", stderr(&checked));
     let planned = place
         .run(&["sweep", &job, "--dry-run", "-o", "jsonl"])
         .await;
@@ -141,7 +143,7 @@ async fn a_single_round_is_checked_planned_and_run() {
 async fn a_container_that_was_mistyped_is_not_made_and_what_is_ours_is_not_marked() {
     let place = Place::new();
     let job = place.write_job(&place.job());
-    for verb in ["--dry-run", "--once"] {
+    for verb in ["--check", "--dry-run", "--once"] {
         let refused = place.run(&["sweep", &job, verb]).await;
         assert_eq!(refused.status.code(), Some(5), "{}", stderr(&refused));
         assert!(stderr(&refused).contains("does not exist"));

@@ -19,11 +19,12 @@ use reveille::{
     agent::{CentralAgent, FleetDecision, FleetLoad, FleetPolicy, FleetStep},
     duration::Span,
 };
+use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{Args, WhileAway};
-use crate::{child::Process, exit::Usage, target::Target, values};
+use crate::{child::Process, exit::Usage, output::Format, target::Target, values};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct HookArgs {
@@ -38,6 +39,9 @@ pub(super) struct HookArgs {
         ]
     )]
     pub(super) hook: Option<String>,
+    /// Print each decision and its reason, and call nothing
+    #[arg(long, requires = "hook")]
+    dry_run: bool,
     /// Least time between two calls, but for the first nodes and after a failure
     #[arg(long, value_name = "D", requires = "hook", value_parser = values::pause, default_value = "10s")]
     hook_interval: Duration,
@@ -54,6 +58,8 @@ struct Driver {
     link: watch::Receiver<LinkState>,
     origin: Instant,
     hook: Arc<Hook>,
+    /// Prints decisions in this format, and calls nothing.
+    dry_run: Option<Format>,
     /// The policy needs the latency.
     reads_latency: bool,
     latencies: Option<LatencyBuckets>,
@@ -130,6 +136,7 @@ pub(super) async fn run(
             command: command.to_owned(),
             timeout: options.hook_timeout,
         }),
+        dry_run: options.dry_run.then_some(target.format),
         latencies: None,
         caught_up: BTreeMap::new(),
         doubts: Doubts::new(),
@@ -168,6 +175,19 @@ impl Driver {
                         reason,
                         ..
                     } = &decision;
+                    if let Some(format) = self.dry_run {
+                        let row = json!({
+                            "desired": desired,
+                            "current": current,
+                            "backlog": backlog,
+                            "reason": reason,
+                        });
+                        let current = current.map(|count| count.to_string());
+                        let current = current.unwrap_or_else(|| "unknown".to_owned());
+                        format.next(&row, format_args!("{current} -> {desired}: {reason}"))?;
+                        self.agent.on_success(None, self.now());
+                        continue;
+                    }
                     tracing::info!(desired, current, backlog, reason, "the hook is called");
                     let hook = Arc::clone(&self.hook);
                     let called = self.during(hook.call(&decision)).await?;
