@@ -7,7 +7,6 @@
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -47,20 +46,18 @@ async fn main() -> reveille::Result<()> {
     );
     let mut instances = Vec::new();
     for number in 1..=2 {
-        let sweeper = Arc::new(Sweeper::new(SweepJob::parse(&job)?, &environment).await?);
-        let running = Arc::clone(&sweeper);
+        let sweeper = Sweeper::new(SweepJob::parse(&job)?, &environment).await?;
         let task = tokio::spawn(async move {
-            running
+            sweeper
                 .run(|round| println!("instance {number}, round {}: {:?}", round.round, round.done))
                 .await;
         });
-        instances.push((sweeper, task));
+        instances.push(task);
     }
     tokio::time::sleep(Duration::from_secs(3)).await;
-    for (sweeper, task) in instances {
-        // It ends after its current page.
-        sweeper.stop();
-        task.await.expect("no panic");
+    for task in instances {
+        // It may be stopped at any moment: the next round does the rest.
+        task.abort();
     }
 
     let dead = store::open(&url("dead")).await?;

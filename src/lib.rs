@@ -150,6 +150,4 @@ pub use relay::{
 pub use relay::{ClusterConfig, NatsConfig, NatsCredentials};
 #[cfg(all(feature = "courier", feature = "relay"))]
 pub use relay::{QueueNode, QueueNodeConfig, QueuesConfig};
-#[cfg(all(feature = "console", feature = "sweep"))]
-pub use sweep::SweepConsole;
 pub use types::*;

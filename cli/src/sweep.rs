@@ -1,16 +1,14 @@
 //! `sweep`: removes blobs whose time to live has ended. `sweep ttl` sets the time to live of a blob.
 
 use std::{
-    net::SocketAddr,
     path::PathBuf,
-    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use anyhow::Context as _;
 use clap::Subcommand;
 use reveille::{
-    SweepConsole, duration, store,
+    duration, store,
     sweep::{self, PlannedBlob, SCHEMA, SweepJob, SweepRound, Sweeper},
 };
 use serde_json::{Value, json};
@@ -21,7 +19,6 @@ use super::{
     output::{self, Format, OutputArgs},
     program,
     signals::Interrupts,
-    values,
 };
 
 /// Remove blobs whose time to live has ended
@@ -67,12 +64,6 @@ pub(super) struct Args {
     /// Print the JSON schema of job files
     #[arg(long, exclusive = true)]
     schema: bool,
-    /// Serve health and metrics on this address
-    #[arg(long, value_name = "ADDRESS")]
-    admin_listen: Option<SocketAddr>,
-    /// Serve other machines there in plain text
-    #[arg(long, env = "REVEILLE_INSECURE")]
-    insecure: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -122,10 +113,9 @@ impl Args {
             output::text(SCHEMA)?;
             return Ok(Exit::OK);
         }
-        values::check_open("admin-listen", self.admin_listen, self.insecure)?;
         log::to_stderr(LOG);
         let mut interrupts = Interrupts::listen()?;
-        let sweeper = Arc::new(self.sweeper().await?);
+        let sweeper = self.sweeper().await?;
         let format = self.output.format;
         if self.check {
             sweeper.check().await?;
@@ -138,22 +128,11 @@ impl Args {
                 signal = interrupts.next() => Ok(signal.exit()),
             };
         }
-        let _console = match self.admin_listen {
-            Some(listen) => Some(SweepConsole::start(Arc::clone(&sweeper), listen, &[]).await?),
-            None => None,
-        };
-        let working = self.work(&sweeper, format);
-        tokio::pin!(working);
-        let signal = tokio::select! {
-            worked = &mut working => return worked,
-            signal = interrupts.next() => signal,
-        };
-        sweeper.stop();
-        output::note("stopping after the current page; a second signal stops at once");
         tokio::select! {
-            // A stopped service has succeeded; an interrupted round has not.
-            worked = &mut working => worked.map(|exit| if self.once { signal.exit() } else { exit }),
-            signal = interrupts.next() => Ok(signal.exit()),
+            worked = self.work(&sweeper, format) => worked,
+            // A stopped service has succeeded; an interrupted round has not. The page that it works on
+            // is left to the next round.
+            signal = interrupts.next() => Ok(if self.once { signal.exit() } else { Exit::OK }),
         }
     }
 

@@ -7,60 +7,49 @@
 //! argument. The registry's lock is the only lock. It is a leaf and is never held across an
 //! `.await`.
 
-mod acks;
 mod background;
 mod blobs;
 pub(crate) mod document;
 mod entry;
-mod event;
-mod other_writers;
 mod registry;
 #[cfg(all(feature = "relay", feature = "nats"))]
 mod remote_acks;
-mod set_flags;
 mod store_flags;
-mod wakers;
 mod watch;
-#[cfg(feature = "relay")]
-mod watch_stream;
 mod writes;
 
 #[cfg(test)]
 mod tests;
 
-use tokio::sync::Notify;
-
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
-    task::{Poll, Waker},
+    sync::{Arc, Mutex},
+    task::Waker,
     time::SystemTime,
 };
 
-use futures_util::TryStreamExt as _;
+use tokio::sync::Notify;
 
 #[cfg(feature = "sweep")]
 pub(crate) use self::document::{ENDED_FOLDER, FOLDER};
 #[cfg(all(feature = "relay", feature = "nats"))]
-pub(crate) use self::remote_acks::{AckQuery, AskAcks, KnownAcks, RemoteAcks};
+pub(crate) use self::remote_acks::AskAcks;
 pub use self::store_flags::{StoreFlag, StoreFlags};
 #[cfg(feature = "relay")]
-pub(crate) use self::watch_stream::WatchStream;
+pub(crate) use self::watch::WatchStream;
 pub(crate) use self::{
-    acks::AckKey,
-    background::{FlagTimers, start},
-    event::Event,
+    background::start,
     registry::{WatcherView, WatchersQuery},
     watch::{LocalWatch, WatchGuard},
 };
 use self::{
     blobs::FlagBlobs,
-    document::{EndRule, EndedSet, StoredFlag, Version},
+    document::{EndedSet, StoredFlag},
     registry::WatchRegistry,
 };
 use crate::{
     base::{clock::Clock, fault::planted, fnv::fnv1a, sync::lock},
     error::{Error, ErrorKind, Result},
-    store::{BlobStore, PageOptions},
+    store::{BlobStore, ETag, PageOptions},
     types::{FlagName, FlagState, Limits, ListenerId},
 };
 
@@ -74,10 +63,7 @@ pub(crate) struct FlagsConfig {
     pub(crate) max_flags: usize,
     /// Limit of distinct flags that clients watch at one time. Each costs at most about 3 KiB.
     pub(crate) max_watched_flags: usize,
-    /// Limit of acknowledgements of one flag and generation; further ones are refused. The default
-    /// equals a relay's default limit of connections. At about 16 bytes each it is 1.6 MB.
-    pub(crate) max_acks_per_flag: usize,
-    /// Limit of acknowledgements of all flags together: 16 MB.
+    /// Limit of acknowledgements of all flags together: 16 MB. Further ones are refused.
     pub(crate) max_acks: usize,
 }
 
@@ -86,9 +72,22 @@ impl Default for FlagsConfig {
         Self {
             max_flags: 10_000,
             max_watched_flags: 10_000,
-            max_acks_per_flag: 100_000,
             max_acks: 1_000_000,
         }
+    }
+}
+
+/// A listener id, hashed: 8 bytes instead of up to 128. Two ids among 100,000 collide with a
+/// probability of 3e-10, and the count is then too low by one. A client that chooses an id which
+/// collides gains nothing: it may acknowledge under any id.
+///
+/// The hash is the same on all relays of a cluster, which count a listener once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct AckKey(u64);
+
+impl AckKey {
+    fn of(listener: &ListenerId) -> Self {
+        Self(fnv1a(listener.as_str().bytes()))
     }
 }
 
@@ -112,6 +111,8 @@ struct Inner {
     refresh_requested: Notify,
     /// A flag was written here, for the other relays of the cluster.
     written: Notify,
+    /// Observers may have to receive new counts of acknowledgements.
+    acks_changed: Notify,
 }
 
 /// Reads at once wait for different locks as a rule, and one that hangs delays a sixty-fourth of the
@@ -120,14 +121,14 @@ const LOCKS: usize = 64;
 
 impl Flags {
     pub(crate) fn new(store: Arc<dyn BlobStore>, config: FlagsConfig) -> Self {
-        let can_remove_expired = store.capabilities().conditional_delete;
         let inner = Inner {
             blobs: FlagBlobs { store },
-            registry: Mutex::new(WatchRegistry::new(can_remove_expired, &config)),
+            registry: Mutex::new(WatchRegistry::new(config)),
             clock: Clock::new(),
             locks: [const { tokio::sync::Mutex::const_new(()) }; LOCKS],
             refresh_requested: Notify::new(),
             written: Notify::new(),
+            acks_changed: Notify::new(),
         };
         Self {
             inner: Arc::new(inner),
@@ -144,14 +145,20 @@ impl Flags {
         self.inner.refresh_requested.notified().await;
     }
 
+    /// Waits until a flag was written since the last call: the other relays of the cluster must
+    /// refresh.
+    pub(crate) async fn written(&self) {
+        self.inner.written.notified().await;
+    }
+
     /// Reads a flag from the store.
     ///
     /// # Errors
     /// Any error of the store.
     pub(crate) async fn get(&self, name: &FlagName, wall: SystemTime) -> Result<FlagState> {
         let found = self.inner.blobs.read(name).await?;
-        let state = found.and_then(|found| found.active(EndRule::SetAt, wall));
-        Ok(state.unwrap_or_else(|| self.inner.registry().unset(name)))
+        let state = found.and_then(|found| found.active(wall));
+        Ok(state.unwrap_or_else(|| self.inner.registry(|registry| registry.unset(name))))
     }
 
     /// Lists the flags that are set, by name, and returns the next page's token. A page may hold
@@ -171,12 +178,10 @@ impl Flags {
             size if size <= Limits::PAGE_MAX => size,
             _ => return Err(Error::invalid("page_size", "must be at most 1000")),
         };
-        let token = Some(page_token).filter(|token| !token.is_empty());
-        let token = token.map(str::to_owned);
-        let blobs = &self.inner.blobs;
-        let (listed, next) = blobs.page(prefix, &PageOptions { size, token }).await?;
-        let found: Vec<_> = blobs.read_listed(listed).try_collect().await?;
-        let active = |found: StoredFlag| found.active(EndRule::SetAt, wall);
+        let token = (!page_token.is_empty()).then(|| page_token.to_owned());
+        let page = PageOptions { size, token };
+        let (found, next) = self.inner.blobs.page(prefix, &page).await?;
+        let active = |found: StoredFlag| found.active(wall);
         Ok((found.into_iter().filter_map(active).collect(), next))
     }
 
@@ -191,7 +196,7 @@ impl Flags {
         listener: ListenerId,
         acks: bool,
     ) -> Result<WatchGuard> {
-        self.inner.registry().admit_watch(name)?;
+        self.inner.registry(|registry| registry.admit_watch(name))?;
         Ok(self.watch(name, listener, acks))
     }
 
@@ -199,14 +204,13 @@ impl Flags {
     /// receives acknowledgements and is not counted.
     pub(crate) fn watch(&self, name: &FlagName, listener: ListenerId, acks: bool) -> WatchGuard {
         let now = self.inner.clock.now();
-        let mut registry = self.inner.registry();
-        let (id, wakers) = registry.register(name, acks);
-        if !acks {
-            registry.entry(name).stream_opened(&listener, now);
-        }
-        drop(registry);
-        // Also the observers of the number of watchers.
-        wakers.wake();
+        let id = self.inner.registry(|registry| {
+            let id = registry.register(name, acks);
+            if !acks {
+                registry.entry(name).stream_opened(&listener, now);
+            }
+            id
+        });
         WatchGuard {
             flags: self.clone(),
             name: name.clone(),
@@ -218,18 +222,18 @@ impl Flags {
 
     /// Lists the listeners of watched flags, by flag and listener.
     pub(crate) fn list_watchers(&self, query: &WatchersQuery) -> Vec<WatcherView> {
+        let now = self.inner.clock.now();
         self.inner
-            .registry()
-            .list_watchers(query, self.inner.clock.now())
+            .registry(|registry| registry.list_watchers(query, now))
     }
 
     /// Counts the streams that watch a flag.
     pub(crate) fn watchers(&self) -> u64 {
-        self.inner.registry().watchers()
+        self.inner.registry(|registry| registry.watchers())
     }
 
-    /// Counts that a listener has seen a generation. A late acknowledgement is no error and is not
-    /// counted.
+    /// Counts that a listener has seen a generation. Returns `false` if this relay does not know that
+    /// generation as the newest one; then it is not counted.
     ///
     /// # Errors
     /// `Exhausted` if too many are remembered; then it is not counted.
@@ -238,20 +242,14 @@ impl Flags {
         name: &FlagName,
         generation: u64,
         listener: &ListenerId,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let key = AckKey::of(listener);
-        let wakers = self.inner.registry().ack(name, generation, key)?;
-        wakers.wake();
-        Ok(())
+        self.inner
+            .registry(|registry| registry.ack(name, generation, key))
     }
 
-    /// Returns whether this relay knows a generation as the flag's newest one.
-    pub(crate) fn knows_generation(&self, name: &FlagName, generation: u64) -> bool {
-        self.inner.registry().knows_generation(name, generation)
-    }
-
-    /// Counts that a listener has seen a generation. Reads the flag first if this relay does not
-    /// know that generation: the listener may have moved here, with its relay's end.
+    /// Reads the flag, and then counts that a listener has seen a generation: the listener may have
+    /// moved here, with its relay's end.
     ///
     /// # Errors
     /// As [`Flags::ack`]; `Unavailable` if the flag cannot be read. It is not counted then.
@@ -265,32 +263,36 @@ impl Flags {
         listener: &ListenerId,
         wall: SystemTime,
     ) -> Result<()> {
-        if self.knows_generation(name, generation) {
-            return self.ack(name, generation, listener);
-        }
         // It keeps the flag known until the acknowledgement is counted.
         let watch = self.watch_within_limit(name, listener.clone(), true)?;
         watch.sync(wall).await?;
         watch.ack(generation)
     }
 
-    /// Ready when observers must receive new counts of acknowledgements.
-    pub(crate) fn poll_acks_changed(&self, waker: &Waker) -> Poll<()> {
-        self.inner.registry().poll_acks_changed(waker)
+    /// Waits until observers may have to receive new counts of acknowledgements.
+    pub(crate) async fn acks_changed(&self) {
+        self.inner.acks_changed.notified().await;
     }
 
-    /// Sends the newest counts of acknowledgements to the observers. Returns their number.
-    pub(crate) async fn publish_acks(&self) -> usize {
-        let wakers = self.inner.registry().publish_acks();
-        let told = wakers.len();
-        wakers.wake_in_slices().await;
-        told
+    /// Sends the newest counts of acknowledgements to the observers.
+    pub(crate) fn publish_acks(&self) {
+        self.inner.registry(WatchRegistry::publish_acks);
     }
 }
 
 impl Inner {
-    fn registry(&self) -> MutexGuard<'_, WatchRegistry> {
-        lock(&self.registry)
+    /// Uses the registry under its lock, and wakes watchers after it.
+    fn registry<T>(&self, using: impl FnOnce(&mut WatchRegistry) -> T) -> T {
+        let mut registry = lock(&self.registry);
+        let output = using(&mut registry);
+        let wakers = std::mem::take(&mut registry.wakers);
+        let acks_changed = registry.acks_changed;
+        drop(registry);
+        wakers.into_iter().for_each(Waker::wake);
+        if acks_changed {
+            self.acks_changed.notify_one();
+        }
+        output
     }
 
     /// Waits for the flag's lock, which is held while a request to the store runs.
@@ -311,31 +313,28 @@ impl Inner {
     /// and its clearing between the two would seem to be over before the read. The caller holds the
     /// flag's lock.
     async fn read(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
-        let began = self.registry().next_sequence();
-        let (_, ended_version) = self.read_ended(name, began).await?;
+        let began = self.registry(WatchRegistry::next_sequence);
+        let (_, ended_etag) = self.read_ended(name, began).await?;
         let found = self.blobs.read(name).await?;
-        let versions = (found.as_ref().map(StoredFlag::version), ended_version);
-        let read = (found, Some(versions));
-        let wakers = {
-            let mut registry = self.registry();
-            registry.can_remove_expired = self.blobs.store.capabilities().conditional_delete;
-            registry.finish_read(name, began, read, wall)
-        };
-        wakers.wake_in_slices().await;
+        let versions = (found.as_ref().map(|found| found.etag.clone()), ended_etag);
+        // Asked after the read: a store may find out by its first requests.
+        let can_remove = self.blobs.store.capabilities().conditional_delete;
+        self.registry(|registry| {
+            registry.finish_read(name, began, found, versions, wall, can_remove);
+        });
         Ok(())
     }
 
     /// Reads and notes the flag's newest set that is over, for a read or write that began at this
-    /// sequence number. Returns it, and the version of its blob.
+    /// sequence number. Returns it, and the ETag of its blob.
     async fn read_ended(
         &self,
         name: &FlagName,
         began: u64,
-    ) -> Result<(Option<EndedSet>, Option<Version>)> {
-        let (ended, version) = self.blobs.ended(name).await?;
-        let noted = self.registry().note_ended(name, ended.as_ref(), began);
-        noted.wake_in_slices().await;
-        Ok((ended, version))
+    ) -> Result<(Option<EndedSet>, Option<ETag>)> {
+        let (ended, etag) = self.blobs.ended(name).await?;
+        self.registry(|registry| registry.note_ended(name, ended.as_ref(), began));
+        Ok((ended, etag))
     }
 
     #[cold]

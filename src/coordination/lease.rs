@@ -5,7 +5,6 @@
 //! is valid; this module sends its requests to the store. The purpose of a lease is unknown here.
 //! The token, not the lease, guards the holder's writes to other systems.
 
-mod contender;
 mod guard;
 pub(crate) mod machine;
 
@@ -20,12 +19,17 @@ use std::{
 
 use tokio::sync::Mutex;
 
-use self::contender::{Contender, StepOutcome};
 pub use self::guard::LeaseGuard;
-use self::machine::{ContenderConfig, MAX_DURATION, MIN_DURATION, Record, Unreadable};
+use self::machine::{
+    Action, Answer, Content, EndReason, LeaseMachine, MAX_DURATION, MIN_DURATION, Record,
+};
 use crate::{
-    error::{Error, Result},
-    store::{BlobName, BlobStore},
+    base::{
+        clock::{Clock, Tick, micros, wall},
+        duration::Span,
+    },
+    error::{Error, ErrorKind, Result},
+    store::{BlobContent, BlobName, BlobStore, ETag},
     types::{Limits, check_text},
 };
 
@@ -81,7 +85,7 @@ pub struct Lease {
 #[derive(Debug)]
 struct Inner {
     lease_blob: LeaseBlob,
-    config: ContenderConfig,
+    config: LeaseConfig,
     contender: Mutex<Contender>,
 }
 
@@ -110,6 +114,29 @@ struct LeaseBlob {
     store: Arc<dyn BlobStore>,
 }
 
+/// A contender with its store. Sends the machine's requests, each with a time-out.
+#[derive(Debug)]
+struct Contender {
+    lease_blob: LeaseBlob,
+    clock: Clock,
+    machine: LeaseMachine,
+    /// Whether the last request failed and that was logged.
+    failing: bool,
+    /// Whether the store was read once. A later refusal is a credential that is being changed, and
+    /// does not end the wait.
+    was_read: bool,
+}
+
+/// The outcome of one step.
+#[derive(Debug)]
+enum StepOutcome {
+    /// A request was sent. It may have failed with an error that may pass.
+    Sent,
+    /// No request is due before this time.
+    Wait(Tick),
+    Ended(EndReason),
+}
+
 /// Often enough for people who wait; 2.6 million reads a month.
 const POLL: Duration = Duration::from_secs(1);
 const MIN_POLL: Duration = Duration::from_millis(10);
@@ -127,7 +154,7 @@ impl Default for LeaseConfig {
 }
 
 impl LeaseConfig {
-    fn into_contender_config(self) -> Result<ContenderConfig> {
+    fn check(&self) -> Result<()> {
         if !(MIN_DURATION..=MAX_DURATION).contains(&self.duration) {
             let rule = format_args!("must be 1s to 24h, not {:?}", self.duration);
             return Err(Error::invalid("duration", rule));
@@ -137,14 +164,10 @@ impl LeaseConfig {
             return Err(Error::invalid("poll", rule));
         }
         check_text("holder", &self.holder, Limits::MAX_TEXT)?;
-        if self.holder.is_empty() {
-            return Err(Error::invalid("holder", "must not be empty"));
+        match self.holder.is_empty() {
+            true => Err(Error::invalid("holder", "must not be empty")),
+            false => Ok(()),
         }
-        Ok(ContenderConfig {
-            holder: self.holder,
-            duration: self.duration,
-            poll: self.poll,
-        })
     }
 }
 
@@ -156,7 +179,7 @@ impl Lease {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a malformed name or a setting out of
     /// range.
     pub fn new(store: Arc<dyn BlobStore>, name: &str, config: LeaseConfig) -> Result<Self> {
-        let config = config.into_contender_config()?;
+        config.check()?;
         let lease_blob = LeaseBlob {
             blob: BlobName::new(&format!("{FOLDER}{name}"))?,
             name: name.into(),
@@ -195,41 +218,19 @@ impl Lease {
     pub async fn acquire(&self) -> Result<LeaseGuard> {
         let mut contender = self.inner.contender.lock().await;
         loop {
-            match contender.run_step().await? {
-                StepOutcome::Wait(until) => contender.sleep_until(until).await,
-                StepOutcome::Answered | StepOutcome::Failed(_) | StepOutcome::Ended(_) => {}
+            if let StepOutcome::Wait(until) = contender.run_step().await? {
+                contender.sleep_until(until).await;
             }
-            if let Some(held) = self.held(&mut contender) {
-                return Ok(held);
-            }
-        }
-    }
-
-    /// Takes the lease if it is free; returns `None` if it is not. After a holder's death the lease
-    /// is free for a contender that has tried for all of its duration, with this method or with
-    /// [`acquire`](Self::acquire).
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire), and any error of the store. The lease may have been taken
-    /// nevertheless; the next call finds it.
-    ///
-    /// # Cancel safety
-    /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(&self) -> Result<Option<LeaseGuard>> {
-        // Another call in this process already waits for it.
-        let Ok(mut contender) = self.inner.contender.try_lock() else {
-            return Ok(None);
-        };
-        contender.read_now();
-        loop {
-            match contender.run_step().await? {
-                StepOutcome::Wait(_) => return Ok(None),
-                StepOutcome::Failed(error) => return Err(error),
-                StepOutcome::Answered | StepOutcome::Ended(_) => {}
-            }
-            if let Some(held) = self.held(&mut contender) {
-                return Ok(Some(held));
-            }
+            let Some((token, until)) = contender.machine.validity(contender.clock.now()) else {
+                continue;
+            };
+            // The next call starts with a new contender.
+            let Inner {
+                lease_blob, config, ..
+            } = &*self.inner;
+            let next = Contender::new(lease_blob, config);
+            let taken = std::mem::replace(&mut *contender, next);
+            return Ok(LeaseGuard::start(taken, token, until));
         }
     }
 
@@ -244,7 +245,7 @@ impl Lease {
             return Ok(None);
         };
         let record = Record::read(&blob.content.bytes);
-        let record = record.map_err(|unreadable| lease_blob.unreadable(&unreadable))?;
+        let record = record.map_err(|start| lease_blob.unreadable(&start))?;
         Ok(Some(LeaseState {
             token: record.token,
             held: !record.released,
@@ -253,22 +254,111 @@ impl Lease {
             written: blob.last_modified,
         }))
     }
+}
 
-    /// Makes the guard of a lease that was taken. The next call starts with a new contender.
-    fn held(&self, contender: &mut Contender) -> Option<LeaseGuard> {
-        let (token, until) = contender.validity()?;
-        let Inner {
-            lease_blob, config, ..
-        } = &*self.inner;
-        let taken = std::mem::replace(contender, Contender::new(lease_blob, config));
-        Some(LeaseGuard::start(lease_blob, token, until, taken))
+impl Contender {
+    fn new(lease_blob: &LeaseBlob, config: &LeaseConfig) -> Self {
+        let seed = getrandom::u64().unwrap_or_else(|_| fastrand::u64(..));
+        Self {
+            lease_blob: lease_blob.clone(),
+            clock: Clock::new(),
+            machine: LeaseMachine::new(config.clone(), fastrand::Rng::with_seed(seed)),
+            failing: false,
+            was_read: false,
+        }
+    }
+
+    async fn sleep_until(&self, until: Tick) {
+        tokio::time::sleep_until(self.clock.instant(until)).await;
+    }
+
+    /// Sends the request that is due, and passes its answer to the machine.
+    ///
+    /// # Errors
+    /// An error that waiting does not solve.
+    ///
+    /// # Cancel safety
+    /// Safe: the request counts as unanswered.
+    async fn run_step(&mut self) -> Result<StepOutcome> {
+        let action = match self.machine.step(self.clock.now(), micros(wall())) {
+            Action::Wait(until) => return Ok(StepOutcome::Wait(until)),
+            Action::Ended(end) => return Ok(StepOutcome::Ended(end)),
+            request => request,
+        };
+        let timeout = self.machine.config().request_timeout();
+        let asked = tokio::time::timeout(timeout, self.lease_blob.ask(action)).await;
+        let asked = asked.unwrap_or_else(|_| {
+            let (store, span) = (&self.lease_blob.store, Span(timeout));
+            let message = format!("{store} did not answer within {span}");
+            Err(Error::new(ErrorKind::Timeout, message))
+        });
+        let (answer, failure) = match asked {
+            Ok(answer) => (answer, None),
+            Err(error) if error.kind() == ErrorKind::Conflict => (Answer::Conflict, None),
+            // An error that proves that nothing was written is treated as unknown as well. It costs
+            // a read.
+            Err(error) => (Answer::Unknown, Some(error)),
+        };
+        self.was_read |= matches!(answer, Answer::Found(_));
+        let taken = self.machine.answered(self.clock.now(), answer);
+        taken.map_err(|start| self.lease_blob.unreadable(&start))?;
+        self.log_failure(failure.as_ref());
+        match failure {
+            Some(error) if self.is_final(error.kind()) => Err(error),
+            _ => Ok(StepOutcome::Sent),
+        }
+    }
+
+    /// Returns whether the same call would always fail in the same way.
+    fn is_final(&self, kind: ErrorKind) -> bool {
+        match kind {
+            ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::NotFound => !self.was_read,
+            // A store without conditional writes; or another file has taken the place of the store's,
+            // with a lease of its own.
+            ErrorKind::Unsupported | ErrorKind::Closed => true,
+            _ => false,
+        }
+    }
+
+    /// Logs a failure of the store once until it answers again.
+    fn log_failure(&mut self, failure: Option<&Error>) {
+        let lease = &*self.lease_blob.name;
+        match failure {
+            Some(error) if !self.failing => {
+                tracing::warn!(lease, %error, "the lease's store fails; retrying");
+            }
+            None if self.failing => tracing::info!(lease, "the lease's store answers again"),
+            _ => {}
+        }
+        self.failing = failure.is_some();
     }
 }
 
 impl LeaseBlob {
-    fn unreadable(&self, unreadable: &Unreadable) -> Error {
+    /// Sends a request of the machine.
+    async fn ask(&self, action: Action) -> Result<Answer> {
+        let (record, before) = match action {
+            Action::Create(record) => (record, None),
+            Action::Update(record, version) => (record, Some(ETag::new(&version))),
+            _ => {
+                let found = self.store.get(&self.blob).await?;
+                return Ok(Answer::Found(found.map(|blob| Content {
+                    version: blob.etag.as_str().into(),
+                    bytes: blob.content.bytes,
+                })));
+            }
+        };
+        let content = BlobContent::from(record.bytes());
+        let written = match before {
+            Some(etag) => self.store.update(&self.blob, content, &etag).await,
+            None => self.store.create(&self.blob, content).await,
+        };
+        Ok(Answer::Written(written?.as_str().into()))
+    }
+
+    fn unreadable(&self, start: &str) -> Error {
         let rule = format_args!(
-            "must be a lease's record, but is {unreadable}; it was left as it is in {}",
+            "must be a lease's record, but begins with {start:?}; it was left as it is in {}",
             self.store
         );
         Error::invalid(self.blob.as_str(), rule)

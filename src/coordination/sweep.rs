@@ -6,50 +6,40 @@
 //! then works the page. Decisions on blobs and on the document are made without I/O. The content of
 //! blobs is never read for a decision.
 
-#[cfg(feature = "console")]
-mod console;
-mod counts;
 pub(crate) mod document;
 mod job;
 pub(crate) mod judge;
 mod page;
-mod page_queue;
-mod set_expiry;
 
 #[cfg(test)]
 mod tests;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use tokio_util::sync::CancellationToken;
-
-#[cfg(feature = "console")]
-pub use self::console::SweepConsole;
 pub use self::{
-    counts::Counts,
+    document::Counts,
     job::{DeadAccount, SCHEMA, SweepContainer, SweepJob},
     judge::{DEAD_BLOB_CONTAINER, SWEPT_AT, SWEPT_FROM, TIME_TO_LIVE},
-    set_expiry::set_expiry,
 };
 use self::{
-    judge::Verdict,
+    document::Document,
+    judge::{Verdict, is_protected, stamp},
     page::{BlobRemover, with_metadata},
-    page_queue::{NextPage, PageQueue, PageRequest, Unreported},
 };
 use crate::{
     base::{
         backoff::{Backoff, jitter},
         clock::wall,
-        sync::lock,
     },
-    error::{Error, Result},
+    coordination::lease::{Lease, LeaseConfig},
+    error::{Error, ErrorKind, Result},
     store::{
-        self, PageOptions,
-        container::{self, Account, Container},
+        self, BlobName, BlobStore, PageOptions,
+        container::{self, Account, Container, HeadPage},
     },
 };
 
@@ -78,26 +68,10 @@ pub struct Sweeper {
     job: SweepJob,
     sources: Vec<SourceContainer>,
     remover: BlobRemover,
-    page_queue: PageQueue,
-    stop: CancellationToken,
-    stats: Mutex<SweepStats>,
-    unreported: tokio::sync::Mutex<Unreported>,
-}
-
-/// What an instance has done since its start.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SweepStats {
-    /// Blobs, by outcome.
-    pub done: Counts,
-    /// Pages worked.
-    pub pages: u64,
-    /// Finished rounds in which it worked a page.
-    pub rounds: u64,
-    /// The end of the last of these rounds, by this machine's clock.
-    pub last_round_at: Option<SystemTime>,
-    /// Why the job's own store failed in the last attempt, if it did.
-    pub failure: Option<String>,
+    /// The store of the document and its lease.
+    state: Arc<dyn BlobStore>,
+    document: BlobName,
+    lease: Lease,
 }
 
 /// A container that is swept.
@@ -113,7 +87,7 @@ struct SourceContainer {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SweepRound {
-    /// The round's number: its start as a multiple of the interval.
+    /// The round's number.
     pub round: u64,
     /// What this instance did.
     pub done: Counts,
@@ -139,9 +113,20 @@ pub struct PlannedBlob {
     pub detail: String,
 }
 
+/// After a crash with the lease, other instances wait this long.
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// The lease is held for a few requests only.
+const LEASE_POLL: Duration = Duration::from_millis(50);
+/// Limit of the wait for the lease: two holders that crash one after the other.
+const LEASE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest random delay of a round's start, so that instances do not start together.
 const JITTER: Duration = Duration::from_secs(1);
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Attempts at a write of metadata that conflicts with other writers.
+const ATTEMPTS: usize = 5;
+
+/// A page that was taken: the container's index, and the list or why it failed.
+type TakenPage = (usize, Result<HeadPage>);
 
 impl Sweeper {
     /// Makes an instance. Containers are accessed when they are swept.
@@ -181,41 +166,24 @@ impl Sweeper {
         let state = job::resolve(&job.state, environment)?;
         let state = store::open_with(&state, environment).await?;
         Ok(Self {
-            page_queue: PageQueue::new(state, &job.name)?,
+            document: BlobName::new(&format!("{FOLDER}{}", job.name))?,
+            lease: job_lease(&state, &job.name)?,
             remover: BlobRemover::new(dead, job.parallel),
-            stop: CancellationToken::new(),
-            stats: Mutex::default(),
-            unreported: tokio::sync::Mutex::default(),
+            state,
             sources,
             job,
         })
     }
 
-    /// Stops this instance after the page that it works on. [`Sweeper::run`] and
-    /// [`Sweeper::sweep_once`] then return.
-    pub fn stop(&self) {
-        self.stop.cancel();
-    }
-
-    /// Returns what it has done so far.
-    pub fn stats(&self) -> SweepStats {
-        lock(&self.stats).clone()
-    }
-
     /// Returns whether the job's document is in memory, and so ends with this process.
     pub fn is_alone(&self) -> bool {
-        self.page_queue.store().to_string() == "memory:"
-    }
-
-    /// Returns the job.
-    pub fn job(&self) -> &SweepJob {
-        &self.job
+        self.state.to_string() == "memory:"
     }
 
     /// Checks that every container exists and can be listed.
     ///
     /// # Errors
-    /// The error of the first container that fails, or of the account for dead blobs.
+    /// The error of the first container that fails.
     pub async fn check(&self) -> Result<()> {
         let one = PageOptions {
             size: 1,
@@ -226,86 +194,142 @@ impl Sweeper {
                 container.list(&source.prefix, &one).await?;
             }
         }
-        self.remover.check().await
+        Ok(())
     }
 
     /// Takes part in the running round, or begins this interval's round, until no page is left to
     /// take. `again` begins one more round in an interval that has had its round.
     ///
-    /// Not cancel safe: a page of a cancelled call is not worked by any instance in this round. Use
-    /// [`Sweeper::stop`] instead.
-    ///
     /// # Errors
-    /// Any error from reading or writing the job's document.
+    /// Any error from reading or writing the job's document. If the answer to a write was lost, its
+    /// page is left to the next round.
+    ///
+    /// # Cancel safety
+    /// Safe: a page of a cancelled call is left to the next round.
     pub async fn sweep_once(&self, again: bool) -> Result<SweepRound> {
-        let round = self.join_round(again).await;
-        let mut stats = lock(&self.stats);
-        stats.failure = round.as_ref().err().map(ToString::to_string);
-        if round
-            .as_ref()
-            .is_ok_and(|round| round.finished && round.pages > 0)
-        {
-            stats.rounds += 1;
-            stats.last_round_at = Some(wall());
-        }
-        round
-    }
-
-    async fn join_round(&self, again: bool) -> Result<SweepRound> {
-        // Two calls at a time would report the same counts twice.
-        let mut unreported = self.unreported.lock().await;
         let mut round = SweepRound::default();
-        let mut request = PageRequest {
-            again,
-            ..PageRequest::default()
-        };
+        let (mut joined, mut report) = (None, Counts::default());
         loop {
-            request.stop = self.stop.is_cancelled();
-            let Some(claim) = self
-                .page_queue
-                .take(self, &request, &mut unreported)
-                .await?
-            else {
-                if request.stop || unreported.counts.is_empty() {
-                    return Ok(round);
-                }
-                continue;
-            };
-            round.round = claim.document.round;
-            round.of_all = claim.document.counts;
-            round.finished = claim.document.is_finished();
-            (request.round, request.again) = (Some(claim.document.serial), false);
-            let counts = match claim.page {
-                NextPage::Empty => return Ok(round),
-                NextPage::Page { source, page } => {
-                    let container = self.sources[source].container.as_deref();
+            let (document, page) = self.take_page(joined, again, &report).await?;
+            joined = Some(document.round);
+            round.round = document.round;
+            round.of_all = document.counts;
+            round.finished = document.is_finished();
+            report = match page {
+                None => return Ok(round),
+                Some((source, Ok(page))) => {
                     round.pages += 1;
-                    lock(&self.stats).pages += 1;
-                    self.remover
-                        .work(container.expect("it is on"), page, wall())
-                        .await
+                    let container = self.sources[source].container.as_deref();
+                    let container = container.expect("only those that are on are listed");
+                    self.remover.work(container, page, wall()).await
                 }
-                NextPage::ListFailed { source } => {
-                    request.skipped.insert(source);
+                Some((source, Err(error))) => {
+                    let container = &self.sources[source].id;
+                    tracing::warn!(container, %error, "the container cannot be listed; it is left out of the round");
                     Counts {
                         failed: 1,
                         ..Counts::default()
                     }
                 }
             };
-            round.done.add(&counts);
-            unreported.counts.add(&counts);
-            lock(&self.stats).done.add(&counts);
+            round.done.add(&report);
         }
     }
 
-    /// Sweeps at each multiple of the interval until it is stopped. Calls `report` for each round
-    /// in which this instance worked a page. A failure of the job's own store is logged and
-    /// retried.
+    /// Waits for the lease, takes a page, and releases the lease. The same write adds the counts of
+    /// the page before to the document. `joined` is the round of that page.
+    async fn take_page(
+        &self,
+        joined: Option<u64>,
+        again: bool,
+        report: &Counts,
+    ) -> Result<(Document, Option<TakenPage>)> {
+        let guard = tokio::time::timeout(LEASE_TIMEOUT, self.lease.acquire()).await;
+        let guard = guard.unwrap_or_else(|_| {
+            let message = format!(
+                "{} was not acquired within {LEASE_TIMEOUT:?}: its store does not answer, or its \
+                 holder hangs",
+                self.lease
+            );
+            Err(Error::new(ErrorKind::Unavailable, message))
+        })?;
+        let taken = self.take_under_lease(joined, again, report).await;
+        if let Err(error) = guard.release().await {
+            tracing::debug!(%error, "the job's lease was not released and ends by itself");
+        }
+        taken
+    }
+
+    async fn take_under_lease(
+        &self,
+        joined: Option<u64>,
+        again: bool,
+        report: &Counts,
+    ) -> Result<(Document, Option<TakenPage>)> {
+        let found = self.state.get(&self.document).await?;
+        let before = match &found {
+            Some(blob) => {
+                let shown = format!("blob `{}` of {}", self.document, self.state);
+                Document::parse(&blob.content.bytes, &shown)?
+            }
+            None => Document::default(),
+        };
+        let mut document = before.clone();
+        document.counts.add(report);
+        let runs = match joined {
+            Some(round) => document.round == round && !document.is_finished(),
+            None => {
+                let sources = self.sources.iter();
+                let own: Vec<_> = sources
+                    .map(|source| (source.id.clone(), source.container.is_none()))
+                    .collect();
+                document.join(&own, wall(), self.job.interval, again)
+            }
+        };
+        let mut page = None;
+        if runs && let Some(at) = document.next() {
+            page = self.list_page(&mut document, at).await;
+        }
+        if document != before {
+            let content = bytes::Bytes::from(document.to_bytes()).into();
+            match found {
+                Some(blob) => {
+                    self.state
+                        .update(&self.document, content, &blob.etag)
+                        .await?
+                }
+                None => self.state.create(&self.document, content).await?,
+            };
+        }
+        Ok((document, page))
+    }
+
+    /// Takes the next page of a container. One that cannot be listed is left out of the round.
+    async fn list_page(&self, document: &mut Document, at: usize) -> Option<TakenPage> {
+        let progress = &document.containers[at];
+        let source = self.sources.iter().position(|one| one.id == progress.id)?;
+        let page = PageOptions {
+            size: self.job.page_size,
+            token: progress.token.clone(),
+        };
+        let SourceContainer {
+            container, prefix, ..
+        } = &self.sources[source];
+        let listed = container.as_ref()?.list(prefix, &page).await;
+        let next = listed.as_ref().ok().and_then(|page| page.next.clone());
+        document.record_page(at, next, wall());
+        Some((source, listed))
+    }
+
+    /// Sweeps at each multiple of the interval, for ever. Calls `report` for each round in which this
+    /// instance worked a page. A failure of the job's own store is logged and retried.
+    ///
+    /// # Cancel safety
+    /// As [`Sweeper::sweep_once`].
     pub async fn run(&self, mut report: impl FnMut(&SweepRound)) {
         let mut rng = fastrand::Rng::new();
         let mut backoff = Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1);
-        while !self.stop.is_cancelled() {
+        loop {
             let wait = match self.sweep_once(false).await {
                 Ok(round) => {
                     backoff.reset();
@@ -319,10 +343,7 @@ impl Sweeper {
                     backoff.next(&mut rng)
                 }
             };
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = self.stop.cancelled() => {}
-            }
+            tokio::time::sleep(wait).await;
         }
     }
 
@@ -357,7 +378,7 @@ impl Sweeper {
                         continue;
                     };
                     let verdict = self.remover.judge(container, &head, wall())?;
-                    counts.count(verdict.planned());
+                    counts.count(Some(&verdict));
                     if let Some((action, detail)) = describe(&verdict) {
                         plan(PlannedBlob {
                             container: container.address(),
@@ -383,6 +404,15 @@ impl Sweeper {
     }
 }
 
+fn job_lease(state: &Arc<dyn BlobStore>, job: &str) -> Result<Lease> {
+    let config = LeaseConfig {
+        duration: LEASE_DURATION,
+        poll: LEASE_POLL,
+        ..LeaseConfig::default()
+    };
+    Lease::new(Arc::clone(state), &format!("sweep-{job}"), config)
+}
+
 async fn connect(
     place: &SweepContainer,
     environment: &BTreeMap<String, String>,
@@ -394,9 +424,56 @@ async fn connect(
 
 fn describe(verdict: &Verdict) -> Option<(&'static str, String)> {
     match verdict {
-        Verdict::Unmarked | Verdict::Alive => None,
+        Verdict::Unmarked | Verdict::Alive | Verdict::Changed => None,
         Verdict::Delete => Some(("delete", String::new())),
         Verdict::Move(to) => Some(("move", format!("{}/{}", to.container, to.name))),
         Verdict::Leave(reason) => Some(("leave", reason.as_str().to_owned())),
     }
+}
+
+/// Writes an expiry and the destination of the expired blob into its metadata; without a time it
+/// removes both. Other metadata stays. Returns the time as written.
+///
+/// `url` names the blob: `az://CONTAINER/BLOB`, `s3://BUCKET/BLOB`, `gs://BUCKET/BLOB`, or
+/// `sqlite:PATH#BLOB`.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if there is no such blob; [`ErrorKind::Invalid`] for a URL of no blob,
+/// and for the blob of a flag, a lease, a counter of ids or a job;
+/// [`ErrorKind::Conflict`] if other writers keep changing it.
+pub async fn set_expiry(
+    url: &str,
+    end: Option<SystemTime>,
+    dead_container: Option<&str>,
+    environment: &BTreeMap<String, String>,
+) -> Result<Option<String>> {
+    let (container, name) = container::open_blob(url, environment).await?;
+    if end.is_some() && is_protected(&name) {
+        let rule = format_args!(
+            "`{name}` belongs to a flag, a lease, a counter of ids or a job, and is never swept"
+        );
+        return Err(Error::invalid("blob", rule));
+    }
+    let mut outcome = Err(Error::new(ErrorKind::Internal, "no attempt was made"));
+    for _ in 0..ATTEMPTS {
+        let head = container.head(&name).await?.ok_or_else(|| {
+            let message = format!("there is no blob `{name}` in {container}");
+            Error::new(ErrorKind::NotFound, message)
+        })?;
+        let mut metadata = head.metadata.unwrap_or_default();
+        metadata.remove(TIME_TO_LIVE);
+        metadata.remove(DEAD_BLOB_CONTAINER);
+        let end = end.map(stamp);
+        if let Some(end) = &end {
+            metadata.insert(TIME_TO_LIVE.to_owned(), end.clone());
+            let dead = dead_container.map(|dead| (DEAD_BLOB_CONTAINER.to_owned(), dead.to_owned()));
+            metadata.extend(dead);
+        }
+        match container.set_metadata(&name, metadata, &head.etag).await {
+            Ok(()) => return Ok(end),
+            Err(error) if error.kind() == ErrorKind::Conflict => outcome = Err(error),
+            Err(error) => return Err(error),
+        }
+    }
+    outcome
 }

@@ -24,7 +24,7 @@ use crate::relay::nats::ClusterDriver;
 use crate::{
     base::{clock::wall, task::Scope},
     console::{Console, ConsolePort, StatusSource},
-    coordination::flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
+    coordination::flag::{self, Flags, FlagsConfig, LocalWatch, WallClock},
     error::{Error, Result},
     relay::{
         console::{self, ConsoleMode},
@@ -373,7 +373,8 @@ impl Node {
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) as for [`Node::unleash`].
     pub async fn leash(&self, flag: &FlagName) -> Result<FlagState> {
-        self.flags.leash(flag, wall()).await
+        let (state, _) = self.flags.leash(flag, wall()).await?;
+        Ok(state)
     }
 
     /// Returns a watch of a flag within this process, registered from now on.
@@ -435,11 +436,8 @@ fn start_flags(
     scope: &Scope,
 ) -> Flags {
     let flags = Flags::new(Arc::clone(store), config);
-    let timers = FlagTimers {
-        refresh,
-        wall: Arc::new(wall),
-    };
-    start_timers(&flags, &timers, scope);
+    let wall: WallClock = Arc::new(wall);
+    flag::start(&flags, refresh, &wall, scope);
     flags
 }
 

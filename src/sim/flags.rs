@@ -24,8 +24,8 @@ use self::store::ShakyStore;
 use super::Seeds;
 use crate::{
     base::{fault::Fault, sync::lock},
-    coordination::flag::{Event, Flags, FlagsConfig, WatchGuard},
-    types::{FlagName, FlagState, ListenerId, UnleashOptions},
+    coordination::flag::{Flags, FlagsConfig, WatchGuard},
+    types::{FlagEvent, FlagName, FlagState, ListenerId, UnleashOptions},
 };
 
 const SEEDS: Seeds = Seeds::new("no_watcher_misses_a_flag", [500; 2]);
@@ -472,8 +472,8 @@ impl World {
         let waker = watcher.woken.rearm();
         let before = watcher.told.len();
         while let Some(event) = watcher.watch.next_event(&waker) {
-            if let Event::State(state) = event {
-                watcher.told.push(FlagState::clone(&state));
+            if let FlagEvent::State(state) = event {
+                watcher.told.push(state);
             }
         }
         let watcher = &self.watchers[index];

@@ -14,7 +14,10 @@ use self::store::{Ask, Blob};
 use super::{Seeds, schedule::Schedule};
 use crate::{
     base::{clock::Tick, fault::Fault},
-    coordination::lease::machine::{Action, Answer, ContenderConfig, EndReason, LeaseMachine},
+    coordination::lease::{
+        LeaseConfig,
+        machine::{Action, Answer, EndReason, LeaseMachine},
+    },
 };
 
 const SEEDS: Seeds = Seeds::new("no_two_hold_a_lease", [1_000; 2]);
@@ -184,7 +187,7 @@ impl Node {
 }
 
 fn machine(number: usize, rng: &mut fastrand::Rng, shape: &Shape) -> LeaseMachine {
-    let terms = ContenderConfig {
+    let terms = LeaseConfig {
         holder: number.to_string(),
         duration: Duration::from_nanos(shape.durations[number]),
         poll: Duration::from_nanos(shape.poll),

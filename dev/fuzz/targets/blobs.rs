@@ -10,9 +10,9 @@ use quick_xml::escape::escape;
 
 use crate::{
     coordination::{
-        flag::document::{EndRule, FlagDocument, HASHES, StoredFlag},
+        flag::document::{FlagDocument, HASHES, StoredFlag},
         lease::machine::{MAX_DURATION, MIN_DURATION, Record},
-        unique_id::generator,
+        unique_id,
     },
     store::{Blob, BlobName, ETag, cloud::azure_rest},
     sweep::{
@@ -30,8 +30,8 @@ pub(super) fn blobs(data: &[u8]) {
     job_document(data);
     list(data);
     if let Ok(text) = str::from_utf8(data) {
-        if let Some(number) = generator::number(text) {
-            assert_eq!(generator::number(&number.to_string()), Some(number));
+        if let Some(number) = unique_id::number(text) {
+            assert_eq!(unique_id::number(&number.to_string()), Some(number));
             assert!(i64::try_from(number).is_ok());
         }
         expiry(text);
@@ -69,8 +69,7 @@ fn flag(data: &[u8]) {
         flag_from_wire(Some(flag_to_wire(&state))).expect("ours"),
         state
     );
-    let _ = stored.clone().active(EndRule::LastModified, now());
-    let Some(active) = stored.active(EndRule::SetAt, now()) else {
+    let Some(active) = stored.active(now()) else {
         return;
     };
     // The flag is set again, and keeps its values.
@@ -111,14 +110,15 @@ fn job_document(data: &[u8]) {
         let interval = Duration::from_secs(interval);
         assert!(next_boundary(now(), interval) > now());
         let mut document = document.clone();
-        if document.begin(&containers, now(), interval, again)
-            && let Some((at, token)) = document.next(|_| true)
+        if document.join(&containers, now(), interval, again)
+            && let Some(at) = document.next()
         {
+            let token = document.containers[at].token.clone();
             document.record_page(at, token.xor(Some("2".to_owned())), now());
         }
-        document.turn_off(|_| true, now());
-        assert!(document.is_finished() || document.next(|_| true).is_none());
-        document.add(&document.total.clone());
+        document.join(&[], now(), interval, false);
+        assert!(document.is_finished() || document.next().is_none());
+        document.counts.add(&document.counts.clone());
         let written = Document::parse(&document.to_bytes(), "sweeps/job");
         assert_eq!(written.expect("ours"), document);
     }

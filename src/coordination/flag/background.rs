@@ -1,29 +1,27 @@
 //! The background tasks of flags: expiry, refresh and counts of acknowledgements.
+//!
+//! The refresh finds changes of other writers: at the interval, and when another relay has written,
+//! one list of the store shows which watched flags have changed since their last read. These are
+//! read. R20: a list settles nothing by itself.
 
 use std::{
-    future::poll_fn,
+    collections::BTreeMap,
     time::{Duration, SystemTime},
 };
 
-use tokio::time::sleep;
+use futures_util::{StreamExt as _, stream};
+use tokio::time::{sleep, timeout};
 
-use super::{Flags, WallClock};
+use super::{Flags, WallClock, blobs::READS_AT_ONCE, document::Versions, registry::WatchRegistry};
 use crate::{
     base::{backoff::Backoff, task::Scope},
     error::{Error, ErrorKind, Result},
+    store::ETag,
+    types::FlagName,
 };
 
-/// Settings of the background tasks.
-#[derive(Clone)]
-pub(crate) struct FlagTimers {
-    /// Interval at which each watched flag is read to find other writers' changes. Zero turns it
-    /// off. At 10 s a flag costs 8,640 reads a day: less than a cent at 0.40 for a million reads.
-    pub(crate) refresh: Duration,
-    pub(crate) wall: WallClock,
-}
-
-/// The longest sleep before an expiry, because the wall clock may be changed during it.
-const MAX_SLEEP: Duration = Duration::from_secs(10);
+/// A flag ends at most this late.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Back-off after a failure of the store: first and longest wait.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -31,86 +29,65 @@ const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 /// The shortest time between two messages of acknowledgements to an observer.
 const ACK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Limits the messages to all observers to 5,000 a second: 10,000 observers receive one every two
-/// seconds.
-const ACK_TIME_PER_OBSERVER: Duration = Duration::from_micros(200);
-
 /// Limit of one refresh, which then starts again. A request that hangs must not hide other writers'
 /// changes. 10,000 flags take 5 s if a read takes 15 ms.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Starts the tasks. They end with the scope.
-pub(crate) fn start(flags: &Flags, timers: &FlagTimers, scope: &Scope) {
-    scope.spawn(expire(flags.clone(), timers.clone()));
-    scope.spawn(tell_acks(flags.clone()));
-    scope.spawn(refresh(flags.clone(), timers.clone()));
+/// The time of the store after which a set that is over is forgotten. A relay that could not read the
+/// store for longer than that misses it.
+const KEEP_ENDED: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Sets that are forgotten by one refresh. Others stay until a later one.
+const FORGET_AT_ONCE: usize = 8;
+
+/// Starts the tasks. They end with the scope. Watched flags are refreshed at this interval: at 10 s a
+/// flag costs 8,640 reads a day, less than a cent at 0.40 for a million reads. Zero turns it off.
+pub(crate) fn start(flags: &Flags, refresh_interval: Duration, wall: &WallClock, scope: &Scope) {
+    scope.spawn(expire(flags.clone(), wall.clone()));
+    scope.spawn(refresh(flags.clone(), refresh_interval, wall.clone()));
+    scope.spawn(publish_acks(flags.clone()));
 }
 
-async fn expire(flags: Flags, timers: FlagTimers) {
+async fn expire(flags: Flags, wall: WallClock) {
     let mut store = StoreLink::new("expired flags could not be ended", RETRY_BACKOFF.1);
-    if let Err(error) = flags.recover((timers.wall)()).await {
+    if let Err(error) = flags.recover(wall()).await {
         // The next registered watcher finds the flag. Until then it reads as not set.
         tracing::warn!(%error, "could not search the store for flags with an expiry");
     }
     loop {
-        let next = flags.next_expiry();
-        tokio::select! {
-            biased;
-            () = poll_fn(|context| flags.poll_expiry_moved(next, context.waker())) => continue,
-            () = sleep(until(next, (timers.wall)())) => {}
-        }
-        let ended = flags.expire((timers.wall)()).await;
-        store.after(ended).await;
+        sleep(EXPIRY_INTERVAL).await;
+        store.after(flags.expire(wall()).await).await;
     }
 }
 
-async fn refresh(flags: Flags, timers: FlagTimers) {
+async fn refresh(flags: Flags, interval: Duration, wall: WallClock) {
     // A store that has recovered is read within one interval. Without one, requested refreshes are
     // repeated with the longest wait.
-    let longest = match timers.refresh.is_zero() {
-        true => RETRY_BACKOFF.1,
-        false => timers.refresh,
+    let (every, longest) = match interval.is_zero() {
+        true => (Duration::MAX, RETRY_BACKOFF.1),
+        false => (interval, interval),
     };
     let mut store = StoreLink::new("watched flags could not be read", longest);
     loop {
         if !store.fails {
-            let interval = async {
-                match timers.refresh.is_zero() {
-                    true => std::future::pending().await,
-                    false => sleep(timers.refresh).await,
-                }
-            };
-            tokio::select! {
-                () = interval => {}
-                () = flags.refresh_requested() => {}
-            }
+            // The interval is over, or a refresh was requested.
+            _ = timeout(every, flags.refresh_requested()).await;
         }
-        let refresh = flags.refresh((timers.wall)());
-        let read = tokio::time::timeout(REFRESH_TIMEOUT, refresh).await;
-        store
-            .after(read.unwrap_or_else(|_| Err(late_error())))
-            .await;
+        let late = |_| {
+            let message = format!("the store did not answer within {REFRESH_TIMEOUT:?}");
+            Err(Error::new(ErrorKind::Timeout, message))
+        };
+        let read = timeout(REFRESH_TIMEOUT, flags.refresh(wall())).await;
+        store.after(read.unwrap_or_else(late)).await;
     }
 }
 
 /// Sends acknowledgements to observers: the first ones at once, later ones conflated per interval.
-async fn tell_acks(flags: Flags) {
+async fn publish_acks(flags: Flags) {
     loop {
-        poll_fn(|context| flags.poll_acks_changed(context.waker())).await;
-        let told = u32::try_from(flags.publish_acks().await).unwrap_or(u32::MAX);
-        sleep(ACK_INTERVAL.max(ACK_TIME_PER_OBSERVER.saturating_mul(told))).await;
+        flags.acks_changed().await;
+        flags.publish_acks();
+        sleep(ACK_INTERVAL).await;
     }
-}
-
-fn until(next: Option<SystemTime>, wall: SystemTime) -> Duration {
-    let left = next.map(|at| at.duration_since(wall).unwrap_or_default());
-    left.unwrap_or(MAX_SLEEP).min(MAX_SLEEP)
-}
-
-#[cold]
-fn late_error() -> Error {
-    let message = format!("the store did not answer within {REFRESH_TIMEOUT:?}");
-    Error::new(ErrorKind::Timeout, message)
 }
 
 /// A task's requests to the store: a failure is followed by a growing wait. An outage is logged
@@ -160,10 +137,82 @@ impl StoreLink {
     }
 }
 
-impl std::fmt::Debug for FlagTimers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FlagTimers")
-            .field("refresh", &self.refresh)
-            .finish_non_exhaustive()
+impl Flags {
+    /// Reads changes that other writers of the store made to watched flags, and notifies the
+    /// watchers.
+    ///
+    /// Returns whether a request was sent to the store.
+    ///
+    /// # Errors
+    /// The store's error. Flags that could be read were refreshed nevertheless.
+    ///
+    /// # Cancel safety
+    /// Safe: reads that ended count, and the next call does the rest.
+    pub(crate) async fn refresh(&self, wall: SystemTime) -> Result<bool> {
+        let (watched, is_full) = self
+            .inner
+            .registry(|registry| (registry.watched(), registry.is_full()));
+        if watched.is_empty() && !is_full {
+            return Ok(false);
+        }
+        let (changed, old) = self.list_changed(&watched).await?;
+        let reads = changed.into_iter().map(|name| async move {
+            let _guard = self.inner.lock_to_read(&name).await;
+            self.inner.read(&name, wall).await
+        });
+        stream::iter(reads)
+            .buffer_unordered(READS_AT_ONCE)
+            .fold(Ok(()), async |before, read| before.and(read))
+            .await?;
+        // After the reads: watchers wait for these.
+        let can_forget = self.inner.blobs.store.capabilities().conditional_delete;
+        for (name, etag) in old.into_iter().filter(|_| can_forget) {
+            if let Err(error) = self.inner.blobs.forget_ended(&name, &etag).await {
+                tracing::debug!(%error, %name, "an old set could not be forgotten");
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lists the store, and returns the watched flags that have changed since their last read, and
+    /// some sets of other flags that were over long ago.
+    async fn list_changed(
+        &self,
+        watched: &[FlagName],
+    ) -> Result<(Vec<FlagName>, Vec<(FlagName, ETag)>)> {
+        let mut listed = BTreeMap::<FlagName, Versions>::new();
+        let (mut set, mut ended, mut newest) = (0, Vec::new(), SystemTime::UNIX_EPOCH);
+        let list = self.inner.blobs.list_all(|blob| {
+            newest = newest.max(blob.last_modified);
+            set += usize::from(!blob.ended);
+            if watched.binary_search(&blob.name).is_ok() {
+                let versions = listed.entry(blob.name).or_default();
+                match blob.ended {
+                    true => versions.1 = Some(blob.etag),
+                    false => versions.0 = Some(blob.etag),
+                }
+            } else if blob.ended {
+                ended.push((blob.name, blob.etag, blob.last_modified));
+            }
+        });
+        list.await?;
+        let changed = self.inner.registry(|registry: &mut WatchRegistry| {
+            registry.set = set;
+            let stale = watched.iter().filter(|name| {
+                let versions = listed.remove(name).unwrap_or_default();
+                registry.is_stale(name, &versions)
+            });
+            stale.cloned().collect()
+        });
+        let old = ended
+            .into_iter()
+            .filter(|(_, _, over)| {
+                newest
+                    .duration_since(*over)
+                    .is_ok_and(|age| age > KEEP_ENDED)
+            })
+            .map(|(name, etag, _)| (name, etag))
+            .take(FORGET_AT_ONCE);
+        Ok((changed, old.collect()))
     }
 }

@@ -3,17 +3,16 @@
 //! It knows neither watchers nor the time. Whether a flag that it returns has expired is decided by
 //! its caller.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::SystemTime};
 
-use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::document::{
-    ENDED_FOLDER, EndedSet, FOLDER, FOLDERS, FlagDocument, StoredFlag, Version, blob_name,
-    ended_name,
+    ENDED_FOLDER, EndedSet, FOLDER, FOLDERS, FlagDocument, StoredFlag, blob_name, ended_name,
 };
 use crate::{
     error::{Error, Result},
-    store::{BlobStore, ETag, PageOptions},
+    store::{BlobContent, BlobName, BlobStore, ETag, PageOptions},
     types::{FlagName, Limits},
 };
 
@@ -29,11 +28,9 @@ pub(super) struct ListedBlob {
     pub(super) name: FlagName,
     /// Whether it is the flag's newest set that is over, and not the flag.
     pub(super) ended: bool,
-    pub(super) version: Version,
+    pub(super) etag: ETag,
+    pub(super) last_modified: SystemTime,
 }
-
-/// The flags of one page of a list, by name.
-type Listed = Vec<(FlagName, Version)>;
 
 /// Concurrent reads of flags for a list or a refresh. A page of 1,000 flags takes 32 round trips. A
 /// cloud store serves thousands of requests a second.
@@ -69,10 +66,18 @@ impl FlagBlobs {
         document: &FlagDocument,
         etag: Option<&ETag>,
     ) -> Result<()> {
-        let (name, content) = (blob_name(name), document.content());
-        let written = match etag {
-            Some(etag) => self.store.update(&name, content, etag).await,
-            None => self.store.create(&name, content).await,
+        self.write(&blob_name(name), document.content(), etag).await
+    }
+
+    async fn write(
+        &self,
+        name: &BlobName,
+        content: BlobContent,
+        before: Option<&ETag>,
+    ) -> Result<()> {
+        let written = match before {
+            Some(etag) => self.store.update(name, content, etag).await,
+            None => self.store.create(name, content).await,
         };
         written.map(drop)
     }
@@ -82,17 +87,13 @@ impl FlagBlobs {
         self.store.delete(&blob_name(name), etag).await.map(drop)
     }
 
-    /// Reads the newest set of a flag that is over, and the version of its blob. Foreign content
+    /// Reads the newest set of a flag that is over, and the ETag of its blob. Foreign content
     /// counts as no set.
-    pub(super) async fn ended(
-        &self,
-        name: &FlagName,
-    ) -> Result<(Option<EndedSet>, Option<Version>)> {
+    pub(super) async fn ended(&self, name: &FlagName) -> Result<(Option<EndedSet>, Option<ETag>)> {
         let found = self.store.get(&ended_name(name)).await;
         let blob = found.map_err(|error| self.read_error(name, error))?;
         let ended = blob.as_ref().and_then(|blob| EndedSet::read(name, blob));
-        let version = blob.map(|blob| Version::new(blob.etag, blob.last_modified));
-        Ok((ended, version))
+        Ok((ended, blob.map(|blob| blob.etag)))
     }
 
     /// Writes the newest set that is over, over the one that was read before.
@@ -100,12 +101,8 @@ impl FlagBlobs {
     /// # Errors
     /// `Conflict` if another one was written since; any error of the store.
     pub(super) async fn put_ended(&self, ended: &EndedSet, before: Option<&ETag>) -> Result<()> {
-        let (name, content) = (ended_name(&ended.state.name), ended.content());
-        let written = match before {
-            Some(etag) => self.store.update(&name, content, etag).await,
-            None => self.store.create(&name, content).await,
-        };
-        written.map(drop)
+        let name = ended_name(&ended.state.name);
+        self.write(&name, ended.content(), before).await
     }
 
     /// Removes a set that is over, if it is still the one that was listed.
@@ -113,9 +110,9 @@ impl FlagBlobs {
     /// # Errors
     /// `Conflict` if it is another one; `Unsupported` if the store cannot tell; any error of the
     /// store.
-    pub(super) async fn forget_ended(&self, name: &FlagName, listed: &Version) -> Result<()> {
-        let (name, etag) = (ended_name(name), listed.etag());
-        self.store.delete(&name, Some(etag)).await.map(drop)
+    pub(super) async fn forget_ended(&self, name: &FlagName, listed: &ETag) -> Result<()> {
+        let name = ended_name(name);
+        self.store.delete(&name, Some(listed)).await.map(drop)
     }
 
     /// Lists the blobs of all flags, and of their sets that are over.
@@ -135,7 +132,8 @@ impl FlagBlobs {
                     each(ListedBlob {
                         name,
                         ended: flag.is_none(),
-                        version: Version::new(entry.etag, entry.last_modified),
+                        etag: entry.etag,
+                        last_modified: entry.last_modified,
                     });
                 }
             }
@@ -146,18 +144,8 @@ impl FlagBlobs {
         }
     }
 
-    /// Lists the flags whose names begin with `prefix`, page by page.
-    pub(super) fn pages<'a>(&'a self, prefix: &'a str) -> impl Stream<Item = Result<Listed>> + 'a {
-        stream::try_unfold(Some(None), move |token| async move {
-            let Some(token) = token else { return Ok(None) };
-            let size = Limits::PAGE_MAX;
-            let (listed, next) = self.page(prefix, &PageOptions { size, token }).await?;
-            Ok(Some((listed, next.map(Some))))
-        })
-    }
-
-    /// Lists one page of the flags whose names begin with `prefix`. Other blobs in the folder are
-    /// skipped.
+    /// Reads one page of the flags whose names begin with `prefix`, expired or not, many at a time.
+    /// Other blobs in the folder are skipped.
     ///
     /// # Errors
     /// `Invalid` for a malformed prefix or token; any error of the store.
@@ -165,27 +153,19 @@ impl FlagBlobs {
         &self,
         prefix: &str,
         page: &PageOptions,
-    ) -> Result<(Listed, Option<String>)> {
+    ) -> Result<(Vec<StoredFlag>, Option<String>)> {
         check_prefix(prefix)?;
-        let found = self.store.list(&format!("{FOLDER}{prefix}"), page).await?;
-        let listed = found.entries.into_iter().filter_map(|entry| {
-            let name = FlagName::new(entry.name.as_str().strip_prefix(FOLDER)?).ok()?;
-            Some((name, Version::new(entry.etag, entry.last_modified)))
+        let listed = self.store.list(&format!("{FOLDER}{prefix}"), page).await?;
+        let names = listed.entries.into_iter().filter_map(|entry| {
+            let name = entry.name.as_str().strip_prefix(FOLDER)?;
+            FlagName::new(name).ok()
         });
-        Ok((listed.collect(), found.next))
-    }
-
-    /// Reads listed flags in their order, many at a time. Flags that were cleared since are skipped.
-    pub(super) fn read_listed(
-        &self,
-        listed: Listed,
-    ) -> impl Stream<Item = Result<StoredFlag>> + '_ {
-        let reads = listed
-            .into_iter()
-            .map(move |(name, _)| async move { self.read(&name).await });
-        stream::iter(reads)
+        let found = stream::iter(names.map(|name| async move { self.read(&name).await }))
             .buffered(READS_AT_ONCE)
+            // Some may have been cleared since.
             .try_filter_map(|found| async { Ok(found) })
+            .try_collect();
+        Ok((found.await?, listed.next))
     }
 }
 

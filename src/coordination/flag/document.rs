@@ -56,13 +56,8 @@ struct EndedDocument {
     set: FlagDocument,
 }
 
-/// Identifies one write of a blob. The time is in whole seconds, because lists and reads return it
-/// with different precision. The ETag alone is not enough on S3, where it is a hash of the content.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Version {
-    etag: ETag,
-    seconds: u64,
-}
+/// The ETags of the flag's blob and of its newest set that is over; `None` for no blob.
+pub(super) type Versions = (Option<ETag>, Option<ETag>);
 
 /// A flag's blob as it was read.
 #[derive(Debug, Clone)]
@@ -70,38 +65,6 @@ pub(crate) struct StoredFlag {
     /// Set, whether it has expired or not.
     pub(crate) state: FlagState,
     pub(crate) etag: ETag,
-    last_modified: SystemTime,
-}
-
-/// How the end of a flag is computed (R22).
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum EndRule {
-    /// A relay's rule: the ttl after the time that the document states.
-    SetAt,
-    /// The rule of readers without a relay: the ttl after the blob's last-modified time, with an
-    /// allowance.
-    LastModified,
-}
-
-/// The largest expected difference between the clocks of the store, the relay and this machine.
-const ALLOWANCE: Duration = Duration::from_secs(5);
-
-impl Version {
-    pub(crate) fn new(etag: ETag, last_modified: SystemTime) -> Self {
-        let since = last_modified.duration_since(UNIX_EPOCH);
-        Self {
-            etag,
-            seconds: since.unwrap_or_default().as_secs(),
-        }
-    }
-
-    pub(super) fn etag(&self) -> &ETag {
-        &self.etag
-    }
-
-    pub(super) fn seconds(&self) -> u64 {
-        self.seconds
-    }
 }
 
 impl StoredFlag {
@@ -117,29 +80,13 @@ impl StoredFlag {
         Self {
             state,
             etag: blob.etag,
-            last_modified: blob.last_modified,
         }
-    }
-
-    pub(crate) fn version(&self) -> Version {
-        Version::new(self.etag.clone(), self.last_modified)
     }
 
     /// Returns the state if the flag has not expired.
-    pub(crate) fn active(self, rule: EndRule, wall: SystemTime) -> Option<FlagState> {
-        let is_over = self.end(rule).is_some_and(|end| end <= wall);
+    pub(crate) fn active(self, wall: SystemTime) -> Option<FlagState> {
+        let is_over = self.state.expires_at.is_some_and(|end| end <= wall);
         (!is_over).then_some(self.state)
-    }
-
-    fn end(&self, rule: EndRule) -> Option<SystemTime> {
-        let end = self.state.expires_at?;
-        match rule {
-            EndRule::SetAt => Some(end),
-            EndRule::LastModified => {
-                let ttl = end.duration_since(self.state.set_at?).ok()?;
-                self.last_modified.checked_add(ttl + ALLOWANCE)
-            }
-        }
     }
 }
 

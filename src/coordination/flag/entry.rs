@@ -8,21 +8,17 @@
 //! than the newest one at its first read. Pure: no locks, no waits, no clock.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    collections::{BTreeMap, BTreeSet, HashMap},
     task::Waker,
-    time::SystemTime,
 };
 
 use super::{
-    acks::AckKey,
-    document::{EndedSet, Version},
-    event::{Acks, Event},
-    wakers::Wakers,
+    AckKey,
+    document::{EndedSet, Versions},
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{FlagName, FlagState, ListenerId},
+    types::{FlagEvent, FlagName, FlagState, ListenerId},
 };
 
 /// The state of one flag.
@@ -32,12 +28,10 @@ pub(super) struct FlagEntry {
     /// Distinguishes two entries of one flag: what one knew is forgotten with it.
     pub(super) number: u64,
     /// The present state; `None` while it is unknown.
-    present: Option<Arc<FlagState>>,
-    /// When to read the blob again: at its expiry, which may have passed already.
-    pub(super) check_at: Option<SystemTime>,
+    present: Option<FlagState>,
     /// The number of the present state. Each change increments it.
     change: u64,
-    newest_set: Option<Arc<FlagState>>,
+    newest_set: Option<FlagState>,
     /// The number of the newest set; 0 for none.
     newest_set_change: u64,
     /// The number of the present set; 0 if the flag is not set, or was set by hand.
@@ -50,19 +44,16 @@ pub(super) struct FlagEntry {
     /// The listeners that watch, for operators.
     pub(super) listeners: BTreeMap<ListenerId, Streams>,
     /// The watchers that receive counts of acknowledgements, with the newest that they received.
-    observers: BTreeMap<u64, Option<Acks>>,
+    observers: BTreeMap<u64, Option<FlagEvent>>,
     /// The number of watchers at other relays of the cluster, as far as this one has observers.
     pub(super) remote_watchers: u32,
     /// The listeners that acknowledged the newest set.
     pub(super) acked: BTreeSet<AckKey>,
+    /// The acknowledgements of the newest set that were read from each other relay (its life).
+    pub(super) remote_acks: HashMap<u128, u32>,
     /// The newest counts that observers may take. Older counts are conflated.
-    published_acks: Option<Acks>,
-    /// The key in the registry's `idle` while the flag is not watched.
-    pub(super) idle_key: Option<u64>,
+    published_acks: Option<FlagEvent>,
 }
-
-/// The versions of the flag's blob and of its newest set that is over; `None` for no blob.
-pub(super) type Versions = (Option<Version>, Option<Version>);
 
 /// The state of one watcher.
 #[derive(Debug)]
@@ -85,23 +76,12 @@ pub(super) struct Streams {
     pub(super) since: Tick,
 }
 
-/// A state of the flag that was in the store after its origin began.
-#[derive(Debug)]
-pub(super) struct Observed {
-    /// The registry's sequence number at the begin of the read or write.
-    pub(super) began: u64,
-    pub(super) state: FlagState,
-    /// When to read the blob again: at its expiry, which may have passed already.
-    pub(super) check_at: Option<SystemTime>,
-}
-
 impl FlagEntry {
     pub(super) fn new(name: FlagName, number: u64) -> Self {
         Self {
             name,
             number,
             present: None,
-            check_at: None,
             change: 0,
             newest_set: None,
             newest_set_change: 0,
@@ -113,8 +93,8 @@ impl FlagEntry {
             observers: BTreeMap::new(),
             remote_watchers: 0,
             acked: BTreeSet::new(),
+            remote_acks: HashMap::new(),
             published_acks: None,
-            idle_key: None,
         }
     }
 
@@ -159,7 +139,7 @@ impl FlagEntry {
 
     /// Returns the number of watchers without the observers.
     pub(super) fn watching(&self) -> u32 {
-        u32::try_from(self.watchers.len() - self.observers.len()).unwrap_or(u32::MAX)
+        count(self.watchers.len() - self.observers.len())
     }
 
     pub(super) fn is_watched(&self) -> bool {
@@ -187,7 +167,12 @@ impl FlagEntry {
 
     /// Takes the newest set that is over, as a read that began at this sequence number found it. A
     /// set with a greater number than the known one was missed: the watchers are told of it.
-    pub(super) fn note_ended(&mut self, ended: Option<&EndedSet>, began: u64, wakers: &mut Wakers) {
+    pub(super) fn note_ended(
+        &mut self,
+        ended: Option<&EndedSet>,
+        began: u64,
+        wakers: &mut Vec<Waker>,
+    ) {
         let number = ended.map_or(0, |ended| ended.number);
         // The known number stays when the store has forgotten its set.
         let base = number.max(self.ended.unwrap_or(0));
@@ -199,7 +184,7 @@ impl FlagEntry {
             if let Some(ended) = ended
                 && self.newest_set.is_none()
             {
-                self.newest_set = Some(Arc::new(ended.state.clone()));
+                self.newest_set = Some(ended.state.clone());
             }
             return;
         };
@@ -208,7 +193,7 @@ impl FlagEntry {
             // The first read found an earlier end of the same set, which was extended then.
             let extended = known >= ended.state.generation
                 && self.newest_set_change == 0
-                && self.newest_set.as_deref() != Some(&ended.state);
+                && self.newest_set.as_ref() != Some(&ended.state);
             // The watchers were told the present set, which is later.
             if extended {
                 self.change_to(ended.state.clone(), wakers);
@@ -219,7 +204,7 @@ impl FlagEntry {
     }
 
     /// Takes a set that was surely in the store, and is over.
-    fn note_set(&mut self, set: &FlagState, wakers: &mut Wakers) {
+    fn note_set(&mut self, set: &FlagState, wakers: &mut Vec<Waker>) {
         if self.generation() != Some(set.generation) {
             self.change_to(set.clone(), wakers);
         }
@@ -227,21 +212,19 @@ impl FlagEntry {
 
     /// Takes a set that has expired and whose blob is still in the store. The first read shows nothing
     /// that a watcher waits for.
-    pub(super) fn note_expired(&mut self, set: &FlagState, wakers: &mut Wakers) {
+    pub(super) fn note_expired(&mut self, set: &FlagState, wakers: &mut Vec<Waker>) {
         if self.present.is_some() {
             self.note_set(set, wakers);
         } else {
-            self.newest_set = Some(Arc::new(set.clone()));
+            self.newest_set = Some(set.clone());
         }
     }
 
-    /// Takes a state that was in the store. Watchers receive it if it is a change. Watchers that
-    /// registered before its origin began become synchronized.
-    pub(super) fn observe(&mut self, observed: Observed, wakers: &mut Wakers) {
-        let state = observed.state;
-        self.check_at = observed.check_at;
+    /// Takes a state that was in the store after its read or write began. Watchers receive it if it is
+    /// a change. Watchers that registered before this sequence number become synchronized.
+    pub(super) fn observe(&mut self, began: u64, state: FlagState, wakers: &mut Vec<Waker>) {
         let same = match &self.present {
-            Some(present) => **present == state || (!present.set && !state.set),
+            Some(present) => *present == state || (!present.set && !state.set),
             None => false,
         };
         let set = state.set;
@@ -249,7 +232,7 @@ impl FlagEntry {
             self.change_to(state, wakers);
         }
         let ended = self.ended.unwrap_or_default();
-        for (_, watcher) in self.watchers.range_mut(..=observed.began) {
+        for (_, watcher) in self.watchers.range_mut(..=began) {
             let Some(base) = watcher.base.filter(|_| !watcher.synced) else {
                 continue;
             };
@@ -259,15 +242,17 @@ impl FlagEntry {
                 true => self.newest_set_change.saturating_sub(1),
                 false => self.change - 1,
             };
-            wakers.push(watcher.waker.take());
+            wakers.extend(watcher.waker.take());
         }
     }
 
     /// Makes a state the present one.
-    fn change_to(&mut self, state: FlagState, wakers: &mut Wakers) {
+    fn change_to(&mut self, state: FlagState, wakers: &mut Vec<Waker>) {
         let set = state.set;
         if set && self.generation() != Some(state.generation) {
             self.acked.clear();
+            self.remote_acks.clear();
+            self.published_acks = None;
         }
         self.change += 1;
         // A generation is greater than the numbers of the sets that were over before.
@@ -275,15 +260,13 @@ impl FlagEntry {
             generation if set && generation < FlagState::HASHES => generation,
             _ => 0,
         };
-        let state = Arc::new(state);
-        self.present = Some(Arc::clone(&state));
         if set {
-            self.newest_set = Some(state);
+            self.newest_set = Some(state.clone());
             self.newest_set_change = self.change;
         }
-        wakers.reserve(self.watchers.len());
+        self.present = Some(state);
         for watcher in self.watchers.values_mut().filter(|watcher| watcher.synced) {
-            wakers.push(watcher.waker.take());
+            wakers.extend(watcher.waker.take());
         }
     }
 
@@ -293,50 +276,44 @@ impl FlagEntry {
     }
 
     /// Takes the watcher's next event. If there is none, `waker` is woken when one is ready.
-    pub(super) fn next_event(&mut self, id: u64, waker: &Waker) -> Option<Event> {
+    pub(super) fn next_event(&mut self, id: u64, waker: &Waker) -> Option<FlagEvent> {
         let watcher = self.watchers.get_mut(&id)?;
         if watcher.synced {
             if watcher.delivered < self.newest_set_change && !planted!(FlagSetConflated) {
                 watcher.delivered = self.newest_set_change;
-                return self.newest_set.clone().map(Event::State);
+                return self.newest_set.clone().map(FlagEvent::State);
             }
             if watcher.delivered < self.change {
                 watcher.delivered = self.change;
-                return self.present.clone().map(Event::State);
+                return self.present.clone().map(FlagEvent::State);
             }
-            // Counts of an earlier generation are stale.
-            let generation = self.newest_set.as_ref().map(|set| set.generation);
-            if let Some(told) = self.observers.get_mut(&id)
-                && let Some(acks) = self.published_acks
-                && generation == Some(acks.generation)
-                && told.replace(acks) != Some(acks)
+            if let (Some(told), Some(acks)) = (self.observers.get_mut(&id), &self.published_acks)
+                && told.replace(acks.clone()).as_ref() != Some(acks)
             {
-                return Some(Event::Acks(acks));
+                return Some(acks.clone());
             }
         }
         watcher.waker = Some(waker.clone());
         None
     }
 
-    /// Returns whether an acknowledgement increases the count. A repeated one does not, nor does a
-    /// late one of an earlier generation.
-    pub(super) fn is_new_ack(&self, generation: u64, key: AckKey) -> bool {
-        self.generation() == Some(generation) && !self.acked.contains(&key)
-    }
-
     /// Publishes the present counts to the observers.
-    pub(super) fn publish_acks(&mut self, wakers: &mut Wakers) {
-        let acks = self.generation().map(|generation| Acks {
+    pub(super) fn publish_acks(&mut self, wakers: &mut Vec<Waker>) {
+        let acks = self.generation().map(|generation| FlagEvent::Acks {
             generation,
-            acknowledged: u32::try_from(self.acked.len()).unwrap_or(u32::MAX),
+            acknowledged: count(self.acked.len()),
             watchers: self.watching().saturating_add(self.remote_watchers),
         });
-        self.published_acks = acks;
         let behind = self.observers.iter().filter(|(_, told)| **told != acks);
         for (id, _) in behind {
             if let Some(watcher) = self.watchers.get_mut(id) {
-                wakers.push(watcher.waker.take());
+                wakers.extend(watcher.waker.take());
             }
         }
+        self.published_acks = acks;
     }
+}
+
+pub(super) fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }

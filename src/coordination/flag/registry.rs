@@ -1,26 +1,22 @@
 //! The registry of watches: the watched flags, their known states, and the events of watchers.
 //!
-//! The decisions of docs/internal/protocol-rules.md section 8, pure and synchronous. A watcher first registers. A
-//! read of the store counts for the watchers that registered before it began (R20: only a fresh read
-//! settles a watcher). Callers hold the flag's lock during each read and write, so that those of one
-//! flag are in order. One sequence number orders registrations, reads and writes; the registry knows
-//! no other time.
+//! The decisions of docs/internal/protocol-rules.md section 8, pure and synchronous. A watcher first
+//! registers. A read of the store counts for the watchers that registered before it began (R20: only
+//! a fresh read settles a watcher). Callers hold the flag's lock during each read and write, so that
+//! those of one flag are in order. One sequence number orders registrations, reads and writes; the
+//! registry knows no other time.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, VecDeque},
     ops::Bound::{Excluded, Unbounded},
     task::Waker,
     time::{Duration, SystemTime},
 };
 
 use super::{
-    FlagsConfig,
-    acks::{AckBudget, AckKey},
-    document::{EndRule, EndedSet, HASHES, StoredFlag},
-    entry::{FlagEntry, Observed, Versions},
-    event::Event,
-    set_flags::SetFlags,
-    wakers::Wakers,
+    AckKey, FlagsConfig,
+    document::{EndedSet, HASHES, StoredFlag, Versions},
+    entry::FlagEntry,
 };
 use crate::{
     base::{
@@ -28,42 +24,28 @@ use crate::{
         fault::planted,
     },
     error::{Error, ErrorKind, Result},
-    types::{FlagName, FlagState, ListenerId},
+    types::{FlagEvent, FlagName, FlagState, ListenerId},
 };
 
-/// The watched flags, and unwatched flags that are remembered for their acknowledgements or expiry.
+/// The watched flags, and unwatched flags that are remembered for their acknowledgements.
 #[derive(Debug)]
 pub(super) struct WatchRegistry {
+    config: FlagsConfig,
     pub(super) entries: BTreeMap<FlagName, FlagEntry>,
-    /// Unwatched flags that are remembered for their acknowledgements, oldest first.
-    idle: BTreeMap<u64, FlagName>,
-    /// The expiry times of flags, soonest first.
-    expiries: BTreeSet<(SystemTime, FlagName)>,
-    /// Flags that are set in the store.
-    pub(super) set: SetFlags,
-    /// Flags that are watched.
-    watched: BTreeSet<FlagName>,
-    max_watched: usize,
+    /// Flags that became unwatched with acknowledgements, oldest first. Some may be watched again.
+    idle: VecDeque<FlagName>,
+    /// The known expiry times, also of flags that are not watched.
+    pub(super) expiries: BTreeMap<FlagName, SystemTime>,
+    /// About the number of flags that are set in the store: of the newest list, and since.
+    pub(super) set: usize,
     sequence: u64,
     last_generation: u64,
-    pub(super) acks: AckBudget,
-    /// Flags whose observers must receive new counts of acknowledgements.
-    pub(super) acks_changed: BTreeSet<FlagName>,
-    /// The task that sends counts of acknowledgements.
-    pub(super) ack_task: Option<Waker>,
-    /// The task that waits for the next expiry.
-    expiry_task: Option<Waker>,
-    /// Whether the store has a conditional delete (R22: an expired flag is removed only as it was
-    /// read).
-    pub(super) can_remove_expired: bool,
-}
-
-/// The outcome of a local write.
-#[derive(Debug, Clone)]
-pub(super) struct Written {
-    pub(super) state: FlagState,
-    /// The set that it has ended.
-    pub(super) ended: Option<EndedSet>,
+    /// At least the number of remembered acknowledgements.
+    acks: usize,
+    /// Whether observers may have to receive new counts of acknowledgements.
+    pub(super) acks_changed: bool,
+    /// The watchers to wake when the registry is unlocked.
+    pub(super) wakers: Vec<Waker>,
 }
 
 /// A listener that watches a flag.
@@ -97,25 +79,18 @@ const MAX_IDLE: usize = 1024;
 const BEHIND: u64 = 1_000_003;
 
 impl WatchRegistry {
-    pub(super) fn new(can_remove_expired: bool, config: &FlagsConfig) -> Self {
+    pub(super) fn new(config: FlagsConfig) -> Self {
         Self {
+            config,
             entries: BTreeMap::new(),
-            idle: BTreeMap::new(),
-            expiries: BTreeSet::new(),
-            set: SetFlags::new(config.max_flags),
-            watched: BTreeSet::new(),
-            max_watched: config.max_watched_flags,
+            idle: VecDeque::new(),
+            expiries: BTreeMap::new(),
+            set: 0,
             sequence: 0,
             last_generation: 0,
-            acks: AckBudget {
-                used: 0,
-                per_flag: config.max_acks_per_flag,
-                total: config.max_acks,
-            },
-            acks_changed: BTreeSet::new(),
-            ack_task: None,
-            expiry_task: None,
-            can_remove_expired,
+            acks: 0,
+            acks_changed: false,
+            wakers: Vec::new(),
         }
     }
 
@@ -142,53 +117,64 @@ impl WatchRegistry {
         self.last_generation
     }
 
-    /// Checks that clients may watch one more flag.
+    /// Takes a generation that another writer gave out. A hash, or a number beyond the clock's
+    /// reach, is no counter: two relays would continue from the same value.
+    fn note_generation(&mut self, state: &FlagState) {
+        if state.generation < HASHES {
+            self.last_generation = self.last_generation.max(state.generation);
+        }
+    }
+
+    /// Returns whether the store has as many flags as may be set.
+    pub(super) fn is_full(&self) -> bool {
+        self.set >= self.config.max_flags
+    }
+
+    /// Checks that one more flag may be set.
     ///
     /// # Errors
     /// `Exhausted`, naming the limit.
-    pub(super) fn admit_watch(&self, name: &FlagName) -> Result<()> {
-        if self.watched.len() < self.max_watched || self.watched.contains(name) {
+    pub(super) fn admit_set(&self, name: &FlagName) -> Result<()> {
+        if !self.is_full() {
             return Ok(());
         }
         let message = format!(
-            "flag `{name}` cannot be watched: the limit is {} watched flags",
-            self.max_watched
+            "flag `{name}` was not set: the limit is {} set flags; clear a flag that is not needed",
+            self.config.max_flags
         );
         Err(Error::new(ErrorKind::Exhausted, message))
     }
 
-    /// Registers a watcher, which receives all later changes, under the number that it returns.
-    pub(super) fn register(&mut self, name: &FlagName, acks: bool) -> (u64, Wakers) {
-        let id = self.next_sequence();
-        let mut wakers = Wakers::default();
-        let entry = self.entry(name);
-        entry.register(id, acks);
-        if let Some(key) = entry.idle_key.take() {
-            self.idle.remove(&key);
+    /// Checks that clients may watch one more flag. Flags that are not watched make room.
+    ///
+    /// # Errors
+    /// `Exhausted`, naming the limit.
+    pub(super) fn admit_watch(&mut self, name: &FlagName) -> Result<()> {
+        let max = self.config.max_watched_flags;
+        if self.entries.len() >= max {
+            self.forget_idle();
         }
-        self.watched.insert(name.clone());
-        self.mark_acks(name, &mut wakers);
-        (id, wakers)
+        if self.entries.len() < max || self.entries.contains_key(name) {
+            return Ok(());
+        }
+        let message = format!("flag `{name}` cannot be watched: the limit is {max} watched flags");
+        Err(Error::new(ErrorKind::Exhausted, message))
     }
 
-    pub(super) fn unregister(&mut self, name: &FlagName, id: u64) -> Wakers {
-        let mut wakers = Wakers::default();
+    /// Registers a watcher, which receives all later changes, under the number that it returns.
+    pub(super) fn register(&mut self, name: &FlagName, acks: bool) -> u64 {
+        let id = self.next_sequence();
+        self.entry(name).register(id, acks);
+        self.acks_changed = true;
+        id
+    }
+
+    pub(super) fn unregister(&mut self, name: &FlagName, id: u64) {
         if let Some(entry) = self.entries.get_mut(name) {
             entry.unregister(id);
-            if !entry.is_watched() {
-                self.watched.remove(name);
-            }
         }
-        self.mark_acks(name, &mut wakers);
+        self.acks_changed = true;
         self.forget_if_unused(name);
-        wakers
-    }
-
-    /// Shows a listener's stream no longer.
-    pub(super) fn stream_closed(&mut self, name: &FlagName, listener: &ListenerId) {
-        if let Some(entry) = self.entries.get_mut(name) {
-            entry.stream_closed(listener);
-        }
     }
 
     /// Lists the listeners of watched flags, by flag and listener. A page starts where the previous
@@ -226,54 +212,58 @@ impl WatchRegistry {
         self.entries.values().map(watching).sum()
     }
 
-    /// Takes a flag's newest set that is over, as a read or write that began at this sequence number
-    /// found it.
-    pub(super) fn note_ended(
-        &mut self,
-        name: &FlagName,
-        ended: Option<&EndedSet>,
-        began: u64,
-    ) -> Wakers {
-        let mut wakers = Wakers::default();
-        self.change(name, &mut wakers, |entry, wakers| {
-            entry.note_ended(ended, began, wakers);
-        });
-        wakers
+    /// Returns the watched flags, sorted.
+    pub(super) fn watched(&self) -> Vec<FlagName> {
+        let watched = self.entries.iter().filter(|(_, entry)| entry.is_watched());
+        watched.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Applies the result of a read, also of an expired flag. The caller has noted the newest set that
-    /// is over before it read the flag.
+    /// Takes a flag's newest set that is over, as a read or write that began at this sequence number
+    /// found it.
+    pub(super) fn note_ended(&mut self, name: &FlagName, ended: Option<&EndedSet>, began: u64) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.note_ended(ended, began, &mut self.wakers);
+            self.acks_changed = true;
+        }
+    }
+
+    /// Applies the result of a read, also of an expired flag, which the store can remove or not. The
+    /// caller has noted the newest set that is over before it read the flag.
     pub(super) fn finish_read(
         &mut self,
         name: &FlagName,
         began: u64,
-        (found, versions): (Option<StoredFlag>, Option<Versions>),
+        found: Option<StoredFlag>,
+        versions: Versions,
         wall: SystemTime,
-    ) -> Wakers {
-        let mut wakers = Wakers::default();
-        self.note_generation(found.as_ref().map(|found| &found.state));
-        if !self.entries.contains_key(name) {
-            return wakers;
+        can_remove: bool,
+    ) {
+        match &found {
+            Some(found) => self.note_found(&found.state),
+            None => self.set_expiry(name, None),
         }
-        let check_at = found.as_ref().and_then(|found| found.state.expires_at);
-        let set = found.as_ref().map(|found| found.state.clone());
-        let active = found.and_then(|found| found.active(EndRule::SetAt, wall));
-        let check_at = check_at.filter(|_| active.is_some() || self.can_remove_expired);
-        let expired = set.filter(|_| active.is_none());
-        let observed = Observed {
-            began,
-            state: active.unwrap_or_else(|| self.unset(name)),
-            check_at,
-        };
-        self.change(name, &mut wakers, |entry, wakers| {
+        let state = found.as_ref().map(|found| found.state.clone());
+        let active = found.and_then(|found| found.active(wall));
+        if active.is_none() && !can_remove {
+            self.set_expiry(name, None);
+        }
+        let expired = state.filter(|_| active.is_none());
+        let state = active.unwrap_or_else(|| self.unset(name));
+        if let Some(entry) = self.entries.get_mut(name) {
             if let Some(expired) = expired {
-                entry.note_expired(&expired, wakers);
+                entry.note_expired(&expired, &mut self.wakers);
             }
-            entry.observe(observed, wakers);
-            entry.versions = versions;
-        });
+            entry.observe(began, state, &mut self.wakers);
+            entry.versions = Some(versions);
+            self.acks_changed = true;
+        }
         self.forget_if_unused(name);
-        wakers
+    }
+
+    /// Notes the generation and the expiry of a flag that is in the store.
+    pub(super) fn note_found(&mut self, state: &FlagState) {
+        self.note_generation(state);
+        self.set_expiry(&state.name, state.expires_at);
     }
 
     /// Returns whether a watched flag must be read, because the versions in a list are not those of
@@ -283,55 +273,73 @@ impl WatchRegistry {
         entry.is_some_and(|entry| entry.versions.as_ref() != Some(listed))
     }
 
-    /// Ends a successful local write. Returns the number of watchers.
+    /// Ends a local write that began at this sequence number and found or wrote this set that is over.
+    /// Returns the number of watchers.
     pub(super) fn finish_write(
         &mut self,
-        name: &FlagName,
         began: u64,
-        written: Written,
-    ) -> (u32, Wakers) {
-        let mut wakers = Wakers::default();
-        let Written { state, ended } = written;
-        self.note_generation(Some(&state));
-        if state.expires_at.is_none() && !self.entries.contains_key(name) {
-            return (0, wakers);
-        }
-        let observed = Observed {
-            began,
-            check_at: state.expires_at,
-            state,
-        };
-        self.entry(name);
-        let watching = self.change(name, &mut wakers, |entry, wakers| {
+        state: FlagState,
+        ended: Option<&EndedSet>,
+    ) -> u32 {
+        let name = state.name.clone();
+        self.note_found(&state);
+        let mut watching = 0;
+        if let Some(entry) = self.entries.get_mut(&name) {
+            // Without one, the caller has noted the newest.
             if ended.is_some() {
-                entry.note_ended(ended.as_ref(), began, wakers);
+                entry.note_ended(ended, began, &mut self.wakers);
             }
             entry.versions = None;
-            entry.observe(observed, wakers);
-            entry.watching()
-        });
-        self.forget_if_unused(name);
-        (watching.unwrap_or_default(), wakers)
-    }
-
-    /// Remembers a flag with an expiry that a search of the store found, even if it is not watched.
-    pub(super) fn add_found(&mut self, found: StoredFlag, wall: SystemTime) -> Wakers {
-        let mut wakers = Wakers::default();
-        self.note_generation(Some(&found.state));
-        let name = found.state.name.clone();
-        self.set.found(&name);
-        if found.state.expires_at.is_some() && !self.entries.contains_key(&name) {
-            let began = self.next_sequence();
-            self.entry(&name);
-            wakers.append(self.finish_read(&name, began, (Some(found), None), wall));
+            entry.observe(began, state, &mut self.wakers);
+            watching = entry.watching();
+            self.acks_changed = true;
         }
-        wakers
+        self.forget_if_unused(&name);
+        watching
     }
 
-    /// Returns whether this relay knows the generation as the flag's newest one.
-    pub(super) fn knows_generation(&self, name: &FlagName, generation: u64) -> bool {
-        let entry = self.entries.get(name);
-        entry.is_some_and(|entry| entry.generation() == Some(generation))
+    /// Counts an acknowledgement of the newest set. A repeated one changes nothing. Returns `false` if
+    /// this relay does not know that generation as the newest one.
+    ///
+    /// A refused one is not counted, so a count is never higher than the number of listeners that
+    /// acknowledged: `unleash --expect` may report "unmet", never a false "met".
+    ///
+    /// # Errors
+    /// `Exhausted` if too many are remembered; then it is not counted.
+    pub(super) fn ack(&mut self, name: &FlagName, generation: u64, key: AckKey) -> Result<bool> {
+        let max = self.config.max_acks;
+        if self.acks >= max {
+            self.forget_idle();
+        }
+        let is_newest = |entry: &&mut FlagEntry| entry.generation() == Some(generation);
+        let Some(entry) = self.entries.get_mut(name).filter(is_newest) else {
+            return Ok(false);
+        };
+        if entry.acked.contains(&key) {
+            return Ok(true);
+        }
+        if self.acks >= max {
+            let message = format!(
+                "acknowledgement of flag `{name}`: the limit is {max} of all flags together"
+            );
+            return Err(Error::new(ErrorKind::Exhausted, message));
+        }
+        entry.acked.insert(key);
+        self.acks += 1;
+        self.acks_changed = true;
+        Ok(true)
+    }
+
+    /// Publishes the newest counts of acknowledgements to the observers.
+    pub(super) fn publish_acks(&mut self) {
+        self.acks_changed = false;
+        self.acks = 0;
+        for entry in self.entries.values_mut() {
+            self.acks += entry.acked.len();
+            if entry.has_observers() {
+                entry.publish_acks(&mut self.wakers);
+            }
+        }
     }
 
     pub(super) fn is_synced(&self, name: &FlagName, id: u64) -> bool {
@@ -341,7 +349,12 @@ impl WatchRegistry {
     }
 
     /// Takes the watcher's next event. If there is none, `waker` is woken when one is ready.
-    pub(super) fn next_event(&mut self, name: &FlagName, id: u64, waker: &Waker) -> Option<Event> {
+    pub(super) fn next_event(
+        &mut self,
+        name: &FlagName,
+        id: u64,
+        waker: &Waker,
+    ) -> Option<FlagEvent> {
         self.entries.get_mut(name)?.next_event(id, waker)
     }
 
@@ -351,25 +364,20 @@ impl WatchRegistry {
         self.entries.get(name).map_or_else(unset, FlagEntry::unset)
     }
 
-    /// Returns the watched flags, sorted.
-    pub(super) fn watched(&self) -> Vec<FlagName> {
-        self.watched.iter().cloned().collect()
-    }
-
-    /// Returns the time of the next expiry.
-    pub(super) fn next_expiry(&self) -> Option<SystemTime> {
-        self.expiries.first().map(|(end, _)| *end)
-    }
-
     /// Returns the flags that have expired by now.
     pub(super) fn due(&self, wall: SystemTime) -> Vec<FlagName> {
-        let due = self.expiries.iter().take_while(|(end, _)| *end <= wall);
-        due.map(|(_, name)| name.clone()).collect()
+        let due = self.expiries.iter().filter(|(_, end)| **end <= wall);
+        due.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Sets the waker for a change of the next expiry.
-    pub(super) fn set_expiry_task(&mut self, waker: &Waker) {
-        self.expiry_task = Some(waker.clone());
+    /// Notes when a flag's blob must be read again. Of flags that are not watched, the number is
+    /// limited: an expired blob beyond it stays, and reads as not set.
+    fn set_expiry(&mut self, name: &FlagName, end: Option<SystemTime>) {
+        let room = self.expiries.len() < self.config.max_flags || self.entries.contains_key(name);
+        match end {
+            Some(end) if room => self.expiries.insert(name.clone(), end),
+            _ => self.expiries.remove(name),
+        };
     }
 
     pub(super) fn entry(&mut self, name: &FlagName) -> &mut FlagEntry {
@@ -379,81 +387,34 @@ impl WatchRegistry {
             .or_insert_with(|| FlagEntry::new(name.clone(), number))
     }
 
-    /// Changes a known flag, and keeps what follows from it: the room of acknowledgements, and the
-    /// order of expiries.
-    fn change<T>(
-        &mut self,
-        name: &FlagName,
-        wakers: &mut Wakers,
-        change: impl FnOnce(&mut FlagEntry, &mut Wakers) -> T,
-    ) -> Option<T> {
-        let entry = self.entries.get_mut(name)?;
-        let (ended, acks) = (entry.check_at, entry.acked.len());
-        let output = change(entry, wakers);
-        let check_at = entry.check_at;
-        self.acks.used -= acks - entry.acked.len();
-        if ended != check_at {
-            if let Some(end) = ended {
-                self.expiries.remove(&(end, name.clone()));
-            }
-            self.expiries
-                .extend(check_at.map(|end| (end, name.clone())));
-            wakers.push(self.expiry_task.take());
-        }
-        self.mark_acks(name, wakers);
-        Some(output)
-    }
-
-    /// Takes a generation that another writer gave out. A hash, or a number beyond the clock's
-    /// reach, is no counter: two relays would continue from the same value.
-    fn note_generation(&mut self, state: Option<&FlagState>) {
-        let generation = state.map_or(0, |state| state.generation);
-        if generation < HASHES {
-            self.last_generation = self.last_generation.max(generation);
-        }
-    }
-
-    /// Forgets an unwatched flag, unless it has an expiry, or is set and has acknowledgements. At
-    /// most `max` flags with an expiry are remembered. For one more, set by another relay, the
-    /// expired blob stays and reads as not set.
+    /// Forgets an unwatched flag, unless it is set and has acknowledgements, which other relays read.
     fn forget_if_unused(&mut self, name: &FlagName) {
-        let key = self.next_sequence();
-        let Some(entry) = self.entries.get_mut(name) else {
+        let unwatched = |entry: &&FlagEntry| !entry.is_watched();
+        let Some(entry) = self.entries.get(name).filter(unwatched) else {
             return;
         };
-        if entry.is_watched() {
-            return;
+        let mut unused = Some(name.clone());
+        if entry.has_acks() {
+            self.idle.extend(unused);
+            let is_full = self.idle.len() > MAX_IDLE;
+            unused = is_full.then(|| self.idle.pop_front()).flatten();
         }
-        if entry.check_at.is_some() && self.expiries.len() <= self.set.max() {
-            if let Some(key) = entry.idle_key.take() {
-                self.idle.remove(&key);
-            }
-        } else if !entry.has_acks() {
-            self.forget(name);
-        } else if entry.idle_key.is_none() {
-            entry.idle_key = Some(key);
-            self.idle.insert(key, name.clone());
-            self.forget_idle(MAX_IDLE);
-        }
-    }
-
-    pub(super) fn forget_idle(&mut self, keep: usize) {
-        while self.idle.len() > keep
-            && let Some((_, name)) = self.idle.pop_first()
+        if let Some(name) = unused
+            && self
+                .entries
+                .get(&name)
+                .is_some_and(|entry| !entry.is_watched())
         {
-            self.forget(&name);
+            self.entries.remove(&name);
         }
     }
 
-    fn forget(&mut self, name: &FlagName) {
-        if let Some(entry) = self.entries.remove(name) {
-            self.acks.used -= entry.acked.len();
-            if let Some(end) = entry.check_at {
-                self.expiries.remove(&(end, name.clone()));
-            }
-            if let Some(key) = entry.idle_key {
-                self.idle.remove(&key);
-            }
+    /// Forgets all flags that are not watched.
+    fn forget_idle(&mut self) {
+        if !self.idle.is_empty() {
+            self.idle.clear();
+            self.entries.retain(|_, entry| entry.is_watched());
+            self.acks = self.entries.values().map(|entry| entry.acked.len()).sum();
         }
     }
 }

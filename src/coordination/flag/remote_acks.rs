@@ -3,201 +3,165 @@
 //! Knows neither the broker nor the time: the driver begins a round twice a second, and its
 //! [`AskAcks`] sends the queries.
 
-use std::{collections::HashMap, ops::Bound};
+use std::ops::Bound;
 
 use async_trait::async_trait;
 
-use super::{Flags, acks::AckKey, registry::WatchRegistry, wakers::Wakers};
+use super::{AckKey, Flags, entry::count};
 use crate::{
     base::fault::planted,
+    error::Result,
     types::{FlagName, cluster::LifeId},
+    wire::link::{AcknowledgementsRequest, AcknowledgementsResponse},
 };
-
-/// A query for the acknowledgements that another relay has of one generation of a flag.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AckQuery {
-    pub(crate) name: FlagName,
-    pub(crate) generation: u64,
-    /// Keys after this one, at most `max_keys`; 0 asks for the numbers only.
-    pub(crate) after: Option<AckKey>,
-    pub(crate) max_keys: u32,
-}
-
-/// The acknowledgements that a relay knows of one generation of a flag.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct KnownAcks {
-    pub(crate) acknowledged: u32,
-    /// Streams that watch the flag here, without the observers.
-    pub(crate) watchers: u32,
-    pub(crate) keys: Vec<AckKey>,
-}
 
 /// Sends queries to the other relays. A relay that does not answer in time is left out.
 #[async_trait]
 pub(crate) trait AskAcks: Send + Sync {
-    async fn ask_all(&self, query: AckQuery) -> Vec<(LifeId, KnownAcks)>;
-    async fn ask(&self, life: LifeId, query: AckQuery) -> Option<KnownAcks>;
-}
+    async fn ask_all(
+        &self,
+        query: AcknowledgementsRequest,
+    ) -> Vec<(LifeId, AcknowledgementsResponse)>;
 
-/// The acknowledgements at the other relays that were read.
-#[derive(Debug)]
-pub(crate) struct RemoteAcks {
-    /// The flags of which all keys of a relay were read, and their number.
-    read: HashMap<(LifeId, ObservedFlag), u32>,
-    page: u32,
+    async fn ask(
+        &self,
+        life: LifeId,
+        query: AcknowledgementsRequest,
+    ) -> Option<AcknowledgementsResponse>;
 }
 
 /// A flag whose acknowledgements an observer counts.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ObservedFlag {
     name: FlagName,
     /// The number of its entry.
     entry: u64,
-    /// The newest one.
     generation: u64,
 }
 
-impl RemoteAcks {
-    /// Reads at most `page` keys by one query.
-    pub(crate) fn new(page: u32) -> Self {
-        Self {
-            read: HashMap::new(),
-            page,
-        }
-    }
-
+impl Flags {
     /// Adds the acknowledgements and the watchers of the other relays to the flags whose
-    /// acknowledgements are counted here.
+    /// acknowledgements are counted here. Reads at most `page` keys by one query.
     ///
     /// # Cancel safety
     /// Safe: the next round reads incomplete ones again.
-    pub(crate) async fn add_to(&mut self, flags: &Flags, others: &dyn AskAcks) {
-        let observed = flags.inner.registry().observed();
-        self.read.retain(|(_, flag), _| observed.contains(flag));
+    pub(crate) async fn add_remote_acks(&self, others: &dyn AskAcks, page: u32) {
+        let observed: Vec<_> = self.inner.registry(|registry| {
+            let entries = registry.entries.iter();
+            entries
+                .filter(|(_, entry)| entry.has_observers())
+                .filter_map(|(name, entry)| {
+                    Some(ObservedFlag {
+                        name: name.clone(),
+                        entry: entry.number,
+                        generation: entry.generation()?,
+                    })
+                })
+                .collect()
+        });
         for flag in observed {
-            self.add_flag(flags, others, &flag).await;
+            self.add_acks_of(&flag, others, page).await;
         }
     }
 
-    async fn add_flag(&mut self, flags: &Flags, others: &dyn AskAcks, flag: &ObservedFlag) {
-        let numbers = flag.query(None, 0);
+    async fn add_acks_of(&self, flag: &ObservedFlag, others: &dyn AskAcks, page: u32) {
+        let name = &flag.name;
+        let numbers = AcknowledgementsRequest {
+            flag: name.to_string(),
+            generation: flag.generation,
+            after: None,
+            max_keys: 0,
+        };
         let mut watchers = 0_u32;
-        for (life, known) in others.ask_all(numbers).await {
+        for (life, known) in others.ask_all(numbers.clone()).await {
             watchers = watchers.saturating_add(known.watchers);
-            let (key, number) = ((life, flag.clone()), known.acknowledged);
-            let read = self.read.get(&key);
+            let read = self.inner.registry(|registry| {
+                let entry = registry.entries.get(name)?;
+                entry.remote_acks.get(&life.0).copied()
+            });
             let is_known = match planted!(FlagAcksReadOnce) {
                 true => read.is_some(),
-                false => read == Some(&number),
+                false => read.unwrap_or(0) == known.acknowledged,
             };
-            if number > 0 && !is_known && self.add_pages(flags, others, &key).await {
-                self.read.insert(key, number);
+            let query = AcknowledgementsRequest {
+                max_keys: page,
+                ..numbers.clone()
+            };
+            if !is_known && self.add_pages(name, others, life, query).await {
+                self.inner.registry(|registry| {
+                    // A newer set has other acknowledgements, and a new entry none of them.
+                    if let Some(entry) = registry.entries.get_mut(name)
+                        && entry.number == flag.entry
+                        && entry.generation() == Some(flag.generation)
+                    {
+                        entry.remote_acks.insert(life.0, known.acknowledged);
+                    }
+                });
             }
         }
-        let mut registry = flags.inner.registry();
-        let wakers = registry.set_remote_watchers(&flag.name, watchers);
-        drop(registry);
-        wakers.wake();
+        self.inner.registry(|registry| {
+            if let Some(entry) = registry.entries.get_mut(name) {
+                registry.acks_changed |= entry.remote_watchers != watchers;
+                entry.remote_watchers = watchers;
+            }
+        });
     }
 
     /// Adds all acknowledgements of one relay. Returns whether all pages were read.
     async fn add_pages(
         &self,
-        flags: &Flags,
+        name: &FlagName,
         others: &dyn AskAcks,
-        (life, flag): &(LifeId, ObservedFlag),
+        life: LifeId,
+        mut query: AcknowledgementsRequest,
     ) -> bool {
-        let mut after = None;
         loop {
-            let Some(page) = others.ask(*life, flag.query(after, self.page)).await else {
+            let Some(page) = others.ask(life, query.clone()).await else {
                 return false;
             };
-            for key in &page.keys {
-                let counted = flags
-                    .inner
-                    .registry()
-                    .ack(&flag.name, flag.generation, *key);
-                match counted {
-                    Ok(wakers) => wakers.wake(),
+            self.inner.registry(|registry| {
+                for key in &page.keys {
                     // Beyond a limit the others are not counted either.
-                    Err(_) => break,
+                    if registry.ack(name, query.generation, AckKey(*key)).is_err() {
+                        break;
+                    }
                 }
-            }
+            });
             match page.keys.last() {
-                Some(last) if Some(*last) > after && page.keys.len() >= self.page as usize => {
-                    after = Some(*last);
+                Some(last)
+                    if Some(*last) > query.after && page.keys.len() >= query.max_keys as usize =>
+                {
+                    query.after = Some(*last);
                 }
                 _ => return true,
             }
         }
     }
-}
 
-impl ObservedFlag {
-    fn query(&self, after: Option<AckKey>, max_keys: u32) -> AckQuery {
-        AckQuery {
-            name: self.name.clone(),
-            generation: self.generation,
-            after,
-            max_keys,
-        }
-    }
-}
-
-impl Flags {
-    /// Returns the acknowledgements of a generation, with at most `max` keys after the given one.
+    /// Returns the acknowledgements of a generation that are known here, with at most `max` keys, and
+    /// the number of streams that watch the flag.
+    ///
+    /// # Errors
+    /// `Invalid` for a malformed name.
     pub(crate) fn acks_of(
         &self,
-        name: &FlagName,
-        generation: u64,
-        after: Option<AckKey>,
+        query: &AcknowledgementsRequest,
         max: usize,
-    ) -> KnownAcks {
-        let registry = self.inner.registry();
-        let Some(entry) = registry.entries.get(name) else {
-            return KnownAcks::default();
-        };
-        let watchers = entry.watching();
-        if entry.generation() != Some(generation) {
-            return KnownAcks {
-                watchers,
-                ..KnownAcks::default()
+    ) -> Result<AcknowledgementsResponse> {
+        let name = FlagName::new(&query.flag)?;
+        Ok(self.inner.registry(|registry| {
+            let mut known = AcknowledgementsResponse::default();
+            let Some(entry) = registry.entries.get(&name) else {
+                return known;
             };
-        }
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let keys = entry.acked.range((from, Bound::Unbounded)).take(max);
-        KnownAcks {
-            acknowledged: u32::try_from(entry.acked.len()).unwrap_or(u32::MAX),
-            watchers,
-            keys: keys.copied().collect(),
-        }
-    }
-}
-
-impl WatchRegistry {
-    /// Returns the flags with observers.
-    fn observed(&self) -> Vec<ObservedFlag> {
-        self.entries
-            .iter()
-            .filter(|(_, entry)| entry.has_observers())
-            .filter_map(|(name, entry)| {
-                Some(ObservedFlag {
-                    name: name.clone(),
-                    entry: entry.number,
-                    generation: entry.generation()?,
-                })
-            })
-            .collect()
-    }
-
-    /// Sets the number of watchers that other relays have.
-    fn set_remote_watchers(&mut self, name: &FlagName, watchers: u32) -> Wakers {
-        let mut wakers = Wakers::default();
-        if let Some(entry) = self.entries.get_mut(name)
-            && std::mem::replace(&mut entry.remote_watchers, watchers) != watchers
-        {
-            self.mark_acks(name, &mut wakers);
-        }
-        wakers
+            known.watchers = entry.watching();
+            if entry.generation() == Some(query.generation) {
+                let after = query.after.map(AckKey);
+                let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+                let keys = entry.acked.range((from, Bound::Unbounded)).take(max);
+                known.acknowledged = count(entry.acked.len());
+                known.keys = keys.map(|key| key.0).collect();
+            }
+            known
+        }))
     }
 }

@@ -5,27 +5,22 @@
 
 use std::{
     fmt,
-    pin::pin,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
-use futures_util::TryStreamExt as _;
 
-use super::{
-    Flags, FlagsConfig, WallClock,
-    blobs::FlagBlobs,
-    document::{EndRule, StoredFlag, blob_name},
-};
+use super::{Flags, FlagsConfig, WallClock, document::blob_name};
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::Result,
     store::BlobStore,
     types::{FlagName, FlagState, GlobalFlag, UnleashOptions},
 };
 
-/// Limit for one page of a list with all its flags: several requests in a row, each with retries.
-const PAGE: Duration = Duration::from_secs(30);
+/// The largest expected difference between the clocks of the writer and of this machine.
+const ALLOWANCE: Duration = Duration::from_secs(5);
+const PAGE: u32 = 1_000;
 
 /// The flags of a store, the same as a relay's on that store. It has the same verbs as a relay, but
 /// notifies no watchers.
@@ -46,13 +41,12 @@ const PAGE: Duration = Duration::from_secs(30);
 /// ```
 #[derive(Clone)]
 pub struct StoreFlags {
-    blobs: FlagBlobs,
+    store: Arc<dyn BlobStore>,
     wall: WallClock,
 }
 
 /// A flag on a blob store. The blob's existence means "set", with any content; clearing deletes the
-/// blob. A flag is also unset once its expiry has passed by the store's clock, with five seconds'
-/// allowance.
+/// blob. A flag is also unset once its expiry has passed, with five seconds' allowance for the clocks.
 #[derive(Clone)]
 pub struct StoreFlag {
     flags: StoreFlags,
@@ -71,7 +65,7 @@ impl StoreFlags {
         wall: impl Fn() -> SystemTime + Send + Sync + 'static,
     ) -> Self {
         Self {
-            blobs: FlagBlobs { store },
+            store,
             wall: Arc::new(wall),
         }
     }
@@ -80,8 +74,9 @@ impl StoreFlags {
     /// leave out.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a text or ttl out of range; [`ErrorKind::Unavailable`] if the
-    /// store failed. The message says whether the write may have happened.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a text or ttl out of range;
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the store failed. The message
+    /// says whether the write may have happened.
     pub async fn unleash(&self, flag: &FlagName, options: &UnleashOptions) -> Result<FlagState> {
         let unleashed = self.flags().unleash(flag, options, (self.wall)()).await?;
         Ok(unleashed.0)
@@ -90,9 +85,9 @@ impl StoreFlags {
     /// Clears a flag durably. Clearing an unset flag is no error.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] as for [`StoreFlags::unleash`].
+    /// As [`StoreFlags::unleash`].
     pub async fn leash(&self, flag: &FlagName) -> Result<FlagState> {
-        self.flags().leash(flag, (self.wall)()).await
+        Ok(self.flags().leash(flag, (self.wall)()).await?.0)
     }
 
     /// Reads a flag. An expired flag is not set, nor is an unknown one.
@@ -100,50 +95,25 @@ impl StoreFlags {
     /// # Errors
     /// Any error of the store.
     pub async fn get(&self, flag: &FlagName) -> Result<FlagState> {
-        let state = self.read(flag).await?;
-        Ok(state.unwrap_or_else(|| FlagState::unset(flag.clone(), 0)))
+        self.flags().get(flag, (self.wall)() - ALLOWANCE).await
     }
 
     /// Lists the set flags whose names begin with `prefix`, by name. Reads the store page by page,
     /// and many flags of a page at a time.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a malformed prefix; [`ErrorKind::Timeout`] if one page of up to
-    /// 1,000 flags takes more than 30 seconds; any error of the store.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a malformed prefix; any error of the store.
     pub async fn list(&self, prefix: &str) -> Result<Vec<FlagState>> {
-        let mut pages = pin!(self.blobs.pages(prefix));
-        let mut flags = Vec::new();
+        let (mut flags, mut token) = (Vec::new(), String::new());
         loop {
-            let reading = async {
-                let Some(listed) = pages.try_next().await? else {
-                    return Ok(None);
-                };
-                let found = self.blobs.read_listed(listed);
-                found.try_collect::<Vec<_>>().await.map(Some)
-            };
-            let read = tokio::time::timeout(PAGE, reading).await;
-            let Some(found) = read.unwrap_or_else(|_| Err(self.late_error()))? else {
-                return Ok(flags);
-            };
-            let wall = (self.wall)();
-            let active = |found: StoredFlag| found.active(EndRule::LastModified, wall);
-            flags.extend(found.into_iter().filter_map(active));
+            let wall = (self.wall)() - ALLOWANCE;
+            let (page, next) = self.flags().list(prefix, PAGE, &token, wall).await?;
+            flags.extend(page);
+            match next {
+                Some(next) => token = next,
+                None => return Ok(flags),
+            }
         }
-    }
-
-    /// Reads a flag's state; `None` if it is not set or has expired.
-    async fn read(&self, flag: &FlagName) -> Result<Option<FlagState>> {
-        let found = self.blobs.read(flag).await?;
-        Ok(found.and_then(|found| found.active(EndRule::LastModified, (self.wall)())))
-    }
-
-    #[cold]
-    fn late_error(&self) -> Error {
-        let message = format!(
-            "{} did not list a page of flags within {PAGE:?}",
-            self.blobs.store
-        );
-        Error::new(ErrorKind::Timeout, message)
     }
 
     /// Returns one flag as a [`GlobalFlag`](crate::GlobalFlag), for
@@ -157,13 +127,13 @@ impl StoreFlags {
 
     /// Makes a relay's flags, with an empty registry of watchers.
     fn flags(&self) -> Flags {
-        Flags::new(Arc::clone(&self.blobs.store), FlagsConfig::default())
+        Flags::new(Arc::clone(&self.store), FlagsConfig::default())
     }
 }
 
 impl fmt::Debug for StoreFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StoreFlags({})", self.blobs.store)
+        write!(f, "StoreFlags({})", self.store)
     }
 }
 
@@ -177,7 +147,7 @@ impl StoreFlag {
 #[async_trait]
 impl GlobalFlag for StoreFlag {
     async fn is_set(&self) -> Result<bool> {
-        Ok(self.flags.read(&self.name).await?.is_some())
+        Ok(self.flags.get(&self.name).await?.set)
     }
 
     /// Sets the flag without an expiry, or clears it. A flag that is set keeps its generation.
@@ -197,6 +167,6 @@ impl GlobalFlag for StoreFlag {
 impl fmt::Debug for StoreFlag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let blob = blob_name(&self.name);
-        write!(f, "StoreFlag({blob} in {})", self.flags.blobs.store)
+        write!(f, "StoreFlag({blob} in {})", self.flags.store)
     }
 }

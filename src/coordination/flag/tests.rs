@@ -96,9 +96,7 @@ fn lasting(seconds: u64) -> UnleashOptions {
 
 /// Takes all pending events of a watcher.
 fn take_all(watch: &WatchGuard) -> Vec<FlagEvent> {
-    std::iter::from_fn(|| watch.next_event(std::task::Waker::noop()))
-        .map(FlagEvent::from)
-        .collect()
+    std::iter::from_fn(|| watch.next_event(std::task::Waker::noop())).collect()
 }
 
 /// Takes the pending states of a watcher.

@@ -1,4 +1,5 @@
-//! A watch of a flag, registered until it is dropped; and one for the relay's own process.
+//! A watch of a flag, registered until it is dropped: for a client's stream, and for the relay's own
+//! process.
 
 use std::{
     fmt,
@@ -9,11 +10,16 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Event, Flags, WallClock};
+use super::{Flags, WallClock};
 use crate::{
     base::backoff::Backoff,
     error::Result,
-    types::{FlagName, FlagState, FlagWatch, ListenerId},
+    types::{FlagEvent, FlagName, FlagState, FlagWatch, ListenerId},
+};
+#[cfg(feature = "relay")]
+use crate::{
+    base::clock::Tick,
+    types::{Drain, StreamAction, StreamLifecycle},
 };
 
 /// A watcher, registered until it is dropped. [`WatchGuard::sync`] reads the store after the
@@ -25,6 +31,19 @@ pub(crate) struct WatchGuard {
     pub(super) id: u64,
     /// Whether operators are shown this watcher. Observers of acknowledgements are not shown.
     pub(super) shown: bool,
+}
+
+/// The messages of one watch's stream: states, acknowledgements, heartbeats, Goodbye. Its driver polls
+/// it only when the stream is ready to send, and also awaits [`WatchGuard::sync`].
+///
+/// A heartbeat is sent only when no event is pending (R6: a heartbeat proves that nothing is
+/// pending). The first state counts as pending, so there is no heartbeat before the store has been
+/// read.
+#[cfg(feature = "relay")]
+#[derive(Debug)]
+pub(crate) struct WatchStream {
+    watch: WatchGuard,
+    lifecycle: StreamLifecycle,
 }
 
 /// Watches a flag in this process. It is registered on creation.
@@ -40,8 +59,9 @@ impl WatchGuard {
     /// Shows the listener no longer, because this watch's stream is about to end.
     pub(super) fn hide(&mut self) {
         if std::mem::take(&mut self.shown) {
-            let mut registry = self.flags.inner.registry();
-            registry.stream_closed(&self.name, &self.listener);
+            self.flags
+                .inner
+                .registry(|registry| registry.entry(&self.name).stream_closed(&self.listener));
         }
     }
 
@@ -59,11 +79,12 @@ impl WatchGuard {
         let (flags, name, id) = (self.flags.clone(), self.name.clone(), self.id);
         async move {
             let inner = &flags.inner;
-            if inner.registry().is_synced(&name, id) {
+            let is_synced = || inner.registry(|registry| registry.is_synced(&name, id));
+            if is_synced() {
                 return Ok(());
             }
             let _guard = inner.lock_to_read(&name).await;
-            if inner.registry().is_synced(&name, id) {
+            if is_synced() {
                 return Ok(());
             }
             // A watcher survives any error of the store: only a request can be refused for good.
@@ -72,15 +93,11 @@ impl WatchGuard {
         }
     }
 
-    /// Returns whether the present state is known.
-    pub(super) fn is_synced(&self) -> bool {
-        self.flags.inner.registry().is_synced(&self.name, self.id)
-    }
-
     /// Takes the next event. If there is none, `waker` is woken when one is ready.
-    pub(crate) fn next_event(&self, waker: &Waker) -> Option<Event> {
-        let mut registry = self.flags.inner.registry();
-        registry.next_event(&self.name, self.id, waker)
+    pub(crate) fn next_event(&self, waker: &Waker) -> Option<FlagEvent> {
+        self.flags
+            .inner
+            .registry(|registry| registry.next_event(&self.name, self.id, waker))
     }
 
     /// Counts that this watcher's listener has seen a generation.
@@ -88,15 +105,17 @@ impl WatchGuard {
     /// # Errors
     /// `Exhausted` if too many are remembered.
     pub(crate) fn ack(&self, generation: u64) -> Result<()> {
-        self.flags.ack(&self.name, generation, &self.listener)
+        let counted = self.flags.ack(&self.name, generation, &self.listener);
+        counted.map(drop)
     }
 }
 
 impl Drop for WatchGuard {
     fn drop(&mut self) {
         self.hide();
-        let wakers = self.flags.inner.registry().unregister(&self.name, self.id);
-        wakers.wake();
+        self.flags
+            .inner
+            .registry(|registry| registry.unregister(&self.name, self.id));
     }
 }
 
@@ -106,6 +125,51 @@ impl fmt::Debug for WatchGuard {
             .field("name", &self.name)
             .field("listener", &self.listener)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "relay")]
+impl WatchStream {
+    pub(crate) fn new(watch: WatchGuard, lifecycle: StreamLifecycle) -> Self {
+        Self { watch, lifecycle }
+    }
+
+    /// Returns the watch, so that tests can synchronize it.
+    #[cfg(test)]
+    pub(crate) fn watch(&self) -> &WatchGuard {
+        &self.watch
+    }
+
+    /// Returns the next action. `drain` means that the relay shuts down.
+    pub(crate) fn next(
+        &mut self,
+        now: Tick,
+        drain: Option<Drain>,
+        waker: &Waker,
+    ) -> StreamAction<FlagEvent> {
+        if self.lifecycle.ended {
+            return StreamAction::End;
+        }
+        // Before any Goodbye. R21: a set is never conflated away, and no other stream knows of this
+        // one.
+        if let Some(event) = self.watch.next_event(waker) {
+            self.lifecycle.sent_at = now;
+            return StreamAction::Send(event);
+        }
+        if let Some(goodbye) = self.lifecycle.goodbye(now, drain) {
+            self.watch.hide();
+            return StreamAction::Send(FlagEvent::Goodbye(goodbye));
+        }
+        let (name, id) = (&self.watch.name, self.watch.id);
+        let inner = &self.watch.flags.inner;
+        if !inner.registry(|registry| registry.is_synced(name, id)) {
+            return StreamAction::Wait(self.lifecycle.ends_at);
+        }
+        if now >= self.lifecycle.heartbeat_at() {
+            self.lifecycle.sent_at = now;
+            return StreamAction::Send(FlagEvent::Heartbeat);
+        }
+        StreamAction::Wait(self.lifecycle.heartbeat_at().min(self.lifecycle.ends_at))
     }
 }
 
@@ -139,7 +203,7 @@ impl LocalWatch {
         poll_fn(|context| {
             loop {
                 match self.watch.next_event(context.waker()) {
-                    Some(Event::State(state)) => return Poll::Ready(FlagState::clone(&state)),
+                    Some(FlagEvent::State(state)) => return Poll::Ready(state),
                     Some(_) => {}
                     None => return Poll::Pending,
                 }

@@ -9,28 +9,19 @@
 //! Its blob is removed afterwards, and only if it has not changed since it was read (R22: an expired
 //! flag is removed only as it was read): another relay may have extended it.
 
-use std::{
-    pin::pin,
-    task::{Poll, Waker},
-    time::SystemTime,
-};
-
-use futures_util::TryStreamExt as _;
+use std::time::SystemTime;
 
 use super::{
     Flags, Inner,
-    document::{EndRule, EndedSet, FlagDocument, Version},
-    registry::Written,
-    wakers::PendingWakes,
+    document::{EndedSet, FlagDocument},
+    registry::WatchRegistry,
 };
 use crate::{
     base::fault::planted,
     error::{Error, ErrorKind, Result},
-    types::{FlagName, FlagState, UnleashOptions},
+    store::{ETag, PageOptions},
+    types::{FlagName, FlagState, Limits, UnleashOptions},
 };
-
-/// A write that was done: the state, and the number of watchers, which are still to wake.
-type Done = PendingWakes<(FlagState, u32)>;
 
 /// Attempts at a write that conflicts with other writers of the same flag.
 const ATTEMPTS: u32 = 16;
@@ -59,45 +50,27 @@ impl Flags {
         options: &UnleashOptions,
         wall: SystemTime,
     ) -> Result<(FlagState, u32)> {
-        Ok(self.set(name, options, wall).await?.wake_watchers().await)
-    }
-
-    /// Like [`Flags::unleash`], but leaves the waking of the watchers to the caller.
-    pub(crate) async fn set(
-        &self,
-        name: &FlagName,
-        options: &UnleashOptions,
-        wall: SystemTime,
-    ) -> Result<Done> {
         options.check()?;
         let written = self.inner.write_set(name, options, wall).await?;
         self.inner.written.notify_one();
         Ok(written)
     }
 
-    /// Clears a flag durably, then notifies its watchers. Clearing an unset flag is no error.
+    /// Clears a flag durably, then notifies its watchers. Returns the state and the number of
+    /// watchers. Clearing an unset flag is no error.
     ///
     /// # Errors
     /// `Unavailable` as for [`Flags::unleash`].
-    pub(crate) async fn leash(&self, name: &FlagName, wall: SystemTime) -> Result<FlagState> {
-        let (state, _) = self.clear(name, wall).await?.wake_watchers().await;
-        Ok(state)
-    }
-
-    /// Like [`Flags::leash`], but leaves the waking of the watchers to the caller. Also returns the
-    /// number of watchers.
-    pub(crate) async fn clear(&self, name: &FlagName, wall: SystemTime) -> Result<Done> {
+    pub(crate) async fn leash(
+        &self,
+        name: &FlagName,
+        wall: SystemTime,
+    ) -> Result<(FlagState, u32)> {
         let (cleared, was_set) = self.inner.end_set(name, wall, false).await?;
         if was_set {
             self.inner.written.notify_one();
         }
         Ok(cleared)
-    }
-
-    /// Waits until a flag was written since the last call: the other relays of the cluster must
-    /// refresh.
-    pub(crate) async fn written(&self) {
-        self.inner.written.notified().await;
     }
 
     /// Searches the store for flags with an expiry, set before this relay started or by another
@@ -106,31 +79,28 @@ impl Flags {
     /// # Errors
     /// Any error of the store.
     pub(crate) async fn recover(&self, wall: SystemTime) -> Result<()> {
-        let blobs = &self.inner.blobs;
-        let mut pages = pin!(blobs.pages(""));
-        while let Some(listed) = pages.try_next().await? {
-            let mut found = pin!(blobs.read_listed(listed));
-            while let Some(found) = found.try_next().await? {
-                let wakers = self.inner.registry().add_found(found, wall);
-                wakers.wake();
+        let (size, mut token) = (Limits::PAGE_MAX, None);
+        loop {
+            let page = PageOptions { size, token };
+            let (found, next) = self.inner.blobs.page("", &page).await?;
+            self.inner.registry(|registry| {
+                for flag in found {
+                    registry.note_found(&flag.state);
+                    registry.set += usize::from(flag.active(wall).is_some());
+                }
+            });
+            token = next;
+            if token.is_none() {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Returns the time of the next expiry.
+    #[cfg(test)]
     pub(crate) fn next_expiry(&self) -> Option<SystemTime> {
-        self.inner.registry().next_expiry()
-    }
-
-    /// Ready when the time of the next expiry differs from `known`.
-    pub(crate) fn poll_expiry_moved(&self, known: Option<SystemTime>, waker: &Waker) -> Poll<()> {
-        let mut registry = self.inner.registry();
-        if registry.next_expiry() != known {
-            return Poll::Ready(());
-        }
-        registry.set_expiry_task(waker);
-        Poll::Pending
+        self.inner
+            .registry(|registry| registry.expiries.values().min().copied())
     }
 
     /// Ends the expired flags: removes each blob with a delete conditional on its ETag (R22: only
@@ -140,13 +110,12 @@ impl Flags {
     /// # Errors
     /// Any error of the store. Flags that did not end now stay due.
     pub(crate) async fn expire(&self, wall: SystemTime) -> Result<bool> {
-        let due = self.inner.registry().due(wall);
+        let due = self.inner.registry(|registry| registry.due(wall));
         let mut outcome = Ok(!due.is_empty());
         for name in due {
             // One flag's failure does not delay the others.
-            match self.inner.end_set(&name, wall, true).await {
-                Ok((ended, _)) => drop(ended.wake_watchers().await),
-                Err(error) => outcome = Err(error),
+            if let Err(error) = self.inner.end_set(&name, wall, true).await {
+                outcome = Err(error);
             }
         }
         outcome
@@ -154,20 +123,19 @@ impl Flags {
 }
 
 impl Inner {
-    /// Reads a flag's blob and writes the document of a set flag. Repeats both if another writer has
-    /// changed the blob since the read.
+    /// Reads a flag's blob and writes the document of a set flag. Repeats both if the blob was changed
+    /// since the read: by another writer, or by this write, if the network repeated the request.
     async fn write_set(
         &self,
         name: &FlagName,
         options: &UnleashOptions,
         wall: SystemTime,
-    ) -> Result<Done> {
+    ) -> Result<(FlagState, u32)> {
         let _guard = self.lock(name).await;
-        // The outcome of the last attempt that was answered with a conflict.
+        // The state of the last attempt that was answered with a conflict.
         let mut tried: Option<FlagState> = None;
-        let mut new = false;
         for _ in 0..ATTEMPTS {
-            let began = self.registry().next_sequence();
+            let began = self.registry(WatchRegistry::next_sequence);
             let unread = match tried {
                 None => NOT_READ,
                 // The conflict may be with our own write, if the network repeated the request.
@@ -178,37 +146,42 @@ impl Inner {
             // After the flag: a new generation is greater than the number of each set that is over
             // where the flag is not set.
             let (ended, _) = self.blobs.ended(name).await.map_err(read_error)?;
-            if found.is_none() {
-                let mut registry = self.registry();
-                let now = registry.next_sequence();
-                new |= registry.set.reserve(name, now)?;
-            }
-            // A network that repeats a request returns the second answer: a conflict with our own
-            // write. No other writer uses this generation with this time.
+            // The ended set was read after the flag: it settles watchers together with the set only.
+            let finish = |state: FlagState| {
+                self.registry(|registry| {
+                    registry.note_ended(name, ended.as_ref(), began);
+                    let watchers = registry.finish_write(began, state.clone(), None);
+                    (state, watchers)
+                })
+            };
+            // No other writer uses this generation with this time.
             let state = found.as_ref().map(|found| &found.state);
             if let Some(own) = tried.take_if(|own| state == Some(own)) {
-                return Ok(self.finish_set(name, began, ended.as_ref(), own));
+                return Ok(finish(own));
+            }
+            let is_new = found.is_none();
+            if is_new {
+                self.registry(|registry| registry.admit_set(name))?;
             }
             let etag = found.as_ref().map(|found| found.etag.clone());
-            let current = found.and_then(|found| found.active(EndRule::SetAt, wall));
+            let current = found.and_then(|found| found.active(wall));
             let number = ended.as_ref().map_or(0, |ended| ended.number);
-            let new_generation = || self.registry().new_generation(wall, number);
-            let kept = current.as_ref().map(|state| state.generation);
-            let generation = kept.unwrap_or_else(new_generation);
+            let generation = match &current {
+                Some(state) => state.generation,
+                None => self.registry(|registry| registry.new_generation(wall, number)),
+            };
             let document = FlagDocument::new(generation, options, current.as_ref(), wall);
             let state = document.state(name);
             if planted!(FlagTellsBeforeDurable) {
-                self.finish_set(name, began, ended.as_ref(), state.clone())
-                    .wake_watchers()
-                    .await;
+                finish(state.clone());
             }
             match self.blobs.put(name, &document, etag.as_ref()).await {
-                Ok(()) => return Ok(self.finish_set(name, began, ended.as_ref(), state)),
+                Ok(()) => {
+                    self.registry(|registry| registry.set += usize::from(is_new));
+                    return Ok(finish(state));
+                }
                 Err(error) if error.kind() == ErrorKind::Conflict => tried = Some(state),
                 Err(error) if is_refusal(&error) => {
-                    if new {
-                        self.registry().set.remove(name);
-                    }
                     return Err(self.unavailable(name, NOT_SET, error));
                 }
                 Err(error) => return Err(self.unavailable(name, MAYBE_SET, error)),
@@ -228,31 +201,31 @@ impl Inner {
         name: &FlagName,
         wall: SystemTime,
         expired: bool,
-    ) -> Result<(Done, bool)> {
+    ) -> Result<((FlagState, u32), bool)> {
         let not_cleared = |error| self.unavailable(name, NOT_CLEARED, error);
         let _guard = self.lock(name).await;
         for _ in 0..ATTEMPTS {
-            let began = self.registry().next_sequence();
+            let began = self.registry(WatchRegistry::next_sequence);
+            let finish = |state: Option<FlagState>, ended: Option<&EndedSet>| {
+                self.registry(|registry| {
+                    let state = state.unwrap_or_else(|| registry.unset(name));
+                    let watchers = registry.finish_write(began, state.clone(), ended);
+                    (state, watchers)
+                })
+            };
             // Read again, also where it has expired: another writer may have extended it.
             let ended = self.read_ended(name, began).await.map_err(not_cleared)?;
             let found = self.blobs.get(name).await.map_err(not_cleared)?;
-            let unset = Written {
-                state: self.registry().unset(name),
-                ended: None,
-            };
             let Some(found) = found else {
-                self.registry().set.remove(name);
-                return Ok((self.finish(name, began, unset), false));
+                return Ok((finish(None, None), false));
             };
-            let etag = found.etag.clone();
-            let set = found.state.clone();
-            if expired && let Some(state) = found.active(EndRule::SetAt, wall) {
-                let kept = Written { state, ..unset };
-                return Ok((self.finish(name, began, kept), false));
-            }
+            let (etag, set) = (found.etag.clone(), found.state.clone());
             let can_tell = self.blobs.store.capabilities().conditional_delete;
-            if expired && !can_tell {
-                return Ok((self.finish(name, began, unset), false));
+            if expired {
+                let active = found.active(wall);
+                if active.is_some() || !can_tell {
+                    return Ok((finish(active, None), false));
+                }
             }
             let ended = self.put_ended(&set, ended, wall).await;
             // Another writer was faster: the set may be over, and a later one as well.
@@ -261,20 +234,16 @@ impl Inner {
             };
             let condition = Some(&etag).filter(|_| can_tell && !planted!(FlagExpiryUnconditional));
             match self.blobs.delete(name, condition).await {
-                Ok(()) => self.registry().set.remove(name),
-                Err(error) if error.kind() == ErrorKind::Conflict => continue,
-                // The store turned out to have no conditional delete, which its capabilities show now.
-                Err(error) if error.kind() == ErrorKind::Unsupported && condition.is_some() => {
-                    continue;
+                Ok(()) => {
+                    self.registry(|registry| registry.set = registry.set.saturating_sub(1));
+                    return Ok((finish(None, Some(&ended)), true));
                 }
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                // The store turned out to have no conditional delete, which its capabilities show now.
+                Err(error) if error.kind() == ErrorKind::Unsupported && condition.is_some() => {}
                 Err(error) if is_refusal(&error) => return Err(not_cleared(error)),
                 Err(error) => return Err(self.unavailable(name, MAYBE_CLEARED, error)),
             }
-            let cleared = Written {
-                ended: Some(ended),
-                ..unset
-            };
-            return Ok((self.finish(name, began, cleared), true));
         }
         let what = match expired {
             true => "has expired, but",
@@ -288,49 +257,21 @@ impl Inner {
     async fn put_ended(
         &self,
         set: &FlagState,
-        (before, version): (Option<EndedSet>, Option<Version>),
+        (before, etag): (Option<EndedSet>, Option<ETag>),
         wall: SystemTime,
     ) -> Result<Option<EndedSet>> {
         // One that was extended since is another one: it needs a new number.
-        let is_own = |ended: &&EndedSet| ended.state == *set;
-        if let Some(own) = before.as_ref().filter(is_own) {
-            return Ok(Some(own.clone()));
+        if before.as_ref().is_some_and(|ended| ended.state == *set) {
+            return Ok(before);
         }
         let new = EndedSet::new(set.clone(), before.as_ref(), wall);
         if planted!(FlagEndUnmarked) {
             return Ok(Some(new));
         }
-        let etag = version.as_ref().map(Version::etag);
-        match self.blobs.put_ended(&new, etag).await {
+        match self.blobs.put_ended(&new, etag.as_ref()).await {
             Ok(()) => Ok(Some(new)),
             Err(error) if error.kind() == ErrorKind::Conflict => Ok(None),
             Err(error) => Err(error),
-        }
-    }
-
-    /// Reports that a flag is set, and the newest set that is over before it. The latter was read
-    /// after the flag: it settles watchers together with the set only.
-    fn finish_set(
-        &self,
-        name: &FlagName,
-        began: u64,
-        ended: Option<&EndedSet>,
-        state: FlagState,
-    ) -> Done {
-        let mut noted = self.registry().note_ended(name, ended, began);
-        let mut pending = self.finish(name, began, Written { state, ended: None });
-        noted.append(std::mem::take(&mut pending.wakers));
-        pending.wakers = noted;
-        pending
-    }
-
-    /// Reports the outcome of a write to the registry, which returns the watchers to wake.
-    fn finish(&self, name: &FlagName, began: u64, written: Written) -> Done {
-        let state = written.state.clone();
-        let (watching, wakers) = self.registry().finish_write(name, began, written);
-        PendingWakes {
-            outcome: (state, watching),
-            wakers,
         }
     }
 }

@@ -4,11 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::{oneshot, watch};
 
-use super::{
-    LeaseBlob,
-    contender::{Contender, StepOutcome},
-    machine::EndReason,
-};
+use super::{Contender, LeaseBlob, StepOutcome, machine::EndReason};
 use crate::{
     base::{
         clock::{Clock, Tick},
@@ -36,41 +32,23 @@ pub struct LeaseGuard {
     scope: Scope,
 }
 
-/// How long the lease is valid.
-#[derive(Debug)]
-struct Validity {
-    until: Tick,
-    /// Why the last renewal failed.
-    last_error: Option<Error>,
-    /// Why the lease was lost. Once set it is final, because callers may have seen it.
-    loss: Option<Error>,
-}
+/// Until when the lease is valid, or why it was lost. A loss is final, because callers may have seen
+/// it.
+type Validity = Result<Tick>;
 
 /// The task that renews the lease.
 struct Renewer {
-    lease_blob: LeaseBlob,
     contender: Contender,
     validity: Arc<watch::Sender<Validity>>,
 }
 
 impl LeaseGuard {
-    pub(super) fn start(
-        lease_blob: &LeaseBlob,
-        token: u64,
-        until: Tick,
-        contender: Contender,
-    ) -> Self {
-        let clock = contender.clock();
-        let validity = Validity {
-            until,
-            last_error: None,
-            loss: None,
-        };
-        let validity = Arc::new(watch::Sender::new(validity));
+    pub(super) fn start(contender: Contender, token: u64, until: Tick) -> Self {
+        let (lease_blob, clock) = (contender.lease_blob.clone(), contender.clock);
+        let validity = Arc::new(watch::Sender::new(Ok(until)));
         let (release, release_requests) = oneshot::channel();
         let (done, released) = oneshot::channel();
         let renewer = Renewer {
-            lease_blob: lease_blob.clone(),
             contender,
             validity: Arc::clone(&validity),
         };
@@ -81,7 +59,7 @@ impl LeaseGuard {
             let _ = done.send(outcome);
         });
         Self {
-            lease_blob: lease_blob.clone(),
+            lease_blob,
             token,
             clock,
             validity,
@@ -128,12 +106,9 @@ impl LeaseGuard {
     pub async fn ends_within(&self, span: Duration) {
         let mut changes = self.validity.subscribe();
         loop {
-            let left = {
-                let validity = changes.borrow_and_update();
-                if validity.loss.is_some() {
-                    return;
-                }
-                validity.until.since(self.clock.now())
+            let left = match &*changes.borrow_and_update() {
+                Ok(until) => until.since(self.clock.now()),
+                Err(_) => return,
             };
             if left <= span {
                 return;
@@ -169,8 +144,15 @@ impl LeaseGuard {
 
     /// Returns why the lease was lost, if it was.
     fn loss(&self) -> Option<Error> {
-        end_overdue(&self.validity, &self.lease_blob, self.clock.now());
-        self.validity.borrow().loss.clone()
+        self.validity.send_if_modified(|validity| {
+            let now = self.clock.now();
+            let lapses = validity.as_ref().is_ok_and(|until| now >= *until);
+            if lapses {
+                *validity = Err(self.lease_blob.lost(&EndReason::Lapsed));
+            }
+            lapses
+        });
+        self.validity.borrow().clone().err()
     }
 }
 
@@ -179,24 +161,24 @@ impl Renewer {
         let mut releasing = false;
         loop {
             let outcome = match self.contender.run_step().await {
-                Ok(outcome) => outcome,
                 // Another file may have taken the place of the store's, with a holder of its own.
                 Err(error) if error.kind() == ErrorKind::Closed => {
-                    self.note_error(error);
-                    return Err(self.report_loss(&EndReason::Gone));
+                    return self.report_loss(&EndReason::Gone);
                 }
-                // The store refuses the request for now. A holder retries until its validity ends.
-                Err(error) => StepOutcome::Failed(error),
+                outcome => outcome,
             };
-            if !releasing && let Some((_, until)) = self.contender.validity() {
+            let contender = &self.contender;
+            if !releasing
+                && let Some((_, until)) = contender.machine.validity(contender.clock.now())
+            {
                 self.extend(until)?;
             }
             match outcome {
-                StepOutcome::Answered => {}
-                StepOutcome::Failed(error) => self.note_error(error),
-                StepOutcome::Ended(EndReason::Released) => return Ok(()),
-                StepOutcome::Ended(end) => return Err(self.report_loss(&end)),
-                StepOutcome::Wait(until) => {
+                // If the store refuses the request for now, a holder retries until its validity ends.
+                Ok(StepOutcome::Sent) | Err(_) => {}
+                Ok(StepOutcome::Ended(EndReason::Released)) => return Ok(()),
+                Ok(StepOutcome::Ended(end)) => return self.report_loss(&end),
+                Ok(StepOutcome::Wait(until)) => {
                     tokio::select! {
                         biased;
                         request = &mut release_requests, if !releasing => {
@@ -205,7 +187,8 @@ impl Renewer {
                                 return Ok(());
                             }
                             releasing = true;
-                            self.contender.release();
+                            let now = self.contender.clock.now();
+                            self.contender.machine.release(now);
                         }
                         () = self.contender.sleep_until(until) => {}
                     }
@@ -216,73 +199,46 @@ impl Renewer {
 
     /// Extends the validity, unless a loss was already reported.
     fn extend(&self, until: Tick) -> Result<()> {
-        let mut loss = None;
         self.validity.send_if_modified(|validity| {
-            loss = validity.loss.clone();
-            let longer = loss.is_none() && validity.until != until;
+            let longer = validity.as_ref().is_ok_and(|known| *known != until);
             if longer {
-                validity.until = until;
-                validity.last_error = None;
+                *validity = Ok(until);
             }
             longer
         });
-        loss.map_or(Ok(()), Err)
-    }
-
-    fn note_error(&self, error: Error) {
-        self.validity.send_if_modified(|validity| {
-            validity.last_error = Some(error);
-            false
-        });
+        self.validity.borrow().clone().map(drop)
     }
 
     /// Reports the loss. An earlier report stays.
-    fn report_loss(&self, end: &EndReason) -> Error {
-        let mut reported = None;
+    fn report_loss(&self, end: &EndReason) -> Result<()> {
         self.validity.send_if_modified(|validity| {
-            let last_error = validity.last_error.take();
-            let loss = validity
-                .loss
-                .get_or_insert_with(|| self.lease_blob.lost(end, last_error.as_ref()));
-            reported = Some(loss.clone());
+            if validity.is_ok() {
+                *validity = Err(self.contender.lease_blob.lost(end));
+            }
             true
         });
-        reported.unwrap_or_else(|| self.lease_blob.lost(end, None))
+        self.validity.borrow().clone().map(drop)
     }
-}
-
-/// Ends a validity whose time has passed.
-fn end_overdue(validity: &watch::Sender<Validity>, lease_blob: &LeaseBlob, now: Tick) {
-    validity.send_if_modified(|validity| {
-        let lapses = validity.loss.is_none() && now >= validity.until;
-        if lapses {
-            let last_error = validity.last_error.take();
-            validity.loss = Some(lease_blob.lost(&EndReason::Lapsed, last_error.as_ref()));
-        }
-        lapses
-    });
 }
 
 impl LeaseBlob {
     /// Returns the error of a lease that was lost or could not be released.
-    fn lost(&self, end: &EndReason, last_error: Option<&Error>) -> Error {
+    fn lost(&self, end: &EndReason) -> Error {
         let name = &self.name;
         let lost = |kind, why: &str| Error::new(kind, format!("lease `{name}` was lost: {why}"));
-        let why = |what: &str| match last_error {
-            Some(error) => format!("{what}: {error}"),
-            None => what.to_owned(),
-        };
         match end {
-            EndReason::Lapsed => lost(ErrorKind::Timeout, &why("it was not renewed in time")),
+            EndReason::Lapsed => lost(ErrorKind::Timeout, "it was not renewed in time"),
             EndReason::Taken(holder) => lost(ErrorKind::Conflict, &format!("`{holder}` has it")),
-            EndReason::Gone => lost(ErrorKind::NotFound, &why("its blob was deleted")),
+            EndReason::Gone => lost(ErrorKind::NotFound, "its blob was deleted"),
             EndReason::Unreadable(shown) => {
-                let why = format!("its blob was overwritten by {shown}");
+                let why = format!("its blob was overwritten by {shown:?}");
                 lost(ErrorKind::Conflict, &why)
             }
             EndReason::Released | EndReason::ReleaseUnknown => {
-                let why = why("the store did not answer in time; it ends by itself");
-                let message = format!("lease `{name}` could not be released: {why}");
+                let message = format!(
+                    "lease `{name}` could not be released: the store did not answer in time; it ends \
+                     by itself"
+                );
                 Error::new(ErrorKind::Unavailable, message)
             }
         }

@@ -115,6 +115,12 @@ fn failing_store() -> (Arc<FailingStore>, Arc<dyn BlobStore>) {
     (Arc::clone(&store), store)
 }
 
+/// Takes the lease if it is free within a moment.
+async fn try_acquire(lease: &Lease) -> Option<LeaseGuard> {
+    let taken = tokio::time::timeout(Duration::from_millis(300), lease.acquire()).await;
+    taken.ok().map(|taken| taken.expect("acquired"))
+}
+
 async fn seconds(count: u64) {
     tokio::time::sleep(Duration::from_secs(count)).await;
 }
@@ -125,7 +131,7 @@ async fn after_a_release_the_next_holder_has_a_greater_token() {
     let (a, b) = (lease(&store, "a"), lease(&store, "b"));
     assert_eq!(a.state().await.expect("read"), None);
     let held = a.acquire().await.expect("free");
-    assert!(b.try_acquire().await.expect("an answer").is_none());
+    assert!(try_acquire(&b).await.is_none());
     let state = a.state().await.expect("read").expect("held");
     assert_eq!((state.holder.as_str(), state.held), ("a", true));
     assert_eq!((state.token, state.duration), (held.token(), D));
@@ -139,10 +145,10 @@ async fn after_a_release_the_next_holder_has_a_greater_token() {
     let next = waiting.await.expect("no panic").expect("acquired");
     assert!(next.token() == token + 1 && next.is_held());
     assert!(released.elapsed() < Duration::from_millis(1_200));
-    assert!(a.try_acquire().await.expect("an answer").is_none());
+    assert!(try_acquire(&a).await.is_none());
     next.release().await.expect("released");
     assert!(!a.state().await.expect("read").expect("a tombstone").held);
-    let again = a.try_acquire().await.expect("an answer").expect("free");
+    let again = a.acquire().await.expect("free");
     assert_eq!(again.token(), token + 2);
 }
 
@@ -173,7 +179,7 @@ async fn several_short_waits_add_up_to_a_long_one() {
     assert!(begun.elapsed() <= D + Duration::from_secs(1));
     drop(held);
     let begun = Instant::now();
-    while a.try_acquire().await.expect("an answer").is_none() {
+    while try_acquire(&a).await.is_none() {
         seconds(1).await;
     }
     assert!(begun.elapsed() <= D + Duration::from_secs(1));
@@ -193,9 +199,8 @@ async fn without_an_answer_the_lease_is_lost_before_another_contender_takes_it()
     let loss = held.lost().await;
     assert_eq!(taken.elapsed(), Duration::from_secs(8));
     assert_eq!(loss.kind(), ErrorKind::Timeout);
-    let told =
-        "lease `job` was lost: it was not renewed in time: a failing_store store did not answer";
-    assert!(loss.message().starts_with(told), "{loss}");
+    let told = "lease `job` was lost: it was not renewed in time";
+    assert_eq!(loss.message(), told);
     failing_store.set(Failure::Sound);
     seconds(1).await;
     assert!(!held.is_held(), "a loss is final");
@@ -234,8 +239,6 @@ async fn a_failing_store_is_retried_with_a_backoff() {
     let (failing_store, store) = failing_store();
     failing_store.set(Failure::Fails(ErrorKind::Unavailable));
     let a = lease(&store, "a");
-    let error = a.try_acquire().await.expect_err("it fails");
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
     let waiting = tokio::spawn(async move { a.acquire().await });
     seconds(100).await;
     assert!(!waiting.is_finished());
@@ -261,7 +264,7 @@ async fn refused_credentials_and_foreign_content_are_final_errors() {
     let error = a.acquire().await.expect_err("no lease");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.message().contains("\"my notes\""), "{error}");
-    assert!(a.try_acquire().await.is_err() && a.state().await.is_err());
+    assert!(a.state().await.is_err());
     let left = store.get(&blob()).await.expect("read").expect("there");
     assert_eq!(&left.content.bytes[..], b"my notes");
     store.delete(&blob(), None).await.expect("deleted");
@@ -371,13 +374,7 @@ async fn processes_that_share_a_file_share_a_lease() {
             (&two, &one)
         };
         let held = lease(mine, "a").acquire().await.expect("free");
-        assert!(
-            lease(others, "b")
-                .try_acquire()
-                .await
-                .expect("read")
-                .is_none()
-        );
+        assert!(try_acquire(&lease(others, "b")).await.is_none());
         tokens.push(held.token());
         held.release().await.expect("released");
     }

@@ -29,6 +29,8 @@ pub(crate) enum Verdict {
     Delete,
     Move(Destination),
     Leave(Reason),
+    /// It was changed or deleted during the work.
+    Changed,
 }
 
 /// Why a blob with an expiry is left alone.

@@ -9,14 +9,14 @@ use std::{
 use futures_util::StreamExt;
 
 use super::{
-    counts::Counts,
+    Counts,
     judge::{Destination, Reason, SWEPT_FROM, Verdict, judge, origin, provenance},
 };
 use crate::{
     base::sync::lock,
     error::{ErrorKind, Result},
     store::{
-        BlobName, PageOptions,
+        BlobName,
         container::{Account, Container, Head, HeadPage},
     },
 };
@@ -28,18 +28,6 @@ pub(super) struct BlobRemover {
     /// Dead-blob containers that were created or found.
     dead_containers: Mutex<HashMap<String, Arc<dyn Container>>>,
     parallel: usize,
-}
-
-/// What happened to a blob.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BlobOutcome {
-    Unmarked,
-    Alive,
-    Deleted,
-    Moved,
-    Changed,
-    Left(Reason),
-    Failed,
 }
 
 impl BlobRemover {
@@ -70,8 +58,8 @@ impl BlobRemover {
         });
         let mut handled = futures_util::stream::iter(handled).buffer_unordered(self.parallel);
         while let Some((name, outcome)) = handled.next().await {
-            counts.count(outcome);
-            if let BlobOutcome::Left(reason) = outcome {
+            counts.count(outcome.as_ref());
+            if let Some(Verdict::Leave(reason)) = outcome {
                 left.entry(reason).or_insert((0, name)).0 += 1;
             }
         }
@@ -82,15 +70,21 @@ impl BlobRemover {
         counts
     }
 
-    async fn handle(&self, container: &dyn Container, head: Head, now: SystemTime) -> BlobOutcome {
+    /// Returns what was done with a blob; `None` for a failure.
+    async fn handle(
+        &self,
+        container: &dyn Container,
+        head: Head,
+        now: SystemTime,
+    ) -> Option<Verdict> {
         let name = head.name.clone();
         match self.try_handle(container, head, now).await {
-            Ok(outcome) => outcome,
+            Ok(done) => Some(done),
             // Another writer has changed it. The next round uses its new expiry.
-            Err(error) if error.kind() == ErrorKind::Conflict => BlobOutcome::Changed,
+            Err(error) if error.kind() == ErrorKind::Conflict => Some(Verdict::Changed),
             Err(error) => {
                 tracing::warn!(%container, blob = %name, %error, "an expired blob could not be removed");
-                BlobOutcome::Failed
+                None
             }
         }
     }
@@ -100,24 +94,23 @@ impl BlobRemover {
         container: &dyn Container,
         head: Head,
         now: SystemTime,
-    ) -> Result<BlobOutcome> {
+    ) -> Result<Verdict> {
         let Some(head) = with_metadata(container, head).await? else {
-            return Ok(BlobOutcome::Changed);
+            return Ok(Verdict::Changed);
         };
         let verdict = self.judge(container, &head, now)?;
-        let planned = verdict.planned();
-        match verdict {
+        match &verdict {
             Verdict::Delete => {}
             Verdict::Move(to) => {
-                if !self.copy(container, &head, &to, now).await? {
-                    return Ok(BlobOutcome::Left(Reason::Occupied));
+                if !self.copy(container, &head, to, now).await? {
+                    return Ok(Verdict::Leave(Reason::Occupied));
                 }
             }
-            Verdict::Unmarked | Verdict::Alive | Verdict::Leave(_) => return Ok(planned),
+            _ => return Ok(verdict),
         }
         match container.delete_unchanged(&head).await? {
-            true => Ok(planned),
-            false => Ok(BlobOutcome::Changed),
+            true => Ok(verdict),
+            false => Ok(Verdict::Changed),
         }
     }
 
@@ -193,22 +186,6 @@ impl BlobRemover {
         let dead = self.dead.as_ref().expect("judged with one");
         dead.container(name)
     }
-
-    /// Checks that the account for dead blobs can be accessed.
-    pub(super) async fn check(&self) -> Result<()> {
-        let Some(dead) = &self.dead else {
-            return Ok(());
-        };
-        let nowhere = dead.container("reveille-looks-whether-it-may")?;
-        let one = PageOptions {
-            size: 1,
-            token: None,
-        };
-        match nowhere.list("", &one).await {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
-    }
 }
 
 /// Reads a blob's metadata if the list had none. Returns `None` for a deleted blob.
@@ -219,30 +196,18 @@ pub(super) async fn with_metadata(container: &dyn Container, head: Head) -> Resu
     }
 }
 
-impl Verdict {
-    /// Returns the outcome if nothing fails or changes.
-    pub(super) fn planned(&self) -> BlobOutcome {
-        match self {
-            Self::Unmarked => BlobOutcome::Unmarked,
-            Self::Alive => BlobOutcome::Alive,
-            Self::Delete => BlobOutcome::Deleted,
-            Self::Move(_) => BlobOutcome::Moved,
-            Self::Leave(reason) => BlobOutcome::Left(*reason),
-        }
-    }
-}
-
 impl Counts {
-    pub(super) fn count(&mut self, outcome: BlobOutcome) {
+    /// Counts a blob; `None` for a failure.
+    pub(super) fn count(&mut self, done: Option<&Verdict>) {
         self.seen += 1;
-        let count = match outcome {
-            BlobOutcome::Unmarked => &mut self.unmarked,
-            BlobOutcome::Alive => &mut self.alive,
-            BlobOutcome::Deleted => &mut self.deleted,
-            BlobOutcome::Moved => &mut self.moved,
-            BlobOutcome::Changed => &mut self.changed,
-            BlobOutcome::Left(_) => &mut self.left,
-            BlobOutcome::Failed => &mut self.failed,
+        let count = match done {
+            Some(Verdict::Unmarked) => &mut self.unmarked,
+            Some(Verdict::Alive) => &mut self.alive,
+            Some(Verdict::Delete) => &mut self.deleted,
+            Some(Verdict::Move(_)) => &mut self.moved,
+            Some(Verdict::Changed) => &mut self.changed,
+            Some(Verdict::Leave(_)) => &mut self.left,
+            None => &mut self.failed,
         };
         *count += 1;
     }

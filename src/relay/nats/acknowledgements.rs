@@ -6,10 +6,12 @@ use async_trait::async_trait;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
-    coordination::flag::{AckKey, AckQuery, AskAcks, Flags, KnownAcks, RemoteAcks},
+    coordination::flag::{AskAcks, Flags},
     relay::runtime::{Relay, SilentRelays},
     types::cluster::LifeId,
-    wire::link::{AcknowledgementsRequest, peer_reply::Answer, peer_request::Call},
+    wire::link::{
+        AcknowledgementsRequest, AcknowledgementsResponse, peer_reply::Answer, peer_request::Call,
+    },
 };
 
 /// A relay asks twice a second.
@@ -23,45 +25,39 @@ const PAGE: u32 = 7_000;
 pub(super) async fn add_acknowledgements(relay: Relay, flags: Flags) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut acks = RemoteAcks::new(PAGE);
     loop {
         ticks.tick().await;
-        acks.add_to(&flags, &relay).await;
+        flags.add_remote_acks(&relay, PAGE).await;
     }
 }
 
 #[async_trait]
 impl AskAcks for Relay {
-    async fn ask_all(&self, query: AckQuery) -> Vec<(LifeId, KnownAcks)> {
+    async fn ask_all(
+        &self,
+        query: AcknowledgementsRequest,
+    ) -> Vec<(LifeId, AcknowledgementsResponse)> {
         let mut silent = SilentRelays::default();
-        let answers = Self::ask_all(self, call(&query), WITHIN, &mut silent).await;
+        let call = Call::Acknowledgements(query);
+        let answers = Self::ask_all(self, call, WITHIN, &mut silent).await;
         answers
             .into_iter()
             .filter_map(|(peer, answer)| Some((peer.life, known(answer)?)))
             .collect()
     }
 
-    async fn ask(&self, life: LifeId, query: AckQuery) -> Option<KnownAcks> {
-        known(Self::ask(self, life, call(&query), WITHIN).await?)
+    async fn ask(
+        &self,
+        life: LifeId,
+        query: AcknowledgementsRequest,
+    ) -> Option<AcknowledgementsResponse> {
+        known(Self::ask(self, life, Call::Acknowledgements(query), WITHIN).await?)
     }
 }
 
-fn call(query: &AckQuery) -> Call {
-    Call::Acknowledgements(AcknowledgementsRequest {
-        flag: query.name.to_string(),
-        generation: query.generation,
-        after: query.after.map(|key| key.0),
-        max_keys: query.max_keys,
-    })
-}
-
-fn known(answer: Answer) -> Option<KnownAcks> {
-    let Answer::Acknowledgements(known) = answer else {
-        return None;
-    };
-    Some(KnownAcks {
-        acknowledged: known.acknowledged,
-        watchers: known.watchers,
-        keys: known.keys.into_iter().map(AckKey).collect(),
-    })
+fn known(answer: Answer) -> Option<AcknowledgementsResponse> {
+    match answer {
+        Answer::Acknowledgements(known) => Some(known),
+        _ => None,
+    }
 }

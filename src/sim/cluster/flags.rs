@@ -28,9 +28,8 @@ use self::{
 use super::world::{Event, World};
 use crate::{
     base::clock::Tick,
-    coordination::flag::Event as WatchEvent,
     sim::{flags::store::ShakyStore, plan::seconds},
-    types::FlagName,
+    types::{FlagEvent as WatchEvent, FlagName},
 };
 
 /// The flag, its store, and its clients.

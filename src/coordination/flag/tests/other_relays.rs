@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     super::{
-        AckQuery, AskAcks, Flags, FlagsConfig, KnownAcks, RemoteAcks, WatchGuard,
+        AskAcks, Flags, FlagsConfig, WatchGuard,
         document::{blob_name, ended_name},
     },
     at, forever, lasting, listener, name, setup,
@@ -19,7 +19,19 @@ use super::{
 use crate::{
     store::BlobStore,
     types::{FlagState, cluster::LifeId},
+    wire::link::{AcknowledgementsRequest, AcknowledgementsResponse},
 };
+
+/// Returns the acknowledgements of the flag `go` that a relay knows.
+fn acks_of(relay: &Flags, generation: u64) -> AcknowledgementsResponse {
+    let query = AcknowledgementsRequest {
+        flag: "go".to_owned(),
+        generation,
+        after: None,
+        max_keys: 10,
+    };
+    relay.acks_of(&query, 10).expect("a name")
+}
 
 /// A relay on the same store.
 fn other(store: &SteppedStore) -> Flags {
@@ -368,7 +380,7 @@ async fn an_acknowledgement_of_a_set_that_this_relay_does_not_know_is_counted() 
     ack(set.generation - 1)
         .await
         .expect("late, and not counted");
-    let known = here.acks_of(&name("go"), set.generation, None, 10);
+    let known = acks_of(&here, set.generation);
     assert_eq!((known.acknowledged, known.watchers), (1, 0));
 }
 
@@ -381,14 +393,21 @@ struct OtherRelay {
 
 #[async_trait::async_trait]
 impl AskAcks for OtherRelay {
-    async fn ask_all(&self, query: AckQuery) -> Vec<(LifeId, KnownAcks)> {
-        let known = self.flags.acks_of(&query.name, query.generation, None, 0);
+    async fn ask_all(
+        &self,
+        query: AcknowledgementsRequest,
+    ) -> Vec<(LifeId, AcknowledgementsResponse)> {
+        let known = self.flags.acks_of(&query, 0).expect("a name");
         vec![(LifeId(7), known)]
     }
 
-    async fn ask(&self, _: LifeId, query: AckQuery) -> Option<KnownAcks> {
+    async fn ask(
+        &self,
+        _: LifeId,
+        query: AcknowledgementsRequest,
+    ) -> Option<AcknowledgementsResponse> {
         drop(self.leaving.lock().expect("one thread").take());
-        Some(self.flags.acks_of(&query.name, query.generation, None, 10))
+        self.flags.acks_of(&query, 10).ok()
     }
 }
 
@@ -412,11 +431,10 @@ async fn an_observer_that_comes_back_at_once_counts_what_other_relays_have() {
         flags: there,
         leaving: std::sync::Mutex::new(Some(observe().await)),
     };
-    let mut remote = RemoteAcks::new(10);
-    remote.add_to(&here, &others).await;
+    here.add_remote_acks(&others, 10).await;
     assert_eq!(here.watchers(), 0);
     let _observer = observe().await;
-    remote.add_to(&here, &others).await;
-    let known = here.acks_of(&name("go"), set.generation, None, 10);
+    here.add_remote_acks(&others, 10).await;
+    let known = acks_of(&here, set.generation);
     assert_eq!(known.acknowledged, 1);
 }

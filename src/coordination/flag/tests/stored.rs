@@ -129,11 +129,9 @@ async fn a_write_reports_a_true_outcome_whichever_request_the_store_loses() {
             };
             let outcome = match number % 3 {
                 2 => relay.leash(&go, at(0)).await,
-                _ => relay
-                    .unleash(&go, &because, at(number))
-                    .await
-                    .map(|(set, _)| set),
+                _ => relay.unleash(&go, &because, at(number)).await,
             };
+            let outcome = outcome.map(|(state, _)| state);
             let after = sound.get(&go).await.expect("it never fails");
             match outcome {
                 Ok(told) => {

@@ -8,7 +8,7 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    super::{FlagTimers, Flags, FlagsConfig, LocalWatch, WallClock, document::blob_name, start},
+    super::{Flags, FlagsConfig, LocalWatch, WallClock, document::blob_name, start},
     at, forever, lasting, listener, name,
     stepped::{Failing, SteppedStore},
     unleash,
@@ -38,12 +38,8 @@ fn setup_with(refresh: Duration) -> World {
     let wall: WallClock = Arc::new(move || at(0) + began.elapsed());
     let store = SteppedStore::at_once();
     let flags = Flags::new(Arc::new(store.clone()), FlagsConfig::default());
-    let timers = FlagTimers {
-        refresh,
-        wall: Arc::clone(&wall),
-    };
     let scope = Scope::new();
-    start(&flags, &timers, &scope);
+    start(&flags, refresh, &wall, &scope);
     World {
         store,
         flags,

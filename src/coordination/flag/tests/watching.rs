@@ -4,15 +4,15 @@ use crate::types::Drain;
 use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    super::{Event, Flags, FlagsConfig, WatchStream, document::ended_name},
+    super::{Flags, FlagsConfig, WatchStream, document::ended_name},
     at, forever, listener, name, setup,
     stepped::Failing,
     take_all, take_states, unleash, unleash_counted, watch,
 };
 use crate::{
-    base::clock::Tick,
+    base::{clock::Tick, sync::lock},
     store::BlobStore as _,
-    types::{FlagName, FlagState, GoodbyeReason, StreamAction, StreamLifecycle},
+    types::{FlagEvent, FlagName, FlagState, GoodbyeReason, StreamAction, StreamLifecycle},
 };
 
 #[tokio::test]
@@ -42,7 +42,7 @@ async fn a_watcher_first_receives_the_present_state_and_then_each_change() {
     let late_error = watch(&flags, "go").await;
     assert_eq!(take_states(&early), std::slice::from_ref(&set));
     assert_eq!(take_states(&late_error), std::slice::from_ref(&set));
-    let cleared = flags.leash(&name("go"), at(0)).await.expect("leash");
+    let (cleared, _) = flags.leash(&name("go"), at(0)).await.expect("leash");
     assert_eq!(cleared.generation, set.generation);
     for watch in [&early, &late_error] {
         assert_eq!(take_states(watch), std::slice::from_ref(&cleared));
@@ -82,21 +82,24 @@ async fn a_stream_sends_heartbeats_only_into_silence_and_ends_with_goodbye() {
     // A heartbeat would mean that no event is pending.
     assert!(matches!(next(&mut feed, 6), StreamAction::Wait(at) if at > tick(60)));
     feed.watch().sync(at(0)).await.expect("sync");
-    assert!(matches!(next(&mut feed, 6), StreamAction::Send(Event::State(s)) if !s.set));
+    assert!(matches!(next(&mut feed, 6), StreamAction::Send(FlagEvent::State(s)) if !s.set));
     assert_eq!(next(&mut feed, 10), StreamAction::Wait(tick(11)));
-    assert_eq!(next(&mut feed, 11), StreamAction::Send(Event::Heartbeat));
+    assert_eq!(
+        next(&mut feed, 11),
+        StreamAction::Send(FlagEvent::Heartbeat)
+    );
     unleash(&flags, "go", &forever(), 0).await;
-    assert!(matches!(next(&mut feed, 16), StreamAction::Send(Event::State(s)) if s.set));
+    assert!(matches!(next(&mut feed, 16), StreamAction::Send(FlagEvent::State(s)) if s.set));
     assert_eq!(next(&mut feed, 16), StreamAction::Wait(tick(21)));
     flags.leash(&name("go"), at(0)).await.expect("leash");
     let mut drain = || feed.next(tick(17), Some(Drain::at_once(tick(17))), Waker::noop());
     assert!(
-        matches!(drain(), StreamAction::Send(Event::State(s)) if !s.set),
+        matches!(drain(), StreamAction::Send(FlagEvent::State(s)) if !s.set),
         "pending events come first"
     );
     let goodbye = drain();
     assert!(
-        matches!(goodbye, StreamAction::Send(Event::Goodbye(g)) if g.reason == GoodbyeReason::Draining)
+        matches!(goodbye, StreamAction::Send(FlagEvent::Goodbye(g)) if g.reason == GoodbyeReason::Draining)
     );
     assert_eq!(drain(), StreamAction::End);
 }
@@ -113,8 +116,8 @@ async fn unwatched_flags_are_forgotten_unless_they_expire_or_have_acknowledgemen
         drop(watch(&flags, flag.as_str()).await);
         flags.leash(&flag, at(0)).await.expect("leash");
     }
-    let registry = format!("{:?}", flags.inner.registry());
-    assert!(registry.contains("entries: {}, idle: {}"), "{registry}");
+    let registry = format!("{:?}", *lock(&flags.inner.registry));
+    assert!(registry.contains("entries: {}, idle: []"), "{registry}");
 }
 
 #[tokio::test]

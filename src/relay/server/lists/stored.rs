@@ -68,7 +68,7 @@ async fn folder<T>(
 fn stored_lease(name: String, found: Found<'_>) -> proto::StoredLease {
     let record = found.and_then(|blob| {
         let read = Record::read(&blob.content.bytes).map(|record| (record, blob.last_modified));
-        read.map_err(|unreadable| format!("is no lease, but begins with {unreadable}"))
+        read.map_err(|start| format!("is no lease, but begins with {start:?}"))
     });
     match record {
         Ok((record, written_at)) => proto::StoredLease {
@@ -114,14 +114,13 @@ fn stored_sweep(name: String, found: Found<'_>) -> proto::StoredSweep {
     };
     let done = document.containers.iter().filter(|one| one.is_done());
     proto::StoredSweep {
-        rounds: document.serial,
+        rounds: document.round,
         running: !document.is_finished(),
         started_at: time(&document.started),
         finished_at: time(&document.finished),
         containers: count(document.containers.len()),
         containers_done: count(done.count()),
         round: Some(by_outcome(&document.counts)),
-        total: Some(by_outcome(&document.total)),
         problem: String::new(),
         name,
     }

@@ -15,7 +15,7 @@ use crate::{
         clock::{Timer, wall},
         task::{Work, poll_budget, spend},
     },
-    coordination::flag::{Event, Flags, WatchStream},
+    coordination::flag::{Flags, WatchStream},
     error::{Error, ErrorKind, Result},
     relay::{
         auth::{Action, Target},
@@ -29,7 +29,9 @@ use crate::{
             lists::Lists,
         },
     },
-    types::{FlagName, FlagState, LeashOptions, ListenerId, StreamLifecycle, UnleashOptions},
+    types::{
+        FlagEvent, FlagName, FlagState, LeashOptions, ListenerId, StreamLifecycle, UnleashOptions,
+    },
     wire::{
         checked_span, flag_to_wire, goodbye_to_wire,
         link::{AcknowledgementsRequest, peer_reply::Answer, peer_request::Call},
@@ -192,14 +194,10 @@ impl proto::flags_server::Flags for FlagsService {
         options.check()?;
         // Before the write: what happens after it must not be without a trace.
         requester.record("unleash", &flag, &options.reason);
-        let written = self
-            .calls
-            .run(self.flags.set(&flag, &options, wall()))
-            .await;
-        let written =
+        let written = self.flags.unleash(&flag, &options, wall());
+        let written = self.calls.run(written).await;
+        let (state, watchers) =
             written.inspect_err(|error| requester.record_failure("unleash", &flag, error))?;
-        // No time limit after the store's answer: notifying very many watchers may take longer.
-        let (state, watchers) = written.wake_watchers().await;
         let others = self.watchers_elsewhere(&state).await;
         let watchers = watchers.saturating_add(others);
         // The stored state, including kept values.
@@ -225,10 +223,10 @@ impl proto::flags_server::Flags for FlagsService {
         };
         options.check()?;
         requester.record("leash", &flag, &options.reason);
-        let written = self.calls.run(self.flags.clear(&flag, wall())).await;
-        let written =
+        let written = self.flags.leash(&flag, wall());
+        let written = self.calls.run(written).await;
+        let (state, watchers) =
             written.inspect_err(|error| requester.record_failure("leash", &flag, error))?;
-        let (state, watchers) = written.wake_watchers().await;
         let LeashOptions { cleared_by, reason } = &options;
         tracing::info!(%flag, %cleared_by, %reason, watchers, "a flag is cleared");
         Ok(Response::new(proto::LeashResponse {
@@ -313,15 +311,12 @@ impl proto::flags_server::Flags for FlagsService {
         let flag = FlagName::new(&request.flag)?;
         requester.check(Action::Watch, Target::Flag(&flag))?;
         let generation = request.generation;
-        if self.flags.knows_generation(&flag, generation) {
-            // Also while the store is slow.
-            self.flags
-                .ack(&flag, generation, &listener)
-                .map_err(retry_later)?;
-            return Ok(Response::new(proto::AckFlagResponse {}));
+        let counted = self.flags.ack(&flag, generation, &listener);
+        // An acknowledgement of a known generation needs no store.
+        if !counted.map_err(retry_later)? {
+            let ack = self.flags.ack_any(&flag, generation, &listener, wall());
+            self.calls.run(ack).await?;
         }
-        let ack = self.flags.ack_any(&flag, generation, &listener, wall());
-        self.calls.run(ack).await?;
         Ok(Response::new(proto::AckFlagResponse {}))
     }
 }
@@ -337,7 +332,7 @@ impl Stream for WatchResponses {
         {
             // The watcher counts no longer.
             (this.stream, this.guard, this.settling) = (None, None, None);
-            let goodbye = Event::Goodbye(StreamGuard::goodbye());
+            let goodbye = FlagEvent::Goodbye(StreamGuard::goodbye());
             return Poll::Ready(Some(Ok(to_wire(goodbye))));
         }
         if let Some(settling) = &mut this.settling
@@ -366,17 +361,22 @@ impl Stream for WatchResponses {
 }
 
 /// Encodes an event of a watch.
-fn to_wire(event: Event) -> proto::WatchFlagResponse {
+fn to_wire(event: FlagEvent) -> proto::WatchFlagResponse {
     use proto::watch_flag_response::Event as Wire;
     let event = match event {
-        Event::State(state) => Wire::Flag(flag_to_wire(&state)),
-        Event::Heartbeat => Wire::Heartbeat(proto::Heartbeat::default()),
-        Event::Goodbye(goodbye) => Wire::Goodbye(goodbye_to_wire(goodbye)),
-        Event::Acks(acks) => Wire::Acks(proto::Acks {
-            generation: acks.generation,
-            acknowledged: acks.acknowledged,
-            watchers: acks.watchers,
-        }),
+        FlagEvent::State(state) => Some(Wire::Flag(flag_to_wire(&state))),
+        FlagEvent::Heartbeat => Some(Wire::Heartbeat(proto::Heartbeat::default())),
+        FlagEvent::Goodbye(goodbye) => Some(Wire::Goodbye(goodbye_to_wire(goodbye))),
+        FlagEvent::Acks {
+            generation,
+            acknowledged,
+            watchers,
+        } => Some(Wire::Acks(proto::Acks {
+            generation,
+            acknowledged,
+            watchers,
+        })),
+        FlagEvent::Unknown => None,
     };
-    proto::WatchFlagResponse { event: Some(event) }
+    proto::WatchFlagResponse { event }
 }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::stats::StatsSource;
 use crate::{
-    coordination::flag::{AckKey, Flags},
+    coordination::flag::Flags,
     error::{Error, Result},
     relay::{
         runtime::{PeerService, Relay},
@@ -16,11 +16,10 @@ use crate::{
             lists::{List, ListSource, ranked},
         },
     },
-    types::{FlagName, QueueAddress},
+    types::QueueAddress,
     wire::{
         link::{
-            AcknowledgementsRequest, AcknowledgementsResponse, Done, TimersRequest,
-            peer_reply::Answer, peer_request::Call,
+            AcknowledgementsRequest, Done, TimersRequest, peer_reply::Answer, peer_request::Call,
         },
         peer_failure, proto, report_from_wire, timers_from_wire,
     },
@@ -91,17 +90,9 @@ impl RelayPeers {
     }
 
     fn acks(&self, request: &AcknowledgementsRequest) -> Result<Answer> {
-        let flag = FlagName::new(&request.flag)?;
         let max = usize::try_from(request.max_keys).map_err(|_| too_many())?;
-        let after = request.after.map(AckKey);
-        let known = self
-            .flags
-            .acks_of(&flag, request.generation, after, max.min(MAX_KEYS));
-        Ok(Answer::Acknowledgements(AcknowledgementsResponse {
-            acknowledged: known.acknowledged,
-            watchers: known.watchers,
-            keys: known.keys.iter().map(|key| key.0).collect(),
-        }))
+        let known = self.flags.acks_of(request, max.min(MAX_KEYS))?;
+        Ok(Answer::Acknowledgements(known))
     }
 }
 

@@ -12,9 +12,10 @@ use tokio::sync::oneshot;
 use super::{FlagEvent, relay::Outbox};
 use crate::{
     base::sync::lock,
-    coordination::flag::{AckQuery, AskAcks, KnownAcks},
+    coordination::flag::AskAcks,
     sim::cluster::world::World,
     types::cluster::LifeId,
+    wire::link::{AcknowledgementsRequest, AcknowledgementsResponse},
 };
 
 /// The other relays, for the tasks of one.
@@ -23,14 +24,14 @@ pub(super) struct PeerAsks {
     pub(super) outbox: Arc<Mutex<Outbox>>,
 }
 
-type Answers = Vec<(LifeId, KnownAcks)>;
+type Answers = Vec<(LifeId, AcknowledgementsResponse)>;
 
 /// A query of a relay to one life, or to all that are present.
 #[derive(Debug)]
 pub(super) struct AskRequest {
     relay: usize,
     life: Option<LifeId>,
-    query: AckQuery,
+    query: AcknowledgementsRequest,
     answers: oneshot::Sender<Answers>,
 }
 
@@ -54,7 +55,7 @@ pub(in crate::sim::cluster) struct Query {
     number: u64,
     from: usize,
     life: LifeId,
-    query: AckQuery,
+    query: AcknowledgementsRequest,
 }
 
 /// A reply on its way.
@@ -64,7 +65,7 @@ pub(in crate::sim::cluster) struct Reply {
     from: usize,
     to: usize,
     life: LifeId,
-    known: KnownAcks,
+    known: AcknowledgementsResponse,
 }
 
 /// No reply is awaited for longer.
@@ -72,18 +73,22 @@ const WITHIN: Duration = Duration::from_secs(1);
 
 #[async_trait]
 impl AskAcks for PeerAsks {
-    async fn ask_all(&self, query: AckQuery) -> Answers {
+    async fn ask_all(&self, query: AcknowledgementsRequest) -> Answers {
         self.request(None, query).await
     }
 
-    async fn ask(&self, life: LifeId, query: AckQuery) -> Option<KnownAcks> {
+    async fn ask(
+        &self,
+        life: LifeId,
+        query: AcknowledgementsRequest,
+    ) -> Option<AcknowledgementsResponse> {
         let mut answers = self.request(Some(life), query).await;
         answers.pop().map(|(_, known)| known)
     }
 }
 
 impl PeerAsks {
-    async fn request(&self, life: Option<LifeId>, query: AckQuery) -> Answers {
+    async fn request(&self, life: Option<LifeId>, query: AcknowledgementsRequest) -> Answers {
         let (answers, received) = oneshot::channel();
         lock(&self.outbox).asked.push(AskRequest {
             relay: self.relay,
@@ -166,10 +171,9 @@ impl World {
         else {
             return;
         };
-        let (asked, max) = (&query.query, query.query.max_keys as usize);
-        let known = place
-            .flags
-            .acks_of(&asked.name, asked.generation, asked.after, max);
+        let max = query.query.max_keys as usize;
+        let known = place.flags.acks_of(&query.query, max);
+        let known = known.expect("a valid name");
         if self.request_leaves(relay) {
             let reply = Reply {
                 number: query.number,

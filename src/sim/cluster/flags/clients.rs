@@ -13,10 +13,10 @@ use super::{
 };
 use crate::{
     base::{clock::Tick, sync::lock},
-    coordination::flag::{Event as WatchEvent, WatchGuard},
+    coordination::flag::WatchGuard,
     error::Result,
     sim::cluster::world::World,
-    types::{FlagState, ListenerId},
+    types::{FlagEvent as WatchEvent, FlagState, ListenerId},
 };
 
 /// One client. It has a stream at one relay at a time.
@@ -200,7 +200,6 @@ impl World {
         }
         match event {
             WatchEvent::State(state) => {
-                let state: &FlagState = state;
                 self.totals.count("flag states", 1);
                 let noted = [client as u64, u64::from(state.set), state.generation];
                 self.log.note(self.now, "flag is told", &noted);
@@ -208,15 +207,19 @@ impl World {
                 self.flags.clients[client].told = Some(state.clone());
                 self.flag_released(client, state);
             }
-            WatchEvent::Acks(acks) => {
+            WatchEvent::Acks {
+                generation,
+                acknowledged,
+                watchers,
+            } => {
                 self.totals.count("flag counts", 1);
-                let count = (acks.generation, acks.acknowledged, acks.watchers);
-                let noted = [client as u64, acks.generation, u64::from(acks.acknowledged)];
+                let count = (*generation, *acknowledged, *watchers);
+                let noted = [client as u64, *generation, u64::from(*acknowledged)];
                 self.log.note(self.now, "flag is counted", &noted);
                 self.flags.clients[client].count = Some(count);
                 self.check_flag_count(client);
             }
-            WatchEvent::Heartbeat | WatchEvent::Goodbye(_) => {}
+            _ => {}
         }
     }
 

@@ -1,7 +1,6 @@
 //! The flags of one relay: the production state, and its tasks with model drivers in place of tokio.
 
 use std::{
-    future::poll_fn,
     pin::pin,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
@@ -16,12 +15,12 @@ use super::{
 };
 use crate::{
     base::{clock::Tick, sync::lock},
-    coordination::flag::{Event as WatchEvent, Flags, FlagsConfig, RemoteAcks},
+    coordination::flag::{Flags, FlagsConfig},
     sim::{
         cluster::world::{Event, World},
         flags::store::ShakyStore,
     },
-    types::UnleashOptions,
+    types::{FlagEvent as WatchEvent, UnleashOptions},
 };
 
 /// The flags of a run of a relay.
@@ -110,7 +109,6 @@ impl World {
             relay,
             outbox: Arc::clone(&outbox),
         };
-        let mut remote = RemoteAcks::new(PAGE);
         let (asking, sleep) = (flags.clone(), Arc::clone(&bell));
         let tasks = &mut self.flags.tasks;
         tasks.spawn(relay, announce(flags.clone(), relay, outbox));
@@ -118,7 +116,7 @@ impl World {
         tasks.spawn(relay, tell_acks(flags.clone(), bell));
         tasks.spawn(relay, async move {
             loop {
-                remote.add_to(&asking, &others).await;
+                asking.add_remote_acks(&others, PAGE).await;
                 sleep.sleep(ASK_EVERY).await;
             }
         });
@@ -165,10 +163,7 @@ impl World {
         let work = async move {
             let written = match set {
                 true => flags.unleash(&name, &options, wall.now()).await,
-                false => {
-                    let cleared = flags.leash(&name, wall.now()).await;
-                    cleared.map(|state| (state, 0))
-                }
+                false => flags.leash(&name, wall.now()).await,
             };
             let generation = written.ok().map(|(state, _)| match state.set {
                 true => state.generation,
@@ -254,8 +249,8 @@ async fn refresh(flags: Flags, wall: Wall, bell: Arc<Bell>, every: Duration) {
 /// Tells observers new counts.
 async fn tell_acks(flags: Flags, bell: Arc<Bell>) {
     loop {
-        poll_fn(|context| flags.poll_acks_changed(context.waker())).await;
-        flags.publish_acks().await;
+        flags.acks_changed().await;
+        flags.publish_acks();
         bell.sleep(ACK_INTERVAL).await;
     }
 }
