@@ -135,7 +135,7 @@ pub(crate) enum Fault {
     OldConnectionAccepted,
     /// Hand-over: a host that was restored does not confirm what the receiver holds.
     NoGreeting,
-    /// Hand-over: a message overtakes a postponed one of its offer.
+    /// Hand-over: the message after a postponed one is offered in its place.
     PostponedOvertaken,
     /// Hand-over: a message goes round in a loop of routes.
     LoopAccepted,

@@ -6,10 +6,7 @@
 //!
 //! A refusal is decided by rules that repeating the offer does not change; a postponement ends by itself.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
@@ -49,7 +46,8 @@ enum Decision {
     Not(Verdict),
 }
 
-/// The messages that queues have, and that wait for next machines: counted once for each offer.
+/// The messages that queues have, and that wait for next machines: counted once for each offer. So no
+/// message of an offer is stored after one of its destination that was postponed.
 type Depths = HashMap<String, u64>;
 
 /// Another process connects with the same queue file while this one lives.
@@ -159,19 +157,13 @@ impl ReceiverSession {
             return Err(refuse(Error::invalid("messages", rule)));
         }
         let mut verdicts = Vec::with_capacity(messages.len());
-        let (mut depths, mut postponed) = (Depths::new(), HashSet::new());
+        let mut depths = Depths::new();
         for mut message in messages {
             check_message(&message).map_err(refuse)?;
-            // As the sender knows it: two names of this machine are two orders.
-            let destination = (message.authority.clone(), message.queue.clone());
             if self.policy.is_own(&message.authority) {
                 message.authority.clear();
             }
-            let decision = if postponed.contains(&destination) && !planted!(PostponedOvertaken) {
-                postpone("an earlier message of the queue was postponed".to_owned())
-            } else {
-                self.decide(transaction, rights, sender, &message, &mut depths)?
-            };
+            let decision = self.decide(transaction, rights, sender, &message, &mut depths)?;
             let kind = match decision {
                 Decision::Store => {
                     store(transaction, wall, sender, &message)?;
@@ -180,9 +172,6 @@ impl ReceiverSession {
                 Decision::Known => None,
                 Decision::Not(verdict) => Some(verdict),
             };
-            if matches!(kind, Some(Verdict::Postponed(_))) {
-                postponed.insert(destination);
-            }
             verdicts.push(HandOverVerdict { kind });
         }
         Ok(verdicts)

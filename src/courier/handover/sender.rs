@@ -178,6 +178,9 @@ impl SenderSession {
             }
             let is_postponed = postponed.is_some();
             let mut rows = select.query(params![self.hop, destination.0, destination.1])?;
+            if is_postponed && planted!(PostponedOvertaken) {
+                rows.next()?;
+            }
             while let Some(row) = rows.next()? {
                 let (id, message) = (row.get(0)?, self.message(row)?);
                 let Some(message) = message else {
