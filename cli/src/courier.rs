@@ -191,7 +191,7 @@ impl Verb {
             }
             Self::Status(status) => status.run(settings).await?,
             Self::History { dir, max } => {
-                let entries = dir.open(settings).await?.history(max, None).await?;
+                let entries = dir.open(settings).await?.history(max).await?;
                 let rows: Vec<_> = entries.iter().map(history_row).collect();
                 dir.format().rows(HISTORY, &rows)?;
             }

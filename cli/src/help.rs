@@ -29,7 +29,7 @@ pub(super) const FIRST: [(&str, &str); 6] = [
     ),
     (
         "courier serve",
-        "listen queues_name relay auth tls_cert tls_key queues_tls",
+        "listen relay auth tls_cert tls_key queues_tls",
     ),
     ("queue put", "create delay notify relay output timeout"),
 ];

@@ -25,7 +25,7 @@ Example:
   AZURE_STORAGE_CONNECTION_STRING=... reveille serve --store az://flags
   reveille serve --listen 10.0.0.5:7600 --tls-cert relay.pem --tls-key relay.key
   reveille serve --listen 10.0.0.5:7600 --insecure --max-connections-per-address 1000
-  reveille serve --queues /var/lib/queues --queues-name berlin
+  reveille serve --queues /var/lib/queues
   reveille serve --listen 10.0.0.5:7600 --tls-cert relay.pem --tls-key relay.key --relay-id relay-1 \
     --store az://flags --cluster nats://broker:4222 --cluster-name prod
 

@@ -45,9 +45,6 @@ pub(super) struct ServiceArgs {
     /// [default: three quarters of the machine's or the container's]
     #[arg(long, env = "REVEILLE_MAX_MEMORY", value_name = "SIZE", help_heading = LIMITS)]
     max_memory: Option<ByteSize>,
-    /// The name of this machine in the logs of other machines [default: queues]
-    #[arg(long, env = "REVEILLE_QUEUES_NAME", value_name = "NAME")]
-    queues_name: Option<String>,
     /// Reach other machines over TLS, with --ca, --cert and --key
     #[arg(long, env = "REVEILLE_QUEUES_TLS", help_heading = "TLS")]
     queues_tls: bool,
@@ -161,7 +158,6 @@ impl ServiceArgs {
                 ..from.queues.manager()
             },
             host: HostConfig {
-                name: self.queues_name.clone().unwrap_or(defaults.name),
                 tls: self.queues_tls.then_some(client.tls),
                 credential: client.credential,
                 insecure: client.insecure,
@@ -278,11 +274,10 @@ mod tests {
     #[test]
     fn flags_reach_the_host_of_the_queues() {
         let directory = tempfile::tempdir().expect("a directory");
-        let typed = ["--queues-name", "typed", "--queues-tls", "--allow-new-file"];
+        let typed = ["--queues-tls", "--allow-new-file"];
         let (service, settings) = (service(&typed), Settings::default());
         let config = service.queues(directory.path(), &settings).expect("valid");
         assert_eq!(config.path, directory.path().join("queues.db"));
-        assert_eq!(config.host.name, "typed");
         assert_eq!(config.host.tls, Some(ClientTls::default()));
         assert!(config.manager.allow_new_file);
         let missing = service.queues(Path::new("/no/such/place"), &settings);

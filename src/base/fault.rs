@@ -127,26 +127,22 @@ pub(crate) enum Fault {
     TenureSeenFromRequest,
     /// Hand-over: offers are accepted before they are stored.
     AcceptedBeforeStored,
-    /// Hand-over: the confirmation covers messages that are not accepted yet.
+    /// Hand-over: an offer, which confirms the one before it, does not wait for the answer to that.
     ConfirmsAllOffered,
     /// Hand-over: a new connection does not ask which messages the receiver holds.
     HeldIgnored,
     /// Hand-over: frames of an earlier connection are handled.
     OldConnectionAccepted,
-    /// Hand-over: a frame is handled although an earlier one is missing.
-    FrameGapAccepted,
     /// Hand-over: a host that was restored does not confirm what the receiver holds.
     NoGreeting,
-    /// Hand-over: a message overtakes a refused one before the sender has settled the refusal.
-    RefusedOvertaken,
+    /// Hand-over: the message after a postponed one is offered in its place.
+    PostponedOvertaken,
     /// Hand-over: a message goes round in a loop of routes.
     LoopAccepted,
     /// Hand-over: the relay is not told of messages that become visible.
     NotificationNotNoted,
     /// Hand-over: a connection leaves no note that its messages are uncertain.
     UncertaintyNotNoted,
-    /// Hand-over: an offer that a slow line did not carry in time is made again.
-    OfferNotShrunk,
     /// Cluster, C2: a frame is published once.
     LinkFrameNotRepeated,
     /// Cluster, C3: a frame that was received before is applied again.

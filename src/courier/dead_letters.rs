@@ -10,10 +10,10 @@ use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 use super::{
     handover::outgoing::PURGED,
-    manager::{QueueManager, Shared, check_not_reserved},
+    manager::{QueueManager, Shared},
     message::{Destination, MessageId, new_id},
     status::{destination, unsigned},
-    steps::{insert_local, local_queue},
+    steps::insert,
 };
 use crate::{
     backend::sqlite::refuse,
@@ -21,7 +21,7 @@ use crate::{
     queue::sqlite::{
         checksum::is_sound,
         clock::{self, Micros},
-        limit, system_time,
+        later, limit, system_time,
     },
 };
 
@@ -52,16 +52,6 @@ pub struct Purged {
     /// Messages that the next machine may have stored already. They are offered no more, and the
     /// hand-over removes those that the machine has not stored.
     pub pending: u64,
-}
-
-/// The dead letters that came since a look at them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct NewDeadLetters {
-    pub(crate) count: u64,
-    /// The newest one.
-    pub(crate) newest: Option<DeadLetter>,
-    /// The row of the newest one, for the next look.
-    pub(crate) upto: i64,
 }
 
 /// The rows of one write.
@@ -125,13 +115,20 @@ impl QueueManager {
     /// # Errors
     /// Of the file.
     pub async fn remove_dead_letters(&self) -> Result<u64> {
-        let last = self.new_dead_letters(0).await?.upto;
+        let last = self.last_dead_letter().await?;
         self.repeat(move |transaction| {
             let delete = "DELETE FROM dead_letters WHERE id IN
                             (SELECT id FROM dead_letters WHERE id <= ?1 LIMIT ?2)";
             transaction.execute(delete, [last, limit(STEP)])
         })
         .await
+    }
+
+    async fn last_dead_letter(&self) -> Result<i64> {
+        let last = "SELECT coalesce(max(id), 0) FROM dead_letters";
+        let read = self.database();
+        read.run(move |connection| connection.query_row(last, [], |row| row.get(0)))
+            .await
     }
 
     /// Repeats a write until it changes no row; returns how many it has changed.
@@ -148,24 +145,6 @@ impl QueueManager {
         }
     }
 
-    /// Returns the dead letters behind a row.
-    pub(crate) async fn new_dead_letters(&self, after: i64) -> Result<NewDeadLetters> {
-        let read = self.database().run(move |connection| {
-            let count = "SELECT count(*), coalesce(max(id), ?1) FROM dead_letters WHERE id > ?1";
-            let (count, upto): (i64, i64) = connection
-                .prepare_cached(count)?
-                .query_row([after], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            let sql = format!("SELECT {COLUMNS} FROM dead_letters WHERE id = ?1 AND id > ?2");
-            let mut select = connection.prepare_cached(&sql)?;
-            Ok(NewDeadLetters {
-                count: count.unsigned_abs(),
-                newest: select.query_row([upto, after], letter).optional()?,
-                upto,
-            })
-        });
-        read.await
-    }
-
     /// Sends a dead letter again, to `to` or to its former destination. A message to another machine gets
     /// a new id, which is returned: the machines on its way may know the old one, and would take it for
     /// a copy.
@@ -175,9 +154,6 @@ impl QueueManager {
     /// [`ErrorKind::Invalid`] if its body is damaged or at another machine;
     /// [`ErrorKind::Exhausted`] if a limit is reached.
     pub async fn requeue(&self, id: MessageId, to: Option<&Destination>) -> Result<MessageId> {
-        if let Some(to) = to {
-            check_not_reserved(to.queue())?;
-        }
         let (uid, new, to) = (*id.as_bytes(), new_id()?, to.cloned());
         let shared = std::sync::Arc::clone(&self.shared);
         let requeued = self.database().write(move |transaction| {
@@ -193,41 +169,27 @@ impl QueueManager {
     }
 
     /// Sends all dead letters that are there now again, the oldest first, to `to` or to their former
-    /// destinations; returns how many. A dead letter whose queue does not exist stays, with that reason;
-    /// a damaged one stays as well.
+    /// destinations; returns how many. One whose queue does not exist stays, and a damaged one.
     ///
     /// # Errors
     /// Of the file, and [`ErrorKind::Exhausted`] if a limit is reached: the rest stays.
     pub async fn requeue_all(&self, to: Option<&Destination>) -> Result<u64> {
-        // Messages that are refused again are dead letters behind the last one.
-        let (mut after, mut count) = (0, 0);
-        let last = self.new_dead_letters(0).await?.upto;
-        loop {
-            let read = self.database().run(move |connection| {
-                let sql = "SELECT id, uid FROM dead_letters WHERE id > ?1 AND id <= ?2
-                           ORDER BY id LIMIT ?3";
-                let mut select = connection.prepare_cached(sql)?;
-                let rows = select.query_map([after, last, limit(STEP)], |row| {
-                    Ok((row.get(0)?, row.get(1)?))
-                })?;
-                rows.collect::<rusqlite::Result<Vec<(i64, [u8; 16])>>>()
-            });
-            let rows = read.await?;
-            let Some((last, _)) = rows.last() else {
-                return Ok(count);
-            };
-            after = *last;
-            for (_, uid) in rows {
-                match self.requeue(MessageId::from_bytes(uid), to).await {
-                    Ok(_) => count += 1,
-                    Err(error) if error.kind() == ErrorKind::NotFound => {
-                        self.keep(uid, error.message().to_owned()).await?;
-                    }
-                    Err(error) if error.kind() == ErrorKind::Invalid => {}
-                    Err(error) => return Err(error),
-                }
+        // Messages that are refused again are dead letters behind these.
+        let all = self.database().run(|connection| {
+            let mut select =
+                connection.prepare_cached("SELECT uid FROM dead_letters ORDER BY id")?;
+            let rows = select.query_map([], |row| row.get(0))?;
+            rows.collect::<rusqlite::Result<Vec<[u8; 16]>>>()
+        });
+        let mut count = 0;
+        for uid in all.await? {
+            match self.requeue(MessageId::from_bytes(uid), to).await {
+                Ok(_) => count += 1,
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {}
+                Err(error) => return Err(error),
             }
         }
+        Ok(count)
     }
 
     /// Removes the messages that wait for another machine. Those that the machine may have stored
@@ -241,51 +203,39 @@ impl QueueManager {
             let rule = "must be on another machine: purge a local queue as a queue";
             return Err(Error::invalid("destination", rule));
         };
-        let (to, queue) = (authority.to_owned(), destination.queue().to_owned());
+        let to = (authority.to_owned(), destination.queue().to_owned());
+        let (certain, rest) = (to.clone(), to);
         let delete = format!(
             "DELETE FROM outgoing WHERE id IN (SELECT id FROM outgoing
              WHERE {WAITING} AND {IS_CERTAIN} LIMIT {MARKED})"
         );
-        let removed = self.repeat(move |transaction| transaction.execute(&delete, [&to, &queue]));
+        let removed =
+            self.repeat(move |transaction| transaction.execute(&delete, [&certain.0, &certain.1]));
         let mut purged = Purged {
             removed: removed.await?,
             pending: 0,
         };
-        // Marked messages still wait: without the cursor each step would read all of them again.
-        let mut after = 0;
-        loop {
-            let (to, queue) = (authority.to_owned(), destination.queue().to_owned());
+        // Marked messages still wait: without the last row each step would read all of them again.
+        let mut last = Some(0);
+        while let Some(after) = last {
+            let to = rest.clone();
             let step = self.database().write(move |transaction| {
-                let last = format!(
-                    "SELECT max(id) FROM (SELECT id FROM outgoing WHERE {WAITING} AND id > ?3
-                     ORDER BY id LIMIT {MARKED})"
-                );
-                let last: Option<i64> =
-                    transaction.query_row(&last, params![to, queue, after], |row| row.get(0))?;
                 let mark = format!(
-                    "UPDATE outgoing SET ends_at = ?5 WHERE {WAITING} AND id > ?3 AND id <= ?4"
+                    "UPDATE outgoing SET ends_at = {PURGED} WHERE id IN (SELECT id FROM outgoing
+                     WHERE {WAITING} AND id > ?3 ORDER BY id LIMIT {MARKED}) RETURNING id"
                 );
-                let values = params![to, queue, after, last, PURGED];
-                Ok((last, transaction.execute(&mark, values)?))
+                let mut mark = transaction.prepare_cached(&mark)?;
+                let rows = mark.query_map(params![to.0, to.1, after], |row| row.get(0))?;
+                rows.collect::<rusqlite::Result<Vec<i64>>>()
             });
-            let (last, marked) = step.await?;
-            purged.pending += marked as u64;
-            let Some(last) = last else { break };
-            after = last;
+            let marked = step.await?;
+            purged.pending += marked.len() as u64;
+            last = marked.into_iter().max();
         }
         if purged.pending > 0 {
             self.shared.signal_outgoing();
         }
         Ok(purged)
-    }
-
-    /// Notes why a dead letter stays.
-    async fn keep(&self, uid: [u8; 16], reason: String) -> Result<()> {
-        let update = "UPDATE dead_letters SET reason = ?2 WHERE uid = ?1";
-        let noted = self
-            .database()
-            .write(move |transaction| transaction.execute(update, params![uid, reason]));
-        noted.await.map(drop)
     }
 }
 
@@ -321,13 +271,18 @@ fn requeue(
     }
     transaction.execute("DELETE FROM dead_letters WHERE uid = ?1", [uid])?;
     let to = to.unwrap_or(former);
-    let Some(authority) = shared.config.remote(&to) else {
-        let queue = local_queue(transaction, to.queue(), 0, shared.config.max_queue)?;
-        insert_local(transaction, queue, now, stored_at, &uid, &body)?;
-        return Ok((uid, true));
+    let mut send = shared.new_send(uid, &to, body.into()).map_err(refuse)?;
+    shared.check_room(transaction, &send)?;
+    let is_local = send.hop.is_none();
+    let stored_at = if is_local {
+        stored_at
+    } else {
+        send.uid = new;
+        now
     };
-    shared.insert_outgoing(transaction, now, &new, (authority, to.queue()), &body)?;
-    Ok((new, false))
+    let ends_at = later(now, shared.config.max_age);
+    insert(transaction, &send, (now, stored_at), ends_at)?;
+    Ok((send.uid, is_local))
 }
 
 /// Reads the columns [`COLUMNS`].

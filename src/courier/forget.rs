@@ -114,7 +114,10 @@ fn forget(transaction: &Transaction<'_>, authority: &str) -> rusqlite::Result<Fo
     // Their bodies are at the former file only.
     let reason = format!("given up: only the former queue file of `{authority}` has it");
     let now = clock::advance(transaction)?;
-    for row in outgoing::take_back_sent(transaction, authority)? {
+    let sent = "SELECT id FROM outgoing WHERE hop = ?1 AND status = 2";
+    let mut sent = transaction.prepare(sent)?;
+    let sent = sent.query_map([authority], |row| row.get(0))?;
+    for row in sent.collect::<rusqlite::Result<Vec<_>>>()? {
         outgoing::bury(transaction, row, now, &reason)?;
     }
     // A connection that is open now notes its own end.

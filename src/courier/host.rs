@@ -9,7 +9,6 @@
 mod file;
 mod hop;
 mod receiving;
-pub(crate) mod wire;
 
 use std::{
     collections::HashMap,
@@ -20,14 +19,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::hop::Hop;
 pub(crate) use self::receiving::ReceivingStream;
-use super::{
-    QueueManager, crash_point::crash_point, dead_letters::NewDeadLetters, handover::Policy,
-};
+use super::{QueueManager, crash_point::crash_point, handover::Policy};
 use crate::{
     base::{clock::Clock, log_limiter::LogLimiter, sync::lock, task::Scope},
     client::{ClientTls, Credential},
@@ -38,8 +35,6 @@ use crate::{
 /// The configuration of a [`Host`].
 #[derive(Debug, Clone)]
 pub struct HostConfig {
-    /// The name of this machine that other machines log and show. Default: `queues`.
-    pub name: String,
     /// TLS to other machines. Default: plain text.
     pub tls: Option<ClientTls>,
     /// What this machine shows to other machines. Default: none.
@@ -51,14 +46,8 @@ pub struct HostConfig {
     pub insecure: bool,
     /// How often the host reads the file for messages of which it was not told. Default: 1 s.
     pub interval: Duration,
-    /// How often expired rows and old history are removed. Default: 10 s.
-    pub maintenance: Duration,
-    /// A connection without messages is closed after this long. Default: 60 s.
-    pub idle: Duration,
     /// The longest time to connect to another machine. Default: 5 s.
     pub connect_timeout: Duration,
-    /// A connection whose offers are not answered for this long is closed. Default: 20 s.
-    pub answer_timeout: Duration,
     /// The longest wait between two attempts to reach a machine; the waits are random and grow from
     /// 200 ms. Default: 15 s.
     pub max_backoff: Duration,
@@ -82,7 +71,7 @@ pub(crate) struct Shared {
     changed: Notify,
     /// The file may have new messages of which the relay must be notified.
     unnotified: Notify,
-    policy: Policy,
+    policy: Arc<Policy>,
     clock: Clock,
     errors: Mutex<LogLimiter<2>>,
     /// The connections to next machines. They end in order when it is closed.
@@ -104,23 +93,24 @@ pub(crate) struct HostFigures {
 const ERROR_OF_FILE: usize = 0;
 const ERROR_OF_RELAY: usize = 1;
 
+/// A known machine is contacted this often without messages. It may hold messages that need a
+/// confirmation: its file, or this one, may have been restored from an older copy.
+const GREETING_INTERVAL: Duration = Duration::from_secs(3600);
 /// The longest wait for the connections' end.
 const ENDING: Duration = Duration::from_secs(2);
+/// How often expired rows and old history are removed.
+const MAINTENANCE: Duration = Duration::from_secs(10);
 /// The pause between two steps of maintenance.
 const MAINTENANCE_GAP: Duration = Duration::from_millis(20);
 
 impl Default for HostConfig {
     fn default() -> Self {
         Self {
-            name: "queues".to_owned(),
             tls: None,
             credential: Credential::default(),
             insecure: false,
             interval: Duration::from_secs(1),
-            maintenance: Duration::from_secs(10),
-            idle: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(5),
-            answer_timeout: Duration::from_secs(20),
             max_backoff: Duration::from_secs(15),
         }
     }
@@ -147,7 +137,7 @@ impl Host {
             figures: HostFigures::default(),
             changed: Notify::new(),
             unnotified: Notify::new(),
-            policy: manager.policy(),
+            policy: Arc::new(manager.policy()),
             manager,
             config,
             clock,
@@ -156,10 +146,9 @@ impl Host {
             ending: CancellationToken::new(),
         });
         let scope = Scope::new();
-        let known = shared.manager.known_hops().await?;
         let hops = Arc::new(Scope::new());
         let (dispatcher, of_hops) = (Arc::clone(&shared), Arc::clone(&hops));
-        scope.spawn(async move { dispatcher.dispatch(&of_hops, known).await });
+        scope.spawn(async move { dispatcher.dispatch(&of_hops).await });
         let notifying = Arc::clone(&shared);
         scope.spawn(async move { notifying.notify().await });
         let maintenance = Arc::clone(&shared);
@@ -205,36 +194,29 @@ impl Host {
 }
 
 impl Shared {
-    /// Keeps a task for each next machine with messages, and for each of `known`.
-    async fn dispatch(self: Arc<Self>, scope: &Scope, known: Vec<String>) {
+    /// Keeps a task for each next machine with messages.
+    async fn dispatch(self: Arc<Self>, scope: &Scope) {
         let mut hops: HashMap<String, Hop> = HashMap::new();
-        let mut recovered = self.clock.now();
-        let start = |name: &str, greets| Hop::start(Arc::clone(&self), name, scope, greets);
-        for name in known {
-            let hop = start(&name, true);
-            hop.changed();
-            hops.insert(name, hop);
-        }
+        let mut recovered = Instant::now();
+        let mut greeted = None::<Instant>;
         loop {
-            if let Err(error) = self.manager.choose_hops().await {
-                let text = "waiting messages keep their former next machines";
-                self.report(ERROR_OF_FILE, &error, text);
-            }
-            match self.manager.hops_with_messages().await {
+            let greets = greeted.is_none_or(|at| at.elapsed() >= GREETING_INTERVAL);
+            match self.hops(greets).await {
                 Ok(names) => {
                     hops.retain(|_, hop| !hop.has_ended());
                     for name in names {
-                        let hop = hops
-                            .entry(name)
-                            .or_insert_with_key(|name| start(name, false));
-                        hop.changed();
+                        let start =
+                            |name: &String| Hop::start(Arc::clone(&self), name, scope, greets);
+                        hops.entry(name).or_insert_with_key(start).changed();
+                    }
+                    if greets {
+                        greeted = Some(Instant::now());
                     }
                 }
                 Err(error) => self.report(ERROR_OF_FILE, &error, "the queue file cannot be read"),
             }
-            let now = self.clock.now();
-            if now.since(recovered) >= self.config.interval {
-                recovered = now;
+            if recovered.elapsed() >= self.config.interval {
+                recovered = Instant::now();
                 if let Err(error) = self.recover().await {
                     let text = "messages of dead processes stay hidden";
                     self.report(ERROR_OF_FILE, &error, text);
@@ -245,6 +227,16 @@ impl Shared {
                 () = tokio::time::sleep(self.config.interval) => {}
             }
         }
+    }
+
+    /// Returns the next machines with messages, by the present routes, and if `greets` all known ones.
+    async fn hops(&self, greets: bool) -> Result<Vec<String>> {
+        self.manager.choose_hops().await?;
+        let mut names = self.manager.hops_with_messages().await?;
+        if greets {
+            names.extend(self.manager.known_hops().await?);
+        }
+        Ok(names)
     }
 
     /// Notifies the relay of new messages. A slow relay delays no hand-over.
@@ -286,14 +278,15 @@ impl Shared {
     async fn maintain(&self) {
         let mut known = 0;
         loop {
-            match self.manager.new_dead_letters(known).await {
-                Ok(found) => {
-                    self.report_dead_letters(&found);
-                    known = found.upto;
-                }
-                Err(error) => self.report(ERROR_OF_FILE, &error, "dead letters cannot be read"),
-            }
             if let Ok((dead_letters, outgoing)) = self.manager.count_waiting().await {
+                if dead_letters > known {
+                    tracing::warn!(
+                        path = %self.manager.path().display(),
+                        count = dead_letters,
+                        "messages could not be delivered: see `reveille courier dead`"
+                    );
+                }
+                known = dead_letters;
                 let figures = &self.figures;
                 figures.dead_letters.store(dead_letters, Ordering::Relaxed);
                 figures.outgoing.store(outgoing, Ordering::Relaxed);
@@ -301,29 +294,14 @@ impl Shared {
             // With more to do: go on soon, but let other writers in.
             let pause = match self.manager.maintain().await {
                 Ok(true) => MAINTENANCE_GAP,
-                Ok(false) => self.config.maintenance,
+                Ok(false) => MAINTENANCE,
                 Err(error) => {
                     self.report(ERROR_OF_FILE, &error, "the queue file cannot be maintained");
-                    self.config.maintenance
+                    MAINTENANCE
                 }
             };
             tokio::time::sleep(pause).await;
         }
-    }
-
-    /// Logs the dead letters since the last look; the first look finds all of them.
-    fn report_dead_letters(&self, found: &NewDeadLetters) {
-        let Some(newest) = &found.newest else {
-            return;
-        };
-        tracing::warn!(
-            path = %self.manager.path().display(),
-            count = found.count,
-            id = %newest.id,
-            destination = %newest.destination,
-            reason = newest.reason,
-            "messages could not be delivered: see `reveille courier dead`"
-        );
     }
 
     /// Passes on the signal of commits in this process.

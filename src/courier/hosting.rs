@@ -1,4 +1,4 @@
-//! Opening a file as its host: the lock, the check for damage, and the compaction of old files.
+//! Opening a file as its host: the lock, and the check for damage.
 //!
 //! One process hosts a file: it notifies after crashes, maintains the file and hands messages over.
 //! Other processes open the same file with [`QueueManager::open`]. The lock file `NAME.host` is locked by
@@ -6,12 +6,10 @@
 //! ended cleanly.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
 };
-
-use rusqlite::Connection;
 
 use super::{
     config::QueueManagerConfig,
@@ -19,7 +17,9 @@ use super::{
 };
 use crate::{
     backend::sqlite::{check_file, with_suffix},
+    base::clock::{micros, wall},
     error::{Error, ErrorKind, Result},
+    queue::sqlite::schema::SCHEMA,
 };
 
 /// Held while the process hosts the file.
@@ -32,6 +32,8 @@ pub(super) struct HostLock {
     is_sound: bool,
 }
 
+/// The mark in the name of a damaged file that was set aside.
+const DAMAGED: &str = ".damaged-";
 const CLEAN: &str = "clean\n";
 const IN_USE: &str = "in use\n";
 
@@ -110,45 +112,76 @@ impl QueueManager {
     ///
     /// # Errors
     /// As [`QueueManager::open`]; [`ErrorKind::Busy`](crate::ErrorKind::Busy) if another process
-    /// hosts the file; [`ErrorKind::Internal`](crate::ErrorKind::Internal) if it is damaged:
-    /// nothing is changed, and the message says what to do.
+    /// hosts the file; [`ErrorKind::Internal`](crate::ErrorKind::Internal) if it is damaged: then
+    /// it was renamed to `NAME.damaged-TIME` with its log, and the message says what to do.
     pub async fn host(path: impl Into<PathBuf>, config: QueueManagerConfig) -> Result<Self> {
         let path = target_of(path.into());
         let lock = HostLock::acquire(&path)?;
         if path.is_file()
             && let Some(problem) = check_file(&path, !lock.was_clean).await?
+            && has_our_header(&path)
         {
-            let message = format!(
-                "queue file `{}` is damaged ({problem}): stop all programs that use it, then restore \
-                 a copy, or save its content with `sqlite3 FILE .recover`",
-                path.display()
-            );
-            return Err(Error::new(ErrorKind::Internal, message));
+            return Err(set_aside(&path, &problem));
         }
         let manager = Self::open(path, config).await?;
         // A write first, so that the log of an earlier process is written back.
         manager.database().write(|_| Ok(())).await?;
-        if let Err(error) = manager.database().run(compact_old_file).await {
-            // The file is complete; it only keeps its size.
-            let path = manager.path().display();
-            tracing::warn!(%path, %error, "the queue file could not be made smaller");
-        }
         manager.shared.hosted_with(lock);
         Ok(manager)
     }
 }
 
-/// Rewrites a file of an older version that is more than half free, so that it can be made smaller
-/// in small steps from then on.
-fn compact_old_file(connection: &mut Connection) -> rusqlite::Result<()> {
-    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let is_old = number("auto_vacuum")? == 0;
-    if is_old && number("freelist_count")? * 2 > number("page_count")? {
-        // The copy that VACUUM makes may be larger than the memory.
-        connection.execute_batch(
-            "PRAGMA temp_store = FILE; PRAGMA auto_vacuum = INCREMENTAL; VACUUM;
-             PRAGMA temp_store = MEMORY",
-        )?;
-    }
-    Ok(())
+/// Returns whether a damaged file was a queue file: a wrong path must not rename another program's
+/// file.
+fn has_our_header(path: &Path) -> bool {
+    let mut header = [0; 72];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
+    let id = SCHEMA.application_id.to_be_bytes();
+    read.is_ok() && header.starts_with(b"SQLite format 3\0") && header[68..] == id
+}
+
+/// Renames a damaged file with its log; returns the error that says so.
+fn set_aside(path: &Path, problem: &str) -> Error {
+    let aside = with_suffix(path, &format!("{DAMAGED}{}", micros(wall()) / 1_000_000));
+    // The file first: without its log it would look complete and lack the newest commits.
+    let renamed = ["", "-wal", "-shm"].into_iter().try_for_each(|suffix| {
+        match fs::rename(with_suffix(path, suffix), with_suffix(&aside, suffix)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    });
+    let done = match renamed {
+        Ok(()) => format!("was set aside as `{}`", aside.display()),
+        Err(error) => format!("could not be renamed: {error}"),
+    };
+    let message = format!(
+        "queue file `{}` is damaged ({problem}) and {done}: stop all programs that use it, then \
+         restore a copy, or save its content with `sqlite3 FILE .recover`",
+        path.display()
+    );
+    Error::new(ErrorKind::Internal, message)
+}
+
+/// Fails if a file is missing because it was damaged: an operator restores a copy, or allows a new file.
+pub(super) fn check_not_set_aside(path: &Path) -> Result<()> {
+    let Some(name) = path.file_name().filter(|_| !path.exists()) else {
+        return Ok(());
+    };
+    let prefix = format!("{}{DAMAGED}", name.to_string_lossy());
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let entries = fs::read_dir(directory.unwrap_or(Path::new(".")));
+    let mut entries = entries.into_iter().flatten().flatten();
+    let is_aside = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
+    let Some(aside) = entries.find(is_aside) else {
+        return Ok(());
+    };
+    let message = format!(
+        "queue file `{}` is missing: it was damaged and set aside as `{}`: restore a copy, or allow a \
+         new file with --allow-new-file",
+        path.display(),
+        aside.path().display()
+    );
+    Err(Error::new(ErrorKind::Conflict, message))
 }

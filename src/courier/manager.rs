@@ -12,15 +12,13 @@ use std::{
     },
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     config::{OUTGOING_QUEUE, QueueManagerConfig},
-    hosting::HostLock,
+    hosting::{HostLock, check_not_set_aside},
     message::Destination,
-    notifying::{NotifyState, Refusals},
     recovery::ProcessLock,
-    retention::SteadyClock,
 };
 use crate::{
     backend::sqlite::{Database, Missing},
@@ -78,16 +76,20 @@ pub(super) struct Shared {
     /// Gives queues of the file.
     template: SqliteQueue,
     pub(super) notifier: OnceLock<Arc<dyn Notifier>>,
-    pub(super) notifying: Arc<NotifyState>,
-    pub(super) refusals: Mutex<Refusals>,
+    /// Held by the task that notifies the relay.
+    pub(super) notifying: tokio::sync::Mutex<()>,
+    /// A task waits to notify the relay. It will see all commits of before.
+    pub(super) notifies: AtomicBool,
+    /// The queues that the relay has refused, by their rows, and when they are tried again.
+    pub(super) refused: Mutex<HashMap<i64, Instant>>,
     /// Set until the relay was told of messages to other machines.
     pub(super) outgoing_unnotified: AtomicBool,
     /// Set if a transaction of the caller has sent to another machine.
     pub(super) sent_in: AtomicBool,
     outgoing: watch::Sender<u64>,
     /// By next machine, the number of sends until the waiting messages are counted again.
-    pub(super) outgoing_room: Mutex<HashMap<Arc<str>, i64>>,
-    pub(super) steady: Mutex<SteadyClock>,
+    pub(super) outgoing_room: Mutex<HashMap<String, u64>>,
+    pub(super) opened: Instant,
     /// Queues of the file to which this process has sent.
     pub(super) known_queues: Mutex<HashSet<String>>,
     pub(super) scope: Scope,
@@ -101,9 +103,15 @@ impl QueueManager {
     /// Opens the file, and creates it if it is missing; its directory must exist.
     ///
     /// # Errors
-    /// One line with the file's path and the reason.
+    /// One line with the file's path and the reason. [`ErrorKind::Conflict`](crate::ErrorKind::Conflict)
+    /// if the file is missing because it was damaged and set aside, unless
+    /// [`QueueManagerConfig::allow_new_file`] is set.
     pub async fn open(path: impl Into<PathBuf>, config: QueueManagerConfig) -> Result<Self> {
-        Self::open_or(Missing::Create, path.into(), config).await
+        let path = target_of(path.into());
+        if !config.allow_new_file {
+            check_not_set_aside(&path)?;
+        }
+        Self::open_or(Missing::Create, path, config).await
     }
 
     /// Opens the file if it is there.
@@ -131,13 +139,14 @@ impl QueueManager {
             config,
             file_id,
             notifier: OnceLock::new(),
-            notifying: Arc::default(),
-            refusals: Mutex::default(),
+            notifying: tokio::sync::Mutex::default(),
+            notifies: AtomicBool::new(false),
+            refused: Mutex::default(),
             outgoing_unnotified: AtomicBool::new(false),
             sent_in: AtomicBool::new(false),
             outgoing: watch::Sender::new(0),
             outgoing_room: Mutex::default(),
-            steady: Mutex::new(SteadyClock::new()),
+            opened: Instant::now(),
             known_queues: Mutex::default(),
             scope: Scope::new(),
             process: Mutex::new(None),

@@ -9,8 +9,7 @@
 //! visible, and the relay is notified then once more. A queue that the relay refuses delays no other.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -48,41 +47,13 @@ struct Unnotified {
     delay: Duration,
 }
 
-/// Whether a task notifies the relay at present: one at a time, and none for a commit is missed.
-#[derive(Debug, Default)]
-pub(super) struct NotifyState(Mutex<Running>);
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Running {
-    #[default]
-    No,
-    Yes,
-    /// Another commit came: the task must look again.
-    Again,
-}
-
-/// The task's part. Dropped before its end, by the runtime, it lets another task start.
-#[derive(Debug)]
-struct Ending {
-    state: Arc<NotifyState>,
-    has_ended: bool,
-}
-
-/// The queues that the relay has refused, by their rows.
-#[derive(Debug, Default)]
-pub(super) struct Refusals(HashMap<i64, Refusal>);
-
-#[derive(Debug)]
-struct Refusal {
-    until: Instant,
-    pause: Duration,
-}
+/// Resets the mark that a task waits to notify the relay.
+struct Queued(Arc<Shared>);
 
 /// The rows of one request.
 const BATCH: usize = 256;
-/// The first and the longest pause after a refusal of a queue.
-const PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The pause after a refusal of a queue.
+const PAUSE: Duration = Duration::from_secs(10);
 
 impl QueueManager {
     /// Notifies the relay of all committed messages of which it was not told; returns the number of
@@ -92,32 +63,33 @@ impl QueueManager {
     /// # Errors
     /// Of the file or of the notifier; the notifications are tried again by the next call. Where the
     /// relay refuses a queue, the others are notified, the first refusal is returned, and that queue
-    /// is tried again after 1 s to 60 s.
+    /// is tried again after 10 s.
     pub async fn notify_pending(&self) -> Result<usize> {
         self.shared.notify_pending().await
     }
 }
 
 impl Shared {
-    /// Starts a task that notifies, unless one runs. It runs beside the caller, so that a slow relay
-    /// delays no commit. Without a runtime or a notifier it does nothing.
+    /// Starts a task that notifies, unless one waits for its turn. It runs beside the caller, so that a
+    /// slow relay delays no commit. Without a runtime or a notifier it does nothing.
     pub(super) fn start_notifying(this: &Arc<Self>) {
         let has_runtime = tokio::runtime::Handle::try_current().is_ok();
-        if this.notifier.get().is_none() || !has_runtime || !this.notifying.begin() {
+        if this.notifier.get().is_none() || !has_runtime {
+            return;
+        }
+        if this.notifies.swap(true, Ordering::AcqRel) {
             return;
         }
         let shared = Arc::clone(this);
         // Before the spawn: a runtime that shuts down may drop the task before its first poll.
-        let mut ending = NotifyState::ending(&this.notifying);
+        let queued = Queued(Arc::clone(this));
         this.scope.spawn_graceful(async move {
-            loop {
-                if let Err(error) = shared.notify_pending().await {
-                    let path = shared.database.path().display().to_string();
-                    tracing::debug!(path, %error, "a notification of committed messages failed");
-                }
-                if !ending.goes_on() {
-                    return;
-                }
+            let _turn = shared.notifying.lock().await;
+            // A commit from now on starts another task.
+            drop(queued);
+            if let Err(error) = shared.notify_pending().await {
+                let path = shared.database.path().display().to_string();
+                tracing::debug!(path, %error, "a notification of committed messages failed");
             }
         });
     }
@@ -140,7 +112,13 @@ impl Shared {
             if let Some(last) = rows.last() {
                 after = (last.queue, last.due);
             }
-            rows.retain(|row| !lock(&self.refusals).is_waiting(row.queue));
+            let now = Instant::now();
+            let waits = |row: &Unnotified| {
+                lock(&self.refused)
+                    .get(&row.queue)
+                    .is_some_and(|until| now < *until)
+            };
+            rows.retain(|row| !waits(row));
             let whole = self.notify_rows(&**notifier, &rows).await;
             let told = match whole {
                 Ok(()) => rows,
@@ -190,13 +168,10 @@ impl Shared {
         let (mut told, mut first) = (Vec::new(), None);
         for row in rows {
             match self.notify_rows(notifier, std::slice::from_ref(&row)).await {
-                Ok(()) => {
-                    lock(&self.refusals).accepted(row.queue);
-                    told.push(row);
-                }
+                Ok(()) => told.push(row),
                 Err(error) => {
                     if is_of_a_queue(&error) {
-                        lock(&self.refusals).refused(row.queue);
+                        lock(&self.refused).insert(row.queue, Instant::now() + PAUSE);
                     }
                     first.get_or_insert(error);
                 }
@@ -225,64 +200,9 @@ impl PutObserver for Shared {
     }
 }
 
-impl Refusals {
-    fn is_waiting(&self, queue: i64) -> bool {
-        let refusal = self.0.get(&queue);
-        refusal.is_some_and(|refusal| Instant::now() < refusal.until)
-    }
-
-    fn refused(&mut self, queue: i64) {
-        let pause = self
-            .0
-            .get(&queue)
-            .map_or(PAUSE, |refusal| (refusal.pause * 2).min(LONGEST_PAUSE));
-        let until = Instant::now() + pause;
-        self.0.insert(queue, Refusal { until, pause });
-    }
-
-    fn accepted(&mut self, queue: i64) {
-        self.0.remove(&queue);
-    }
-}
-
-impl NotifyState {
-    /// Returns whether the caller must start the task.
-    fn begin(&self) -> bool {
-        let mut running = lock(&self.0);
-        let is_idle = *running == Running::No;
-        *running = if is_idle {
-            Running::Yes
-        } else {
-            Running::Again
-        };
-        is_idle
-    }
-
-    /// Returns the part of the task that [`NotifyState::begin`] asked for.
-    fn ending(this: &Arc<Self>) -> Ending {
-        Ending {
-            state: Arc::clone(this),
-            has_ended: false,
-        }
-    }
-}
-
-impl Ending {
-    /// Returns whether another commit came since the last call. If not, the task must end.
-    fn goes_on(&mut self) -> bool {
-        let mut running = lock(&self.state.0);
-        let again = *running == Running::Again;
-        *running = if again { Running::Yes } else { Running::No };
-        self.has_ended = !again;
-        again
-    }
-}
-
-impl Drop for Ending {
+impl Drop for Queued {
     fn drop(&mut self) {
-        if !self.has_ended {
-            *lock(&self.state.0) = Running::No;
-        }
+        self.0.notifies.store(false, Ordering::Release);
     }
 }
 
@@ -344,27 +264,4 @@ fn forget(transaction: &Transaction<'_>, row: &Unnotified) -> rusqlite::Result<(
         )?
         .execute([row.queue, row.due, row.messages, row.bytes])
         .map(drop)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_commit_during_a_pass_makes_the_task_look_again() {
-        let state = Arc::new(NotifyState::default());
-        assert!(state.begin());
-        let mut task = NotifyState::ending(&state);
-        assert!(!state.begin(), "one task at a time");
-        assert!(task.goes_on());
-        assert!(!task.goes_on());
-        assert!(state.begin(), "the task has ended");
-        drop(task);
-        assert!(
-            !state.begin(),
-            "the end of the first task does not end the second"
-        );
-        drop(NotifyState::ending(&state));
-        assert!(state.begin(), "a task that was dropped has ended");
-    }
 }

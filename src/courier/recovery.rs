@@ -31,8 +31,8 @@ pub(super) struct ProcessLock {
 }
 
 const SUFFIX: &str = ".process-";
-/// The end of the name of a file that is not locked yet.
-const NEW: &str = ".new";
+/// The process that made a file of this age has locked it, or is dead.
+const OLD: Duration = Duration::from_secs(60);
 
 impl ProcessLock {
     /// Creates and locks the file of this process for the queue file `path`.
@@ -40,8 +40,6 @@ impl ProcessLock {
         let id = new_id()?;
         let name = MessageId::from_bytes(id).to_string();
         let path = with_suffix(path, &format!("{SUFFIX}{name}"));
-        // Under its name the file is locked from the start.
-        let new = with_suffix(&path, NEW);
         let fail = |error: io::Error| {
             let message = format!("lock file `{}` cannot be made: {error}", path.display());
             Error::new(ErrorKind::Unavailable, message).with_source(error)
@@ -49,10 +47,9 @@ impl ProcessLock {
         let mut options = OpenOptions::new();
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.write(true).create_new(true).open(&new);
+        let file = options.write(true).create_new(true).open(&path);
         let file = file.map_err(fail)?;
         file.lock().map_err(fail)?;
-        fs::rename(&new, &path).map_err(fail)?;
         Ok(Self {
             id,
             path,
@@ -138,7 +135,7 @@ impl QueueManager {
         let prefix = format!("{}{SUFFIX}", name.to_string_lossy());
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let is_lock = name.starts_with(&prefix) && (!name.ends_with(NEW) || is_old(&entry));
+            let is_lock = name.starts_with(&prefix) && is_old(&entry);
             if is_lock && is_unlocked(&entry.path()).unwrap_or(false) {
                 // If it stays, the next pass removes it.
                 let _ = fs::remove_file(entry.path());
@@ -147,9 +144,7 @@ impl QueueManager {
     }
 }
 
-/// Returns whether the process that made a file must have locked it by now, or is dead.
 fn is_old(entry: &fs::DirEntry) -> bool {
-    const OLD: Duration = Duration::from_secs(60);
     let modified = entry.metadata().and_then(|metadata| metadata.modified());
     let age = modified.ok().and_then(|modified| modified.elapsed().ok());
     age.is_some_and(|age| age > OLD)

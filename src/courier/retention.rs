@@ -2,7 +2,7 @@
 //!
 //! Each step is a short write, so that no other writer of the file waits long. Knows no socket.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use rusqlite::{Connection, Transaction};
 
@@ -12,10 +12,6 @@ use super::{
     manager::QueueManager,
 };
 use crate::{
-    base::{
-        clock::{Clock, Tick},
-        sync::lock,
-    },
     error::Result,
     queue::sqlite::{
         clock::{self, Micros},
@@ -51,45 +47,14 @@ const REMOVE_ARRIVED: &str = "DELETE FROM arrived WHERE uid IN
 const REMOVE_HOPS: &str = "DELETE FROM hops WHERE receiver IS NULL AND uncertain_upto = 0
        AND NOT EXISTS (SELECT 1 FROM outgoing WHERE hop = hops.authority AND status = 1)
        AND NOT EXISTS (SELECT 1 FROM outgoing WHERE hop = hops.authority AND status = 2)";
+/// Senders without messages here that have not connected by a time of the file.
+const REMOVE_SENDERS: &str =
+    "DELETE FROM senders WHERE seen_at <= ?1 AND id NOT IN (SELECT sender FROM inbound)";
 /// A sender connects at least once an hour while it has a host. One that was away for this long, and
 /// for the age limit, does not come back.
 const ABSENT: Micros = 2 * 24 * 3_600_000_000;
-
-/// After this long each sender has connected again.
+/// Once a process has run for this long, each sender has connected again: none could while it was off.
 const GREETED: Duration = Duration::from_secs(2 * 3_600);
-/// A file's clock that runs ahead of the process's by more has jumped.
-const JUMP: Micros = 60_000_000;
-
-/// Tells for how long this process has run without a jump of the file's clock. A sender could not
-/// connect while this machine was off, and is not away because a clock has jumped.
-#[derive(Debug)]
-pub(super) struct SteadyClock {
-    clock: Clock,
-    since: Tick,
-    last: Option<(Tick, Micros)>,
-}
-
-impl SteadyClock {
-    pub(super) fn new() -> Self {
-        let clock = Clock::new();
-        Self {
-            clock,
-            since: clock.now(),
-            last: None,
-        }
-    }
-
-    /// Notes the present time of both clocks.
-    fn runs_for(&mut self, tick: Tick, now: Micros) -> Duration {
-        if let Some((last_tick, last_now)) = self.last.replace((tick, now)) {
-            let ahead = now.saturating_sub(last_now) - micros(tick.since(last_tick));
-            if ahead > JUMP {
-                self.since = tick;
-            }
-        }
-        tick.since(self.since)
-    }
-}
 
 impl QueueManager {
     /// Does one step of each kind of removal; returns whether more is left to do. The host calls it
@@ -105,18 +70,15 @@ impl QueueManager {
         });
         let removed = removed.await?;
         let absent = micros(self.config().max_age).max(ABSENT);
-        let shared = Arc::clone(&self.shared);
-        let tick = lock(&shared.steady).clock.now();
+        let may_be_absent = self.shared.opened.elapsed() >= GREETED;
         let buried = self.database().write(move |transaction| {
             let now = clock::advance(transaction)?;
             let wall = clock::machine_time();
-            let is_full = bury_too_old(transaction, now)?;
-            let buried = if lock(&shared.steady).runs_for(tick, now) >= GREETED {
-                bury_absent(transaction, absent, (now, wall), MOVED_PER_STEP)?
-            } else {
-                0
-            };
-            Ok(is_full || buried >= MOVED_PER_STEP)
+            if may_be_absent {
+                bury_absent(transaction, wall.saturating_sub(absent), (now, wall))?;
+                transaction.execute(REMOVE_SENDERS, [now.saturating_sub(absent)])?;
+            }
+            Ok(expire_unoffered(transaction, now, MOVED_PER_STEP)? >= MOVED_PER_STEP)
         });
         let buried = buried.await?;
         let shrunk = self.database().run(|connection| shrink(connection)).await?;
@@ -160,12 +122,6 @@ fn micros(span: Duration) -> Micros {
     Micros::try_from(span.as_micros()).unwrap_or(Micros::MAX)
 }
 
-/// Moves messages that waited too long to the dead letters; returns whether the step was a full one.
-fn bury_too_old(transaction: &Transaction<'_>, now: Micros) -> rusqlite::Result<bool> {
-    let moved = expire_unoffered(transaction, now, MOVED_PER_STEP)?;
-    Ok(moved >= MOVED_PER_STEP)
-}
-
 /// Gives free pages back to the file system; returns whether there are more.
 fn shrink(connection: &Connection) -> rusqlite::Result<bool> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
@@ -179,26 +135,4 @@ fn shrink(connection: &Connection) -> rusqlite::Result<bool> {
     let mut rows = step.query(())?;
     while rows.next()?.is_some() {}
     Ok(true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clock_that_jumps_begins_again() {
-        const HOUR: u64 = 3_600;
-        let mut steady = SteadyClock::new();
-        let mut at = |seconds: u64, jumped: u64| {
-            let now = Micros::try_from((seconds + jumped) * 1_000_000).expect("small");
-            steady.runs_for(Tick::from_nanos(seconds * 1_000_000_000), now)
-        };
-        let hours = |hours: u64| Duration::from_secs(hours * HOUR);
-        assert!(at(HOUR, 0) <= hours(1));
-        assert!(at(3 * HOUR, 30) > GREETED, "no jump");
-        let jumped = 20 * 24 * HOUR;
-        assert_eq!(at(4 * HOUR, jumped), Duration::ZERO);
-        assert_eq!(at(5 * HOUR, jumped), hours(1));
-        assert_eq!(at(7 * HOUR, jumped), hours(3));
-    }
 }

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::{
     manager::QueueManager,
@@ -84,8 +84,6 @@ pub struct HistoryEntry {
     pub stored_at: SystemTime,
     /// The time at which it was received, or became visible at the next machine.
     pub settled_at: SystemTime,
-    /// Its place in the history.
-    settled: Micros,
 }
 
 /// Where a message is, as far as this machine knows.
@@ -160,17 +158,17 @@ const QUEUES: &str = "SELECT q.id, q.name, max(q.messages, 0),
           WHERE m.queue = q.id AND m.visible_at > ?1 AND m.dequeue_count > 0),
        (SELECT inserted_at FROM messages m WHERE m.queue = q.id ORDER BY visible_at LIMIT 1)
      FROM queues q ORDER BY q.name";
-const DESTINATIONS: &str = "SELECT authority, queue, hop,
-       sum(status = 1), sum(status = 2), sum(status = 3), min(iif(status = 1, stored_at, NULL))
-     FROM outgoing GROUP BY authority, queue, hop ORDER BY authority, queue, hop";
+const DESTINATIONS: &str = "SELECT o.authority, queue, hop, sum(status = 1), sum(status = 2),
+       sum(status = 3), min(iif(status = 1, stored_at, NULL)), last_error, last_error_at
+     FROM outgoing o LEFT JOIN hops h ON h.authority = hop
+     GROUP BY o.authority, queue, hop ORDER BY o.authority, queue, hop";
 const HISTORY: &str = "SELECT * FROM (
        SELECT uid, '', queue, size, arrived_at, received_at AS at FROM received
-         WHERE (received_at, uid) < (?1, ?2) ORDER BY received_at DESC, uid DESC LIMIT ?3)
+         ORDER BY received_at DESC LIMIT ?1)
      UNION ALL SELECT * FROM (
        SELECT uid, authority, queue, size, stored_at, confirmed_at AS at FROM outgoing
-         WHERE status = 3 AND confirmed_at <= ?1 AND (confirmed_at, uid) < (?1, ?2)
-         ORDER BY confirmed_at DESC, uid DESC LIMIT ?3)
-     ORDER BY at DESC, uid DESC LIMIT ?3";
+         WHERE status = 3 ORDER BY confirmed_at DESC LIMIT ?1)
+     ORDER BY at DESC, uid DESC LIMIT ?1";
 
 impl QueueManager {
     /// Returns where a message is, or `None` if this machine does not know it.
@@ -194,33 +192,21 @@ impl QueueManager {
             Ok(ManagerStatus {
                 queues: queues(connection, now)?,
                 destinations: destinations(connection, now)?,
-                // The others were given up: they are dead letters.
-                accepted: count(
-                    connection,
-                    "SELECT count(*) FROM inbound WHERE checksum >= 0",
-                )?,
+                accepted: count(connection, "SELECT count(*) FROM inbound")?,
                 dead_letters: count(connection, "SELECT count(*) FROM dead_letters")?,
             })
         });
         status.await
     }
 
-    /// Returns up to `limit` messages of the history, the newest first. `before` is the last entry
-    /// of the page before.
+    /// Returns up to `max` messages of the history, the newest first.
     ///
     /// # Errors
     /// Of the file.
-    pub async fn history(
-        &self,
-        limit: usize,
-        before: Option<&HistoryEntry>,
-    ) -> Result<Vec<HistoryEntry>> {
-        let from = before.map_or((Micros::MAX, [0xff; 16]), |entry| {
-            (entry.settled, *entry.id.as_bytes())
-        });
+    pub async fn history(&self, max: usize) -> Result<Vec<HistoryEntry>> {
         let read = self.database().run_apart(SCHEMA, move |connection| {
             let mut select = connection.prepare(HISTORY)?;
-            let rows = select.query_map(params![from.0, from.1, self::limit(limit)], entry)?;
+            let rows = select.query_map([limit(max)], entry)?;
             rows.collect()
         });
         read.await
@@ -263,19 +249,13 @@ fn destinations(connection: &Connection, now: Micros) -> rusqlite::Result<Vec<De
             sent: unsigned(row, 4)?,
             confirmed: unsigned(row, 5)?,
             oldest: age(row, 6, now)?,
-            last_error: None,
+            last_error: match row.get(7)? {
+                Some(error) => Some((error, time(row, 8)?)),
+                None => None,
+            },
         })
     })?;
-    let mut all = rows.collect::<rusqlite::Result<Vec<_>>>()?;
-    let mut error = connection.prepare(
-        "SELECT last_error, last_error_at FROM hops
-         WHERE authority = ?1 AND last_error IS NOT NULL",
-    )?;
-    for one in &mut all {
-        let found = error.query_row([&one.hop], |row| Ok((row.get(0)?, time(row, 1)?)));
-        one.last_error = found.optional()?;
-    }
-    Ok(all)
+    rows.collect()
 }
 
 fn entry(row: &Row<'_>) -> rusqlite::Result<HistoryEntry> {
@@ -285,7 +265,6 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<HistoryEntry> {
         size: unsigned(row, 3)?,
         stored_at: time(row, 4)?,
         settled_at: time(row, 5)?,
-        settled: row.get(5)?,
     })
 }
 
@@ -311,7 +290,7 @@ fn find(connection: &Connection, uid: [u8; 16]) -> rusqlite::Result<Option<Messa
             in_queue,
         ),
         (
-            "SELECT queue, arrived_at FROM inbound WHERE uid = ?1 AND checksum >= 0",
+            "SELECT queue, arrived_at FROM inbound WHERE uid = ?1",
             |row, _| {
                 Ok(MessageStatus::Accepted {
                     queue: row.get(0)?,

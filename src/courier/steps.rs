@@ -3,11 +3,7 @@
 //! Knows no clock and no socket: the caller passes `now`. Each function runs inside one short
 //! database transaction.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, params};
@@ -44,7 +40,7 @@ pub struct ReceivedMessage {
     pub arrived_at: SystemTime,
 }
 
-/// A message that a transaction sends.
+/// A message that is sent.
 #[derive(Debug)]
 pub(super) struct NewSend {
     pub(super) uid: [u8; 16],
@@ -53,7 +49,7 @@ pub(super) struct NewSend {
     pub(super) queue: String,
     pub(super) body: Bytes,
     /// The next machine, if the message goes to another one.
-    pub(super) hop: Option<Arc<str>>,
+    pub(super) hop: Option<String>,
 }
 
 /// In the order of the index by time, so that nothing is sorted.
@@ -65,90 +61,78 @@ const HIDE: &str = "UPDATE messages SET visible_at = ?2, receipt = receipt + 1,
        dequeue_count = dequeue_count + 1
      WHERE id IN (SELECT value ->> 0 FROM json_each(?1))";
 
-/// Returns the number of a queue of this file that has room. The transaction has `sent` messages for it
-/// that are not counted yet.
-pub(super) fn local_queue(
-    connection: &Connection,
-    name: &str,
-    sent: usize,
-    max: Option<u64>,
-) -> rusqlite::Result<i64> {
-    let Some(queue) = queue_id(connection, name)? else {
+/// Returns the number of a queue of this file.
+pub(super) fn local_queue(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    queue_id(connection, name)?.ok_or_else(|| {
         let message = format!(
             "destination: queue `{name}` does not exist: create it first, for example with \
              `reveille queue create`"
         );
-        return Err(refuse(Error::new(ErrorKind::NotFound, message)));
-    };
-    if let Some(max) = max {
-        let count: i64 = connection
-            .prepare_cached("SELECT max(messages, 0) FROM queues WHERE id = ?1")?
-            .query_row([queue], |row| row.get(0))?;
-        let count = count.saturating_add(limit(sent));
-        if count >= i64::try_from(max).unwrap_or(i64::MAX) {
-            let message = format!(
-                "max_queue: queue `{name}` has {count} messages, and at most {max} may wait"
-            );
-            return Err(refuse(Error::new(ErrorKind::Exhausted, message)));
-        }
+        refuse(Error::new(ErrorKind::NotFound, message))
+    })
+}
+
+/// Checks that a queue of this file has room.
+pub(super) fn check_queue(connection: &Connection, name: &str, max: u64) -> rusqlite::Result<()> {
+    let count: i64 = connection
+        .prepare_cached("SELECT max(messages, 0) FROM queues WHERE id = ?1")?
+        .query_row([local_queue(connection, name)?], |row| row.get(0))?;
+    if count.unsigned_abs() < max {
+        return Ok(());
     }
-    Ok(queue)
-}
-
-/// Puts a message with its id into a queue of this file.
-pub(super) fn insert_local(
-    transaction: &Transaction<'_>,
-    queue: i64,
-    now: Micros,
-    inserted_at: Micros,
-    uid: &[u8; 16],
-    body: &[u8],
-) -> rusqlite::Result<()> {
-    insert_message(transaction, queue, now, inserted_at, uid, body)?;
-    count_put(transaction, queue, 1)?;
-    note_unnotified(transaction, queue, 0, 1, body.len())
-}
-
-/// As [`insert_local`], but neither counts the message nor notes that it needs a notification.
-pub(super) fn insert_message(
-    transaction: &Transaction<'_>,
-    queue: i64,
-    now: Micros,
-    inserted_at: Micros,
-    uid: &[u8; 16],
-    body: &[u8],
-) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO messages (queue, visible_at, inserted_at, uid, checksum, body)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-    let values = params![queue, now, inserted_at, uid, checksum(body), body];
-    transaction.prepare_cached(sql)?.execute(values).map(drop)
+    let message =
+        format!("max_queue: queue `{name}` has {count} messages, and at most {max} may wait");
+    Err(refuse(Error::new(ErrorKind::Exhausted, message)))
 }
 
 /// Checks that there is room for a message to another machine; returns how many more may be sent
 /// until the next check. Half of the room, because other processes send too.
-///
-/// `sent` messages of the transaction are not in the file. Those of other transactions are not counted:
-/// they are few.
 pub(super) fn check_outgoing(
     connection: &Connection,
     hop: &str,
-    sent: usize,
     max: u64,
-) -> rusqlite::Result<i64> {
-    let max = i64::try_from(max).unwrap_or(i64::MAX);
-    let count: i64 = connection
-        .prepare_cached(
-            "SELECT count(*) FROM
-               (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 LIMIT ?2)",
-        )?
-        .query_row(params![hop, max], |row| row.get(0))?;
-    let count = count.saturating_add(limit(sent));
-    if count >= max {
-        let message =
-            format!("max_outgoing: {count} messages wait for `{hop}`, the maximum is {max}");
-        return Err(refuse(Error::new(ErrorKind::Exhausted, message)));
+) -> rusqlite::Result<u64> {
+    let sql = "SELECT count(*) FROM
+                 (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 LIMIT ?2)";
+    let most = i64::try_from(max).unwrap_or(i64::MAX);
+    let mut select = connection.prepare_cached(sql)?;
+    let count: i64 = select.query_row(params![hop, most], |row| row.get(0))?;
+    if count < most {
+        return Ok((most - count - 1).unsigned_abs() / 2);
     }
-    Ok((max - count - 1) / 2)
+    let message = format!("max_outgoing: {count} messages wait for `{hop}`, the maximum is {max}");
+    Err(refuse(Error::new(ErrorKind::Exhausted, message)))
+}
+
+/// Adds a message to a queue of this file, or to those for other machines, where it may wait until
+/// `ends_at`.
+pub(super) fn insert(
+    transaction: &Transaction<'_>,
+    send: &NewSend,
+    (now, stored_at): (Micros, Micros),
+    ends_at: Micros,
+) -> rusqlite::Result<()> {
+    if let Some(hop) = &send.hop {
+        let message = NewOutgoing {
+            uid: &send.uid,
+            authority: &send.authority,
+            queue: &send.queue,
+            hop,
+            stored_at,
+            ends_at: Some(ends_at),
+            checksum: checksum(&send.body),
+            body: &send.body,
+        };
+        return outgoing::insert(transaction, &message);
+    }
+    let queue = local_queue(transaction, &send.queue)?;
+    let sql = "INSERT INTO messages (queue, visible_at, inserted_at, uid, checksum, body)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let sum = checksum(&send.body);
+    let values = params![queue, now, stored_at, send.uid, sum, &send.body[..]];
+    transaction.prepare_cached(sql)?.execute(values)?;
+    count_put(transaction, queue, 1)?;
+    note_unnotified(transaction, queue, 0, 1, send.body.len())
 }
 
 /// Hides up to `max` messages until `until`, in the queue's order. A damaged message becomes a dead
@@ -162,7 +146,7 @@ pub(super) fn receive(
     now: Micros,
 ) -> rusqlite::Result<(Received, Vec<ReceivedMessage>)> {
     check_time(now, until)?;
-    let queue = local_queue(transaction, name, 0, None)?;
+    let queue = local_queue(transaction, name)?;
     let (mut taken, mut messages) = (Vec::new(), Vec::new());
     let mut select = transaction.prepare_cached(SELECT_VISIBLE)?;
     loop {
@@ -397,9 +381,6 @@ const INSERT_RECEIVED: &str = "INSERT INTO received (uid, queue, size, arrived_a
      WHERE m.id = j.value ->> 0 AND m.receipt = j.value ->> 1
      ON CONFLICT (uid) DO UPDATE SET received_at = excluded.received_at";
 
-/// Messages and bytes of the queues of this file.
-type Tally = BTreeMap<i64, (usize, usize)>;
-
 /// Applies a commit as a whole, or refuses it.
 pub(super) fn commit(
     transaction: &Transaction<'_>,
@@ -413,44 +394,10 @@ pub(super) fn commit(
     for row in &outcome.received.steps {
         forget(transaction, &outcome.tx, *row)?;
     }
-    let mut tally = Tally::new();
     for send in &outcome.sent {
-        if let Some(queue) = insert(transaction, outcome, send, now)? {
-            let (messages, bytes) = tally.entry(queue).or_default();
-            (*messages, *bytes) = (*messages + 1, *bytes + send.body.len());
-        }
-    }
-    for (queue, (messages, bytes)) in tally {
-        count_put(transaction, queue, messages)?;
-        note_unnotified(transaction, queue, 0, messages, bytes)?;
+        insert(transaction, send, (now, now), outcome.outgoing_ends_at)?;
     }
     Ok(())
-}
-
-/// Adds a message to a queue of this file, which is returned, or to those for other machines.
-fn insert(
-    transaction: &Transaction<'_>,
-    outcome: &Outcome,
-    send: &NewSend,
-    now: Micros,
-) -> rusqlite::Result<Option<i64>> {
-    let Some(hop) = &send.hop else {
-        let queue = local_queue(transaction, &send.queue, 0, None)?;
-        insert_message(transaction, queue, now, now, &send.uid, &send.body)?;
-        return Ok(Some(queue));
-    };
-    let message = NewOutgoing {
-        uid: &send.uid,
-        authority: &send.authority,
-        queue: &send.queue,
-        hop,
-        stored_at: now,
-        ends_at: Some(outcome.outgoing_ends_at),
-        checksum: checksum(&send.body),
-        body: &send.body,
-    };
-    outgoing::insert(transaction, &message)?;
-    Ok(None)
 }
 
 fn settle_received(

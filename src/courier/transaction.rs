@@ -6,7 +6,6 @@
 //! file. Knows nothing of the hand-over to other machines.
 
 use std::{
-    collections::HashMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -16,12 +15,11 @@ use tokio::time::Instant;
 
 use super::{
     crash_point::crash_point,
-    handover::outgoing::{self, NewOutgoing},
     manager::{QueueManager, Shared, check_not_reserved},
     message::{Destination, MessageId, new_id},
     steps::{
-        self, NewSend, Outcome, Owner, Received, ReceivedMessage, check_body, commit, give_back,
-        insert_local, is_file, local_queue,
+        self, NewSend, Outcome, Owner, Received, ReceivedMessage, check_body, check_queue, commit,
+        give_back, is_file,
     },
 };
 use crate::{
@@ -30,7 +28,6 @@ use crate::{
     queue::{
         QueueLimits,
         sqlite::{
-            checksum::checksum,
             clock::{self, Micros},
             later,
         },
@@ -56,8 +53,6 @@ pub struct Transaction {
     /// Whether a receive was begun, which leaves rows in the file even if it was cancelled.
     has_received: bool,
     sent: Vec<NewSend>,
-    /// Messages to each queue of this file, if these have a limit.
-    sent_here: HashMap<String, usize>,
     received: Received,
     is_over: bool,
 }
@@ -104,14 +99,13 @@ impl Transaction {
             sent_bytes: 0,
             has_received: false,
             sent: Vec::new(),
-            sent_here: HashMap::new(),
             received: Received::default(),
             is_over: false,
         }
     }
 
     /// Adds a message that is sent by the commit. Returns the id that it keeps on its way. The
-    /// messages stay in memory until then, at most 64 MiB.
+    /// messages stay in memory until then, at most 64 MiB; the manager's limits do not count them.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the body is too long;
@@ -123,67 +117,26 @@ impl Transaction {
     /// # Cancel safety
     /// A cancelled send is not part of the commit.
     pub async fn send(&mut self, to: &Destination, body: impl Into<Bytes>) -> Result<MessageId> {
-        let body = body.into();
-        let config = &self.shared.config;
-        check_body(&body, config.max_body)?;
-        check_not_reserved(to.queue())?;
-        let remote = config.remote(to);
-        let (uid, size) = (new_id()?, body.len() + OVERHEAD);
-        let send = NewSend {
-            uid,
-            hop: remote.map(|authority| self.hop(authority)),
-            authority: remote.unwrap_or_default().to_owned(),
-            queue: to.queue().to_owned(),
-            body,
-        };
+        let send = self.shared.new_send(new_id()?, to, body.into())?;
+        let (uid, size) = (send.uid, send.body.len() + OVERHEAD);
         self.check_time()?;
         if self.sent_bytes + size > MAX_SENT {
             let message = format!("transaction: its messages may have at most {MAX_SENT} bytes");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
-        self.check_room(&send).await?;
+        let send = if self.shared.has_room(&send) {
+            send
+        } else {
+            let shared = Arc::clone(&self.shared);
+            let check = self.shared.database.run(move |connection| {
+                shared.check_room(connection, &send)?;
+                Ok(send)
+            });
+            check.await?
+        };
         self.sent_bytes += size;
-        if send.hop.is_none() && self.shared.config.max_queue.is_some() {
-            *self.sent_here.entry(send.queue.clone()).or_default() += 1;
-        }
         self.sent.push(send);
         Ok(MessageId::from_bytes(uid))
-    }
-
-    /// Returns the next machine; the messages of a transaction share its text.
-    fn hop(&self, authority: &str) -> Arc<str> {
-        let hop = self.shared.config.hop_of(authority);
-        match self.sent.last().and_then(|send| send.hop.as_ref()) {
-            Some(last) if **last == *hop => Arc::clone(last),
-            _ => hop.into(),
-        }
-    }
-
-    /// Checks that a message has room where it goes, and that a queue of this file exists.
-    async fn check_room(&self, send: &NewSend) -> Result<()> {
-        let shared = Arc::clone(&self.shared);
-        if let Some(hop) = &send.hop {
-            if shared.take_outgoing_room(hop) {
-                return Ok(());
-            }
-            let hop = Arc::clone(hop);
-            let sent = self.sent.iter().filter(|sent| sent.hop == send.hop).count();
-            let database = shared.database.clone();
-            let reserve =
-                database.run(move |connection| shared.reserve_outgoing(connection, &hop, sent));
-            return reserve.await;
-        }
-        let (queue, max) = (send.queue.clone(), shared.config.max_queue);
-        if max.is_none() && lock(&shared.known_queues).contains(&queue) {
-            return Ok(());
-        }
-        let sent = self.sent_here.get(&queue).copied().unwrap_or_default();
-        let find = shared
-            .database
-            .run(move |connection| local_queue(connection, &queue, sent, max));
-        find.await?;
-        lock(&shared.known_queues).insert(send.queue.clone());
-        Ok(())
     }
 
     /// Checks the time-out by this process's clock; steps in the file check it by the file's.
@@ -349,7 +302,26 @@ impl Drop for Transaction {
 }
 
 impl Shared {
-    fn take_outgoing_room(&self, hop: &str) -> bool {
+    /// Returns a message with its next machine.
+    pub(super) fn new_send(&self, uid: [u8; 16], to: &Destination, body: Bytes) -> Result<NewSend> {
+        check_body(&body, self.config.max_body)?;
+        check_not_reserved(to.queue())?;
+        let remote = self.config.remote(to);
+        Ok(NewSend {
+            uid,
+            hop: remote.map(|authority| self.config.hop_of(authority).to_owned()),
+            authority: remote.unwrap_or_default().to_owned(),
+            queue: to.queue().to_owned(),
+            body,
+        })
+    }
+
+    /// Returns whether a message has room where it goes, as far as this process knows.
+    fn has_room(&self, send: &NewSend) -> bool {
+        let Some(hop) = &send.hop else {
+            return self.config.max_queue.is_none()
+                && lock(&self.known_queues).contains(&send.queue);
+        };
         match lock(&self.outgoing_room).get_mut(hop) {
             Some(room) if *room > 0 => {
                 *room -= 1;
@@ -359,20 +331,23 @@ impl Shared {
         }
     }
 
-    /// Counts a message to another machine against the limit of its next machine. `sent` messages of
-    /// the transaction are not in the file.
-    pub(super) fn reserve_outgoing(
+    /// Checks that a message has room where it goes, and that a queue of this file exists.
+    pub(super) fn check_room(
         &self,
         connection: &rusqlite::Connection,
-        hop: &Arc<str>,
-        sent: usize,
+        send: &NewSend,
     ) -> rusqlite::Result<()> {
-        if self.take_outgoing_room(hop) {
+        if let Some(hop) = &send.hop {
+            let room = steps::check_outgoing(connection, hop, self.config.max_outgoing)?;
+            lock(&self.outgoing_room).insert(hop.clone(), room);
             return Ok(());
         }
-        let max = self.config.max_outgoing;
-        let room = steps::check_outgoing(connection, hop, sent, max)?;
-        lock(&self.outgoing_room).insert(Arc::clone(hop), room);
+        check_queue(
+            connection,
+            &send.queue,
+            self.config.max_queue.unwrap_or(u64::MAX),
+        )?;
+        lock(&self.known_queues).insert(send.queue.clone());
         Ok(())
     }
 }
@@ -404,20 +379,31 @@ impl QueueManager {
         to: &Destination,
         body: impl Into<Bytes>,
     ) -> Result<MessageId> {
-        let body = body.into();
-        check_body(&body, self.shared.config.max_body)?;
-        check_not_reserved(to.queue())?;
-        let uid = new_id()?;
-        let error = |error| self.shared.database.error(error);
-        if !is_file(transaction, &self.shared.file_id).map_err(error)? {
+        let shared = &self.shared;
+        let send = shared.new_send(new_id()?, to, body.into())?;
+        let error = |error| shared.database.error(error);
+        if !is_file(transaction, &shared.file_id).map_err(error)? {
             let path = self.path().display();
             let rule = format_args!("must be a connection to `{path}`");
             return Err(Error::invalid("transaction", rule));
         }
-        self.shared
-            .insert_in(transaction, to, &uid, &body)
-            .map_err(error)?;
-        Ok(MessageId::from_bytes(uid))
+        let insert = || {
+            if !shared.has_room(&send) {
+                shared.check_room(transaction, &send)?;
+            }
+            let now = clock::advance_exactly(transaction)?;
+            steps::insert(
+                transaction,
+                &send,
+                (now, now),
+                later(now, shared.config.max_age),
+            )
+        };
+        insert().map_err(error)?;
+        if send.hop.is_some() {
+            shared.sent_in.store(true, Ordering::Release);
+        }
+        Ok(MessageId::from_bytes(send.uid))
     }
 
     /// Notifies the relay, and the host, of messages that the caller's own transactions have sent or
@@ -428,48 +414,5 @@ impl QueueManager {
             self.shared.signal_outgoing();
         }
         Shared::start_notifying(&self.shared);
-    }
-}
-
-impl Shared {
-    fn insert_in(
-        &self,
-        transaction: &rusqlite::Transaction<'_>,
-        to: &Destination,
-        uid: &[u8; 16],
-        body: &[u8],
-    ) -> rusqlite::Result<()> {
-        let now = clock::advance_exactly(transaction)?;
-        let Some(authority) = self.config.remote(to) else {
-            let queue = local_queue(transaction, to.queue(), 0, self.config.max_queue)?;
-            return insert_local(transaction, queue, now, now, uid, body);
-        };
-        self.insert_outgoing(transaction, now, uid, (authority, to.queue()), body)?;
-        self.sent_in.store(true, Ordering::Release);
-        Ok(())
-    }
-
-    /// Adds a message to another machine, if there is room.
-    pub(super) fn insert_outgoing(
-        &self,
-        transaction: &rusqlite::Transaction<'_>,
-        now: Micros,
-        uid: &[u8; 16],
-        (authority, queue): (&str, &str),
-        body: &[u8],
-    ) -> rusqlite::Result<()> {
-        let hop: Arc<str> = self.config.hop_of(authority).into();
-        self.reserve_outgoing(transaction, &hop, 0)?;
-        let message = NewOutgoing {
-            uid,
-            authority,
-            queue,
-            hop: self.config.hop_of(authority),
-            stored_at: now,
-            ends_at: Some(later(now, self.config.max_age)),
-            checksum: checksum(body),
-            body,
-        };
-        outgoing::insert(transaction, &message)
     }
 }

@@ -1,6 +1,5 @@
 //! The hand-over's part of the simulation: machines that exchange messages while they crash, are
-//! cut off, lose their files to older copies, and while the network loses, repeats, delays and swaps
-//! frames.
+//! cut off, lose their files to older copies, and while the network loses and delays requests and answers.
 //!
 //! Each machine is a real queue file (SQLite in memory) with the production schema; the production
 //! sessions (`courier::handover`) run on it. Then the troubles end, and each committed message must
@@ -12,7 +11,7 @@ mod shape;
 mod totals;
 mod troubles;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use self::{
     machine::{Id, Machine, QUEUES},
@@ -22,7 +21,11 @@ use self::{
 use super::{Seeds, quick_or_full, schedule::Schedule};
 use crate::{
     base::fault::{Fault, planted},
-    courier::handover::{ReceiverFrame, ReceiverSession, SenderFrame, SenderSession},
+    courier::handover::{ReceiverSession, SenderRights, SenderSession},
+    wire::proto::{
+        HandOverRequest, HandOverResponse, hand_over_response::Kind as Response,
+        hand_over_verdict::Kind as Verdict,
+    },
 };
 
 const SEEDS: Seeds = Seeds {
@@ -88,7 +91,7 @@ struct Connection {
     receiver: Option<ReceiverSession>,
     /// When the last frame arrives, in each direction.
     arrivals: [i64; 2],
-    /// The sender's last answer, or its first offer since then.
+    /// The sender's last request or answer.
     progress: i64,
 }
 
@@ -102,8 +105,8 @@ enum Event {
     Connect(usize, u32, String),
     /// The sender of a connection looks for messages to offer.
     Offer(u64),
-    ToReceiver(u64, SenderFrame),
-    ToSender(u64, ReceiverFrame),
+    ToReceiver(u64, HandOverRequest),
+    ToSender(u64, HandOverResponse),
     /// A side notices that the connection has ended.
     SenderEnds(u64),
     ReceiverEnds(u64),
@@ -150,19 +153,13 @@ impl World {
         self.log(|_| "the troubles are over".to_owned());
         self.troubled = false;
         for number in 0..self.machines.len() {
-            self.machines[number].policy.max_queue = u64::MAX;
-            self.machines[number].policy.max_outgoing = u64::MAX;
+            let policy = Arc::make_mut(&mut self.machines[number].policy);
+            (policy.max_queue, policy.max_outgoing) = (u64::MAX, u64::MAX);
             if !self.machines[number].up {
                 self.restart(number);
             }
         }
-        // Longer than any wait that a failed attempt has begun before.
-        let quiet = if self.shape.rate > 0 {
-            3 * QUIET
-        } else {
-            QUIET
-        };
-        self.run_until(TROUBLED + quiet)?;
+        self.run_until(TROUBLED + QUIET)?;
         self.check_end()
     }
 
@@ -259,8 +256,7 @@ impl World {
         self.totals.sent += sends.len() as u64;
         let (now, _) = self.machines[from].times(self.now);
         let ends_at = Some(now + self.shape.max_age);
-        let size = self.shape.size;
-        self.machines[from].send(now, ends_at, size, &sends);
+        self.machines[from].send(now, ends_at, &sends);
         let life = self.machines[from].life;
         self.push(0, Event::Host(from, life));
     }
@@ -308,17 +304,16 @@ impl World {
 
     fn connect(&mut self, number: usize, life: u32, hop: &str) {
         let to = shape::number(hop);
+        self.machines[number].greets.remove(hop);
         let machine = &self.machines[number];
         let open = self.open_connection(number, hop).is_some();
         if !machine.up || machine.life != life || open || !self.machines[to].up {
             return;
         }
-        let machine = &self.machines[number];
-        let offer_bytes = machine.offer_bytes.get(hop).copied();
-        let sender = SenderSession::new(hop, "machine", self.rng.u64(..));
-        let mut sender = sender.with_offer_bytes(offer_bytes.unwrap_or(usize::MAX));
+        let mut sender = SenderSession::new(hop);
         let hello = self.machines[number].step(true, |transaction| sender.begin(transaction));
-        let policy = self.machines[to].policy.clone();
+        let hello = hello.expect("the file is sound");
+        let policy = Arc::clone(&self.machines[to].policy);
         let receiver = ReceiverSession::new(self.rng.u128(..).to_be_bytes(), policy);
         self.opened += 1;
         let id = self.opened;
@@ -343,33 +338,29 @@ impl World {
         let (from, Some(sender)) = (connection.from, &mut connection.sender) else {
             return;
         };
-        let awaited = sender.awaits_answer();
-        if awaited && self.now - connection.progress > ANSWER_TIMEOUT {
+        if sender.awaits_answer() && self.now - connection.progress > ANSWER_TIMEOUT {
             self.push(0, Event::SenderEnds(id));
             self.push(0, Event::ReceiverEnds(id));
             return;
         }
         let machine = &mut self.machines[from];
         let (now, _) = machine.times(self.now);
-        let next = sender
-            .next_offer(&machine.file, now)
-            .expect("the file is sound");
-        if next.offer.is_some() && !awaited {
+        let next = machine.step(true, |transaction| sender.next_offer(transaction, now));
+        let next = next.expect("the file is sound");
+        if next.offer.is_some() {
             connection.progress = self.now;
         }
         if let Some(wait) = next.wait {
-            self.push(
-                i64::try_from(wait.as_micros()).expect("short"),
-                Event::Offer(id),
-            );
+            let wait = i64::try_from(wait.as_micros()).expect("short");
+            self.push(wait, Event::Offer(id));
         }
-        if let Some(frame) = next.offer {
-            self.send_to_receiver(id, frame);
-            self.push(0, Event::Offer(id));
+        if let Some(offer) = next.offer {
+            self.send_to_receiver(id, offer);
+            self.push(ANSWER_TIMEOUT + 1, Event::Offer(id));
         }
     }
 
-    fn arrive_at_receiver(&mut self, id: u64, frame: SenderFrame) -> Result<(), String> {
+    fn arrive_at_receiver(&mut self, id: u64, request: HandOverRequest) -> Result<(), String> {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Ok(());
         };
@@ -385,28 +376,28 @@ impl World {
         let commit = !crash || self.rng.bool();
         let machine = &mut self.machines[to];
         let (now, wall) = machine.times(self.now);
-        let answers = machine.step(commit, |transaction| {
-            receiver.on_frame(transaction, now, wall, frame)
+        let answer = machine.step(commit, |transaction| {
+            let rights = SenderRights::default();
+            receiver.on_request(transaction, &rights, (now, wall), request)
         });
         if crash {
-            // The answers leave before the step is durable, if the fault is planted.
-            if planted!(AcceptedBeforeStored) && !commit {
-                for answer in answers.into_iter().flatten() {
-                    self.send_to_sender(id, answer);
-                }
+            // The answer leaves before the step is durable, if the fault is planted.
+            if planted!(AcceptedBeforeStored)
+                && !commit
+                && let Ok(answer) = answer
+            {
+                self.send_to_sender(id, answer);
             }
             self.crash(to);
             return Ok(());
         }
-        match answers {
-            Ok(answers) => {
+        match answer {
+            Ok(answer) => {
                 let connection = self.connections.get_mut(&id).expect("found above");
                 connection.receiver = Some(receiver);
-                for answer in answers {
-                    self.note_answer(&answer);
-                    if !self.loses_refusal(&answer) {
-                        self.send_to_sender(id, answer);
-                    }
+                self.note_answer(&answer);
+                if !self.loses_refusal(&answer) {
+                    self.send_to_sender(id, answer);
                 }
                 let life = self.machines[to].life;
                 self.push(0, Event::Host(to, life));
@@ -420,13 +411,15 @@ impl World {
         self.check_pair(id)
     }
 
-    fn note_answer(&mut self, answer: &ReceiverFrame) {
-        if let crate::courier::handover::ReceiverContent::Accept(accept) = &answer.content {
-            self.totals.postponed += accept.postponed.len() as u64;
+    fn note_answer(&mut self, answer: &HandOverResponse) {
+        if let Some(Response::Accept(accept)) = &answer.kind {
+            let kinds = accept.verdicts.iter().map(|verdict| &verdict.kind);
+            let postponed = kinds.filter(|kind| matches!(kind, Some(Verdict::Postponed(_))));
+            self.totals.postponed += postponed.count() as u64;
         }
     }
 
-    fn arrive_at_sender(&mut self, id: u64, frame: ReceiverFrame) -> Result<(), String> {
+    fn arrive_at_sender(&mut self, id: u64, answer: HandOverResponse) -> Result<(), String> {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Ok(());
         };
@@ -439,28 +432,22 @@ impl World {
         let commit = !crash || self.rng.bool();
         let machine = &mut self.machines[from];
         let (now, _) = machine.times(self.now);
-        let replies = machine.step(commit, |transaction| {
-            sender.on_frame(transaction, now, frame)
+        let handled = machine.step(commit, |transaction| {
+            sender.on_answer(transaction, now, answer)
         });
         if crash {
             self.crash(from);
             return Ok(());
         }
-        let connection = self.connections.get_mut(&id).expect("found above");
-        if sender.has_settled() {
-            self.machines[from].greets.remove(&connection.hop);
-        }
-        connection.sender = Some(sender);
-        match replies {
-            Ok(replies) => {
-                for reply in replies {
-                    self.send_to_receiver(id, reply);
-                }
+        match handled {
+            Ok(()) => {
+                let connection = self.connections.get_mut(&id).expect("found above");
+                connection.sender = Some(sender);
                 self.push(0, Event::Offer(id));
             }
+            // The step is not written, and the session ends with its connection.
             Err(error) => {
                 self.log(|_| format!("the sender ends: {error}"));
-                self.push(0, Event::SenderEnds(id));
                 let after = self.latency();
                 self.push(after, Event::ReceiverEnds(id));
             }
@@ -473,10 +460,9 @@ impl World {
             return;
         };
         let from = connection.from;
-        if let Some(mut sender) = connection.sender.take() {
-            let (hop, bytes) = (connection.hop.clone(), sender.next_offer_bytes());
-            self.machines[from].offer_bytes.insert(hop, bytes);
-            self.machines[from].step(true, |transaction| sender.end(transaction));
+        if let Some(sender) = connection.sender.take() {
+            let ended = self.machines[from].step(true, |transaction| sender.end(transaction));
+            ended.expect("the file is sound");
             let wait = self.rng.i64(..15 * SECOND);
             let wait = if self.rng.bool() { wait / 200 } else { wait };
             let life = self.machines[from].life;

@@ -255,9 +255,8 @@ async fn a_refused_message_is_a_dead_letter_and_is_sent_again() {
     assert_eq!(requeued["requeued"], 1);
     assert_eq!(requeued["dead_letters"], 1);
     // The host says what has happened.
-    until("the log names the dead letters", async || {
-        let log = rome.log();
-        log.contains("messages could not be delivered") && log.contains(reason)
+    until("the log counts the dead letters", async || {
+        rome.log().contains("messages could not be delivered")
     })
     .await;
     let newest = dead[0]["message_id"].as_str().expect("an id");
@@ -441,7 +440,7 @@ async fn messages_wait_for_a_machine_that_is_away_and_can_be_purged() {
 async fn a_relay_hosts_queues_and_its_listener_is_woken_from_another_machine() {
     let home = tempfile::tempdir().expect("a directory");
     let place = home.path().to_str().expect("text");
-    let arguments = ["--queues", place, "--queues-name", "berlin"];
+    let arguments = ["--queues", place];
     let berlin = Binary::serve_with(&arguments, &[]).await;
     let file = home.path().join("queues.db");
     let named = file.to_str().expect("text");

@@ -27,8 +27,8 @@ Example:
   reveille courier requeue queues --all
   reveille courier requeue queues --all --to reveille://berlin:7610/orders
 
-A message to another machine gets a new id. With --all, a dead letter whose queue is missing stays, \
-with that reason. The host of DIR finds the messages within a second.";
+A message to another machine gets a new id. With --all, a dead letter whose queue is missing stays. \
+The host of DIR finds the messages within a second.";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Dead {

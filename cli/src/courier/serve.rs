@@ -16,7 +16,7 @@ use crate::{
 pub(super) const AFTER_HELP: &str = "\
 Example:
   reveille courier serve /var/lib/queues
-  reveille courier serve /var/lib/queues --listen 10.0.0.5:7610 --insecure --queues-name berlin
+  reveille courier serve /var/lib/queues --listen 10.0.0.5:7610 --insecure
   reveille courier serve /var/lib/queues --listen 10.0.0.5:7610 --tls-cert berlin.pem \
     --tls-key berlin.key --tls-client-ca machines.pem --queues-tls --ca machines.pem \
     --cert berlin.pem --key berlin.key

@@ -1,8 +1,8 @@
-//! The verdicts of a receiver on the frames of a hand-over, with a queue file in memory.
+//! The verdicts of a receiver on the requests of a hand-over, with a queue file in memory.
 //!
-//! The bytes describe frames, most of them valid. Each input begins with the same file.
+//! The bytes describe requests, most of them valid. Each input begins with the same file.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use rusqlite::{Connection, Transaction};
@@ -10,13 +10,13 @@ use rusqlite::{Connection, Transaction};
 use crate::{
     courier::{
         Route,
-        handover::{
-            Accept, Hello, Numbered, OfferedMessage, Policy, ReceiverContent, ReceiverFrame,
-            ReceiverSession, SenderContent, SenderFrame, SenderSession, Upto, Welcome,
-        },
-        host::wire,
+        handover::{Policy, ReceiverSession, SenderRights, SenderSession},
     },
     queue::sqlite::{checksum::checksum, schema::SCHEMA},
+    wire::proto::{
+        HandOverHello, HandOverOffer, HandOverRequest, HandOverResponse, HandOverWelcome,
+        OfferedMessage, hand_over_request::Kind as Request, hand_over_response::Kind as Response,
+    },
 };
 
 /// A machine of which the routes know the next one.
@@ -33,9 +33,6 @@ struct Input<'a>(&'a [u8]);
 struct Receiver {
     session: ReceiverSession,
     connections: u8,
-    frames: u64,
-    /// The number of the last offered message.
-    number: u64,
     now: i64,
 }
 
@@ -85,7 +82,7 @@ fn session(connection: u8) -> ReceiverSession {
         max_age: None,
         routes: vec![route],
     };
-    ReceiverSession::new([connection; 16], policy)
+    ReceiverSession::new([connection; 16], Arc::new(policy))
 }
 
 impl Input<'_> {
@@ -105,8 +102,6 @@ impl Receiver {
         Self {
             session: session(0),
             connections: 0,
-            frames: 0,
-            number: 0,
             now: 1_000_000,
         }
     }
@@ -115,123 +110,96 @@ impl Receiver {
     fn connect(&mut self) {
         self.connections = self.connections.wrapping_add(1);
         self.session = session(self.connections);
-        (self.frames, self.number) = (0, 0);
     }
 
     fn step(&mut self, transaction: &Transaction<'_>, step: u8, input: &mut Input<'_>) {
-        let content = match step % 8 {
+        let kind = match step % 8 {
             0 => {
                 self.connect();
-                SenderContent::Hello(hello(1))
+                Request::Hello(hello(1))
             }
-            1 => SenderContent::Hello(hello(input.byte())),
-            2..=4 => SenderContent::Offer(self.offer(input)),
-            _ => SenderContent::Confirm(Upto {
-                number: self.number.saturating_sub(u64::from(input.byte() % 4)),
-                held: step >= 128,
-            }),
-        };
-        // A frame may be repeated, or missing.
-        self.frames = match input.byte() {
-            255 => self.frames,
-            254 => self.frames + 2,
-            _ => self.frames + 1,
+            1 => Request::Hello(hello(input.byte())),
+            2..=5 => Request::Offer(offer(input)),
+            // Nothing but a confirmation.
+            _ => Request::Offer(HandOverOffer::default()),
         };
         self.now += 1_000;
-        let frame = Numbered {
-            frame: self.frames,
-            content,
+        let offered = match &kind {
+            Request::Offer(offer) => Some(offer.messages.len()),
+            Request::Hello(_) => None,
         };
-        let encoded = wire::request(frame.clone());
-        if let Ok(decoded) = wire::frame(encoded) {
-            assert_eq!(decoded, frame);
-        }
-        let offered = match &frame.content {
-            SenderContent::Offer(messages) => messages.clone(),
-            _ => Vec::new(),
-        };
-        let answers = self
-            .session
-            .on_frame(transaction, self.now, self.now, frame);
-        match answers.expect("the file is sound") {
-            Ok(answers) => answers
-                .iter()
-                .for_each(|answer| check_answer(answer, &offered)),
-            Err(_) => self.connect(),
-        }
-    }
-
-    fn offer(&mut self, input: &mut Input<'_>) -> Vec<OfferedMessage> {
-        let count = input.byte() % 5;
-        (0..count).map(|_| self.message(input)).collect()
-    }
-
-    fn message(&mut self, input: &mut Input<'_>) -> OfferedMessage {
-        let (shape, uid, size) = (input.byte(), input.byte(), input.byte());
-        self.number += match shape {
-            255 => 2,
-            _ => 1,
-        };
-        let body = vec![uid; usize::from(size % 48)];
-        let damage = u32::from(size == 255);
-        OfferedMessage {
-            number: self.number,
-            uid: [uid; 16],
-            authority: match shape & 3 {
-                0 | 1 => "",
-                2 => KNOWN,
-                _ => "unknown:1",
+        // A step that fails has no effect.
+        transaction.execute_batch("SAVEPOINT step").expect("begun");
+        let answer = self.session.on_request(
+            transaction,
+            &SenderRights::default(),
+            (self.now, self.now),
+            HandOverRequest { kind: Some(kind) },
+        );
+        match answer {
+            Ok(answer) => check_answer(&answer, offered),
+            Err(rusqlite::Error::ToSqlConversionFailure(_)) => {
+                transaction
+                    .execute_batch("ROLLBACK TO step")
+                    .expect("undone");
+                self.connect();
             }
-            .to_owned(),
-            queue: match shape >> 2 & 3 {
-                0 | 1 => "a",
-                2 => "b",
-                _ => "missing",
-            }
-            .to_owned(),
-            visited: match shape >> 4 & 7 {
-                7 => OWN.to_vec(),
-                machines => vec![5; 16 * usize::from(machines)],
-            },
-            checksum: checksum(&body) ^ damage,
-            body: Bytes::from(body),
-            resume: shape >= 128,
+            Err(error) => panic!("the file is not sound: {error}"),
         }
+        transaction.execute_batch("RELEASE step").expect("ended");
     }
 }
 
-fn hello(sender: u8) -> Hello {
-    Hello {
+fn offer(input: &mut Input<'_>) -> HandOverOffer {
+    let count = input.byte() % 5;
+    HandOverOffer {
+        messages: (0..count).map(|_| message(input)).collect(),
+    }
+}
+
+fn message(input: &mut Input<'_>) -> OfferedMessage {
+    let (shape, uid, size) = (input.byte(), input.byte(), input.byte());
+    let body = vec![uid; usize::from(size % 48)];
+    let damage = u32::from(size == 255);
+    OfferedMessage {
+        id: vec![uid; 16 - usize::from(size == 254)].into(),
+        authority: match shape & 3 {
+            0 | 1 => "",
+            2 => KNOWN,
+            _ => "unknown:1",
+        }
+        .to_owned(),
+        queue: match shape >> 2 & 3 {
+            0 | 1 => "a",
+            2 => "b",
+            _ => "missing",
+        }
+        .to_owned(),
+        visited: match shape >> 4 & 7 {
+            7 => OWN.to_vec(),
+            machines => vec![5; 16 * usize::from(machines)],
+        }
+        .into(),
+        checksum: checksum(&body) ^ damage,
+        body: Bytes::from(body),
+    }
+}
+
+fn hello(sender: u8) -> HandOverHello {
+    HandOverHello {
         version: u32::from(sender % 5 != 4),
-        least_version: u32::from(sender.is_multiple_of(3)),
-        sender: [sender; 16],
-        name: "there".to_owned(),
+        sender: vec![sender; 16].into(),
         authority: "here:7600".to_owned(),
     }
 }
 
-fn check_answer(answer: &ReceiverFrame, offered: &[OfferedMessage]) {
-    let encoded = wire::response(answer.clone());
-    assert_eq!(wire::answer(encoded).expect("ours"), *answer);
-    let ReceiverContent::Accept(Accept {
-        upto,
-        refused,
-        postponed,
-    }) = &answer.content
-    else {
-        return;
+/// Each offered message has a verdict.
+fn check_answer(answer: &HandOverResponse, offered: Option<usize>) {
+    let verdicts = match &answer.kind {
+        Some(Response::Accept(accept)) => Some(accept.verdicts.len()),
+        _ => None,
     };
-    let numbers: BTreeSet<u64> = offered.iter().map(|message| message.number).collect();
-    if let Some(last) = numbers.last() {
-        assert_eq!(upto, last);
-    }
-    let named: Vec<u64> = refused
-        .iter()
-        .chain(postponed)
-        .map(|(number, _)| *number)
-        .collect();
-    assert!(named.iter().all(|number| numbers.contains(number)));
-    assert_eq!(named.iter().collect::<BTreeSet<_>>().len(), named.len());
+    assert_eq!(verdicts, offered);
 }
 
 /// Checks the file after a step.
@@ -261,29 +229,18 @@ fn check(transaction: &Transaction<'_>) {
     assert_eq!(count(elsewhere), 0, "only a route allows a message to pass");
 }
 
-/// The sender of this machine offers the messages that pass through; the next machine can read them.
+/// The sender of this machine offers the messages that pass through.
 fn pass_on(transaction: &Transaction<'_>) {
-    let mut sender = SenderSession::new(HOP, "here", 7);
-    let frame = sender.begin(transaction).expect("the file is sound");
-    decodes(&frame);
-    let welcome = Numbered {
-        frame: 1,
-        content: ReceiverContent::Welcome(Welcome {
-            version: 1,
-            receiver: [9; 16],
+    let mut sender = SenderSession::new(HOP);
+    sender.begin(transaction).expect("the file is sound");
+    let welcome = HandOverResponse {
+        kind: Some(Response::Welcome(HandOverWelcome {
+            receiver: vec![9; 16].into(),
             held: Vec::new(),
-        }),
+        })),
     };
-    let replies = sender.on_frame(transaction, 2_000_000, welcome);
-    let replies = replies.expect("the file is sound").expect("a Welcome");
-    replies.iter().for_each(decodes);
+    let welcomed = sender.on_answer(transaction, 2_000_000, welcome);
+    welcomed.expect("a Welcome");
     let next = sender.next_offer(transaction, 2_000_000);
-    if let Some(offer) = next.expect("the file is sound").offer {
-        decodes(&offer);
-    }
-}
-
-fn decodes(frame: &SenderFrame) {
-    let decoded = wire::frame(wire::request(frame.clone()));
-    assert_eq!(&decoded.expect("ours"), frame);
+    next.expect("the file is sound");
 }

@@ -8,7 +8,6 @@ mod access;
 mod blobs;
 mod credentials;
 mod files;
-mod hand_over;
 mod link;
 #[cfg(test)]
 mod mutate;
@@ -24,13 +23,12 @@ mod wire;
 type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-const TARGETS: [Target; 13] = [
+const TARGETS: [Target; 12] = [
     ("access", access::access),
     ("answers", wire::answers),
     ("blobs", blobs::blobs),
     ("credentials", credentials::credentials),
     ("files", files::files),
-    ("hand_over", hand_over::hand_over),
     ("link", link::link),
     ("notify", wire::notify),
     ("queues", queues::queues),

@@ -4,17 +4,18 @@ use std::{fmt, sync::Arc};
 
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
-use super::frames::{FileId, OfferedMessage};
 use crate::{
+    backend::sqlite::refuse,
     courier::{config::Route, message::MessageId},
-    error::{Error, ErrorKind, Result},
+    error::{Error, ErrorKind},
+    wire::proto::OfferedMessage,
 };
 
 /// The rules of a receiver.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
     /// The id of the own file.
-    pub(crate) own: FileId,
+    pub(crate) own: [u8; 16],
     /// Further authorities (`HOST:PORT`) of this machine.
     pub(crate) names: Vec<String>,
     /// The maximum size of a body, in bytes.
@@ -61,27 +62,24 @@ impl SenderRights {
     pub(super) fn check_file(
         &self,
         transaction: &Transaction<'_>,
-        file: &FileId,
-    ) -> rusqlite::Result<Result<()>> {
-        let Some(principal) = &self.principal else {
-            return Ok(Ok(()));
-        };
-        let other = "SELECT principal FROM senders WHERE file = ?1 AND principal <> ?2";
-        let other: Option<String> = transaction
+        file: &[u8],
+    ) -> rusqlite::Result<()> {
+        let other = "SELECT file, principal FROM senders WHERE file = ?1 AND principal <> ?2";
+        let other: Option<([u8; 16], String)> = transaction
             .prepare_cached(other)?
-            .query_row(params![file, principal], |row| row.get(0))
+            .query_row(params![file, self.principal], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
             .optional()?;
-        Ok(match other {
-            None => Ok(()),
-            Some(other) => {
-                let file = MessageId::from_bytes(*file);
-                let message = format!(
-                    "queue file {file} belongs to principal `{other}`, not to `{principal}`: if that \
-                     is so no longer, run `reveille courier forget DIR --sender {file}` there"
-                );
-                Err(Error::new(ErrorKind::Denied, message))
-            }
-        })
+        let (Some((file, other)), Some(principal)) = (other, &self.principal) else {
+            return Ok(());
+        };
+        let file = MessageId::from_bytes(file);
+        let message = format!(
+            "queue file {file} belongs to principal `{other}`, not to `{principal}`: if that is so \
+             no longer, run `reveille courier forget DIR --sender {file}` there"
+        );
+        Err(refuse(Error::new(ErrorKind::Denied, message)))
     }
 
     /// Returns why the message may not be handed over.

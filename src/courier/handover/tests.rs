@@ -1,13 +1,22 @@
 //! Single steps of the hand-over that the simulation reaches rarely, or cannot judge.
 
+use std::sync::Arc;
+
 use rusqlite::{Connection, Transaction, backup::Backup};
 
 use super::{
-    Accept, OfferedMessage, Policy, ReceiverContent, ReceiverFrame, ReceiverSession, SenderContent,
-    SenderFrame, SenderRights, SenderSession, Welcome, bury_absent,
-    outgoing::{self, NewOutgoing, PURGED, bury_damaged, detours, reroute},
+    OFFER, Policy, ReceiverSession, SenderRights, SenderSession, bury_absent,
+    outgoing::{self, NewOutgoing, PURGED, detours, reroute},
 };
-use crate::queue::sqlite::{checksum::checksum, schema::SCHEMA};
+use crate::{
+    Result,
+    queue::sqlite::{checksum::checksum, schema::SCHEMA},
+    wire::proto::{
+        HandOverOffer, HandOverRequest, HandOverResponse, OfferedMessage,
+        hand_over_request::Kind as Request, hand_over_response::Kind as Response,
+        hand_over_verdict::Kind as Verdict,
+    },
+};
 
 const HOP: &str = "there:7600";
 
@@ -63,11 +72,30 @@ fn policy(max_queue: u64) -> Policy {
     }
 }
 
-fn step<T>(file: &mut Connection, work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> T {
+/// Runs a step that is rolled back if it fails.
+fn try_step<T>(
+    file: &mut Connection,
+    work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+) -> Result<T> {
     let transaction = file.transaction().expect("a transaction");
-    let value = work(&transaction).expect("the file is sound");
-    transaction.commit().expect("committed");
-    value
+    match work(&transaction) {
+        Ok(value) => {
+            transaction.commit().expect("committed");
+            Ok(value)
+        }
+        Err(rusqlite::Error::ToSqlConversionFailure(error)) => {
+            Err(*error.downcast().expect("a refusal"))
+        }
+        Err(error) => panic!("the file is not sound: {error}"),
+    }
+}
+
+fn step<T>(file: &mut Connection, work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> T {
+    try_step(file, work).expect("no refusal")
+}
+
+fn number(file: &Connection, sql: &str) -> i64 {
+    file.query_row(sql, [], |row| row.get(0)).expect(sql)
 }
 
 /// Two files with a connection between them.
@@ -76,6 +104,7 @@ struct Pair {
     to: Connection,
     sender: SenderSession,
     receiver: ReceiverSession,
+    rights: SenderRights,
     now: i64,
 }
 
@@ -84,84 +113,79 @@ impl Pair {
         let mut pair = Self {
             from,
             to,
-            sender: SenderSession::new(HOP, "here", 7),
-            receiver: ReceiverSession::new([9; 16], policy(max_queue)),
+            sender: SenderSession::new(HOP),
+            receiver: ReceiverSession::new([9; 16], Arc::new(policy(max_queue))),
+            rights: SenderRights::default(),
             now: 1_000_000,
         };
         pair.connect(max_queue);
         pair
     }
 
-    /// Ends the connection, and opens another one.
+    /// Opens another connection.
     fn connect(&mut self, max_queue: u64) {
-        self.sender = SenderSession::new(HOP, "here", 7);
-        self.receiver = ReceiverSession::new([9; 16], policy(max_queue));
+        self.open(policy(max_queue)).expect("a connection");
+    }
+
+    fn open(&mut self, policy: Policy) -> Result<()> {
+        self.sender = SenderSession::new(HOP);
+        self.receiver = ReceiverSession::new([9; 16], Arc::new(policy));
         let sender = &mut self.sender;
         let hello = step(&mut self.from, |transaction| sender.begin(transaction));
-        let welcome = self.receives(hello);
-        self.answered(welcome);
+        let welcome = self.receives(hello)?;
+        self.answered(welcome)
     }
 
     /// Ends the connection for the sender.
     fn end(&mut self) {
-        let sender = &mut self.sender;
+        let sender = &self.sender;
         step(&mut self.from, |transaction| sender.end(transaction));
     }
 
     /// Opens a connection to the file with this id, which may be refused.
-    fn try_connect(&mut self, own: [u8; 16]) -> crate::Result<()> {
-        let mut policy = policy(u64::MAX);
-        policy.own = own;
-        self.sender = SenderSession::new(HOP, "here", 7);
-        self.receiver = ReceiverSession::new([9; 16], policy);
-        let sender = &mut self.sender;
-        let hello = step(&mut self.from, |transaction| sender.begin(transaction));
-        let welcome = self.receives(hello);
+    fn try_connect(&mut self, own: [u8; 16]) -> Result<()> {
+        self.open(Policy {
+            own,
+            ..policy(u64::MAX)
+        })
+    }
+
+    /// The receiver handles a request; returns its answer.
+    fn receives(&mut self, request: HandOverRequest) -> Result<HandOverResponse> {
+        let (receiver, rights, now) = (&mut self.receiver, &self.rights, self.now);
+        try_step(&mut self.to, |transaction| {
+            receiver.on_request(transaction, rights, (now, now), request)
+        })
+    }
+
+    /// The sender handles an answer.
+    fn answered(&mut self, answer: HandOverResponse) -> Result<()> {
         let (sender, now) = (&mut self.sender, self.now);
-        let replies = step(&mut self.from, |transaction| {
-            sender.on_frame(transaction, now, welcome)
-        });
-        for reply in replies? {
-            let answer = self.receives(reply);
-            self.answered(answer);
-        }
-        Ok(())
+        try_step(&mut self.from, |transaction| {
+            sender.on_answer(transaction, now, answer)
+        })
     }
 
-    /// The receiver handles a frame; returns its answer.
-    fn receives(&mut self, frame: SenderFrame) -> ReceiverFrame {
-        let (receiver, now) = (&mut self.receiver, self.now);
-        let answers = step(&mut self.to, |transaction| {
-            receiver.on_frame(transaction, now, now, frame)
-        });
-        let mut answers = answers.expect("a sound frame");
-        assert_eq!(answers.len(), 1);
-        answers.remove(0)
-    }
-
-    /// The sender handles an answer, and the receiver what the sender replies.
-    fn answered(&mut self, answer: ReceiverFrame) {
+    fn offer(&mut self) -> Option<HandOverRequest> {
         let (sender, now) = (&mut self.sender, self.now);
-        let replies = step(&mut self.from, |transaction| {
-            sender.on_frame(transaction, now, answer)
-        });
-        for reply in replies.expect("a sound frame") {
-            let answer = self.receives(reply);
-            self.answered(answer);
-        }
+        step(&mut self.from, |transaction| {
+            sender.next_offer(transaction, now)
+        })
+        .offer
     }
 
-    fn offer(&mut self) -> Option<SenderFrame> {
-        let next = self.sender.next_offer(&self.from, self.now);
-        next.expect("the file is sound").offer
+    /// Offers once; returns the number of messages.
+    fn exchange(&mut self) -> Option<usize> {
+        let offer = self.offer()?;
+        let count = messages(&offer).len();
+        let answer = self.receives(offer).expect("a sound request");
+        self.answered(answer).expect("a sound answer");
+        Some(count)
     }
 
-    /// Offers and settles until the sender has nothing to offer at this time.
+    /// Offers until the sender has nothing to offer at this time.
     fn settle(&mut self) {
-        while let Some(offer) = self.offer() {
-            let answer = self.receives(offer);
-            self.answered(answer);
-        }
+        while self.exchange().is_some() {}
     }
 
     fn last_error(&self) -> Option<String> {
@@ -180,83 +204,49 @@ impl Pair {
     }
 }
 
-fn messages(frame: &SenderFrame) -> &[OfferedMessage] {
-    match &frame.content {
-        SenderContent::Offer(messages) => messages,
+fn messages(request: &HandOverRequest) -> &[OfferedMessage] {
+    match &request.kind {
+        Some(Request::Offer(offer)) => &offer.messages,
         other => panic!("no offer: {other:?}"),
     }
 }
 
-fn accept(frame: &ReceiverFrame) -> &Accept {
-    match &frame.content {
-        ReceiverContent::Accept(accept) => accept,
-        other => panic!("no Accept: {other:?}"),
-    }
-}
-
-/// Otherwise a full queue with a small backlog costs both machines some writes each 50 ms.
+/// Otherwise a full queue costs both machines some writes in each second, and the line its messages.
 #[test]
-fn a_queue_that_stays_full_is_offered_less_and_less_often() {
+fn a_queue_that_stays_full_is_offered_one_message_less_and_less_often() {
     let (mut from, to) = (file(1), file(2));
     create_queue(&to, "orders");
-    for uid in 1..=3 {
+    for uid in 1..=5 {
         commit_message(&mut from, uid, "orders");
     }
     let mut pair = Pair::new(from, to, 1);
+    assert_eq!(pair.exchange(), Some(5));
+    assert_eq!(pair.exchange(), Some(0), "the first one is confirmed");
     let begin = pair.now;
     let mut offers = 0;
-    // A quarter of an hour, in steps of 10 ms.
-    while pair.now < begin + 900_000_000 {
-        if let Some(offer) = pair.offer() {
+    // The waits double, up to 15 s.
+    while pair.now < begin + 60_000_000 {
+        while let Some(count) = pair.exchange() {
+            assert_eq!(count, 1);
             offers += 1;
-            let answer = pair.receives(offer);
-            pair.answered(answer);
         }
         pair.now += 10_000;
     }
-    // The longest wait is 15 s, and the mean is half of it.
-    assert!((60..300).contains(&offers), "{offers} offers");
+    assert_eq!(offers, 10);
     assert_eq!(pair.visible(), [[1; 16]]);
     assert!(pair.last_error().expect("it waits").contains("is full"));
     // With room for more, the rest arrives in order.
-    pair.to.execute("DELETE FROM messages", []).expect("taken");
-    pair.now += 15_000_000;
-    pair.settle();
-    pair.to.execute("DELETE FROM messages", []).expect("taken");
-    pair.now += 15_000_000;
-    pair.settle();
-    assert_eq!(pair.visible(), [[3; 16]]);
+    for uid in 2..=5 {
+        pair.to.execute("DELETE FROM messages", []).expect("taken");
+        pair.now += 15_000_000;
+        pair.settle();
+        assert_eq!(pair.visible(), [[uid; 16]]);
+    }
     assert_eq!(pair.last_error(), None, "nothing waits");
 }
 
-/// The first message is refused and the second one is stored. If the answers are lost, the first one
-/// is offered again, and would come after the second one.
 #[test]
-fn no_message_overtakes_a_refused_one_whose_answer_is_lost() {
-    let (mut from, to) = (file(1), file(2));
-    commit_message(&mut from, 1, "later");
-    let mut pair = Pair::new(from, to, u64::MAX);
-    let first = pair.offer().expect("an offer");
-    commit_message(&mut pair.from, 2, "later");
-    let second = pair.offer().expect("an offer");
-    assert_eq!((messages(&first).len(), messages(&second).len()), (1, 1));
-
-    let refused = pair.receives(first);
-    assert_eq!(accept(&refused).refused.len(), 1);
-    create_queue(&pair.to, "later");
-    pair.receives(second);
-
-    // Both answers are lost with the connection.
-    pair.connect(u64::MAX);
-    pair.settle();
-    pair.now += 1_000_000;
-    pair.settle();
-    assert_eq!(pair.visible(), [[1; 16], [2; 16]]);
-}
-
-/// A refused message delays the later ones of its queue only until its sender has settled it.
-#[test]
-fn messages_after_a_settled_refusal_are_stored_at_once() {
+fn messages_after_a_refused_one_are_stored_at_once() {
     let (mut from, to) = (file(1), file(2));
     commit_message(&mut from, 1, "later");
     let mut pair = Pair::new(from, to, u64::MAX);
@@ -265,6 +255,8 @@ fn messages_after_a_settled_refusal_are_stored_at_once() {
     commit_message(&mut pair.from, 2, "later");
     pair.settle();
     assert_eq!(pair.visible(), [[2; 16]]);
+    let letter = "SELECT count(*) FROM dead_letters WHERE reason LIKE '%does not exist%'";
+    assert_eq!(number(&pair.from, letter), 1);
 }
 
 /// The sender connects again, and offers it again.
@@ -275,15 +267,11 @@ fn a_body_that_is_damaged_on_the_way_is_not_stored() {
     commit_message(&mut from, 1, "orders");
     let mut pair = Pair::new(from, to, u64::MAX);
     let mut offer = pair.offer().expect("an offer");
-    let SenderContent::Offer(messages) = &mut offer.content else {
+    let Some(Request::Offer(HandOverOffer { messages })) = &mut offer.kind else {
         panic!("no offer");
     };
     messages[0].body = bytes::Bytes::from_static(b"x");
-    let (receiver, now) = (&mut pair.receiver, pair.now);
-    let answers = step(&mut pair.to, |transaction| {
-        receiver.on_frame(transaction, now, now, offer)
-    });
-    let error = answers.expect_err("damaged").to_string();
+    let error = pair.receives(offer).expect_err("damaged").to_string();
     assert!(error.contains("checksum"), "{error}");
     pair.connect(u64::MAX);
     pair.settle();
@@ -322,26 +310,24 @@ fn another_file_gets_nothing_while_the_former_one_may_hold_messages() {
     let mut pair = Pair::new(from, to, u64::MAX);
     let offer = pair.offer().expect("an offer");
     // Stored; the answer is lost.
-    pair.receives(offer);
-    let sender = &mut pair.sender;
-    step(&mut pair.from, |transaction| sender.end(transaction));
+    pair.receives(offer).expect("a sound offer");
+    pair.end();
 
     let other = file(3);
     create_queue(&other, "orders");
     let former = std::mem::replace(&mut pair.to, other);
     let error = pair.try_connect([3; 16]).expect_err("another file");
     assert!(error.to_string().contains("courier forget"), "{error}");
-    let sender = &mut pair.sender;
-    step(&mut pair.from, |transaction| sender.end(transaction));
+    pair.end();
     assert!(pair.visible().is_empty());
 
     pair.to = former;
     pair.try_connect([2; 16]).expect("the former file");
+    pair.settle();
     assert_eq!(pair.visible(), [[1; 16]]);
 
     // Without unsettled messages, another file is welcome.
-    let sender = &mut pair.sender;
-    step(&mut pair.from, |transaction| sender.end(transaction));
+    pair.end();
     pair.to = file(4);
     create_queue(&pair.to, "orders");
     commit_message(&mut pair.from, 2, "orders");
@@ -350,148 +336,129 @@ fn another_file_gets_nothing_while_the_former_one_may_hold_messages() {
     assert_eq!(pair.visible(), [[2; 16]]);
 }
 
-/// A slow line must carry an offer within the receiver's deadline for a frame.
+/// A slow line must carry an offer while the sender waits for its answer.
 #[test]
-fn an_offer_of_large_bodies_stays_below_its_limit() {
+fn an_offer_of_large_bodies_stays_below_its_limit_and_waits_for_the_one_before() {
     let (mut from, to) = (file(1), file(2));
     create_queue(&to, "orders");
     for uid in 1..=5 {
-        insert_large(&mut from, uid);
-    }
-    let mut pair = Pair::new(from, to, u64::MAX);
-    assert_eq!(offered_bytes(&mut pair), [120 << 10, 120 << 10]);
-}
-
-/// A small offer costs as many commits as a full one.
-#[test]
-fn while_two_offers_are_unanswered_only_full_ones_follow() {
-    let (mut from, to) = (file(1), file(2));
-    create_queue(&to, "orders");
-    insert_large(&mut from, 1);
-    let mut pair = Pair::new(from, to, u64::MAX);
-    let first = pair.offer().expect("a part");
-    insert_large(&mut pair.from, 2);
-    let second = pair.offer().expect("a part, while one offer is unanswered");
-    insert_large(&mut pair.from, 3);
-    assert!(pair.offer().is_none(), "a part");
-    insert_large(&mut pair.from, 4);
-    insert_large(&mut pair.from, 5);
-    assert_eq!(offered_bytes(&mut pair), [120 << 10], "and then a part");
-    for offer in [first, second] {
-        let answer = pair.receives(offer);
-        let (sender, now) = (&mut pair.sender, pair.now);
-        let handled = step(&mut pair.from, |transaction| {
-            sender.on_frame(transaction, now, answer)
+        let (uid, body) = ([uid; 16], vec![7; 60 << 10]);
+        let message = NewOutgoing {
+            checksum: checksum(&body),
+            body: &body,
+            ..outgoing_to(&uid, "orders")
+        };
+        step(&mut from, |transaction| {
+            outgoing::insert(transaction, &message)
         });
-        handled.expect("a sound frame");
     }
-    assert_eq!(offered_bytes(&mut pair), [60 << 10], "none is left");
+    let mut pair = Pair::new(from, to, u64::MAX);
+    pair.open(Policy {
+        max_body: 64 << 10,
+        ..policy(u64::MAX)
+    })
+    .expect("a connection");
+    let first = pair.offer().expect("an offer");
+    assert_eq!(messages(&first).len(), 2);
+    assert!(pair.offer().is_none(), "the first one is not answered");
+    let answer = pair.receives(first).expect("a sound offer");
+    pair.answered(answer).expect("a sound answer");
+    let counts: Vec<usize> = std::iter::from_fn(|| pair.exchange()).collect();
+    assert_eq!(counts, [2, 1, 0]);
+    assert_eq!(pair.visible().len(), 5);
 }
 
-fn insert_large(file: &mut Connection, uid: u8) {
-    let body = vec![7; 60 << 10];
-    let uid = [uid; 16];
-    let message = NewOutgoing {
-        checksum: checksum(&body),
-        body: &body,
-        ..outgoing_to(&uid, "orders")
-    };
-    step(file, |transaction| outgoing::insert(transaction, &message));
-}
-
-/// Returns the bytes of the bodies of each offer that the sender makes now.
-fn offered_bytes(pair: &mut Pair) -> Vec<usize> {
-    let offers = std::iter::from_fn(|| pair.offer());
-    let bytes = |offer: SenderFrame| {
-        let bodies = messages(&offer).iter().map(|message| message.body.len());
-        bodies.sum()
-    };
-    offers.map(bytes).collect()
+/// A destination with many messages delays no other one.
+#[test]
+fn each_destination_has_its_turn() {
+    let (mut from, to) = (file(1), file(2));
+    for uid in 0..=u8::MAX {
+        commit_message(&mut from, uid, "audit");
+    }
+    let mut pair = Pair::new(from, to, u64::MAX);
+    let offer = pair.offer().expect("an offer");
+    assert_eq!(messages(&offer).len(), OFFER);
+    // Refused, and the queue is filled again.
+    let answer = pair.receives(offer).expect("a sound offer");
+    pair.answered(answer).expect("a sound answer");
+    for uid in 0..=u8::MAX {
+        let queue = if uid == 7 { "orders" } else { "audit" };
+        commit_message(&mut pair.from, uid, queue);
+    }
+    let offer = pair.offer().expect("an offer");
+    assert_eq!(messages(&offer)[0].queue, "orders");
 }
 
 #[test]
-fn a_sender_that_never_confirms_is_cut_off() {
+fn malformed_requests_and_another_version_are_refused_and_nothing_changes() {
     let (from, to) = (file(1), file(2));
     create_queue(&to, "orders");
     let mut pair = Pair::new(from, to, u64::MAX);
-    let message = |number: u64| OfferedMessage {
-        number,
-        uid: u128::from(number).to_be_bytes(),
+    let sound = OfferedMessage {
+        id: vec![7; 16].into(),
         authority: String::new(),
         queue: "orders".to_owned(),
-        visited: vec![1; 16],
+        visited: vec![1; 16].into(),
         checksum: checksum(b"x"),
         body: bytes::Bytes::from_static(b"x"),
-        resume: false,
     };
-    let (receiver, now) = (&mut pair.receiver, pair.now);
-    let mut offers = (0..100u64).map(|offer| {
-        let messages = (1..=100)
-            .map(|number| message(offer * 100 + number))
-            .collect();
-        let frame = SenderFrame {
-            frame: offer + 2,
-            content: SenderContent::Offer(messages),
-        };
-        step(&mut pair.to, |transaction| {
-            receiver.on_frame(transaction, now, now, frame)
-        })
-    });
-    let accepted = offers.by_ref().take_while(Result::is_ok).count();
-    assert_eq!(accepted, 20, "offers of 100 messages");
-}
+    let offer = |messages| HandOverRequest {
+        kind: Some(Request::Offer(HandOverOffer { messages })),
+    };
+    let broken = [
+        (
+            "id",
+            OfferedMessage {
+                id: vec![7; 15].into(),
+                ..sound.clone()
+            },
+        ),
+        (
+            "visited",
+            OfferedMessage {
+                visited: vec![7; 15].into(),
+                ..sound.clone()
+            },
+        ),
+        (
+            "queue",
+            OfferedMessage {
+                queue: "a/b".to_owned(),
+                ..sound.clone()
+            },
+        ),
+        (
+            "authority",
+            OfferedMessage {
+                authority: "host".to_owned(),
+                ..sound.clone()
+            },
+        ),
+    ];
+    for (field, message) in broken {
+        let error = pair.receives(offer(vec![message])).expect_err(field);
+        assert!(error.to_string().contains(field), "{error}");
+    }
+    let error = pair.receives(offer(vec![sound.clone(); OFFER + 1]));
+    assert!(error.expect_err("too many").to_string().contains("256"));
+    let error = pair.receives(HandOverRequest { kind: None });
+    assert!(error.expect_err("empty").to_string().contains("kind"));
+    pair.receives(offer(vec![sound])).expect("a sound one");
+    assert_eq!(number(&pair.to, "SELECT count(*) FROM inbound"), 1);
 
-#[test]
-fn peers_of_another_version_are_refused_and_nothing_changes() {
-    let (mut from, to) = (file(1), file(2));
-    create_queue(&to, "orders");
-    commit_message(&mut from, 1, "orders");
-    let mut pair = Pair::new(from, to, u64::MAX);
-    pair.sender = SenderSession::new(HOP, "here", 7);
-    let sender = &mut pair.sender;
+    let mut sender = SenderSession::new(HOP);
     let mut hello = step(&mut pair.from, |transaction| sender.begin(transaction));
-    let SenderContent::Hello(content) = &mut hello.content else {
-        panic!("no Hello");
-    };
-    (content.version, content.least_version) = (2, 2);
-    pair.receiver = ReceiverSession::new([8; 16], policy(u64::MAX));
-    let (receiver, now) = (&mut pair.receiver, pair.now);
-    let answers = step(&mut pair.to, |transaction| {
-        receiver.on_frame(transaction, now, now, hello)
-    });
-    let error = answers.expect_err("another version").to_string();
-    assert!(
-        error.contains("programs of neighbouring versions"),
-        "{error}"
-    );
-
-    let welcome = Welcome {
-        version: 2,
-        receiver: [2; 16],
-        held: vec![[1; 16]],
-    };
-    let welcome = ReceiverFrame {
-        frame: 1,
-        content: ReceiverContent::Welcome(welcome),
-    };
-    let sender = &mut pair.sender;
-    let replies = step(&mut pair.from, |transaction| {
-        sender.on_frame(transaction, now, welcome)
-    });
-    let error = replies.expect_err("another version").to_string();
-    assert!(
-        error.contains("programs of neighbouring versions"),
-        "{error}"
-    );
-    let ready = "SELECT count(*) FROM outgoing WHERE status = 1";
-    let ready: i64 = pair
-        .from
-        .query_row(ready, [], |row| row.get(0))
-        .expect("a count");
-    assert_eq!(ready, 1);
+    pair.receiver = ReceiverSession::new([8; 16], Arc::new(policy(u64::MAX)));
+    let error = pair.receives(offer(Vec::new())).expect_err("no Hello");
+    assert!(error.to_string().contains("Hello first"), "{error}");
+    if let Some(Request::Hello(hello)) = &mut hello.kind {
+        hello.version = 2;
+    }
+    let error = pair.receives(hello).expect_err("another version");
+    assert!(error.to_string().contains("must be 1, but is 2"), "{error}");
 }
 
-/// A damaged message is left to a dead letter, and the next one resumes its postponed destination.
+/// A damaged message becomes a dead letter, and the next one is offered.
 #[test]
 fn a_damaged_message_is_not_offered_and_delays_no_other_one() {
     let (mut from, to) = (file(1), file(2));
@@ -505,32 +472,16 @@ fn a_damaged_message_is_not_offered_and_delays_no_other_one() {
     };
     let mut pair = Pair::new(from, to, 1);
     damage(&pair, 1);
-    let next = pair.sender.next_offer(&pair.from, pair.now);
-    let next = next.expect("the file can be read");
-    assert_eq!(next.damaged, [1]);
-    let offer = next.offer.expect("an offer");
-    assert_eq!(messages(&offer).len(), 3);
+    assert_eq!(pair.exchange(), Some(3));
     // The second message is stored. The third one is postponed, and is damaged then.
-    let answer = pair.receives(offer);
-    pair.answered(answer);
     damage(&pair, 3);
+    pair.settle();
     pair.to.execute("DELETE FROM messages", []).expect("taken");
-    pair.now += 15_000_000;
-    let next = pair.sender.next_offer(&pair.from, pair.now);
-    let next = next.expect("the file can be read");
-    assert_eq!(next.damaged, [3]);
-    let answer = pair.receives(next.offer.expect("an offer"));
-    pair.answered(answer);
+    pair.now += 1_000_000;
+    pair.settle();
     assert_eq!(pair.visible(), [[4; 16]]);
-    step(&mut pair.from, |transaction| {
-        bury_damaged(transaction, &[1, 3], 5)
-    });
     let dead = "SELECT count(*) FROM dead_letters WHERE reason LIKE '%checksum%'";
-    let dead: i64 = pair
-        .from
-        .query_row(dead, [], |row| row.get(0))
-        .expect("counted");
-    assert_eq!(dead, 2);
+    assert_eq!(number(&pair.from, dead), 2);
 }
 
 fn copy_of(file: &Connection) -> Connection {
@@ -539,10 +490,6 @@ fn copy_of(file: &Connection) -> Connection {
         .and_then(|backup| backup.run_to_completion(10_000, std::time::Duration::ZERO, None))
         .expect("copied");
     copy
-}
-
-fn number(file: &Connection, sql: &str) -> i64 {
-    file.query_row(sql, [], |row| row.get(0)).expect(sql)
 }
 
 /// A listener deletes messages; a transaction leaves them in the history, which has its own limits.
@@ -574,51 +521,6 @@ fn a_restored_sender_brings_no_message_twice_whichever_way_it_was_consumed() {
     }
 }
 
-#[test]
-fn offers_shrink_while_they_are_not_answered_and_grow_with_the_answers() {
-    let (mut from, to) = (file(1), file(2));
-    create_queue(&to, "orders");
-    for uid in 1..=40 {
-        let (uid, body) = ([uid; 16], vec![7; 10 << 10]);
-        let message = NewOutgoing {
-            checksum: checksum(&body),
-            body: &body,
-            ..outgoing_to(&uid, "orders")
-        };
-        step(&mut from, |transaction| {
-            outgoing::insert(transaction, &message)
-        });
-    }
-    let mut pair = Pair::new(from, to, u64::MAX);
-    let first_of = |pair: &mut Pair| messages(&pair.offer().expect("an offer")).len();
-    let mut lengths = vec![first_of(&mut pair)];
-    for _ in 0..5 {
-        let bytes = pair.sender.next_offer_bytes();
-        pair.end();
-        pair.connect(u64::MAX);
-        pair.sender = std::mem::replace(&mut pair.sender, SenderSession::new(HOP, "", 7))
-            .with_offer_bytes(bytes);
-        lengths.push(first_of(&mut pair));
-    }
-    assert_eq!(lengths, [12, 6, 3, 1, 1, 1], "down to one message");
-    assert_eq!(pair.offer().map(|offer| messages(&offer).len()), Some(1));
-    assert!(pair.offer().is_none(), "two offers wait on a slow line");
-
-    let bytes = pair.sender.next_offer_bytes();
-    pair.end();
-    pair.connect(u64::MAX);
-    pair.sender =
-        std::mem::replace(&mut pair.sender, SenderSession::new(HOP, "", 7)).with_offer_bytes(bytes);
-    let mut lengths = Vec::new();
-    while let Some(offer) = pair.offer() {
-        lengths.push(messages(&offer).len());
-        let answer = pair.receives(offer);
-        pair.answered(answer);
-    }
-    assert_eq!(lengths.iter().sum::<usize>(), 40);
-    assert_eq!(lengths.iter().max(), Some(&12), "{lengths:?}");
-}
-
 /// A message that was offered may be there. The others go at once, although a connection is open.
 #[test]
 fn messages_that_are_purged_while_a_connection_is_open_are_not_offered_and_go() {
@@ -628,26 +530,17 @@ fn messages_that_are_purged_while_a_connection_is_open_are_not_offered_and_go() 
         commit_message(&mut from, uid, "orders");
     }
     let mut pair = Pair::new(from, to, 1);
-    let offer = pair.offer().expect("an offer");
-    let answer = pair.receives(offer);
-    pair.answered(answer);
+    pair.settle();
     assert_eq!(pair.visible(), [[1; 16]]);
     let purge = "UPDATE outgoing SET ends_at = ?1 WHERE status = 1";
     assert_eq!(pair.from.execute(purge, [PURGED]).expect("purged"), 2);
     pair.now += 60_000_000;
-    let next = pair.sender.next_offer(&pair.from, pair.now).expect("read");
-    assert!(next.offer.is_none() && next.has_purged);
-    let (sender, now) = (&pair.sender, pair.now);
-    let has_more = step(&mut pair.from, |transaction| {
-        sender.expire(transaction, now)
-    });
-    assert!(!has_more);
+    assert!(pair.offer().is_none());
     let left = "SELECT count(*) FROM outgoing WHERE status = 1";
     assert_eq!(number(&pair.from, left), 0);
     assert_eq!(number(&pair.from, "SELECT count(*) FROM dead_letters"), 0);
 }
 
-/// Otherwise each pass writes for nothing.
 #[test]
 fn purged_messages_on_the_way_wait_for_their_answer() {
     let (mut from, to) = (file(1), file(2));
@@ -658,10 +551,10 @@ fn purged_messages_on_the_way_wait_for_their_answer() {
     pair.from
         .execute("UPDATE outgoing SET ends_at = ?1", [PURGED])
         .expect("purged");
-    let next = pair.sender.next_offer(&pair.from, pair.now).expect("read");
-    assert!(next.offer.is_none() && !next.has_purged);
-    let answer = pair.receives(offer);
-    pair.answered(answer);
+    assert!(pair.offer().is_none());
+    let answer = pair.receives(offer).expect("a sound offer");
+    pair.answered(answer).expect("a sound answer");
+    pair.settle();
     assert_eq!(pair.visible(), [[1; 16]], "it was there already");
 }
 
@@ -669,7 +562,7 @@ fn purged_messages_on_the_way_wait_for_their_answer() {
 fn an_attempt_that_is_not_answered_leaves_no_message_uncertain() {
     let mut from = file(1);
     commit_message(&mut from, 1, "orders");
-    let mut sender = SenderSession::new(HOP, "here", 7);
+    let mut sender = SenderSession::new(HOP);
     step(&mut from, |transaction| sender.begin(transaction));
     // The process is killed here.
     let uncertain = "SELECT count(*) FROM hops WHERE uncertain_upto > 0";
@@ -684,7 +577,7 @@ fn messages_of_a_sender_that_is_gone_do_not_fill_a_queue_and_become_dead_letters
     commit_message(&mut from, 1, "orders");
     let mut pair = Pair::new(from, to, 1);
     let offer = pair.offer().expect("an offer");
-    pair.receives(offer);
+    pair.receives(offer).expect("a sound offer");
     // The sender's disk has failed. Another machine has a message for the queue.
     let mut other = file(3);
     commit_message(&mut other, 2, "orders");
@@ -694,57 +587,43 @@ fn messages_of_a_sender_that_is_gone_do_not_fill_a_queue_and_become_dead_letters
     pair.settle();
     assert_eq!(pair.visible(), [[2; 16]]);
 
-    let now = pair.now + 14 * DAY;
-    let buried = step(&mut pair.to, |transaction| {
-        bury_absent(transaction, 14 * DAY, (now, now), 10)
-    });
-    assert_eq!(buried, 1);
+    let now = pair.now;
+    for (absent, buried) in [(14 * DAY, 0), (DAY, 1), (DAY, 0)] {
+        let found = step(&mut pair.to, |transaction| {
+            bury_absent(transaction, now - absent, (now, now))
+        });
+        assert_eq!(found, buried);
+    }
     let letter = "SELECT count(*) FROM dead_letters WHERE reason LIKE '%is away%'";
     assert_eq!(number(&pair.to, letter), 1);
-    let again = step(&mut pair.to, |transaction| {
-        bury_absent(transaction, 30 * DAY, (now * 9, now * 9), 10)
-    });
-    assert_eq!(again, 0);
-    assert_eq!(
-        number(&pair.to, "SELECT count(*) FROM senders"),
-        1,
-        "the other one's is gone"
-    );
 }
 
-/// Otherwise both machines have the dead letter, or the message is handled twice.
+/// Otherwise the message is a dead letter here, and is handled as well.
 #[test]
-fn a_sender_that_comes_back_learns_that_its_message_was_given_up() {
-    const DAY: i64 = 86_400_000_000;
-    for consumed in ["", "DELETE FROM dead_letters; DELETE FROM arrived"] {
-        let (mut from, to) = (file(1), file(2));
-        create_queue(&to, "orders");
-        for uid in 1..=150 {
-            commit_message(&mut from, uid, "orders");
-        }
-        let mut pair = Pair::new(from, to, u64::MAX);
-        while let Some(offer) = pair.offer() {
-            // The sender loses power.
-            pair.receives(offer);
-        }
-        let age = "UPDATE outgoing SET ends_at = 2000000";
-        pair.from.execute(age, []).expect("limited");
-        pair.now += 15 * DAY;
-        let now = pair.now;
-        while step(&mut pair.to, |transaction| {
-            bury_absent(transaction, 14 * DAY, (now, now), 100)
-        }) > 0
-        {}
-        assert_eq!(number(&pair.to, "SELECT count(*) FROM dead_letters"), 150);
-        pair.to.execute_batch(consumed).expect("consumed");
-        pair.connect(u64::MAX);
-        pair.settle();
-        assert_eq!(pair.visible(), [[0; 16]; 0]);
-        let visible = "SELECT count(*) FROM outgoing WHERE status = 3";
-        assert_eq!(number(&pair.from, visible), 150);
-        assert_eq!(number(&pair.from, "SELECT count(*) FROM dead_letters"), 0);
-        assert_eq!(number(&pair.to, "SELECT count(*) FROM inbound"), 0);
+fn a_sender_that_comes_back_brings_no_message_that_was_given_up() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    for uid in 1..=150 {
+        commit_message(&mut from, uid, "orders");
     }
+    let mut pair = Pair::new(from, to, u64::MAX);
+    let offer = pair.offer().expect("an offer");
+    // The sender loses power.
+    pair.receives(offer).expect("a sound offer");
+    let now = pair.now;
+    let buried = step(&mut pair.to, |transaction| {
+        bury_absent(transaction, now, (now, now))
+    });
+    assert_eq!(buried, 150);
+    assert_eq!(number(&pair.to, "SELECT count(*) FROM inbound"), 0);
+    pair.to
+        .execute("DELETE FROM dead_letters", [])
+        .expect("removed");
+    pair.connect(u64::MAX);
+    pair.settle();
+    assert_eq!(pair.visible(), [[0; 16]; 0]);
+    let visible = "SELECT count(*) FROM outgoing WHERE status = 3";
+    assert_eq!(number(&pair.from, visible), 150);
 }
 
 /// Another connection of a restored copy has brought it.
@@ -755,17 +634,18 @@ fn a_message_that_is_here_already_is_no_dead_letter_when_its_sender_is_gone() {
     commit_message(&mut from, 1, "orders");
     let mut pair = Pair::new(from, to, u64::MAX);
     let offer = pair.offer().expect("an offer");
-    pair.receives(offer);
+    pair.receives(offer).expect("a sound offer");
     let known = "INSERT INTO arrived (uid, at) SELECT uid, 1 FROM inbound";
     pair.to.execute(known, []).expect("known");
     let now = pair.now;
-    let given_up = step(&mut pair.to, |transaction| {
-        bury_absent(transaction, 0, (now, now), 10)
+    step(&mut pair.to, |transaction| {
+        bury_absent(transaction, now, (now, now))
     });
-    assert_eq!(given_up, 1);
+    assert_eq!(number(&pair.to, "SELECT count(*) FROM inbound"), 0);
     assert_eq!(number(&pair.to, "SELECT count(*) FROM dead_letters"), 0);
 }
 
+/// One whose name is no text any more waits for its age limit.
 #[test]
 fn a_damaged_name_of_a_message_delays_no_other_message() {
     let (mut from, to) = (file(1), file(2));
@@ -773,18 +653,15 @@ fn a_damaged_name_of_a_message_delays_no_other_message() {
     for uid in 1..=3 {
         commit_message(&mut from, uid, "orders");
     }
-    let damage = "UPDATE outgoing SET queue = CAST(x'ff' AS TEXT) WHERE id = 1;
+    let damage = "UPDATE outgoing SET queue = CAST(x'ff' AS TEXT), ends_at = 9000000 WHERE id = 1;
                   UPDATE outgoing SET authority = 'there' WHERE id = 2";
     from.execute_batch(damage).expect("damaged");
     let mut pair = Pair::new(from, to, u64::MAX);
-    let next = pair.sender.next_offer(&pair.from, pair.now).expect("read");
-    assert_eq!(next.damaged, [1, 2]);
-    let answer = pair.receives(next.offer.expect("an offer"));
-    pair.answered(answer);
+    pair.settle();
     assert_eq!(pair.visible(), [[3; 16]]);
-    step(&mut pair.from, |transaction| {
-        bury_damaged(transaction, &[1, 2], 5)
-    });
+    assert_eq!(number(&pair.from, "SELECT count(*) FROM dead_letters"), 1);
+    pair.now = 9_000_000;
+    pair.settle();
     assert_eq!(number(&pair.from, "SELECT count(*) FROM dead_letters"), 2);
 }
 
@@ -792,71 +669,21 @@ fn a_damaged_name_of_a_message_delays_no_other_message() {
 #[test]
 fn waiting_messages_get_the_next_machine_of_the_present_routes() {
     let mut from = file(1);
-    for uid in 1..=3 {
+    for uid in 1..=4 {
         commit_message(&mut from, uid, "orders");
     }
     // The former machine may have the first one. The name of the last one is damaged.
     let uncertain = "INSERT INTO hops (authority, uncertain_upto) VALUES ('there:7600', 1);
-                     UPDATE outgoing SET hop = CAST(x'ff' AS TEXT) WHERE id = 3";
+                     UPDATE outgoing SET hop = CAST(x'ff' AS TEXT) WHERE id = 4";
     from.execute_batch(uncertain).expect("noted");
     let found = detours(&from, |_| "gate:1".to_owned()).expect("read");
-    assert_eq!(found.len(), 2, "{found:?}");
-    step(&mut from, |transaction| {
-        found
-            .iter()
-            .try_for_each(|detour| reroute(transaction, detour))
-    });
-    let gate = "SELECT count(*) FROM outgoing WHERE hop = 'gate:1' AND id > 3";
-    assert_eq!(number(&from, gate), 2);
-    assert_eq!(
-        number(
-            &from,
-            "SELECT min(id) FROM outgoing WHERE hop = 'there:7600'"
-        ),
-        1
-    );
+    assert_eq!(found.len(), 1, "{found:?}");
+    step(&mut from, |transaction| reroute(transaction, &found[0]));
+    let gate = "SELECT group_concat(id) FROM outgoing WHERE hop = 'gate:1'";
+    let gate: String = from.query_row(gate, [], |row| row.get(0)).expect("read");
+    assert_eq!(gate, "2,3");
     let again = detours(&from, |_| "gate:1".to_owned()).expect("read");
     assert!(again.is_empty(), "{again:?}");
-}
-
-/// Each send of a program without the host's routes is sent another way.
-#[test]
-fn the_numbers_of_messages_that_are_sent_another_way_grow_by_one() {
-    let mut from = file(1);
-    let mut last = 0;
-    for uid in 1..=100 {
-        commit_message(&mut from, uid, "orders");
-        for detour in detours(&from, |_| "gate:1".to_owned()).expect("read") {
-            step(&mut from, |transaction| reroute(transaction, &detour));
-        }
-        let id = number(&from, "SELECT id FROM outgoing WHERE status = 1");
-        assert!(id > last && id <= 2 * i64::from(uid), "{id} after {last}");
-        last = id;
-        let delivered = "UPDATE outgoing SET status = 3 WHERE status = 1";
-        assert_eq!(from.execute(delivered, []).expect("delivered"), 1);
-    }
-}
-
-/// A connection to the new machine has passed the former numbers.
-#[test]
-fn messages_that_are_sent_another_way_keep_their_order_before_later_ones() {
-    let mut from = file(1);
-    for uid in 1..=5 {
-        commit_message(&mut from, uid, "orders");
-    }
-    for detour in detours(&from, |_| "gate:1".to_owned()).expect("read") {
-        step(&mut from, |transaction| reroute(transaction, &detour));
-    }
-    // The first ones are refused, and the file has a higher number than its rows.
-    from.execute("DELETE FROM outgoing WHERE id > 8", [])
-        .expect("refused");
-    commit_message(&mut from, 6, "orders");
-    let mut select = from
-        .prepare("SELECT id, uid FROM outgoing ORDER BY id")
-        .expect("a statement");
-    let rows = select.query_map([], |row| Ok((row.get(0)?, row.get::<_, [u8; 16]>(1)?[0])));
-    let rows: rusqlite::Result<Vec<(i64, u8)>> = rows.expect("rows").collect();
-    assert_eq!(rows.expect("read"), [(6, 1), (7, 2), (8, 3), (11, 6)]);
 }
 
 /// The sender knows two destinations: each resumes on its own.
@@ -912,16 +739,15 @@ fn a_queue_file_belongs_to_the_principal_that_showed_it_first() {
     let mut to = file(2);
     let mut hello = |principal: Option<&str>| {
         let mut from = file(1);
-        let mut sender = SenderSession::new(HOP, "here", 7);
+        let mut sender = SenderSession::new(HOP);
         let hello = step(&mut from, |transaction| sender.begin(transaction));
         let rights = SenderRights {
             principal: principal.map(str::to_owned),
             ..SenderRights::default()
         };
-        let mut receiver = ReceiverSession::new([9; 16], policy(u64::MAX));
-        receiver.set_rights(rights);
-        step(&mut to, |transaction| {
-            receiver.on_frame(transaction, 1, 1, hello)
+        let mut receiver = ReceiverSession::new([9; 16], Arc::new(policy(u64::MAX)));
+        try_step(&mut to, |transaction| {
+            receiver.on_request(transaction, &rights, (1, 1), hello)
         })
     };
     hello(None).expect("before access control");
@@ -944,10 +770,10 @@ fn a_principal_hands_over_messages_for_its_queues_only() {
     commit_message(&mut from, 1, "audit");
     commit_message(&mut from, 2, "orders");
     let mut pair = Pair::new(from, to, u64::MAX);
-    pair.receiver.set_rights(SenderRights {
+    pair.rights = SenderRights {
         principal: Some("rome".to_owned()),
-        may_send: Some(std::sync::Arc::new(|queue| queue == Some("orders"))),
-    });
+        may_send: Some(Arc::new(|queue| queue == Some("orders"))),
+    };
     pair.settle();
     assert_eq!(pair.visible(), [[2; 16]]);
     assert_eq!(
@@ -955,19 +781,31 @@ fn a_principal_hands_over_messages_for_its_queues_only() {
         Some("`rome` may not hand over messages to queue `audit`")
     );
     // The rules are corrected.
-    pair.receiver.set_rights(SenderRights::default());
-    pair.now += 15_000_000;
+    pair.rights = SenderRights::default();
+    pair.now += 1_000_000;
     pair.settle();
     assert_eq!(pair.visible(), [[2; 16], [1; 16]]);
     assert_eq!(pair.last_error(), None);
 }
 
-/// A machine is updated while its neighbours are of the version before.
+/// The receiver decides for the whole offer, in its order.
 #[test]
-fn neighbouring_versions_agree_on_the_older_one() {
-    use super::agreed_version;
-    assert_eq!(agreed_version(1, 2).expect("the older one"), 1);
-    assert_eq!(agreed_version(0, 1).expect("this one"), 1);
-    agreed_version(2, 3).expect_err("two versions newer");
-    agreed_version(0, 0).expect_err("older than the first");
+fn messages_after_a_postponed_one_are_postponed() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    for uid in 1..=3 {
+        commit_message(&mut from, uid, "orders");
+    }
+    let mut pair = Pair::new(from, to, 1);
+    let offer = pair.offer().expect("an offer");
+    let answer = pair.receives(offer).expect("a sound offer");
+    let Some(Response::Accept(accept)) = &answer.kind else {
+        panic!("no Accept: {answer:?}");
+    };
+    let is_postponed = |kind: &Option<Verdict>| matches!(kind, Some(Verdict::Postponed(_)));
+    let verdicts = accept
+        .verdicts
+        .iter()
+        .map(|verdict| is_postponed(&verdict.kind));
+    assert_eq!(verdicts.collect::<Vec<_>>(), [false, true, true]);
 }

@@ -1,7 +1,5 @@
 //! What a host reads and writes in the queue file.
 
-use rusqlite::{Connection, Transaction};
-
 use crate::{
     courier::{
         QueueManager,
@@ -29,42 +27,6 @@ impl QueueManager {
         )
     }
 
-    /// Runs a durable write with the file's time.
-    pub(super) async fn write<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Transaction<'_>, Micros) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let written = self.database().write(move |transaction| {
-            let now = clock::advance(transaction)?;
-            work(transaction, now)
-        });
-        written.await
-    }
-
-    /// As [`QueueManager::write`], but a loss of power may undo the write until the next synced write.
-    pub(super) async fn write_unsynced<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Transaction<'_>, Micros) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let written = self.database().write_unsynced(move |transaction| {
-            let now = clock::advance(transaction)?;
-            work(transaction, now)
-        });
-        written.await
-    }
-
-    /// Runs a read with the file's time.
-    pub(super) async fn read<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Connection, Micros) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let read = self.database().run(move |connection| {
-            let now = clock::now(connection)?;
-            work(connection, now)
-        });
-        read.await
-    }
-
     /// Returns the rules for messages of other machines.
     pub(super) fn policy(&self) -> Policy {
         let config = self.config();
@@ -82,16 +44,17 @@ impl QueueManager {
 
     /// Connections of an earlier process have ended.
     pub(super) async fn end_crashed_connections(&self) -> Result<()> {
-        self.write(|transaction, _| end_crashed(transaction)).await
+        self.database()
+            .write(|transaction| end_crashed(transaction))
+            .await
     }
 
     /// Notes why the messages to a machine wait.
     pub(super) async fn hop_failed(&self, hop: &str, error: &str) -> Result<()> {
         let (hop, error) = (hop.to_owned(), error.to_owned());
-        self.write(move |transaction, _| {
-            note_error(transaction, &hop, clock::machine_time(), &error)
-        })
-        .await
+        self.database()
+            .write(move |transaction| note_error(transaction, &hop, clock::machine_time(), &error))
+            .await
     }
 
     /// Gives the waiting messages the next machines of this host's routes. Their senders may know
@@ -99,48 +62,53 @@ impl QueueManager {
     pub(super) async fn choose_hops(&self) -> Result<()> {
         let config = self.config().clone();
         let hop_of = move |authority: &str| config.hop_of(authority).to_owned();
-        let detours = self.read(move |connection, _| detours(connection, hop_of));
+        let detours = self
+            .database()
+            .run(move |connection| detours(connection, hop_of));
         let detours = detours.await?;
         if detours.is_empty() {
             return Ok(());
         }
-        self.write(move |transaction, _| {
-            detours
-                .iter()
-                .try_for_each(|detour| reroute(transaction, detour))
-        })
-        .await
+        self.database()
+            .write(move |transaction| {
+                detours
+                    .iter()
+                    .try_for_each(|detour| reroute(transaction, detour))
+            })
+            .await
     }
 
     /// Returns the next machines with messages that are not visible there.
     pub(super) async fn hops_with_messages(&self) -> Result<Vec<String>> {
-        self.read(|connection, _| {
-            let mut hops = Vec::new();
-            for status in [1, 2] {
-                hops.append(&mut hops_with(connection, status)?);
-            }
-            hops.sort_unstable();
-            hops.dedup();
-            Ok(hops)
-        })
-        .await
+        self.database()
+            .run(|connection| {
+                let mut hops = Vec::new();
+                for status in [1, 2] {
+                    hops.append(&mut hops_with(connection, status)?);
+                }
+                hops.sort_unstable();
+                hops.dedup();
+                Ok(hops)
+            })
+            .await
     }
 
     /// Returns the machines that have ever answered. One of them may hold messages that this file
     /// does not know, because it was restored from an older copy.
     pub(super) async fn known_hops(&self) -> Result<Vec<String>> {
-        self.read(move |connection, _| {
-            let sql = "SELECT authority FROM hops WHERE connected_at IS NOT NULL";
-            let mut select = connection.prepare_cached(sql)?;
-            let hops = select.query_map([], |row| row.get(0))?;
-            hops.collect()
-        })
-        .await
+        self.database()
+            .run(move |connection| {
+                let sql = "SELECT authority FROM hops WHERE connected_at IS NOT NULL";
+                let mut select = connection.prepare_cached(sql)?;
+                let hops = select.query_map([], |row| row.get(0))?;
+                hops.collect()
+            })
+            .await
     }
 
     /// Counts the dead letters, and the messages that wait for other machines.
     pub(super) async fn count_waiting(&self) -> Result<(u64, u64)> {
-        self.read(|connection, _| {
+        self.database().run(|connection| {
             let sql = "SELECT (SELECT count(*) FROM dead_letters),
                          (SELECT count(*) FROM outgoing INDEXED BY outgoing_ready WHERE status = 1)";
             let mut select = connection.prepare_cached(sql)?;
@@ -152,12 +120,13 @@ impl QueueManager {
     /// Returns whether messages wait for a machine.
     pub(super) async fn has_messages_for(&self, hop: &str) -> Result<bool> {
         let hop = hop.to_owned();
-        self.read(move |connection, _| {
-            let sql = "SELECT EXISTS (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1)
+        self.database()
+            .run(move |connection| {
+                let sql = "SELECT EXISTS (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1)
                            OR EXISTS (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 2)";
-            let mut select = connection.prepare_cached(sql)?;
-            select.query_row([hop], |row| row.get(0))
-        })
-        .await
+                let mut select = connection.prepare_cached(sql)?;
+                select.query_row([hop], |row| row.get(0))
+            })
+            .await
     }
 }

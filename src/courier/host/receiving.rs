@@ -1,18 +1,17 @@
 //! The receiving side of one connection from another machine.
 //!
-//! Frames that arrive together share a write; their answers are sent when it is on the disk. The
-//! rules are those of [`ReceiverSession`]. After an error the stream must end; the sender connects
-//! again.
+//! Each answer is sent when its step is on the disk. The rules are those of [`ReceiverSession`]. After an
+//! error the stream must end; the sender connects again.
 
 use std::sync::Arc;
 
-use super::{Shared, wire};
+use super::Shared;
 use crate::{
     courier::{
         crash_point::crash_point,
-        handover::{ReceiverSession, SenderFrame, SenderRights},
+        handover::{ReceiverSession, SenderRights},
     },
-    error::{Error, ErrorKind, Result},
+    error::Result,
     queue::sqlite::clock::{self, machine_time},
     wire::proto::{HandOverRequest, HandOverResponse},
 };
@@ -21,86 +20,50 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct ReceivingStream {
     shared: Arc<Shared>,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    /// Hello has not arrived.
-    New,
-    Open(Box<ReceiverSession>),
-    /// After an error.
-    Ended,
+    session: ReceiverSession,
 }
 
 impl ReceivingStream {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let connection = fastrand::u128(..).to_be_bytes();
         Self {
+            session: ReceiverSession::new(connection, Arc::clone(&shared.policy)),
             shared,
-            state: State::New,
         }
     }
 
-    /// The answers were passed to the connection.
+    /// The answer was passed to the connection.
     pub(crate) fn answered(&self) {
         crash_point("receiving-after-answer");
     }
 
-    /// Handles frames of a sender in their order, and returns the answers.
+    /// Handles a request of a sender, and returns the answer.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a frame that breaks a rule; [`ErrorKind::Conflict`] if the sender
-    /// has opened another stream; the error of the queue file. The stream must end then.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a request that breaks a rule;
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the sender has opened another stream; the
+    /// error of the queue file. The stream must end then.
     ///
     /// # Cancel safety
     /// A cancelled call may have taken effect; the stream must end.
     pub(crate) async fn handle(
         &mut self,
-        requests: Vec<HandOverRequest>,
+        request: HandOverRequest,
         rights: SenderRights,
-    ) -> Result<Vec<HandOverResponse>> {
-        let frames: Result<Vec<SenderFrame>> = requests.into_iter().map(wire::frame).collect();
-        let frames = frames?;
-        let state = std::mem::replace(&mut self.state, State::Ended);
-        let policy = self.shared.policy.clone();
-        let connection: [u8; 16] = fastrand::u128(..).to_be_bytes();
+    ) -> Result<HandOverResponse> {
+        let mut session = self.session.clone();
         crash_point("receiving-before-write");
-        let handled = self
-            .shared
-            .manager
-            .database()
-            .write(move |transaction| {
-                // Exactly: confirmed messages are read in the order of their times.
-                let (now, wall) = (clock::advance_exactly(transaction)?, machine_time());
-                let mut answers = Vec::new();
-                let mut session = match state {
-                    State::Open(session) => session,
-                    State::New => Box::new(ReceiverSession::new(connection, policy)),
-                    State::Ended => return Ok(Err(ended())),
-                };
-                session.set_rights(rights);
-                for frame in frames {
-                    match session.on_frame(transaction, now, wall, frame)? {
-                        Ok(frames) => answers.extend(frames),
-                        Err(error) => return Ok(Err(error)),
-                    }
-                }
-                Ok(Ok((session, answers)))
-            })
-            .await?;
+        let handled = self.shared.manager.database().write(move |transaction| {
+            // Exactly: confirmed messages are read in the order of their times.
+            let times = (clock::advance_exactly(transaction)?, machine_time());
+            let answer = session.on_request(transaction, &rights, times, request)?;
+            Ok((session, answer))
+        });
+        let (session, answer) = handled.await?;
         crash_point("receiving-after-write");
-        // Messages may have become visible, or may go to the next machine, also before an error.
+        // Messages may have become visible, or may go to the next machine.
         self.shared.file_changed();
-        let (session, answers) = handled?;
-        self.state = State::Open(session);
-        Ok(answers.into_iter().map(wire::response).collect())
+        self.session = session;
+        Ok(answer)
     }
-}
-
-#[cold]
-fn ended() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        "the hand-over has failed: connect again",
-    )
 }

@@ -30,6 +30,21 @@ fn damage(place: &Place) {
     fs::write(place.path(), bytes).expect("written");
 }
 
+fn names(place: &Place) -> Vec<String> {
+    let entries = fs::read_dir(place.0.path()).expect("a directory");
+    let mut names: Vec<_> = entries
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .into_string()
+                .expect("text")
+        })
+        .collect();
+    names.sort();
+    names
+}
+
 #[tokio::test]
 async fn one_process_hosts_a_file_and_others_share_it() {
     let place = Place::new();
@@ -48,16 +63,47 @@ async fn one_process_hosts_a_file_and_others_share_it() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_refused_and_not_changed() {
+async fn a_damaged_file_is_set_aside_and_never_replaced_silently() {
     let place = Place::new();
     drop(place.open().await);
     closed(&place).await;
     damage(&place);
-    let damaged = fs::read(place.path()).expect("a file");
     let error = host(&place).await.expect_err("damaged");
     assert!(error.message().contains("is damaged"), "{error}");
     assert!(error.message().contains("restore a copy"), "{error}");
-    assert!(damaged == fs::read(place.path()).expect("a file"));
+    let left = names(&place);
+    assert!(!left.contains(&"queues.db".to_owned()), "{left:?}");
+    let aside = left
+        .iter()
+        .find(|name| name.starts_with("queues.db.damaged-"));
+    let aside = aside.unwrap_or_else(|| panic!("{left:?}"));
+    assert!(error.message().contains(aside), "{error}");
+
+    for opened in [
+        host(&place).await,
+        QueueManager::open(place.path(), QueueManagerConfig::default()).await,
+    ] {
+        let error = opened.expect_err("missing");
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(error.message().contains(aside), "{error}");
+    }
+    assert!(!place.path().exists());
+    let allowed = QueueManagerConfig {
+        allow_new_file: true,
+        ..QueueManagerConfig::default()
+    };
+    let manager = QueueManager::host(place.path(), allowed)
+        .await
+        .expect("a new file");
+    assert!(
+        manager
+            .queue("orders")
+            .expect("a name")
+            .create()
+            .await
+            .expect("created")
+    );
+    assert!(names(&place).contains(aside), "the damaged file is kept");
 }
 
 /// An index that lacks a row is found by the full check only.
@@ -107,24 +153,4 @@ async fn a_file_of_another_program_is_not_renamed() {
         "{error}"
     );
     assert!(place.path().exists());
-}
-
-#[tokio::test]
-async fn an_old_file_that_is_mostly_free_becomes_small() {
-    let place = Place::new();
-    let manager = place.open().await;
-    execute(&manager, "CREATE TABLE filling (x BLOB)").await;
-    drop(manager);
-    closed(&place).await;
-    let old = rusqlite::Connection::open(place.path()).expect("open");
-    old.execute_batch(
-        "PRAGMA auto_vacuum = NONE; PRAGMA journal_mode = DELETE; VACUUM;
-         INSERT INTO filling VALUES (zeroblob(4000000)); DELETE FROM filling",
-    )
-    .expect("filled");
-    drop(old);
-    assert!(fs::metadata(place.path()).expect("a file").len() > 4_000_000);
-    let manager = host(&place).await.expect("hosted");
-    assert_eq!(number(&manager, "PRAGMA auto_vacuum").await, 2);
-    assert!(number(&manager, "PRAGMA page_count").await < 100);
 }

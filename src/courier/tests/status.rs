@@ -113,29 +113,24 @@ async fn the_status_of_a_message_follows_it() {
 }
 
 #[tokio::test]
-async fn history_is_paged_and_nothing_is_skipped() {
+async fn the_history_has_the_newest_messages_first() {
     let place = Place::new();
     let manager = place.open().await;
-    let mut ids = send(&manager, "orders", &["a"; 7]).await;
+    let received = send(&manager, "orders", &["a"; 7]).await;
     assert_eq!(drain(&manager, "orders").await.len(), 7);
-    ids.extend(send(&manager, FAR, &["x", "y"]).await);
+    let sent = send(&manager, FAR, &["x", "y"]).await;
     execute(
         &manager,
-        "UPDATE outgoing SET status = 3, confirmed_at = (SELECT max(received_at) FROM received)",
+        "UPDATE outgoing SET status = 3,
+           confirmed_at = (SELECT max(received_at) FROM received) + id",
     )
     .await;
-    let (mut found, mut pages, mut last) = (Vec::new(), 0, None);
-    loop {
-        let page = manager.history(2, last.as_ref()).await.expect("read");
-        let Some(end) = page.last() else { break };
-        last = Some(end.clone());
-        pages += 1;
-        found.extend(page.iter().map(|entry| entry.id));
-    }
-    assert_eq!(pages, 5, "9 entries, 2 a page");
-    found.sort();
-    ids.sort();
-    assert_eq!(found, ids);
+    let all = manager.history(100).await.expect("read");
+    assert_eq!(all.len(), 9);
+    let newest = manager.history(3).await.expect("read");
+    let ids: Vec<_> = newest.iter().map(|entry| entry.id).collect();
+    assert_eq!(ids[..2], [sent[1], sent[0]]);
+    assert!(received.contains(&ids[2]));
 }
 
 #[tokio::test]
@@ -177,8 +172,7 @@ async fn dead_letters_are_sent_again() {
     );
     let left = manager.dead_letters(10).await.expect("read");
     assert_eq!(left.len(), 2);
-    assert!(left[0].reason.contains("`gone` does not exist"), "{left:?}");
-    assert_eq!(left[1].reason, "damaged", "its first reason stays");
+    assert_eq!((&*left[0].reason, &*left[1].reason), ("loop", "damaged"));
 
     let (letter, body) = manager.dead_letter(damaged).await.expect("shown");
     assert_eq!((letter.id, &body[..]), (damaged, &b"x"[..]));
@@ -227,8 +221,7 @@ async fn a_copy_with_a_new_identity_leaves_to_the_original_what_only_that_may_se
         &manager,
         "UPDATE outgoing SET status = 2, body = x'' WHERE id = 2;
          INSERT INTO hops (authority, uncertain_upto) VALUES ('far:7600', 9);
-         INSERT INTO senders (file, authority, connection, name, connected_at)
-           VALUES (x'07', 'here:1', x'08', 'rome', 1);
+         INSERT INTO senders (file, authority, connection) VALUES (x'07', 'here:1', x'08');
          INSERT INTO inbound (sender, uid, authority, queue, arrived_at, visited, checksum, body)
            VALUES (1, zeroblob(16), '', 'orders', 1, x'', 0, x'')",
     )

@@ -25,43 +25,28 @@ async fn a_commit_sends_in_order_and_a_rollback_sends_nothing() {
 }
 
 #[tokio::test]
-async fn messages_in_memory_count_against_the_limit() {
+async fn committed_messages_count_against_the_limits() {
     let place = Place::new();
     let config = QueueManagerConfig {
         max_outgoing: 3,
-        ..QueueManagerConfig::default()
-    };
-    let manager = place.open_with(config).await;
-    let far = manager
-        .destination("reveille://far:7600/in")
-        .expect("a destination");
-    let mut full = manager.begin();
-    for body in ["a", "b", "c"] {
-        full.send(&far, body).await.expect("room");
-    }
-    let error = full.send(&far, "d").await.expect_err("full");
-    assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
-    full.commit().await.expect("committed");
-    let error = manager.begin().send(&far, "f").await.expect_err("full");
-    assert!(error.message().contains("3 messages wait"), "{error}");
-}
-
-#[tokio::test]
-async fn a_transaction_cannot_fill_a_queue_beyond_its_limit() {
-    let place = Place::new();
-    let config = QueueManagerConfig {
         max_queue: Some(3),
         ..QueueManagerConfig::default()
     };
     let manager = place.open_with(config).await;
-    let orders = manager.destination("orders").expect("a queue");
-    let mut full = manager.begin();
-    for body in ["a", "b", "c"] {
-        full.send(&orders, body).await.expect("room");
+    for (to, words) in [
+        ("reveille://far:7600/in", "3 messages wait"),
+        ("orders", "has 3 messages"),
+    ] {
+        let to = manager.destination(to).expect("a destination");
+        for body in ["a", "b", "c"] {
+            let mut one = manager.begin();
+            one.send(&to, body).await.expect("room");
+            one.commit().await.expect("committed");
+        }
+        let error = manager.begin().send(&to, "d").await.expect_err("full");
+        assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+        assert!(error.message().contains(words), "{error}");
     }
-    let error = full.send(&orders, "d").await.expect_err("full");
-    assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
-    full.commit().await.expect("committed");
     assert_eq!(drain(&manager, "orders").await.len(), 3);
 }
 
@@ -389,9 +374,8 @@ async fn messages_to_another_machine_wait_in_the_order_of_the_commits() {
     let near = manager
         .destination("reveille://near:7600/in")
         .expect("a destination");
-    for body in ["5", "6"] {
-        full.send(&near, body).await.expect("room");
-    }
+    send(&manager, "reveille://near:7600/in", &["5", "6"]).await;
+    signal.mark_unchanged();
     let error = full.send(&near, "7").await.expect_err("full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert!(

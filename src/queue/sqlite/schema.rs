@@ -96,8 +96,6 @@ const TABLES: &str = "
         file BLOB NOT NULL,
         authority TEXT NOT NULL, -- by which the sender reaches this machine
         connection BLOB NOT NULL,
-        name TEXT NOT NULL,
-        connected_at INTEGER NOT NULL,
         seen_at INTEGER NOT NULL DEFAULT 0, -- the last Hello, by the file's clock
         principal TEXT, -- of the first Hello; NULL: any
         UNIQUE (file, authority)
@@ -116,7 +114,6 @@ const TABLES: &str = "
         UNIQUE (uid, sender)
     ) STRICT;
     CREATE INDEX inbound_by_sender ON inbound (sender);
-    CREATE INDEX inbound_by_queue ON inbound (queue) WHERE authority = '';
     -- History: messages that a committed transaction received.
     CREATE TABLE received (
         uid BLOB NOT NULL PRIMARY KEY,

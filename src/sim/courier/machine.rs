@@ -1,6 +1,6 @@
 //! One machine of the hand-over's simulation: a queue file in memory, its clock, its consumer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{collections::BTreeSet, sync::Arc};
 
 use rusqlite::{Connection, Transaction, backup::Backup, params};
 
@@ -30,7 +30,7 @@ pub(super) struct Machine {
     pub(super) greeted: i64,
     /// Connections of an earlier life are gone.
     pub(super) life: u32,
-    pub(super) policy: Policy,
+    pub(super) policy: Arc<Policy>,
     /// The difference of the machine's clock to the true time.
     pub(super) offset: i64,
     /// The last time of the file's clock, and how far it is ahead of the machine's.
@@ -39,8 +39,6 @@ pub(super) struct Machine {
     pub(super) received: Vec<Id>,
     /// The consumer deletes messages without a transaction, so that no history has them.
     pub(super) deletes: bool,
-    /// The largest offers to each next machine, in the memory of a life.
-    pub(super) offer_bytes: BTreeMap<String, usize>,
 }
 
 /// The queues of each machine; "missing" is not among them.
@@ -65,12 +63,11 @@ impl Machine {
             greets: BTreeSet::new(),
             greeted: 0,
             life: 0,
-            policy,
+            policy: Arc::new(policy),
             offset: 0,
             clock: (0, 0),
             received: Vec::new(),
             deletes: false,
-            offer_bytes: BTreeMap::new(),
         }
     }
 
@@ -82,34 +79,33 @@ impl Machine {
         (self.clock.0, machine)
     }
 
-    /// Runs a step in a transaction. Without `commit` it has no effect, as in a crash.
+    /// Runs a step in a transaction. Without `commit`, or if it fails, it has no effect, as in a crash.
     pub(super) fn step<T>(
         &mut self,
         commit: bool,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
-    ) -> T {
+    ) -> rusqlite::Result<T> {
         let transaction = self.file.transaction().expect("a transaction");
-        let value = work(&transaction).expect("the file is sound");
-        match commit {
+        let value = work(&transaction);
+        match commit && value.is_ok() {
             true => transaction.commit().expect("committed"),
             false => transaction.rollback().expect("rolled back"),
         }
         value
     }
 
+    /// Runs a step that cannot fail.
+    fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> T {
+        self.step(true, work).expect("the file is sound")
+    }
+
     /// Commits messages of an application.
-    pub(super) fn send(
-        &mut self,
-        now: i64,
-        ends_at: Option<i64>,
-        size: usize,
-        sends: &[(Id, String, &str)],
-    ) {
+    pub(super) fn send(&mut self, now: i64, ends_at: Option<i64>, sends: &[(Id, String, &str)]) {
         let routes = self.policy.routes.clone();
-        self.step(true, |transaction| {
+        self.write(|transaction| {
             for (id, authority, queue) in sends {
                 let hop = Route::next_hop(&routes, authority).unwrap_or(authority);
-                let body = format!("{id:<size$}").into_bytes();
+                let body = id.to_string().into_bytes();
                 let message = NewOutgoing {
                     uid: &uid(*id),
                     authority,
@@ -138,7 +134,7 @@ impl Machine {
     pub(super) fn receive(&mut self, now: i64, max: u32) -> Vec<Id> {
         let select = "SELECT id, uid, body FROM messages ORDER BY visible_at, id LIMIT ?1";
         let deletes = self.deletes;
-        let ids = self.step(true, |transaction| {
+        let ids = self.write(|transaction| {
             let rows: Vec<(i64, [u8; 16], Vec<u8>)> = transaction
                 .prepare_cached(select)?
                 .query_map([max], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
@@ -156,7 +152,7 @@ impl Machine {
                 let delete = "DELETE FROM messages WHERE id = ?1";
                 transaction.prepare_cached(delete)?.execute([row])?;
                 let text = String::from_utf8(body).expect("a number");
-                ids.push(text.trim_end().parse().expect("a number"));
+                ids.push(text.parse().expect("a number"));
             }
             Ok(ids)
         });
@@ -166,7 +162,7 @@ impl Machine {
 
     /// Creates the queue "missing", or removes it if it is empty.
     pub(super) fn change_queue(&mut self) {
-        self.step(true, |transaction| {
+        self.write(|transaction| {
             let removed = transaction.execute(
                 "DELETE FROM queues WHERE name = 'missing' AND messages = 0
                    AND id NOT IN (SELECT queue FROM unnotified)",
@@ -182,8 +178,7 @@ impl Machine {
 
     /// What a host does once it has opened the file.
     pub(super) fn opened(&mut self) {
-        self.offer_bytes.clear();
-        self.step(true, end_crashed);
+        self.write(end_crashed);
         self.greet();
     }
 
@@ -194,7 +189,7 @@ impl Machine {
     }
 
     pub(super) fn expire(&mut self, now: i64) {
-        self.step(true, |transaction| expire_unoffered(transaction, now, 100));
+        self.write(|transaction| expire_unoffered(transaction, now, 100));
     }
 
     /// Returns the next machines of messages that are not visible there, and those that may hold

@@ -21,17 +21,11 @@ pub(super) struct Shape {
     pub(super) max_age: i64,
     max_queue: u64,
     max_outgoing: u64,
-    /// The bytes of a body.
-    pub(super) size: usize,
-    /// The bytes that a line carries in a second; 0: any number.
-    pub(super) rate: i64,
     /// Consumers delete messages without a transaction.
     pub(super) deletes: bool,
-    /// One frame in this many is lost, and so on; 0: none.
+    /// One frame in this many is lost, or late; 0: none.
     pub(super) lost: u32,
     pub(super) late: u32,
-    pub(super) repeated: u32,
-    pub(super) swapped: u32,
     /// One step in this many is the last one of its machine's life.
     pub(super) crash_at_step: u32,
     /// The mean time between two troubles.
@@ -66,7 +60,6 @@ impl Shape {
         let slow = if rng.bool() { 50 * MILLI } else { 2 * SECOND };
         let far = if rng.bool() { 5 * MILLI } else { 300 * MILLI };
         let queue_changes = !restores && rng.u8(..3) == 0;
-        let is_slow = rng.u8(..6) == 0;
         Self {
             machines: if paths == Paths::Direct {
                 rng.usize(2..=3)
@@ -96,13 +89,9 @@ impl Shape {
             },
             max_queue: if rng.bool() { rng.u64(1..4) } else { u64::MAX },
             max_outgoing: if rng.bool() { rng.u64(2..6) } else { u64::MAX },
-            size: if is_slow { 900 } else { 1 },
-            rate: if is_slow { rng.i64(3_000..6_000) } else { 0 },
             deletes: rng.bool(),
             lost: one_in(rng, 40),
             late: one_in(rng, 30),
-            repeated: one_in(rng, 20),
-            swapped: one_in(rng, 40),
             crash_at_step: one_in(rng, 60),
             troubles: rng.i64(300 * MILLI..8 * SECOND),
             crashes: rng.bool(),

@@ -1,60 +1,49 @@
 //! The network and the troubles of the hand-over's simulation.
 
 use super::{DAY, Event, FORWARD, MILLI, SECOND, World};
-use crate::courier::handover::{ReceiverContent, ReceiverFrame, SenderContent, SenderFrame};
+use crate::wire::proto::{
+    HandOverRequest, HandOverResponse, hand_over_response::Kind as Response,
+    hand_over_verdict::Kind as Verdict,
+};
 
 impl World {
     pub(super) fn latency(&mut self) -> i64 {
         self.rng.i64(MILLI / 5..self.shape.latency)
     }
 
-    pub(super) fn send_to_receiver(&mut self, id: u64, frame: SenderFrame) {
-        let bytes = match &frame.content {
-            SenderContent::Offer(messages) => messages.iter().map(|m| m.body.len()).sum(),
-            _ => 0,
-        };
-        for (at, frame) in self.travel(id, 0, bytes, frame) {
-            self.push(at - self.now, Event::ToReceiver(id, frame));
+    pub(super) fn send_to_receiver(&mut self, id: u64, request: HandOverRequest) {
+        if let Some(after) = self.travel(id, 0) {
+            self.push(after, Event::ToReceiver(id, request));
         }
     }
 
-    pub(super) fn send_to_sender(&mut self, id: u64, frame: ReceiverFrame) {
-        for (at, frame) in self.travel(id, 1, 0, frame) {
-            self.push(at - self.now, Event::ToSender(id, frame));
+    pub(super) fn send_to_sender(&mut self, id: u64, answer: HandOverResponse) {
+        if let Some(after) = self.travel(id, 1) {
+            self.push(after, Event::ToSender(id, answer));
         }
     }
 
     /// Returns whether the network loses an answer because it refuses a message: the queue may be
     /// there when the message is offered again.
-    pub(super) fn loses_refusal(&mut self, answer: &ReceiverFrame) -> bool {
+    pub(super) fn loses_refusal(&mut self, answer: &HandOverResponse) -> bool {
         let refuses = matches!(
-            &answer.content,
-            ReceiverContent::Accept(accept) if !accept.refused.is_empty()
+            &answer.kind,
+            Some(Response::Accept(accept)) if accept.verdicts.iter().any(|verdict| {
+                matches!(verdict.kind, Some(Verdict::Refused(_)))
+            })
         );
         refuses && self.shape.queue_changes && self.happens(3)
     }
 
-    /// Returns when a frame arrives, if at all, and perhaps twice.
-    pub(super) fn travel<T: Clone>(
-        &mut self,
-        id: u64,
-        direction: usize,
-        bytes: usize,
-        frame: T,
-    ) -> Vec<(i64, T)> {
+    /// Returns when a frame arrives, if at all. A stream keeps its order; one that loses a frame carries
+    /// nothing more.
+    fn travel(&mut self, id: u64, direction: usize) -> Option<i64> {
         if self.happens(self.shape.lost) {
             self.totals.lost += 1;
-            return Vec::new();
+            return None;
         }
         let late = self.happens(self.shape.late);
-        let swapped = self.happens(self.shape.swapped);
-        let repeated = self.happens(self.shape.repeated);
         let mut latency = self.latency();
-        let sending = match self.shape.rate {
-            0 => 0,
-            rate => i64::try_from(bytes).expect("few") * SECOND / rate,
-        };
-        latency += sending;
         if late {
             self.totals.late += 1;
             // Mostly as long as a new connection takes.
@@ -68,21 +57,11 @@ impl World {
             }
         }
         let mut at = self.now + latency;
-        if swapped {
-            // The next frames overtake it.
-            self.totals.swapped += 1;
-            at += self.shape.latency;
-        } else if let Some(connection) = self.connections.get_mut(&id) {
-            at = at.max(connection.arrivals[direction] + 1 + sending);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            at = at.max(connection.arrivals[direction] + 1);
             connection.arrivals[direction] = at;
         }
-        let mut arrivals = vec![(at, frame.clone())];
-        if repeated {
-            self.totals.repeated += 1;
-            let again = at + self.rng.i64(1..SECOND);
-            arrivals.push((again, frame));
-        }
-        arrivals
+        Some(at - self.now)
     }
 
     pub(super) fn trouble(&mut self) {
