@@ -167,7 +167,7 @@ fn bad_values_are_refused_with_field_and_rule() {
             &["--interval", "at least 10ms"],
         ),
         (
-            &["ids", "next", "orders", "--count=-1"],
+            &["ids", "next", "orders", "--count", "0"],
             &["--count", "9223372036854775807"],
         ),
         (
@@ -295,7 +295,6 @@ fn the_page_of_limits_computes_the_memory_from_the_defaults() {
             6 * kib,
         ),
         ("access control", 1, 96 * mib),
-        ("large answers of both kinds", 16, 4 * mib),
     ];
     let mut sum = 0;
     for (part, count, bytes) in rows {
