@@ -247,7 +247,7 @@ def main() -> int:
     finally:
         watcher.kill()
         watcher.wait()
-        # A guard ends the commands of a killed listener, and has some seconds for that.
+        # The commands of a killed listener end with it.
         clear_up.kill_all(str(folder))
         if options.keep:
             print(f"chaos: {folder} is kept")

@@ -33,9 +33,10 @@ Example:
 Any wake-up means: read the queue until it is empty. The first wake-up of a queue is a CATCH_UP: \
 there may be work from before the subscription.
 
-One command runs at a time. Wake-ups of a queue that arrive during a run are merged into one later run. A failing command is \
-reported on stderr, does not end `subscribe`, and runs again after 5s. After --count wake-ups it does \
-not, and the exit code is 1.
+One command runs at a time. Wake-ups of a queue that arrive during a run are merged into one later run. \
+A failing command is reported on stderr, does not end `subscribe`, and runs again after 5s. After --count \
+wake-ups it does not, and the exit code is 1. Processes that a command leaves in its process group are \
+killed at its end.
 
 While the relay is away, the command runs every --poll, as for a CATCH_UP: once for each queue or \
 pattern of the command line.

@@ -52,7 +52,7 @@ class Program:
         self._journal = journal
         self._environment = environment
         self._read = 0
-        # A listener's mode by its log: `connecting`, `pushed` or `polling`.
+        # A listener's mode by its log: `pushed` or `polling`.
         self.mode = ""
         # Messages that a listener that has ended lost to others while it handled them.
         self.lost = 0
@@ -86,7 +86,8 @@ class Program:
         if not self.is_alive():
             return
         self._journal.add(self.name, "killed")
-        self.signal(signal.SIGKILL)
+        # With its commands, which are of its session, as a service manager does with a unit.
+        subprocess.run(["pkill", "-KILL", "-s", str(self.process.pid)], check=False)
         self.process.wait()
         self.process, self.is_frozen = None, False
 
@@ -129,7 +130,9 @@ class Program:
         for line in data.splitlines():
             try:
                 event = json.loads(line)
-                mode, self.lost = event.get("mode", self.mode), event.get("lost", 0)
+                word = event.get("message", "").split(":")[0]
+                mode = word if word in ("pushed", "polling") else self.mode
+                self.lost = event.get("lost", 0)
             except (ValueError, AttributeError):
                 continue
             if mode != self.mode:

@@ -183,11 +183,10 @@ impl Worker {
         self.put_back.store(true, Ordering::Relaxed);
         // The place of the message stays taken, so that no other one is got for the same failure.
         tokio::select! {
-            () = self.stopped.cancelled() => {}
-            () = &mut lost => {}
-            () = tokio::time::sleep(self.pause) => {}
+            () = self.stopped.cancelled() => put_back(Duration::ZERO),
+            () = &mut lost => put_back(Duration::ZERO),
+            () = tokio::time::sleep(self.pause) => put_back(self.pause),
         }
-        put_back(self.pause)
     }
 
     /// Runs the command to its end. Sends it SIGTERM when `lost` resolves.
