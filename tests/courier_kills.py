@@ -4,7 +4,8 @@
 
 Each machine is a process of examples/store_and_forward.rs: it has a queue file, a ledger in the same
 file, and an application that sends numbered messages in transactions and receives in transactions.
-Between the machines stands a proxy for each direction that cuts streams and delays their frames. A machine is killed with SIGKILL at a random moment, or it aborts at a named
+Between the machines stands a proxy for each direction that cuts streams, and delays, repeats and
+swaps their frames. A machine is killed with SIGKILL at a random moment, or it aborts at a named
 crash point (REVEILLE_CRASH_POINT, in builds with debug assertions). At the end the faults stop; then
 both ledgers must have each committed message once, in order, and no message may be left in a table.
 """
@@ -63,7 +64,7 @@ class Proxy:
         self.target = target
         self.random = random.Random(seed)
         self.faulty = True
-        self.counts = dict.fromkeys(("streams", "cut", "delayed"), 0)
+        self.counts = dict.fromkeys(("streams", "cut", "delayed", "repeated", "swapped"), 0)
         self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=32))
         handler = grpc.stream_stream_rpc_method_handler(self.hand_over)
         service = grpc.method_handlers_generic_handler("reveille.v1.Courier", {"HandOver": handler})
@@ -89,7 +90,7 @@ class Proxy:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "cut by the proxy")
 
     def disturb(self, frames, cut):
-        """Passes frames on, some late, until the stream is cut."""
+        """Passes frames on; some late, twice, or after the next one."""
         arrived = queue.Queue()
 
         def read():
@@ -101,12 +102,18 @@ class Proxy:
                 arrived.put((None, error))
 
         threading.Thread(target=read, daemon=True).start()
+        held = None
         while not cut.is_set():
             try:
                 frame, error = arrived.get(timeout=0.05)
             except queue.Empty:
+                if held is not None:
+                    yield held
+                    held = None
                 continue
             if frame is None:
+                if held is not None:
+                    yield held
                 if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call):
                     raise error
                 return
@@ -115,10 +122,20 @@ class Proxy:
                 self.counts["cut"] += 1
                 cut.set()
                 return
+            if chance < 0.03 and held is None:
+                self.counts["swapped"] += 1
+                held = frame
+                continue
             if chance < 0.08:
                 self.counts["delayed"] += 1
                 time.sleep(self.random.random() * 0.1)
             yield frame
+            if chance > 0.97 and chance < 1:
+                self.counts["repeated"] += 1
+                yield frame
+            if held is not None:
+                yield held
+                held = None
 
 
 class Machine:

@@ -135,6 +135,8 @@ pub(crate) enum Fault {
     OldConnectionAccepted,
     /// Hand-over: a host that was restored does not confirm what the receiver holds.
     NoGreeting,
+    /// Hand-over: a request that was handled before is handled again.
+    RepeatedRequestAccepted,
     /// Hand-over: the message after a postponed one is offered in its place.
     PostponedOvertaken,
     /// Hand-over: a message goes round in a loop of routes.

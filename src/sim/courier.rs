@@ -1,5 +1,6 @@
 //! The hand-over's part of the simulation: machines that exchange messages while they crash, are
-//! cut off, lose their files to older copies, and while the network loses and delays requests and answers.
+//! cut off, lose their files to older copies, and while the network loses, repeats, delays and swaps
+//! requests and answers.
 //!
 //! Each machine is a real queue file (SQLite in memory) with the production schema; the production
 //! sessions (`courier::handover`) run on it. Then the troubles end, and each committed message must

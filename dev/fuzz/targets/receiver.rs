@@ -33,6 +33,8 @@ struct Input<'a>(&'a [u8]);
 struct Receiver {
     session: ReceiverSession,
     connections: u8,
+    /// The number of the last request.
+    number: u64,
     now: i64,
 }
 
@@ -102,6 +104,7 @@ impl Receiver {
         Self {
             session: session(0),
             connections: 0,
+            number: 0,
             now: 1_000_000,
         }
     }
@@ -110,6 +113,7 @@ impl Receiver {
     fn connect(&mut self) {
         self.connections = self.connections.wrapping_add(1);
         self.session = session(self.connections);
+        self.number = 0;
     }
 
     fn step(&mut self, transaction: &Transaction<'_>, step: u8, input: &mut Input<'_>) {
@@ -124,6 +128,7 @@ impl Receiver {
             _ => Request::Offer(HandOverOffer::default()),
         };
         self.now += 1_000;
+        self.number += 1;
         let offered = match &kind {
             Request::Offer(offer) => Some(offer.messages.len()),
             Request::Hello(_) => None,
@@ -134,7 +139,10 @@ impl Receiver {
             transaction,
             &SenderRights::default(),
             (self.now, self.now),
-            HandOverRequest { kind: Some(kind) },
+            HandOverRequest {
+                number: self.number,
+                kind: Some(kind),
+            },
         );
         match answer {
             Ok(answer) => check_answer(&answer, offered),
@@ -234,6 +242,7 @@ fn pass_on(transaction: &Transaction<'_>) {
     let mut sender = SenderSession::new(HOP);
     sender.begin(transaction).expect("the file is sound");
     let welcome = HandOverResponse {
+        number: 1,
         kind: Some(Response::Welcome(HandOverWelcome {
             receiver: vec![9; 16].into(),
             held: Vec::new(),

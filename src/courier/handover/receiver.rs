@@ -34,6 +34,8 @@ pub(crate) struct ReceiverSession {
     policy: Arc<Policy>,
     /// Random; distinguishes this connection from the sender's others.
     connection: [u8; 16],
+    /// The number of the last request.
+    number: u64,
     /// The row in `senders`; `None` before Hello.
     sender: Option<i64>,
 }
@@ -60,6 +62,7 @@ impl ReceiverSession {
         Self {
             policy,
             connection,
+            number: 0,
             sender: None,
         }
     }
@@ -76,6 +79,11 @@ impl ReceiverSession {
         (now, wall): (Micros, Micros),
         request: HandOverRequest,
     ) -> rusqlite::Result<HandOverResponse> {
+        let number = request.number;
+        if number != self.number + 1 && !planted!(RepeatedRequestAccepted) {
+            let text = "a request of the hand-over is repeated or missing: connect again";
+            return Err(refuse(Error::new(ErrorKind::Conflict, text)));
+        }
         let kind = match (request.kind, self.sender) {
             (Some(Request::Hello(hello)), None) => {
                 Response::Welcome(self.hello(transaction, rights, now, &hello)?)
@@ -93,7 +101,11 @@ impl ReceiverSession {
                 )));
             }
         };
-        Ok(HandOverResponse { kind: Some(kind) })
+        self.number = number;
+        Ok(HandOverResponse {
+            number,
+            kind: Some(kind),
+        })
     }
 
     fn hello(

@@ -42,6 +42,8 @@ pub(crate) struct SenderSession {
     /// The id of the own file.
     own: [u8; 16],
     welcomed: bool,
+    /// The number of the last request.
+    number: u64,
     /// The last request is not answered.
     awaits_answer: bool,
     /// The receiver holds messages that the next offer confirms.
@@ -88,6 +90,7 @@ impl SenderSession {
             uncertain_before: 0,
             own: [0; 16],
             welcomed: false,
+            number: 0,
             awaits_answer: false,
             confirms: false,
             offered: Vec::new(),
@@ -102,7 +105,7 @@ impl SenderSession {
         self.uncertain_before = uncertain_upto(connection, &self.hop)?;
         self.own = connection.query_row("SELECT id FROM identity", [], |row| row.get(0))?;
         self.awaits_answer = true;
-        Ok(request(hand_over_request::Kind::Hello(HandOverHello {
+        Ok(self.request(hand_over_request::Kind::Hello(HandOverHello {
             version: VERSION,
             sender: self.own.to_vec().into(),
             authority: self.hop.clone(),
@@ -150,9 +153,17 @@ impl SenderSession {
         (self.awaits_answer, self.confirms) = (true, false);
         let offer = hand_over_request::Kind::Offer(HandOverOffer { messages });
         Ok(Next {
-            offer: Some(request(offer)),
+            offer: Some(self.request(offer)),
             wait: None,
         })
+    }
+
+    fn request(&mut self, kind: hand_over_request::Kind) -> HandOverRequest {
+        self.number += 1;
+        HandOverRequest {
+            number: self.number,
+            kind: Some(kind),
+        }
     }
 
     /// Takes messages of each destination in turn, as far as an offer has room.
@@ -236,6 +247,9 @@ impl SenderSession {
         now: Micros,
         answer: HandOverResponse,
     ) -> rusqlite::Result<()> {
+        if answer.number != self.number || !self.awaits_answer {
+            return Err(refuse(unexpected()));
+        }
         self.awaits_answer = false;
         match answer.kind {
             Some(hand_over_response::Kind::Welcome(welcome)) if !self.welcomed => {
@@ -372,10 +386,6 @@ impl SenderSession {
     }
 }
 
-fn request(kind: hand_over_request::Kind) -> HandOverRequest {
-    HandOverRequest { kind: Some(kind) }
-}
-
 fn cut(reason: &str) -> &str {
     &reason[..reason.floor_char_boundary(MAX_REASON)]
 }
@@ -384,7 +394,7 @@ fn cut(reason: &str) -> &str {
 fn unexpected() -> Error {
     Error::new(
         ErrorKind::Internal,
-        "the receiver's answer does not fit: is it of another version?",
+        "the receiver's answer does not fit: a proxy has repeated one, or it is of another version",
     )
 }
 

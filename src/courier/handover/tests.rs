@@ -402,9 +402,11 @@ fn malformed_requests_and_another_version_are_refused_and_nothing_changes() {
         checksum: checksum(b"x"),
         body: bytes::Bytes::from_static(b"x"),
     };
-    let offer = |messages| HandOverRequest {
+    let numbered = |number, messages| HandOverRequest {
+        number,
         kind: Some(Request::Offer(HandOverOffer { messages })),
     };
+    let offer = |messages| numbered(2, messages);
     let broken = [
         (
             "id",
@@ -441,15 +443,23 @@ fn malformed_requests_and_another_version_are_refused_and_nothing_changes() {
     }
     let error = pair.receives(offer(vec![sound.clone(); OFFER + 1]));
     assert!(error.expect_err("too many").to_string().contains("256"));
-    let error = pair.receives(HandOverRequest { kind: None });
+    let error = pair.receives(HandOverRequest {
+        number: 2,
+        kind: None,
+    });
     assert!(error.expect_err("empty").to_string().contains("kind"));
-    pair.receives(offer(vec![sound])).expect("a sound one");
+    let sound = offer(vec![sound]);
+    pair.receives(sound.clone()).expect("a sound one");
+    let error = pair.receives(sound).expect_err("again").to_string();
+    assert!(error.contains("repeated or missing"), "{error}");
     assert_eq!(number(&pair.to, "SELECT count(*) FROM inbound"), 1);
 
     let mut sender = SenderSession::new(HOP);
     let mut hello = step(&mut pair.from, |transaction| sender.begin(transaction));
     pair.receiver = ReceiverSession::new([8; 16], Arc::new(policy(u64::MAX)));
-    let error = pair.receives(offer(Vec::new())).expect_err("no Hello");
+    let error = pair
+        .receives(numbered(1, Vec::new()))
+        .expect_err("no Hello");
     assert!(error.to_string().contains("Hello first"), "{error}");
     if let Some(Request::Hello(hello)) = &mut hello.kind {
         hello.version = 2;

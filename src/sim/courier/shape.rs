@@ -23,9 +23,11 @@ pub(super) struct Shape {
     max_outgoing: u64,
     /// Consumers delete messages without a transaction.
     pub(super) deletes: bool,
-    /// One frame in this many is lost, or late; 0: none.
+    /// One frame in this many is lost, and so on; 0: none.
     pub(super) lost: u32,
     pub(super) late: u32,
+    pub(super) repeated: u32,
+    pub(super) swapped: u32,
     /// One step in this many is the last one of its machine's life.
     pub(super) crash_at_step: u32,
     /// The mean time between two troubles.
@@ -92,6 +94,8 @@ impl Shape {
             deletes: rng.bool(),
             lost: one_in(rng, 40),
             late: one_in(rng, 30),
+            repeated: one_in(rng, 20),
+            swapped: one_in(rng, 40),
             crash_at_step: one_in(rng, 60),
             troubles: rng.i64(300 * MILLI..8 * SECOND),
             crashes: rng.bool(),

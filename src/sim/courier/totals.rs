@@ -9,6 +9,8 @@ pub(super) struct Totals {
     pub(super) restores: u64,
     pub(super) cuts: u64,
     pub(super) late: u64,
+    pub(super) repeated: u64,
+    pub(super) swapped: u64,
     pub(super) lost: u64,
     pub(super) postponed: u64,
     pub(super) dead: u64,
@@ -23,6 +25,8 @@ impl Totals {
         self.restores += other.restores;
         self.cuts += other.cuts;
         self.late += other.late;
+        self.repeated += other.repeated;
+        self.swapped += other.swapped;
         self.lost += other.lost;
         self.postponed += other.postponed;
         self.dead += other.dead;
@@ -36,6 +40,8 @@ impl Totals {
             self.restores,
             self.cuts,
             self.late,
+            self.repeated,
+            self.swapped,
             self.lost,
             self.postponed,
             self.dead,

@@ -12,14 +12,14 @@ impl World {
     }
 
     pub(super) fn send_to_receiver(&mut self, id: u64, request: HandOverRequest) {
-        if let Some(after) = self.travel(id, 0) {
-            self.push(after, Event::ToReceiver(id, request));
+        for after in self.travel(id, 0) {
+            self.push(after, Event::ToReceiver(id, request.clone()));
         }
     }
 
     pub(super) fn send_to_sender(&mut self, id: u64, answer: HandOverResponse) {
-        if let Some(after) = self.travel(id, 1) {
-            self.push(after, Event::ToSender(id, answer));
+        for after in self.travel(id, 1) {
+            self.push(after, Event::ToSender(id, answer.clone()));
         }
     }
 
@@ -35,14 +35,15 @@ impl World {
         refuses && self.shape.queue_changes && self.happens(3)
     }
 
-    /// Returns when a frame arrives, if at all. A stream keeps its order; one that loses a frame carries
-    /// nothing more.
-    fn travel(&mut self, id: u64, direction: usize) -> Option<i64> {
+    /// Returns when a frame arrives, if at all, and perhaps twice.
+    fn travel(&mut self, id: u64, direction: usize) -> Vec<i64> {
         if self.happens(self.shape.lost) {
             self.totals.lost += 1;
-            return None;
+            return Vec::new();
         }
         let late = self.happens(self.shape.late);
+        let swapped = self.happens(self.shape.swapped);
+        let repeated = self.happens(self.shape.repeated);
         let mut latency = self.latency();
         if late {
             self.totals.late += 1;
@@ -57,11 +58,20 @@ impl World {
             }
         }
         let mut at = self.now + latency;
-        if let Some(connection) = self.connections.get_mut(&id) {
+        if swapped {
+            // The next frames overtake it.
+            self.totals.swapped += 1;
+            at += self.shape.latency;
+        } else if let Some(connection) = self.connections.get_mut(&id) {
             at = at.max(connection.arrivals[direction] + 1);
             connection.arrivals[direction] = at;
         }
-        Some(at - self.now)
+        let mut arrivals = vec![at - self.now];
+        if repeated {
+            self.totals.repeated += 1;
+            arrivals.push(at - self.now + self.rng.i64(1..SECOND));
+        }
+        arrivals
     }
 
     pub(super) fn trouble(&mut self) {

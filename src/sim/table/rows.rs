@@ -84,6 +84,7 @@ pub(super) const COURIER_FAULTS: &[Row] = rows! {
     HeldIgnored, 1, "hand-over: welcome", "a new connection does not ask which messages the receiver holds";
     OldConnectionAccepted, 196, "hand-over: connection", "frames of an earlier connection are handled";
     NoGreeting, 124, "hand-over: connection", "a host connects only while messages wait, and never confirms those that a restored file does not know";
+    RepeatedRequestAccepted, 1, "hand-over: frames", "a request that was handled before is handled again";
     PostponedOvertaken, 1, "hand-over: order", "the message after a postponed one is offered in its place";
     LoopAccepted, 3, "hand-over: routes", "a message goes round in a loop of routes";
     NotificationNotNoted, 1, "hand-over: notification", "the relay is not told of messages that become visible";
