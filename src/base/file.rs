@@ -2,69 +2,44 @@
 
 use std::{
     fmt::Display,
-    fs::{File, Metadata},
+    fs::File,
     io::{self, Read as _},
     path::Path,
 };
 
 use crate::error::{Error, Result};
 
-/// A file as it was read.
-#[derive(Debug)]
-pub(crate) struct Content {
-    pub(crate) bytes: Vec<u8>,
-    /// Every user of the machine may read it.
-    pub(crate) is_public: bool,
-    /// Every user of the machine may write it.
-    pub(crate) is_open: bool,
-}
-
 /// Reads a regular file of at most `longest` bytes.
 ///
 /// # Errors
 /// [`io::ErrorKind::FileTooLarge`] for a longer file.
-pub(crate) fn read(path: &Path, longest: u64) -> io::Result<Content> {
+pub(crate) fn read(path: &Path, longest: u64) -> io::Result<Vec<u8>> {
     // Before it is opened: that of a named pipe waits for a writer.
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
     let mut bytes = Vec::new();
     let file = File::open(path)?;
-    let mode = mode(&file.metadata()?);
     file.take(longest.saturating_add(1))
         .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > longest {
         let message = format!("it is longer than {longest} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
-    Ok(Content {
-        bytes,
-        is_public: mode & 0o004 != 0,
-        is_open: mode & 0o002 != 0,
-    })
+    Ok(bytes)
 }
 
 /// Reads the file that a setting names.
 ///
 /// # Errors
 /// `Invalid`, with the setting and the path.
-pub(crate) fn read_setting(setting: &str, path: &Path, longest: u64) -> Result<Content> {
+pub(crate) fn read_setting(setting: &str, path: &Path, longest: u64) -> Result<Vec<u8>> {
     read(path, longest).map_err(|error| unfit(setting, path, error))
 }
 
 /// Creates the error for a setting whose file cannot be used.
 pub(crate) fn unfit(setting: &str, path: &Path, reason: impl Display) -> Error {
     Error::invalid(setting, format_args!("`{}`: {reason}", path.display()))
-}
-
-#[cfg(unix)]
-fn mode(file: &Metadata) -> u32 {
-    std::os::unix::fs::PermissionsExt::mode(&file.permissions())
-}
-
-#[cfg(not(unix))]
-fn mode(_: &Metadata) -> u32 {
-    0
 }
 
 #[cfg(test)]
@@ -76,7 +51,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a directory");
         let path = home.path().join("file");
         std::fs::write(&path, "12345").expect("written");
-        assert_eq!(read(&path, 5).expect("short enough").bytes, b"12345");
+        assert_eq!(read(&path, 5).expect("short enough"), b"12345");
         let error = read(&path, 4).expect_err("too long");
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
         #[cfg(unix)]

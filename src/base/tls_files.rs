@@ -62,7 +62,7 @@ impl TlsFile {
     /// `Invalid` if the file cannot be read.
     pub(crate) fn read(setting: &str, path: &Path) -> Result<Self> {
         let content = file::read_setting(setting, path, LONGEST)?;
-        let pem = content.bytes.strip_prefix(MARK).unwrap_or(&content.bytes);
+        let pem = content.strip_prefix(MARK).unwrap_or(&content);
         Ok(Self {
             setting: setting.to_owned(),
             path: path.to_owned(),

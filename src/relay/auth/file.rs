@@ -328,7 +328,7 @@ fn comparable(name: &str) -> Box<str> {
 
 /// Reads a regular file of at most `limit` bytes. `file` says in errors which file it is.
 pub(super) fn read(file: &str, path: &Path, limit: u64) -> Result<Vec<u8>> {
-    let content = base::file::read(path, limit).map_err(|error| {
+    base::file::read(path, limit).map_err(|error| {
         let kind = match error.kind() {
             io::ErrorKind::FileTooLarge => ErrorKind::Invalid,
             io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -336,8 +336,7 @@ pub(super) fn read(file: &str, path: &Path, limit: u64) -> Result<Vec<u8>> {
         };
         let message = format!("{file} `{}` cannot be read: {error}", path.display());
         Error::new(kind, message).with_source(error)
-    })?;
-    Ok(content.bytes)
+    })
 }
 
 /// Parses TOML; an error is one line with the file and the line's number. It quotes no content of

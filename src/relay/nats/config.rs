@@ -275,7 +275,7 @@ fn with_login(
 }
 
 fn read_text(setting: &str, path: &Path) -> Result<String> {
-    let bytes = file::read_setting(setting, path, LONGEST_LOGIN)?.bytes;
+    let bytes = file::read_setting(setting, path, LONGEST_LOGIN)?;
     String::from_utf8(bytes).map_err(|_| file::unfit(setting, path, "is not UTF-8 text"))
 }
 

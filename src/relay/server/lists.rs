@@ -39,8 +39,11 @@ pub(crate) trait List: Send + Sync + Sized {
     ///
     /// # Errors
     /// `Invalid`, with field and rule, for a value of the request.
-    fn own(&self, source: ListSource<'_>)
-    -> impl Future<Output = Result<Part<Self::Entry>>> + Send;
+    fn own(
+        &self,
+        relay: &Relay,
+        flags: &Flags,
+    ) -> impl Future<Output = Result<Part<Self::Entry>>> + Send;
 
     /// Returns the next place where the caller may see an entry; `None` if there is none.
     fn seek(_: &Requester, from: String) -> Option<String> {
@@ -67,13 +70,6 @@ pub(crate) trait List: Send + Sync + Sized {
         next_page_token: String,
         silent: SilentRelays,
     ) -> Self::Response;
-}
-
-/// What a relay lists.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ListSource<'a> {
-    pub(crate) relay: &'a Relay,
-    pub(crate) flags: &'a Flags,
 }
 
 /// The lists for clients.
@@ -186,11 +182,7 @@ impl Lists {
 
     /// Returns the first entries of all relays.
     async fn part<L: List>(&self, list: &L, silent: &mut SilentRelays) -> Result<Part<L::Entry>> {
-        let source = ListSource {
-            relay: &self.relay,
-            flags: &self.flags,
-        };
-        let mut parts = vec![list.own(source).await?];
+        let mut parts = vec![list.own(&self.relay, &self.flags).await?];
         let call = list
             .with_page(list.page_size(), list.page_token().to_owned())
             .call();
@@ -200,18 +192,20 @@ impl Lists {
     }
 }
 
-impl ListSource<'_> {
-    /// Answers another relay, with the entries of this one.
-    pub(super) async fn answer<L: List>(self, list: &L) -> Result<L::Response> {
-        let part = list.own(self).await?;
-        // Only whether there is more: the asking relay knows the last entry.
-        let next = if part.more { "more" } else { "" };
-        Ok(L::response(
-            part.entries,
-            next.to_owned(),
-            SilentRelays::default(),
-        ))
-    }
+/// Answers another relay, with the entries of this one.
+pub(super) async fn own_page<L: List>(
+    list: &L,
+    relay: &Relay,
+    flags: &Flags,
+) -> Result<L::Response> {
+    let part = list.own(relay, flags).await?;
+    // Only whether there is more: the asking relay knows the last entry.
+    let next = if part.more { "more" } else { "" };
+    Ok(L::response(
+        part.entries,
+        next.to_owned(),
+        SilentRelays::default(),
+    ))
 }
 
 /// The parts of [`List`] that follow from the names of the messages.
@@ -268,13 +262,13 @@ macro_rules! messages {
 impl List for proto::ListQueuesRequest {
     messages!(Queues, Queue, ListQueuesResponse { queues });
 
-    async fn own(&self, source: ListSource<'_>) -> Result<Part<proto::Queue>> {
+    async fn own(&self, relay: &Relay, _: &Flags) -> Result<Part<proto::Queue>> {
         check_filter(&self.filter)?;
         let mut page = Page::new(page_size(self.page_size)?);
         let mut from = self.page_token.clone();
         loop {
             let count = page.count() + 1;
-            let (views, last) = source.relay.find_queues(&from, &self.filter, count);
+            let (views, last) = relay.find_queues(&from, &self.filter, count);
             if !views.iter().all(|view| page.push(queue(view))) {
                 return Ok(page.into_part(true));
             }
@@ -300,7 +294,7 @@ impl List for proto::ListQueuesRequest {
 impl List for proto::ListListenersRequest {
     messages!(Listeners, Listener, ListListenersResponse { listeners });
 
-    async fn own(&self, source: ListSource<'_>) -> Result<Part<proto::Listener>> {
+    async fn own(&self, relay: &Relay, _: &Flags) -> Result<Part<proto::Listener>> {
         check_filter(&self.filter)?;
         let mut page = Page::new(page_size(self.page_size)?);
         let mut after = match last_key(&self.page_token) {
@@ -309,7 +303,6 @@ impl List for proto::ListListenersRequest {
                 u128::from_str_radix(key, 16).map_err(|_| bad_token())?,
             )),
         };
-        let relay = source.relay;
         loop {
             let mut views = relay.listeners(after, BATCH);
             if self.lost {
@@ -350,7 +343,7 @@ impl List for proto::ListFlagWatchersRequest {
         ListFlagWatchersResponse { watchers }
     );
 
-    async fn own(&self, source: ListSource<'_>) -> Result<Part<proto::FlagWatcher>> {
+    async fn own(&self, _: &Relay, flags: &Flags) -> Result<Part<proto::FlagWatcher>> {
         let mut page = Page::new(page_size(self.page_size)?);
         let flag = Some(&*self.flag).filter(|flag| !flag.is_empty());
         let after = match last_key(&self.page_token) {
@@ -360,7 +353,7 @@ impl List for proto::ListFlagWatchersRequest {
                 Some((FlagName::new(flag)?, ListenerId::new(listener)?))
             }
         };
-        let views = source.flags.list_watchers(&WatchersQuery {
+        let views = flags.list_watchers(&WatchersQuery {
             flag: flag.map(FlagName::new).transpose()?,
             after,
             count: page.count() + 1,

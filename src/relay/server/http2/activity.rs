@@ -12,7 +12,7 @@ use std::{
 
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -128,8 +128,10 @@ impl Activity {
     /// then at once. Runs as a part of the connection's bundle, which polls the connection after it.
     pub(super) async fn end_in_time(self: Arc<Self>) {
         let age = about(self.shared.max_age, &mut fastrand::Rng::new());
+        let certified = self.peer.certificate.left(wall());
+        let certified = certified.and_then(|left| Instant::now().checked_add(left));
         tokio::select! {
-            () = self.must_drain() => {}
+            () = self.must_drain(certified) => {}
             () = self.is_unused() => {}
             () = self.is_unwanted.notified() => {}
             () = sleep(age) => {}
@@ -144,7 +146,7 @@ impl Activity {
             }
         };
         let drained = async {
-            self.must_drain().await;
+            self.must_drain(certified).await;
             sleep(DRAIN_TIMEOUT).await;
         };
         tokio::select! {
@@ -156,11 +158,16 @@ impl Activity {
 
     /// Waits for a drain of the server, and for the end of the peer's certificate: it connects again, with
     /// its renewed one.
-    async fn must_drain(&self) {
-        let certified = self.peer.certificate.left(wall()).unwrap_or(Duration::MAX);
+    async fn must_drain(&self, certified_until: Option<Instant>) {
+        let certificate_ends = async {
+            match certified_until {
+                Some(end) => sleep_until(end).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = self.shared.draining.cancelled() => {}
-            () = sleep(certified) => {}
+            () = certificate_ends => {}
         }
     }
 

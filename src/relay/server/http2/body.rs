@@ -17,11 +17,7 @@ use tokio::time::{Sleep, sleep, timeout};
 use tonic::Status;
 
 use super::{activity::Activity, incidents::Incident};
-use crate::{
-    error::{Error, ErrorKind},
-    relay::server::access::calls::{Call, CallKind, Right},
-    wire::to_status,
-};
+use crate::relay::server::access::calls::{Call, CallKind, Right};
 
 /// The body of one call.
 pub(crate) struct RequestBody {
@@ -52,8 +48,6 @@ const FRAMING: usize = 5;
 pub(crate) const UNKNOWN_BYTES: usize = 1024;
 /// Bytes of a single request that are received while the process is short of memory.
 const SHORT_SHARE: usize = 64 * 1024;
-/// A request that is refused for want of memory is tried again after this time.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Time to receive the rest of a refused request: some round trips on a bad network.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -89,11 +83,8 @@ impl RequestBody {
         }
         if self.received > SHORT_SHARE && self.activity.shared.memory.is_short() {
             self.activity.note(Incident::ShortOfMemory);
-            let error = Error::new(
-                ErrorKind::Unavailable,
-                "request: memory is short; try again",
-            );
-            return Err(to_status(error.with_retry_after(RETRY_AFTER)));
+            let text = "request: memory is short; try again";
+            return Err(Status::unavailable(text));
         }
         Ok(())
     }

@@ -8,12 +8,12 @@ use async_trait::async_trait;
 use super::stats::StatsSource;
 use crate::{
     coordination::flag::Flags,
-    error::{Error, Result},
+    error::Result,
     relay::{
         runtime::{PeerService, Relay},
         server::{
             http2::limits::retry_later,
-            lists::{List, ListSource, ranked},
+            lists::{List, own_page, ranked},
         },
     },
     types::QueueAddress,
@@ -77,11 +77,7 @@ impl RelayPeers {
     }
 
     async fn page<L: List>(&self, list: &L) -> Result<L::Response> {
-        let source = ListSource {
-            relay: &self.relay,
-            flags: &self.flags,
-        };
-        source.answer(list).await
+        own_page(list, &self.relay, &self.flags).await
     }
 
     fn timers(&self, request: TimersRequest) -> Result<Answer> {
@@ -90,12 +86,8 @@ impl RelayPeers {
     }
 
     fn acks(&self, request: &AcknowledgementsRequest) -> Result<Answer> {
-        let max = usize::try_from(request.max_keys).map_err(|_| too_many())?;
+        let max = usize::try_from(request.max_keys).unwrap_or(MAX_KEYS);
         let known = self.flags.acks_of(request, max.min(MAX_KEYS))?;
         Ok(Answer::Acknowledgements(known))
     }
-}
-
-fn too_many() -> Error {
-    Error::invalid("max_keys", "is too large")
 }
