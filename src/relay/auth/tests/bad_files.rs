@@ -280,7 +280,7 @@ fn a_file_that_is_too_long_is_refused() {
     home.write("auth.toml", b"\xff");
     let file = crate::relay::auth::AuthFile::new(home.path("auth.toml"));
     let error = file.read().expect_err("bytes").to_string();
-    assert!(error.contains("UTF-8"), "{error}");
+    assert!(error.contains("invalid utf-8"), "{error}");
 }
 
 #[test]
