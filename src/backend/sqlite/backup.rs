@@ -97,9 +97,7 @@ fn first_problem(path: &Path, thorough: bool) -> rusqlite::Result<Option<String>
         Ok(answer) if answer == "ok" => Ok(None),
         Ok(problem) => Ok(Some(problem)),
         Err(error) => match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-                Ok(Some(error.to_string()))
-            }
+            Some(ErrorCode::DatabaseCorrupt) => Ok(Some(error.to_string())),
             _ => Err(error),
         },
     }
