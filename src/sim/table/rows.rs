@@ -79,13 +79,13 @@ pub(super) const MANY_FAULTS: &[Row] = rows! {
 };
 
 pub(super) const COURIER_FAULTS: &[Row] = rows! {
-    AcceptedBeforeStored, 18, "hand-over: accept", "offers are accepted before they are stored";
-    ConfirmsAllOffered, 2, "hand-over: confirm", "an offer, which confirms the one before it, does not wait for its answer";
+    AcceptedBeforeStored, 4, "hand-over: accept", "offers are accepted before they are stored";
+    ConfirmsAllOffered, 1, "hand-over: confirm", "an offer, which confirms the one before it, does not wait for its answer";
     HeldIgnored, 1, "hand-over: welcome", "a new connection does not ask which messages the receiver holds";
     OldConnectionAccepted, 196, "hand-over: connection", "frames of an earlier connection are handled";
-    NoGreeting, 124, "hand-over: connection", "a host connects only while messages wait, and never confirms those that a restored file does not know";
-    RepeatedRequestAccepted, 1, "hand-over: frames", "a request that was handled before is handled again";
-    PostponedOvertaken, 1, "hand-over: order", "the message after a postponed one is offered in its place";
+    NoGreeting, 370, "hand-over: connection", "a host connects only while messages wait, and never confirms those that a restored file does not know";
+    RepeatedRequestAccepted, 19, "hand-over: frames", "a request that was handled before is handled again";
+    PostponedOvertaken, 16, "hand-over: order", "the message after a postponed one is offered in its place";
     LoopAccepted, 3, "hand-over: routes", "a message goes round in a loop of routes";
     NotificationNotNoted, 1, "hand-over: notification", "the relay is not told of messages that become visible";
     UncertaintyNotNoted, 70, "hand-over: age limit", "a connection leaves no note that its messages are uncertain";
