@@ -253,9 +253,16 @@ struct Revoke {
 
 /// A relay reads its files this often.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(10);
+/// Letters and digits of an id.
+const ID: usize = 10;
 
 impl Revoke {
     async fn run(self) -> anyhow::Result<Exit> {
+        if self.id.len() != ID || !self.id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            // It may be a token or a key, pasted by mistake.
+            let text = "ID: is not the id of a token, which has ten letters and digits";
+            return Err(Usage(text.to_owned()).into());
+        }
         let file = self.file.resolve()?;
         let path = file.path().display().to_string();
         let revoke = move || file.revoke(&self.id).map_err(unavailable_as_failed);
