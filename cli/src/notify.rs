@@ -86,16 +86,21 @@ impl Args {
             0 => String::new(),
             others => format!(" and {}", output::count(others, "other queue")),
         };
-        let near = timeout(SEARCH, nearest_listened(client, queue)).await;
-        let near = near
-            .ok()
-            .flatten()
-            .map(|near| format!("; there are listeners for {near}"));
+        let near = near_hint(client, queue).await;
         output::note(format_args!(
-            "hint: no listener is connected yet for {queue}{others}{}",
-            near.unwrap_or_default()
+            "hint: no listener is connected yet for {queue}{others}{near}"
         ));
     }
+}
+
+/// Returns the end of a sentence about a queue without listeners: the listened queue with a similar
+/// name. Empty without one, or if the caller may list none.
+pub(super) async fn near_hint(client: &Client, queue: &str) -> String {
+    let near = timeout(SEARCH, nearest_listened(client, queue)).await;
+    let near = near.ok().flatten();
+    near.map_or_else(String::new, |near| {
+        format!("; there are listeners for {near}")
+    })
 }
 
 /// Returns the listened queue whose name is nearest, if the caller may list any.

@@ -2,11 +2,14 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use reveille::{Decision, Explanation, Finding, QueueAddress, WakeReason, duration::Span};
+use reveille::{
+    Decision, Explanation, Finding, FindingKind, QueueAddress, WakeReason, duration::Span,
+};
 use serde_json::{Value, json};
 
 use super::{
     exit::Exit,
+    notify::near_hint,
     output::{self, millis},
     queues,
     target::TargetArgs,
@@ -49,7 +52,12 @@ impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.target.resolve();
         let client = target.client()?;
-        let explanation = target.within(client.explain(&self.queue)).await?;
+        let mut explanation = target.within(client.explain(&self.queue)).await?;
+        if let Some(verdict) = explanation.findings.first_mut()
+            && verdict.kind == FindingKind::NoListener
+        {
+            verdict.text += &near_hint(&client, &self.queue.to_string()).await;
+        }
         let rows: Vec<_> = explanation.decisions.iter().map(row).collect();
         let findings: Vec<_> = explanation.findings.iter().map(finding_json).collect();
         let why = json!({

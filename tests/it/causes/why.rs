@@ -49,7 +49,7 @@ fn verdict(why: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn a_queue_without_a_listener_is_named() {
+async fn a_queue_without_a_listener_is_compared_with_the_names_of_the_others() {
     let relay = Binary::serve().await;
     let unknown = why(&relay, "acct/orders").await;
     assert_eq!(kinds(&unknown), ["no_listener"]);
@@ -78,6 +78,10 @@ async fn a_queue_without_a_listener_is_named() {
     woken(&mut near).await;
     let near = why(&relay, "acct/orders").await;
     assert_eq!(kinds(&near), ["no_listener"]);
+    assert!(
+        verdict(&near).ends_with("; there are listeners for acct/order"),
+        "{near}"
+    );
     let text = stdout(&relay.run(&["why", "acct/orders"]).await);
     let first = text.lines().next().expect("a line");
     assert!(
