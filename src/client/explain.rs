@@ -74,6 +74,8 @@ mirror_enum! {
         Polling = Polling "polling",
         /// A relay of the cluster does not answer.
         RelayMissing = RelayMissing "relay_missing",
+        /// A caller was refused lately, for its credential or its rights.
+        Refused = Refused "refused",
     }
 }
 

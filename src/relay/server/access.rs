@@ -7,6 +7,7 @@
 pub(super) mod callers;
 pub(super) mod calls;
 pub(super) mod local_calls;
+pub(super) mod recent_refusals;
 pub(super) mod requester;
 
 use std::{
@@ -21,6 +22,7 @@ pub use self::callers::AccessFiles;
 use self::{
     callers::{Callers, Refusals, authorization},
     calls::{Call, Right},
+    recent_refusals::RefusedCaller,
     requester::Requester,
 };
 use super::http2::tls::Peer;
@@ -96,6 +98,12 @@ impl Access {
     pub(crate) fn refusals(&self) -> Refusals {
         let callers = self.0.as_ref();
         callers.map_or_else(Refusals::default, |callers| callers.refusals())
+    }
+
+    /// Returns the callers that were refused within the last ten minutes, newest first.
+    pub(super) fn recently_refused(&self) -> Vec<RefusedCaller> {
+        let callers = self.0.as_ref();
+        callers.map_or_else(Vec::new, |callers| callers.recently_refused())
     }
 
     /// Checks the caller of a gRPC request, and that it has the right to the call at all. The

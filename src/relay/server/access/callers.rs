@@ -11,6 +11,7 @@ use std::{
 use http::{HeaderMap, header::AUTHORIZATION};
 use tonic::Status;
 
+use super::recent_refusals::{RecentRefusals, RefusedCaller};
 use crate::{
     base::{
         clock::{Clock, Tick, wall},
@@ -44,8 +45,9 @@ pub(crate) struct Callers {
     audit: Option<AuditLog>,
     clock: Clock,
     unauthenticated: AtomicU64,
-    pub(super) denied: AtomicU64,
+    denied: AtomicU64,
     pub(super) over_quota: AtomicU64,
+    recent: RecentRefusals,
     /// Why what a file said before is in use.
     stale: Mutex<Option<String>>,
 }
@@ -83,6 +85,7 @@ impl Callers {
             unauthenticated: AtomicU64::new(0),
             denied: AtomicU64::new(0),
             over_quota: AtomicU64::new(0),
+            recent: RecentRefusals::default(),
             stale: Mutex::default(),
         })
     }
@@ -188,17 +191,39 @@ impl Callers {
         self.unauthenticated.fetch_add(1, Relaxed);
         let why = denial.to_string();
         let address = peer.address.ip();
+        let action = RefusedCaller::AUTHENTICATE;
+        let caller = address.to_string();
+        self.recent
+            .add(caller, action, String::new(), &why, self.now());
         self.record(&AuditEvent {
             at: wall(),
             principal: "",
             credential: "",
             from: Some(address),
-            action: "authenticate",
+            action,
             target,
             allowed: false,
             why: &why,
         });
         Status::unauthenticated(why)
+    }
+
+    /// Counts a denial, and remembers it for findings.
+    pub(super) fn note_denial(
+        &self,
+        principal: &str,
+        action: &'static str,
+        target: impl ToString,
+        why: &str,
+    ) {
+        self.denied.fetch_add(1, Relaxed);
+        let (principal, target) = (principal.to_owned(), target.to_string());
+        self.recent.add(principal, action, target, why, self.now());
+    }
+
+    /// Returns the callers that were refused within the last ten minutes, newest first.
+    pub(crate) fn recently_refused(&self) -> Vec<RefusedCaller> {
+        self.recent.list(self.now())
     }
 
     pub(crate) fn now(&self) -> Tick {

@@ -12,7 +12,7 @@ use std::{
 use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
-use super::callers::Callers;
+use super::{callers::Callers, recent_refusals::RefusedCaller};
 #[cfg(feature = "courier")]
 use crate::courier::SenderRights;
 use crate::{
@@ -154,7 +154,7 @@ impl Requester {
         match &self.0 {
             Some(known) if !known.caller.grants().may_some(action) => {
                 let why = "no rule allows the action";
-                Err(known.deny(action, Target::Relay, "anything", why))
+                Err(known.deny(action.as_str(), Target::Relay, "anything", why))
             }
             _ => Ok(()),
         }
@@ -165,10 +165,25 @@ impl Requester {
     pub(super) fn deny_call(&self, path: &str) -> Status {
         const WHY: &str = "no rule covers this call";
         if let Some(known) = &self.0 {
-            known.access.denied.fetch_add(1, Relaxed);
+            let principal = known.caller.principal().name();
+            known.access.note_denial(principal, "call", path, WHY);
             known.record("call", path, false, WHY);
         }
         Status::permission_denied(WHY)
+    }
+
+    /// Checks that the caller may see a queue.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`], whether the queue exists or not.
+    pub(crate) fn check_sees(&self, queue: &QueueAddress) -> Result<()> {
+        match &self.0 {
+            Some(known) if !self.may_see(queue) => {
+                let why = "no rule allows an action on the queue";
+                Err(known.deny(RefusedCaller::EXPLAIN, Target::Queue(queue), queue, why))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Records an action that was allowed and that operators want to trace.
@@ -339,7 +354,7 @@ impl Known {
             _ => {
                 let principal = self.caller.principal();
                 let verdict = self.caller.grants().verdict(principal, action, target);
-                Err(self.deny(action, target, target, &verdict.why))
+                Err(self.deny(action.as_str(), target, target, &verdict.why))
             }
         }
     }
@@ -348,14 +363,15 @@ impl Known {
     #[cold]
     fn deny(
         &self,
-        action: Action,
+        action: &'static str,
         recorded: Target<'_>,
         target: impl fmt::Display,
         why: &str,
     ) -> Error {
-        self.access.denied.fetch_add(1, Relaxed);
-        self.record(action.as_str(), recorded, false, why);
         let principal = self.caller.principal();
+        self.access
+            .note_denial(principal.name(), action, &target, why);
+        self.record(action, recorded, false, why);
         Error::new(
             ErrorKind::Denied,
             format!("`{principal}` may not {action} {target}"),

@@ -26,7 +26,7 @@ use crate::{
         hub::{ActiveQueue, ActivityWatch},
         runtime::{Relay, RelayFigures, SilentRelays},
         server::{
-            access::requester::StreamGuard,
+            access::{Access, requester::StreamGuard},
             http2::all_connections::Connections,
             lists::{ask, ranked::named_queues},
         },
@@ -45,6 +45,7 @@ use crate::{
 pub(crate) struct StatsSource {
     pub(super) relay: Relay,
     flags: Flags,
+    pub(super) access: Access,
     /// The services exist before the connections.
     pub(super) connections: Arc<OnceLock<Arc<Connections>>>,
     store: Arc<StoreProbe>,
@@ -89,10 +90,16 @@ pub(super) fn checked_interval(request: &proto::WatchStatsRequest) -> Result<Dur
 }
 
 impl StatsSource {
-    pub(crate) fn new(relay: Relay, flags: Flags, store: Arc<dyn BlobStore>) -> Self {
+    pub(crate) fn new(
+        relay: Relay,
+        flags: Flags,
+        access: Access,
+        store: Arc<dyn BlobStore>,
+    ) -> Self {
         Self {
             relay,
             flags,
+            access,
             connections: Arc::default(),
             store: Arc::new(StoreProbe::new(store)),
         }
