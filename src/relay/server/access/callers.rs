@@ -6,6 +6,7 @@ use std::{
         Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::SystemTime,
 };
 
 use http::{HeaderMap, header::AUTHORIZATION};
@@ -18,9 +19,12 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     relay::{
-        auth::{AuditEvent, AuditLog, AuthConfig, AuthFile, Authenticator, Caller, Denial},
+        auth::{
+            Attempts, AuditEvent, AuditLog, AuthConfig, AuthFile, Authenticator, Caller, Denial,
+        },
         server::http2::tls::Peer,
     },
+    wire::to_status,
 };
 
 /// The files of a server's access control.
@@ -41,6 +45,7 @@ pub(crate) struct Callers {
     /// token.
     reading: Mutex<()>,
     pub(super) authenticator: Authenticator,
+    attempts: Attempts,
     audit: Option<AuditLog>,
     clock: Clock,
     unauthenticated: AtomicU64,
@@ -78,6 +83,7 @@ impl Callers {
             file,
             reading: Mutex::new(()),
             authenticator: Authenticator::new(config),
+            attempts: Attempts::default(),
             audit,
             clock: Clock::new(),
             unauthenticated: AtomicU64::new(0),
@@ -169,9 +175,9 @@ impl Callers {
     ) -> std::result::Result<Caller, Status> {
         let authorization =
             authorization(headers).map_err(|denial| self.refuse(denial, peer, target))?;
-        let (names, now) = (&peer.certificate.names, wall());
+        let now = wall();
         let by_certificate = authorization.is_none();
-        let caller = self.authenticator.authenticate(authorization, names, now);
+        let caller = self.verify(authorization, peer, now);
         match (caller, peer.certificate.expires_at) {
             (Ok(_), Some(end)) if by_certificate && end <= now => {
                 let ago = now.duration_since(end).unwrap_or_default();
@@ -181,6 +187,31 @@ impl Callers {
             (Ok(caller), _) => Ok(caller),
             (Err(denial), _) => Err(self.refuse(denial, peer, target)),
         }
+    }
+
+    fn verify(
+        &self,
+        authorization: Option<&[u8]>,
+        peer: &Peer,
+        now: SystemTime,
+    ) -> std::result::Result<Caller, Denial> {
+        let address = peer.address.ip();
+        // A connection costs more than a signature, so its first one is not limited: the failures of
+        // a neighbour behind the same address do not lock it out.
+        if peer.has_failed.load(Relaxed) && self.authenticator.needs_signature(authorization) {
+            self.attempts.check_signature(address, self.now())?;
+        }
+        let names = &peer.certificate.names;
+        let caller = self.authenticator.authenticate(authorization, names, now);
+        match &caller {
+            Ok(_) => peer.has_failed.store(false, Relaxed),
+            Err(denial) if denial.is_guess() => {
+                peer.has_failed.store(true, Relaxed);
+                self.attempts.failed(address, self.now())?;
+            }
+            Err(_) => {}
+        }
+        caller
     }
 
     #[cold]
@@ -198,7 +229,11 @@ impl Callers {
             allowed: false,
             why: &why,
         });
-        Status::unauthenticated(why)
+        match denial {
+            // Not RESOURCE_EXHAUSTED: of a `Subscribe` that is a statement on its size.
+            Denial::TooManyFailures { .. } => to_status(denial.into()),
+            _ => Status::unauthenticated(why),
+        }
     }
 
     pub(crate) fn now(&self) -> Tick {

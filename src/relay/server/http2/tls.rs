@@ -8,7 +8,7 @@ use std::{
     fmt, io,
     net::SocketAddr,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -190,6 +190,8 @@ pub(crate) struct PeerCertificate {
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) certificate: PeerCertificate,
+    /// Whether the last credential of the connection could be a guess.
+    pub(crate) has_failed: AtomicBool,
 }
 
 impl Peer {
@@ -197,14 +199,17 @@ impl Peer {
         Self {
             address,
             certificate,
+            has_failed: AtomicBool::new(false),
         }
     }
 
-    /// A peer of the admin port. A connection to it is not counted by address, so its first signature is.
+    /// A peer of the admin port. A connection to it is not counted by address, so its first signature
+    /// is.
     pub(crate) fn of_admin_port(address: SocketAddr) -> Self {
         Self {
             address,
             certificate: PeerCertificate::default(),
+            has_failed: AtomicBool::new(true),
         }
     }
 }
