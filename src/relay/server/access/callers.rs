@@ -78,6 +78,7 @@ impl Callers {
             ErrorKind::NotFound => Error::new(ErrorKind::Invalid, error.to_string()),
             _ => error,
         })?;
+        log_notes(&file, &config);
         let audit = files.audit_log.as_ref().map(AuditLog::open).transpose()?;
         Ok(Self {
             file,
@@ -142,6 +143,7 @@ impl Callers {
     }
 
     fn apply(&self, config: AuthConfig) {
+        log_notes(&self.file, &config);
         let (rules, tokens) = (config.policy().rule_count(), config.token_count());
         self.authenticator.replace(config);
         tracing::info!(rules, tokens, "other rules are in use");
@@ -244,6 +246,12 @@ impl Callers {
         if let Some(audit) = &self.audit {
             audit.record(event, self.now());
         }
+    }
+}
+
+fn log_notes(file: &AuthFile, config: &AuthConfig) {
+    for note in file.notes(config) {
+        tracing::warn!("{note}");
     }
 }
 

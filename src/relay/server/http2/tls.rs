@@ -27,6 +27,7 @@ use x509_parser::{
 
 use crate::{
     base::{
+        file::note_open,
         sync::lock,
         task::blocking,
         tls_files::{RenewedConfig, TlsFile, TlsFiles},
@@ -72,6 +73,9 @@ impl Tls {
     /// # Errors
     /// [`ErrorKind::Invalid`] with the file that cannot be read or does not fit.
     pub(crate) fn load(files: ServerTls) -> Result<Self> {
+        if let Some(note) = note_open(&files.key, true) {
+            tracing::warn!("{note}");
+        }
         Ok(Self {
             config: RenewedConfig::new(Contents::read(&files)?)?,
             files,
