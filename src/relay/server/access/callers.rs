@@ -122,6 +122,9 @@ impl Callers {
     /// # Errors
     /// Why files are not applied.
     pub(crate) fn reload(&self) -> Result<bool> {
+        if let Some(audit) = &self.audit {
+            audit.record_suppressed(wall(), self.now());
+        }
         let _one_at_a_time = lock(&self.reading);
         let former = self.authenticator.config();
         let (config, failures) = self.file.read_again(&former);
