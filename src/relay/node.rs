@@ -233,7 +233,7 @@ impl Node {
         let stats = StatsSource::new(relay.clone(), flags.clone(), Arc::clone(&store));
         #[cfg(feature = "nats")]
         let cluster = match &config.cluster {
-            Some(cluster) => Box::pin(cluster.start(&relay, &flags, &stats)).await?,
+            Some(cluster) => Box::pin(cluster.start(&relay, &flags, &*store, &stats)).await?,
             None => None,
         };
         #[cfg(feature = "courier")]
