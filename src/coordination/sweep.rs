@@ -119,6 +119,8 @@ const LEASE_DURATION: Duration = Duration::from_secs(15);
 const LEASE_POLL: Duration = Duration::from_millis(50);
 /// Limit of the wait for the lease: two holders that crash one after the other.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Clocks that use NTP differ by milliseconds, and the lease was written a few requests ago.
+const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(60);
 /// Largest random delay of a round's start, so that instances do not start together.
 const JITTER: Duration = Duration::from_secs(1);
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -201,8 +203,9 @@ impl Sweeper {
     /// take. `again` begins one more round in an interval that has had its round.
     ///
     /// # Errors
-    /// Any error from reading or writing the job's document. If the answer to a write was lost, its
-    /// page is left to the next round.
+    /// [`ErrorKind::Unavailable`] if this machine's clock differs from that of the document's store
+    /// by more than a minute; any error from reading or writing the document. If the answer to a
+    /// write was lost, its page is left to the next round.
     ///
     /// # Cancel safety
     /// Safe: a page of a cancelled call is left to the next round.
@@ -260,12 +263,38 @@ impl Sweeper {
         taken
     }
 
+    /// Compares this machine's clock with that of the store, which has just written the lease. A
+    /// wrong clock would remove blobs too early or too late.
+    async fn check_clock(&self) -> Result<()> {
+        let Some(lease) = self.lease.state().await? else {
+            return Ok(());
+        };
+        let (own, store) = (wall(), lease.written);
+        let ahead = own.duration_since(store);
+        let apart = ahead.unwrap_or_else(|behind| behind.duration());
+        if apart <= MAX_CLOCK_DIFFERENCE {
+            return Ok(());
+        }
+        let message = format!(
+            "this machine's clock is at {} and that of {} at {}: nothing is swept until they are \
+             within a minute of each other",
+            stamp(own),
+            self.state,
+            stamp(store)
+        );
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
     async fn take_under_lease(
         &self,
         joined: Option<u64>,
         again: bool,
         report: &Counts,
     ) -> Result<(Document, Option<TakenPage>)> {
+        // One check in a round is enough.
+        if joined.is_none() {
+            self.check_clock().await?;
+        }
         let found = self.state.get(&self.document).await?;
         let before = match &found {
             Some(blob) => {
