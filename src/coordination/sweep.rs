@@ -6,6 +6,8 @@
 //! then works the page. Decisions on blobs and on the document are made without I/O. The content of
 //! blobs is never read for a decision.
 
+#[cfg(feature = "console")]
+mod console;
 pub(crate) mod document;
 mod job;
 pub(crate) mod judge;
@@ -16,10 +18,12 @@ mod tests;
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
+#[cfg(feature = "console")]
+pub use self::console::SweepConsole;
 pub use self::{
     document::Counts,
     job::{DeadAccount, SCHEMA, SweepContainer, SweepJob},
@@ -34,6 +38,7 @@ use crate::{
     base::{
         backoff::{Backoff, jitter},
         clock::wall,
+        sync::lock,
     },
     coordination::lease::{Lease, LeaseConfig},
     error::{Error, ErrorKind, Result},
@@ -72,6 +77,23 @@ pub struct Sweeper {
     state: Arc<dyn BlobStore>,
     document: BlobName,
     lease: Lease,
+    stats: Mutex<SweepStats>,
+}
+
+/// What an instance has done since its start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SweepStats {
+    /// Blobs, by outcome.
+    pub done: Counts,
+    /// Pages worked.
+    pub pages: u64,
+    /// Finished rounds in which it worked a page.
+    pub rounds: u64,
+    /// The end of the last of these rounds, by this machine's clock.
+    pub last_round_at: Option<SystemTime>,
+    /// Why the last attempt failed, if it did.
+    pub failure: Option<String>,
 }
 
 /// A container that is swept.
@@ -174,7 +196,13 @@ impl Sweeper {
             state,
             sources,
             job,
+            stats: Mutex::default(),
         })
+    }
+
+    /// Returns what this instance has done since its start.
+    pub fn stats(&self) -> SweepStats {
+        lock(&self.stats).clone()
     }
 
     /// Returns whether the job's document is in memory, and so ends with this process.
@@ -210,6 +238,20 @@ impl Sweeper {
     /// # Cancel safety
     /// Safe: a page of a cancelled call is left to the next round.
     pub async fn sweep_once(&self, again: bool) -> Result<SweepRound> {
+        let swept = self.work_round(again).await;
+        let mut stats = lock(&self.stats);
+        stats.failure = swept.as_ref().err().map(ToString::to_string);
+        if let Ok(round) = &swept
+            && round.finished
+            && round.pages > 0
+        {
+            stats.rounds += 1;
+            stats.last_round_at = Some(wall());
+        }
+        swept
+    }
+
+    async fn work_round(&self, again: bool) -> Result<SweepRound> {
         let mut round = SweepRound::default();
         let (mut joined, mut report) = (None, Counts::default());
         loop {
@@ -222,6 +264,7 @@ impl Sweeper {
                 None => return Ok(round),
                 Some((source, Ok(page))) => {
                     round.pages += 1;
+                    lock(&self.stats).pages += 1;
                     let container = self.sources[source].container.as_deref();
                     let container = container.expect("only those that are on are listed");
                     self.remover.work(container, page, wall()).await
@@ -236,6 +279,7 @@ impl Sweeper {
                 }
             };
             round.done.add(&report);
+            lock(&self.stats).done.add(&report);
         }
     }
 

@@ -267,11 +267,14 @@ async fn a_sweeper_with_a_wrong_clock_removes_nothing() {
                 assert!(error.message().contains(words), "{error}");
             }
         }
+        assert!(sweeper.stats().failure.is_some());
         assert_eq!(names(&*source).await, ["gone"]);
     }
     let sweeper = sweeper_at(|| wall() + Duration::from_secs(30)).await;
     let round = sweeper.sweep_once(false).await.expect("a round");
     assert_eq!(round.done.deleted, 1);
+    let stats = sweeper.stats();
+    assert_eq!((stats.pages, stats.rounds, stats.failure), (1, 1, None));
 }
 
 /// An instance waits for its job's store for a limited time.
