@@ -24,10 +24,9 @@ use super::{
 /// Read and write queues
 ///
 /// A queue is `sqlite:PATH?queue=NAME`, or `azure://ACCOUNT/QUEUE` for Azure Queue Storage (in a
-/// build with `--features full`). The credential for Azure comes from
-/// AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN.
-/// AZURE_STORAGE_QUEUE_ENDPOINT overrides the account's default endpoint. Messages in Azure are
-/// base64, unless the URL ends in `?encoding=text`.
+/// build with `--features full`). AZURE_STORAGE_CONNECTION_STRING has the credential for Azure: a
+/// key or a shared access signature. Messages in Azure are base64, unless the URL ends in
+/// `?encoding=text`.
 ///
 /// Messages between machines are sent by `courier`.
 #[derive(Debug, clap::Args)]
@@ -35,7 +34,7 @@ use super::{
 Example:
   reveille queue put 'sqlite:jobs.db?queue=orders' hello --create --notify
   reveille queue get 'sqlite:jobs.db?queue=orders' --delete
-  AZURE_STORAGE_KEY=... reveille queue depth azure://acct/orders")]
+  AZURE_STORAGE_CONNECTION_STRING=... reveille queue depth azure://acct/orders")]
 pub(super) struct Args {
     #[command(subcommand)]
     verb: Verb,
