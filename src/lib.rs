@@ -132,6 +132,8 @@ pub use client::*;
 pub use coordination::release;
 #[cfg(feature = "sweep")]
 pub use coordination::sweep;
+#[cfg(all(feature = "console", feature = "sweep"))]
+pub use coordination::sweep::SweepConsole;
 #[cfg(feature = "coordination")]
 pub use coordination::{flag, lease, unique_id};
 pub use error::{Error, ErrorKind, Result};

@@ -101,7 +101,13 @@ impl Process {
             status = self.wait() => return Ok(Ended { status: status?, terminated: false }),
             () = end => self.signal(Number::TERM),
         }
-        let status = match tokio::time::timeout(grace, self.wait()).await {
+        // The command's children have the same time to end.
+        let ended = async {
+            let status = self.child.wait().await;
+            self.wait_for_group().await;
+            status
+        };
+        let status = match tokio::time::timeout(grace, ended).await {
             Ok(status) => status?,
             Err(_) => {
                 self.signal(Number::KILL);

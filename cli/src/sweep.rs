@@ -1,14 +1,16 @@
 //! `sweep`: removes blobs whose time to live has ended. `sweep ttl` sets the time to live of a blob.
 
 use std::{
+    net::SocketAddr,
     path::PathBuf,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use anyhow::Context as _;
 use clap::Subcommand;
 use reveille::{
-    duration, store,
+    SweepConsole, duration, store,
     sweep::{self, PlannedBlob, SCHEMA, SweepJob, SweepRound, Sweeper},
 };
 use serde_json::{Value, json};
@@ -19,6 +21,7 @@ use super::{
     output::{self, Format, OutputArgs},
     program,
     signals::Interrupts,
+    values,
 };
 
 /// Remove blobs whose time to live has ended
@@ -64,6 +67,17 @@ pub(super) struct Args {
     /// Print the JSON schema of job files
     #[arg(long, exclusive = true)]
     schema: bool,
+    /// Serve /metrics, /livez and /readyz on this HOST:PORT; another one than loopback needs
+    /// --insecure
+    #[arg(long, value_name = "ADDRESS")]
+    admin_listen: Option<SocketAddr>,
+    /// Serve other machines there in plain text
+    #[arg(long, env = "REVEILLE_INSECURE")]
+    insecure: bool,
+    /// Host names that requests to that port may use, comma-separated; IP addresses and localhost
+    /// are always allowed
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name, requires = "admin_listen")]
+    admin_host: Vec<String>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -113,9 +127,10 @@ impl Args {
             output::text(SCHEMA)?;
             return Ok(Exit::OK);
         }
+        values::check_open("admin-listen", self.admin_listen, self.insecure)?;
         log::to_stderr(LOG);
         let mut interrupts = Interrupts::listen()?;
-        let sweeper = self.sweeper().await?;
+        let sweeper = Arc::new(self.sweeper().await?);
         let format = self.output.format;
         if self.check {
             sweeper.check().await?;
@@ -128,6 +143,16 @@ impl Args {
                 signal = interrupts.next() => Ok(signal.exit()),
             };
         }
+        let _console = match self.admin_listen {
+            Some(listen) => {
+                let sweeper = Arc::clone(&sweeper);
+                let console = SweepConsole::start(sweeper, listen, &self.admin_host).await?;
+                let address = console.address();
+                output::note(format_args!("health and metrics at http://{address}"));
+                Some(console)
+            }
+            None => None,
+        };
         tokio::select! {
             worked = self.work(&sweeper, format) => worked,
             // A stopped service has succeeded; an interrupted round has not. The page that it works on

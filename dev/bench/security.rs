@@ -68,6 +68,8 @@ queues = ["bench/*"]
 
 [[limit]]
 principals = ["bench"]
+notify_rate = 100000000
+notify_burst = 100000000
 connections = 0
 streams = 0
 selectors = 0

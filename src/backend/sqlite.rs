@@ -77,7 +77,7 @@ impl Database {
     ///
     /// # Errors
     /// A message with the file's path and the reason: missing, no directory, no permission, not a
-    /// database, of another program or version, locked, corrupt.
+    /// database, of another program or version, locked, corrupt, several hard links, mounted alone.
     pub(crate) async fn open(
         path: impl Into<PathBuf>,
         schema: Schema,

@@ -42,6 +42,29 @@ pub(crate) fn unfit(setting: &str, path: &Path, reason: impl Display) -> Error {
     Error::invalid(setting, format_args!("`{}`: {reason}", path.display()))
 }
 
+/// Returns a note on a file that every user of the machine can write, or read if it is secret.
+#[cfg(all(feature = "relay", unix))]
+pub(crate) fn note_open(path: &Path, is_secret: bool) -> Option<String> {
+    let file = std::fs::metadata(path).ok()?;
+    let mode = std::os::unix::fs::PermissionsExt::mode(&file.permissions());
+    let done = if mode & 0o002 != 0 {
+        "written"
+    } else if is_secret && mode & 0o004 != 0 {
+        "read"
+    } else {
+        return None;
+    };
+    let path = path.display();
+    Some(format!(
+        "file `{path}` can be {done} by every user of the machine"
+    ))
+}
+
+#[cfg(all(feature = "relay", not(unix)))]
+pub(crate) fn note_open(_: &Path, _: bool) -> Option<String> {
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +81,27 @@ mod tests {
         for other in ["/dev/zero", "/"] {
             let error = read(Path::new(other), 5).expect_err(other).to_string();
             assert_eq!(error, "it is not a regular file");
+        }
+    }
+
+    #[cfg(all(feature = "relay", unix))]
+    #[test]
+    fn a_file_that_others_can_write_or_a_secret_that_they_can_read_is_noted() {
+        use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
+        let home = tempfile::tempdir().expect("a directory");
+        let path = home.path().join("file");
+        std::fs::write(&path, "").expect("written");
+        for (mode, is_secret, word) in [
+            (0o640, true, None),
+            (0o644, false, None),
+            (0o644, true, Some("be read by")),
+            (0o666, true, Some("be written by")),
+            (0o602, false, Some("be written by")),
+        ] {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).expect("it is ours");
+            let note = note_open(&path, is_secret);
+            assert_eq!(note.is_some(), word.is_some(), "{note:?}");
+            assert!(note.is_none_or(|note| note.contains(word.unwrap_or_default())));
         }
     }
 }

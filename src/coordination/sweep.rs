@@ -6,6 +6,8 @@
 //! then works the page. Decisions on blobs and on the document are made without I/O. The content of
 //! blobs is never read for a decision.
 
+#[cfg(feature = "console")]
+mod console;
 pub(crate) mod document;
 mod job;
 pub(crate) mod judge;
@@ -16,10 +18,12 @@ mod tests;
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
+#[cfg(feature = "console")]
+pub use self::console::SweepConsole;
 pub use self::{
     document::Counts,
     job::{DeadAccount, SCHEMA, SweepContainer, SweepJob},
@@ -34,6 +38,7 @@ use crate::{
     base::{
         backoff::{Backoff, jitter},
         clock::wall,
+        sync::lock,
     },
     coordination::lease::{Lease, LeaseConfig},
     error::{Error, ErrorKind, Result},
@@ -72,6 +77,23 @@ pub struct Sweeper {
     state: Arc<dyn BlobStore>,
     document: BlobName,
     lease: Lease,
+    stats: Mutex<SweepStats>,
+}
+
+/// What an instance has done since its start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SweepStats {
+    /// Blobs, by outcome.
+    pub done: Counts,
+    /// Pages worked.
+    pub pages: u64,
+    /// Finished rounds in which it worked a page.
+    pub rounds: u64,
+    /// The end of the last of these rounds, by this machine's clock.
+    pub last_round_at: Option<SystemTime>,
+    /// Why the last attempt failed, if it did.
+    pub failure: Option<String>,
 }
 
 /// A container that is swept.
@@ -119,6 +141,8 @@ const LEASE_DURATION: Duration = Duration::from_secs(15);
 const LEASE_POLL: Duration = Duration::from_millis(50);
 /// Limit of the wait for the lease: two holders that crash one after the other.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Clocks that use NTP differ by milliseconds, and the lease was written a few requests ago.
+const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(60);
 /// Largest random delay of a round's start, so that instances do not start together.
 const JITTER: Duration = Duration::from_secs(1);
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -172,7 +196,13 @@ impl Sweeper {
             state,
             sources,
             job,
+            stats: Mutex::default(),
         })
+    }
+
+    /// Returns what this instance has done since its start.
+    pub fn stats(&self) -> SweepStats {
+        lock(&self.stats).clone()
     }
 
     /// Returns whether the job's document is in memory, and so ends with this process.
@@ -201,12 +231,27 @@ impl Sweeper {
     /// take. `again` begins one more round in an interval that has had its round.
     ///
     /// # Errors
-    /// Any error from reading or writing the job's document. If the answer to a write was lost, its
-    /// page is left to the next round.
+    /// [`ErrorKind::Unavailable`] if this machine's clock differs from that of the document's store
+    /// by more than a minute; any error from reading or writing the document. If the answer to a
+    /// write was lost, its page is left to the next round.
     ///
     /// # Cancel safety
     /// Safe: a page of a cancelled call is left to the next round.
     pub async fn sweep_once(&self, again: bool) -> Result<SweepRound> {
+        let swept = self.work_round(again).await;
+        let mut stats = lock(&self.stats);
+        stats.failure = swept.as_ref().err().map(ToString::to_string);
+        if let Ok(round) = &swept
+            && round.finished
+            && round.pages > 0
+        {
+            stats.rounds += 1;
+            stats.last_round_at = Some(wall());
+        }
+        swept
+    }
+
+    async fn work_round(&self, again: bool) -> Result<SweepRound> {
         let mut round = SweepRound::default();
         let (mut joined, mut report) = (None, Counts::default());
         loop {
@@ -219,6 +264,7 @@ impl Sweeper {
                 None => return Ok(round),
                 Some((source, Ok(page))) => {
                     round.pages += 1;
+                    lock(&self.stats).pages += 1;
                     let container = self.sources[source].container.as_deref();
                     let container = container.expect("only those that are on are listed");
                     self.remover.work(container, page, wall()).await
@@ -233,6 +279,7 @@ impl Sweeper {
                 }
             };
             round.done.add(&report);
+            lock(&self.stats).done.add(&report);
         }
     }
 
@@ -260,12 +307,38 @@ impl Sweeper {
         taken
     }
 
+    /// Compares this machine's clock with that of the store, which has just written the lease. A
+    /// wrong clock would remove blobs too early or too late.
+    async fn check_clock(&self) -> Result<()> {
+        let Some(lease) = self.lease.state().await? else {
+            return Ok(());
+        };
+        let (own, store) = (wall(), lease.written);
+        let ahead = own.duration_since(store);
+        let apart = ahead.unwrap_or_else(|behind| behind.duration());
+        if apart <= MAX_CLOCK_DIFFERENCE {
+            return Ok(());
+        }
+        let message = format!(
+            "this machine's clock is at {} and that of {} at {}: nothing is swept until they are \
+             within a minute of each other",
+            stamp(own),
+            self.state,
+            stamp(store)
+        );
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
     async fn take_under_lease(
         &self,
         joined: Option<u64>,
         again: bool,
         report: &Counts,
     ) -> Result<(Document, Option<TakenPage>)> {
+        // One check in a round is enough.
+        if joined.is_none() {
+            self.check_clock().await?;
+        }
         let found = self.state.get(&self.document).await?;
         let before = match &found {
             Some(blob) => {

@@ -5,6 +5,7 @@
 //! Knows neither gRPC nor TLS: the server passes the header, the certificate's names and the clock.
 
 mod action;
+mod attempts;
 mod audit;
 mod credential;
 mod denial;
@@ -33,6 +34,7 @@ pub use self::{
     token_file::{TokenFile, TokenRecord},
 };
 pub(crate) use self::{
+    attempts::Attempts,
     audit::{AuditEvent, AuditLog},
     file::{is_host_name, is_uri},
     quota::{Resource, Share},

@@ -238,7 +238,7 @@ impl Node {
         );
         #[cfg(feature = "nats")]
         let cluster = match &config.cluster {
-            Some(cluster) => Box::pin(cluster.start(&relay, &flags, &stats)).await?,
+            Some(cluster) => Box::pin(cluster.start(&relay, &flags, &*store, &stats)).await?,
             None => None,
         };
         #[cfg(feature = "courier")]

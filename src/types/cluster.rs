@@ -75,6 +75,8 @@ pub(crate) struct RelayHeartbeat {
     pub(crate) complete_above: u64,
     pub(crate) queues: Vec<RecentQueue>,
     pub(crate) leaving: bool,
+    /// The hash of the name of the sender's store; 0 if it is unknown.
+    pub(crate) store: u64,
     pub(crate) status: RelayStatus,
 }
 

@@ -173,6 +173,7 @@ fn read_heartbeat(heartbeat: link::Heartbeat) -> Result<RelayHeartbeat> {
             .map(queue)
             .collect::<Result<_>>()?,
         leaving: heartbeat.leaving,
+        store: heartbeat.store,
         status: RelayStatus {
             relay_id: heartbeat.relay_id.into(),
             version: heartbeat.version.into(),
@@ -218,6 +219,7 @@ fn write_heartbeat(heartbeat: &RelayHeartbeat) -> link::Heartbeat {
         streams: status.streams,
         queues: status.queues,
         degraded: status.degraded,
+        store: heartbeat.store,
     }
 }
 

@@ -45,16 +45,14 @@ ListFlagWatchersResponse: 1 watchers FlagWatcher*, 2 next_page_token string, 3 u
 FlagWatcher: 1 flag string, 2 listener_id string, 3 streams uint32, 4 since Duration, 5 acknowledged bool
 AckFlagRequest: 1 flag string, 2 generation uint64, 3 listener_id string
 AckFlagResponse:
-HandOverRequest: 1 frame uint64, 2 hello HandOverHello?, 3 offer HandOverOffer?, 4 confirm HandOverConfirm?
-HandOverResponse: 1 frame uint64, 2 welcome HandOverWelcome?, 3 accept HandOverAccept?, 4 visible HandOverVisible?
-HandOverHello: 1 version uint32, 2 sender bytes, 3 name string, 4 authority string, 5 least_version uint32
-HandOverWelcome: 1 version uint32, 2 receiver bytes, 3 held bytes*
+HandOverRequest: 1 number uint64, 2 hello HandOverHello?, 3 offer HandOverOffer?
+HandOverResponse: 1 number uint64, 2 welcome HandOverWelcome?, 3 accept HandOverAccept?
+HandOverHello: 1 version uint32, 2 sender bytes, 3 authority string
+HandOverWelcome: 1 receiver bytes, 2 held bytes*
 HandOverOffer: 1 messages OfferedMessage*
-OfferedMessage: 1 number uint64, 2 id bytes, 3 authority string, 4 queue string, 5 visited bytes, 6 body bytes, 7 checksum fixed32, 8 resume bool
-HandOverAccept: 1 upto uint64, 2 refused HandOverRefusal*, 3 postponed HandOverRefusal*
-HandOverRefusal: 1 number uint64, 2 reason string
-HandOverConfirm: 1 upto uint64, 2 held bool
-HandOverVisible: 1 upto uint64, 2 held bool
+OfferedMessage: 1 id bytes, 2 authority string, 3 queue string, 4 visited bytes, 5 body bytes, 6 checksum fixed32
+HandOverAccept: 1 verdicts HandOverVerdict*
+HandOverVerdict: 1 refused string?, 2 postponed string?
 ";
 
 const ENUMS: &str = "

@@ -435,6 +435,10 @@ async fn what_would_be_open_or_shown_is_refused_with_its_rule() {
             &["relay", "no login"][..],
         ),
         (
+            &["sweep", "job.json", "--admin-listen", "0.0.0.0:0"],
+            &["--admin-listen: 0.0.0.0:0 is open to other machines"],
+        ),
+        (
             &[
                 "listen",
                 &queue,

@@ -10,10 +10,10 @@ use tempfile::TempDir;
 use tokio::{io::AsyncBufReadExt, process::Command};
 
 use crate::{
-    binary::{reveille, stderr, stdout},
+    binary::{free_address, reveille, stderr, stdout},
     support::{
         azurite::{Azurite, azurite},
-        until, within,
+        get, until, within,
     },
 };
 
@@ -171,8 +171,9 @@ async fn a_service_sweeps_each_interval_and_ends_when_told_to() {
     let place = Place::new();
     place.names("source").await;
     let job = place.write_job(&place.job());
+    let admin = free_address();
     let mut child = place
-        .command(&["sweep", &job, "-o", "jsonl"])
+        .command(&["sweep", &job, "--admin-listen", &admin, "-o", "jsonl"])
         .spawn()
         .expect("it starts");
     let mut lines = tokio::io::BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -187,6 +188,14 @@ async fn a_service_sweeps_each_interval_and_ends_when_told_to() {
         };
         assert_eq!(row["deleted"], 1, "{row}");
     }
+    let address = admin.parse().expect("an address");
+    let (status, metrics) = get(address, "/metrics").await;
+    assert_eq!(status, 200);
+    assert!(
+        metrics.contains("reveille_sweep_deleted_total 2"),
+        "{metrics}"
+    );
+    assert_eq!(get(address, "/readyz").await.0, 200);
     let id = child.id().expect("it runs").to_string();
     let killed = std::process::Command::new("kill")
         .args(["-INT", &id])

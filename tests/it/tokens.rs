@@ -422,9 +422,21 @@ async fn a_check_prints_a_summary_or_the_error() {
         "issuers": 0, "certificates": 1,
     });
     assert_eq!(summary, expected);
+    for name in ["auth.toml", "tokens.toml"] {
+        let open = fs::Permissions::from_mode(0o666);
+        fs::set_permissions(relay.path(name), open).expect("it is ours");
+        let check = relay.run(&["auth", "check", "auth.toml"]).await;
+        printed(&check);
+        let note = format!("`{name}` can be written by every user of the machine");
+        assert!(stderr(&check).contains(&note), "{}", stderr(&check));
+    }
+
     relay.write("empty.toml", "");
     let empty = relay.run(&["auth", "check", "empty.toml"]).await;
     assert!(printed(&empty).starts_with("empty.toml: 0 rules, 0 tokens"));
+    let notes = stderr(&empty);
+    assert!(notes.contains("denies every request"), "{notes}");
+    assert!(notes.contains("authenticates no caller"), "{notes}");
 
     let rule = "[[rule]]\nprincipals = [\"a\"]\nactions = [\"read\"]\nqueues = [\"*/*\"]\n";
     let jwt = "[[jwt]]\nissuer = \"i\"\naudience = \"a\"\nkey = \"none.pem\"\n";

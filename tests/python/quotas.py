@@ -2,7 +2,8 @@
 
     quotas.py ADDRESS OWNER_TOKEN OTHER_TOKEN
 
-The owner's limits are: 2 connections, 3 streams, 4 selectors and 5 subscribed queues. The other has the defaults.
+The owner's limits are: 2 connections, 3 streams, 4 selectors, 5 subscribed queues, and 10 notifications a
+second with a burst of 1,024. The other has the defaults.
 """
 
 import sys
@@ -60,8 +61,26 @@ def refused(call, name):
 one, two, third = Caller(owner), Caller(owner), Caller(owner)
 free = Caller(other, "other")
 
-one.notify()
-two.notify()
+# The rate: the burst, then nothing for a while. The other's is not used.
+one.notify(1024)
+refused(lambda: one.notify(1000), "notify_rate")
+refused(lambda: two.notify(1000), "notify_rate")
+free.notify(1024)
+
+
+def requests():
+    event = relay_pb2.WorkDetected(storage_account="acct", queue_name="orders")
+    for _ in range(2):
+        yield relay_pb2.NotifyRequest(events=[event] * 1000, publisher="p")
+
+
+# A publisher's stream goes on after a refused request; it says when to send the request again.
+answers = list(one.relay.NotifyStream(requests(), metadata=one.metadata, timeout=PATIENCE))
+expect(len(answers) == 2, answers)
+for answer in answers:
+    expect(answer.error.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], answer)
+    expect(answer.error.message.startswith("notify_rate: "), answer)
+    expect(answer.error.retry_after.ToTimedelta().total_seconds() > 1, answer)
 
 # Connections.
 refused(lambda: third.notify(), "connections")

@@ -37,6 +37,7 @@ impl Check {
         })?;
         let file = AuthFile::new(&path);
         let config = file.read().map_err(misconfigured)?;
+        let file_notes = file.notes(&config);
         let tokens = file.token_file().map_err(misconfigured)?;
         let tokens = tokens.map(|tokens| tokens.list()).transpose();
         let tokens = tokens.map_err(misconfigured)?.unwrap_or_default();
@@ -63,6 +64,9 @@ impl Check {
             )
         };
         self.output.format.object(&row, line)?;
+        for note in file_notes {
+            output::note(note);
+        }
         // Notes on a file without an error that lets no caller in.
         if rules == 0 {
             output::note("the file has no rule: the relay denies every request");

@@ -26,6 +26,7 @@ const STATEMENTS: usize = 128;
 pub(super) fn open(path: &Path, schema: Schema, missing: Missing) -> Result<(Connection, FileId)> {
     let sql = |source| error::sql(path, source);
     find_or_create(path, missing)?;
+    check_place(path)?;
     let file = FileId::of(path).map_err(|source| error::not_found_out(path, source))?;
     let mut connection = connect(path).map_err(sql)?;
     if is_empty(&connection, path, schema)? {
@@ -87,6 +88,40 @@ fn find_or_create(path: &Path, missing: Missing) -> Result<()> {
     fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
         .map_err(|source| error::not_made(path, source))?;
     Ok(())
+}
+
+/// Refuses a file whose log would not lie where all others look for it: SQLite finds the log by the
+/// file's path. See <https://www.sqlite.org/howtocorrupt.html>, section 2.
+fn check_place(path: &Path) -> Result<()> {
+    #[cfg(unix)]
+    if fs::metadata(path).is_ok_and(|metadata| std::os::unix::fs::MetadataExt::nlink(&metadata) > 1)
+    {
+        let what = "has several hard links: each name would have a log of its own, and one would \
+                    lack the other's commits: keep one name";
+        return Err(failed(ErrorKind::Invalid, path, what));
+    }
+    if is_mount_point(path) {
+        let what =
+            "is mounted alone: its log would stay behind in the container: mount its directory";
+        return Err(failed(ErrorKind::Invalid, path, what));
+    }
+    Ok(())
+}
+
+/// Returns whether the file itself, and not a directory above it, is mounted here. Known on Linux
+/// only.
+fn is_mount_point(path: &Path) -> bool {
+    let (Ok(path), Ok(mounts)) = (
+        path.canonicalize(),
+        fs::read_to_string("/proc/self/mountinfo"),
+    ) else {
+        return false;
+    };
+    // The kernel escapes these; the fifth field is the mount point (proc_pid_mountinfo(5)).
+    let path = path.to_string_lossy();
+    let path = path.replace('\\', "\\134").replace(' ', "\\040");
+    let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    points.any(|point| point == path)
 }
 
 /// Refuses a file of another program before anything in it is changed. Returns whether the file is
@@ -228,4 +263,15 @@ pub(super) fn number<T: rusqlite::types::FromSql>(
     pragma: &str,
 ) -> rusqlite::Result<T> {
     connection.pragma_query_value(None, pragma, |row| row.get(0))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_is_found_by_its_path() {
+        assert!(is_mount_point(Path::new("/proc")));
+        assert!(!is_mount_point(Path::new("/proc/self")));
+    }
 }

@@ -590,6 +590,21 @@ async fn after_an_io_error_a_missing_file_is_not_made_again() {
     assert!(!path.exists());
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_with_two_names_is_refused() {
+    let (_directory, path) = place();
+    drop(one(&path).await);
+    let second = path.with_file_name("second.db");
+    std::fs::hard_link(&path, &second).expect("linked");
+    for path in [path, second] {
+        let opened = Database::open(path, SCHEMA, Missing::Create).await;
+        let error = opened.map(drop).expect_err("two names");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.message().contains("hard links"), "{error}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn opening_to_read_writes_nothing_and_waits_for_nobody() {
     let (_directory, path) = place();

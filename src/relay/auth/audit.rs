@@ -3,12 +3,12 @@
 //! A caller never waits for the disk: lines go through a bounded channel to a writer thread. Lines
 //! that find the channel full, or cannot be written, are counted as lost. Denials of one principal
 //! and action are limited to one line a second, those of unknown callers by their address; the next
-//! line has the number of the others.
+//! line, or a further one within some ten seconds, has the number of the others.
 
 use std::{
     collections::HashMap,
     fs::{File, OpenOptions},
-    io::{self, Write},
+    io::{self, Read as _, Seek as _, SeekFrom, Write},
     net::IpAddr,
     path::{Path, PathBuf},
     sync::{
@@ -23,7 +23,11 @@ use serde::Serialize;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
 use crate::{
-    base::{clock::Tick, log_limiter::LogLimiter, sync::lock},
+    base::{
+        clock::{Tick, wall},
+        log_limiter::LogLimiter,
+        sync::lock,
+    },
     error::{Error, ErrorKind, Result},
 };
 
@@ -154,6 +158,34 @@ impl AuditLog {
             why: cut(event.why),
             suppressed: (suppressed > 0).then_some(suppressed),
         };
+        self.write(&line);
+    }
+
+    /// Records the number of denials without a line, for each kind without one in the last second.
+    pub(crate) fn record_suppressed(&self, at: SystemTime, now: Tick) {
+        let mut kinds = lock(&self.denials);
+        let ended = kinds.extract_if(|_, limiter| !limiter.is_limited(0, now));
+        let ended: Vec<_> = ended.collect();
+        drop(kinds);
+        for ((principal, from, action), limiter) in ended {
+            let suppressed = limiter.suppressed(0);
+            if suppressed > 0 {
+                self.write(&Line {
+                    at: Timestamp::from(at).to_string(),
+                    principal: &principal,
+                    credential: "",
+                    from,
+                    action: &action,
+                    target: "",
+                    allowed: false,
+                    why: "further denials",
+                    suppressed: Some(suppressed),
+                });
+            }
+        }
+    }
+
+    fn write(&self, line: &Line<'_>) {
         // The writer does not fail: it counts.
         let _ = self.lines.clone().write_all(line.text().as_bytes());
     }
@@ -175,7 +207,9 @@ impl AuditLog {
         let mut kind = (cut(event.principal).into(), from, cut(event.action).into());
         let mut kinds = lock(&self.denials);
         if kinds.len() >= MOST_DENIALS && !kinds.contains_key(&kind) {
-            kinds.retain(|_, limiter| limiter.is_limited(0, now));
+            drop(kinds);
+            self.record_suppressed(event.at, now);
+            kinds = lock(&self.denials);
             if kinds.len() >= MOST_DENIALS {
                 (kind.0, kind.1) = (OTHERS.into(), None);
             }
@@ -184,6 +218,12 @@ impl AuditLog {
             .entry(kind)
             .or_insert_with(|| LogLimiter::new(DENIALS_EVERY));
         limiter.count(0, now)
+    }
+}
+
+impl Drop for AuditLog {
+    fn drop(&mut self) {
+        self.record_suppressed(wall(), Tick::NEVER);
     }
 }
 
@@ -215,6 +255,9 @@ impl AuditFile {
                 // The old file is still written.
                 Err(error) => self.warn(&error),
             }
+        }
+        if self.has_failed {
+            end_line(&mut self.file)?;
         }
         self.file.write_all(line)
     }
@@ -248,10 +291,24 @@ impl Write for AuditFile {
 
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.append(true).create(true);
+    options.read(true).append(true).create(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
+    let mut file = options.open(path)?;
+    end_line(&mut file)?;
+    Ok(file)
+}
+
+/// Ends the part of a line that a killed process or a failed write has left.
+fn end_line(file: &mut File) -> io::Result<()> {
+    let mut last = [0];
+    let read = file.seek(SeekFrom::End(-1));
+    let read = read.and_then(|_| file.read_exact(&mut last));
+    // An empty file has no last byte.
+    if read.is_ok() && last != *b"\n" {
+        file.write_all(b"\n")?;
+    }
+    Ok(())
 }
 
 /// Returns at most [`LONGEST_TEXT`] bytes.

@@ -146,6 +146,16 @@ impl Authenticator {
         Ok(caller)
     }
 
+    /// Returns whether a signature must be verified, which costs more than other checks.
+    pub(crate) fn needs_signature(&self, authorization: Option<&[u8]>) -> bool {
+        match Presented::read(authorization, &[]) {
+            Ok(jwt @ Presented::Bearer(text)) if !text.starts_with(token::PREFIX) => {
+                !self.lock().cache.contains_key(&jwt.digest())
+            }
+            _ => false,
+        }
+    }
+
     /// Returns whether a call with this credential has this caller, with the current grants. It takes
     /// no lock. If not, the call has to be authenticated. In constant time: clients behind a proxy may
     /// share a connection, and one must not learn another one's credential.

@@ -68,10 +68,37 @@ pub enum Denial {
     /// The credential names no principal, or more than one.
     #[error("the credential does not name one valid principal")]
     NoPrincipal,
+    /// Too many failed attempts from this address.
+    #[error("too many failed attempts from this address: retry in {} s", retry_after.as_secs().max(1))]
+    TooManyFailures {
+        /// The time until the address has another attempt.
+        retry_after: Duration,
+    },
+}
+
+impl Denial {
+    /// Returns whether the caller may have guessed: it counts as a failed attempt. A credential that
+    /// was valid once is no guess.
+    pub(crate) const fn is_guess(self) -> bool {
+        matches!(
+            self,
+            Self::Malformed
+                | Self::UnknownToken
+                | Self::UnknownIssuer
+                | Self::Algorithm
+                | Self::BadSignature
+                | Self::UnknownKey
+        )
+    }
 }
 
 impl From<Denial> for Error {
     fn from(denial: Denial) -> Self {
-        Self::new(ErrorKind::Denied, denial.to_string())
+        match denial {
+            Denial::TooManyFailures { retry_after } => {
+                Self::new(ErrorKind::Unavailable, denial.to_string()).with_retry_after(retry_after)
+            }
+            _ => Self::new(ErrorKind::Denied, denial.to_string()),
+        }
     }
 }

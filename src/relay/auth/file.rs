@@ -142,11 +142,10 @@ impl AuthFile {
         former: &Arc<Loaded<Vec<IssuerKey>>>,
         failures: &mut Vec<Error>,
     ) -> Arc<Loaded<Vec<IssuerKey>>> {
-        let (jwks, key) = (issuer.jwks.as_ref(), issuer.key.as_ref());
-        let path = self.beside(Path::new(jwks.or(key).map_or("", |path| path)));
+        let path = self.key_path(issuer);
         let file = format!("key file of `{}`", issuer.issuer);
         let parse = |bytes: &[u8]| {
-            let keys = match jwks {
+            let keys = match issuer.jwks {
                 Some(_) => parse_jwks(bytes),
                 None => PublicKey::from_pem(bytes).map(|key| vec![IssuerKey { id: None, key }]),
             };
@@ -158,6 +157,18 @@ impl AuthFile {
         Loaded::again(former, bytes, parse, failures)
     }
 
+    /// Returns a note on each file of a configuration that every user of the machine can write.
+    pub fn notes(&self, config: &AuthConfig) -> Vec<String> {
+        let own = &config.own.value;
+        let keys = own.issuers.iter().map(|issuer| self.key_path(issuer));
+        let tokens = own.tokens.iter().map(|path| self.beside(path));
+        std::iter::once(self.path.clone())
+            .chain(tokens)
+            .chain(keys)
+            .filter_map(|path| base::file::note_open(&path, false))
+            .collect()
+    }
+
     /// Returns the token file that the file names, which need not exist. Reads no other file.
     ///
     /// # Errors
@@ -166,6 +177,11 @@ impl AuthFile {
         let form = self.parse(&read(FILE, &self.path, LONGEST_FILE)?)?;
         let path = form.tokens.map(|tokens| self.beside(&tokens));
         Ok(path.map(TokenFile::new))
+    }
+
+    fn key_path(&self, issuer: &IssuerSettings) -> PathBuf {
+        let path = issuer.jwks.as_ref().or(issuer.key.as_ref());
+        self.beside(Path::new(path.map_or("", |path| path)))
     }
 
     fn parse(&self, bytes: &[u8]) -> Result<FileForm> {

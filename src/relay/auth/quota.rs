@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use super::principal::Principal;
 use crate::{
+    base::{clock::Tick, sync::lock},
     error::{Error, ErrorKind, Result},
     relay::hub::CursorPool,
 };
@@ -21,6 +22,11 @@ use crate::{
 /// How much a principal may use at one time. 0 is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
+    /// Notifications a second in the long run. The events of a request count, also those that are
+    /// merged later.
+    pub notify_rate: u32,
+    /// Notifications at once after a pause; at least those of the largest request.
+    pub notify_burst: u32,
     /// Connections. A connection that several principals use counts for the first.
     pub connections: usize,
     /// Open streams of any kind: subscriptions, watches, publishers' streams, hand-overs.
@@ -37,6 +43,8 @@ pub struct Quota {
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitForm {
     pub(super) principals: Vec<String>,
+    pub(super) notify_rate: Option<u32>,
+    pub(super) notify_burst: Option<u32>,
     pub(super) connections: Option<usize>,
     pub(super) streams: Option<usize>,
     pub(super) selectors: Option<usize>,
@@ -50,6 +58,17 @@ pub(crate) struct Usage {
     /// By [`Resource`].
     used: [AtomicUsize; 3],
     cursors: Arc<CursorPool>,
+    notified: Mutex<Notified>,
+}
+
+/// What is used up of the burst of notifications. A count and no time, so that another rate, of rules that
+/// have changed or of another credential, works it off in its own time.
+#[derive(Debug, Default)]
+struct Notified {
+    /// In billionths of a notification.
+    used: u128,
+    /// When it was so much.
+    at: Tick,
 }
 
 /// Something that a principal may have a limited number of.
@@ -79,10 +98,16 @@ pub(super) struct UsageTable {
 /// A refused client waits for this long at least: streams and connections end at any time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 const FIRST_SWEEP: usize = 1024;
+/// Parts of a notification that are counted: a rate a second earns so many of them in a nanosecond.
+const BILLIONTHS: u128 = 1_000_000_000;
 
 impl Default for Quota {
     fn default() -> Self {
         Self {
+            // A notification takes some ten microseconds of the relay with its wake-ups. So one
+            // principal uses a tenth of a processor core in the long run.
+            notify_rate: 10_000,
+            notify_burst: 20_000,
             connections: 1024,
             streams: 1000,
             selectors: 100_000,
@@ -97,6 +122,8 @@ impl Quota {
     /// default.
     pub(super) fn of<'a>(tables: impl DoubleEndedIterator<Item = &'a LimitForm>) -> Self {
         tables.rev().fold(Self::default(), |quota, table| Self {
+            notify_rate: table.notify_rate.unwrap_or(quota.notify_rate),
+            notify_burst: table.notify_burst.unwrap_or(quota.notify_burst),
             connections: table.connections.unwrap_or(quota.connections),
             streams: table.streams.unwrap_or(quota.streams),
             selectors: table.selectors.unwrap_or(quota.selectors),
@@ -112,6 +139,15 @@ impl Quota {
             Resource::Selectors => (self.selectors, "selectors"),
         }
     }
+
+    /// Returns so many notifications in billionths. The burst is as large as a request may be.
+    fn billionths(&self, notifications: usize) -> u128 {
+        BILLIONTHS * (notifications as u128).min(u128::from(self.notify_burst))
+    }
+
+    fn limits_notifications(&self) -> bool {
+        self.notify_rate > 0 && self.notify_burst > 0
+    }
 }
 
 impl Usage {
@@ -120,6 +156,7 @@ impl Usage {
             principal: principal.into(),
             used: Default::default(),
             cursors: Arc::new(CursorPool::unlimited()),
+            notified: Mutex::default(),
         }
     }
 
@@ -161,6 +198,42 @@ impl Usage {
         self.cursors.set_limit(limit);
         Arc::clone(&self.cursors)
     }
+
+    /// Takes this many notifications at once, all or none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exhausted`] with the time after which they would be within the rate.
+    pub(crate) fn take_notifications(&self, count: usize, quota: &Quota, now: Tick) -> Result<()> {
+        if !quota.limits_notifications() {
+            return Ok(());
+        }
+        let rate = u128::from(quota.notify_rate);
+        let mut notified = lock(&self.notified);
+        let earned = now.since(notified.at).as_nanos() * rate;
+        notified.used = notified.used.saturating_sub(earned);
+        notified.at = notified.at.max(now);
+        let used = notified.used + quota.billionths(count);
+        let burst = quota.billionths(usize::MAX);
+        if used <= burst {
+            notified.used = used;
+            return Ok(());
+        }
+        let message = format!(
+            "notify_rate: the limit of {} notifications a second of `{}` is reached",
+            quota.notify_rate, self.principal
+        );
+        let wait = u64::try_from((used - burst).div_ceil(rate)).unwrap_or(u64::MAX);
+        let error = Error::new(ErrorKind::Exhausted, message);
+        Err(error.with_retry_after(Duration::from_nanos(wait)))
+    }
+
+    /// Gives back what was taken for a request that counted nothing.
+    pub(crate) fn give_back_notifications(&self, count: usize, quota: &Quota) {
+        if quota.limits_notifications() {
+            let mut notified = lock(&self.notified);
+            notified.used = notified.used.saturating_sub(quota.billionths(count));
+        }
+    }
 }
 
 impl Drop for Share {
@@ -198,6 +271,15 @@ mod tests {
         }
     }
 
+    /// A burst of 1,024 notifications.
+    fn rate(notify_rate: u32) -> Quota {
+        Quota {
+            notify_rate,
+            notify_burst: 1024,
+            ..Quota::default()
+        }
+    }
+
     #[test]
     fn of_each_setting_the_first_table_counts_then_the_default() {
         let first = LimitForm {
@@ -207,12 +289,14 @@ mod tests {
         let second = LimitForm {
             streams: Some(7),
             connections: Some(0),
+            notify_rate: Some(50),
             ..LimitForm::default()
         };
         let quota = Quota::of([&first, &second].into_iter());
         let expected = Quota {
             streams: 5,
             connections: 0,
+            notify_rate: 50,
             ..Quota::default()
         };
         assert_eq!(quota, expected);
@@ -239,6 +323,68 @@ mod tests {
         assert!(take(Resource::Streams, 1, 0).is_ok(), "no limit");
         drop(held);
         assert!(take(Resource::Streams, 1, 2).is_ok());
+    }
+
+    /// A principal whose credentials state different groups must not earn a new burst by changing them.
+    #[test]
+    fn the_rates_of_a_principal_use_up_one_burst() {
+        let usage = Usage::new("billing");
+        let now = Tick::default();
+        let take = |per_second| usage.take_notifications(1024, &rate(per_second), now);
+        take(100).expect("the burst");
+        assert!(take(100).is_err());
+        assert!(take(200).is_err());
+        take(0).expect("no limit");
+    }
+
+    #[test]
+    fn a_higher_rate_works_off_what_a_lower_one_has_used_up() {
+        let usage = Usage::new("billing");
+        let take = |per_second, now| usage.take_notifications(1024, &rate(per_second), now);
+        let start = Tick::default();
+        take(1, start).expect("the burst");
+        let error = take(1, start).expect_err("nothing is left");
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(1024)));
+        take(1024, start + Duration::from_secs(1)).expect("a second's");
+    }
+
+    #[test]
+    fn what_a_refused_request_took_is_there_for_the_next_one() {
+        let usage = Usage::new("billing");
+        let start = Tick::default();
+        let take = |count, now| usage.take_notifications(count, &rate(100), now);
+        take(1024, start).expect("the burst");
+        usage.give_back_notifications(1000, &rate(100));
+        take(600, start).expect("a part of it");
+        assert!(take(500, start).is_err(), "more than the rest");
+        take(400, start).expect("the rest");
+        assert!(take(1, start).is_err());
+        usage.give_back_notifications(1024, &rate(100));
+        let later = start + Duration::from_secs(1);
+        take(1024, later).expect("the burst");
+        assert!(take(1, later).is_err(), "no more than the burst");
+    }
+
+    #[test]
+    fn a_rate_has_a_burst_and_is_earned_again_with_time() {
+        let usage = Usage::new("billing");
+        let take = |count, now| usage.take_notifications(count, &rate(100), now);
+        let start = Tick::default() + Duration::from_secs(60);
+        take(1024, start).expect("the burst");
+        let error = take(100, start).expect_err("nothing is left");
+        assert!(
+            error.message().starts_with("notify_rate: the limit of 100"),
+            "{error}"
+        );
+        let wait = error.retry_after().expect("a time");
+        assert_eq!(wait, Duration::from_secs(1));
+        assert!(take(100, start + wait / 2).is_err());
+        take(100, start + wait).expect("a second's");
+        assert!(take(1, start + wait).is_err());
+        // A clock that another thread has read earlier takes nothing back.
+        assert!(take(1, start).is_err());
+        take(0, start + wait).expect("nothing");
+        take(5000, start + Duration::from_secs(60)).expect("no more than the burst counts");
     }
 
     fn principal(number: usize) -> Principal {

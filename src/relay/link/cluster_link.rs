@@ -5,8 +5,8 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::Bytes;
 
 use super::{
-    Action, HEARTBEAT, ISOLATED_AFTER, LinkConfig, LinkFailure, Output, READY_AFTER, REPLACE_AFTER,
-    REPLACE_AGAIN, Resync, UNSENT_AGAIN,
+    Action, HEARTBEAT, ISOLATED_AFTER, LinkConfig, LinkFailure, Output, PeerNotice, READY_AFTER,
+    REPLACE_AFTER, REPLACE_AGAIN, Resync, UNSENT_AGAIN,
     frames::{FrameDraft, FrameSender},
     heartbeat_sender::{HeartbeatSender, Return, fingerprint},
     isolation::{Change, Isolation},
@@ -40,6 +40,8 @@ pub(crate) struct ClusterLink {
     repeated: u64,
     /// Open streams and known queues, for the list of relays.
     load: (u64, u64),
+    /// The hash of the name of this relay's store; 0 if it is unknown.
+    store: u64,
     phase: Phase,
     actions: VecDeque<Action>,
 }
@@ -75,6 +77,7 @@ impl ClusterLink {
             replace_at: now + REPLACE_AFTER,
             repeated: 0,
             load: (0, 0),
+            store: 0,
             phase: Phase::Open,
             actions: VecDeque::new(),
             config,
@@ -199,6 +202,11 @@ impl ClusterLink {
     /// Sets the numbers of open streams and known queues, for the list of relays.
     pub(crate) fn set_load(&mut self, streams: u64, queues: u64) {
         self.load = (streams, queues);
+    }
+
+    /// Sets the hash of the store's name, before the first heartbeat.
+    pub(crate) fn set_store(&mut self, store: u64) {
+        self.store = store;
     }
 
     /// C9: returns whether listeners must poll, for each Welcome and Heartbeat. Exact at any time,
@@ -331,6 +339,7 @@ impl ClusterLink {
             complete_above: self.recent.complete_above,
             queues: self.recent.list(),
             leaving,
+            store: self.store,
             status: RelayStatus {
                 relay_id: Arc::clone(&self.config.relay_id),
                 version: Arc::clone(&self.config.version),
@@ -462,7 +471,30 @@ impl ClusterLink {
         }
         peer.heard(returns, now);
         let resync = peer.on_heartbeat(heartbeat, settled);
+        let is_compared = peer.is_compared();
         self.actions.extend(resync.map(Action::Resync));
+        if is_compared {
+            self.compare_settings(life, heartbeat);
+        }
+    }
+
+    fn compare_settings(&mut self, life: LifeId, heartbeat: &RelayHeartbeat) {
+        let relay_id = &heartbeat.status.relay_id;
+        let stores = [heartbeat.store, self.store];
+        let same_id = *relay_id == self.config.relay_id;
+        let other_store = stores[0] != stores[1] && !stores.contains(&0);
+        for (is_so, notice) in [
+            (same_id, PeerNotice::SameRelayId),
+            (other_store, PeerNotice::OtherStore),
+        ] {
+            let relay_id = Arc::clone(relay_id);
+            let notice = is_so.then_some(Output::Notice {
+                notice,
+                life,
+                relay_id,
+            });
+            self.actions.extend(notice.map(Action::Output));
+        }
     }
 
     /// Returns the peer of this life; a new one may displace another.

@@ -19,6 +19,8 @@ pub(super) struct Peer {
     heartbeat: u64,
     known: [u64; KNOWN],
     next_known: usize,
+    /// Heartbeats so far, without copies.
+    heartbeats: u64,
     /// Interruptions of this relay that a heartbeat of the peer has followed.
     settled: u64,
     /// How many own heartbeats had returned at its last message.
@@ -93,6 +95,7 @@ impl Peer {
             heartbeat: 0,
             known: [0; KNOWN],
             next_known: 0,
+            heartbeats: 0,
             settled,
             heard_at_return: returns,
             heard_at: now,
@@ -138,6 +141,7 @@ impl Peer {
     ) -> Option<Resync> {
         let is_back = heartbeat.number <= self.heartbeat || heartbeat.frame < self.applied;
         self.heartbeat = heartbeat.number;
+        self.heartbeats += 1;
         self.settled = settled;
         self.presence = if heartbeat.leaving {
             Presence::Left
@@ -165,6 +169,12 @@ impl Peer {
         let queues = heartbeat.queues.iter();
         let missed = queues.filter(|queue| missed(queue.frame));
         Some(Resync::Queues(missed.map(|queue| queue.hash).collect()))
+    }
+
+    /// Returns whether the peer's settings are compared now: once for each life. The first heartbeat
+    /// may arrive late, after its life has ended.
+    pub(super) fn is_compared(&self) -> bool {
+        self.heartbeats == 2 && self.presence != Presence::Left
     }
 
     /// Notes a message that is no copy.

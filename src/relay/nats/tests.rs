@@ -134,6 +134,7 @@ async fn a_request_is_answered_and_one_to_an_unknown_life_is_refused() {
         };
         assert_eq!(request, "which queues");
         assert!(from_b.reply(reply_to, Bytes::from_static(b"these")));
+        b
     });
     // NATS tells a client of another connection's subscription with a delay.
     let reply = loop {
@@ -143,7 +144,8 @@ async fn a_request_is_answered_and_one_to_an_unknown_life_is_refused() {
         }
     };
     assert_eq!(reply, "these");
-    answering.await.expect("answered");
+    // Dropped earlier, the client would not write its reply.
+    let _b = answering.await.expect("answered");
     let unknown = from_a.request(LifeId(0xc), Bytes::new());
     let refused = timeout(Duration::from_secs(2), unknown).await;
     assert_eq!(refused.expect("at once"), None);

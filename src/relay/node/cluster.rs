@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
+    base::fnv::fnv1a,
     coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
     relay::{
@@ -10,6 +11,7 @@ use crate::{
         runtime::{ClusterAck, Relay},
         server::{RelayPeers, StatsSource},
     },
+    store::BlobStore,
     types::cluster::LifeId,
 };
 
@@ -74,13 +76,16 @@ impl ClusterConfig {
         &self,
         relay: &Relay,
         flags: &Flags,
+        store: &dyn BlobStore,
         stats: &StatsSource,
     ) -> Result<Option<ClusterDriver>> {
-        let Some(runner) = relay.cluster_runner() else {
+        let Some(mut runner) = relay.cluster_runner() else {
             return Ok(None);
         };
         let life = LifeId::from_epoch(relay.epoch())
             .ok_or_else(|| Error::new(ErrorKind::Internal, "the epoch names no life"))?;
+        let store = store_hash(&store.to_string());
+        runner.run(|node, _, _| node.link_mut().set_store(store));
         let connection = NatsConnection::connect(&self.nats, life).await?;
         let peers = RelayPeers {
             relay: relay.clone(),
@@ -95,4 +100,12 @@ impl ClusterConfig {
             Arc::new(peers),
         )))
     }
+}
+
+/// Returns the hash of the store's name. A file has one name in all working directories.
+fn store_hash(store: &str) -> u64 {
+    let file = store.strip_prefix("sqlite:");
+    let file = file.and_then(|path| std::fs::canonicalize(path).ok());
+    let name = file.map_or_else(|| store.to_owned(), |path| path.display().to_string());
+    fnv1a(name.bytes())
 }

@@ -46,8 +46,8 @@ pub(super) const FAULTS: &[Row] = rows! {
 };
 
 pub(super) const FLAG_FAULTS: &[Row] = rows! {
-    FlagReadDuringWrite, 9, "R20", "a read counts although a write ended during it";
-    FlagSetConflated, 688, "R21", "a watcher is told the present state only";
+    FlagReadDuringWrite, 134, "R20", "a read counts although a write ended during it";
+    FlagSetConflated, 648, "R21", "a watcher is told the present state only";
     FlagExpiryUnconditional, 421, "R22", "an expired flag is deleted even if it has changed";
     FlagTellsBeforeDurable, 3, "durable first", "watchers are told before the flag is written";
     FlagGenerationRepeats, 3, "generation", "the time alone makes generations";
@@ -71,7 +71,7 @@ pub(super) const LEASE_FAULTS: &[Row] = rows! {
     TenureOldWriteAsNew, 799, "section 9", "an older write that is found is believed from the newest one's sending";
     TenureNonceIgnored, 0, "section 9", "a write is taken for one's own by its token";
     TenureTokenKept, 0, "section 9", "a contender that takes a lease keeps its token";
-    TenureSeenFromRequest, 279, "section 9", "a challenger counts from before its read";
+    TenureSeenFromRequest, 119, "section 9", "a challenger counts from before its read";
 };
 
 pub(super) const MANY_FAULTS: &[Row] = rows! {

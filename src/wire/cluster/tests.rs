@@ -46,6 +46,7 @@ fn heartbeat() -> link::Heartbeat {
         streams: 11,
         queues: 12,
         degraded: true,
+        store: 13,
     }
 }
 

@@ -196,6 +196,27 @@ async fn a_certificate_that_has_ended_has_no_rights_on_its_connection() {
 }
 
 #[tokio::test]
+async fn an_address_with_failures_is_slowed_and_its_known_neighbours_are_not() {
+    let relay = GuardedRelay::start().await;
+    let owner = relay.client(Credential::text(relay.token("owner").await.reveal()));
+    admitted(&owner).await;
+    let mut errors = Vec::new();
+    for number in 0..15 {
+        let guess = relay.client(Credential::text(&format!("rvl_guess{number}")));
+        let error = within("an answer", guess.ready(Duration::ZERO)).await;
+        errors.push(error.expect_err("refused"));
+    }
+    let slowed = errors.iter().map(ToString::to_string);
+    let slowed = slowed.filter(|text| text.contains("too many failed attempts from this address"));
+    // One attempt comes back every six seconds.
+    assert!((3..=5).contains(&slowed.count()), "{errors:?}");
+    admitted(&owner).await;
+    // A credential that the relay has not seen yet is accepted as well.
+    let fresh = relay.token("owner").await;
+    admitted(&relay.client(Credential::text(fresh.reveal()))).await;
+}
+
+#[tokio::test]
 async fn a_credential_goes_over_plain_text_to_this_machine_only() {
     let config = |insecure| reveille::ClientConfig {
         credential: Credential::text("planted"),

@@ -22,6 +22,8 @@ connections = 2
 streams = 3
 selectors = 4
 subscribed_queues = 5
+notify_rate = 10
+notify_burst = 1024
 "#;
 
 /// Checks that a subscription is not admitted: the first wake-up of one comes at once.
@@ -52,6 +54,71 @@ async fn a_stock_client_gets_the_name_of_each_limit_and_the_time_of_the_next_try
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(root());
     run(&mut command, "quotas.py").await;
+}
+
+/// A publisher over its rate is slowed, and each of its notifications is counted.
+#[tokio::test]
+async fn a_publisher_over_its_rate_loses_nothing() {
+    const EXTRA: u64 = 600;
+    let relay =
+        limited("[[limit]]\nprincipals = [\"owner\"]\nnotify_rate = 400\nnotify_burst = 1024\n")
+            .await;
+    let credential = Credential::text(relay.token("owner").await.reveal());
+    let client = relay.client(credential);
+    let mut wakes = client
+        .subscribe(listening("worker", &["acct/*"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    let publisher = client.publisher("p");
+    let start = tokio::time::Instant::now();
+    for number in 0..1024 + EXTRA {
+        let orders = Notification::new(queue(&format!("acct/orders-{number}")));
+        publisher.post(orders).expect("taken");
+    }
+    within("all are counted", publisher.flush())
+        .await
+        .expect("none is refused for good");
+    // Six hundred at four hundred a second, and one second less for what was earned in between.
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(1_000), "{took:?}");
+    let mut counted = 0;
+    while counted < 1024 + EXTRA {
+        counted += woken(&mut wakes).await.notifications;
+    }
+    assert_eq!(counted, 1024 + EXTRA);
+}
+
+#[tokio::test]
+async fn a_request_without_room_takes_none_of_the_rate() {
+    let rules = format!(
+        "{RULES}[[limit]]\nprincipals = [\"owner\"]\nnotify_rate = 1\nnotify_burst = 1024\n"
+    );
+    let relay = GuardedRelay::with(&rules, |mut config| {
+        config.relay.max_queues = 4;
+        config
+    })
+    .await;
+    let client = relay.client(Credential::text(relay.token("owner").await.reveal()));
+    let mut wakes = client
+        .subscribe(listening(
+            "worker",
+            &["acct/a", "acct/b", "acct/c", "acct/d"],
+        ))
+        .expect("options");
+    woken(&mut wakes).await;
+    let publisher = client.publisher("p");
+    let new = |number| Notification::new(queue(&format!("acct/new-{number}")));
+    let all = (0..1024).map(new).collect();
+    let refused = within("an answer", publisher.notify_all(all)).await;
+    let error = refused.expect_err("no room").to_string();
+    assert!(error.contains("queues"), "{error}");
+    let fresh = client.publisher("another");
+    let counted = within(
+        "an answer",
+        fresh.notify(Notification::new(queue("acct/a"))),
+    )
+    .await;
+    counted.expect("the rate is left");
 }
 
 /// A pattern beyond the limit of subscribed queues is told of them under its own name.

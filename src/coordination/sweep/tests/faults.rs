@@ -245,6 +245,38 @@ async fn with_state(files: &Files, more: &str, state: Arc<dyn BlobStore>) -> Swe
     }
 }
 
+#[tokio::test]
+async fn a_sweeper_with_a_wrong_clock_removes_nothing() {
+    let files = Files::new();
+    let source = files.store("source").await;
+    put(&*source, "gone", &[("TimeToLive", EXPIRED)]).await;
+    let sweeper_at = |now: fn() -> SystemTime| {
+        let state = Arc::new(MemoryStore::with_wall(now));
+        with_state(&files, "", state)
+    };
+    for now in [
+        (|| wall() - Duration::from_secs(150)) as fn() -> SystemTime,
+        || wall() + Duration::from_secs(90),
+    ] {
+        let sweeper = sweeper_at(now).await;
+        // The lease was released each time.
+        for _ in 0..2 {
+            let error = sweeper.sweep_once(false).await.expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            for words in ["this machine's clock is at", "that of memory: at"] {
+                assert!(error.message().contains(words), "{error}");
+            }
+        }
+        assert!(sweeper.stats().failure.is_some());
+        assert_eq!(names(&*source).await, ["gone"]);
+    }
+    let sweeper = sweeper_at(|| wall() + Duration::from_secs(30)).await;
+    let round = sweeper.sweep_once(false).await.expect("a round");
+    assert_eq!(round.done.deleted, 1);
+    let stats = sweeper.stats();
+    assert_eq!((stats.pages, stats.rounds, stats.failure), (1, 1, None));
+}
+
 /// An instance waits for its job's store for a limited time.
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_the_store_is_reported() {

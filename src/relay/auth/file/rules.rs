@@ -16,6 +16,7 @@ use crate::{
         principal::{GROUP_PREFIX, check_principal},
         quota::LimitForm,
     },
+    types::Limits,
 };
 
 /// A table `[[rule]]`.
@@ -41,9 +42,10 @@ pub(super) fn read(
         rule.map_err(|error| Error::invalid(&format!("rule {number}"), error))
     });
     let limits = limits.into_iter().enumerate().map(|(at, limit)| {
-        let subjects = list("principals", &limit.principals, subject);
-        let subjects =
-            subjects.map_err(|error| Error::invalid(&format!("limit {}", at + 1), error))?;
+        let read = limit
+            .check()
+            .and_then(|()| list("principals", &limit.principals, subject));
+        let subjects = read.map_err(|error| Error::invalid(&format!("limit {}", at + 1), error))?;
         Ok(PolicyLimit { subjects, limit })
     });
     Ok(Policy {
@@ -77,6 +79,19 @@ impl RuleForm {
             queues: targets("queues", Scope::Queues, actions, &self.queues)?,
             flags: targets("flags", Scope::Flags, actions, &self.flags)?,
         }))
+    }
+}
+
+impl LimitForm {
+    fn check(&self) -> Result<()> {
+        let least = Limits::EVENTS;
+        match self.notify_burst {
+            Some(burst) if (burst as usize) < least => {
+                let rule = format_args!("must be at least {least}, the events of one request");
+                Err(Error::invalid("notify_burst", rule))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -299,6 +299,10 @@ fn a_bad_limit_is_refused_by_its_number_and_field() {
             "principals = [\"a\"]\nstreams = -1",
             "invalid value: integer `-1`",
         ),
+        (
+            "principals = [\"a\"]\nnotify_burst = 1023",
+            "limit 2: notify_burst: must be at least 1024, the events of one request",
+        ),
     ] {
         refused(&home, &format!("{good}[[limit]]\n{limit}\n"), part);
     }

@@ -37,6 +37,7 @@ fn heartbeat(life: u128, number: u64) -> Bytes {
         complete_above: 0,
         queues: Vec::new(),
         leaving: false,
+        store: 0,
         status: RelayStatus::default(),
     };
     cluster_message_to_wire(&ClusterMessage {

@@ -6,6 +6,7 @@ use std::{
         Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::SystemTime,
 };
 
 use http::{HeaderMap, header::AUTHORIZATION};
@@ -19,9 +20,12 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     relay::{
-        auth::{AuditEvent, AuditLog, AuthConfig, AuthFile, Authenticator, Caller, Denial},
+        auth::{
+            Attempts, AuditEvent, AuditLog, AuthConfig, AuthFile, Authenticator, Caller, Denial,
+        },
         server::http2::tls::Peer,
     },
+    wire::to_status,
 };
 
 /// The files of a server's access control.
@@ -42,6 +46,7 @@ pub(crate) struct Callers {
     /// token.
     reading: Mutex<()>,
     pub(super) authenticator: Authenticator,
+    attempts: Attempts,
     audit: Option<AuditLog>,
     clock: Clock,
     unauthenticated: AtomicU64,
@@ -75,11 +80,13 @@ impl Callers {
             ErrorKind::NotFound => Error::new(ErrorKind::Invalid, error.to_string()),
             _ => error,
         })?;
+        log_notes(&file, &config);
         let audit = files.audit_log.as_ref().map(AuditLog::open).transpose()?;
         Ok(Self {
             file,
             reading: Mutex::new(()),
             authenticator: Authenticator::new(config),
+            attempts: Attempts::default(),
             audit,
             clock: Clock::new(),
             unauthenticated: AtomicU64::new(0),
@@ -118,6 +125,9 @@ impl Callers {
     /// # Errors
     /// Why files are not applied.
     pub(crate) fn reload(&self) -> Result<bool> {
+        if let Some(audit) = &self.audit {
+            audit.record_suppressed(wall(), self.now());
+        }
         let _one_at_a_time = lock(&self.reading);
         let former = self.authenticator.config();
         let (config, failures) = self.file.read_again(&former);
@@ -139,6 +149,7 @@ impl Callers {
     }
 
     fn apply(&self, config: AuthConfig) {
+        log_notes(&self.file, &config);
         let (rules, tokens) = (config.policy().rule_count(), config.token_count());
         self.authenticator.replace(config);
         tracing::info!(rules, tokens, "other rules are in use");
@@ -172,9 +183,9 @@ impl Callers {
     ) -> std::result::Result<Caller, Status> {
         let authorization =
             authorization(headers).map_err(|denial| self.refuse(denial, peer, target))?;
-        let (names, now) = (&peer.certificate.names, wall());
+        let now = wall();
         let by_certificate = authorization.is_none();
-        let caller = self.authenticator.authenticate(authorization, names, now);
+        let caller = self.verify(authorization, peer, now);
         match (caller, peer.certificate.expires_at) {
             (Ok(_), Some(end)) if by_certificate && end <= now => {
                 let ago = now.duration_since(end).unwrap_or_default();
@@ -184,6 +195,31 @@ impl Callers {
             (Ok(caller), _) => Ok(caller),
             (Err(denial), _) => Err(self.refuse(denial, peer, target)),
         }
+    }
+
+    fn verify(
+        &self,
+        authorization: Option<&[u8]>,
+        peer: &Peer,
+        now: SystemTime,
+    ) -> std::result::Result<Caller, Denial> {
+        let address = peer.address.ip();
+        // A connection costs more than a signature, so its first one is not limited: the failures of
+        // a neighbour behind the same address do not lock it out.
+        if peer.has_failed.load(Relaxed) && self.authenticator.needs_signature(authorization) {
+            self.attempts.check_signature(address, self.now())?;
+        }
+        let names = &peer.certificate.names;
+        let caller = self.authenticator.authenticate(authorization, names, now);
+        match &caller {
+            Ok(_) => peer.has_failed.store(false, Relaxed),
+            Err(denial) if denial.is_guess() => {
+                peer.has_failed.store(true, Relaxed);
+                self.attempts.failed(address, self.now())?;
+            }
+            Err(_) => {}
+        }
+        caller
     }
 
     #[cold]
@@ -205,7 +241,11 @@ impl Callers {
             allowed: false,
             why: &why,
         });
-        Status::unauthenticated(why)
+        match denial {
+            // Not RESOURCE_EXHAUSTED: of a `Subscribe` that is a statement on its size.
+            Denial::TooManyFailures { .. } => to_status(denial.into()),
+            _ => Status::unauthenticated(why),
+        }
     }
 
     /// Counts a denial, and remembers it for findings.
@@ -234,6 +274,12 @@ impl Callers {
         if let Some(audit) = &self.audit {
             audit.record(event, self.now());
         }
+    }
+}
+
+fn log_notes(file: &AuthFile, config: &AuthConfig) {
+    for note in file.notes(config) {
+        tracing::warn!("{note}");
     }
 }
 

@@ -211,6 +211,27 @@ impl Requester {
         taken.map(Some).inspect_err(|_| known.note_over_quota())
     }
 
+    /// Takes this many notifications from the rate of the caller.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exhausted`] with the time after which they would be within the rate.
+    pub(crate) fn take_notifications(&self, count: usize) -> Result<()> {
+        let Some(known) = &self.0 else {
+            return Ok(());
+        };
+        let (quota, now) = (known.caller.grants().quota(), known.access.now());
+        let taken = known.caller.usage().take_notifications(count, quota, now);
+        taken.inspect_err(|_| known.note_over_quota())
+    }
+
+    /// Gives back what [`Requester::take_notifications`] took for a request that counted nothing.
+    pub(crate) fn give_back_notifications(&self, count: usize) {
+        if let Some(known) = &self.0 {
+            let quota = known.caller.grants().quota();
+            known.caller.usage().give_back_notifications(count, quota);
+        }
+    }
+
     /// Returns the caller as the sender of messages to the queues of an account.
     #[cfg(feature = "courier")]
     pub(crate) fn sender(&self, account: &str) -> SenderRights {

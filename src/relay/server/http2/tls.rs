@@ -8,7 +8,7 @@ use std::{
     fmt, io,
     net::SocketAddr,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -27,6 +27,7 @@ use x509_parser::{
 
 use crate::{
     base::{
+        file::note_open,
         sync::lock,
         task::blocking,
         tls_files::{RenewedConfig, TlsFile, TlsFiles},
@@ -72,6 +73,9 @@ impl Tls {
     /// # Errors
     /// [`ErrorKind::Invalid`] with the file that cannot be read or does not fit.
     pub(crate) fn load(files: ServerTls) -> Result<Self> {
+        if let Some(note) = note_open(&files.key, true) {
+            tracing::warn!("{note}");
+        }
         Ok(Self {
             config: RenewedConfig::new(Contents::read(&files)?)?,
             files,
@@ -190,6 +194,8 @@ pub(crate) struct PeerCertificate {
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) certificate: PeerCertificate,
+    /// Whether the last credential of the connection could be a guess.
+    pub(crate) has_failed: AtomicBool,
 }
 
 impl Peer {
@@ -197,14 +203,17 @@ impl Peer {
         Self {
             address,
             certificate,
+            has_failed: AtomicBool::new(false),
         }
     }
 
-    /// A peer of the admin port. A connection to it is not counted by address, so its first signature is.
+    /// A peer of the admin port. A connection to it is not counted by address, so its first signature
+    /// is.
     pub(crate) fn of_admin_port(address: SocketAddr) -> Self {
         Self {
             address,
             certificate: PeerCertificate::default(),
+            has_failed: AtomicBool::new(true),
         }
     }
 }

@@ -378,12 +378,15 @@ fn notify(
     for notification in &notifications {
         requester.check(Action::Notify, Target::Queue(&notification.queue))?;
     }
-    spend(Work::Events(notifications.len()));
+    let count = notifications.len();
+    requester.take_notifications(count)?;
+    spend(Work::Events(count));
     let counted = counted.filter(|position| *position <= relay.counted_position());
     let (accepted, position) = match counted {
         Some(position) => (relay.accepted_before(&notifications), position),
         None => {
-            let accepted = relay.notify(&publisher, &notifications)?;
+            let accepted = relay.notify(&publisher, &notifications);
+            let accepted = accepted.inspect_err(|_| requester.give_back_notifications(count))?;
             (accepted, relay.counted_position())
         }
     };

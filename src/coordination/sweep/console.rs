@@ -1,0 +1,80 @@
+//! Health and metrics of a sweeper.
+
+use std::{net::SocketAddr, sync::Arc, time::SystemTime};
+
+use async_trait::async_trait;
+
+use super::Sweeper;
+use crate::{
+    console::{Console, ConsolePort, Metrics, Part, StatusSource, metric_table},
+    error::Result,
+};
+
+/// A sweeper's admin port: `GET /livez`, `/readyz`, `/metrics`. Ends when it is dropped.
+#[derive(Debug)]
+pub struct SweepConsole(Console);
+
+struct SweeperStatus(Arc<Sweeper>);
+
+impl SweepConsole {
+    /// Listens; port 0 is any free one. Requests may state `hosts` as their host, in addition to IP
+    /// addresses and `localhost`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if it cannot listen on the
+    /// address.
+    pub async fn start(
+        sweeper: Arc<Sweeper>,
+        listen: SocketAddr,
+        hosts: &[String],
+    ) -> Result<Self> {
+        let port = ConsolePort::bind(listen).await?;
+        let status = Arc::new(SweeperStatus(sweeper));
+        let console = Console::serve(port, hosts, status, None, axum::Router::new());
+        Ok(Self(console))
+    }
+
+    /// Returns the address of the port.
+    pub fn address(&self) -> SocketAddr {
+        self.0.address()
+    }
+}
+
+#[async_trait]
+impl StatusSource for SweeperStatus {
+    fn parts(&self) -> &'static [Part] {
+        // A sweeper does nothing without its job's document.
+        &[Part {
+            name: "job",
+            required: true,
+        }]
+    }
+
+    async fn failures(&self, _part: &str) -> Vec<String> {
+        self.0.stats().failure.into_iter().collect()
+    }
+
+    fn metrics(&self) -> Metrics {
+        let stats = self.0.stats();
+        let done = stats.done;
+        let ended = stats.last_round_at.unwrap_or(SystemTime::UNIX_EPOCH);
+        let ended = ended.duration_since(SystemTime::UNIX_EPOCH);
+        Metrics {
+            counters: metric_table! {
+                sweep_seen = done.seen, "Blobs examined";
+                sweep_deleted = done.deleted, "Blobs deleted";
+                sweep_moved = done.moved, "Blobs moved to a dead-blob container";
+                sweep_changed = done.changed, "Blobs changed by others while they were processed";
+                sweep_left = done.left, "Expired blobs left in place";
+                sweep_failed = done.failed, "Failed blobs and lists";
+                sweep_pages = stats.pages, "Processed pages";
+                sweep_rounds = stats.rounds, "Rounds followed to their end";
+            },
+            gauges: metric_table! {
+                sweep_last_round_timestamp_seconds = ended.unwrap_or_default().as_secs(),
+                    "End of the last of these rounds, in seconds since 1970";
+            },
+            histograms: Vec::new(),
+        }
+    }
+}
