@@ -69,8 +69,8 @@ async fn a_bad_key_of_a_trigger_is_named() {
 }
 
 #[tokio::test]
-async fn a_scaler_states_its_token_in_the_header() {
-    scenario("a_token_is_in_the_header").await;
+async fn a_scaler_states_its_token_in_its_keys() {
+    scenario("tokens_are_those_of_the_keys").await;
 }
 
 #[tokio::test]

@@ -442,6 +442,7 @@ def bad_keys_and_answers():
         ({}, "queues: is missing"),
         ({"queues": "local/a", "targetPerReplicas": "5"}, "targetPerReplicas: is unknown"),
         ({"queues": "local/a*"}, "is a pattern"),
+        ({"storageAccount": "local"}, "queueName: is missing"),
         ({"queues": "local/a", "activation": "few"}, "activation: must be a whole number"),
     ]
     for keys, words in cases:
@@ -455,7 +456,7 @@ def bad_keys_and_answers():
     server.end(signal.SIGTERM)
 
 
-def a_token_is_in_the_header():
+def tokens_are_those_of_the_keys():
     (HOME / "auth.toml").write_text(
         'tokens = "tokens.toml"\n\n[[rule]]\nprincipals = ["keda"]\nactions = ["subscribe"]\n'
         'queues = ["local/mine"]\n'
@@ -464,11 +465,14 @@ def a_token_is_in_the_header():
     server = Server("--auth", f"{HOME}/auth.toml")
     stub = pb_grpc.ExternalScalerStub(channel(server.address))
     unknown, denied = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
-    header = [("authorization", f"Bearer {token}")]
     for call in (stub.IsActive, stub.StreamIsActive, stub.GetMetricSpec):
         refused("no token", lambda: call(reference("local/mine"), timeout=10), unknown)
-        other = reference("local/other")
-        refused("another queue", lambda: call(other, metadata=header, timeout=10), denied, "local/other")
+        refused("wrong", lambda: call(reference("local/mine", token="wrong"), timeout=10), unknown)
+        other = reference("local/other", tokenFromEnv=token)
+        refused("another queue", lambda: call(other, timeout=10), denied, "local/other")
+    mine = reference("local/mine", tokenFromEnv=token)
+    assert stub.GetMetricSpec(mine, timeout=10).metricSpecs
+    header = [("authorization", f"Bearer {token}")]
     assert stub.GetMetricSpec(reference("local/mine"), metadata=header, timeout=10).metricSpecs
     server.end(signal.SIGTERM)
 

@@ -105,6 +105,13 @@ impl Coordinator {
         self.members
     }
 
+    #[cfg(feature = "keda")]
+    pub(super) fn members_of(&self, name: &GroupName) -> usize {
+        let index = self.names.get(name);
+        let group = index.and_then(|index| self.groups[*index as usize].as_ref());
+        group.map_or(0, Group::len)
+    }
+
     /// Returns how many members have joined so far.
     pub(super) fn joined(&self) -> u64 {
         self.joined

@@ -102,6 +102,16 @@ impl Hub {
         entries.map(|entry| entry.stats(now)).collect()
     }
 
+    /// Returns the number of a group's members on a queue.
+    #[cfg(feature = "keda")]
+    pub(crate) fn group_members(&self, queue: &QueueAddress, group: &GroupName) -> usize {
+        self.entries.get(queue).map_or(0, |entry| {
+            let state = entry.lock();
+            let coordinator = state.coordinator.as_ref();
+            coordinator.map_or(0, |coordinator| coordinator.members_of(group))
+        })
+    }
+
     /// Returns the first `count` subscriptions after the given one, by id.
     pub(crate) fn listeners(
         &self,

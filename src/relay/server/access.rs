@@ -25,6 +25,8 @@ use self::{
     recent_refusals::RefusedCaller,
     requester::Requester,
 };
+#[cfg(feature = "keda")]
+use super::http2::service::Connection;
 use super::http2::tls::Peer;
 use crate::{
     base::{sync::lock, task::blocking},
@@ -143,6 +145,33 @@ impl Access {
             None => return Err(requester.deny_call(path)),
         }
         Ok(Some(requester))
+    }
+
+    /// Returns the caller of a request that may state its token in itself, in place of a header.
+    ///
+    /// # Errors
+    /// The answer to a caller that is not known, or that is at a limit.
+    #[cfg(feature = "keda")]
+    pub(super) fn requester_of(
+        &self,
+        connection: &Connection,
+        headers: &HeaderMap,
+        token: Option<&str>,
+    ) -> std::result::Result<Requester, Status> {
+        let Some(state) = &self.0 else {
+            return Ok(Requester::anyone());
+        };
+        let mut headers = headers.clone();
+        if let Some(token) = token {
+            let value = http::HeaderValue::try_from(format!("Bearer {token}"));
+            let value = value.map_err(|_| Status::invalid_argument("token: is malformed"))?;
+            headers.insert(http::header::AUTHORIZATION, value);
+        }
+        let peer = &connection.0.peer;
+        let caller = state.authenticate(&headers, peer, "scaler")?;
+        let requester = Requester::new(Arc::clone(state), caller, Arc::clone(peer));
+        connection.admit(&requester)?;
+        Ok(requester)
     }
 
     /// Returns the principal of a caller, which is empty where no caller needs to be known.

@@ -29,7 +29,8 @@ pub(crate) struct Call {
 /// What a caller needs for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
-    /// Nothing: probes of balancers and orchestrators are not known to the relay.
+    /// Nothing before the service has the request: probes of balancers and orchestrators are not known to
+    /// the relay, and KEDA may state its token in the request.
     Anyone,
     /// To be known. The answer has only what the caller may see.
     Known,
@@ -78,13 +79,11 @@ impl Call {
             #[cfg(feature = "keda")]
             "/externalscaler.ExternalScaler/IsActive"
             | "/externalscaler.ExternalScaler/GetMetricSpec"
-            | "/externalscaler.ExternalScaler/GetMetrics" => (Unary, Right::Some(Subscribe)),
+            | "/externalscaler.ExternalScaler/GetMetrics" => (Unary, Right::Anyone),
             // A newer KEDA does without `StreamMetricSpec`, which is not implemented.
             #[cfg(feature = "keda")]
             "/externalscaler.ExternalScaler/StreamIsActive"
-            | "/externalscaler.ExternalScaler/StreamMetricSpec" => {
-                (ServerStream, Right::Some(Subscribe))
-            }
+            | "/externalscaler.ExternalScaler/StreamMetricSpec" => (ServerStream, Right::Anyone),
             _ => {
                 return Self {
                     kind: Unary,

@@ -26,7 +26,7 @@ use crate::{
 /// State that the parts of one connection share.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    pub(super) peer: Arc<Peer>,
+    pub(in super::super) peer: Arc<Peer>,
     began: Instant,
     pub(super) shared: Arc<Connections>,
     /// Cancelled when the connection takes no more streams: those without an age must end then.

@@ -44,8 +44,9 @@ const REFLECTION_LASTS: Duration = Duration::from_secs(15);
 const PROGRESS: usize = 4 * 1024;
 /// Bytes before a message: whether it is compressed, and its length.
 const FRAMING: usize = 5;
-/// Bytes of a request of a caller that is not known: a check of the health.
-pub(crate) const UNKNOWN_BYTES: usize = 1024;
+/// Bytes of a request whose caller is not known yet: a check of the health, or of KEDA with 64 of the
+/// longest queues.
+pub(crate) const UNKNOWN_BYTES: usize = 18 * 1024;
 /// Bytes of a single request that are received while the process is short of memory.
 const SHORT_SHARE: usize = 64 * 1024;
 /// Time to receive the rest of a refused request: some round trips on a bad network.

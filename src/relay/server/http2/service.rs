@@ -48,7 +48,7 @@ pub(crate) struct ConnectionService {
 }
 
 /// A stream counts for the relay, and for its principal, until its answer has ended.
-type StreamShares = (OwnedSemaphorePermit, Option<Share>);
+pub(crate) type StreamShares = (OwnedSemaphorePermit, Option<Share>);
 
 /// The body of an answer.
 #[derive(Debug)]
@@ -95,6 +95,32 @@ impl Connection {
     pub(crate) fn is_lost(&self) -> bool {
         self.0.is_lost.load(Relaxed)
     }
+
+    /// Counts the connection for a caller, which has the right to its request.
+    ///
+    /// # Errors
+    /// The caller has too many connections; this one ends.
+    pub(crate) fn admit(&self, requester: &Requester) -> crate::Result<()> {
+        let take = || requester.take(Resource::Connections, 1);
+        self.0
+            .count_for(take)
+            // A connection over the limit must not stay.
+            .inspect_err(|_| self.0.end_soon())?;
+        self.0.note_admitted();
+        Ok(())
+    }
+
+    /// Takes a stream of the relay, and of the caller.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) with the limit.
+    pub(crate) fn take_stream(&self, requester: &Requester) -> crate::Result<StreamShares> {
+        let shares = self.0.shared.take_stream().and_then(|of_relay| {
+            let of_principal = requester.take(Resource::Streams, 1)?;
+            Ok((of_relay, of_principal))
+        });
+        shares.inspect_err(|_| self.0.note(Incident::StreamRefused))
+    }
 }
 
 /// Checks that the relay takes a stream. Where it drains, the connection takes no more: behind a balancer
@@ -131,29 +157,20 @@ impl ConnectionService {
         path: &str,
         headers: &HeaderMap,
         call: Call,
+        connection: &Connection,
     ) -> Result<(Option<Requester>, Option<StreamShares>), Status> {
         let requester =
             self.access
                 .admit(path, call, headers, &self.activity.peer, &self.caller)?;
-        let take = |resource| match &requester {
-            Some(requester) => requester.take(resource, 1),
-            None => Ok(None),
-        };
-        self.activity
-            .count_for(|| take(Resource::Connections))
-            // A connection over the limit must not stay.
-            .inspect_err(|_| self.activity.end_soon())?;
+        let anyone = Requester::anyone();
+        let caller = requester.as_ref().unwrap_or(&anyone);
         if requester.is_some() || !self.access.is_controlled() {
-            self.activity.note_admitted();
+            connection.admit(caller)?;
         }
         if call.kind == CallKind::Unary || call.right == Some(Right::Anyone) {
             return Ok((requester, None));
         }
-        let shares = self.activity.shared.take_stream().and_then(|of_relay| {
-            let of_principal = take(Resource::Streams)?;
-            Ok((of_relay, of_principal))
-        });
-        let shares = shares.inspect_err(|_| self.activity.note(Incident::StreamRefused))?;
+        let shares = connection.take_stream(caller)?;
         Ok((requester, Some(shares)))
     }
 
@@ -182,7 +199,9 @@ impl Service<Request<Incoming>> for ConnectionService {
         }
         let path = request.uri().path();
         let call = Call::of(path);
-        let (requester, stream) = match self.admit(path, request.headers(), call) {
+        let connection = Connection(Arc::clone(&self.activity));
+        let admitted = self.admit(path, request.headers(), call, &connection);
+        let (requester, stream) = match admitted {
             Ok(admitted) => admitted,
             Err(status) => return self.refuse(status, request.into_body()),
         };
@@ -193,7 +212,6 @@ impl Service<Request<Incoming>> for ConnectionService {
         if let Some(requester) = requester {
             request.extensions_mut().insert(requester);
         }
-        let connection = Connection(Arc::clone(&self.activity));
         request.extensions_mut().insert(connection);
         Answer::Routed {
             routes: self.routes.call(request),

@@ -27,7 +27,7 @@ use crate::{
                 Access,
                 requester::{Needs, Requester, StreamGuard},
             },
-            http2::service::check_accepts_streams,
+            http2::service::{Connection, StreamShares, check_accepts_streams},
             lists::ranked::named_queues,
         },
     },
@@ -58,6 +58,7 @@ struct ActiveStream {
     /// `None` before the first look.
     looked_at: Option<Instant>,
     guard: Option<Box<StreamGuard>>,
+    _shares: StreamShares,
     draining: BoxFuture<'static, ()>,
     ends_at: Instant,
 }
@@ -91,7 +92,10 @@ async fn demand(relay: &Relay, object: &ScaledObject) -> Result<Demand> {
             let found = found.get(&queue.to_string());
             let is_empty = learn_emptiness(found, &known, causes, missed, now);
             QueueFacts {
-                is_served: found.is_some_and(|found| found.listeners > 0),
+                is_served: match &object.group {
+                    Some(group) => relay.group_members(queue, group) > 0,
+                    None => found.is_some_and(|found| found.listeners > 0),
+                },
                 ..facts(queue, found, is_empty, causes, missed)
             }
         });
@@ -159,8 +163,13 @@ impl ScalerService {
         reference: Option<&ScaledObjectRef>,
     ) -> Result<(ScaledObject, Requester), Status> {
         let empty = ScaledObjectRef::default();
-        let object = ScaledObject::read(reference.unwrap_or(&empty))?;
-        let requester = self.access.requester(request.extensions())?;
+        let reference = reference.unwrap_or(&empty);
+        let object = ScaledObject::read(reference)?;
+        let headers = request.metadata().as_ref();
+        let token = object::token(reference);
+        let requester = self
+            .access
+            .requester_of(connection(request)?, headers, token)?;
         for queue in &object.queues {
             requester.check(Action::Subscribe, Target::Queue(queue))?;
         }
@@ -189,6 +198,7 @@ impl ExternalScaler for ScalerService {
         let (object, requester) = self.object(&request, Some(request.get_ref()))?;
         let relay = self.relay.clone();
         check_accepts_streams(&relay, request.extensions())?;
+        let shares = connection(&request)?.take_stream(&requester)?;
         let selectors = object.queues.iter().cloned().map(Selector::from).collect();
         let known = object.queues.iter().map(|queue| relay.scaled_queue(queue));
         let known = known.collect::<Result<Vec<_>>>()?;
@@ -199,6 +209,7 @@ impl ExternalScaler for ScalerService {
             assertions: Assertions::new(),
             looked_at: None,
             guard: requester.guard(|| Needs::Queues(Action::Subscribe, selectors)),
+            _shares: shares,
             draining: Box::pin(async move { relay.drain_began().await }),
             ends_at: Instant::now() + about(self.max_age, &mut fastrand::Rng::new()),
         };
@@ -237,6 +248,11 @@ impl ExternalScaler for ScalerService {
             metric_values: vec![value],
         }))
     }
+}
+
+fn connection<T>(request: &Request<T>) -> Result<&Connection, Status> {
+    let connection = request.extensions().get();
+    connection.ok_or_else(|| Status::internal("the request has no connection"))
 }
 
 #[expect(

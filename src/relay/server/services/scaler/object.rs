@@ -3,7 +3,7 @@
 use crate::{
     base::fnv::fnv1a,
     error::{Error, Result},
-    types::QueueAddress,
+    types::{GroupName, QueueAddress},
     wire::scaler::ScaledObjectRef,
 };
 
@@ -12,6 +12,8 @@ use crate::{
 pub(super) struct ScaledObject {
     /// At least one.
     pub(super) queues: Vec<QueueAddress>,
+    /// Only members of this group count as listeners.
+    pub(super) group: Option<GroupName>,
     /// Messages for a replica.
     pub(super) target: f64,
     /// A queue with more messages than these is active.
@@ -26,7 +28,17 @@ const TARGET: f64 = 10.0;
 /// Keys that KEDA reads itself and passes on.
 const OF_KEDA: [&str; 3] = ["scalerAddress", "enableTLS", "unsafeSsl"];
 /// All others.
-const KEYS: [&str; 4] = ["queues", "targetPerReplica", "activation", "onDoubt"];
+const KEYS: [&str; 9] = [
+    "queues",
+    "storageAccount",
+    "queueName",
+    "group",
+    "targetPerReplica",
+    "activation",
+    "onDoubt",
+    "token",
+    "tokenFromEnv",
+];
 
 impl ScaledObject {
     /// Reads the keys of a trigger.
@@ -41,10 +53,26 @@ impl ScaledObject {
             let rule = format!("is unknown; the keys are {}", KEYS.join(", "));
             return Err(invalid(unknown, rule));
         }
-        let of = |key: &str| keys.get(key).map(|value| value.trim());
-        let of = |key| of(key).filter(|value| !value.is_empty());
+        let of = |key| value_of(reference, key);
         Ok(Self {
-            queues: queues(of("queues").unwrap_or_default())?,
+            queues: match (of("queues"), of("storageAccount"), of("queueName")) {
+                (Some(list), None, None) => queues(list)?,
+                (None, Some(account), Some(name)) => {
+                    let queue = QueueAddress::new(account, name);
+                    vec![queue.map_err(|error| invalid("queueName", error))?]
+                }
+                (None, Some(_), None) => return Err(invalid("queueName", "is missing")),
+                (None, None, Some(_)) => return Err(invalid("storageAccount", "is missing")),
+                (None, None, None) => return Err(invalid("queues", "is missing")),
+                (Some(_), ..) => {
+                    let rule = "takes the place of storageAccount and queueName: state either";
+                    return Err(invalid("queues", rule));
+                }
+            },
+            group: of("group")
+                .map(GroupName::new)
+                .transpose()
+                .map_err(|error| invalid("group", error))?,
             target: number(of("targetPerReplica"), TARGET, |target| target > 0.0)
                 .ok_or_else(|| invalid("targetPerReplica", "must be a number above 0"))?,
             activation: of("activation")
@@ -72,10 +100,17 @@ impl ScaledObject {
     }
 }
 
+/// Returns the token of the caller, if the trigger states it.
+pub(super) fn token(reference: &ScaledObjectRef) -> Option<&str> {
+    value_of(reference, "token").or_else(|| value_of(reference, "tokenFromEnv"))
+}
+
+fn value_of<'r>(reference: &'r ScaledObjectRef, key: &str) -> Option<&'r str> {
+    let value = reference.scaler_metadata.get(key)?.trim();
+    (!value.is_empty()).then_some(value)
+}
+
 fn queues(list: &str) -> Result<Vec<QueueAddress>> {
-    if list.is_empty() {
-        return Err(invalid("queues", "is missing"));
-    }
     let mut queues = Vec::new();
     for text in list.split(',').map(str::trim) {
         if text.contains('*') {
@@ -110,14 +145,18 @@ mod tests {
     use super::*;
 
     fn read(keys: &[(&str, &str)]) -> Result<ScaledObject> {
+        ScaledObject::read(&reference(keys))
+    }
+
+    fn reference(keys: &[(&str, &str)]) -> ScaledObjectRef {
         let keys = keys
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        ScaledObject::read(&ScaledObjectRef {
+        ScaledObjectRef {
             name: "orders".to_owned(),
             namespace: "shop".to_owned(),
             scaler_metadata: keys.collect(),
-        })
+        }
     }
 
     #[test]
@@ -127,20 +166,29 @@ mod tests {
             ("queues", "acct/orders, acct/refunds,acct/orders"),
             ("targetPerReplica", "2.5"),
             ("activation", "3"),
+            ("group", "workers"),
             ("onDoubt", "ignore"),
+            ("tokenFromEnv", "secret"),
         ])
         .expect("valid");
         assert_eq!(object.queues.len(), 2);
         assert_eq!((object.target, object.activation), (2.5, 3));
+        let group = object.group.map(|group| group.to_string());
+        assert_eq!(group.as_deref(), Some("workers"));
         assert!(!object.activates_on_doubt);
-        let short = read(&[("queues", "acct/orders")]).expect("valid");
+        let short = read(&[("storageAccount", "acct"), ("queueName", "orders")]).expect("valid");
+        assert_eq!(short, read(&[("queues", "acct/orders")]).expect("valid"));
         assert_eq!((short.target, short.activation), (10.0, 0));
         assert!(short.activates_on_doubt);
+        for key in ["token", "tokenFromEnv"] {
+            assert_eq!(token(&reference(&[(key, "secret")])), Some("secret"));
+        }
+        assert_eq!(token(&reference(&[("token", "")])), None);
     }
 
     #[test]
     fn a_bad_key_is_named_with_its_rule() {
-        let cases: [(&[(&str, &str)], &str); 9] = [
+        let cases: [(&[(&str, &str)], &str); 13] = [
             (&[], "queues: is missing"),
             (
                 &[("queues", "acct/a"), ("qeues", "b")],
@@ -152,6 +200,10 @@ mod tests {
             ),
             (&[("queues", "acct")], "queues: "),
             (&[("queues", "acct/a,")], "queues: "),
+            (&[("queues", "acct/a"), ("queueName", "a")], "state either"),
+            (&[("storageAccount", "acct")], "queueName: is missing"),
+            (&[("queueName", "a")], "storageAccount: is missing"),
+            (&[("queues", "acct/a"), ("group", "a/b")], "group: "),
             (
                 &[("queues", "acct/a"), ("targetPerReplica", "0")],
                 "targetPerReplica: must be a number above 0",
