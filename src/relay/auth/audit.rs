@@ -73,6 +73,8 @@ struct AuditFile {
     state: Arc<FileState>,
     /// Whether the last write failed, which was logged once.
     has_failed: bool,
+    /// Whether the file may end within a line: of a write that failed, or of a process that was killed.
+    may_be_torn: bool,
 }
 
 #[derive(Debug, Default)]
@@ -127,6 +129,7 @@ impl AuditLog {
                 file,
                 state: Arc::clone(&state),
                 has_failed: false,
+                may_be_torn: true,
             });
         Ok(Self {
             dropped: lines.error_counter(),
@@ -251,15 +254,17 @@ impl AuditFile {
     fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
         if self.state.is_reopened.swap(false, Relaxed) {
             match open(&self.path) {
-                Ok(file) => self.file = file,
+                Ok(file) => (self.file, self.may_be_torn) = (file, true),
                 // The old file is still written.
                 Err(error) => self.warn(&error),
             }
         }
-        if self.has_failed {
+        if std::mem::replace(&mut self.may_be_torn, true) {
             end_line(&mut self.file)?;
         }
-        self.file.write_all(line)
+        self.file.write_all(line)?;
+        self.may_be_torn = false;
+        Ok(())
     }
 
     fn warn(&self, error: &io::Error) {
@@ -294,12 +299,9 @@ fn open(path: &Path) -> io::Result<File> {
     options.read(true).append(true).create(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(path)?;
-    end_line(&mut file)?;
-    Ok(file)
+    options.open(path)
 }
 
-/// Ends the part of a line that a killed process or a failed write has left.
 fn end_line(file: &mut File) -> io::Result<()> {
     let mut last = [0];
     let read = file.seek(SeekFrom::End(-1));
