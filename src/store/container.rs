@@ -107,6 +107,7 @@ pub struct Head {
     pub metadata: Option<BTreeMap<String, String>>,
 }
 
+#[cfg(any(feature = "cloud", test))]
 impl Head {
     /// Returns whether a blob has changed since it was `seen`. The metadata is compared as well,
     /// because an ETag may be the content's hash.
