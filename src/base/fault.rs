@@ -117,8 +117,6 @@ pub(crate) enum Fault {
     FlagGenerationRepeats,
     /// Section 9, leases: a write is believed from its answer on.
     TenureBelievedFromAnswer,
-    /// Section 9: an older write that is found is believed from the newest one's sending.
-    TenureOldWriteAsNew,
     /// Section 9: a write is taken for one's own by its token.
     TenureNonceIgnored,
     /// Section 9: a contender that takes a lease keeps its token.

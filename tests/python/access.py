@@ -57,7 +57,7 @@ CALLS = {
     "/reveille.v1.Admin/OpenConsole": (FILTERED, [admin_pb2.OpenConsoleRequest()]),
     "/reveille.v1.Courier/HandOver": (
         DENIED,
-        [courier_pb2.HandOverRequest(frame=1, hello=courier_pb2.HandOverHello(version=1, sender=b"s" * 16, name="n", authority="a:1"))],
+        [courier_pb2.HandOverRequest(number=1, hello=courier_pb2.HandOverHello(version=1, sender=b"s" * 16, authority="a:1"))],
     ),
     "/externalscaler.ExternalScaler/IsActive": (DENIED, [scaled]),
     "/externalscaler.ExternalScaler/StreamIsActive": (DENIED, [scaled]),

@@ -44,8 +44,8 @@ class Requests:
 
 
 def hello(sender):
-    opening = courier_pb2.HandOverHello(version=1, sender=sender * 16, name="python", authority="python:1")
-    return courier_pb2.HandOverRequest(frame=1, hello=opening)
+    opening = courier_pb2.HandOverHello(version=1, sender=sender * 16, authority="python:1")
+    return courier_pb2.HandOverRequest(number=1, hello=opening)
 
 
 def opened(call, token, first):

@@ -291,7 +291,7 @@ impl LeaseMachine {
             let record = &write.record;
             (record.token, record.released) == (token, released)
         };
-        let mut write = match self.unconfirmed.take().filter(same) {
+        let write = match self.unconfirmed.take().filter(same) {
             Some(write) => write,
             None => {
                 let nonce = format!("{:032x}", self.rng.u128(..));
@@ -299,9 +299,6 @@ impl LeaseMachine {
                 Write { record, sent: now }
             }
         };
-        if planted!(TenureOldWriteAsNew) {
-            write.sent = now;
-        }
         let record = write.record.clone();
         self.unconfirmed = Some(write);
         self.must_read = true;

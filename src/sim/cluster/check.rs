@@ -243,8 +243,10 @@ impl World {
         };
         let old = run.since + CALM < self.now;
         let short = span <= SHORT_BREAK && trouble == Trouble::Break;
+        // The end of an isolation, which may be held back after a flap, resyncs all.
+        let degraded = run.node.link().is_degraded(self.now);
         // A client that does not tell of its connect sends its next heartbeat a second later.
-        if !short || !calm || !old || self.plan.events_hidden {
+        if !short || !calm || !old || degraded || self.plan.events_hidden {
             return;
         }
         let stats = run.node.stats();

@@ -68,7 +68,6 @@ pub(super) const CENTRAL_FAULTS: &[Row] = rows! {
 
 pub(super) const LEASE_FAULTS: &[Row] = rows! {
     TenureBelievedFromAnswer, 6, "section 9", "a write is believed from its answer on";
-    TenureOldWriteAsNew, 799, "section 9", "an older write that is found is believed from the newest one's sending";
     TenureNonceIgnored, 0, "section 9", "a write is taken for one's own by its token";
     TenureTokenKept, 0, "section 9", "a contender that takes a lease keeps its token";
     TenureSeenFromRequest, 119, "section 9", "a challenger counts from before its read";
