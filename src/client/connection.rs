@@ -338,5 +338,30 @@ pub(super) fn with_relay_url(error: Error, url: &str) -> Error {
 }
 
 fn unreachable(url: &str, why: &str) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("relay `{url}`: {why}"))
+    let hint = tls_hint(why);
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("relay `{url}`: {why}{hint}"),
+    )
+}
+
+/// Says what to do about an error of TLS, of which the library names the event only.
+fn tls_hint(why: &str) -> &'static str {
+    const HINTS: [(&str, &str); 3] = [
+        (
+            "peer certificate: UnknownIssuer",
+            "; the authority of the relay's certificate is not known here: name it as the CA (--ca FILE)",
+        ),
+        (
+            "CaUsedAsEndEntity",
+            "; the relay shows a certificate of an authority, as `openssl req -x509` makes it: make one with \
+             `-addext basicConstraints=critical,CA:FALSE` (docs/security.md, A certificate)",
+        ),
+        (
+            "certificate not valid for name",
+            "; the name in the URL must be among the alternative names (SAN) of the relay's certificate",
+        ),
+    ];
+    let hint = HINTS.iter().find(|(text, _)| why.contains(text));
+    hint.map_or("", |(_, hint)| hint)
 }

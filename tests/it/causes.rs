@@ -444,7 +444,10 @@ async fn tips_and_hints_lead_to_what_the_user_meant() {
     assert!(!refused.contains("'unleash'"), "{refused}");
     let _listening = take_the_stream(&relay).await;
     let misspelt = stderr(&relay.run(&["notify", "acct/odrers"]).await);
-    assert!(misspelt.contains("there are listeners for acct/orders"), "{misspelt}");
+    assert!(
+        misspelt.contains("there are listeners for acct/orders"),
+        "{misspelt}"
+    );
 }
 
 #[tokio::test]

@@ -119,11 +119,7 @@ async fn an_error_names_the_field_and_the_rule() {
     let most = "9223372036854775807";
     let above = "18446744073709551615";
     for (arguments, code, words) in [
-        (
-            &["orders", "--count", "0"][..],
-            2,
-            &["--count", "1..="][..],
-        ),
+        (&["orders", "--count", "0"][..], 2, &["--count", "1..="][..]),
         (&["orders", "--count=-1"], 2, &["--count", "-1"]),
         (
             &["orders", "--range-size", "0"],

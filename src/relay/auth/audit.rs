@@ -142,7 +142,8 @@ impl AuditLog {
 
     /// Records a decision. Does not wait for the disk.
     pub(crate) fn record(&self, event: &AuditEvent<'_>, now: Tick) {
-        let suppressed = if event.allowed {
+        // What happens on the relay's machine is no flood.
+        let suppressed = if event.allowed || event.from.is_none() {
             0
         } else {
             match self.count_denial(event, now) {
