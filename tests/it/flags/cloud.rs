@@ -146,14 +146,14 @@ async fn an_expired_flag_is_removed_with_a_condition() {
             stdout(&relay.run(&["flag", "list", "-o", "json"]).await).trim(),
             "[]"
         );
-        let there = || match is_azure {
-            true => azurite().by_hand("GET", "flags-over/flags/brief", "") == 200,
-            false => moto().by_hand("GET", "flags-over/flags/brief", "") == 200,
-        };
-        until("it is removed", async || !there()).await;
-        let deleted = "DELETE /devstoreaccount1/flags-over/flags/brief 202";
-        let of_azure = azurite().requests();
-        assert!(!is_azure || of_azure.iter().any(|request| request == deleted));
+        // S3 gets no conditional delete: the blob stays, and reads as not set.
+        if is_azure {
+            let there = || azurite().by_hand("GET", "flags-over/flags/brief", "") == 200;
+            until("it is removed", async || !there()).await;
+            let deleted = "DELETE /devstoreaccount1/flags-over/flags/brief 202";
+            let requests = azurite().requests();
+            assert!(requests.iter().any(|request| request == deleted));
+        }
         // It can be set again.
         ended(&relay.run(&["unleash", "brief"]).await, 0);
         let anew = state(&mut watch).await;

@@ -50,9 +50,11 @@ async fn a_batch_is_one_run_and_its_exit_code_counts_for_all_messages() {
         lines[0]["inserted_at"].as_str().map(|at| &at[..2]),
         Some("20")
     );
-    let figures = ["handled", "failed"].map(|name| end.figure(name));
-    assert_eq!(figures, [3, 3], "all messages were redelivered");
-    assert_eq!(place.depth().await, 0);
+    assert_eq!(end.figure("failed"), 3, "of one run");
+    // The messages return one after another, so the second run may have some of them.
+    let handled = end.figure("handled");
+    assert!(handled > 0, "all messages are redelivered");
+    assert_eq!(place.depth().await, 3 - handled);
 }
 
 #[tokio::test]

@@ -98,7 +98,7 @@ async fn a_signature_for_one_queue_is_told_of_the_poison_queue_at_the_start() {
     let output = run(&[&listen[..], &["--", "true"]].concat(), &connection).await;
     let complaint = stderr(&output);
     assert_eq!(output.status.code(), Some(4), "{complaint}");
-    let poison = "poison queue `azure://devstoreaccount1/one-signature-poison`";
+    let poison = "poison queue `devstoreaccount1/one-signature-poison`";
     assert!(complaint.contains(poison), "{complaint}");
     assert!(complaint.contains("or pass --no-poison"), "{complaint}");
     assert_eq!(complaint.lines().count(), 1, "{complaint}");
