@@ -313,7 +313,14 @@ impl Args {
         if address.queue_name().ends_with(POISON_SUFFIX) {
             return Ok(None);
         }
-        queues::with_suffix(&self.url, POISON_SUFFIX).map(Some)
+        let named = queues::with_suffix(&self.url, POISON_SUFFIX).map_err(|error| {
+            let rule = format!(
+                "the default, the queue's name with `{POISON_SUFFIX}`, breaks a rule ({error}): name the \
+                 poison queue with --poison, or pass --no-poison"
+            );
+            Error::invalid("--poison", rule)
+        });
+        named.map(Some)
     }
 }
 

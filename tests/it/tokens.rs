@@ -336,7 +336,7 @@ async fn a_missing_file_is_created_by_new_only() {
     let revoke = ["auth", "token", "revoke", "aaaaaaaaaa"];
     relay.refused(&revoke, 5, &["aaaaaaaaaa"]).await;
     let check = ["auth", "check"];
-    let words = ["tokens", "`reveille auth token new` creates it"];
+    let words = ["tokens", "cannot be read"];
     relay.refused(&check, 2, &words).await;
     assert!(!relay.path("tokens.toml").exists());
 
@@ -574,14 +574,48 @@ async fn bad_requests_of_can_are_refused_with_their_rule() {
 #[tokio::test]
 async fn the_help_lists_the_verbs_and_states_when_a_relay_follows() {
     let relay = Relay::new();
-    let help = relay.printed(&["--help"]).await;
+    let help = relay.printed(&["--help-all"]).await;
     let listed = help.lines().any(|line| line.trim().starts_with("auth "));
     assert!(listed, "{help}");
     for verb in ["new", "revoke"] {
-        let help = relay.printed(&["auth", "token", verb, "--help"]).await;
+        let help = relay.printed(&["auth", "token", verb, "--help-all"]).await;
         let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("within 10 s by itself"), "{help}");
     }
+}
+
+#[tokio::test]
+async fn a_token_goes_into_a_new_file_that_only_its_owner_can_read() {
+    let relay = Relay::new();
+    for (name, further) in [("billing.token", &[][..]), ("shop.token", &["-o", "json"])] {
+        let new = [&["auth", "token", "new", "billing", "--out", name], further].concat();
+        let output = relay.run(&new).await;
+        let text = fs::read_to_string(relay.path(name)).expect("a file");
+        assert_eq!(mode(&relay.path(name)), 0o600);
+        assert!(!printed(&output).contains(text.trim()), "{output:?}");
+        assert!(stderr(&output).contains(name), "{output:?}");
+        let header = format!("Bearer {}", text.trim());
+        assert_eq!(relay.authenticate(&header).expect("it is valid"), "billing");
+    }
+    // A file that exists is kept, and no token is made.
+    let tokens = relay.tokens();
+    let again = ["auth", "token", "new", "billing", "--out", "billing.token"];
+    relay.refused(&again, 1, &["--out", "billing.token"]).await;
+    let missing = [
+        "auth",
+        "token",
+        "new",
+        "billing",
+        "--out",
+        "none/billing.token",
+    ];
+    relay.refused(&missing, 1, &["--out", "none"]).await;
+    assert_eq!(relay.tokens(), tokens);
+    // No token, no file.
+    relay.write("tokens.toml", "broken");
+    let broken = ["auth", "token", "new", "billing", "--out", "other.token"];
+    relay.refused(&broken, 2, &["tokens.toml"]).await;
+    assert!(!relay.path("other.token").exists());
 }
 
 #[tokio::test]

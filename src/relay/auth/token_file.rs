@@ -275,7 +275,13 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(new, path)?;
     #[cfg(unix)]
-    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
+    {
+        // A bare name has an empty parent.
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+    }
     Ok(())
 }
 
