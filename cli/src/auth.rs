@@ -45,8 +45,8 @@ const VARIABLE: &str = "REVEILLE_AUTH";
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         match self.verb {
-            Verb::Check(args) => args.run().await,
-            Verb::Can(args) => args.run().await,
+            Verb::Check(args) => args.run(),
+            Verb::Can(args) => args.run(),
             Verb::Token(args) => args.run().await,
         }
     }

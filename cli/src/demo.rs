@@ -117,10 +117,12 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<Exit> {
     };
     let format = args.output.format;
     format.object(&figures, || figures.table())?;
-    while args.console {
-        tokio::time::sleep(PAUSE).await;
-        woken.work(&batch).await?;
-        steps.done(format_args!("a further batch: {}", money(cents)));
+    if args.console {
+        loop {
+            tokio::time::sleep(PAUSE).await;
+            woken.work(&batch).await?;
+            steps.done(format_args!("a further batch: {}", money(cents)));
+        }
     }
     tokio::join!(woken.stop(), polling.stop());
     node.shutdown(SHUTDOWN_GRACE).await;

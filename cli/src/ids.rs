@@ -129,7 +129,6 @@ impl Next {
                 .unwrap_or_else(|| self.count.min(defaults.range_size)),
             start: self.start,
             retry_for: self.timeout.unwrap_or(defaults.retry_for),
-            ..defaults
         }
     }
 }

@@ -4,9 +4,9 @@ mod screen;
 mod view;
 
 use std::{
-    cell::RefCell,
     convert::Infallible,
     io::{self, IsTerminal as _},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -128,7 +128,7 @@ impl Args {
         if let Ok(history) = client.history(false).await {
             view.begin_with(&history);
         }
-        let view = RefCell::new(view);
+        let view = Mutex::new(view);
         let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
         let _restored = Restored;
         // Keys are read also while the relay does not answer.
@@ -144,13 +144,13 @@ impl Args {
         target: &Target,
         client: &Client,
         mut stream: Option<StatsWatch>,
-        view: &RefCell<View>,
+        view: &Mutex<View>,
     ) -> Infallible {
         loop {
             match self.next(target, client, &mut stream).await {
-                Ok(stats) => view.borrow_mut().take(stats),
+                Ok(stats) => lock(view).take(stats),
                 Err(error) => {
-                    view.borrow_mut().lost = Some(error.to_string());
+                    lock(view).lost = Some(error.to_string());
                     sleep(AGAIN_AFTER).await;
                 }
             }
@@ -158,30 +158,30 @@ impl Args {
     }
 
     /// Reads the list that the screen shows, also at once for a key. A failure keeps the former one.
-    async fn read_lists(&self, client: &Client, view: &RefCell<View>) -> Infallible {
+    async fn read_lists(&self, client: &Client, view: &Mutex<View>) -> Infallible {
         loop {
-            view.borrow_mut().is_other_list = false;
-            let lists_listeners = view.borrow().lists_listeners;
+            lock(view).is_other_list = false;
+            let lists_listeners = lock(view).lists_listeners;
             if lists_listeners {
                 let query = ListenerQuery {
                     count: ROWS,
                     ..ListenerQuery::default()
                 };
                 if let Ok(listed) = client.listeners_where(&query).await {
-                    view.borrow_mut().listeners = listed.entries;
+                    lock(view).listeners = listed.entries;
                 }
             } else {
                 let query = QueueQuery {
-                    order: view.borrow().order().0,
+                    order: lock(view).order().0,
                     count: ROWS,
                     ..QueueQuery::default()
                 };
                 if let Ok(listed) = client.queues_where(&query).await {
-                    view.borrow_mut().take_queues(listed.entries);
+                    lock(view).take_queues(listed.entries);
                 }
             }
             let next = Instant::now() + self.interval.max(LIST_EVERY);
-            while Instant::now() < next && !view.borrow().is_other_list {
+            while Instant::now() < next && !lock(view).is_other_list {
                 sleep(KEYS_EVERY).await;
             }
         }
@@ -189,18 +189,22 @@ impl Args {
 }
 
 /// Draws the screen, and obeys the keys until one ends it.
-async fn draw(terminal: &mut DefaultTerminal, view: &RefCell<View>) -> anyhow::Result<()> {
+async fn draw(terminal: &mut DefaultTerminal, view: &Mutex<View>) -> anyhow::Result<()> {
     loop {
-        terminal.draw(|frame| screen::draw(frame, &view.borrow()))?;
+        terminal.draw(|frame| screen::draw(frame, &lock(view)))?;
         sleep(KEYS_EVERY).await;
         while event::poll(Duration::ZERO)? {
             match event::read()? {
                 Event::Key(key) if ends(key) => return Ok(()),
-                Event::Key(key) => view.borrow_mut().obey(key.code),
+                Event::Key(key) => lock(view).obey(key.code),
                 _ => {}
             }
         }
     }
+}
+
+fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
+    view.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Restored {

@@ -171,7 +171,7 @@ pub(super) fn check_not_set_aside(path: &Path) -> Result<()> {
     let directory = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
-    let entries = fs::read_dir(directory.unwrap_or(Path::new(".")));
+    let entries = fs::read_dir(directory.unwrap_or_else(|| Path::new(".")));
     let mut entries = entries.into_iter().flatten().flatten();
     let is_aside = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
     let Some(aside) = entries.find(is_aside) else {

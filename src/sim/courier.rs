@@ -328,7 +328,7 @@ impl World {
             progress: self.now,
         };
         self.connections.insert(id, connection);
-        self.send_to_receiver(id, hello);
+        self.send_to_receiver(id, &hello);
         self.push(0, Event::Offer(id));
     }
 
@@ -356,7 +356,7 @@ impl World {
             self.push(wait, Event::Offer(id));
         }
         if let Some(offer) = next.offer {
-            self.send_to_receiver(id, offer);
+            self.send_to_receiver(id, &offer);
             self.push(ANSWER_TIMEOUT + 1, Event::Offer(id));
         }
     }
@@ -387,7 +387,7 @@ impl World {
                 && !commit
                 && let Ok(answer) = answer
             {
-                self.send_to_sender(id, answer);
+                self.send_to_sender(id, &answer);
             }
             self.crash(to);
             return Ok(());
@@ -398,7 +398,7 @@ impl World {
                 connection.receiver = Some(receiver);
                 self.note_answer(&answer);
                 if !self.loses_refusal(&answer) {
-                    self.send_to_sender(id, answer);
+                    self.send_to_sender(id, &answer);
                 }
                 let life = self.machines[to].life;
                 self.push(0, Event::Host(to, life));

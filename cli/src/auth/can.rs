@@ -45,7 +45,7 @@ pub(super) struct Can {
 }
 
 impl Can {
-    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+    pub(super) fn run(self) -> anyhow::Result<Exit> {
         let (action, text) = (self.action, self.target.as_deref());
         let refused = |rule: &str| Usage(format!("TARGET: {rule}"));
         let misfit = |rule: &str| Err(refused(&format!("`{action}` {rule}")));

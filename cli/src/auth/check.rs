@@ -29,7 +29,7 @@ pub(super) struct Check {
 }
 
 impl Check {
-    pub(super) async fn run(self) -> anyhow::Result<Exit> {
+    pub(super) fn run(self) -> anyhow::Result<Exit> {
         let path = self.file.ok_or_else(|| {
             Usage(format!(
                 "FILE: no auth file is named: pass FILE, or set {VARIABLE}"

@@ -58,7 +58,7 @@ impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         match self.verb {
             Verb::New(args) => args.run().await,
-            Verb::List(args) => args.run().await,
+            Verb::List(args) => args.run(),
             Verb::Revoke(args) => args.run().await,
         }
     }
@@ -208,7 +208,7 @@ struct List {
 }
 
 impl List {
-    async fn run(self) -> anyhow::Result<Exit> {
+    fn run(self) -> anyhow::Result<Exit> {
         let file = self.file.resolve()?;
         let records = file.list().map_err(unavailable_as_failed)?;
         let rows: Vec<_> = records.iter().map(row).collect();

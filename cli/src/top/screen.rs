@@ -106,7 +106,7 @@ fn sentence(view: &View) -> String {
         (Some(why), _) => format!("the figures are old: {why}; reading again"),
         (None, Some(worst)) => worst.text.clone(),
         (None, None) => {
-            let all = count(levels.subscriptions.into(), "listener");
+            let all = count(levels.subscriptions, "listener");
             format!("nothing is wrong: {} of {all} asleep", levels.asleep)
         }
     }

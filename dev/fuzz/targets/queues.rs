@@ -1,5 +1,7 @@
 //! The bodies of messages: references to blobs, entries of poison queues, and Azure's encodings.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::split_first;
@@ -35,7 +37,7 @@ fn claim(line: &[u8], blob: &[u8]) {
     let again = Claim::parse(shown.as_bytes()).expect("a reference");
     assert_eq!(again.expect("ours"), claim);
     let blob = Bytes::copy_from_slice(blob);
-    let (packed, bytes) = Claim::pack(claim.id.clone(), &blob);
+    let (packed, bytes) = Claim::pack(Arc::clone(&claim.id), &blob);
     assert_eq!(packed.unpack(&bytes).expect("ours"), blob);
     if claim.check(MAX_BODY).is_err() {
         return;

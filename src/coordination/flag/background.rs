@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -42,8 +43,8 @@ const FORGET_AT_ONCE: usize = 8;
 /// Starts the tasks. They end with the scope. Watched flags are refreshed at this interval: at 10 s a
 /// flag costs 8,640 reads a day, less than a cent at 0.40 for a million reads. Zero turns it off.
 pub(crate) fn start(flags: &Flags, refresh_interval: Duration, wall: &WallClock, scope: &Scope) {
-    scope.spawn(expire(flags.clone(), wall.clone()));
-    scope.spawn(refresh(flags.clone(), refresh_interval, wall.clone()));
+    scope.spawn(expire(flags.clone(), Arc::clone(wall)));
+    scope.spawn(refresh(flags.clone(), refresh_interval, Arc::clone(wall)));
     scope.spawn(publish_acks(flags.clone()));
 }
 

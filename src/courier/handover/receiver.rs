@@ -292,7 +292,7 @@ fn check_hello(hello: &HandOverHello) -> Result<()> {
 }
 
 fn check_message(message: &OfferedMessage) -> Result<()> {
-    if message.id.len() != 16 || message.visited.len() % 16 != 0 {
+    if message.id.len() != 16 || !message.visited.len().is_multiple_of(16) {
         return Err(Error::invalid(
             "id and visited",
             "must have 16 bytes for each",

@@ -44,9 +44,7 @@ impl QueueManager {
 
     /// Connections of an earlier process have ended.
     pub(super) async fn end_crashed_connections(&self) -> Result<()> {
-        self.database()
-            .write(|transaction| end_crashed(transaction))
-            .await
+        self.database().write(end_crashed).await
     }
 
     /// Notes why the messages to a machine wait.

@@ -190,7 +190,10 @@ impl AuthFile {
 
     /// Returns a path that is relative to the directory of the file.
     fn beside(&self, path: &Path) -> PathBuf {
-        self.path.parent().unwrap_or(Path::new("")).join(path)
+        self.path
+            .parent()
+            .unwrap_or_else(|| Path::new(""))
+            .join(path)
     }
 
     fn named(&self, error: &Error) -> Error {
@@ -236,7 +239,7 @@ impl OwnPart {
             }
         }
         Ok(Self {
-            policy: rules::read(form.rule, form.limit, form.groups)?,
+            policy: rules::read(&form.rule, form.limit, form.groups)?,
             tokens: form.tokens,
             issuers: form.jwt,
             certificates: Certificates::read(form.certificates)?,

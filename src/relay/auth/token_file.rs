@@ -280,7 +280,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
         let folder = path
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()?;
     }
     Ok(())
 }

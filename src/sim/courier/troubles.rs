@@ -11,13 +11,13 @@ impl World {
         self.rng.i64(MILLI / 5..self.shape.latency)
     }
 
-    pub(super) fn send_to_receiver(&mut self, id: u64, request: HandOverRequest) {
+    pub(super) fn send_to_receiver(&mut self, id: u64, request: &HandOverRequest) {
         for after in self.travel(id, 0) {
             self.push(after, Event::ToReceiver(id, request.clone()));
         }
     }
 
-    pub(super) fn send_to_sender(&mut self, id: u64, answer: HandOverResponse) {
+    pub(super) fn send_to_sender(&mut self, id: u64, answer: &HandOverResponse) {
         for after in self.travel(id, 1) {
             self.push(after, Event::ToSender(id, answer.clone()));
         }

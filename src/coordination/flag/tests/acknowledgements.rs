@@ -7,7 +7,7 @@ use super::{
 use crate::{error::ErrorKind, types::FlagEvent};
 
 /// Takes an observer's events after the background task has published the counts.
-async fn counted(flags: &Flags, watch: &WatchGuard) -> Vec<FlagEvent> {
+fn counted(flags: &Flags, watch: &WatchGuard) -> Vec<FlagEvent> {
     flags.publish_acks();
     take_all(watch)
 }
@@ -25,7 +25,7 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
         acknowledged,
         watchers,
     };
-    assert_eq!(counted(&flags, &expecting).await.last(), Some(&acks(0, 2)));
+    assert_eq!(counted(&flags, &expecting).last(), Some(&acks(0, 2)));
     for (id, generation) in [("a", set.generation), ("a", set.generation), ("b", 7)] {
         flags
             .ack(&name("go"), generation, &listener(id))
@@ -33,12 +33,12 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
     }
     one.ack(set.generation).expect("ack");
     assert_eq!(
-        counted(&flags, &expecting).await,
+        counted(&flags, &expecting),
         [acks(2, 2)],
         "conflated into one"
     );
     drop(two);
-    assert_eq!(counted(&flags, &expecting).await, [acks(2, 1)]);
+    assert_eq!(counted(&flags, &expecting), [acks(2, 1)]);
     assert!(
         take_all(&one)
             .iter()
@@ -49,7 +49,7 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
     drop((one, expecting));
     let expecting = flags.watch(&name("go"), listener("cli"), true);
     expecting.sync(at(0)).await.expect("sync");
-    assert_eq!(counted(&flags, &expecting).await.last(), Some(&acks(2, 0)));
+    assert_eq!(counted(&flags, &expecting).last(), Some(&acks(2, 0)));
     flags.leash(&name("go"), at(0)).await.expect("leash");
     let next = unleash(&flags, "go", &forever(), 0).await;
     let none = FlagEvent::Acks {
@@ -57,7 +57,7 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
         acknowledged: 0,
         watchers: 0,
     };
-    assert_eq!(counted(&flags, &expecting).await.last(), Some(&none));
+    assert_eq!(counted(&flags, &expecting).last(), Some(&none));
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ pub(super) struct RuleForm {
 }
 
 pub(super) fn read(
-    rules: Vec<RuleForm>,
+    rules: &[RuleForm],
     limits: Vec<LimitForm>,
     groups: BTreeMap<String, Vec<String>>,
 ) -> Result<Policy> {

@@ -253,7 +253,7 @@ impl Callers {
         &self,
         principal: &str,
         action: &'static str,
-        target: impl ToString,
+        target: &dyn std::fmt::Display,
         why: &str,
     ) {
         self.denied.fetch_add(1, Relaxed);

@@ -166,7 +166,7 @@ impl Requester {
         const WHY: &str = "no rule covers this call";
         if let Some(known) = &self.0 {
             let principal = known.caller.principal().name();
-            known.access.note_denial(principal, "call", path, WHY);
+            known.access.note_denial(principal, "call", &path, WHY);
             known.record("call", path, false, WHY);
         }
         Status::permission_denied(WHY)

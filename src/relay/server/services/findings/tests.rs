@@ -41,8 +41,8 @@ fn facts(queue: Option<Queue>) -> QueueFacts {
     }
 }
 
-fn of_one(facts: QueueFacts) -> Vec<Finding> {
-    of_queue(&address(), &facts, &[])
+fn of_one(facts: &QueueFacts) -> Vec<Finding> {
+    of_queue(&address(), facts, &[])
 }
 
 fn listener(name: &str) -> QueueListener {
@@ -217,7 +217,7 @@ fn with_listeners() -> Vec<Case> {
 fn each_state_of_a_queue_has_its_verdict() {
     let cases = [without_listeners(), with_listeners()].concat();
     for (known, kind, urgent, text) in cases {
-        let findings = of_one(known);
+        let findings = of_one(&known);
         assert_eq!(texts(&findings)[0], (kind, urgent, text));
         assert_eq!(findings[0].queue, "acct/orders");
     }
@@ -301,7 +301,7 @@ fn a_silent_or_lost_listener_is_urgent_where_work_waits_and_no_other_one_answers
         of_listeners(&address(), "relay-1", &[one], &[])
     };
     for (listeners, depth_age, urgent) in [(1, 20, true), (2, 20, false), (1, 10, false)] {
-        let findings = of_one(QueueFacts {
+        let findings = of_one(&QueueFacts {
             silent: 1,
             findings: silent("worker-1"),
             ..facts(queue(listeners, Some(12), Some((0, depth_age))))
@@ -312,7 +312,7 @@ fn a_silent_or_lost_listener_is_urgent_where_work_waits_and_no_other_one_answers
         assert_eq!(findings.len(), listeners as usize);
     }
     let gone = of_listeners(&address(), "relay-1", &[], &[lost("worker-1", 30)]);
-    let findings = of_one(QueueFacts {
+    let findings = of_one(&QueueFacts {
         findings: gone,
         ..facts(queue(0, Some(12), None))
     });
@@ -355,7 +355,7 @@ fn the_relays_of_a_cluster_add_up_and_a_listener_that_went_to_another_one_is_not
         ),
     ];
     assert_eq!(texts(&findings), expected);
-    let found = of_one(own);
+    let found = of_one(&own);
     assert_eq!(
         texts(&found)[1].0,
         FindingKind::Gone,
