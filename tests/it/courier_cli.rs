@@ -568,7 +568,7 @@ async fn the_configuration_file_gives_aliases_and_limits() {
     let mut waiting = send.to_vec();
     waiting[3] = "orders@nowhere";
     rome.run(&[&waiting[..], &["a"]].concat()).await;
-    let output = rome.output(&send).await;
+    let output = rome.output(&waiting).await;
     assert_eq!(output.status.code(), Some(1));
     let error = stderr(&output);
     assert!(error.contains('2'), "{error}");

@@ -230,7 +230,9 @@ for path, (kind, requests) in CALLS.items():
     for request in requests:
         code, details = call(path, request, None)
         if kind == ANYONE:
-            expect(code == grpc.StatusCode.OK, path, code)
+            # A relay has no health to watch: clients then take it for a healthy one.
+            known = grpc.StatusCode.UNIMPLEMENTED if path.endswith("Health/Watch") else grpc.StatusCode.OK
+            expect(code == known, path, code)
             continue
         expect(code == grpc.StatusCode.UNAUTHENTICATED, path, code, details)
         # The owner's call ends the relay's streams, so it is the last one.

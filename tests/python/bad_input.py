@@ -121,7 +121,7 @@ TABLE = [
     ("a subscription of two mebibytes", subscribe(group="x" * (2 * 1024 * 1024)), EXHAUSTED, "1048576"),
     ("a reason of a mebibyte", flag("Unleash", flags_pb2.UnleashRequest(flag="go", reason="x" * (1024 * 1024))), EXHAUSTED, "65536"),
     ("a page token of a mebibyte", lambda: client.admin.ListListeners(admin_pb2.ListListenersRequest(page_token="x" * (1024 * 1024)), timeout=PATIENCE), EXHAUSTED, "65536"),
-    ("a health check of a mebibyte", lambda: health.Check(health_pb2.HealthCheckRequest(service="x" * (1024 * 1024)), timeout=PATIENCE), EXHAUSTED, "limit", "16384"),
+    ("a health check of a mebibyte", lambda: health.Check(health_pb2.HealthCheckRequest(service="x" * (1024 * 1024)), timeout=PATIENCE), EXHAUSTED, "limit", "18432"),
     # On a stream
     ("a mebibyte and more on a stream", notify_stream("x" * (1024 * 1024)), EXHAUSTED, "1048576"),
     ("two mebibytes on a stream", notify_stream("x" * (2 * 1024 * 1024)), EXHAUSTED, "limit", "1048576"),
