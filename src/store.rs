@@ -285,7 +285,7 @@ impl BlobName {
     /// Makes a blob's name.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a malformed name.
+    /// [`ErrorKind::Invalid`] for a malformed name.
     pub fn new(name: &str) -> Result<Self> {
         let part = |part: &str| !matches!(part, "" | "." | "..");
         let character = |c: char| !c.is_control() && c != '\\';
