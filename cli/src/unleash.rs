@@ -41,17 +41,8 @@ pub(super) struct Args {
     /// The flag does not end by itself; removes the --ttl of a flag that is already set
     #[arg(long, conflicts_with = "ttl")]
     no_ttl: bool,
-    /// The reason, shown to readers of the flag
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
-    reason: String,
-    /// The person or program that sets the flag [default: the user's name]
-    #[arg(long, env = "REVEILLE_SET_BY", value_name = "NAME")]
-    set_by: Option<String>,
+    #[command(flatten)]
+    origin: Origin,
     /// Wait until N listeners have acknowledged
     #[arg(long, value_name = "N", value_parser = values::positive::<u32>, conflicts_with = "store")]
     expect: Option<u32>,
@@ -68,7 +59,16 @@ Example:
 pub(super) struct LeashArgs {
     /// The flag
     flag: FlagName,
-    /// The reason, for the relay's log
+    #[command(flatten)]
+    origin: Origin,
+    #[command(flatten)]
+    flags: FlagsArgs,
+}
+
+/// Why and by whom a flag is changed.
+#[derive(Debug, clap::Args)]
+struct Origin {
+    /// The reason, for the relay's log and the readers of a set flag
     #[arg(
         long,
         value_name = "TEXT",
@@ -76,17 +76,21 @@ pub(super) struct LeashArgs {
         hide_default_value = true
     )]
     reason: String,
-    /// The person or program that clears the flag, for the relay's log [default: the user's name]
+    /// The person or program that changes the flag [default: the user's name]
     #[arg(long, env = "REVEILLE_SET_BY", value_name = "NAME")]
     set_by: Option<String>,
-    #[command(flatten)]
-    flags: FlagsArgs,
 }
 
 const COLUMNS: &str = "flag acknowledged expected watchers expires_at reason generation";
 /// Time for the list of missing listeners: --timeout is over by then, but the relay has answered
 /// all calls before.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Origin {
+    fn set_by(&self) -> String {
+        self.set_by.clone().unwrap_or_else(values::user)
+    }
+}
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
@@ -109,8 +113,8 @@ impl Args {
     fn options(&self) -> UnleashOptions {
         UnleashOptions {
             ttl: self.ttl.or_else(|| self.no_ttl.then_some(Duration::ZERO)),
-            set_by: self.set_by.clone().unwrap_or_else(values::user),
-            reason: self.reason.clone(),
+            set_by: self.origin.set_by(),
+            reason: self.origin.reason.clone(),
         }
     }
 
@@ -217,8 +221,8 @@ fn sentence(missing: &[String], count: usize) -> String {
 impl LeashArgs {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let options = LeashOptions {
-            cleared_by: self.set_by.clone().unwrap_or_else(values::user),
-            reason: self.reason.clone(),
+            cleared_by: self.origin.set_by(),
+            reason: self.origin.reason.clone(),
         };
         let of_relay =
             async |client: &Client| client.flags().leash_with(&self.flag, &options).await;

@@ -94,11 +94,9 @@ fn find_or_create(path: &Path, missing: Missing) -> Result<()> {
 /// file's path. See <https://www.sqlite.org/howtocorrupt.html>, section 2.
 fn check_place(path: &Path) -> Result<()> {
     #[cfg(unix)]
-    let is_linked = |metadata: &fs::Metadata| {
-        metadata.is_file() && std::os::unix::fs::MetadataExt::nlink(metadata) > 1
-    };
-    #[cfg(unix)]
-    if fs::metadata(path).is_ok_and(|metadata| is_linked(&metadata)) {
+    if fs::metadata(path).is_ok_and(|metadata| {
+        metadata.is_file() && std::os::unix::fs::MetadataExt::nlink(&metadata) > 1
+    }) {
         let what = "has several hard links: each name would have a log of its own, and one would \
                     lack the other's commits: keep one name";
         return Err(failed(ErrorKind::Invalid, path, what));

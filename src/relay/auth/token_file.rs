@@ -5,7 +5,7 @@
 //! whole file.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -156,8 +156,14 @@ impl TokenFile {
 
     fn parse(&self, bytes: &[u8]) -> Result<Vec<TokenRecord>> {
         let records = file::parse_toml::<FileForm>(FILE, &self.path, bytes)?.token;
+        let mut ids = HashSet::new();
         for (at, record) in records.iter().enumerate() {
-            record.check().map_err(|error| {
+            // Else a copy would stay valid when one of them is revoked.
+            let checked = match ids.insert(&record.id) {
+                true => record.check(),
+                false => Err(Error::invalid("id", "stands twice")),
+            };
+            checked.map_err(|error| {
                 let path = self.path.display();
                 Error::invalid(&format!("{FILE} `{path}`: token {}", at + 1), error)
             })?;

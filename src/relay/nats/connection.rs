@@ -210,7 +210,12 @@ impl PeerTransport for NatsPublisher {
             return None;
         }
         let subject = self.subjects.of(life);
-        let reply = self.client.request(subject, request).await;
+        // With an inbox of its own: the client would keep a request of the shared one without end if no
+        // reply comes.
+        let request = async_nats::Request::new()
+            .payload(request)
+            .inbox(self.client.new_inbox());
+        let reply = self.client.send_request(subject, request).await;
         reply.ok().map(|reply| reply.payload)
     }
 }

@@ -206,13 +206,16 @@ impl Callers {
         let address = peer.address.ip();
         // A connection costs more than a signature, so its first one is not limited: the failures of
         // a neighbour behind the same address do not lock it out.
-        if peer.has_failed.load(Relaxed) && self.authenticator.needs_signature(authorization) {
+        let signs = self.authenticator.needs_signature(authorization);
+        if signs && peer.has_failed.load(Relaxed) {
             self.attempts.check_signature(address, self.now())?;
         }
         let names = &peer.certificate.names;
         let caller = self.authenticator.authenticate(authorization, names, now);
         match &caller {
-            Ok(_) => peer.has_failed.store(false, Relaxed),
+            // Another credential does not vouch for the next signature.
+            Ok(_) if signs => peer.has_failed.store(false, Relaxed),
+            Ok(_) => {}
             Err(denial) if denial.is_guess() => {
                 peer.has_failed.store(true, Relaxed);
                 self.attempts.failed(address, self.now())?;

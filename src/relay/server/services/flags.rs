@@ -73,8 +73,10 @@ pub(crate) struct WatchResponses {
 const ELSEWHERE_WITHIN: Duration = Duration::from_millis(300);
 /// Maximum flags of a page: 150 KiB with the longest texts.
 const MAX_PAGE: u32 = 100;
-/// Maximum flags for a caller that may not see all of its prefix.
-const MAX_VISIBLE: usize = 700;
+/// Flags of each reading for a caller that may not see all of its prefix.
+const MAX_READ: u32 = 700;
+/// Maximum flags for such a caller.
+const MAX_VISIBLE: usize = 100;
 /// Calls of the store at one time; further ones wait for their turn.
 const MAX_CALLS: usize = 256;
 /// Time limit of a call with the wait for its turn; a slower store counts as unavailable.
@@ -114,10 +116,14 @@ impl FlagsService {
         }
         // Larger numbers are refused below, as any other invalid one.
         let size = match request.page_size {
+            _ if !is_whole => MAX_READ,
             MAX_PAGE..=1000 => MAX_PAGE,
             stated => stated,
         };
-        let mut token = request.page_token.clone();
+        let mut token = match is_whole {
+            true => request.page_token.clone(),
+            false => String::new(),
+        };
         loop {
             let (flags, next) = self.flags.list(prefix, size, &token, wall()).await?;
             let is_visible = |flag: &&FlagState| {
