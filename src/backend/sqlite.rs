@@ -49,8 +49,10 @@ pub(crate) struct Database {
 pub(crate) enum Missing {
     /// Fail.
     Refuse,
-    /// Create it.
+    /// Create it, but not beside a damaged file that was set aside: an operator decides then.
     Create,
+    /// Create it.
+    CreateAnyway,
 }
 
 /// A kind of database, and its tables.
@@ -71,6 +73,9 @@ struct QueuedWrite<T, F> {
     is_synced: bool,
     answer: oneshot::Sender<Result<T>>,
 }
+
+/// The mark in the name of a damaged file that was set aside.
+pub(crate) const DAMAGED: &str = ".damaged-";
 
 impl Database {
     /// Opens the file. If this process has it open already, the handles share one thread.

@@ -16,7 +16,7 @@ use super::{
     manager::{QueueManager, target_of},
 };
 use crate::{
-    backend::sqlite::{check_file, with_suffix},
+    backend::sqlite::{DAMAGED, check_file, with_suffix},
     base::clock::{micros, wall},
     error::{Error, ErrorKind, Result},
     queue::sqlite::schema::SCHEMA,
@@ -32,8 +32,6 @@ pub(super) struct HostLock {
     is_sound: bool,
 }
 
-/// The mark in the name of a damaged file that was set aside.
-const DAMAGED: &str = ".damaged-";
 const CLEAN: &str = "clean\n";
 const IN_USE: &str = "in use\n";
 
@@ -160,28 +158,4 @@ fn set_aside(path: &Path, problem: &str) -> Error {
         path.display()
     );
     Error::new(ErrorKind::Internal, message)
-}
-
-/// Fails if a file is missing because it was damaged: an operator restores a copy, or allows a new file.
-pub(super) fn check_not_set_aside(path: &Path) -> Result<()> {
-    let Some(name) = path.file_name().filter(|_| !path.exists()) else {
-        return Ok(());
-    };
-    let prefix = format!("{}{DAMAGED}", name.to_string_lossy());
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    let entries = fs::read_dir(directory.unwrap_or_else(|| Path::new(".")));
-    let mut entries = entries.into_iter().flatten().flatten();
-    let is_aside = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
-    let Some(aside) = entries.find(is_aside) else {
-        return Ok(());
-    };
-    let message = format!(
-        "queue file `{}` is missing: it was damaged and set aside as `{}`: restore a copy, or allow a \
-         new file with --allow-new-file",
-        path.display(),
-        aside.path().display()
-    );
-    Err(Error::new(ErrorKind::Conflict, message))
 }

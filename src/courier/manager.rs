@@ -16,7 +16,7 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     config::{OUTGOING_QUEUE, QueueManagerConfig},
-    hosting::{HostLock, check_not_set_aside},
+    hosting::HostLock,
     message::Destination,
     recovery::ProcessLock,
 };
@@ -107,11 +107,11 @@ impl QueueManager {
     /// if the file is missing because it was damaged and set aside, unless
     /// [`QueueManagerConfig::allow_new_file`] is set.
     pub async fn open(path: impl Into<PathBuf>, config: QueueManagerConfig) -> Result<Self> {
-        let path = target_of(path.into());
-        if !config.allow_new_file {
-            check_not_set_aside(&path)?;
-        }
-        Self::open_or(Missing::Create, path, config).await
+        let missing = match config.allow_new_file {
+            true => Missing::CreateAnyway,
+            false => Missing::Create,
+        };
+        Self::open_or(missing, path.into(), config).await
     }
 
     /// Opens the file if it is there.

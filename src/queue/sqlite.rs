@@ -86,7 +86,8 @@ impl SqliteQueue {
     /// directory must exist.
     ///
     /// # Errors
-    /// One line with the file's path and the reason.
+    /// One line with the file's path and the reason; [`ErrorKind::Conflict`](crate::ErrorKind::Conflict)
+    /// if the file is missing because it was damaged and set aside.
     pub async fn create(path: impl Into<PathBuf>, address: QueueAddress) -> Result<Self> {
         let queue = Self::with_database(create_file(path).await?, address).await?;
         WorkQueue::create(&queue).await?;

@@ -209,6 +209,12 @@ async fn no_verb_but_create_makes_a_queue_file() {
         );
     }
     assert!(!home.path().join("jobs.db").exists());
+    fs::write(home.path().join("jobs.db.damaged-1"), []).expect("written");
+    let create = ["listen", url, "--create", "--no-relay", "--", "true"];
+    let output = run(&home, &create).await;
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    assert!(stderr(&output).contains("set aside"), "{}", stderr(&output));
+    assert!(!home.path().join("jobs.db").exists());
 }
 
 /// Runs a verb in a shell, after a line of it.

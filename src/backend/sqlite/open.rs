@@ -1,11 +1,16 @@
 //! Opening a database file: its mode, pragmas and tables.
 
-use std::{fs, path::Path, thread, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, config::DbConfig};
 
 use super::{
-    Missing, Schema,
+    DAMAGED, Missing, Schema,
     error::{self, failed, is_busy},
     registry::FileId,
 };
@@ -72,6 +77,16 @@ fn find_or_create(path: &Path, missing: Missing) -> Result<()> {
     if !matches!(path.try_exists(), Ok(false)) {
         return Ok(());
     }
+    if missing != Missing::CreateAnyway
+        && let Some(aside) = set_aside(path)
+    {
+        let what = format!(
+            "is missing: it was damaged and set aside as `{}`: restore a copy, or allow a new file \
+             with --allow-new-file",
+            aside.display()
+        );
+        return Err(failed(ErrorKind::Conflict, path, &what));
+    }
     if missing == Missing::Refuse {
         return Err(failed(ErrorKind::NotFound, path, "does not exist"));
     }
@@ -88,6 +103,18 @@ fn find_or_create(path: &Path, missing: Missing) -> Result<()> {
     fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
         .map_err(|source| error::not_made(path, source))?;
     Ok(())
+}
+
+/// Returns a damaged file that was set aside from this path.
+fn set_aside(path: &Path) -> Option<PathBuf> {
+    let prefix = format!("{}{DAMAGED}", path.file_name()?.to_string_lossy());
+    let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
+    let entries = fs::read_dir(directory.unwrap_or(Path::new("."))).ok()?;
+    let mut paths = entries.flatten().map(|entry| entry.path());
+    paths.find(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(&prefix)
+    })
 }
 
 /// Refuses a file whose log would not lie where all others look for it: SQLite finds the log by the

@@ -574,7 +574,14 @@ async fn a_missing_file_is_made_only_where_that_is_asked_for() {
     };
     assert_eq!(refused().await.kind(), ErrorKind::NotFound);
     assert!(!path.exists());
+    std::fs::write(with_suffix(&path, ".damaged-1"), []).expect("written");
+    assert_eq!(refused().await.kind(), ErrorKind::Conflict);
     let made = Database::open(&path, SCHEMA, Missing::Create).await;
+    let error = made.map(drop).expect_err("damaged");
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.message().contains(".damaged-1"), "{error}");
+    assert!(!path.exists());
+    let made = Database::open(&path, SCHEMA, Missing::CreateAnyway).await;
     assert_eq!(sum(&made.expect("made")).await, 0);
 }
 
