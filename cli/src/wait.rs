@@ -64,6 +64,9 @@ const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
+        if !self.command.is_empty() {
+            child::check_exists(&self.command)?;
+        }
         let target = self.target.resolve();
         let interval = self.interval.unwrap_or_default();
         self.store.as_deref().map_or(Ok(()), refuse_memory)?;

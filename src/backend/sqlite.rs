@@ -206,7 +206,7 @@ impl Database {
     /// # Errors
     /// As [`Database::open`].
     pub(crate) fn connect(path: &Path, schema: Schema) -> Result<Connection> {
-        open::open(path, schema, Missing::Refuse).map(|(connection, _)| connection)
+        open::open_to_write(path, schema)
     }
 
     /// Converts an error of SQLite.

@@ -19,6 +19,7 @@ use super::{
     hosting::HostLock,
     message::Destination,
     recovery::ProcessLock,
+    retention::SteadyClock,
 };
 use crate::{
     backend::sqlite::{Database, Missing},
@@ -89,7 +90,7 @@ pub(super) struct Shared {
     outgoing: watch::Sender<u64>,
     /// By next machine, the number of sends until the waiting messages are counted again.
     pub(super) outgoing_room: Mutex<HashMap<String, u64>>,
-    pub(super) opened: Instant,
+    pub(super) steady: Mutex<SteadyClock>,
     /// Queues of the file to which this process has sent.
     pub(super) known_queues: Mutex<HashSet<String>>,
     pub(super) scope: Scope,
@@ -146,7 +147,7 @@ impl QueueManager {
             sent_in: AtomicBool::new(false),
             outgoing: watch::Sender::new(0),
             outgoing_room: Mutex::default(),
-            opened: Instant::now(),
+            steady: Mutex::new(SteadyClock::new()),
             known_queues: Mutex::default(),
             scope: Scope::new(),
             process: Mutex::new(None),

@@ -2,7 +2,7 @@
 //!
 //! Each step is a short write, so that no other writer of the file waits long. Knows no socket.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use rusqlite::{Connection, Transaction};
 
@@ -12,6 +12,10 @@ use super::{
     manager::QueueManager,
 };
 use crate::{
+    base::{
+        clock::{Clock, Tick},
+        sync::lock,
+    },
     error::Result,
     queue::sqlite::{
         clock::{self, Micros},
@@ -53,8 +57,42 @@ const REMOVE_SENDERS: &str =
 /// A sender connects at least once an hour while it has a host. One that was away for this long, and
 /// for the age limit, does not come back.
 const ABSENT: Micros = 2 * 24 * 3_600_000_000;
-/// Once a process has run for this long, each sender has connected again: none could while it was off.
+/// After this long each sender has connected again.
 const GREETED: Duration = Duration::from_secs(2 * 3_600);
+
+/// A file's clock that runs ahead of the process's by more has jumped.
+const JUMP: Micros = 60_000_000;
+
+/// Tells for how long this process has run without a jump of the file's clock. A sender could not
+/// connect while this machine was off, and is not away because a clock has jumped.
+#[derive(Debug)]
+pub(super) struct SteadyClock {
+    clock: Clock,
+    since: Tick,
+    last: Option<(Tick, Micros)>,
+}
+
+impl SteadyClock {
+    pub(super) fn new() -> Self {
+        let clock = Clock::new();
+        Self {
+            clock,
+            since: clock.now(),
+            last: None,
+        }
+    }
+
+    /// Notes the present time of both clocks.
+    fn runs_for(&mut self, tick: Tick, now: Micros) -> Duration {
+        if let Some((last_tick, last_now)) = self.last.replace((tick, now)) {
+            let ahead = now.saturating_sub(last_now) - micros(tick.since(last_tick));
+            if ahead > JUMP {
+                self.since = tick;
+            }
+        }
+        tick.since(self.since)
+    }
+}
 
 impl QueueManager {
     /// Does one step of each kind of removal; returns whether more is left to do. The host calls it
@@ -70,11 +108,12 @@ impl QueueManager {
         });
         let removed = removed.await?;
         let absent = micros(self.config().max_age).max(ABSENT);
-        let may_be_absent = self.shared.opened.elapsed() >= GREETED;
+        let shared = Arc::clone(&self.shared);
+        let tick = lock(&shared.steady).clock.now();
         let buried = self.database().write(move |transaction| {
             let now = clock::advance(transaction)?;
             let wall = clock::machine_time();
-            if may_be_absent {
+            if lock(&shared.steady).runs_for(tick, now) >= GREETED {
                 bury_absent(transaction, wall.saturating_sub(absent), (now, wall))?;
                 transaction.execute(REMOVE_SENDERS, [now.saturating_sub(absent)])?;
             }
@@ -135,4 +174,26 @@ fn shrink(connection: &Connection) -> rusqlite::Result<bool> {
     let mut rows = step.query(())?;
     while rows.next()?.is_some() {}
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_jumps_begins_again() {
+        const HOUR: u64 = 3_600;
+        let mut steady = SteadyClock::new();
+        let mut at = |seconds: u64, jumped: u64| {
+            let now = Micros::try_from((seconds + jumped) * 1_000_000).expect("small");
+            steady.runs_for(Tick::from_nanos(seconds * 1_000_000_000), now)
+        };
+        let hours = |hours: u64| Duration::from_secs(hours * HOUR);
+        assert!(at(HOUR, 0) <= hours(1));
+        assert!(at(3 * HOUR, 30) > GREETED, "no jump");
+        let jumped = 20 * 24 * HOUR;
+        assert_eq!(at(4 * HOUR, jumped), Duration::ZERO);
+        assert_eq!(at(5 * HOUR, jumped), hours(1));
+        assert_eq!(at(7 * HOUR, jumped), hours(3));
+    }
 }

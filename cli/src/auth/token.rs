@@ -149,6 +149,7 @@ impl New {
         };
         // The file of the token first: one that exists is kept.
         let out = self.out.as_deref().map(create).transpose()?;
+        let revoked = file.clone();
         let add = move || file.add(&new, now).map_err(unavailable_as_failed);
         let added = blocking(add).await;
         if let (Err(_), Some(path)) = (&added, &self.out) {
@@ -158,19 +159,29 @@ impl New {
         let (id, expires_at) = (token.id(), expires_at.map(time));
         let mut row = json!({ "id": id, "principal": principal, "expires_at": expires_at });
         let format = self.output.format;
-        let place = match (&self.out, out) {
-            (Some(path), Some(mut out)) => {
-                writeln!(out, "{}", token.reveal())?;
-                out.sync_all()?;
-                if format != Format::Table {
-                    format.object(&row, String::new)?;
-                }
-                format!("is in `{}`", path.display())
-            }
-            _ => {
+        let hand_out = || -> anyhow::Result<String> {
+            let (Some(path), Some(mut out)) = (&self.out, out) else {
                 row["token"] = token.reveal().into();
                 format.object(&row, || token.reveal().to_owned())?;
-                "is shown only this once".to_owned()
+                return Ok("is shown only this once".to_owned());
+            };
+            writeln!(out, "{}", token.reveal())?;
+            out.sync_all()?;
+            if format != Format::Table {
+                format.object(&row, String::new)?;
+            }
+            Ok(format!("is in `{}`", path.display()))
+        };
+        let place = match hand_out() {
+            Ok(place) => place,
+            // Nobody has the token.
+            Err(error) => {
+                if let Some(path) = &self.out {
+                    let _ = std::fs::remove_file(path);
+                }
+                let id = id.to_owned();
+                blocking(move || revoked.revoke(&id).map_err(unavailable_as_failed)).await?;
+                return Err(Failed(format!("the token was revoked: {error:#}")).into());
             }
         };
         let expires = match expires_at {

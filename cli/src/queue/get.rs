@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{StreamExt as _, stream};
 use reveille::duration;
 use serde_json::Value;
 
@@ -54,12 +54,18 @@ impl Get {
         self.read.check()?;
         let queue = open(&self.named.url).await?;
         let max = usize::from(self.read.max);
-        let mut messages = Vec::new();
+        let (mut messages, mut got) = (Vec::new(), Ok(()));
         while messages.len() < max {
             let more = queue.get(max - messages.len(), self.visibility_timeout);
-            match more.await? {
-                more if more.is_empty() => break,
-                more => messages.extend(more),
+            match more.await {
+                Ok(more) if more.is_empty() => break,
+                Ok(more) => messages.extend(more),
+                Err(error) if messages.is_empty() => return Err(error.into()),
+                // The messages so far are this command's: they are printed all the same.
+                Err(error) => {
+                    got = Err(error);
+                    break;
+                }
             }
         }
         let first = messages.first().map(|message| &message.body[..]);
@@ -69,12 +75,14 @@ impl Get {
         let exit = self.read.print(&self.named, first, rows.collect())?;
         if self.delete {
             // Printed first: a message that is deleted before it is printed would be lost.
-            let deletions = stream::iter(&messages).map(Ok);
-            deletions
-                .try_for_each_concurrent(AT_A_TIME, |message| queue.delete(&message.receipt))
-                .await
+            let deletions = stream::iter(&messages).map(|message| queue.delete(&message.receipt));
+            let deleted: Vec<_> = deletions.buffer_unordered(AT_A_TIME).collect().await;
+            deleted
+                .into_iter()
+                .collect::<reveille::Result<()>>()
                 .context("printed messages were not deleted, and come again")?;
         }
+        got?;
         Ok(exit)
     }
 }

@@ -9,7 +9,7 @@ use rusqlite::ErrorCode;
 
 use super::{
     error,
-    open::{connect, keep_log, number},
+    open::{connect, create_file, number},
     with_suffix,
 };
 use crate::{
@@ -57,14 +57,14 @@ fn copy(from: &Path, part: &Path) -> Result<()> {
     if kind >> 8 != KINDS {
         return Err(error::foreign(from));
     }
+    // Of a mode that only its owner can read; SQLite takes an empty file for a new one.
+    create_file(part)?;
     let copied = source.execute("VACUUM INTO ?1", [part.to_string_lossy()]);
     copied.map(drop).map_err(|source| error::sql(part, source))
 }
 
 /// Gives the copy its name, and returns when that is on the disk.
 fn rename(part: &Path, to: &Path) -> std::io::Result<()> {
-    #[cfg(unix)]
-    fs::set_permissions(part, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     File::open(part)?.sync_all()?;
     fs::rename(part, to)?;
     let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -90,7 +90,6 @@ fn first_problem(path: &Path, thorough: bool) -> rusqlite::Result<Option<String>
     };
     let check = || -> rusqlite::Result<String> {
         let connection = connect(path)?;
-        keep_log(&connection);
         connection.query_row(pragma, (), |row| row.get(0))
     };
     match check() {

@@ -27,14 +27,23 @@ const LOG_BYTES: i64 = 64 << 20;
 /// Statements that stay prepared: more than any program here uses.
 const STATEMENTS: usize = 128;
 
-/// Opens the file. Creates the tables of an empty one.
-pub(super) fn open(path: &Path, schema: Schema, missing: Missing) -> Result<(Connection, FileId)> {
+/// An open file.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    pub(super) file: FileId,
+    /// The log has no commit that may be in the system's cache only.
+    pub(super) log_is_durable: bool,
+}
+
+/// Opens the file. Creates the tables of an empty one. Does not write to any other.
+pub(super) fn open(path: &Path, schema: Schema, missing: Missing) -> Result<Opened> {
     let sql = |source| error::sql(path, source);
     find_or_create(path, missing)?;
     check_place(path)?;
     let file = FileId::of(path).map_err(|source| error::not_found_out(path, source))?;
     let mut connection = connect(path).map_err(sql)?;
-    if is_empty(&connection, path, schema)? {
+    let is_new = is_empty(&connection, path, schema)?;
+    if is_new {
         // Only a file made so can be made smaller in small steps.
         connection
             .pragma_update(None, "auto_vacuum", "INCREMENTAL")
@@ -42,18 +51,31 @@ pub(super) fn open(path: &Path, schema: Schema, missing: Missing) -> Result<(Con
     }
     write_ahead(&connection, path)?;
     set_pragmas(&connection).map_err(sql)?;
-    write_log_back(&mut connection).map_err(sql)?;
     create_tables(&mut connection, schema).map_err(sql)?;
-    Ok((connection, file))
+    let (_, frames) = checkpoint(&connection, "NOOP").map_err(sql)?;
+    Ok(Opened {
+        connection,
+        file,
+        log_is_durable: is_new || frames <= 0,
+    })
 }
 
-/// Connects to a file that exists. Also a connection that only reads needs write access: SQLite
+/// As [`open`], for a caller that may write at once.
+pub(super) fn open_to_write(path: &Path, schema: Schema) -> Result<Connection> {
+    let Opened { mut connection, .. } = open(path, schema, Missing::Refuse)?;
+    write_log_back(&mut connection).map_err(|source| error::sql(path, source))?;
+    keep_log(&connection, false);
+    Ok(connection)
+}
+
+/// Connects to a file that exists. The connection leaves the log when it is closed. Also a connection that only reads needs write access: SQLite
 /// replays the log, and has an index of it.
 pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     // No URI flag, so that a path may contain a `?`.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_handler(Some(wait_for_lock))?;
+    keep_log(&connection, true);
     Ok(connection)
 }
 
@@ -64,11 +86,12 @@ fn wait_for_lock(attempts: i32) -> bool {
     LOCK_POLL * attempts.unsigned_abs() < LOCK_TIMEOUT
 }
 
-/// The connection leaves the log when it is closed: neither a log that may not be durable nor that of
-/// another file may be written back and deleted.
-pub(super) fn keep_log(connection: &Connection) {
+/// Sets whether the last connection leaves the log when it is closed: neither a log that may not be
+/// durable nor that of another file may be written back and deleted.
+pub(super) fn keep_log(connection: &Connection, keep: bool) {
     let option = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
-    let _ = connection.set_db_config(option, true);
+    // An error leaves the log, which is complete.
+    let _ = connection.set_db_config(option, keep);
 }
 
 /// Makes sure that the file is there. Only its owner can read a new file; SQLite gives its log the
@@ -95,6 +118,11 @@ fn find_or_create(path: &Path, missing: Missing) -> Result<()> {
         let what = "cannot be made: its directory does not exist";
         return Err(failed(ErrorKind::NotFound, path, what));
     }
+    create_file(path)
+}
+
+/// Creates an empty file that only its owner can read.
+pub(super) fn create_file(path: &Path) -> Result<()> {
     let create = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
     Connection::open_with_flags(path, create).map_err(|source| error::sql(path, source))?;
     // By its path: closing a descriptor of the file would drop all locks of this process on it,
@@ -109,7 +137,7 @@ fn find_or_create(path: &Path, missing: Missing) -> Result<()> {
 fn set_aside(path: &Path) -> Option<PathBuf> {
     let prefix = format!("{}{DAMAGED}", path.file_name()?.to_string_lossy());
     let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
-    let entries = fs::read_dir(directory.unwrap_or(Path::new("."))).ok()?;
+    let entries = fs::read_dir(directory.unwrap_or_else(|| Path::new("."))).ok()?;
     let mut paths = entries.flatten().map(|entry| entry.path());
     paths.find(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -213,7 +241,7 @@ fn enable_write_ahead_log(connection: &Connection) -> rusqlite::Result<String> {
 /// After a failed fsync the log may hold a commit that is only in the system's cache. The next fsync
 /// succeeds without it, and a loss of power would take all later commits with it. So no commit is
 /// appended to a log that this connection has not begun.
-fn write_log_back(connection: &mut Connection) -> rusqlite::Result<()> {
+pub(super) fn write_log_back(connection: &mut Connection) -> rusqlite::Result<()> {
     let is_harmless = |error: &rusqlite::Error| {
         // Another process uses the log, so it was not read from the disk now. And a full disk can
         // still be read, and messages can be deleted.

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Missing, Schema,
     error::{self, is_io},
-    open::{keep_log, open},
+    open::{Opened, keep_log, open, write_log_back},
     registry::FileId,
 };
 use crate::error::{Error, Result};
@@ -66,6 +66,8 @@ pub(crate) struct Worker {
     schema: Schema,
     file: FileId,
     connection: Option<Connection>,
+    /// The log has no commit that may be in the system's cache only.
+    log_is_durable: bool,
 }
 
 impl Jobs {
@@ -109,7 +111,11 @@ pub(super) fn start(
     let owned = Arc::clone(&path);
     let (sender, mut jobs) = mpsc::channel(JOBS);
     let live = move || {
-        let (connection, file) = match open(&path, schema, missing) {
+        let Opened {
+            connection,
+            file,
+            log_is_durable,
+        } = match open(&path, schema, missing) {
             Ok(opened) => opened,
             Err(error) => {
                 let _ = opened.send(Err(error));
@@ -121,6 +127,7 @@ pub(super) fn start(
             schema,
             file,
             connection: Some(connection),
+            log_is_durable,
         };
         if opened.send(Ok(())).is_err() {
             return;
@@ -173,7 +180,12 @@ impl Worker {
         let mut failed: Vec<Option<Error>> = Vec::new();
         let path = Arc::clone(&self.path);
         let is_synced = group.iter().any(|write| write.is_synced());
+        let mut log_is_durable = self.log_is_durable;
         let committed = self.with_connection(|connection| {
+            if !log_is_durable {
+                write_log_back(connection)?;
+                log_is_durable = true;
+            }
             if !is_synced {
                 // The level can be changed outside of a transaction only.
                 connection.pragma_update(None, "synchronous", "NORMAL")?;
@@ -192,6 +204,7 @@ impl Worker {
             }
             transaction.commit()
         });
+        self.log_is_durable = log_is_durable && self.connection.is_some();
         if !is_synced {
             self.restore_level();
         }
@@ -228,11 +241,11 @@ impl Worker {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => {
-                let (connection, file) = open(&self.path, self.schema, Missing::Refuse)?;
-                if file != self.file {
+                let opened = open(&self.path, self.schema, Missing::Refuse)?;
+                if opened.file != self.file {
                     return Err(error::replaced(&self.path));
                 }
-                none.insert(connection)
+                none.insert(opened.connection)
             }
         };
         work(connection).map_err(|source| {
@@ -245,18 +258,21 @@ impl Worker {
 
     /// Closes the connection after a failure: its log may not be durable.
     fn close(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            keep_log(&connection);
-        }
+        self.connection = None;
+        self.log_is_durable = false;
     }
 }
 
 impl Drop for Worker {
     /// The last connection to a file writes its log back and deletes it, by its path: where another
-    /// file has taken the path, that would be the log of the other one.
+    /// file has taken the path, that would be the log of the other one. A log that may not be durable
+    /// is left to the next program that writes.
     fn drop(&mut self) {
-        if self.file.check(&self.path).is_err() {
-            self.close();
+        if let Some(connection) = &self.connection
+            && self.log_is_durable
+            && self.file.check(&self.path).is_ok()
+        {
+            keep_log(connection, false);
         }
     }
 }

@@ -395,6 +395,9 @@ impl WatchRegistry {
         };
         let mut unused = Some(name.clone());
         if entry.has_acks() {
+            if self.idle.contains(name) {
+                return;
+            }
             self.idle.extend(unused);
             let is_full = self.idle.len() > MAX_IDLE;
             unused = is_full.then(|| self.idle.pop_front()).flatten();

@@ -89,7 +89,7 @@ impl ReceiverSession {
                 Response::Welcome(self.hello(transaction, rights, now, &hello)?)
             }
             (Some(Request::Offer(offer)), Some(sender)) => {
-                self.check_present(transaction, sender)?;
+                self.check_present(transaction, now, sender)?;
                 show(transaction, &self.policy, (now, wall), sender)?;
                 let verdicts = self.offer(transaction, rights, wall, sender, offer.messages)?;
                 Response::Accept(HandOverAccept { verdicts })
@@ -146,10 +146,16 @@ impl ReceiverSession {
     }
 
     /// Checks that this is still the sender's present connection.
-    fn check_present(&self, transaction: &Transaction<'_>, sender: i64) -> rusqlite::Result<()> {
-        let sql = "SELECT 1 FROM senders WHERE id = ?1 AND connection = ?2";
+    fn check_present(
+        &self,
+        transaction: &Transaction<'_>,
+        now: Micros,
+        sender: i64,
+    ) -> rusqlite::Result<()> {
+        let sql = "UPDATE senders SET seen_at = ?3 WHERE id = ?1 AND connection = ?2";
         let mut present = transaction.prepare_cached(sql)?;
-        if present.exists(params![sender, self.connection])? || planted!(OldConnectionAccepted) {
+        let updated = present.execute(params![sender, self.connection, now])?;
+        if updated == 1 || planted!(OldConnectionAccepted) {
             Ok(())
         } else {
             Err(refuse(Error::new(ErrorKind::Conflict, OTHER_CONNECTION)))

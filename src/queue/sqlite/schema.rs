@@ -96,7 +96,7 @@ const TABLES: &str = "
         file BLOB NOT NULL,
         authority TEXT NOT NULL, -- by which the sender reaches this machine
         connection BLOB NOT NULL,
-        seen_at INTEGER NOT NULL DEFAULT 0, -- the last Hello, by the file's clock
+        seen_at INTEGER NOT NULL DEFAULT 0, -- the last Hello or Offer, by the file's clock
         principal TEXT, -- of the first Hello; NULL: any
         UNIQUE (file, authority)
     ) STRICT;

@@ -68,6 +68,9 @@ pub(crate) struct Refusals {
     pub(crate) is_stale: bool,
 }
 
+/// Characters of a target that is remembered.
+const LONGEST_TARGET: usize = 512;
+
 impl Callers {
     /// Reads the files.
     ///
@@ -260,7 +263,9 @@ impl Callers {
         why: &str,
     ) {
         self.denied.fetch_add(1, Relaxed);
-        let (principal, target) = (principal.to_owned(), target.to_string());
+        // Findings go to other relays: a path may have 8 KiB.
+        let target = target.to_string().chars().take(LONGEST_TARGET).collect();
+        let principal = principal.to_owned();
         self.recent.add(principal, action, target, why, self.now());
     }
 

@@ -35,8 +35,12 @@ pub(crate) struct Connections {
     pub(crate) handshakes: EvictingPool,
     max_streams: usize,
     streams: Arc<Semaphore>,
+    /// Requests in progress of callers that are not known yet.
+    unknown: Arc<Semaphore>,
 }
 
+/// Requests of callers that are not known yet, which are received at one time: 72 MiB.
+const UNKNOWN: usize = 4096;
 /// Time beyond the age of the longest streams, in which an old connection may end by itself.
 const LAST_ANSWERS: Duration = Duration::from_secs(60);
 impl Connections {
@@ -64,6 +68,7 @@ impl Connections {
             handshakes: EvictingPool::new(limits.handshakes),
             max_streams,
             streams: Arc::new(Semaphore::new(max_streams)),
+            unknown: Arc::new(Semaphore::new(UNKNOWN)),
         }
     }
 
@@ -103,6 +108,20 @@ impl Connections {
         permit.map_err(|_| {
             let limit = self.max_streams;
             let message = format!("streams: the limit of {limit} streams of this relay is reached");
+            retry_later(Error::new(ErrorKind::Exhausted, message))
+        })
+    }
+
+    /// Takes the place of a request of a caller that is not known yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exhausted`] if so many are being received.
+    pub(crate) fn take_unknown(&self) -> Result<OwnedSemaphorePermit> {
+        let permit = Arc::clone(&self.unknown).try_acquire_owned();
+        permit.map_err(|_| {
+            let message = format!(
+                "requests: the limit is {UNKNOWN} at one time of callers that are not known"
+            );
             retry_later(Error::new(ErrorKind::Exhausted, message))
         })
     }

@@ -57,6 +57,14 @@ pub(crate) struct ResponseBody {
     _stream: Option<StreamShares>,
 }
 
+/// What an admitted request has taken.
+struct Admitted {
+    requester: Option<Requester>,
+    stream: Option<StreamShares>,
+    /// Of a caller that is not known yet.
+    unknown: Option<OwnedSemaphorePermit>,
+}
+
 /// The future of an answer. Not an `async` block, because that would store the routes' future twice
 /// while the stream is open.
 #[derive(Debug)]
@@ -69,6 +77,8 @@ pub(crate) enum Answer {
         routes: <Routes as Service<Request<Body>>>::Future,
         /// Moves to the answer.
         stream: Option<StreamShares>,
+        /// Of a caller that is not known yet.
+        _unknown: Option<OwnedSemaphorePermit>,
     },
     /// Taken by the poll that returns it.
     Refused(Option<Response<Body>>),
@@ -158,20 +168,28 @@ impl ConnectionService {
         headers: &HeaderMap,
         call: Call,
         connection: &Connection,
-    ) -> Result<(Option<Requester>, Option<StreamShares>), Status> {
+    ) -> Result<Admitted, Status> {
         let requester =
             self.access
                 .admit(path, call, headers, &self.activity.peer, &self.caller)?;
         let anyone = Requester::anyone();
         let caller = requester.as_ref().unwrap_or(&anyone);
-        if requester.is_some() || !self.access.is_controlled() {
+        let unknown = if requester.is_some() || !self.access.is_controlled() {
             connection.admit(caller)?;
-        }
-        if call.kind == CallKind::Unary || call.right == Some(Right::Anyone) {
-            return Ok((requester, None));
-        }
-        let shares = connection.take_stream(caller)?;
-        Ok((requester, Some(shares)))
+            None
+        } else {
+            Some(self.activity.shared.take_unknown()?)
+        };
+        let takes_stream = call.kind != CallKind::Unary && call.right != Some(Right::Anyone);
+        let stream = match takes_stream {
+            true => Some(connection.take_stream(caller)?),
+            false => None,
+        };
+        Ok(Admitted {
+            requester,
+            stream,
+            unknown,
+        })
     }
 
     #[cold]
@@ -201,7 +219,11 @@ impl Service<Request<Incoming>> for ConnectionService {
         let call = Call::of(path);
         let connection = Connection(Arc::clone(&self.activity));
         let admitted = self.admit(path, request.headers(), call, &connection);
-        let (requester, stream) = match admitted {
+        let Admitted {
+            requester,
+            stream,
+            unknown,
+        } = match admitted {
             Ok(admitted) => admitted,
             Err(status) => return self.refuse(status, request.into_body()),
         };
@@ -216,6 +238,7 @@ impl Service<Request<Incoming>> for ConnectionService {
         Answer::Routed {
             routes: self.routes.call(request),
             stream,
+            _unknown: unknown,
         }
     }
 }

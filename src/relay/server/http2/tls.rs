@@ -127,10 +127,10 @@ impl Tls {
             }
             Some(Ok(false)) | None => None,
         };
-        if let Some(error) = &failure {
+        let former = std::mem::replace(&mut *lock(&self.stale), failure.clone());
+        if let Some(error) = failure.filter(|error| former.as_ref() != Some(error)) {
             tracing::warn!(error, "the former TLS files stay in use");
         }
-        *lock(&self.stale) = failure;
     }
 }
 
