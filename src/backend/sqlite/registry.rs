@@ -75,6 +75,32 @@ impl FileId {
             Err(source) => Err(error::not_found_out(path, source)),
         }
     }
+
+    /// Returns whether another process has the file open: each one has a lock on it. Known on Linux
+    /// only.
+    #[cfg(unix)]
+    pub(super) fn is_used_by_others(self) -> bool {
+        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+        let (inode, own) = (self.inode.1.to_string(), std::process::id().to_string());
+        // `1: POSIX ADVISORY READ PROCESS MAJOR:MINOR:INODE START END` (proc_locks(5)).
+        locks.lines().any(|line| {
+            let mut fields = line.split_whitespace();
+            let (process, file) = (fields.nth(4), fields.next());
+            let number = file.and_then(|file| file.rsplit(':').next());
+            process.is_some_and(|process| process != own) && number == Some(&inode)
+        })
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn is_used_by_others(self) -> bool {
+        true
+    }
+}
+
+/// Returns whether this process has the file open otherwise, or opens one just now.
+pub(super) fn has_open(path: &Path, schema: Schema) -> bool {
+    let registry = REGISTRY.try_lock();
+    registry.map_or(true, |mut registry| registry.find(path, schema).is_some())
 }
 
 impl Registry {

@@ -18,7 +18,7 @@ use super::{
     Missing, Schema,
     error::{self, is_io},
     open::{Opened, keep_log, open, write_log_back},
-    registry::FileId,
+    registry::{self, FileId},
 };
 use crate::error::{Error, Result};
 
@@ -265,13 +265,22 @@ impl Worker {
 
 impl Drop for Worker {
     /// The last connection to a file writes its log back and deletes it, by its path: where another
-    /// file has taken the path, that would be the log of the other one. A log that may not be durable
-    /// is left to the next program that writes.
+    /// file has taken the path, that would be the log of the other one.
     fn drop(&mut self) {
-        if let Some(connection) = &self.connection
-            && self.log_is_durable
-            && self.file.check(&self.path).is_ok()
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        if self.file.check(&self.path).is_err() {
+            return;
+        }
+        // A program that only read may be the last one, after others that have written.
+        if !self.log_is_durable
+            && !self.file.is_used_by_others()
+            && !registry::has_open(&self.path, self.schema)
         {
+            self.log_is_durable = write_log_back(connection).is_ok();
+        }
+        if self.log_is_durable {
             keep_log(connection, false);
         }
     }
