@@ -90,10 +90,10 @@ pub(crate) enum Fault {
     DrainedBehindIsDone,
     /// R14, R16: what a member leaves is dropped where all others were asked in the round.
     SpentRoundDropped,
-    /// R11: a listener that was asked counts as if it had looked. Needs two threads.
+    /// R11: a listener that was asked and has left counts as if it had looked. Needs two threads.
     AskedCountsAsLooked,
-    /// R11: a check that no member answers is dropped.
-    UnansweredCheckDropped,
+    /// R11: the checks stay with the listener that was asked first.
+    CheckTurnStuck,
     /// Work: however many queues wait for a stream, a quarter of them have their turns in one step.
     TurnsUnbounded,
     /// R2: a pattern that has no cursor for a queue is not told of it under its own name.

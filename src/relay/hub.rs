@@ -50,7 +50,6 @@ mod pattern_holders;
 mod pattern_index;
 mod pattern_overflow;
 mod peer_causes;
-mod probe_table;
 mod queue_check;
 mod queue_entry;
 mod queue_listeners;

@@ -152,7 +152,7 @@ impl Hub {
     /// Notes that a queue of a pattern has no cursor: its wake-ups go under the pattern's own name.
     fn note_missing_cursor(&self, subscription: &Arc<Subscription>, cursors: &mut Cursors) {
         if !std::mem::replace(&mut cursors.lacks_cursors, true) {
-            self.probes.note_missing_cursors(subscription);
+            self.pattern_checks.need(subscription, None);
         }
         // Inserted first: events counted later are sent under the pattern's name, and the check
         // that is due now covers earlier ones.

@@ -40,11 +40,8 @@ pub(super) struct Coordinator {
     members: usize,
     joined: u64,
     sentinel: Option<QueueCheck>,
-    /// The group that the sentinel asked last, and the groups asked for the present check.
+    /// The group that the sentinel asked last.
     last_checked_group: u32,
-    groups_asked: BTreeSet<u32>,
-    /// The group that was asked for a check lost its last member before a report.
-    check_left: bool,
     /// The time at which the timers call the coordinator: no later than its next due time.
     pub(super) reconcile_at: Tick,
     /// C11: work of a group must be passed on to the other relays.
@@ -88,8 +85,6 @@ impl Coordinator {
             reconcile_at: sentinel.as_ref().map_or(Tick::NEVER, QueueCheck::due),
             sentinel,
             last_checked_group: 0,
-            groups_asked: BTreeSet::new(),
-            check_left: false,
             passed_on: false,
             needs_reconcile: false,
             now,
@@ -206,14 +201,11 @@ impl Coordinator {
         }
         let (left_at, unused) = (group.left_at(), group.is_unused());
         let passed_on = group.take_passed_on();
-        let checking = group.is_checking();
         self.members -= 1;
         self.needs_reconcile = true;
         self.passed_on |= passed_on;
         if let Some(left_at) = left_at {
             self.active.remove(&member_id.group);
-            self.groups_asked.remove(&member_id.group);
-            self.check_left |= checking;
             self.retained
                 .insert((left_at + self.config.group_keep, member_id.group));
             // Groups with members need the room. A group that comes back checks the queue.
@@ -258,14 +250,6 @@ impl Coordinator {
     pub(super) fn subscriber_left(&mut self, key: u64, now: Tick) {
         if let Some(sentinel) = &mut self.sentinel {
             sentinel.leave(key, now);
-            self.needs_reconcile |= sentinel.due() <= now;
-        }
-    }
-
-    /// The stream of a listener outside of groups has sent its messages.
-    pub(super) fn subscriber_sent(&mut self, now: Tick) {
-        if let Some(sentinel) = &mut self.sentinel {
-            sentinel.stream_sent(now);
             self.needs_reconcile |= sentinel.due() <= now;
         }
     }
@@ -327,7 +311,7 @@ impl Coordinator {
             return false;
         };
         let was_asked = key.is_some_and(|key| sentinel.is_asked(key));
-        sentinel.restart_interval(now);
+        sentinel.reported(now);
         let capacity = u64::from(capacity);
         let more = was_asked && report.state == ReportState::Busy && report.depth > capacity;
         if more {
@@ -338,12 +322,12 @@ impl Coordinator {
 
     pub(super) fn take_check(&mut self, key: u64) -> (bool, bool) {
         let sentinel = self.sentinel.as_mut();
-        sentinel.map_or((false, false), |sentinel| sentinel.take_check(key))
+        sentinel.map_or((false, false), |sentinel| sentinel.take(key))
     }
 
     pub(super) fn return_check(&mut self, key: u64) {
         if let Some(sentinel) = &mut self.sentinel {
-            sentinel.return_check(key);
+            sentinel.give_back(key);
         }
     }
 
@@ -368,18 +352,14 @@ impl Coordinator {
             return false;
         }
         self.needs_reconcile = false;
-        let unanswered = self.run_groups_due(now);
+        let mut passed_on = false;
+        self.each_active(|group| {
+            group.run_due(now);
+            passed_on |= group.take_passed_on();
+        });
+        self.passed_on |= passed_on;
         let before = batch.marked;
-        if self.sentinel.as_ref().is_some_and(|s| s.due() <= now) {
-            if self.sentinel.as_ref().is_some_and(|s| !s.is_asking()) {
-                self.groups_asked.clear();
-            }
-            self.check(&head.counters, subscribers, now, batch);
-        } else if unanswered {
-            // No member of the asked group has reported, or is left: ask the next group, or a
-            // listener outside of groups.
-            self.check(&head.counters, subscribers, now, batch);
-        }
+        self.check(&head.counters, subscribers, now, batch);
         while let Some((until, at)) = self.retained.first().copied().filter(|(at, _)| *at <= now) {
             self.retained.remove(&(until, at));
             self.forget_group(at);
@@ -392,21 +372,6 @@ impl Coordinator {
             self.reconcile_at.min(due)
         };
         batch.marked > before
-    }
-
-    /// Runs the due work of all groups; returns whether a check ends that no member has answered.
-    fn run_groups_due(&mut self, now: Tick) -> bool {
-        let mut unanswered = std::mem::take(&mut self.check_left);
-        let mut passed_on = false;
-        self.each_active(|group| {
-            unanswered |= group.run_due(now);
-            passed_on |= group.take_passed_on();
-        });
-        self.passed_on |= passed_on;
-        if planted!(UnansweredCheckDropped) {
-            return false;
-        }
-        unanswered
     }
 
     /// Assigns each group's pending work, to `limit` members at most; returns whether more is left.
@@ -440,8 +405,8 @@ impl Coordinator {
         self.retained.is_empty() && groups.all(|group| group.is_idle(&head.counters))
     }
 
-    /// Asks one listener to check: a member of the next group that was not asked for this check
-    /// yet, else a listener outside of groups.
+    /// Asks one listener to check, where that is due: a member of the next group, or, after each
+    /// group has had its turn in vain, a listener outside of groups.
     fn check(
         &mut self,
         head: &Counters,
@@ -449,35 +414,27 @@ impl Coordinator {
         now: Tick,
         batch: &mut WakeBatch,
     ) {
-        while let Some(at) = self.next_group_to_ask() {
-            self.groups_asked.insert(at);
-            self.last_checked_group = at;
-            let group = self.groups[at as usize].as_mut().expect("it has members");
-            if group.check(head, now) {
-                if let Some(sentinel) = &mut self.sentinel {
-                    sentinel.restart_interval(now);
+        let Some(sentinel) = self.sentinel.as_mut().filter(|check| check.due() <= now) else {
+            return;
+        };
+        if self.active.is_empty() && subscribers.len() == 0 {
+            return sentinel.wait_for_listener();
+        }
+        sentinel.restart(now);
+        let is_turn_of_others = sentinel.unanswered % (self.active.len() + 1) == self.active.len();
+        if subscribers.len() == 0 || !is_turn_of_others {
+            let last = self.last_checked_group;
+            let (before, after) = (self.active.range(..=last), self.active.range(last + 1..));
+            for at in after.chain(before) {
+                let group = self.groups[*at as usize].as_mut().expect("it has members");
+                if group.check(head, now) {
+                    self.last_checked_group = *at;
+                    sentinel.unanswered += 1;
+                    return;
                 }
-                return;
             }
         }
-        if let Some(sentinel) = &mut self.sentinel {
-            let has_groups = !self.active.is_empty();
-            if has_groups && subscribers.len() == 0 {
-                return sentinel.restart_interval(now);
-            }
-            sentinel.ask(subscribers, now, batch);
-            if planted!(AskedCountsAsLooked) {
-                sentinel.restart_interval(now);
-            }
-        }
-    }
-
-    /// Returns the next active group in turn that was not asked for the present check.
-    fn next_group_to_ask(&self) -> Option<u32> {
-        let last = self.last_checked_group;
-        let (before, after) = (self.active.range(..=last), self.active.range(last + 1..));
-        let mut in_turn = after.chain(before).copied();
-        in_turn.find(|at| !self.groups_asked.contains(at))
+        sentinel.ask(subscribers, now, batch);
     }
 
     fn each_active(&mut self, mut each: impl FnMut(&mut Group)) {

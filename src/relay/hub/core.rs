@@ -28,8 +28,8 @@ use super::{
     mailbox::SubscriptionId,
     map::QueueMap,
     no_subscribers::QueuesWithoutListeners,
+    pattern_checks::PatternChecks,
     pattern_index::PatternIndex,
-    probe_table::PatternChecks,
     queue_entry::QueueEntry,
     subscription::Subscription,
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, RwLock, lock},
@@ -77,7 +77,7 @@ pub(crate) struct Hub {
     /// Cursors that closed subscriptions left, to be detached.
     pub(super) detaching: Mutex<DetachingList>,
     pub(super) timers: TimerOrder<QueueEntry>,
-    pub(super) probes: PatternChecks,
+    pub(super) pattern_checks: PatternChecks,
     pub(super) metrics: HubMetrics,
     pub(super) load: Load,
     pub(super) activity: Arc<Activity>,
@@ -212,7 +212,7 @@ impl Hub {
             fanout: Arc::new(Fanout::new()),
             detaching: Mutex::default(),
             timers: TimerOrder::new(),
-            probes: PatternChecks::default(),
+            pattern_checks: PatternChecks::default(),
             metrics: HubMetrics::default(),
             load: Load::default(),
             activity: Arc::default(),
@@ -319,13 +319,13 @@ impl Hub {
             });
         }
         self.finish(&mut batch);
-        self.fire_probes(now);
+        self.fire_pattern_checks(now);
         self.next_timer()
     }
 
     /// Returns when the next timer fires.
     pub(crate) fn next_timer(&self) -> Option<Tick> {
-        match (self.timers.next(), self.probes.next()) {
+        match (self.timers.next(), self.pattern_checks.next()) {
             (Some(timer), Some(look)) => Some(timer.min(look)),
             (timer, look) => timer.or(look),
         }

@@ -51,12 +51,6 @@ pub(super) struct Group {
     /// Work of streams that ended before they took it.
     returned: Delta,
     redelivery: Redelivery,
-    /// The open redelivery is for the sentinel's check only: only members that do not poll are
-    /// asked.
-    checking: bool,
-    /// A check was requested while a redelivery was open for another reason. Where no member covers
-    /// that, others are asked.
-    check_merged: bool,
     /// At least one member got a wake-up.
     used: bool,
     /// The members' capacities in messages, added up.
@@ -136,8 +130,6 @@ impl Group {
             requested: None,
             returned: Delta::default(),
             redelivery: Redelivery::default(),
-            checking: false,
-            check_merged: false,
             used: false,
             capacities: 0,
             members: Members::default(),
@@ -246,28 +238,16 @@ impl Group {
         }
     }
 
-    /// One member is asked to check (R11: once per interval). Returns `false` where all of them
-    /// poll, or where work waits for a stream that reads: another group is asked.
+    /// One member is asked to check, without a claim: the next one is asked an interval later.
+    /// Returns `false` where all of them poll, or where work waits for a stream that reads: another
+    /// group is asked.
     pub(super) fn check(&mut self, head: &Counters, now: Tick) -> bool {
         let waits = head.sequence > self.position.sequence;
-        if waits || !self.members.any_can_check(None, now) {
-            return false;
+        let asks = !waits && self.members.any_can_check(now);
+        if asks {
+            self.request_wake(WakeReason::Sentinel);
         }
-        if self.checking && self.redelivery.is_open() && !self.redelivery.is_given_up() {
-            // The present check asks each member once, then the next group.
-            return true;
-        }
-        self.request_wake(WakeReason::Sentinel);
-        let open = self.redelivery.is_open() && !self.redelivery.is_given_up();
-        self.checking |= !open;
-        self.check_merged |= open;
-        self.redelivery.track(head.sequence, now, self.timeout);
-        true
-    }
-
-    /// Returns whether a check was requested and no member has reported it.
-    pub(super) fn is_checking(&self) -> bool {
-        self.checking || self.check_merged
+        asks
     }
 
     /// The queue has counted up to `head`: new work needs a report in time.
@@ -276,8 +256,7 @@ impl Group {
         if new {
             self.owed_up_to = head.sequence;
         }
-        self.checking &= !new;
-        let asks = self.requested.is_some();
+        let asks = self.requested.is_some() && self.requested != Some(WakeReason::Sentinel);
         // A parked redelivery goes on when a member's stream has sent.
         if (new || asks && !self.redelivery.is_open()) && self.len() > 0 {
             self.redelivery.track(head.sequence, now, self.timeout);
@@ -290,8 +269,8 @@ impl Group {
     }
 
     /// Runs the due work: a wake-up that its member has not covered (R13), or whose BUSY lease has
-    /// lapsed (R14), is redelivered. Returns whether a check ends that no member has answered.
-    pub(super) fn run_due(&mut self, now: Tick) -> bool {
+    /// lapsed (R14), is redelivered.
+    pub(super) fn run_due(&mut self, now: Tick) {
         while let Some(slot) = self.members.pop_expired_lease(now) {
             if planted!(LeaseNeverLapses) {
                 continue;
@@ -304,27 +283,15 @@ impl Group {
             self.members.postpone(slot);
         }
         if self.redelivery.due() > now {
-            return false;
+            return;
         }
-        if planted!(UncoveredNotReassigned) {
+        if self.redelivery.tried_members >= self.len() || planted!(UncoveredNotReassigned) {
             return self.end_round(now);
         }
-        let round = self.redelivery.round;
-        let left = match self.checking {
-            true => self.members.any_can_check(Some(round), now),
-            false => self.redelivery.tried_members < self.len(),
-        };
-        if !left {
-            return self.end_round(now);
-        }
-        self.request_wake(match self.checking {
-            true => WakeReason::Sentinel,
-            false => WakeReason::Reassigned,
-        });
+        self.request_wake(WakeReason::Reassigned);
         // Where no remaining member reads its stream, the redelivery is parked until one does. It
-        // would otherwise fire every claim time-out for nothing. A check does not wait for them: it
-        // may go to another group, or to a listener outside of groups.
-        let parked = !self.members.any_ready_untried(round);
+        // would otherwise fire every claim time-out for nothing.
+        let parked = !self.members.any_ready_untried(self.redelivery.round);
         self.redelivery.rearm(match parked {
             true => Tick::NEVER,
             false => now + self.timeout,
@@ -332,28 +299,13 @@ impl Group {
         if parked {
             self.pass_on_given_up();
         }
-        let check = self.checking || (parked && std::mem::take(&mut self.check_merged));
-        check && parked
     }
 
-    /// No member is left to ask. A check stays open until the last asked member's time is over;
-    /// then it goes to others.
-    fn all_were_asked(&mut self, now: Tick) {
-        let waits = self.redelivery.is_open() && !self.redelivery.is_given_up();
-        if waits && (self.checking || self.check_merged) {
-            self.requested = None;
-            return;
-        }
-        self.end_round(now);
-    }
-
-    /// All members were asked; returns whether it was for a check.
-    fn end_round(&mut self, now: Tick) -> bool {
+    /// All members were asked.
+    fn end_round(&mut self, now: Tick) {
         self.requested = None;
         self.redelivery.give_up(now, self.timeout);
         self.pass_on_given_up();
-        let merged = std::mem::take(&mut self.check_merged);
-        std::mem::take(&mut self.checking) || merged
     }
 
     pub(super) fn report(&mut self, slot: u32, report: MemberReport, now: Tick) {
@@ -383,7 +335,6 @@ impl Group {
         // A repeated report may be from an earlier run of the relay, and covers no wake-up of this
         // one.
         if report.polled {
-            (self.checking, self.check_merged) = (false, false);
             self.redelivery
                 .report(report.sequence, asked, self.owed_up_to, now, self.timeout);
             self.note_covered();
@@ -396,6 +347,10 @@ impl Group {
             if report.state == ReportState::Busy && report.depth > capacity {
                 self.set_unassigned(self.unassigned.get().saturating_add(report.depth));
                 self.found_by_check = true;
+                // Each other member may be asked in this round.
+                let due = now + self.timeout;
+                self.redelivery.restart(self.position.sequence, due);
+                self.mark_tried(slot);
             }
         }
         let drained_early =
@@ -414,7 +369,6 @@ impl Group {
         if over && planted!(SpentRoundDropped) {
             return;
         }
-        self.check_merged |= std::mem::take(&mut self.checking);
         self.request_wake(WakeReason::Reassigned);
         let due = now + self.timeout;
         match over {

@@ -191,21 +191,6 @@ impl Mailbox {
         before & SENDING == 0 && (before & ASSIGNED == 0 || before & TURNS != 0)
     }
 
-    /// Reserves the stream for a check. One Wake may carry several checks, so only an unsent frame
-    /// prevents it.
-    pub(super) fn assign_check(&self, cursor: u32) -> bool {
-        if self.stream.load(Ordering::Acquire) & SENDING == 0 {
-            self.stream.fetch_or(ASSIGNED, Ordering::AcqRel);
-            return true;
-        }
-        self.await_sent(cursor) & SENDING == 0
-    }
-
-    /// Reserves the stream only where nothing is assigned or unsent; no queue waits.
-    pub(super) fn assign_unless_sending(&self) -> bool {
-        self.stream.fetch_or(ASSIGNED, Ordering::AcqRel) & (SENDING | ASSIGNED) == 0
-    }
-
     /// Adds the cursor's queue to the waiting ones; returns the stream's state before.
     fn await_sent(&self, cursor: u32) -> u64 {
         // Set under the lock: `end_send` must not clear the mark before the cursor is listed.

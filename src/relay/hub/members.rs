@@ -58,8 +58,8 @@ pub(super) enum Candidates {
     NotNotified,
     /// Members that were not asked in this round.
     NotTried,
-    /// The same, for a check of the sentinel (R11): not those that poll, and first those that
-    /// report.
+    /// For a check of the sentinel (R11): members that do not poll. One that does not report stays
+    /// busy, behind the others.
     Checkers,
 }
 
@@ -84,13 +84,10 @@ impl Members {
             .any(|rank| self.member(rank.2).tried_in_round != round)
     }
 
-    /// Returns whether a member does not poll, among those not asked in the given round.
-    pub(super) fn any_can_check(&self, round: Option<u64>, now: Tick) -> bool {
-        let mut members = self.members.iter().flatten();
-        members.any(|member| {
-            round.is_none_or(|round| member.tried_in_round != round)
-                && member.subscriber.mailbox.can_check(now)
-        })
+    /// Returns whether a member can be asked for a check.
+    pub(super) fn any_can_check(&self, now: Tick) -> bool {
+        self.iter()
+            .any(|member| member.subscriber.mailbox.can_check(now))
     }
 
     /// Returns whether no member needs the queue's entry: none has a wake-up or a lease, and none
@@ -214,11 +211,8 @@ impl Members {
             Candidates::NotNotified => idle.filter(untold).or_else(|| busy.filter(untold)),
             Candidates::NotTried => idle.filter(untried).or_else(|| busy.filter(untried)),
             Candidates::Checkers => {
-                let looks = |rank: &&Rank| self.member(rank.2).subscriber.mailbox.can_check(now);
-                let reports = |rank: &&Rank| self.member(rank.2).subscriber.mailbox.reports();
-                let mut of_those = self.ready.iter().filter(untried).filter(looks);
-                let first = of_those.clone().next();
-                of_those.find(reports).or(first)
+                let can = |rank: &&Rank| self.member(rank.2).subscriber.mailbox.can_check(now);
+                self.ready.iter().find(can)
             }
         };
         chosen.map(|rank| rank.2)

@@ -1,133 +1,255 @@
-//! Checks under a pattern's own name: the first check of a new group, and the sentinel's check
-//! where a matching queue has no entry.
+//! Checks under a pattern's own name: the first check of a new group, and the sentinel's check of
+//! queues that only the pattern covers.
 //!
-//! The listeners with the same selector and group are asked in turn. No report covers a check that
-//! found nothing, so silence proves nothing. Another listener is asked at once only where the asked
-//! one's stream ends first, otherwise after an interval. The table's lock is a leaf. A probe visits
-//! a bounded number of the listeners, independent of the numbers of listeners and patterns.
+//! One listener of each pattern and group is asked in each interval, in turn, as for a queue. A
+//! pattern is asked if it matches no known queue, if the entry of a matching queue was forgotten or
+//! never made, or if a listener lacks a cursor. No report covers a check that found nothing, so
+//! silence proves nothing. The table's lock is a leaf.
 
-use std::{ops::Bound, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+    sync::Arc,
+};
 
 use super::{
     core::Hub,
-    mailbox::WakeBatch,
-    probe_table::{Asked, Choice, Key, Probe, keys},
+    mailbox::{SubscriptionId, WakeBatch},
     subscription::Subscription,
-    sync::lock,
+    sync::{Mutex, lock},
 };
 use crate::{
-    base::{backoff::about, clock::Tick},
-    types::{QueueAddress, Selector, WakeReason},
+    base::{backoff::about, clock::Tick, fault::planted},
+    types::{GroupName, QueueAddress, Selector, WakeReason},
 };
 
-/// Probes that one call fires, and queues that it visits for each.
-const PROBES_PER_CALL: usize = 256;
-const ENTRIES_PER_PROBE: usize = 16;
-/// Listeners that one call visits, give or take those of one probe: some hundred microseconds.
-const VISITS_PER_CALL: usize = 1024;
+/// The patterns that have listeners, by selector and group.
+#[derive(Default)]
+pub(super) struct PatternChecks {
+    table: Mutex<Table>,
+}
+
+pub(super) type Key = (Selector, Option<GroupName>);
+
+#[derive(Default)]
+struct Table {
+    checks: BTreeMap<Key, PatternCheck>,
+    due: BTreeSet<(Tick, Key)>,
+    /// Seeds the checks, so that they do not all fall due together.
+    made: u64,
+}
+
+/// One pattern of one group.
+struct PatternCheck {
+    listeners: BTreeMap<SubscriptionId, Arc<Subscription>>,
+    /// One listener must check at once.
+    requested: bool,
+    /// When the next listener is asked; without listeners, when this is forgotten.
+    due: Tick,
+    /// The due time when its last listener left: streams that come and go faster than the interval
+    /// must not put it off for ever.
+    left_due: Option<Tick>,
+    /// Some queue is checked under the pattern's own name only.
+    is_needed: bool,
+    /// The listener that was asked last, and whether that was requested.
+    asked: Option<(SubscriptionId, bool)>,
+    last: Option<SubscriptionId>,
+    /// Checks in a row without a report.
+    unanswered: usize,
+    rng: fastrand::Rng,
+}
+
+/// Checks that one call fires, give or take those of one pattern, and listeners that it visits.
+const CHECKS_PER_CALL: usize = 256;
+const VISITS_PER_CALL: usize = 4096;
+/// Queues that one check visits.
+const QUEUES_PER_CHECK: usize = 16;
+
+impl PatternChecks {
+    /// Returns when a check is due.
+    pub(super) fn next(&self) -> Option<Tick> {
+        let table = lock(&self.table);
+        let (due, _) = table.due.first()?;
+        (*due != Tick::NEVER).then_some(*due)
+    }
+
+    /// Only the subscription's patterns cover this queue, or some queue: its entry was forgotten or
+    /// never made, or there is no cursor for it.
+    pub(super) fn need(&self, subscription: &Subscription, queue: Option<&QueueAddress>) {
+        let mut table = lock(&self.table);
+        for key in keys(subscription) {
+            if queue.is_none_or(|queue| key.0.matches(queue))
+                && let Some(check) = table.checks.get_mut(&key)
+            {
+                check.is_needed = true;
+            }
+        }
+    }
+}
+
+impl Table {
+    /// Changes a check, and keeps the order of due times.
+    fn change(&mut self, key: &Key, change: impl FnOnce(&mut PatternCheck)) {
+        let Some(check) = self.checks.get_mut(key) else {
+            return;
+        };
+        let before = check.due;
+        change(check);
+        if check.due != before {
+            self.due.remove(&(before, key.clone()));
+            self.due.insert((check.due, key.clone()));
+        }
+    }
+
+    fn make(&mut self, key: &Key, seed: u64) {
+        if self.checks.contains_key(key) {
+            return;
+        }
+        self.made += 1;
+        let seed = seed ^ self.made.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let check = PatternCheck {
+            listeners: BTreeMap::new(),
+            requested: false,
+            due: Tick::NEVER,
+            left_due: None,
+            is_needed: false,
+            asked: None,
+            last: None,
+            unanswered: 0,
+            rng: fastrand::Rng::with_seed(seed),
+        };
+        self.due.insert((check.due, key.clone()));
+        self.checks.insert(key.clone(), check);
+    }
+}
+
+impl PatternCheck {
+    /// A check is due at once; without listeners, for the next one that joins.
+    fn request(&mut self, now: Tick) {
+        self.requested = true;
+        if !self.listeners.is_empty() {
+            self.due = now;
+        }
+    }
+
+    /// Chooses the next listener that can be asked: one that reports, in every second pass any one,
+    /// and any one also where the check was requested and all others poll.
+    fn choose(&mut self, now: Tick) -> Option<Arc<Subscription>> {
+        let all_in_turn = self.unanswered / self.listeners.len().max(1) % 2 == 1;
+        self.unanswered += 1;
+        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = |may_be_asked: &dyn Fn(&Subscription) -> bool| {
+            let later = self.listeners.range((after, Bound::Unbounded));
+            let mut in_turn = later.chain(&self.listeners).map(|(_, one)| one);
+            in_turn.find(|one| may_be_asked(one)).cloned()
+        };
+        let can_check = |one: &Subscription| one.mailbox.can_check(now);
+        let reports = |one: &Subscription| can_check(one) && one.mailbox.reports();
+        let chosen = (!all_in_turn).then(|| next(&reports)).flatten();
+        let chosen = chosen.or_else(|| next(&can_check));
+        let chosen = chosen.or_else(|| self.requested.then(|| next(&|_| true)).flatten());
+        if !planted!(CheckTurnStuck) || self.last.is_none() {
+            self.last = chosen.as_ref().map(|one| one.id).or(self.last);
+        }
+        chosen
+    }
+}
 
 impl Hub {
     /// A pattern's listener joined: one of a new group checks.
-    pub(super) fn join_probes(&self, subscription: &Arc<Subscription>, now: Tick) {
+    pub(super) fn join_pattern_checks(&self, subscription: &Arc<Subscription>, now: Tick) {
         let sentinel = !self.config.coordinator.sentinel_interval.is_zero();
         if subscription.group.is_none() && !sentinel {
             return;
         }
-        // The position of a new group is uncertain. So is that of a group that comes back: queues
-        // may have come and been forgotten while it had no member.
-        let first = subscription.group.as_ref().map(|_| WakeReason::CatchUp);
-        let mut table = lock(&self.probes.table);
+        let mut table = lock(&self.pattern_checks.table);
         for key in keys(subscription) {
             table.make(&key, self.config.seed);
-            table.change(&key, |probe| {
-                if probe.listeners.is_empty() {
-                    probe.pending = probe.pending.max(first);
-                    let next = self.next_probe(probe, now);
-                    let due = probe.left_due.take().unwrap_or(next);
-                    probe.due = due.clamp(now, next);
+            table.change(&key, |check| {
+                if check.listeners.is_empty() {
+                    // The position of a new group is uncertain. So is that of a group that comes
+                    // back: queues may have come and been forgotten while it had no member.
+                    check.requested |= subscription.group.is_some();
+                    let next = self.next_pattern_check(check, now);
+                    check.due = check.left_due.take().unwrap_or(next).clamp(now, next);
                 }
-                probe.insert(subscription);
-                // The listener has given up the stream that was asked.
-                probe.ask_another(now, |asked| asked.listener == subscription.listener_id);
-                if probe.pending.is_some() {
-                    probe.due = now;
+                let one = Arc::clone(subscription);
+                check.listeners.insert(subscription.id, one);
+                if check.requested {
+                    check.due = now;
                 }
             });
         }
         drop(table);
-        // Read now that the probes exist: `attach_once` found none of them before.
+        // Read now that the checks exist: `attach_once` found none of them before.
         if subscription.lock().lacks_cursors {
-            self.probes.note_missing_cursors(subscription);
+            self.pattern_checks.need(subscription, None);
         }
         self.timers.waker.wake();
     }
 
-    /// A pattern's listener left; its unreported check goes to another listener.
-    pub(super) fn leave_probes(&self, subscription: &Subscription, now: Tick) {
-        let mut table = lock(&self.probes.table);
-        let mut left = false;
+    /// A pattern's listener left; the check that it was asked for goes to another one.
+    pub(super) fn leave_pattern_checks(&self, subscription: &Subscription, now: Tick) {
+        let mut table = lock(&self.pattern_checks.table);
         for key in keys(subscription) {
-            let known = table.change(&key, |probe| {
-                probe.remove(subscription);
-                probe.ask_another(now, |asked| asked.stream == subscription.id);
-                if probe.listeners.is_empty() {
-                    probe.left_due = Some(probe.due);
-                    probe.due = now + self.config.coordinator.group_keep;
+            table.change(&key, |check| {
+                check.listeners.remove(&subscription.id);
+                let asked = check.asked.take_if(|(id, _)| *id == subscription.id);
+                if let Some((_, requested)) = asked {
+                    check.requested |= requested;
+                    check.due = now;
+                }
+                if check.listeners.is_empty() {
+                    check.left_due = Some(check.due);
+                    check.due = now + self.config.coordinator.group_keep;
                 }
             });
-            left |= known.is_some();
         }
         drop(table);
-        if left {
-            self.timers.waker.wake();
-        }
+        self.timers.waker.wake();
     }
 
-    /// A listener reported a queue: the sentinel's interval restarts, unless queues without an
-    /// entry need a check. One report does not prove that the listener polled all queues of a
-    /// CATCH_UP.
-    pub(super) fn probe_reported(
+    /// A listener reported a queue: the sentinel's interval restarts, unless only the pattern's own
+    /// name covers some queue. One report does not prove that the listener polled all queues of a
+    /// requested check.
+    pub(super) fn pattern_reported(
         &self,
         subscription: &Subscription,
         queue: &QueueAddress,
         now: Tick,
     ) {
-        let mut table = lock(&self.probes.table);
-        table.reported(subscription);
+        let mut table = lock(&self.pattern_checks.table);
         for key in keys(subscription).filter(|(selector, _)| selector.matches(queue)) {
-            table.change(&key, |probe| {
-                probe
-                    .asked
-                    .take_if(|asked| asked.reason != WakeReason::CatchUp);
-                if probe.pending.is_none() && !probe.forgotten {
-                    probe.due = self.next_probe(probe, now);
+            table.change(&key, |check| {
+                check.unanswered = 0;
+                check.asked.take_if(|(_, requested)| !*requested);
+                if !check.requested && !check.is_needed {
+                    check.due = self.next_pattern_check(check, now);
                 }
             });
         }
     }
 
     /// One listener of the pattern must check it under its own name.
-    pub(super) fn request_probe(&self, key: &Key, now: Tick) {
-        let mut table = lock(&self.probes.table);
-        table.change(key, |probe| probe.request(now));
-        drop(table);
+    pub(super) fn request_pattern_check(&self, key: &Key, now: Tick) {
+        lock(&self.pattern_checks.table).change(key, |check| check.request(now));
         self.timers.waker.wake();
     }
 
     /// The same for the groups' patterns after the given one, `limit` patterns at most; returns the
     /// last one visited, or `None` at the end.
-    pub(super) fn request_probes(
+    pub(super) fn request_pattern_checks(
         &self,
         after: Option<&Key>,
         limit: usize,
         now: Tick,
     ) -> Option<Key> {
-        let mut table = lock(&self.probes.table);
+        let mut table = lock(&self.pattern_checks.table);
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let range = table.probes.range((from, Bound::Unbounded));
+        let range = table.checks.range((from, Bound::Unbounded));
         let keys: Vec<Key> = range.take(limit).map(|(key, _)| key.clone()).collect();
         for key in keys.iter().filter(|(_, group)| group.is_some()) {
-            table.change(key, |probe| probe.request(now));
+            table.change(key, |check| check.request(now));
         }
         drop(table);
         self.timers.waker.wake();
@@ -135,85 +257,75 @@ impl Hub {
     }
 
     /// Asks listeners for the due checks, a slice of them at most; the rest stays due.
-    pub(super) fn fire_probes(&self, now: Tick) {
-        if self.probes.next().is_none_or(|due| due > now) {
-            return;
-        }
-        let due: Vec<Key> = {
-            let table = lock(&self.probes.table);
-            let due = table
-                .due
-                .iter()
-                .take(PROBES_PER_CALL)
-                .take_while(|(due, _)| *due <= now);
-            due.map(|(_, key)| key.clone()).collect()
-        };
+    pub(super) fn fire_pattern_checks(&self, now: Tick) {
         let mut batch = WakeBatch::default();
-        let mut examined = 0;
-        for key in due {
-            examined += self.probe(&key, now, &mut batch);
-            if examined >= VISITS_PER_CALL {
+        let mut visited = 0;
+        for _ in 0..CHECKS_PER_CALL {
+            let table = lock(&self.pattern_checks.table);
+            let first = table.due.first().filter(|(due, _)| *due <= now);
+            let Some((_, key)) = first.cloned().filter(|_| visited < VISITS_PER_CALL) else {
                 break;
-            }
+            };
+            drop(table);
+            visited += self.check_pattern(&key, now, &mut batch);
         }
         batch.wake();
     }
 
-    /// Asks a listener where the check is due; returns how many were visited.
-    fn probe(&self, key: &Key, now: Tick, batch: &mut WakeBatch) -> usize {
-        let has_entry = self.has_entry(&key.0);
-        let mut table = lock(&self.probes.table);
-        let Some(probe) = table.probes.get_mut(key) else {
-            return 0;
-        };
-        if probe.listeners.is_empty() {
-            table.remove(key);
-            return 0;
-        }
-        let pending = probe.pending;
-        let known = has_entry && !probe.forgotten;
-        let Choice { chosen, examined } = match known && pending.is_none() {
-            true => Choice::default(),
-            false => probe.choose(pending.is_some(), now),
-        };
-        table.examined += examined;
-        let reason = pending.unwrap_or(WakeReason::Sentinel);
-        table.change(key, |probe| {
-            probe.due = now + self.config.coordinator.claim_timeout;
-            if let Some(chosen) = &chosen {
-                probe.asked = Some(Asked {
-                    stream: chosen.id,
-                    listener: chosen.listener_id.clone(),
-                    reason,
-                });
-            }
-            if chosen.is_some() || known {
-                probe.pending = None;
-                probe.due = self.next_probe(probe, now);
+    /// Asks a listener, or forgets a pattern without one; returns how many may have been visited.
+    fn check_pattern(&self, key: &Key, now: Tick, batch: &mut WakeBatch) -> usize {
+        let has_queue = self.has_queue(&key.0);
+        let mut table = lock(&self.pattern_checks.table);
+        let (mut chosen, mut listeners) = (None, 0);
+        table.change(key, |check| {
+            listeners = check.listeners.len();
+            check.due = self.next_pattern_check(check, now);
+            if check.requested || check.is_needed || !has_queue {
+                let requested = check.requested;
+                let one = check.choose(now);
+                check.requested &= one.is_none();
+                check.asked = one.as_ref().map(|one| (one.id, requested)).or(check.asked);
+                chosen = one.map(|one| (one, requested));
             }
         });
+        if listeners == 0
+            && let Some(check) = table.checks.remove(key)
+        {
+            table.due.remove(&(check.due, key.clone()));
+        }
         drop(table);
-        if let Some(chosen) = chosen {
-            chosen
-                .lock()
-                .request_pattern_check(&chosen.selectors, &key.0, reason);
+        if let Some((chosen, requested)) = chosen {
+            let reason = match requested {
+                true => WakeReason::CatchUp,
+                false => WakeReason::Sentinel,
+            };
+            let selectors = &chosen.selectors;
+            let mut cursors = chosen.lock();
+            cursors.request_pattern_check(selectors, &key.0, reason);
+            drop(cursors);
             batch.mark_selectors(&chosen.mailbox);
         }
-        examined
+        listeners.max(1)
     }
 
     /// Returns whether a matching queue has an entry. Of many queues with the same beginning only
     /// some are visited; a needless check does no harm.
-    fn has_entry(&self, pattern: &Selector) -> bool {
+    fn has_queue(&self, pattern: &Selector) -> bool {
         let from = Bound::Included(pattern.beginning());
-        let entries = self.entries.range(from, ENTRIES_PER_PROBE);
+        let entries = self.entries.range(from, QUEUES_PER_CHECK);
         entries.iter().any(|entry| pattern.matches(entry.address()))
     }
 
-    fn next_probe(&self, probe: &mut Probe, now: Tick) -> Tick {
+    fn next_pattern_check(&self, check: &mut PatternCheck, now: Tick) -> Tick {
         match self.config.coordinator.sentinel_interval {
             interval if interval.is_zero() => Tick::NEVER,
-            interval => now + about(interval, &mut probe.rng),
+            interval => now + about(interval, &mut check.rng),
         }
     }
+}
+
+fn keys(subscription: &Subscription) -> impl Iterator<Item = Key> {
+    let group = &subscription.group;
+    let patterns = subscription.patterns();
+    patterns.map(move |selector| (selector.clone(), group.clone()))
 }

@@ -50,7 +50,8 @@ impl PatternHolders {
                 hub.change_load(change, now);
                 hub.cursors_left(&subscription, 1);
             }
-            hub.probes.forget(&subscription, entry.address());
+            hub.pattern_checks
+                .need(&subscription, Some(entry.address()));
         }
         true
     }

@@ -77,7 +77,7 @@ impl Hub {
         }
         self.end_pattern_resync();
         for key in groups {
-            self.request_probe(&key, now);
+            self.request_pattern_check(&key, now);
         }
     }
 }

@@ -55,18 +55,11 @@ impl QueueState {
         }
     }
 
-    /// The stream of a subscriber or a member has sent all its messages.
-    pub(super) fn stream_sent(&mut self, listener: ListenerKey, now: Tick) {
-        let Some(coordinator) = &mut self.coordinator else {
-            return;
-        };
-        match listener {
-            ListenerKey::Subscriber(_) => coordinator.subscriber_sent(now),
-            ListenerKey::Member(member_id) => {
-                if let Some(group) = coordinator.group(member_id) {
-                    group.set_ready(member_id.slot);
-                }
-            }
+    /// The member's stream has sent all its messages.
+    pub(super) fn stream_sent(&mut self, member_id: MemberId) {
+        let coordinator = self.coordinator.as_mut();
+        if let Some(group) = coordinator.and_then(|coordinator| coordinator.group(member_id)) {
+            group.set_ready(member_id.slot);
         }
     }
 

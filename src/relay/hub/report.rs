@@ -77,7 +77,7 @@ impl Hub {
             subscription.mailbox.wake();
         }
         if report.state != ReportState::Unspecified && subscription.has_pattern() {
-            self.probe_reported(&subscription, &report.queue, now);
+            self.pattern_reported(&subscription, &report.queue, now);
         }
         // An outdated report changes nothing, but it may have created the entry.
         if needs_reconcile || new {
@@ -124,8 +124,8 @@ impl Hub {
             };
             // A batch whose queues are gone counts as one.
             left -= turns.len().max(1);
-            for (entry, listener) in turns {
-                self.reconcile(entry, now, |state| state.stream_sent(listener, now));
+            for (entry, member_id) in turns {
+                self.reconcile(entry, now, |state| state.stream_sent(member_id));
             }
         };
         subscription.mailbox.end_turns();

@@ -15,7 +15,7 @@ use super::{
     core::Hub,
     fanout::UpdateBatch,
     mailbox::{SubscriptionId, WakeBatch},
-    probe_table::Key,
+    pattern_checks::Key,
     queue_entry::QueueEntry,
     subscription::Subscription,
     sync::{Ordering, lock},
@@ -49,7 +49,7 @@ pub(crate) enum ResyncScope {
 enum Phase {
     Queues { after: Option<QueueAddress> },
     Subscriptions { after: Option<SubscriptionId> },
-    Probes { after: Option<Key> },
+    PatternChecks { after: Option<Key> },
     Ended,
 }
 
@@ -66,7 +66,7 @@ impl ResyncWalk {
         }
     }
 
-    /// The most queues, subscriptions or probes that one step visits: some hundred microseconds.
+    /// The most queues, subscriptions or patterns that one step visits: some hundred microseconds.
     pub(crate) const STEP: usize = 512;
 }
 
@@ -79,10 +79,10 @@ impl Hub {
                 self.resync_queues(walk, (after.as_ref(), limit), now)
             }
             Phase::Subscriptions { after } => self.resync_patterns(*after),
-            Phase::Probes { after } => {
-                match self.request_probes(after.as_ref(), ResyncWalk::STEP, now) {
+            Phase::PatternChecks { after } => {
+                match self.request_pattern_checks(after.as_ref(), ResyncWalk::STEP, now) {
                     None => Phase::Ended,
-                    after => Phase::Probes { after },
+                    after => Phase::PatternChecks { after },
                 }
             }
             Phase::Ended => Phase::Ended,
@@ -179,7 +179,7 @@ impl Hub {
             return Phase::Subscriptions { after };
         }
         self.end_pattern_resync();
-        Phase::Probes { after: None }
+        Phase::PatternChecks { after: None }
     }
 
     /// From now on, a subscription checks its patterns when its queues are attached.

@@ -76,7 +76,7 @@ impl Hub {
         if pattern && !planted!(PatternRegistersLate) {
             write(&self.patterns).insert(&subscription);
         }
-        // One member checks for a new group: the probes below request that. For a subscriber that
+        // One member checks for a new group: `join_pattern_checks` requests that. For a subscriber that
         // resumes, `attach_some` decides this at the end.
         let told = options.group.is_none() && resumed.is_none();
         if pattern && told {
@@ -104,8 +104,8 @@ impl Hub {
             write(&self.patterns).insert(&subscription);
         }
         if pattern {
-            self.join_probes(&subscription, now);
-            self.fire_probes(now);
+            self.join_pattern_checks(&subscription, now);
+            self.fire_pattern_checks(now);
         }
         Ok(subscription)
     }
@@ -239,7 +239,7 @@ impl Hub {
         *lock(&subscription.attaching) = None;
         if subscription.has_pattern() {
             write(&self.patterns).remove(subscription);
-            self.leave_probes(subscription, now);
+            self.leave_pattern_checks(subscription, now);
         }
         let mut cursors = subscription.lock();
         let reports = cursors.reports;

@@ -64,12 +64,12 @@ impl Subscribers {
         self.entries.iter().filter_map(|(_, one)| one.as_ref())
     }
 
-    /// Returns the subscriber after this key; at the end, the first one.
-    pub(super) fn after(&self, key: Option<u64>) -> Option<(u64, &Subscriber)> {
-        let from = key.map_or(0, |key| self.position_after(key));
+    /// Returns all of them in turn, from the one after this key on.
+    pub(super) fn in_turn(&self, after: Option<u64>) -> impl Iterator<Item = (u64, &Subscriber)> {
+        let from = after.map_or(0, |key| self.position_after(key));
         let (before, after) = self.entries.split_at(from);
-        let mut all = after.iter().chain(before);
-        all.find_map(|(key, one)| Some((*key, one.as_ref()?)))
+        let all = after.iter().chain(before);
+        all.filter_map(|(key, one)| Some((*key, one.as_ref()?)))
     }
 
     /// Marks up to `limit` subscribers with keys from `from` on; returns the next key, or `None` at

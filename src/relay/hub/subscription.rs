@@ -9,7 +9,7 @@ use std::{fmt, ops::Deref, sync::Arc, task::Waker, time::Duration};
 
 use super::{
     attaching::Attaching,
-    coordinator::ListenerKey,
+    coordinator::MemberId,
     counters::Counters,
     cursor::{AttachOutcome, Cursor, resume},
     cursors::{Cursors, Filled},
@@ -55,8 +55,8 @@ pub(super) enum CursorStart<'a> {
 const SPREAD_FROM: usize = 64;
 const SPREAD: Duration = Duration::from_millis(1);
 
-/// A queue that waits for a stream, and the stream's listener there.
-type Waiting = (Arc<QueueEntry>, ListenerKey);
+/// A queue that waits for a member's stream.
+type Waiting = (Arc<QueueEntry>, MemberId);
 
 impl Subscription {
     pub(super) fn new(interest: Interest) -> Self {
@@ -87,7 +87,7 @@ impl Subscription {
         let cursors = self.lock();
         let queue = |at| {
             let cursor: &Cursor = cursors.list.get(at)?;
-            Some((Arc::clone(&cursor.entry), cursor.listener_key()))
+            Some((Arc::clone(&cursor.entry), cursor.member_id()?))
         };
         Some(turns.into_iter().filter_map(queue).collect())
     }

@@ -34,7 +34,7 @@ pub(super) const FAULTS: &[Row] = rows! {
     ResumeNumberTooNew, 96, "resume", "the number is drawn when all cursors are compared, not before";
     ResumePastForgotten, 783, "resume", "a pattern resumes past what changed and was forgotten";
     SpentRoundDropped, 32, "R14, R16", "what a member leaves is dropped where all others were asked";
-    UnansweredCheckDropped, 5, "R11", "a check that no member answers is dropped";
+    CheckTurnStuck, 5, "R11", "the checks stay with the listener that was asked first";
     LeaveUnarmed, 1548, "R17", "a task leaves although there was a cause since its get";
     BusyNeverLooks, 4, "R18", "a wake-up starts no look while tasks are at work";
     ReportsNotRepeated, 4, "section 3", "reports are not repeated after a Welcome";

@@ -87,13 +87,15 @@ impl Group {
                 self.owed_up_to = self.owed_up_to.max(head.sequence);
                 self.record_assignment(last, head, delta, unassigned);
                 // A redelivery that was parked goes on.
-                if self.redelivery.is_given_up() {
+                if self.redelivery.is_given_up() && reason != WakeReason::Sentinel {
                     self.redelivery.rearm(now + self.timeout);
                 }
             }
             // Members of another group have used up this step.
             None if more => {}
-            None if asks && self.redelivery.tried_members >= self.len() => self.all_were_asked(now),
+            // A check waits for the stream of one that does not poll.
+            None if reason == WakeReason::Sentinel => {}
+            None if asks && self.redelivery.tried_members >= self.len() => self.end_round(now),
             None if !asks && self.members.all_ready() => self.set_unassigned(0),
             None => {}
         }

@@ -126,14 +126,17 @@ fn one_of_those_that_report_is_asked_once_an_interval_give_or_take_a_tenth() {
 }
 
 #[test]
-fn an_unreported_check_goes_to_each_other_listener_in_turn() {
-    let guarded = Guarded::on(&[["orders"]; 4]);
-    (0..3).for_each(|at| guarded.say(at, Drained, 0));
-    let told = guarded.asked(1, 70);
-    // A listener that never reports is asked last, where none of the others reported.
-    assert_eq!(by(&told), [0, 1, 2, 3]);
-    let gaps: Vec<_> = told.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
-    assert_eq!(gaps, [1, 1, 1]);
+fn an_unreported_check_goes_to_the_next_listener_an_interval_later() {
+    let guarded = Guarded::on(&[["orders"]; 3]);
+    (0..2).for_each(|at| guarded.say(at, Drained, 0));
+    let told = guarded.asked(1, 8 * 67);
+    // A listener that never reports has its turn where none of the others has answered.
+    assert_eq!(by(&told)[..6], [0, 1, 0, 1, 2, 0]);
+    let gaps = told.windows(2).map(|pair| pair[1].0 - pair[0].0);
+    assert!(
+        gaps.into_iter().all(|gap| (54..=67).contains(&gap)),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -182,7 +185,7 @@ fn a_polling_listener_is_not_asked_until_it_reports_otherwise() {
     assert!(guarded.hub.listeners(None, 10, START)[0].polling);
     assert_eq!(by(&guarded.asked(1, 70)), [1]);
     guarded.report(0, &polls(0), 70);
-    assert_eq!(by(&guarded.asked(71, 139)), [0, 1]);
+    assert_eq!(by(&guarded.asked(71, 210)), [0, 1]);
 }
 
 #[test]
@@ -191,24 +194,6 @@ fn a_listener_counts_as_polling_for_two_intervals() {
     guarded.report(0, &polls(1), 0);
     assert_eq!(guarded.asked(1, 119), []);
     assert_eq!(guarded.first_asked(120).2, Sentinel);
-}
-
-#[test]
-fn a_stream_with_an_unsent_message_is_not_asked() {
-    let Guarded { hub, all } = Guarded::new(2);
-    all[0].begin_send();
-    hub.fire(at(67));
-    assert_eq!(drain(&all[0], at(67)), []);
-    assert_eq!(drain(&all[1], at(67)).len(), 1);
-}
-
-#[test]
-fn where_every_stream_is_sending_it_asks_again_soon() {
-    let guarded = Guarded::new(1);
-    guarded.all[0].begin_send();
-    guarded.hub.fire(at(67));
-    assert_eq!(take_sent(&guarded.hub, &guarded.all[0], at(67)), []);
-    assert_eq!(by(&guarded.asked(68, 69)), [0]);
 }
 
 #[test]

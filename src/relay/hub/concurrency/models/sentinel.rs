@@ -11,7 +11,7 @@ use super::{
         checks::{finds, holds_in},
         listener::NOW,
         worker::{Manner, Worker},
-        world::{CLAIM, World, member, plain},
+        world::{World, member, plain},
     },
     join,
 };
@@ -42,11 +42,11 @@ fn idle(world: &World, options: &SubscribeOptions, number: u128, manner: Manner)
     worker
 }
 
-/// The checks of two queues, while the stream sends a wake-up of one of them: they follow when it
-/// has sent, which needs no timer.
+/// The checks of a member's two queues, while its stream sends a wake-up of one of them: they follow
+/// when it has sent, which needs no timer.
 fn check_while_sending(fault: Fault) -> Result<(), String> {
     let world = world(fault);
-    let worker = idle(&world, &plain(&["a/x", "a/y"]), 1, Manner::Reads);
+    let worker = idle(&world, &member(&["a/x", "a/y"]), 1, Manner::Reads);
     world.queues.put("y", 1);
     world.publish("x", 0);
     let worker = worker.serve();
@@ -74,7 +74,7 @@ fn check_while_leaving(fault: Fault) -> Result<(), String> {
 }
 
 /// The asked listener reports an earlier read, takes the check and hangs: another one is asked an
-/// interval later at most.
+/// interval later, or two where the report comes first.
 fn check_while_reporting(fault: Fault) -> Result<(), String> {
     let world = world(fault);
     let hanging = idle(&world, &plain(&["a/q"]), 1, Manner::Hangs);
@@ -88,8 +88,7 @@ fn check_while_reporting(fault: Fault) -> Result<(), String> {
     let timers = world.spawn(|world| world.hub.fire(DUE));
     join(timers);
     let (hanging, ()) = join(hanging);
-    let until = DUE + AT_MOST + CLAIM * 2;
-    world.pass(&mut [hanging, staying.stop()], DUE, until);
+    world.pass(&mut [hanging, staying.stop()], DUE, DUE + AT_MOST * 2);
     world.all_read()
 }
 
@@ -112,7 +111,7 @@ fn check_of_a_group(fault: Fault, leaves: bool) -> Result<(), String> {
     let timers = world.spawn(|world| world.hub.fire(DUE));
     join(timers);
     let (hanging, ()) = join(hanging);
-    let until = DUE + if leaves { Duration::ZERO } else { CLAIM };
+    let until = DUE + if leaves { Duration::ZERO } else { AT_MOST };
     world.pass(&mut [hanging, staying.stop()], DUE, until);
     world.all_read()
 }
