@@ -192,7 +192,7 @@ impl QueueManager {
             Ok(ManagerStatus {
                 queues: queues(connection, now)?,
                 destinations: destinations(connection, now)?,
-                accepted: count(connection, "SELECT count(*) FROM inbound")?,
+                accepted: count(connection, "SELECT count(*) FROM inbound WHERE queue <> ''")?,
                 dead_letters: count(connection, "SELECT count(*) FROM dead_letters")?,
             })
         });
@@ -290,7 +290,7 @@ fn find(connection: &Connection, uid: [u8; 16]) -> rusqlite::Result<Option<Messa
             in_queue,
         ),
         (
-            "SELECT queue, arrived_at FROM inbound WHERE uid = ?1",
+            "SELECT queue, arrived_at FROM inbound WHERE uid = ?1 AND queue <> ''",
             |row, _| {
                 Ok(MessageStatus::Accepted {
                     queue: row.get(0)?,

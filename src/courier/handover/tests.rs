@@ -625,7 +625,6 @@ fn a_sender_that_comes_back_brings_no_message_that_was_given_up() {
         bury_absent(transaction, now, (now, now))
     });
     assert_eq!(buried, 150);
-    assert_eq!(number(&pair.to, "SELECT count(*) FROM inbound"), 0);
     pair.to
         .execute("DELETE FROM dead_letters", [])
         .expect("removed");
@@ -634,6 +633,38 @@ fn a_sender_that_comes_back_brings_no_message_that_was_given_up() {
     assert_eq!(pair.visible(), [[0; 16]; 0]);
     let visible = "SELECT count(*) FROM outgoing WHERE status = 3";
     assert_eq!(number(&pair.from, visible), 150);
+    assert_eq!(number(&pair.to, "SELECT count(*) FROM inbound"), 0);
+}
+
+/// An operator could send it again on both sides.
+#[test]
+fn a_message_that_was_given_up_is_no_dead_letter_of_its_sender() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    commit_message(&mut from, 1, "orders");
+    let limit = "UPDATE outgoing SET ends_at = 2000000";
+    from.execute(limit, []).expect("an age limit");
+    let mut pair = Pair::new(from, to, u64::MAX);
+    let offer = pair.offer().expect("an offer");
+    // The sender loses power.
+    pair.receives(offer).expect("a sound offer");
+    pair.now = 3_000_000;
+    let now = pair.now;
+    for buried in [1, 0] {
+        let found = step(&mut pair.to, |transaction| {
+            bury_absent(transaction, now, (now, now))
+        });
+        assert_eq!(found, buried);
+    }
+    // It was sent again from here, and handled long ago.
+    let forgotten = "DELETE FROM dead_letters; DELETE FROM arrived";
+    pair.to.execute_batch(forgotten).expect("forgotten");
+    pair.connect(u64::MAX);
+    pair.settle();
+    assert_eq!(number(&pair.from, "SELECT count(*) FROM dead_letters"), 0);
+    assert_eq!(number(&pair.from, "SELECT status FROM outgoing"), 3);
+    assert_eq!(pair.visible(), [[0; 16]; 0]);
+    assert_eq!(number(&pair.to, "SELECT count(*) FROM inbound"), 0);
 }
 
 /// Another connection of a restored copy has brought it.
