@@ -369,6 +369,20 @@ fn an_offer_of_large_bodies_stays_below_its_limit_and_waits_for_the_one_before()
 }
 
 /// A destination with many messages delays no other one.
+/// 255 machines at most.
+#[test]
+fn the_machines_that_messages_have_passed_count_for_the_size_of_an_offer() {
+    let (mut from, to) = (file(1), file(2));
+    for uid in 1..=100 {
+        commit_message(&mut from, uid, "orders");
+    }
+    let visited = "UPDATE outgoing SET visited = zeroblob(254 * 16)";
+    from.execute(visited, []).expect("passed");
+    let mut pair = Pair::new(from, to, u64::MAX);
+    let offer = pair.offer().expect("an offer");
+    assert_eq!(messages(&offer).len(), (128 << 10) / (255 * 16 + 1));
+}
+
 #[test]
 fn each_destination_has_its_turn() {
     let (mut from, to) = (file(1), file(2));
