@@ -159,7 +159,8 @@ const QUEUES: &str = "SELECT q.id, q.name, max(q.messages, 0),
        (SELECT inserted_at FROM messages m WHERE m.queue = q.id ORDER BY visible_at LIMIT 1)
      FROM queues q ORDER BY q.name";
 const DESTINATIONS: &str = "SELECT o.authority, queue, hop, sum(status = 1), sum(status = 2),
-       sum(status = 3), min(iif(status = 1, stored_at, NULL)), last_error, last_error_at
+       sum(status = 3), min(iif(status = 1, stored_at, NULL)),
+       iif(sum(status < 3) > 0, last_error, NULL), last_error_at
      FROM outgoing o LEFT JOIN hops h ON h.authority = hop
      GROUP BY o.authority, queue, hop ORDER BY o.authority, queue, hop";
 const HISTORY: &str = "SELECT * FROM (
