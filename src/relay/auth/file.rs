@@ -24,7 +24,7 @@ use super::{
     public_key::{IssuerKey, PublicKey, parse_jwks},
     quota::LimitForm,
     token::{Digest, digest},
-    token_file::{TokenFile, TokenTable},
+    token_file::{TokenFile, TokenRecord, TokenTable},
 };
 use crate::{
     base,
@@ -272,6 +272,14 @@ impl AuthConfig {
     /// Returns the number of tokens.
     pub fn token_count(&self) -> usize {
         self.tokens().len()
+    }
+
+    /// Returns the tokens that were added, changed or removed since another configuration.
+    pub(crate) fn token_changes<'a>(
+        &'a self,
+        former: &'a Self,
+    ) -> impl Iterator<Item = (&'a TokenRecord, &'static str)> {
+        self.tokens().changes(former.tokens())
     }
 
     /// Returns the number of issuers of JWTs.

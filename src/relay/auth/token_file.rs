@@ -218,6 +218,23 @@ impl TokenTable {
         self.0.len()
     }
 
+    /// Returns the tokens that were added, changed or removed since another table.
+    pub(super) fn changes<'a>(
+        &'a self,
+        former: &'a Self,
+    ) -> impl Iterator<Item = (&'a TokenRecord, &'static str)> {
+        let is_gone = |token: &&TokenRecord| !self.0.contains_key(&token.id);
+        let removed = former.0.values().filter(is_gone);
+        let present = self
+            .0
+            .values()
+            .filter_map(|token| match former.0.get(&token.id) {
+                None => Some((token, "added")),
+                Some(known) => (known != token).then_some((token, "changed")),
+            });
+        removed.map(|token| (token, "removed")).chain(present)
+    }
+
     /// Verifies a token. Digests are compared in constant time, that of an unknown id with a dummy, so
     /// that the time of the answer does not tell which ids exist.
     pub(super) fn verify(&self, text: &str, now: SystemTime) -> Result<Verified, Denial> {
