@@ -132,6 +132,8 @@ impl TokenFile {
     /// # Errors
     /// `NotFound` if the file has no such id; `Unavailable` if it cannot be written.
     pub fn revoke(&self, id: &str) -> Result<TokenRecord> {
+        // Without a file there is nothing to lock.
+        self.read()?;
         self.change(|records| {
             let at = records.iter().position(|record| record.id == id);
             at.map(|at| records.remove(at)).ok_or_else(|| {
