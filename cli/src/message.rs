@@ -6,7 +6,7 @@ use std::{io, path::PathBuf, time::SystemTime};
 use anyhow::Context as _;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, stdin};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, stdin};
 
 use super::{
     exit::Usage,
@@ -27,29 +27,58 @@ pub(super) struct Bodies {
     stdin: bool,
 }
 
+/// Bytes of the input that are read at one time.
+const BUFFER: usize = 1 << 20;
+
 impl Bodies {
+    /// Returns all messages.
     pub(super) async fn read(&self) -> anyhow::Result<Vec<Vec<u8>>> {
+        let mut all = Vec::new();
+        let add = async |bodies| {
+            all.extend(bodies);
+            Ok(())
+        };
+        self.each(BUFFER, add).await?;
+        Ok(all)
+    }
+
+    /// Passes the messages on, `most` at a time, and those of a slow input as soon as they are read.
+    pub(super) async fn each(
+        &self,
+        most: usize,
+        mut pass: impl AsyncFnMut(Vec<Vec<u8>>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        const UNREAD: &str = "the standard input cannot be read";
         if !self.bodies.is_empty() {
-            let bodies = self.bodies.iter().map(|body| body.clone().into_bytes());
-            return Ok(bodies.collect());
+            for bodies in self.bodies.chunks(most) {
+                pass(bodies.iter().map(|body| body.clone().into()).collect()).await?;
+            }
+            return Ok(());
         }
         if let Some(path) = &self.body_file {
             let unread = |error| Usage(format!("--body-file: `{}`: {error}", path.display()));
-            return Ok(vec![std::fs::read(path).map_err(unread)?]);
+            return pass(vec![std::fs::read(path).map_err(unread)?]).await;
         }
-        let mut body = Vec::new();
-        let read = stdin().read_to_end(&mut body).await;
-        read.context("the standard input cannot be read")?;
+        let mut input = BufReader::with_capacity(BUFFER, stdin());
         if self.stdin {
-            return Ok(vec![body]);
+            let mut body = Vec::new();
+            input.read_to_end(&mut body).await.context(UNREAD)?;
+            return pass(vec![body]).await;
         }
-        let mut lines: Vec<_> = body
-            .split(|byte| *byte == b'\n')
-            .map(<[u8]>::to_vec)
-            .collect();
-        // What follows the last line.
-        lines.pop_if(|line| line.is_empty());
-        Ok(lines)
+        let (mut lines, mut passed) = (Vec::new(), 0);
+        loop {
+            let mut line = Vec::new();
+            let read = input.read_until(b'\n', &mut line).await;
+            if read.with_context(|| format!("{UNREAD} beyond line {passed}"))? == 0 {
+                return Ok(());
+            }
+            line.pop_if(|last| *last == b'\n');
+            lines.push(line);
+            if lines.len() == most || !input.buffer().contains(&b'\n') {
+                passed += lines.len();
+                pass(std::mem::take(&mut lines)).await?;
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! A field name has the same meaning in all verbs: `queue` (ACCOUNT/NAME), `flag`, `lease`,
 //! `listener_id`, `message_id`, `depth`. Durations end in `_ms`, times in `_at` (RFC 3339). A field
-//! that does not apply is null, never absent.
+//! that does not apply is null; one that only an option adds is absent without it.
 
 use std::{
     fmt::Display,

@@ -159,7 +159,8 @@ const QUEUES: &str = "SELECT q.id, q.name, max(q.messages, 0),
        (SELECT inserted_at FROM messages m WHERE m.queue = q.id ORDER BY visible_at LIMIT 1)
      FROM queues q ORDER BY q.name";
 const DESTINATIONS: &str = "SELECT o.authority, queue, hop, sum(status = 1), sum(status = 2),
-       sum(status = 3), min(iif(status = 1, stored_at, NULL)), last_error, last_error_at
+       sum(status = 3), min(iif(status = 1, stored_at, NULL)),
+       iif(sum(status < 3) > 0, last_error, NULL), last_error_at
      FROM outgoing o LEFT JOIN hops h ON h.authority = hop
      GROUP BY o.authority, queue, hop ORDER BY o.authority, queue, hop";
 const HISTORY: &str = "SELECT * FROM (
@@ -192,7 +193,7 @@ impl QueueManager {
             Ok(ManagerStatus {
                 queues: queues(connection, now)?,
                 destinations: destinations(connection, now)?,
-                accepted: count(connection, "SELECT count(*) FROM inbound")?,
+                accepted: count(connection, "SELECT count(*) FROM inbound WHERE queue <> ''")?,
                 dead_letters: count(connection, "SELECT count(*) FROM dead_letters")?,
             })
         });
@@ -290,7 +291,7 @@ fn find(connection: &Connection, uid: [u8; 16]) -> rusqlite::Result<Option<Messa
             in_queue,
         ),
         (
-            "SELECT queue, arrived_at FROM inbound WHERE uid = ?1",
+            "SELECT queue, arrived_at FROM inbound WHERE uid = ?1 AND queue <> ''",
             |row, _| {
                 Ok(MessageStatus::Accepted {
                     queue: row.get(0)?,

@@ -20,7 +20,7 @@ use crate::{
         clock::Micros,
         dequeue_count, limit,
         put::{count_put, note_unnotified},
-        queue_id, system_time,
+        queue_depth, queue_id, system_time,
     },
 };
 
@@ -63,21 +63,22 @@ const HIDE: &str = "UPDATE messages SET visible_at = ?2, receipt = receipt + 1,
 
 /// Returns the number of a queue of this file.
 pub(super) fn local_queue(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
-    queue_id(connection, name)?.ok_or_else(|| {
-        let message = format!(
-            "destination: queue `{name}` does not exist: create it first, for example with \
-             `reveille queue create`"
-        );
-        refuse(Error::new(ErrorKind::NotFound, message))
-    })
+    queue_id(connection, name)?.ok_or_else(|| missing(name))
+}
+
+#[cold]
+fn missing(name: &str) -> rusqlite::Error {
+    let message = format!(
+        "destination: queue `{name}` does not exist: create it first, for example with \
+         `reveille queue create`"
+    );
+    refuse(Error::new(ErrorKind::NotFound, message))
 }
 
 /// Checks that a queue of this file has room.
 pub(super) fn check_queue(connection: &Connection, name: &str, max: u64) -> rusqlite::Result<()> {
-    let count: i64 = connection
-        .prepare_cached("SELECT max(messages, 0) FROM queues WHERE id = ?1")?
-        .query_row([local_queue(connection, name)?], |row| row.get(0))?;
-    if count.unsigned_abs() < max {
+    let count = queue_depth(connection, name)?.ok_or_else(|| missing(name))?;
+    if count < max {
         return Ok(());
     }
     let message =
@@ -92,13 +93,9 @@ pub(super) fn check_outgoing(
     hop: &str,
     max: u64,
 ) -> rusqlite::Result<u64> {
-    let sql = "SELECT count(*) FROM
-                 (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 LIMIT ?2)";
-    let most = i64::try_from(max).unwrap_or(i64::MAX);
-    let mut select = connection.prepare_cached(sql)?;
-    let count: i64 = select.query_row(params![hop, most], |row| row.get(0))?;
-    if count < most {
-        return Ok((most - count - 1).unsigned_abs() / 2);
+    let count = outgoing::count_ready(connection, hop, max)?;
+    if count < max {
+        return Ok((max - count - 1) / 2);
     }
     let message = format!("max_outgoing: {count} messages wait for `{hop}`, the maximum is {max}");
     Err(refuse(Error::new(ErrorKind::Exhausted, message)))

@@ -392,6 +392,16 @@ pub(crate) fn queue_id(connection: &Connection, name: &str) -> rusqlite::Result<
         .optional()
 }
 
+/// Returns the number of messages of a queue in the file.
+#[cfg(feature = "courier")]
+pub(crate) fn queue_depth(connection: &Connection, name: &str) -> rusqlite::Result<Option<u64>> {
+    let depth: Option<i64> = connection
+        .prepare_cached("SELECT max(messages, 0) FROM queues WHERE name = ?1")?
+        .query_row([name], |row| row.get(0))
+        .optional()?;
+    Ok(depth.map(i64::unsigned_abs))
+}
+
 /// Expects the columns id, body, dequeue_count, inserted_at, checksum.
 fn read_message(row: &Row<'_>) -> rusqlite::Result<PeekedMessage> {
     let body = Bytes::from(row.get::<_, Vec<u8>>(1)?);

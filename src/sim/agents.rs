@@ -651,7 +651,8 @@ impl World {
         }
     }
 
-    /// SIGKILL: its workers are ended with it, and their messages stay hidden for a while.
+    /// SIGKILL, or the end of a shutdown. Workers that still run are ended with it, and their messages
+    /// stay hidden for a while.
     fn kill(&mut self, at: usize) {
         self.disconnect(at);
         let agent = &mut self.agents[at];

@@ -10,7 +10,7 @@ use crate::{
     binary::{Binary, free_address, reveille, stderr, stdout},
     support::{
         azurite::{ACCOUNT, KEY, azurite},
-        listening, within, woken,
+        listening, until, within, woken,
     },
 };
 
@@ -94,6 +94,25 @@ async fn each_line_of_the_standard_input_is_a_message() {
     let status = within("the end", child.wait()).await.expect("it ends");
     assert!(status.success());
     assert_eq!(json(&home, &["depth", &url]).await["depth"], 2_500);
+}
+
+#[tokio::test]
+async fn the_lines_of_an_input_that_goes_on_are_put_at_once() {
+    let (home, url) = place();
+    queue(&home, &["create", &url]).await;
+    let mut command = reveille(&home, &["queue", "put", &url]);
+    let mut child = command.stdin(Stdio::piped()).spawn().expect("it starts");
+    let mut input = child.stdin.take().expect("piped");
+    for (part, depth) in [("one\ntwo\nhal", 2), ("f\n", 3)] {
+        input.write_all(part.as_bytes()).await.expect("it reads");
+        until("it is put", async || {
+            json(&home, &["depth", &url]).await["depth"] == depth
+        })
+        .await;
+    }
+    drop(input);
+    let status = within("the end", child.wait()).await.expect("it ends");
+    assert!(status.success());
 }
 
 /// Runs `queue put` with this standard input.

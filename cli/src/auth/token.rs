@@ -139,7 +139,8 @@ impl New {
         let now = SystemTime::now();
         let expires_at = self.expires.map(|span| {
             let at = now.checked_add(span);
-            at.ok_or_else(|| Usage("--expires: is too long".to_owned()))
+            at.map(to_the_second)
+                .ok_or_else(|| Usage("--expires: is too long".to_owned()))
         });
         let expires_at = expires_at.transpose()?;
         let new = NewToken {
@@ -193,6 +194,12 @@ impl New {
         ));
         Ok(Exit::OK)
     }
+}
+
+/// Cuts a time as the token file does.
+fn to_the_second(at: SystemTime) -> SystemTime {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH);
+    SystemTime::UNIX_EPOCH + Duration::from_secs(since.unwrap_or_default().as_secs())
 }
 
 /// Creates the file of a token, which only its owner can read.

@@ -30,7 +30,7 @@ pub(super) struct Put {
     #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "0s")]
     delay: Duration,
     /// When the messages expire, handled or not [default: never]
-    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    #[arg(long, value_name = "D", value_parser = values::pause)]
     ttl: Option<Duration>,
     /// Create the queue first if it is missing
     #[arg(long)]
@@ -89,14 +89,18 @@ impl Put {
             delay: self.delay,
             ..Stored::default()
         };
-        for bodies in self.bodies.read().await?.chunks(BATCH) {
+        let put = async |bodies: Vec<Vec<u8>>| {
+            let messages = bodies.len() as u64;
+            let bytes = bodies.iter().map(|body| body.len() as u64).sum::<u64>();
             self.put(&*queue, bodies).await.with_context(|| {
                 let messages = output::count(stored.messages, "message");
                 format!("{messages} of the input are stored")
             })?;
-            stored.messages += bodies.len() as u64;
-            stored.bytes += bodies.iter().map(|body| body.len() as u64).sum::<u64>();
-        }
+            stored.messages += messages;
+            stored.bytes += bytes;
+            Ok(())
+        };
+        self.bodies.each(BATCH, put).await?;
         let address = queue.address();
         let row = json!({
             "queue": address.to_string(),
@@ -112,9 +116,9 @@ impl Put {
         stored.finish(address, client, &target, row, line).await
     }
 
-    async fn put(&self, queue: &dyn WorkQueue, bodies: &[Vec<u8>]) -> reveille::Result<()> {
-        let messages = bodies.iter().map(|body| {
-            let message = NewMessage::new(body.clone()).after(self.delay);
+    async fn put(&self, queue: &dyn WorkQueue, bodies: Vec<Vec<u8>>) -> reveille::Result<()> {
+        let messages = bodies.into_iter().map(|body| {
+            let message = NewMessage::new(body).after(self.delay);
             match self.ttl {
                 Some(ttl) => message.expiring(ttl),
                 None => message,

@@ -383,6 +383,27 @@ async fn two_connections_to_one_file_lose_nothing() {
     assert_eq!((sum(&one).await, sum(&two).await), (200, 200));
 }
 
+/// A disk may hang, and the thread of the runtime that drops the handle has other tasks.
+#[tokio::test]
+async fn the_last_handle_waits_some_seconds_for_a_job() {
+    let (_directory, path) = quick_place();
+    let database = Database::open(&path, SCHEMA, Missing::Create)
+        .await
+        .expect("open");
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let job = database.run(move |_| {
+        let _ = held.recv();
+        Ok(())
+    });
+    let given_up = tokio::time::timeout(Duration::from_millis(50), job).await;
+    given_up.expect_err("it hangs");
+    let began = Instant::now();
+    drop(database);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    drop(release);
+}
+
 /// Returns a directory in memory if there is one, because the test measures the lock and not the
 /// disk.
 fn quick_place() -> (tempfile::TempDir, PathBuf) {

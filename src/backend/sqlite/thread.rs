@@ -7,8 +7,9 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
-    sync::Arc,
-    thread::{self, JoinHandle},
+    sync::{Arc, Mutex, mpsc as std_mpsc},
+    thread::{self, ThreadId},
+    time::Duration,
 };
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -17,10 +18,13 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Missing, Schema,
     error::{self, is_io},
-    open::{Opened, keep_log, open, write_log_back},
+    open::{LOCK_TIMEOUT, Opened, keep_log, open, write_log_back},
     registry::{self, FileId},
 };
-use crate::error::{Error, Result};
+use crate::{
+    base::sync::lock,
+    error::{Error, Result},
+};
 
 /// A job of the thread.
 pub(super) enum Job {
@@ -51,12 +55,17 @@ const MAX_GROUP: usize = 1024;
 /// hide that the disk is too slow.
 const JOBS: usize = 1024;
 
+/// The longest wait for the end of a thread: for a lock, and for the writing of the log.
+const CLOSING: Duration = LOCK_TIMEOUT.saturating_mul(2);
+
 /// A thread's job channel. Dropping it ends the thread, and waits until the file is closed and its
-/// log is written back: whoever copies the file then has all of it.
+/// log is written back: a copy of the file has all of it then. A disk that hangs is waited for 10 s.
 #[derive(Debug)]
 pub(super) struct Jobs {
     sender: Option<mpsc::Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
+    thread: ThreadId,
+    /// Disconnected at the end of the thread. The lock makes it shareable.
+    ended: Mutex<std_mpsc::Receiver<()>>,
 }
 
 /// The connection's owner.
@@ -91,10 +100,9 @@ impl Jobs {
 impl Drop for Jobs {
     fn drop(&mut self) {
         self.sender = None;
-        let other = |thread: &JoinHandle<()>| thread.thread().id() != thread::current().id();
         // Not where the last handle was in a job.
-        if let Some(thread) = self.thread.take_if(|thread| other(thread)) {
-            let _ = thread.join();
+        if self.thread != thread::current().id() {
+            let _ = lock(&self.ended).recv_timeout(CLOSING);
         }
     }
 }
@@ -110,7 +118,9 @@ pub(super) fn start(
 ) -> Result<Jobs> {
     let owned = Arc::clone(&path);
     let (sender, mut jobs) = mpsc::channel(JOBS);
+    let (running, ended) = std_mpsc::channel();
     let live = move || {
+        let _running = running;
         let Opened {
             connection,
             file,
@@ -154,7 +164,8 @@ pub(super) fn start(
         .map_err(|source| error::no_thread(&owned, source))?;
     Ok(Jobs {
         sender: Some(sender),
-        thread: Some(thread),
+        thread: thread.thread().id(),
+        ended: Mutex::new(ended),
     })
 }
 

@@ -130,7 +130,8 @@ fn take(
     now: Micros,
 ) -> rusqlite::Result<Vec<Stored>> {
     let known = KNOWN.replace("?1", "i.uid");
-    let drop_known = format!("DELETE FROM inbound AS i WHERE {condition} AND ({known})");
+    let drop_known =
+        format!("DELETE FROM inbound AS i WHERE {condition} AND (queue = '' OR {known})");
     transaction.prepare_cached(&drop_known)?.execute([value])?;
     let sql = format!(
         "SELECT id, authority, queue, length(body) FROM inbound WHERE {condition} ORDER BY id"
@@ -166,16 +167,25 @@ fn bury(
 
 /// Moves the messages that were stored by the time `arrived` to the dead letters: each connection of
 /// their sender would have confirmed them. Returns how many.
+///
+/// Their ids stay held, without a queue: a sender that comes back would otherwise move the messages to
+/// its own dead letters, and both sides could send them again.
 pub(crate) fn bury_absent(
     transaction: &Transaction<'_>,
     arrived: Micros,
     (now, wall): (Micros, Micros),
 ) -> rusqlite::Result<usize> {
-    let absent = take(transaction, "arrived_at <= ?1", arrived, now)?;
+    let absent = take(
+        transaction,
+        "queue <> '' AND arrived_at <= ?1",
+        arrived,
+        now,
+    )?;
     for message in &absent {
         let reason = "its sender has not confirmed it, and is away";
         bury(transaction, wall, message.row, reason)?;
     }
-    transaction.execute("DELETE FROM inbound WHERE arrived_at <= ?1", [arrived])?;
+    let hold = "UPDATE inbound SET queue = '', body = x'' WHERE arrived_at <= ?1";
+    transaction.execute(hold, [arrived])?;
     Ok(absent.len())
 }

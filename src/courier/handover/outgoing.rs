@@ -55,6 +55,16 @@ pub(crate) fn insert(
     Ok(())
 }
 
+/// Counts the ready messages of a next machine, up to `most`.
+pub(crate) fn count_ready(connection: &Connection, hop: &str, most: u64) -> rusqlite::Result<u64> {
+    let sql = "SELECT count(*) FROM
+                 (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 LIMIT ?2)";
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let mut select = connection.prepare_cached(sql)?;
+    let count: i64 = select.query_row(params![hop, most], |row| row.get(0))?;
+    Ok(count.unsigned_abs())
+}
+
 /// Returns the next machines of messages with a status. It steps from one machine to the next in the
 /// index, so that the number of messages does not matter.
 pub(crate) fn hops_with(connection: &Connection, status: u8) -> rusqlite::Result<Vec<String>> {

@@ -8,11 +8,12 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use rusqlite::{OptionalExtension as _, Transaction, params};
+use rusqlite::{Transaction, params};
 
 use super::{
     OFFER, VERSION,
     inbound::{is_known, show, store},
+    outgoing::count_ready,
     policy::{Policy, SenderRights},
 };
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
     base::fault::planted,
     courier::message::{Destination, check_authority},
     error::{Error, ErrorKind, Result},
-    queue::sqlite::{checksum::checksum, clock::Micros, limit},
+    queue::sqlite::{checksum::checksum, clock::Micros, queue_depth},
     wire::proto::{
         HandOverAccept, HandOverHello, HandOverRequest, HandOverResponse, HandOverVerdict,
         HandOverWelcome, OfferedMessage, hand_over_request::Kind as Request,
@@ -255,18 +256,11 @@ impl ReceiverSession {
         message: &OfferedMessage,
         place: &str,
     ) -> rusqlite::Result<Option<u64>> {
-        let depth: Option<i64> = if message.authority.is_empty() {
-            let sql = "SELECT max(messages, 0) FROM queues WHERE name = ?1";
-            let mut select = transaction.prepare_cached(sql)?;
-            select.query_row([place], |row| row.get(0)).optional()?
+        if message.authority.is_empty() {
+            queue_depth(transaction, place)
         } else {
-            let sql = "SELECT count(*) FROM
-                         (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1 LIMIT ?2)";
-            let most = limit(usize::try_from(self.policy.max_outgoing).unwrap_or(usize::MAX));
-            let mut select = transaction.prepare_cached(sql)?;
-            Some(select.query_row(params![place, most], |row| row.get(0))?)
-        };
-        Ok(depth.map(i64::unsigned_abs))
+            count_ready(transaction, place, self.policy.max_outgoing).map(Some)
+        }
     }
 
     /// Returns why a message has passed too many machines.

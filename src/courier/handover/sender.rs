@@ -78,8 +78,8 @@ pub(crate) struct Next {
 const WAIT: (Micros, Micros) = (100_000, 15_000_000);
 /// The messages that a step moves to the dead letters because of their age.
 const EXPIRED: usize = 100;
-/// Bytes of bodies of one offer: a line with 20 KiB/s takes 7 s, less than the sender waits for an
-/// answer.
+/// Bytes of one offer, of bodies and of the machines that messages have passed: a line with 20 KiB/s
+/// takes 7 s, less than the sender waits for an answer.
 const OFFER_BYTES: usize = 128 << 10;
 
 impl SenderSession {
@@ -198,7 +198,7 @@ impl SenderSession {
                     bury(transaction, id, now, BAD_CHECKSUM)?;
                     continue;
                 };
-                bytes += message.body.len();
+                bytes += message.body.len() + message.visited.len();
                 if messages.len() == OFFER || bytes > OFFER_BYTES && !messages.is_empty() {
                     return Ok(messages);
                 }

@@ -369,6 +369,20 @@ fn an_offer_of_large_bodies_stays_below_its_limit_and_waits_for_the_one_before()
 }
 
 /// A destination with many messages delays no other one.
+/// 255 machines at most.
+#[test]
+fn the_machines_that_messages_have_passed_count_for_the_size_of_an_offer() {
+    let (mut from, to) = (file(1), file(2));
+    for uid in 1..=100 {
+        commit_message(&mut from, uid, "orders");
+    }
+    let visited = "UPDATE outgoing SET visited = zeroblob(254 * 16)";
+    from.execute(visited, []).expect("passed");
+    let mut pair = Pair::new(from, to, u64::MAX);
+    let offer = pair.offer().expect("an offer");
+    assert_eq!(messages(&offer).len(), (128 << 10) / (255 * 16 + 1));
+}
+
 #[test]
 fn each_destination_has_its_turn() {
     let (mut from, to) = (file(1), file(2));
@@ -625,7 +639,6 @@ fn a_sender_that_comes_back_brings_no_message_that_was_given_up() {
         bury_absent(transaction, now, (now, now))
     });
     assert_eq!(buried, 150);
-    assert_eq!(number(&pair.to, "SELECT count(*) FROM inbound"), 0);
     pair.to
         .execute("DELETE FROM dead_letters", [])
         .expect("removed");
@@ -634,6 +647,38 @@ fn a_sender_that_comes_back_brings_no_message_that_was_given_up() {
     assert_eq!(pair.visible(), [[0; 16]; 0]);
     let visible = "SELECT count(*) FROM outgoing WHERE status = 3";
     assert_eq!(number(&pair.from, visible), 150);
+    assert_eq!(number(&pair.to, "SELECT count(*) FROM inbound"), 0);
+}
+
+/// An operator could send it again on both sides.
+#[test]
+fn a_message_that_was_given_up_is_no_dead_letter_of_its_sender() {
+    let (mut from, to) = (file(1), file(2));
+    create_queue(&to, "orders");
+    commit_message(&mut from, 1, "orders");
+    let limit = "UPDATE outgoing SET ends_at = 2000000";
+    from.execute(limit, []).expect("an age limit");
+    let mut pair = Pair::new(from, to, u64::MAX);
+    let offer = pair.offer().expect("an offer");
+    // The sender loses power.
+    pair.receives(offer).expect("a sound offer");
+    pair.now = 3_000_000;
+    let now = pair.now;
+    for buried in [1, 0] {
+        let found = step(&mut pair.to, |transaction| {
+            bury_absent(transaction, now, (now, now))
+        });
+        assert_eq!(found, buried);
+    }
+    // It was sent again from here, and handled long ago.
+    let forgotten = "DELETE FROM dead_letters; DELETE FROM arrived";
+    pair.to.execute_batch(forgotten).expect("forgotten");
+    pair.connect(u64::MAX);
+    pair.settle();
+    assert_eq!(number(&pair.from, "SELECT count(*) FROM dead_letters"), 0);
+    assert_eq!(number(&pair.from, "SELECT status FROM outgoing"), 3);
+    assert_eq!(pair.visible(), [[0; 16]; 0]);
+    assert_eq!(number(&pair.to, "SELECT count(*) FROM inbound"), 0);
 }
 
 /// Another connection of a restored copy has brought it.

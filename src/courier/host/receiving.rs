@@ -32,7 +32,7 @@ impl ReceivingStream {
         }
     }
 
-    /// The answer was passed to the connection.
+    /// The next request is awaited: the last answer, if there was one, was passed to the connection.
     pub(crate) fn answered(&self) {
         crash_point("receiving-after-answer");
     }

@@ -238,6 +238,28 @@ async fn a_copy_with_a_new_identity_leaves_to_the_original_what_only_that_may_se
 }
 
 #[tokio::test]
+async fn an_error_of_a_machine_is_shown_while_messages_wait_for_it() {
+    let place = Place::new();
+    let manager = place.open().await;
+    send(&manager, FAR, &["waits"]).await;
+    let error =
+        "INSERT INTO hops (authority, last_error, last_error_at) VALUES ('far:7600', 'away', 9)";
+    execute(&manager, error).await;
+    for (sql, is_shown) in [
+        ("UPDATE outgoing SET status = 2, body = x''", true),
+        ("UPDATE outgoing SET status = 3, confirmed_at = 9", false),
+    ] {
+        execute(&manager, sql).await;
+        let status = manager.status().await.expect("read");
+        assert_eq!(
+            status.destinations[0].last_error.is_some(),
+            is_shown,
+            "{sql}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_purge_keeps_what_the_next_machine_may_have() {
     let place = Place::new();
     let manager = place.open().await;

@@ -3,7 +3,7 @@
 //! Reading it reads all files that it names, relative to its own directory. Every error names the
 //! file, and the field or the rule's number. A reload reads everything again and applies each file by
 //! itself: a file that cannot be read leaves what it said before, so that it holds back no change of
-//! another one.
+//! another one. The file itself is not applied while it names another token file that cannot be read.
 
 mod rules;
 
@@ -24,7 +24,7 @@ use super::{
     public_key::{IssuerKey, PublicKey, parse_jwks},
     quota::LimitForm,
     token::{Digest, digest},
-    token_file::{TokenFile, TokenTable},
+    token_file::{TokenFile, TokenRecord, TokenTable},
 };
 use crate::{
     base,
@@ -114,7 +114,17 @@ impl AuthFile {
         let own = Loaded::again(
             &former.own,
             read(FILE, &self.path, LONGEST_FILE),
-            |bytes| OwnPart::new(self.parse(bytes)?).map_err(|error| self.named(&error)),
+            |bytes| {
+                let own = OwnPart::new(self.parse(bytes)?).map_err(|error| self.named(&error))?;
+                // Not the tokens of the former file under another name.
+                if let Some(path) = &own.tokens
+                    && own.tokens != former.own.value.tokens
+                {
+                    let file = TokenFile::new(self.beside(path));
+                    file.table(&file.read()?)?;
+                }
+                Ok(own)
+            },
             &mut failures,
         );
         let tokens = own.value.tokens.as_ref().map(|path| {
@@ -272,6 +282,14 @@ impl AuthConfig {
     /// Returns the number of tokens.
     pub fn token_count(&self) -> usize {
         self.tokens().len()
+    }
+
+    /// Returns the tokens that were added, changed or removed since another configuration.
+    pub(crate) fn token_changes<'a>(
+        &'a self,
+        former: &'a Self,
+    ) -> impl Iterator<Item = (&'a TokenRecord, &'static str)> {
+        self.tokens().changes(former.tokens())
     }
 
     /// Returns the number of issuers of JWTs.

@@ -132,6 +132,8 @@ impl TokenFile {
     /// # Errors
     /// `NotFound` if the file has no such id; `Unavailable` if it cannot be written.
     pub fn revoke(&self, id: &str) -> Result<TokenRecord> {
+        // Without a file there is nothing to lock.
+        self.read()?;
         self.change(|records| {
             let at = records.iter().position(|record| record.id == id);
             at.map(|at| records.remove(at)).ok_or_else(|| {
@@ -216,6 +218,23 @@ impl TokenRecord {
 impl TokenTable {
     pub(super) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Returns the tokens that were added, changed or removed since another table.
+    pub(super) fn changes<'a>(
+        &'a self,
+        former: &'a Self,
+    ) -> impl Iterator<Item = (&'a TokenRecord, &'static str)> {
+        let is_gone = |token: &&TokenRecord| !self.0.contains_key(&token.id);
+        let removed = former.0.values().filter(is_gone);
+        let present = self
+            .0
+            .values()
+            .filter_map(|token| match former.0.get(&token.id) {
+                None => Some((token, "added")),
+                Some(known) => (known != token).then_some((token, "changed")),
+            });
+        removed.map(|token| (token, "removed")).chain(present)
     }
 
     /// Verifies a token. Digests are compared in constant time, that of an unknown id with a dummy, so

@@ -17,6 +17,7 @@ use crate::{
     base::{
         clock::Tick,
         histogram::{Histogram, HistogramSnapshot},
+        log_limiter::LimitedCounts,
         sync::lock,
     },
     error::{Error, ErrorKind, Result},
@@ -48,6 +49,7 @@ pub(super) struct ClusterHandle {
     node: Mutex<ClusterNode>,
     /// The times that frames took until they were confirmed.
     confirmations: Histogram,
+    bad_replies: LimitedCounts<1>,
     /// C13: the way of requests to other relays.
     pub(super) transport: OnceLock<Arc<dyn PeerTransport>>,
 }
@@ -94,7 +96,16 @@ impl ClusterHandle {
             node: Mutex::new(node),
             // A broker on the same machine takes a tenth of a millisecond.
             confirmations: Histogram::new(Duration::from_micros(50), Duration::from_secs(60)),
+            bad_replies: LimitedCounts::new(Duration::from_secs(60)),
             transport: OnceLock::new(),
+        }
+    }
+
+    #[cold]
+    pub(super) fn refuse_reply(&self, life: LifeId, error: &Error, now: Tick) {
+        lock(&self.node).count_refused();
+        if let Some(suppressed) = self.bad_replies.note(0, now) {
+            tracing::warn!(%life, %error, suppressed, "a reply of another relay is dropped");
         }
     }
 

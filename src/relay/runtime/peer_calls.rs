@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use prost::Message as _;
 
-use super::{Relay, RelayInner, cluster::ClusterHandle};
+use super::{Relay, RelayInner};
 use crate::{
     relay::link::PeerStats,
     types::{
@@ -50,8 +50,7 @@ impl Relay {
     /// # Cancel safety
     /// A dropped call forgets the reply; the request may have been carried out.
     pub(crate) async fn ask(&self, life: LifeId, call: Call, within: Duration) -> Option<Answer> {
-        let cluster = self.shared.cluster.as_ref()?;
-        ask(cluster, life, encoded(call), within).await
+        self.shared.ask(life, encoded(call), within).await
     }
 
     /// Sends a request to all other relays of the cluster but the silent ones, and adds those that do
@@ -118,11 +117,8 @@ impl RelayInner {
         let (mut asked, missing) = self.asked_peers();
         silent.ids.extend(missing);
         asked.retain(|peer| !silent.lives.contains(&peer.life));
-        let Some(cluster) = self.cluster.as_ref().filter(|_| !asked.is_empty()) else {
-            return Vec::new();
-        };
         let request = encoded(call);
-        let ask_one = |peer: &PeerStats| ask(cluster, peer.life, request.clone(), within);
+        let ask_one = |peer: &PeerStats| self.ask(peer.life, request.clone(), within);
         let answers = join_all(asked.iter().map(ask_one)).await;
         let mut all = Vec::new();
         for (peer, answer) in asked.into_iter().zip(answers) {
@@ -135,6 +131,16 @@ impl RelayInner {
             }
         }
         all
+    }
+
+    async fn ask(&self, life: LifeId, request: Bytes, within: Duration) -> Option<Answer> {
+        let cluster = self.cluster.as_ref()?;
+        let sent = cluster.transport.get()?.request(life, request);
+        let reply = tokio::time::timeout(within, sent).await.ok()??;
+        peer_reply_from_wire(&reply).unwrap_or_else(|error| {
+            cluster.refuse_reply(life, &error, self.clock.now());
+            None
+        })
     }
 
     /// Returns whether a listener of another relay subscribes to the queue, or may do so because its
@@ -176,15 +182,4 @@ impl RelayInner {
 
 fn encoded(call: Call) -> Bytes {
     PeerRequest { call: Some(call) }.encode_to_vec().into()
-}
-
-async fn ask(
-    cluster: &ClusterHandle,
-    life: LifeId,
-    request: Bytes,
-    within: Duration,
-) -> Option<Answer> {
-    let sent = cluster.transport.get()?.request(life, request);
-    let reply = tokio::time::timeout(within, sent).await.ok()??;
-    peer_reply_from_wire(&reply).ok()?
 }

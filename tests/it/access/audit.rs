@@ -94,6 +94,7 @@ async fn it_has_who_from_where_what_and_why() {
     file.revoke(&removed).expect("revoked");
     relay.hang_up().await;
     line(&audit, &[("action", "reload"), ("target", "relay")]).await;
+    line(&audit, &[("action", "token"), ("target", &removed)]).await;
     run("other", &["drain"], 4).await;
     run("owner", &["drain"], 0).await;
     assert!(relay.ended().await.success());

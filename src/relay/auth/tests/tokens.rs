@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Home, at, new_token};
 use crate::{
     error::ErrorKind,
-    relay::auth::{Authenticator, Denial, NewToken},
+    relay::auth::{AuthFile, Authenticator, Denial, NewToken},
 };
 
 fn load(home: &Home) -> Authenticator {
@@ -204,4 +204,62 @@ fn a_bad_token_file_is_refused_by_the_records_number_and_field() {
     }
     home.write("tokens.toml", format!("[[token]]\n{good}"));
     assert!(home.load("tokens = \"tokens.toml\"").is_ok());
+}
+
+#[test]
+fn a_revocation_makes_no_file_beside_a_missing_one() {
+    let home = Home::new();
+    let error = home.tokens().revoke("aaaaaaaaaa").expect_err("missing");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    let left = std::fs::read_dir(home.0.path()).expect("a directory");
+    assert_eq!(left.count(), 0);
+}
+
+/// Its tokens would be those of the former file, whose changes are not followed any more.
+#[test]
+fn an_auth_file_that_names_another_token_file_is_applied_when_that_can_be_read() {
+    let home = Home::new();
+    let token = home.tokens().add(&new_token("billing"), at(0));
+    let former = home.config("tokens = \"tokens.toml\"");
+    home.write("auth.toml", "tokens = \"other.toml\"");
+    let file = AuthFile::new(home.path("auth.toml"));
+    for broken in [None, Some("[[token")] {
+        if let Some(text) = broken {
+            home.write("other.toml", text);
+        }
+        let (kept, failures) = file.read_again(&former);
+        assert!(kept.is_same(&former));
+        assert_eq!(failures.len(), 1, "{failures:?}");
+        assert!(failures[0].message().contains("other.toml"), "{failures:?}");
+    }
+    let revoked = home.tokens().revoke(token.expect("added").id());
+    revoked.expect("revoked");
+    let (kept, _) = file.read_again(&former);
+    assert_eq!(kept.token_count(), 0, "the former file is still followed");
+    home.write("other.toml", "");
+    let (applied, failures) = file.read_again(&kept);
+    assert!(failures.is_empty() && !applied.is_same(&kept));
+}
+
+#[test]
+fn the_changes_of_tokens_are_known_by_their_ids() {
+    let home = Home::new();
+    let add = |name| home.tokens().add(&new_token(name), at(0)).expect("added");
+    let (kept, changed, removed) = (add("kept"), add("former"), add("removed"));
+    let former = home.config("tokens = \"tokens.toml\"");
+    let text = std::fs::read_to_string(home.path("tokens.toml")).expect("text");
+    home.write("tokens.toml", text.replace("former", "latter"));
+    home.tokens().revoke(removed.id()).expect("revoked");
+    let added = add("added");
+    let now = home.config("tokens = \"tokens.toml\"");
+    let mut changes: Vec<_> = now.token_changes(&former).collect();
+    changes.sort_by_key(|(_, what)| *what);
+    let found = changes.iter().map(|(token, what)| (&*token.id, *what));
+    let expected = [
+        (added.id(), "added"),
+        (changed.id(), "changed"),
+        (removed.id(), "removed"),
+    ];
+    assert_eq!(found.collect::<Vec<_>>(), expected, "{}", kept.id());
+    assert_eq!(now.token_changes(&now).count(), 0);
 }

@@ -84,3 +84,24 @@ async fn a_silent_relay_is_asked_once_for_one_list() {
     let [silent, well] = [0, 1].map(|one: usize| transport.asked[one].load(Ordering::Relaxed));
     assert_eq!((silent, well), (1, 3));
 }
+
+/// Replies what no relay of this version sends.
+#[derive(Debug)]
+struct BadReply;
+
+#[async_trait]
+impl PeerTransport for BadReply {
+    async fn request(&self, _: LifeId, _: Bytes) -> Option<Bytes> {
+        Some(Bytes::from_static(b"\xff"))
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_cannot_be_read_is_counted() {
+    let relay = with_two_others();
+    relay.set_peer_transport(Arc::new(BadReply));
+    let mut silent = SilentRelays::default();
+    assert!(relay.ask_all(list(), WITHIN, &mut silent).await.is_empty());
+    let (stats, _) = relay.cluster_stats().expect("of a cluster");
+    assert_eq!(stats.refused, 2);
+}

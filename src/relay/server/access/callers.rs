@@ -68,6 +68,8 @@ pub(crate) struct Refusals {
     pub(crate) is_stale: bool,
 }
 
+/// The tokens of a reload with a line of their own in the audit log.
+const RECORDED_TOKENS: usize = 100;
 /// Characters of a target that is remembered.
 const LONGEST_TARGET: usize = 512;
 
@@ -136,7 +138,7 @@ impl Callers {
         let (config, failures) = self.file.read_again(&former);
         let is_changed = !config.is_same(&former);
         if is_changed {
-            self.apply(config);
+            self.apply(config, &former);
         }
         let why: Vec<_> = failures.iter().map(ToString::to_string).collect();
         let why = why.join("; ");
@@ -151,7 +153,17 @@ impl Callers {
         Err(Error::new(first.kind(), why).with_source(first))
     }
 
-    fn apply(&self, config: AuthConfig) {
+    fn apply(&self, config: AuthConfig, former: &AuthConfig) {
+        let mut changes = config.token_changes(former);
+        for (token, what) in changes.by_ref().take(RECORDED_TOKENS) {
+            let why = format!("{what}: a token of `{}`", token.principal);
+            self.record_own("token", &token.id, true, &why);
+        }
+        let more = changes.count();
+        if more > 0 {
+            let why = format!("{more} further tokens were changed");
+            self.record_own("token", "", true, &why);
+        }
         log_notes(&self.file, &config);
         let (rules, tokens) = (config.policy().rule_count(), config.token_count());
         self.authenticator.replace(config);
