@@ -1,4 +1,4 @@
-//! Types that all modules share: addresses, notifications, wake-ups, positions, reports, flags, and
+//! Types that all modules share: addresses, notifications, wake-ups, reports, flags, and
 //! the traits that both an in-process and a remote relay implement.
 //!
 //! Plain data with its rules. Knows neither the wire format nor any transport.
@@ -14,8 +14,8 @@ mod flag;
 mod limits;
 mod name;
 mod notification;
-mod position;
 mod report;
+mod resume;
 mod session;
 mod size;
 #[cfg(feature = "relay")]
@@ -34,8 +34,8 @@ pub(crate) use name::{check_name, check_text};
 pub(crate) use notification::check_delay;
 pub use notification::{Accepted, LastEvent, Notification};
 pub(crate) use notification::{Counted, is_in_calendar};
-pub use position::{Position, Token};
 pub use report::{Report, ReportState};
+pub use resume::ResumeNumber;
 pub use session::{
     ConnectionState, Goodbye, GoodbyeReason, LinkState, SubscribeEvent, SubscribeOptions, Welcome,
 };

@@ -6,7 +6,7 @@ use std::{ffi::OsString, time::Duration};
 
 use reveille::{
     Client, ConnectionState, GroupName, LastEvent, LinkState, Report, ReportState, Selector,
-    SubscribeOptions, Subscription, Token, WakeReason, WakeStream as _, WorkDetected, duration,
+    SubscribeOptions, Subscription, WakeReason, WakeStream as _, WorkDetected, duration,
 };
 use serde_json::json;
 use tokio::{sync::watch, time::Instant};
@@ -353,7 +353,6 @@ fn catch_up(selector: &Selector) -> WorkDetected {
         payload_size: 0,
         messages: 0,
         last_event: LastEvent::default(),
-        token: Token::default(),
     }
 }
 

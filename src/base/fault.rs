@@ -13,7 +13,7 @@ pub(crate) enum Fault {
     None,
     /// R1: a wake holds however much is owed.
     WakeUnbounded,
-    /// R2: a token of another epoch is taken at its word.
+    /// R2: a resume number of another epoch is accepted.
     ForeignEpochAccepted,
     /// R3: a forgotten queue starts again where it started first.
     FloorForgotten,
@@ -38,8 +38,8 @@ pub(crate) enum Fault {
     LateDepthLowersBacklog,
     /// R19: a batch that was refused is dropped whole and unreported.
     BatchDropped,
-    /// Section 2: a token is taken when its wake-up arrives.
-    TokenTakenOnArrival,
+    /// Section 2: a resume number is taken when it arrives.
+    ResumeTakenOnArrival,
     /// Resume number: it is drawn when the comparison of all cursors has ended.
     ResumeNumberTooNew,
     /// Resume number: a pattern that resumes gets no CATCH_UP for queues that were forgotten.

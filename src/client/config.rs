@@ -108,8 +108,6 @@ impl ClientConfig {
             max: self.reconnect_max,
             others,
             open_timeout: self.request_timeout,
-            request_bytes: Limits::SUBSCRIBE_BYTES,
-            positions: Limits::POSITIONS,
         }
     }
 

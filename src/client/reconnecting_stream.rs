@@ -47,16 +47,6 @@ pub(super) trait StreamProtocol {
         now: Tick,
         rng: &mut fastrand::Rng,
     ) -> Result<()>;
-
-    /// The stream broke or could not be opened. Returns the error if it is final.
-    fn broken(
-        &mut self,
-        now: Tick,
-        error: Option<&Error>,
-        rng: &mut fastrand::Rng,
-    ) -> Option<Error> {
-        self.reconnect().broken(now, error, rng)
-    }
 }
 
 /// A response stream that reconnects. It has no task: polling drives it.
@@ -179,7 +169,8 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
                 status.map(|status| with_relay_url(from_status(status), url))
             }
         };
-        let refusal = self.protocol.broken(now, error.as_ref(), &mut self.rng);
+        let reconnect = self.protocol.reconnect();
+        let refusal = reconnect.broken(now, error.as_ref(), &mut self.rng);
         self.end_stream();
         self.log_outage();
         refusal

@@ -6,7 +6,6 @@
 
 mod outbox;
 mod placement;
-mod positions;
 mod publisher;
 mod reconnect;
 mod retries;

@@ -22,8 +22,8 @@ use crate::{
     client::session::{Reconnect, SubscriptionSession},
     error::{Error, ErrorKind, Result},
     types::{
-        ConnectionState, Limits, LinkState, Report, ReportFuture, SubscribeOptions, WakeStream,
-        Welcome, WorkDetected,
+        ConnectionState, Limits, LinkState, Report, ReportFuture, ResumeNumber, SubscribeOptions,
+        WakeStream, Welcome, WorkDetected,
     },
     wire::{proto, report_to_wire, subscribe_event, subscribe_to_wire},
 };
@@ -66,6 +66,13 @@ impl Subscription {
     /// Returns the Welcome of the open stream, if any.
     pub fn welcome(&self) -> Option<&Welcome> {
         self.0.protocol.session.welcome()
+    }
+
+    /// Returns the newest resume number whose earlier wake-ups were all returned; empty without one.
+    /// A process that states it as [`SubscribeOptions::resume`], with the same listener and selectors,
+    /// gets a CATCH_UP only for the queues that changed since.
+    pub fn resume(&self) -> &ResumeNumber {
+        self.0.protocol.session.resume()
     }
 
     /// Waits for the next wake-up; `None` after the relay's refusal was returned.
@@ -119,20 +126,11 @@ impl StreamProtocol for WakeProtocol {
         self.session.received(subscribe_event(message)?, now, rng);
         Ok(())
     }
-
-    fn broken(
-        &mut self,
-        now: Tick,
-        error: Option<&Error>,
-        rng: &mut fastrand::Rng,
-    ) -> Option<Error> {
-        self.session.broken(now, error, rng)
-    }
 }
 
-/// Checks that the request fits without positions. Otherwise the relay would refuse it every time.
+/// Checks that the request fits. Otherwise the relay would refuse it every time.
 fn check_size(options: &SubscribeOptions) -> Result<()> {
-    let bytes = options.encoded_without_positions();
+    let bytes = options.encoded_at_most();
     if bytes <= Limits::SUBSCRIBE_BYTES {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! The relay's limits: a table of queues that is full, and requests of a bounded size.
+//! The relay's limits: a table of queues that is full.
 //!
 //! The table is the hub's own. A foreign publisher fills it with queues that have a pending timer
 //! and so cannot give way. The model knows which requests may be refused, and that a refused one
@@ -11,15 +11,14 @@ use std::{
 };
 
 use super::{
-    oracle::SOON,
     plan::{Plan, Shape, Trouble, Work, address, seconds},
     world::World,
 };
 use crate::{
     base::clock::Tick,
-    error::{Error, ErrorKind, Result},
+    error::{ErrorKind, Result},
     relay::hub::Hub,
-    types::{Notification, Position, QueueAddress, Selector, SubscribeOptions},
+    types::{Notification, QueueAddress, Selector, SubscribeOptions},
 };
 
 /// The model's state of the relay's table of queues, if that is small.
@@ -31,15 +30,6 @@ pub(super) struct FullTable {
     refused_at: Option<Tick>,
     /// Queues that were refused in this run.
     refused: BTreeSet<usize>,
-}
-
-/// The limit for positions in a subscribe request, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PositionRoom {
-    /// The limit that the client knows.
-    pub(super) known: usize,
-    /// The relay's limit.
-    pub(super) taken: usize,
 }
 
 /// An entry that was refused is sent again within this after there is room: the longest back-off,
@@ -182,28 +172,6 @@ impl World {
         }
     }
 
-    /// Returns whether the relay may lack room for the entries that the request's positions need.
-    pub(super) fn lacks_room_for(&mut self, options: &SubscribeOptions) -> bool {
-        let (Some(hub), Some(limit)) = (&self.relay.hub, self.plan.max_queues) else {
-            return false;
-        };
-        let positions = options
-            .positions
-            .iter()
-            .filter_map(|one| one.queue.as_address());
-        let named = options.selectors.iter().filter_map(Selector::as_address);
-        let queues: Vec<_> = positions.chain(named).collect();
-        // An entry that gives way to one position may be the next one's.
-        let room = room(hub, limit, &queues.iter().collect::<Vec<_>>(), self.now);
-        let new = self.unknown(hub, queues.into_iter()).len();
-        let short = new > room;
-        let lacks = short || new > 0 && self.was_refused_lately();
-        if short {
-            self.note_refusal();
-        }
-        lacks
-    }
-
     /// Returns the queues that a subscription would make, and how many the relay has room for.
     pub(super) fn before_subscription(
         &self,
@@ -229,29 +197,9 @@ impl World {
         Some(room(hub, limit, &own.collect::<Vec<_>>(), self.now))
     }
 
-    pub(super) fn check_size(&self, options: &SubscribeOptions) -> Result<()> {
-        let bytes: usize = options.positions.iter().map(Position::encoded).sum();
-        match self.plan.room {
-            Some(room) if bytes > room.taken => {
-                let message = format!("request: the limit is {} bytes", room.taken);
-                Err(Error::new(ErrorKind::Exhausted, message))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns whether a stream that began without some positions may still report their queues.
-    pub(super) fn is_being_told(&self, listener: usize) -> bool {
-        let plan = &self.plan;
-        let few = plan.room.is_some() || plan.few.is_some() || plan.max_queues.is_some();
-        few && self.listeners[listener].ok_from + SOON > self.now
-    }
-
-    /// Returns whether a listener may be refused before it is accepted, because its request is too
-    /// large or the relay is full.
+    /// Returns whether a listener may be refused before it is accepted, because the relay is full.
     pub(super) fn may_be_refused(&self) -> bool {
-        let too_large = self.plan.room.is_some_and(|room| room.known > room.taken);
-        too_large || self.plan.max_queues.is_some()
+        self.plan.max_queues.is_some()
     }
 }
 
@@ -267,8 +215,8 @@ impl Plan {
             .map_or(41, |limit| limit + if rests { 2 } else { 0 })
     }
 
-    /// Has the run meet limits: the table is small and full at times, the listeners share
-    /// connections, or there is room for a few positions only, which the client may not know.
+    /// Has the run meet limits: the table is small and full at times, or the listeners share
+    /// connections.
     pub(super) fn limit(&mut self, rng: &mut fastrand::Rng) {
         let small = matches!(self.shape, Shape::Sparse | Shape::Fleet);
         if small && rng.bool() {
@@ -279,11 +227,6 @@ impl Plan {
         if small && rng.u32(0..4) != 0 {
             self.shared = Some(rng.usize(2..=3));
             self.troubles.push(Trouble::SlowReader);
-        }
-        if rng.u32(0..4) == 0 || self.shape == Shape::Wide {
-            let taken = rng.usize(0..400);
-            let known = if rng.bool() { taken } else { 1 << 20 };
-            self.room = Some(PositionRoom { known, taken });
         }
     }
 
@@ -317,11 +260,4 @@ fn room(hub: &Hub, limit: usize, own: &[&QueueAddress], now: Tick) -> usize {
 fn is_known(hub: &Hub, queue: &QueueAddress) -> bool {
     let mut known = hub.queues("", usize::MAX, Tick::default()).into_iter();
     known.any(|view| view.address == *queue)
-}
-
-impl PositionRoom {
-    /// Returns the request's limit as the listener knows it.
-    pub(super) fn request_bytes(self, options: &SubscribeOptions) -> usize {
-        options.encoded_without_positions() + self.known
-    }
 }

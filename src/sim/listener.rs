@@ -12,7 +12,6 @@ use std::{
 
 use super::{
     net::{Client, ConnId, Down, Up},
-    oracle::Counters,
     plan::Trouble,
     queue::{Announced, MessageId},
     reports::Released,
@@ -38,7 +37,8 @@ pub(super) struct Listener {
     pub(super) session: Option<SubscriptionSession>,
     pub(super) leaving: bool,
     pub(super) conn: Option<ConnId>,
-    /// The relay's life of its newest stream.
+    /// Its newest stream with a Welcome, and the relay's life of that.
+    pub(super) stream: Option<ConnId>,
     pub(super) stream_life: u64,
     pub(super) paused_until: Tick,
     pub(super) partition_until: Tick,
@@ -65,8 +65,8 @@ pub(super) struct Listener {
     /// It has had no stream since this time.
     pub(super) alone_since: Option<Tick>,
     pub(super) started_at: Tick,
-    /// The newest token of each queue that was handed over.
-    pub(super) tokens: BTreeMap<usize, Told>,
+    /// The newest wake-up of each queue that was handed over.
+    pub(super) told: BTreeMap<usize, Told>,
     /// The newest sequence of each queue that it saw, and in which life of the relay.
     pub(super) seen: BTreeMap<usize, (u64, u64)>,
     pub(super) released: Vec<Released>,
@@ -87,15 +87,12 @@ pub(super) struct Worker {
     pub(super) holding: Option<(MessageId, u64)>,
 }
 
-/// A token that was handed over.
+/// A wake-up that was handed over: its stream, the relay's life, and its sequence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Told {
+    pub(super) stream: Option<ConnId>,
     pub(super) life: u64,
-    /// The number of queues that the relay had forgotten when it sent the token.
-    pub(super) forgotten: u64,
-    pub(super) counters: Counters,
-    /// Each later stream stated it.
-    pub(super) stated: bool,
+    pub(super) sequence: u64,
 }
 
 /// A stream that lived this long was a success: the back-off starts again (I18: retries are
@@ -114,6 +111,7 @@ impl Listener {
             session: None,
             leaving: false,
             conn: None,
+            stream: None,
             stream_life: 0,
             paused_until: Tick::default(),
             partition_until: Tick::default(),
@@ -130,7 +128,7 @@ impl Listener {
             link: LinkState::default(),
             alone_since: None,
             started_at: Tick::default(),
-            tokens: BTreeMap::new(),
+            told: BTreeMap::new(),
             seen: BTreeMap::new(),
             released: Vec::new(),
             calls: BTreeMap::new(),
@@ -188,16 +186,10 @@ impl World {
             ..Listener::new()
         };
         let options = listener.options.clone();
-        let mut config = ReconnectConfig {
-            ..ReconnectConfig::default()
-        };
-        if let Some(few) = self.plan.few {
-            config.positions = few.positions;
-        }
-        if let Some(room) = self.plan.room {
-            config.request_bytes = room.request_bytes(&options);
-        }
-        listener.session = Some(SubscriptionSession::new(options, config));
+        listener.session = Some(SubscriptionSession::new(
+            options,
+            ReconnectConfig::default(),
+        ));
         self.log
             .note(self.now, "listener starts", &[number as u64, life]);
         if self.plan.listeners[number].scaled {
@@ -343,7 +335,7 @@ impl World {
                 listener.conn = None;
                 self.conns[id].client_gone = true;
                 let asked = error.as_ref().and_then(Error::retry_after);
-                let refusal = session.broken(now, error.as_ref(), &mut self.rng);
+                let refusal = session.reconnect.broken(now, error.as_ref(), &mut self.rng);
                 listener.failed(now, asked);
                 if let Some(refusal) = refusal {
                     self.violate(|| format!("a listener is refused for good: {refusal}"));
@@ -470,7 +462,6 @@ impl World {
         }
         let id = self.connect(Client::Listener(number, life));
         self.share(number, id);
-        self.forget_unstated(number, &options);
         let listener = &mut self.listeners[number];
         listener.conn = Some(id);
         listener.attempts.push_back(now);
@@ -482,7 +473,7 @@ impl World {
         self.send_up(id, Up::Subscribe(Box::new(options)));
     }
 
-    /// Takes a wake-up: records its token, and polls.
+    /// Takes a wake-up, and polls.
     fn takes(&mut self, number: usize, work: &WorkDetected) {
         let Some(address) = work.queue.as_address() else {
             let selector = work.queue.clone();
@@ -490,7 +481,13 @@ impl World {
             return;
         };
         let queue = self.queues.find(&address).expect("all queues are known");
-        self.check_token(number, queue, work);
+        let listener = &mut self.listeners[number];
+        let told = Told {
+            stream: listener.stream,
+            life: listener.stream_life,
+            sequence: work.sequence,
+        };
+        listener.told.insert(queue, told);
         if self.listeners[number].is_scaled() {
             let noted = [number as u64, queue as u64, work.sequence];
             self.log.note(self.now, "takes", &noted);

@@ -1,8 +1,8 @@
 //! The hub with very many queues: the cost of each step, and no remains at the end.
 //!
 //! Streams of up to 10,000 queues, by a pattern, by name and as members of a group, with a sentinel
-//! or with delays of up to 14 days; counts, sequences and tokens at the ends of their ranges and
-//! beyond. A step is one call of the hub. Its work is counted in locks that it takes, because no
+//! or with delays of up to 14 days; counts, sequences and resume numbers at the ends of their ranges
+//! and beyond. A step is one call of the hub. Its work is counted in locks that it takes, because no
 //! clock is steady enough; its limit does not depend on the number of queues. At the end each
 //! stream knows every queue's head, and after all streams have ended the hub is empty.
 
@@ -24,8 +24,8 @@ use crate::{
         SubscriptionId, WakeBatch, WakeBuilder, Walk,
     },
     types::{
-        GroupName, Limits, ListenerId, Notification, Position, QueueAddress, Report, ReportState,
-        Selector, StreamAction, SubscribeEvent, SubscribeOptions, Token, WakeReason,
+        GroupName, Limits, ListenerId, Notification, QueueAddress, Report, ReportState,
+        ResumeNumber, Selector, StreamAction, SubscribeEvent, SubscribeOptions, WakeReason,
     },
 };
 
@@ -64,8 +64,10 @@ struct Stream {
     poll_at: Tick,
     /// Its client does not read until then.
     reads_at: Tick,
-    /// The newest sequence and token of each queue.
-    told: Vec<Option<(u64, Token)>>,
+    /// The newest sequence of each queue.
+    told: Vec<Option<u64>>,
+    /// The newest resume number.
+    number: ResumeNumber,
     /// When it was asked to check.
     asked: Vec<Option<Tick>>,
 }
@@ -188,7 +190,7 @@ impl World {
         self.subscribe(options, vec![None; self.queues.len()])
     }
 
-    fn subscribe(&mut self, options: SubscribeOptions, told: Vec<Option<(u64, Token)>>) -> Done {
+    fn subscribe(&mut self, options: SubscribeOptions, told: Vec<Option<u64>>) -> Done {
         self.numbers += 1;
         let id = SubscriptionId(self.numbers);
         let before = work::done();
@@ -214,32 +216,25 @@ impl World {
             reads_at: self.now,
             asked: vec![None; told.len()],
             told,
+            number: ResumeNumber::default(),
         });
         Ok(())
     }
 
-    /// A stream ends, and its listener comes back with some positions, of which not all are tokens.
+    /// A stream ends, and its listener comes back with its number, with none, or with nonsense.
     fn come_back(&mut self, at: usize) -> Done {
         let mut stream = self.streams.swap_remove(at);
         stream.feed.close(self.now);
-        stream.options.positions.clear();
-        let grouped = stream.options.group.is_some();
-        let room = self.rng.usize(0..Limits::POSITIONS);
-        for (queue, told) in stream.told.iter_mut().enumerate() {
-            let position = told
-                .take()
-                .filter(|_| stream.options.positions.len() < room && !grouped);
-            let Some((sequence, mut token)) = position else {
-                continue;
-            };
-            if self.rng.u32(0..8) == 0 {
+        stream.options.resume = match self.rng.u32(0..4) {
+            0 => {
                 let length = self.rng.usize(0..=Limits::TOKEN);
-                token = Token((0..length).map(|_| self.rng.u8(..)).collect());
-            } else {
-                *told = Some((sequence, token.clone()));
+                ResumeNumber((0..length).map(|_| self.rng.u8(..)).collect())
             }
-            let queue = Selector::from(&self.queues[queue]);
-            stream.options.positions.push(Position { queue, token });
+            _ => stream.number.clone(),
+        };
+        // Without its number it must be told of every queue.
+        if stream.number.is_empty() || stream.options.resume != stream.number {
+            stream.told.fill(None);
         }
         self.subscribe(stream.options, stream.told)
     }
@@ -404,10 +399,13 @@ impl World {
             StreamAction::Wait(at) => *at,
             _ => now,
         };
-        if let StreamAction::Send(StreamMessage::Event(SubscribeEvent::Goodbye(_)))
-        | StreamAction::End = next
-        {
-            return Err("a stream ends by itself".to_owned());
+        match next {
+            StreamAction::Send(StreamMessage::Event(SubscribeEvent::Goodbye(_)))
+            | StreamAction::End => return Err("a stream ends by itself".to_owned()),
+            StreamAction::Send(StreamMessage::Event(SubscribeEvent::Heartbeat {
+                resume, ..
+            })) if !resume.is_empty() => stream.number = resume,
+            _ => {}
         }
         for work in sink.work {
             // A pattern's own entry has no place.
@@ -417,7 +415,7 @@ impl World {
             if work.reason == WakeReason::Sentinel {
                 stream.asked[queue] = Some(now);
             }
-            stream.told[queue] = Some((work.sequence, work.token));
+            stream.told[queue] = Some(work.sequence);
         }
         self.step("poll", before, STEP)?;
         Ok(true)
@@ -483,7 +481,7 @@ impl World {
                     .selectors
                     .iter()
                     .any(|one| one.matches(&view.address));
-                let told = stream.told[queue].as_ref().map(|(sequence, _)| *sequence);
+                let told = stream.told[queue];
                 if wanted && told < Some(view.sequence) {
                     return Err(format!(
                         "I1: a stream is told {told:?} of queue {queue}, {view:?}"

@@ -5,7 +5,7 @@
 //! stream, from which follows whether the relay must count its listener as busy (R8: until it
 //! reports DRAINED).
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     net::ConnId,
@@ -16,9 +16,10 @@ use super::{
 };
 use crate::{
     base::clock::Tick,
+    relay::hub::QueueStats,
     types::{
-        Accepted, Notification, QueueAddress, Report, ReportState, SubscribeEvent,
-        SubscribeOptions, WakeReason, WorkDetected,
+        Accepted, Notification, Report, ReportState, Selector, SubscribeEvent, SubscribeOptions,
+        WakeReason, WorkDetected,
     },
 };
 
@@ -32,13 +33,13 @@ pub(super) struct Place {
     number: u64,
 }
 
-/// A token's counters.
+/// A queue's counters at the relay.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counters {
     pub(super) sequence: u64,
-    pub(super) notifications: u128,
-    pub(super) payload: u128,
-    pub(super) messages: u128,
+    notifications: u64,
+    payload: u64,
+    messages: u64,
 }
 
 /// A wake-up comes within this time where nothing is wrong.
@@ -188,42 +189,20 @@ impl World {
         }
     }
 
-    /// Returns the queues that a new stream must be told of: named exactly without a token of this
-    /// life, or with a token of another (R2: uncertainty becomes a CATCH_UP).
-    pub(super) fn expected(&mut self, listener: usize, options: &SubscribeOptions) -> Vec<usize> {
-        // A position makes an entry where there is room; else its pattern's own CATCH_UP covers it.
-        let short = self.lacks_room_for(options);
-        let life = self.relay.life;
-        let valid = |queue: usize| {
-            let token = self.listeners[listener].tokens.get(&queue);
-            token.is_some_and(|token| token.life == life)
+    /// Returns the queues that a new stream must be told of (R2: uncertainty becomes a CATCH_UP): those
+    /// that it names, but for those that have not changed since its number was sent.
+    pub(super) fn expected(&self, options: &SubscribeOptions) -> Vec<usize> {
+        let before = self.relay.numbers.get(&options.resume.0);
+        let heads = self.heads();
+        let named = options.selectors.iter().filter_map(Selector::as_address);
+        let named = named.filter_map(|address| self.queues.find(&address));
+        let changed = |queue: &usize| {
+            let sequence = |heads: &BTreeMap<usize, Counters>| {
+                heads.get(queue).map_or(0, |head| head.sequence)
+            };
+            before.is_none_or(|before| sequence(&heads) > sequence(before))
         };
-        let named = options
-            .selectors
-            .iter()
-            .filter_map(|selector| selector.as_address());
-        let mut expected: Vec<usize> = Vec::new();
-        for (address, token) in named.map(|address| (address, None)).chain(
-            options
-                .positions
-                .iter()
-                .filter_map(|position| Some((position.queue.as_address()?, Some(&position.token)))),
-        ) {
-            let queue = self.queues.find(&address).expect("all queues are known");
-            // A relay restored from its first moment cannot doubt a place at its first moment.
-            let first = self.relay.restored
-                && self.listeners[listener]
-                    .tokens
-                    .get(&queue)
-                    .is_some_and(|token| token.counters.sequence == 0);
-            let known =
-                valid(queue) || first || (token.is_none() && self.has_position(options, queue));
-            let by_pattern = short && token.is_some() && !self.is_named(options, &address);
-            if !known && !by_pattern && !expected.contains(&queue) {
-                expected.push(queue);
-            }
-        }
-        expected
+        named.filter(changed).collect()
     }
 
     /// A stream sends: Welcome first and nothing after the end (I16), no invented wake-up (I2).
@@ -247,8 +226,12 @@ impl World {
                 self.stream_wakes(id, &work);
                 1
             }
-            SubscribeEvent::Heartbeat { .. } => {
+            SubscribeEvent::Heartbeat { resume, .. } => {
                 self.totals.heartbeats += 1;
+                if !resume.is_empty() {
+                    let heads = self.heads();
+                    self.relay.numbers.insert(resume.0.clone(), heads);
+                }
                 2
             }
             _ => {
@@ -271,7 +254,6 @@ impl World {
         let selectors = self.listeners[listener].options.selectors.len();
         // Over its cursors a pattern is told under its name as often as there is something.
         let once_only = self.plan.cursors.is_none() && !self.is_member(listener);
-        let forgotten = self.relay.hub.as_ref().map(|hub| hub.stats().forgotten);
         for entry in work {
             let Some(address) = entry.queue.as_address() else {
                 let stream = self.relay.streams.get_mut(&id).expect("it sends");
@@ -284,8 +266,7 @@ impl World {
             };
             let queue = self.queues.find(&address).expect("all queues are known");
             let alone = self.given(id, queue, entry);
-            let sent = (queue, entry.sequence);
-            self.relay.sent.extend(forgotten.map(|count| (sent, count)));
+            self.check_sums(id, queue, entry);
             let stream = self.relay.streams.get_mut(&id).expect("it sends");
             let place = stream.places.entry(queue).or_default();
             let again = place.woken.is_some_and(|woken| entry.sequence <= woken);
@@ -308,17 +289,32 @@ impl World {
         }
     }
 
-    fn is_named(&self, options: &SubscribeOptions, queue: &QueueAddress) -> bool {
-        let mut exact = options.selectors.iter().filter(|one| !one.is_pattern());
-        exact.any(|selector| selector.matches(queue))
-    }
-
-    fn has_position(&self, options: &SubscribeOptions, queue: usize) -> bool {
-        let address = &self.queues.list[queue].address;
-        options
-            .positions
-            .iter()
-            .any(|position| position.queue.as_address().as_ref() == Some(address))
+    /// The counts of an entry are exactly the difference to the one before on its stream.
+    fn check_sums(&mut self, id: ConnId, queue: usize, entry: &WorkDetected) {
+        let listener = self.relay.streams[&id].listener;
+        // Events under a pattern's own name are in no sum of their queue.
+        if self.is_member(listener) || self.is_told_by_pattern(listener) {
+            return;
+        }
+        let Some(hub) = &self.relay.hub else { return };
+        let forgotten = hub.stats().forgotten;
+        let head = self.heads().get(&queue).copied().unwrap_or_default();
+        let stream = self.relay.streams.get_mut(&id).expect("it sends");
+        let before = stream.sums.insert(queue, (forgotten, head));
+        let (before_forgotten, before) = before.unwrap_or((stream.forgotten, Counters::default()));
+        // A queue that was forgotten meanwhile may count from its beginning.
+        if before_forgotten != forgotten {
+            return;
+        }
+        let exact = head.sequence == entry.sequence
+            && head.notifications == before.notifications + entry.notifications
+            && head.payload == before.payload + entry.payload_size
+            && head.messages == before.messages + entry.messages;
+        if !exact {
+            self.violate(|| {
+                format!("I2: stream {id} is told {entry:?}, {head:?} after {before:?}")
+            });
+        }
     }
 
     pub(super) fn may(&self, trouble: Trouble) -> bool {
@@ -352,29 +348,13 @@ impl Place {
 }
 
 impl Counters {
-    /// Reads a token's counters, and whether it is of this epoch.
-    pub(super) fn read(token: &[u8], epoch: u128) -> Option<(Self, bool)> {
-        let number = |from: usize, width: usize| {
-            let mut wide = [0; 16];
-            wide[..width].copy_from_slice(token.get(from..from + width)?);
-            Some(u128::from_le_bytes(wide))
-        };
-        // Sixteen bytes of the epoch, two with four lengths, then the counters.
-        let lengths = number(16, 2)?;
-        let mut from = 18;
-        let mut next = |shift: u32| {
-            let width = usize::try_from(lengths >> shift & 15).ok()?;
-            let value = number(from, width)?;
-            from += width;
-            Some(value)
-        };
-        let counters = Self {
-            sequence: u64::try_from(next(0)?).ok()?,
-            notifications: next(4)?,
-            payload: next(8)?,
-            messages: next(12)?,
-        };
-        Some((counters, number(0, 16)? == epoch))
+    pub(super) fn of(view: &QueueStats) -> Self {
+        Self {
+            sequence: view.sequence,
+            notifications: view.notifications,
+            payload: view.payload_size,
+            messages: view.messages,
+        }
     }
 }
 

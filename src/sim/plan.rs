@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{attempts::AttemptPlan, groups, limits::PositionRoom, resume::FewPositions};
+use super::{attempts::AttemptPlan, groups};
 use crate::types::{GroupName, QueueAddress, Selector};
 
 /// The shape of the fleet.
@@ -113,10 +113,8 @@ pub(super) struct Plan {
     pub(super) max_queues: Option<usize>,
     /// The listeners belong to one client: this many streams share a connection.
     pub(super) shared: Option<usize>,
-    /// A low limit for the positions in a subscribe request.
-    pub(super) room: Option<PositionRoom>,
-    /// Listeners state few positions.
-    pub(super) few: Option<FewPositions>,
+    /// Cursors that the relay compares in one step, where these are few.
+    pub(super) compare_step: Option<usize>,
     /// How messages are handled, and how often.
     pub(super) attempts: AttemptPlan,
 }
@@ -178,7 +176,7 @@ const TROUBLES: [Trouble; 28] = [
     Trouble::FewerTasks,
 ];
 
-/// Troubles that lead to outdated positions.
+/// Troubles that lead to outdated reports.
 const RESTLESS: [Trouble; 4] = [
     Trouble::RelayCrash,
     Trouble::Reset,
@@ -196,7 +194,7 @@ const STRANDED: [Trouble; 3] = [
 /// Troubles that break a stream while its wake-ups wait for their application.
 const UNREAD: [Trouble; 3] = [Trouble::AppStall, Trouble::Reset, Trouble::SlowReader];
 
-/// Troubles that keep a listener away with its tokens.
+/// Troubles that keep a listener away with its resume number.
 const FORGETFUL: [Trouble; 4] = [
     Trouble::Reset,
     Trouble::SilentBoth,
@@ -220,8 +218,8 @@ const WIDE: usize = 300;
 const CROWD: usize = 70;
 
 impl Plan {
-    /// A quarter of the runs meet the relay's limits, or share connections; in half of them the
-    /// listeners state few positions. One in sixteen is a fleet that hangs, one a full table under
+    /// A quarter of the runs meet the relay's limits, or share connections; in half of them a
+    /// comparison of all cursors takes several steps. One in sixteen is a fleet that hangs, one a full table under
     /// streams that rotate, and one a queue with a poison queue whose listeners share its counts.
     pub(super) fn of(seed: u64, rng: &mut fastrand::Rng) -> Self {
         let shape = match seed % 16 {
@@ -244,7 +242,7 @@ impl Plan {
             _ => {}
         }
         if seed % 8 < 4 {
-            plan.state_few(&mut fastrand::Rng::with_seed(seed));
+            plan.compare_in_steps();
         }
         plan
     }
@@ -329,8 +327,7 @@ impl Plan {
             cursors: None,
             max_queues: None,
             shared: None,
-            room: None,
-            few: None,
+            compare_step: None,
             attempts: AttemptPlan::default(),
         };
         if shape == Shape::Fleet {

@@ -15,8 +15,8 @@ use crate::{
         Epoch, Hub, HubConfig, StreamConfig, SubscriberStream, SubscriptionId, WakeBatch,
     },
     types::{
-        ListenerId, Notification, Position, QueueAddress, Selector, StreamAction, SubscribeEvent,
-        SubscribeOptions, Token, WakeReason, WorkDetected,
+        ListenerId, Notification, QueueAddress, ResumeNumber, Selector, StreamAction,
+        SubscribeEvent, SubscribeOptions, WakeReason, WorkDetected,
     },
 };
 
@@ -36,11 +36,11 @@ struct Stream {
 }
 
 impl Stream {
-    fn open(hub: &Arc<Hub>, selectors: &[&str], positions: Vec<Position>) -> Self {
+    fn open(hub: &Arc<Hub>, selectors: &[&str], resume: ResumeNumber) -> Self {
         let selectors = selectors.iter().map(|name| Selector::new("acct", name));
         let selectors: Vec<Selector> = selectors.map(|s| s.expect("a selector")).collect();
         let options = SubscribeOptions {
-            positions,
+            resume,
             ..SubscribeOptions::new(ListenerId::new("l").expect("a name"), selectors)
         };
         let (mut rng, now) = (fastrand::Rng::with_seed(7), at(0));
@@ -108,7 +108,7 @@ fn notify(hub: &Hub, name: &str, now: Tick) {
 #[test]
 fn a_patterns_stream_is_woken_for_a_queue_that_is_new() {
     let hub = hub(64);
-    let mut stream = Stream::open(&hub, &["ord*"], Vec::new());
+    let mut stream = Stream::open(&hub, &["ord*"], ResumeNumber::default());
     stream.drain(at(0));
     let before = stream.woken.0.load(Ordering::Relaxed);
     notify(&hub, "orders", at(10));
@@ -118,7 +118,7 @@ fn a_patterns_stream_is_woken_for_a_queue_that_is_new() {
 #[test]
 fn a_lost_mark_heals_within_a_heartbeat_while_another_queue_is_busy() {
     let hub = hub(0);
-    let mut stream = Stream::open(&hub, &["busy", "quiet"], Vec::new());
+    let mut stream = Stream::open(&hub, &["busy", "quiet"], ResumeNumber::default());
     stream.drain(at(0));
     notify(&hub, "quiet", at(10));
     drop(hub.next_walk().expect("it is left to the fan-out"));
@@ -138,7 +138,7 @@ fn a_lost_mark_heals_within_a_heartbeat_while_another_queue_is_busy() {
 #[test]
 fn a_walk_that_is_dropped_does_not_keep_the_next_one_away() {
     let hub = hub(0);
-    let mut stream = Stream::open(&hub, &["orders"], Vec::new());
+    let mut stream = Stream::open(&hub, &["orders"], ResumeNumber::default());
     stream.drain(at(0));
     notify(&hub, "orders", at(10));
     drop(hub.next_walk().expect("it is left to the fan-out"));
@@ -149,13 +149,9 @@ fn a_walk_that_is_dropped_does_not_keep_the_next_one_away() {
 #[test]
 fn a_catch_up_that_was_spread_comes_when_it_is_due() {
     let hub = hub(64);
-    // A token of another life: 16 bytes of its epoch, then the counters' lengths, all zero.
-    let token = Token([[1; 16].as_slice(), &[0; 2]].concat().into());
-    let position = Position {
-        queue: queue("orders").into(),
-        token,
-    };
-    let mut stream = Stream::open(&hub, &["orders"], vec![position]);
+    // A number of another life.
+    let foreign = ResumeNumber(vec![1; 32].into());
+    let mut stream = Stream::open(&hub, &["orders"], foreign);
     let (told, until) = stream.drain(at(0));
     assert!(told.is_empty() && until <= at(2_000), "{until:?}");
     let (told, _) = stream.drain(until);

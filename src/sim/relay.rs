@@ -11,11 +11,13 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
+
 use super::{
     fleets::Fleets,
     groups,
     net::{Client, ConnId, Down, Up},
-    oracle::Place,
+    oracle::{Counters, Place},
     plan::{Plan, Shape, Trouble},
     queue::MessageId,
     world::{Event, World},
@@ -24,8 +26,8 @@ use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind},
     relay::hub::{
-        Epoch, Hub, HubConfig, StreamConfig, SubscriberStream, SubscriptionId, WakeBatch,
-        WakeBuilder, Walk,
+        Epoch, Hub, HubConfig, QueueStats, StreamConfig, SubscriberStream, SubscriptionId,
+        WakeBatch, WakeBuilder, Walk,
     },
     types::{Accepted, Notification, StreamAction, SubscribeOptions},
 };
@@ -51,8 +53,8 @@ pub(super) struct RelayNode {
     pub(super) walks: u64,
     /// The newest cause that was counted in this life, by queue.
     pub(super) causes: BTreeMap<usize, (u64, Tick)>,
-    /// How many queues were forgotten when a sequence of a queue was sent.
-    pub(super) sent: BTreeMap<(usize, u64), u64>,
+    /// The heads of all queues when a resume number of this life was sent.
+    pub(super) numbers: BTreeMap<Bytes, BTreeMap<usize, Counters>>,
     pub(super) fleets: Fleets,
     /// Since when no publisher, listener or relay is responsible for a message's wake-up.
     pub(super) orphans: BTreeMap<MessageId, Tick>,
@@ -86,9 +88,14 @@ pub(super) struct Stream {
     pub(super) reported: bool,
     /// The model's state of each queue on this stream.
     pub(super) places: BTreeMap<usize, Place>,
-    /// Queues that need a CATCH_UP, because their subscriber's position is in doubt (R2: uncertainty
-    /// becomes a CATCH_UP).
+    /// Queues that need a CATCH_UP (R2: uncertainty becomes a CATCH_UP).
     pub(super) expected: Vec<usize>,
+    /// Its subscriber stated a number of another life.
+    pub(super) foreign: bool,
+    /// The newest counters of each queue that it was told of; before that, of its beginning. And how
+    /// many queues were forgotten by then.
+    pub(super) sums: BTreeMap<usize, (u64, Counters)>,
+    pub(super) forgotten: u64,
     pub(super) selectors_told: usize,
     pub(super) sent_at: Tick,
     pub(super) welcomed: bool,
@@ -137,7 +144,7 @@ impl RelayNode {
             applied: 0,
             walks: 0,
             causes: BTreeMap::new(),
-            sent: BTreeMap::new(),
+            numbers: BTreeMap::new(),
             fleets: Fleets::default(),
             orphans: BTreeMap::new(),
             walk: None,
@@ -184,7 +191,7 @@ impl World {
         }
         relay.life += 1;
         relay.causes.clear();
-        relay.sent.clear();
+        relay.numbers.clear();
         relay.fleets = Fleets::default();
         (relay.draining, relay.vanished, relay.applied, relay.walks) = (false, false, 0, 0);
         (relay.walk, relay.fanout_at, relay.timers_at) = (None, None, None);
@@ -196,11 +203,7 @@ impl World {
             inline: relay.inline,
             max_cursors_per_stream: self.plan.cursors.unwrap_or(usize::MAX),
             max_queues: self.plan.max_queues.unwrap_or(usize::MAX),
-            compare_step: self
-                .plan
-                .few
-                .map_or(default.compare_step, |few| few.compare_step),
-            resume_from: self.plan.few.map_or(default.resume_from, |_| 0),
+            compare_step: self.plan.compare_step.unwrap_or(default.compare_step),
             coordinator: groups::pace(self.plan.sentinel, self.plan.keep),
             ..default
         });
@@ -273,13 +276,7 @@ impl World {
             return;
         }
         match message {
-            Up::Subscribe(options) => match self.check_size(&options) {
-                Ok(()) => self.subscribe(&hub, id, &options),
-                Err(refused) => {
-                    self.conns[id].relay_gone = true;
-                    self.send_down(id, Down::Closed(Some(refused)));
-                }
-            },
+            Up::Subscribe(options) => self.subscribe(&hub, id, &options),
             Up::OpenNotify => self.send_down(id, Down::Opened),
             Up::Notify(notifications) => {
                 let answer = self.notify(&hub, id, &notifications);
@@ -443,13 +440,22 @@ impl World {
         }
     }
 
+    /// Returns the counters of all queues at the relay.
+    pub(super) fn heads(&self) -> BTreeMap<usize, Counters> {
+        let Some(hub) = &self.relay.hub else {
+            return BTreeMap::new();
+        };
+        let views = hub.queues("", usize::MAX, self.now).into_iter();
+        let known = |view: QueueStats| {
+            let queue = self.queues.find(&view.address)?;
+            Some((queue, Counters::of(&view)))
+        };
+        views.filter_map(known).collect()
+    }
+
     /// Returns the queue's sequence at the relay.
     pub(super) fn head_of(&self, queue: usize) -> u64 {
-        let address = &self.queues.list[queue].address;
-        let Some(hub) = &self.relay.hub else { return 0 };
-        let views = hub.queues("", usize::MAX, self.now);
-        let view = views.iter().find(|view| view.address == *address);
-        view.map_or(0, |view| view.sequence)
+        self.heads().get(&queue).map_or(0, |head| head.sequence)
     }
 
     fn subscribe(&mut self, hub: &Arc<Hub>, id: ConnId, options: &SubscribeOptions) {
@@ -464,8 +470,9 @@ impl World {
             return;
         };
         let (number, now) = (self.rng.u128(..), self.now);
+        let resumes = self.relay.numbers.contains_key(&options.resume.0);
         let expected = match self.is_member(listener) {
-            false => self.expected(listener, options),
+            false => self.expected(options),
             true => Vec::new(),
         };
         let (new, room) = self.before_subscription(hub, options);
@@ -481,6 +488,9 @@ impl World {
                 return;
             }
         };
+        let forgotten = hub.stats().forgotten;
+        let heads = self.heads().into_iter();
+        let sums = heads.map(|(queue, head)| (queue, (forgotten, head)));
         let config = self.relay.config();
         let hub = Arc::clone(hub);
         let feed = SubscriberStream::new(hub, subscription, options, &config, now, &mut self.rng);
@@ -499,6 +509,9 @@ impl World {
             reported: false,
             places: BTreeMap::new(),
             expected,
+            foreign: !options.resume.is_empty() && !resumes,
+            sums: sums.collect(),
+            forgotten,
             selectors_told: 0,
             sent_at: now,
             welcomed: false,
@@ -507,7 +520,7 @@ impl World {
         self.log
             .note(now, "stream opens", &[id as u64, listener as u64]);
         self.totals.streams += 1;
-        self.totals.resumed += u64::from(!options.resume.is_empty());
+        self.totals.resumed += u64::from(resumes);
         let mut stream = stream;
         if !self.healed && self.rng.u32(0..4) == 0 {
             // Its transport takes nothing at first, so that events can happen between the

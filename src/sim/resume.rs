@@ -1,34 +1,23 @@
-//! Listeners that state few positions, so that the relay's resume number stands for most queues.
+//! Troubles close to a resume number: comparisons that take several steps, and numbers that arrive
+//! behind unread wake-ups.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use super::{
     net::ConnId,
     plan::Plan,
     world::{Event, World},
 };
-use crate::{base::clock::Tick, types::SubscribeOptions};
-
-/// The settings of such a run.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FewPositions {
-    /// Positions that a listener keeps at most.
-    pub(super) positions: usize,
-    /// Cursors that the relay compares in one step.
-    pub(super) compare_step: usize,
-}
+use crate::base::clock::Tick;
 
 /// The maximum wait of a comparison's step in milliseconds: two of them stay within the tenth
 /// of a heartbeat by which a stream may be late.
 const STEP_WAITS: u64 = 80;
 
 impl Plan {
-    /// Has listeners state few positions, and comparisons take three steps.
-    pub(super) fn state_few(&mut self, rng: &mut fastrand::Rng) {
-        self.few = Some(FewPositions {
-            positions: rng.usize(0..=1),
-            compare_step: self.queues.len().div_ceil(3),
-        });
+    /// Has comparisons take three steps.
+    pub(super) fn compare_in_steps(&mut self) {
+        self.compare_step = Some(self.queues.len().div_ceil(3));
     }
 }
 
@@ -37,7 +26,7 @@ impl World {
     /// the stream late, and its connection breaks before.
     pub(super) fn yield_gap(&mut self, id: ConnId) -> Duration {
         let short = Duration::from_micros(self.rng.u64(1..300));
-        let rare = self.plan.few.is_none() || self.rng.u32(0..8) != 0;
+        let rare = self.plan.compare_step.is_none() || self.rng.u32(0..8) != 0;
         if rare || self.healed || self.is_held() {
             return short;
         }
@@ -55,7 +44,8 @@ impl World {
     /// number, and the connection breaks.
     pub(super) fn leave_unread(&mut self, listener: usize) {
         let conn = self.listeners[listener].conn;
-        let Some(conn) = conn.filter(|_| self.plan.few.is_some() && !self.is_held()) else {
+        let Some(conn) = conn.filter(|_| self.plan.compare_step.is_some() && !self.is_held())
+        else {
             return;
         };
         let number_at = self.heartbeat(listener) + Duration::from_millis(500);
@@ -82,26 +72,5 @@ impl World {
     /// Returns when a trouble of this span ends; none outlasts the time of troubles.
     fn until_in(&self, span: Duration) -> Tick {
         (self.now + span).min(Tick::default() + self.plan.active)
-    }
-
-    /// A listener subscribes without some of its positions. If it states no resume number, the
-    /// relay reports those queues again. If it does, sums are not compared with earlier ones.
-    pub(super) fn forget_unstated(&mut self, listener: usize, options: &SubscribeOptions) {
-        let plan = &self.plan;
-        if plan.room.is_none() && plan.few.is_none() && plan.max_queues.is_none() {
-            return;
-        }
-        let stated = options.positions.iter().filter_map(|position| {
-            let address = position.queue.as_address()?;
-            self.queues.find(&address)
-        });
-        let stated: BTreeSet<usize> = stated.collect();
-        let tokens = &mut self.listeners[listener].tokens;
-        if options.resume.is_empty() {
-            tokens.retain(|queue, _| stated.contains(queue));
-        }
-        for (queue, told) in tokens {
-            told.stated &= stated.contains(queue);
-        }
     }
 }

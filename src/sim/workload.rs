@@ -97,7 +97,7 @@ impl World {
     }
 
     /// Returns whether the workload must wait until every listener has connected to a restored
-    /// relay: a token cannot detect events that were counted before the restoration.
+    /// relay: a listener may know sequences of the memory that is gone.
     pub(super) fn is_held(&mut self) -> bool {
         let life = self.relay.life;
         let away = self.listeners.iter().any(|listener| {

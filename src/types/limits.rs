@@ -17,7 +17,7 @@ impl Limits {
     pub const TRACEPARENT: usize = 128;
     /// Bytes of an unleash's `reason`.
     pub const REASON: usize = 1024;
-    /// Bytes of a token.
+    /// Bytes of an opaque value of a relay, such as a resume number.
     pub const TOKEN: usize = 64;
     /// Events of one notify request.
     pub const EVENTS: usize = 1024;
@@ -25,8 +25,6 @@ impl Limits {
     pub const SELECTORS: usize = 4096;
     /// Patterns among them. Each is compared with every new queue.
     pub const PATTERNS: usize = 256;
-    /// Positions of a request; a client sends its newest ones.
-    pub const POSITIONS: usize = 4096;
     /// Entries of one Wake. R1: a Wake is bounded, because a stock client refuses a larger message
     /// each time that it is sent.
     pub const WAKE_ENTRIES: usize = 256;

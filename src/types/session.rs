@@ -3,8 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    GroupName, Limits, ListenerId, Position, Selector, Token, WorkDetected,
-    notification::check_delay,
+    GroupName, Limits, ListenerId, ResumeNumber, Selector, WorkDetected, notification::check_delay,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -21,14 +20,12 @@ pub struct SubscribeOptions {
     pub capacity: u32,
     /// How long the queue hides a message after this listener's get; at most 14 days.
     pub visibility_timeout: Duration,
-    /// The listener's positions. Missing ones are harmless. Two different positions of one queue
-    /// count as none.
-    pub positions: Vec<Position>,
     /// Silence after which the relay sends a heartbeat; clamped to 1..60 s.
     pub heartbeat: Duration,
-    /// Resume number of the relay's newest heartbeat, which covers all queues without a position.
-    /// The client's `Subscription` fills it in.
-    pub resume: Token,
+    /// The newest resume number of an earlier stream with the same listener and selectors; the
+    /// queues that did not change since then get no CATCH_UP. Empty: all get one. A client's
+    /// subscription replaces it by newer ones.
+    pub resume: ResumeNumber,
     /// The listener starts workers in place of reading its queues: the sentinel sends it no check.
     pub agent: bool,
 }
@@ -45,8 +42,8 @@ pub enum SubscribeEvent {
     Heartbeat {
         /// The relay does not receive all publishers' notifications at present.
         degraded: bool,
-        /// Resume number for all queues of the stream; empty if the relay states none.
-        resume: Token,
+        /// Resume number of the stream; empty if the relay states none.
+        resume: ResumeNumber,
     },
     /// The relay ends the stream.
     Goodbye(Goodbye),
@@ -148,9 +145,8 @@ impl SubscribeOptions {
             group: None,
             capacity: 1,
             visibility_timeout: Limits::DEFAULT_VISIBILITY_TIMEOUT,
-            positions: Vec::new(),
             heartbeat: Limits::HEARTBEAT,
-            resume: Token::default(),
+            resume: ResumeNumber::default(),
             agent: false,
         }
     }
@@ -159,7 +155,7 @@ impl SubscribeOptions {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if there is no selector or a duration is out of range,
-    /// [`ErrorKind::Exhausted`] if there are too many selectors or positions.
+    /// [`ErrorKind::Exhausted`] if there are too many selectors.
     pub fn check(&self) -> Result<()> {
         if self.selectors.is_empty() {
             return Err(Error::invalid("selectors", "must hold at least one"));
@@ -168,7 +164,6 @@ impl SubscribeOptions {
         for (field, count, limit) in [
             ("selectors", self.selectors.len(), Limits::SELECTORS),
             ("selectors: patterns", patterns, Limits::PATTERNS),
-            ("positions", self.positions.len(), Limits::POSITIONS),
         ] {
             if count > limit {
                 let message =

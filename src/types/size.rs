@@ -1,9 +1,9 @@
 //! Encoded sizes, so that a client can limit its requests before encoding them.
 //!
-//! Texts, selectors and positions are measured exactly; durations, counts and tokens by their
+//! Texts and selectors are measured exactly; durations, counts and the resume number by their
 //! maximum. A test of `wire` compares with the encoder.
 
-use super::{Limits, Notification, Position, Selector, SubscribeOptions};
+use super::{Limits, Notification, Selector, SubscribeOptions};
 
 /// A duration or a time: key, length, and the longest seconds and nanoseconds.
 const SPAN: usize = 2 + 11 + 6;
@@ -11,8 +11,8 @@ const SPAN: usize = 2 + 11 + 6;
 const COUNT: usize = 11;
 
 impl SubscribeOptions {
-    /// Returns the maximum size of the request without its positions.
-    pub(crate) fn encoded_without_positions(&self) -> usize {
+    /// Returns the maximum size of the request.
+    pub(crate) fn encoded_at_most(&self) -> usize {
         let selectors = self.selectors.iter().map(|selector| {
             let length = names(selector);
             field(length)
@@ -21,13 +21,6 @@ impl SubscribeOptions {
         let texts = text(self.listener_id.as_str().len()) + text(group);
         let resume = text(Limits::TOKEN);
         texts + selectors.sum::<usize>() + COUNT + 2 * SPAN + resume
-    }
-}
-
-impl Position {
-    /// Returns its size in a subscribe request.
-    pub(crate) fn encoded(&self) -> usize {
-        field(names(&self.queue) + text(self.token.0.len()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{LastEvent, Selector, Token};
+use super::{LastEvent, Selector};
 
 /// A wake-up of a listener. **Any wake-up means: read until empty**; the counts are a lower bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +22,6 @@ pub struct WorkDetected {
     pub messages: u64,
     /// The newest notification.
     pub last_event: LastEvent,
-    /// The listener's position after the wake-up.
-    pub token: Token,
 }
 
 /// Why a listener is woken, from the weakest to the strongest.
@@ -49,9 +47,9 @@ impl WorkDetected {
     /// Returns a bound of what this takes up on the wire, so that a wake keeps its limit (R1).
     #[cfg(feature = "relay")]
     pub(crate) fn encoded_at_most(&self) -> usize {
-        /// Numbers, time, token and all fields' tags: 11 bytes each of four sums, 2 of the
-        /// reason, 20 of the time, 66 of the token, 3 each of four texts, 4 of the entry itself.
-        const FIXED: usize = 4 * 11 + 2 + 20 + 66 + 4 * 3 + 4;
+        /// Numbers, time and all fields' tags: 11 bytes each of four sums, 2 of the reason, 20 of
+        /// the time, 3 each of four texts, 4 of the entry itself.
+        const FIXED: usize = 4 * 11 + 2 + 20 + 4 * 3 + 4;
         let (account, queue) = (self.queue.storage_account(), self.queue.queue_name());
         let texts = self.last_event.publisher.len() + self.last_event.traceparent.len();
         FIXED + account.len() + queue.len() + texts

@@ -8,8 +8,8 @@ use super::{
     time::{span_from_wire, span_to_wire, time_from_wire},
 };
 use crate::types::{
-    Accepted, Counted, Goodbye, GoodbyeReason, LastEvent, Limits, Position, Report, ReportState,
-    Selector, SubscribeEvent, SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
+    Accepted, Counted, Goodbye, GoodbyeReason, LastEvent, Limits, Report, ReportState,
+    ResumeNumber, Selector, SubscribeEvent, SubscribeOptions, WakeReason, Welcome, WorkDetected,
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -54,35 +54,16 @@ pub(crate) fn subscribe_from_wire(request: proto::SubscribeRequest) -> Result<Su
         capacity: request.capacity.max(1),
         visibility_timeout: checked_span("visibility_timeout", request.visibility_timeout)?
             .unwrap_or_default(),
-        positions: request
-            .positions
-            .into_iter()
-            .map(position)
-            .collect::<Result<_>>()?,
         heartbeat: checked_span("heartbeat", request.heartbeat)?.unwrap_or_default(),
         // Any bytes are valid; the hub ignores an unknown resume number.
-        resume: Token(request.resume),
+        resume: ResumeNumber(request.resume),
         agent: request.agent,
     };
     options.check()?;
     Ok(options)
 }
 
-/// Reads a position. R2: an unreadable token leads to a CATCH_UP.
-fn position(position: proto::Position) -> Result<Position> {
-    let queue = Selector::new(&position.storage_account, &position.queue_name)?;
-    Ok(Position {
-        queue,
-        token: Token(position.token),
-    })
-}
-
 pub(crate) fn subscribe_to_wire(options: &SubscribeOptions) -> proto::SubscribeRequest {
-    let position = |position: &Position| proto::Position {
-        storage_account: position.queue.storage_account().to_owned(),
-        queue_name: position.queue.queue_name().to_owned(),
-        token: position.token.0.clone(),
-    };
     proto::SubscribeRequest {
         listener_id: options.listener_id.to_string(),
         selectors: options.selectors.iter().map(selector_to_wire).collect(),
@@ -93,7 +74,6 @@ pub(crate) fn subscribe_to_wire(options: &SubscribeOptions) -> proto::SubscribeR
             .unwrap_or_default(),
         capacity: options.capacity,
         visibility_timeout: Some(span_to_wire(options.visibility_timeout)),
-        positions: options.positions.iter().map(position).collect(),
         heartbeat: Some(span_to_wire(options.heartbeat)),
         resume: options.resume.0.clone(),
         agent: options.agent,
@@ -158,7 +138,7 @@ pub(crate) fn subscribe_event(response: proto::SubscribeResponse) -> Result<Subs
         }
         Some(Event::Heartbeat(heartbeat)) => SubscribeEvent::Heartbeat {
             degraded: heartbeat.degraded,
-            resume: Token(heartbeat.resume),
+            resume: ResumeNumber(heartbeat.resume),
         },
         Some(Event::Goodbye(goodbye)) => SubscribeEvent::Goodbye(goodbye_from_wire(&goodbye)),
     })
@@ -218,7 +198,6 @@ pub(super) fn work_from_wire(work: proto::WorkDetected) -> Option<WorkDetected> 
             published_at: time_from_wire(work.published_at),
             traceparent: work.traceparent.into(),
         },
-        token: Token(work.token),
     })
 }
 

@@ -12,15 +12,14 @@ use prost_types::{
 
 /// Message, then `number name type` of each field; `*` is repeated, `?` of the oneof.
 const MESSAGES: &str = "
-WorkDetected: 1 storage_account string, 2 queue_name string, 3 payload_size uint64, 4 sequence uint64, 5 notifications uint64, 6 reason WakeReason, 7 publisher string, 8 published_at Timestamp, 9 delay Duration, 10 traceparent string, 11 token bytes, 12 messages uint64
+WorkDetected: 1 storage_account string, 2 queue_name string, 3 payload_size uint64, 4 sequence uint64, 5 notifications uint64, 6 reason WakeReason, 7 publisher string, 8 published_at Timestamp, 9 delay Duration, 10 traceparent string, 12 messages uint64
 NotifyRequest: 1 events WorkDetected*, 2 publisher string, 3 counted Counted*
 Counted: 1 epoch string, 2 position uint64
 NotifyResponse: 1 accepted Accepted*, 2 error Error
 Accepted: 1 sequence uint64, 2 listeners uint32
 Error: 1 code int32, 2 message string, 3 retry_after Duration, 4 counted Counted
-SubscribeRequest: 1 listener_id string, 2 selectors Selector*, 3 group string, 4 capacity uint32, 5 visibility_timeout Duration, 6 positions Position*, 7 heartbeat Duration, 8 resume bytes, 9 agent bool
+SubscribeRequest: 1 listener_id string, 2 selectors Selector*, 3 group string, 4 capacity uint32, 5 visibility_timeout Duration, 6 heartbeat Duration, 7 resume bytes, 8 agent bool
 Selector: 1 storage_account string, 2 queue_name string
-Position: 1 storage_account string, 2 queue_name string, 3 token bytes
 SubscribeResponse: 1 welcome Welcome?, 2 wake Wake?, 3 heartbeat Heartbeat?, 4 goodbye Goodbye?
 Welcome: 1 relay_id string, 2 epoch string, 3 subscription_id string, 4 heartbeat Duration, 5 degraded bool, 6 version string
 Wake: 1 work WorkDetected*

@@ -52,12 +52,8 @@ pub(crate) struct EntryFields<'a> {
     pub(crate) messages: u64,
 }
 
-/// Appends an entry of a Wake, including its key and length; `token` appends the token.
-pub(crate) fn encode_entry(
-    entry: &EntryFields<'_>,
-    token: impl FnOnce(&mut Vec<u8>),
-    out: &mut Vec<u8>,
-) {
+/// Appends an entry of a Wake, including its key and length.
+pub(crate) fn encode_entry(entry: &EntryFields<'_>, out: &mut Vec<u8>) {
     encode_key(WORK, WireType::LengthDelimited, out);
     // Two bytes for the length: the limits of its texts keep an entry below 16 KiB.
     let length_at = out.len();
@@ -75,24 +71,10 @@ pub(crate) fn encode_entry(
         encoding::message::encode(8, &time, out);
     }
     encode_text(10, &entry.last_event.traceparent, out);
-    encode_token(token, out);
     encode_number(12, entry.messages, out);
     let length = u16::try_from(out.len() - begin).expect("shorter than 16 KiB");
     let [low, high] = (length << 1).to_le_bytes();
     (out[length_at], out[length_at + 1]) = (low >> 1 | 0x80, high);
-}
-
-fn encode_token(token: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
-    let key_at = out.len();
-    encode_key(11, WireType::LengthDelimited, out);
-    let length_at = out.len();
-    out.push(0);
-    token(out);
-    // A token has at most 64 bytes, so its length takes one byte.
-    match u8::try_from(out.len() - length_at - 1) {
-        Ok(0) | Err(_) => out.truncate(key_at),
-        Ok(length) => out[length_at] = length,
-    }
 }
 
 #[cfg(test)]
@@ -100,7 +82,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
-    use crate::types::{Selector, Token, WorkDetected};
+    use crate::types::{Selector, WorkDetected};
 
     fn entry<'a>(work: &'a WorkDetected) -> EntryFields<'a> {
         EntryFields {
@@ -115,7 +97,7 @@ mod tests {
         }
     }
 
-    fn work(texts: &str, number: u64, token: &[u8]) -> WorkDetected {
+    fn work(texts: &str, number: u64) -> WorkDetected {
         let time = SystemTime::UNIX_EPOCH + Duration::new(1 << 33, 999_999_999);
         WorkDetected {
             queue: Selector::new(texts, texts).expect("a name"),
@@ -129,20 +111,18 @@ mod tests {
                 published_at: Some(time),
                 traceparent: texts.into(),
             },
-            token: Token(token.to_vec().into()),
         }
     }
 
     #[test]
     fn the_generated_code_decodes_an_encoded_entry() {
         let longest = "x".repeat(128);
-        for (texts, number, token) in [("a", 0, 0), ("a", 1, 27), (&longest[..], u64::MAX, 64)] {
-            let token = vec![7; token];
-            let work = work(texts, number, &token);
+        for (texts, number) in [("a", 0), ("a", 1), (&longest[..], u64::MAX)] {
+            let work = work(texts, number);
             let fields = entry(&work);
             let mut bytes = Vec::new();
             for _ in 0..2 {
-                encode_entry(&fields, |out| out.extend_from_slice(&token), &mut bytes);
+                encode_entry(&fields, &mut bytes);
                 assert!(bytes.len() <= 2 * work.encoded_at_most());
             }
             let wake = proto::Wake::decode(&bytes[..]).expect("well formed");

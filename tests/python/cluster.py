@@ -53,10 +53,11 @@ first.relay.Report(
     timeout=PATIENCE,
 )
 
-# A token of one relay is foreign to the other: the stream checks its queue, then it is told.
+# A resume number of one relay is foreign to the other: the stream checks its queue, then it is told.
+kind, heartbeat = event(stream)
+assert kind == "heartbeat" and heartbeat.resume, heartbeat
 stream.cancel()
-position = relay_pb2.Position(storage_account="acct", queue_name="orders", token=entry.token)
-stream = first.subscribe("orders", heartbeat=SECOND, positions=[position])
+stream = first.subscribe("orders", heartbeat=SECOND, resume=heartbeat.resume)
 event(stream)
 [entry] = work(stream)
 assert entry.reason == CATCH_UP, entry

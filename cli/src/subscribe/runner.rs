@@ -184,7 +184,7 @@ fn conflate(waiting: &mut WorkDetected, later: &WorkDetected) {
 
 #[cfg(test)]
 mod tests {
-    use reveille::{LastEvent, Token, WakeReason};
+    use reveille::{LastEvent, WakeReason};
 
     use super::*;
 
@@ -202,7 +202,6 @@ mod tests {
             payload_size: 10,
             messages: 2,
             last_event: LastEvent::default(),
-            token: Token::default(),
         }
     }
 

@@ -15,8 +15,8 @@ mod queues;
 mod receiver;
 #[cfg(test)]
 mod replay;
+mod resume;
 mod texts;
-mod tokens;
 mod wire;
 
 /// A target with the name of its folder of seeds.
@@ -34,8 +34,8 @@ const TARGETS: [Target; 12] = [
     ("queues", queues::queues),
     ("receiver", receiver::receiver),
     ("requests", wire::requests),
+    ("resume", resume::resume),
     ("texts", texts::texts),
-    ("tokens", tokens::tokens),
 ];
 
 /// Runs a target on one input.

@@ -30,10 +30,6 @@ pub(crate) struct ReconnectConfig {
     pub(crate) others: usize,
     /// Time limit of an attempt to open a stream.
     pub(crate) open_timeout: Duration,
-    /// Maximum bytes of a subscribe request.
-    pub(crate) request_bytes: usize,
-    /// Maximum positions that a subscription keeps and that a request states.
-    pub(crate) positions: usize,
 }
 
 /// The driver's next step.
@@ -265,16 +261,6 @@ impl Reconnect {
     fn wait_before_other_relay(&mut self, rng: &mut fastrand::Rng) -> Option<Duration> {
         self.untried = self.untried.checked_sub(1)?;
         Some(jitter(self.config.base / 4, rng))
-    }
-
-    /// The relay refused the request for its size. The next request is smaller, so the back-off
-    /// does not grow.
-    pub(crate) fn request_too_large(&mut self, now: Tick, error: &Error, rng: &mut fastrand::Rng) {
-        self.set_cause(Some(error));
-        self.note_failure(now);
-        self.leaves_relay = false;
-        let wait = requested_wait(Some(error)) + jitter(self.config.base, rng);
-        self.phase = Phase::Waiting { until: now + wait };
     }
 
     /// The relay sent a Goodbye: reconnects after the requested wait. A Goodbye is no failure, so

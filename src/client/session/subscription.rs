@@ -1,24 +1,19 @@
 //! A subscription's client side: its reconnect requests, and the wake-ups it hands over.
 //!
-//! A token is recorded when its wake-up is handed to the application, not on arrival. Undelivered
-//! wake-ups are dropped when the stream breaks, because the relay sends them again. So counts add
-//! up exactly, and a request never resumes past a wake-up that the application has not seen. A
-//! request states the newest positions that fit, and fewer after the relay refused its size. The
-//! relay's resume number covers all other queues. It queues behind the wake-ups before it, and
-//! takes effect when they were handed over.
+//! A request states the relay's newest resume number, so that the relay tells which queues changed
+//! since. A number queues behind the wake-ups before it, and takes effect when they were handed to
+//! the application, not on arrival. Undelivered wake-ups are dropped when the stream breaks, because
+//! they are newer than the number and the relay reports their queues again.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use super::{
-    positions::Positions,
-    reconnect::{Reconnect, ReconnectConfig},
-};
+use super::reconnect::{Reconnect, ReconnectConfig};
 use crate::{
     base::{clock::Tick, fault::planted},
     error::{Error, ErrorKind, Result},
     types::{
-        ConnectionState, Goodbye, GoodbyeReason, Limits, LinkState, Report, SubscribeEvent,
-        SubscribeOptions, Token, Welcome, WorkDetected,
+        ConnectionState, Goodbye, GoodbyeReason, Limits, LinkState, Report, ResumeNumber,
+        SubscribeEvent, SubscribeOptions, Welcome, WorkDetected,
     },
 };
 
@@ -27,10 +22,9 @@ use crate::{
 pub(crate) struct SubscriptionSession {
     options: SubscribeOptions,
     pub(crate) reconnect: Reconnect,
-    positions: Positions,
     undelivered: VecDeque<Undelivered>,
     /// The newest resume number in effect.
-    resume: Token,
+    resume: ResumeNumber,
     /// The epoch of the relay that issued it.
     epoch: Option<Arc<str>>,
     /// The newest stream's; valid while that is open.
@@ -45,8 +39,6 @@ pub(crate) struct SubscriptionSession {
     welcomes: u64,
     /// Number of the newest report.
     last_report: u64,
-    /// Bytes of a request that are available for positions.
-    position_bytes: usize,
 }
 
 /// An arrived item that was not handed over yet.
@@ -54,7 +46,7 @@ pub(crate) struct SubscriptionSession {
 enum Undelivered {
     Work(WorkDetected),
     /// A resume number. It takes effect when all wake-ups before it were handed over.
-    Resume(Token),
+    Resume(ResumeNumber),
 }
 
 /// A relay that is degraded for longer is left, at its next heartbeat. A restart of the broker is
@@ -63,16 +55,11 @@ const DEGRADED_FOR: Duration = Duration::from_secs(15);
 
 impl SubscriptionSession {
     pub(crate) fn new(options: SubscribeOptions, config: ReconnectConfig) -> Self {
-        let taken = options.encoded_without_positions();
-        let position_bytes = config.request_bytes.saturating_sub(taken);
-        let positions = Positions::restore(&options.positions, config.positions);
-        let resume = options.resume.clone();
         Self {
+            resume: options.resume.clone(),
             options,
             reconnect: Reconnect::new(config),
-            positions,
             undelivered: VecDeque::new(),
-            resume,
             epoch: None,
             welcome: None,
             degraded: false,
@@ -80,7 +67,6 @@ impl SubscriptionSession {
             degraded_left: 0,
             welcomes: 0,
             last_report: 0,
-            position_bytes,
         }
     }
 
@@ -89,20 +75,21 @@ impl SubscriptionSession {
         self.undelivered.clear();
         self.welcome = None;
         SubscribeOptions {
-            positions: self.positions.newest(self.position_bytes),
             resume: self.resume.clone(),
             ..self.options.clone()
         }
     }
 
-    /// Hands over the next wake-up and records its token.
+    /// Returns the newest resume number in effect, empty without one.
+    pub(crate) fn resume(&self) -> &ResumeNumber {
+        &self.resume
+    }
+
+    /// Hands over the next wake-up. A resume number before it takes effect.
     pub(crate) fn next_work(&mut self) -> Option<WorkDetected> {
         loop {
             match self.undelivered.pop_front()? {
-                Undelivered::Work(work) => {
-                    self.positions.record(&work);
-                    return Some(work);
-                }
+                Undelivered::Work(work) => return Some(work),
                 Undelivered::Resume(resume) => self.resume = resume,
             }
         }
@@ -118,12 +105,8 @@ impl SubscriptionSession {
                 self.welcomes += 1;
                 self.set_epoch(&welcome.epoch);
                 self.welcome = Some(welcome);
-                self.positions.grow_request();
             }
             SubscribeEvent::Wake(work) => {
-                if planted!(TokenTakenOnArrival) {
-                    work.iter().for_each(|work| self.positions.record(work));
-                }
                 self.undelivered
                     .extend(work.into_iter().map(Undelivered::Work));
             }
@@ -144,26 +127,6 @@ impl SubscriptionSession {
             }
             SubscribeEvent::Unknown => {}
         }
-    }
-
-    /// The stream broke or could not be opened. Returns the error if it is final.
-    pub(crate) fn broken(
-        &mut self,
-        now: Tick,
-        error: Option<&Error>,
-        rng: &mut fastrand::Rng,
-    ) -> Option<Error> {
-        let opening = self.welcome().is_none();
-        if let Some(refusal) = error.filter(|_| opening)
-            && refusal.kind() == ErrorKind::Exhausted
-            // With a time, the relay has no room for the stream, however small its request is.
-            && refusal.retry_after().is_none()
-            && self.positions.shrink_request()
-        {
-            self.reconnect.request_too_large(now, refusal, rng);
-            return None;
-        }
-        self.reconnect.broken(now, error, rng)
     }
 
     /// Numbers a report and returns the id of its subscription.
@@ -239,15 +202,15 @@ impl SubscriptionSession {
     fn set_epoch(&mut self, epoch: &Arc<str>) {
         let before = self.epoch.replace(Arc::clone(epoch));
         if before.is_some_and(|before| before != *epoch) {
-            self.resume = Token::default();
+            self.resume = ResumeNumber::default();
         }
     }
 
-    fn keep_resume(&mut self, resume: Token) {
+    fn keep_resume(&mut self, resume: ResumeNumber) {
         if resume.is_empty() || resume.0.len() > Limits::TOKEN {
             return;
         }
-        if self.undelivered.is_empty() {
+        if self.undelivered.is_empty() || planted!(ResumeTakenOnArrival) {
             self.resume = resume;
             return;
         }

@@ -12,14 +12,10 @@ use super::{
     cursors::Cursors,
     load::LoadChange,
     queue_entry::QueueEntry,
-    resume::ResumePoint,
     subscription::{CursorStart, Subscription},
-    sync::{Ordering, read},
+    sync::read,
 };
-use crate::{
-    base::{clock::Tick, fault::planted},
-    types::{QueueAddress, SubscribeOptions},
-};
+use crate::{base::clock::Tick, types::QueueAddress};
 
 /// Where a new cursor's share of the limit comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +34,7 @@ impl Hub {
         &self,
         subscription: &Arc<Subscription>,
         entry: Arc<QueueEntry>,
-        start: CursorStart<'_>,
+        start: CursorStart,
         now: Tick,
     ) -> AttachOutcome {
         let mut cursors = subscription.lock();
@@ -76,7 +72,7 @@ impl Hub {
         subscription: &Arc<Subscription>,
         cursors: &mut Cursors,
         mut entry: Arc<QueueEntry>,
-        start: CursorStart<'_>,
+        start: CursorStart,
         now: Tick,
     ) -> (Arc<QueueEntry>, AttachOutcome) {
         loop {
@@ -96,7 +92,7 @@ impl Hub {
         subscription: &Arc<Subscription>,
         cursors: &mut Cursors,
         entry: &Arc<QueueEntry>,
-        start: CursorStart<'_>,
+        start: CursorStart,
         now: Tick,
     ) -> AttachOutcome {
         if cursors.closed {
@@ -109,7 +105,7 @@ impl Hub {
             }
             _ => subscription.attach(cursors, entry, start, now),
         };
-        let new = matches!(attached, AttachOutcome::New | AttachOutcome::OtherEpoch);
+        let new = attached == AttachOutcome::New;
         match quota {
             CursorQuota::Reserved if new => cursors.reserved -= 1,
             CursorQuota::Taken if !new => self.cursors_left(subscription, 1),
@@ -130,7 +126,7 @@ impl Hub {
         subscription: &Subscription,
         cursors: &Cursors,
         address: &QueueAddress,
-        start: CursorStart<'_>,
+        start: CursorStart,
     ) -> CursorQuota {
         let named = subscription.names(address);
         if named && cursors.reserved > 0 {
@@ -160,27 +156,5 @@ impl Hub {
             cursors.request_pattern_checks(&subscription.selectors);
             subscription.mailbox.wake();
         }
-    }
-}
-
-impl Hub {
-    /// Returns the revision up to which the subscriber has all changes. It must state a number that
-    /// this hub wrote for the same listener and the same selectors.
-    pub(super) fn resumed(&self, options: &SubscribeOptions, digest: u64) -> Option<u64> {
-        if options.group.is_some() {
-            return None;
-        }
-        let point = ResumePoint::read(&options.resume, self.config.epoch)?;
-        let revision = point.revision.get();
-        let known = revision < self.revision.load(Ordering::Relaxed);
-        (known && point.digest == digest).then_some(revision)
-    }
-
-    /// Returns whether an entry was forgotten that changed after this revision.
-    pub(super) fn forgot_since(&self, revision: u64) -> bool {
-        if planted!(ResumePastForgotten) {
-            return false;
-        }
-        self.forgotten_at.load(Ordering::Acquire) > revision
     }
 }

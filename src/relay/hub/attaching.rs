@@ -1,13 +1,12 @@
 //! The queues of a subscription that are not attached yet.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::queue_entry::QueueEntry;
-use crate::types::{Position, QueueAddress, Selector};
+use crate::types::{QueueAddress, Selector};
 
 /// The queues of a subscription that are not attached yet.
 pub(super) struct Attaching {
-    pub(super) positions: std::vec::IntoIter<Position>,
     /// Index of the next selector: exact ones are attached, patterns collected.
     pub(super) selectors: usize,
     /// The entries of the exact selectors that are still to come.
@@ -15,8 +14,6 @@ pub(super) struct Attaching {
     /// Patterns whose queues are still to be walked, and the last queue of the present walk.
     pub(super) patterns: Vec<Selector>,
     pub(super) walked: Option<QueueAddress>,
-    /// The delay of CATCH_UPs where a token is of another run of the relay.
-    pub(super) spread: Duration,
     /// The subscriber has all changes up to this revision.
     pub(super) resumed: Option<u64>,
 }

@@ -34,8 +34,6 @@ pub(crate) struct HubConfig {
     pub(crate) inline: usize,
     /// Cursors that a stream compares in one step.
     pub(crate) compare_step: usize,
-    /// A stream with more cursors than this states its resume number also while it is busy.
-    pub(crate) resume_from: usize,
     /// CATCH_UPs after a change of epoch are spread over this span.
     pub(crate) catch_up_spread: Duration,
     /// The waiting times of groups and the sentinel.
@@ -78,9 +76,6 @@ pub(crate) struct CoordinatorConfig {
 pub(super) const SUBSCRIBERS_PER_STEP: usize = 64;
 /// Cursors that one step compares: about a tenth of a millisecond.
 pub(super) const COMPARE_STEP: usize = 1024;
-/// Streams with more cursors than this state the number also while they are busy. A client's
-/// request of 1 MiB has room for the tokens of this many queues, with names of any length.
-pub(super) const RESUME_FROM: usize = 1024;
 
 impl CoordinatorConfig {
     /// Returns whether one more group finds room beside `new` others that are not counted yet.
@@ -101,7 +96,6 @@ impl Default for HubConfig {
             max_timers: 1_000_000,
             inline: SUBSCRIBERS_PER_STEP,
             compare_step: COMPARE_STEP,
-            resume_from: RESUME_FROM,
             catch_up_spread: Duration::from_secs(2),
             coordinator: CoordinatorConfig::default(),
             // A loop that waits for a second between two reads is the usual one.

@@ -1,15 +1,13 @@
-//! A position in a queue: four counters, and the token that carries them through a subscriber.
+//! A position in a queue: four counters.
 //!
 //! The totals are 128 bits wide, so the difference of two positions is exact for all values of
 //! publishers. It saturates only in a wake-up.
 
 use std::fmt;
 
-use bytes::Bytes;
+use crate::types::{Notification, WakeReason, cluster::FrameEntry};
 
-use crate::types::{Notification, Token, WakeReason, cluster::FrameEntry};
-
-/// One run of a relay: 128 random bits. A token of another run leads to a CATCH_UP.
+/// One run of a relay: 128 random bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Epoch(pub(crate) u128);
 
@@ -25,26 +23,6 @@ pub(crate) struct Counters {
     pub(crate) payload: u128,
     pub(crate) messages: u128,
 }
-
-/// The content of a token.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Decoded {
-    /// A position of this run of the relay.
-    Current(Counters),
-    /// A position of another run.
-    OtherEpoch,
-    /// Not written by a relay.
-    Malformed,
-}
-
-/// Bytes of the epoch in a token, and of the four lengths after it.
-const EPOCH: usize = 16;
-const LENGTHS: usize = 2;
-/// The most bytes of a sequence in a token.
-const SEQUENCE: usize = 8;
-/// The most bytes of a total in a token. 96 bits hold 2^32 of the greatest values that one event
-/// can state, and a token stays within its 64 bytes.
-const SUM: usize = 12;
 
 impl Counters {
     /// Returns the counters of an entry that starts at `sequence`.
@@ -79,14 +57,6 @@ impl Counters {
         self.messages += other.messages;
     }
 
-    /// Returns whether no counter is less than in `other`.
-    pub(crate) fn covers(&self, other: &Self) -> bool {
-        self.sequence >= other.sequence
-            && self.notifications >= other.notifications
-            && self.payload >= other.payload
-            && self.messages >= other.messages
-    }
-
     /// Returns the difference since an earlier position, saturating.
     pub(crate) fn delta_since(&self, position: &Self) -> Delta {
         Delta {
@@ -94,72 +64,6 @@ impl Counters {
             payload: saturate(self.payload.saturating_sub(position.payload)),
             messages: saturate(self.messages.saturating_sub(position.messages)),
         }
-    }
-
-    /// Writes the token of this position: the epoch, four lengths of four bits each, and the
-    /// counters without their leading zeros. It is in every entry of every Wake, so it is short.
-    pub(crate) fn token(&self, epoch: Epoch) -> Token {
-        let mut token = Vec::with_capacity(EPOCH + LENGTHS + 16);
-        self.write_token(epoch, &mut token);
-        Token(token.into())
-    }
-
-    /// Appends the token to a buffer.
-    pub(crate) fn write_token(&self, epoch: Epoch, token: &mut Vec<u8>) {
-        const MOST: u128 = (1 << (8 * SUM)) - 1;
-        token.extend_from_slice(&epoch.0.to_le_bytes());
-        let lengths = token.len();
-        token.extend_from_slice(&[0; LENGTHS]);
-        let counters = [
-            u128::from(self.sequence),
-            self.notifications.min(MOST),
-            self.payload.min(MOST),
-            self.messages.min(MOST),
-        ];
-        for (at, counter) in counters.into_iter().enumerate() {
-            let bytes = counter.to_le_bytes();
-            let zeros = bytes.iter().rev().take_while(|byte| **byte == 0).count();
-            token.extend_from_slice(&bytes[..bytes.len() - zeros]);
-            let length = u8::try_from(bytes.len() - zeros).expect("at most 12");
-            token[lengths + at / 2] |= length << (4 * (at % 2));
-        }
-    }
-
-    /// Reads a token.
-    pub(crate) fn read(token: &Token, epoch: Epoch) -> Decoded {
-        let bytes: &Bytes = &token.0;
-        let Some(position) = bytes.get(EPOCH..).and_then(Self::from_counters) else {
-            return Decoded::Malformed;
-        };
-        if bytes[..EPOCH] != epoch.0.to_le_bytes() {
-            return Decoded::OtherEpoch;
-        }
-        Decoded::Current(position)
-    }
-
-    /// Reads the counters of a token, without its epoch.
-    pub(crate) fn from_counters(bytes: &[u8]) -> Option<Self> {
-        let mut rest = bytes.get(LENGTHS..)?;
-        let mut counters = [0; 4];
-        for (at, counter) in counters.iter_mut().enumerate() {
-            let length = usize::from(bytes[at / 2] >> (4 * (at % 2)) & 15);
-            let (own, others) = rest.split_at_checked(length)?;
-            // A relay writes no leading zeros, and no more bytes than these.
-            let most = if at == 0 { SEQUENCE } else { SUM };
-            if length > most || own.last() == Some(&0) {
-                return None;
-            }
-            let mut wide = [0; 16];
-            wide[..length].copy_from_slice(own);
-            (*counter, rest) = (u128::from_le_bytes(wide), others);
-        }
-        let [sequence, notifications, payload, messages] = counters;
-        rest.is_empty().then_some(Self {
-            sequence: saturate(sequence),
-            notifications,
-            payload,
-            messages,
-        })
     }
 }
 
@@ -237,33 +141,5 @@ impl fmt::Display for Epoch {
 impl fmt::Debug for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_that_no_relay_has_written_is_malformed() {
-        let epoch = Epoch(7);
-        let read = |lengths: [u8; LENGTHS], counters: &[u8]| {
-            let bytes = [&epoch.0.to_le_bytes()[..], &lengths, counters].concat();
-            Counters::read(&Token(bytes.into()), epoch)
-        };
-        let own = Counters {
-            notifications: 9,
-            ..Counters::starting_at(7)
-        };
-        assert_eq!(read([0x11, 0], &[7, 9]), Decoded::Current(own));
-        let long = [9; 15];
-        for (lengths, counters) in [
-            ([0x12, 0], &[7, 0, 9][..]),
-            ([0x09, 0], &long[..9]),
-            ([0xd0, 0], &long[..13]),
-            ([0, 0xf0], &long[..15]),
-        ] {
-            assert_eq!(read(lengths, counters), Decoded::Malformed, "{lengths:x?}");
-        }
     }
 }

@@ -8,17 +8,14 @@ use std::sync::Arc;
 
 use super::{
     coordinator::{ListenerKey, MemberId},
-    counters::{Counters, Decoded, Epoch},
+    counters::Counters,
     decisions::Decision,
     interest::Interest,
     members::Assignment,
     queue_entry::{QueueEntry, QueueState},
     wake_builder::{Target, WakeEntry, WakeSink},
 };
-use crate::{
-    base::{clock::Tick, fault::planted},
-    types::{Token, WakeReason},
-};
+use crate::{base::clock::Tick, types::WakeReason};
 
 /// The result of attaching a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +28,6 @@ pub(super) enum AttachOutcome {
     Replaced,
     /// No room for one more cursor.
     Full,
-    /// Attached; its token was of another run of the relay.
-    OtherEpoch,
     /// The entry is dead: look the queue up again.
     Dead,
     /// The subscription has ended.
@@ -128,17 +123,6 @@ impl Cursor {
         }
     }
 
-    /// Takes its position once more. R2: where the two differ it is uncertain which is right, and
-    /// the higher one could hide a missed wake-up; so a CATCH_UP becomes pending.
-    #[cold]
-    pub(super) fn compare(&mut self, token: &Token, epoch: Epoch) {
-        let state = self.entry.lock();
-        let (position, needs_catch_up, _) = resume(&state, token, epoch);
-        if needs_catch_up || position != self.position {
-            (self.position, self.needs_catch_up) = (state.counters, true);
-        }
-    }
-
     /// Writes the due entry, and moves to the position after it.
     pub(super) fn send(
         &mut self,
@@ -167,7 +151,6 @@ impl Cursor {
             delta,
             sequence: head.sequence,
             last_event: &state.last_event,
-            position: Some((&head, subscription.epoch)),
         };
         // The reason follows from the two positions, so the encoding fits other subscribers at the
         // same position.
@@ -208,12 +191,7 @@ impl Cursor {
             sequence: assignment.sequence,
             ..state.counters
         };
-        if !sink.push(&assignment_entry(
-            &self.entry,
-            &assignment,
-            (&head, subscription.epoch),
-            &state,
-        )) {
+        if !sink.push(&assignment_entry(&self.entry, &assignment, &state)) {
             state.return_assignment(member_id, assignment);
             return SendOutcome::NoRoom;
         }
@@ -272,7 +250,6 @@ impl Cursor {
 fn assignment_entry<'a>(
     entry: &'a QueueEntry,
     assignment: &Assignment,
-    position: (&'a Counters, Epoch),
     state: &'a QueueState,
 ) -> WakeEntry<'a> {
     WakeEntry {
@@ -281,33 +258,5 @@ fn assignment_entry<'a>(
         delta: assignment.delta,
         sequence: assignment.sequence,
         last_event: &state.last_event,
-        position: Some(position),
-    }
-}
-
-/// Reads a subscriber's token against the queue: its position, or uncertainty, which becomes a
-/// CATCH_UP (R2).
-pub(super) fn resume(
-    state: &QueueState,
-    token: &Token,
-    epoch: Epoch,
-) -> (Counters, bool, AttachOutcome) {
-    let head = state.counters;
-    if token.is_empty() {
-        return (head, true, AttachOutcome::New);
-    }
-    match Counters::read(token, epoch) {
-        Decoded::Current(position) => {
-            let below = position.sequence < state.start;
-            let above = !head.covers(&position);
-            if below || above {
-                (head, true, AttachOutcome::New)
-            } else {
-                (position, false, AttachOutcome::New)
-            }
-        }
-        Decoded::OtherEpoch if planted!(ForeignEpochAccepted) => (head, false, AttachOutcome::New),
-        Decoded::OtherEpoch => (head, true, AttachOutcome::OtherEpoch),
-        Decoded::Malformed => (head, true, AttachOutcome::New),
     }
 }

@@ -118,12 +118,7 @@ impl Cursors {
     }
 
     /// Adds a cursor, or replaces a dead entry's cursor.
-    pub(super) fn put(
-        &mut self,
-        dead: Option<u32>,
-        cursor: Cursor,
-        new: AttachOutcome,
-    ) -> AttachOutcome {
+    pub(super) fn put(&mut self, dead: Option<u32>, cursor: Cursor) -> AttachOutcome {
         match dead {
             Some(at) => {
                 self.replace(at, cursor);
@@ -131,7 +126,7 @@ impl Cursors {
             }
             None => {
                 self.list.push(cursor);
-                new
+                AttachOutcome::New
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A frame's entry is counted like a notification of this relay: it makes an entry, and patterns are
 //! told of it. A resync counts one cause without sums: subscribers get a CATCH_UP, also a subscriber
-//! between two streams, because its token falls behind. Both move what the other relays know, so
+//! between two streams, because the queue has changed. Both move what the other relays know, so
 //! they are never passed on.
 
 use std::{collections::BTreeSet, sync::Arc};

@@ -43,7 +43,7 @@ pub(super) struct QueueState {
     pub(super) notified: u64,
     pub(super) last_event: LastEvent,
     pub(super) active_at: Tick,
-    /// When the last subscriber left. Its token stays valid while the queue is remembered.
+    /// When the last subscriber left.
     pub(super) left_at: Tick,
     /// The newest depth that a listener read, and when. [`Tick::NEVER`] means none; an `Option` would
     /// take 8 bytes more for every queue.
@@ -248,8 +248,8 @@ impl QueueState {
     }
 
     /// An entry without listeners is kept from the time when the last one left, because a
-    /// subscriber may come back with its token. With other listeners it is not: rotating streams
-    /// would keep every queue of their pattern, and a missing entry costs only a CATCH_UP.
+    /// subscriber may come back and resume. With other listeners it is not: rotating streams would
+    /// keep every queue of their pattern, and a missing entry costs only a CATCH_UP.
     pub(super) fn idle_since(&self) -> Tick {
         let members = self
             .coordinator

@@ -1,17 +1,24 @@
 //! Resuming all queues of a plain subscriber's stream by one number.
 //!
-//! A client states a token for 4,096 queues at most. The hub's *revision* stands for all the
-//! others. An entry notes the revision at its newest change, under its lock. A stream that begins
-//! to compare its cursors raises the revision from C to C + 1 first, and states C when all findings
-//! are sent. Then each change noted with C or less was sent before. Its notifier read the revision
-//! before the raise, so it had the entry's lock before the comparison did: in the other order the
-//! lock would have shown it C + 1. So the comparison saw the change.
+//! A subscriber that reconnects states the newest *resume number* that its relay sent: the epoch, a
+//! *revision* of the hub, and a digest of the listener and its selectors. The queues that changed
+//! since that revision get a CATCH_UP, the others nothing.
+//!
+//! An entry notes the revision at its newest change, under its lock. A stream that begins to compare
+//! its cursors raises the revision from C to C + 1 first, and states C when all findings are sent.
+//! Then each change noted with C or less was sent before. Its notifier read the revision before the
+//! raise, so it had the entry's lock before the comparison did: in the other order the lock would
+//! have shown it C + 1. So the comparison saw the change.
 //!
 //! A cursor that is attached during the comparison starts with all pending changes marked, and
 //! later changes are noted with more than C. A new entry notes the revision as well: a subscriber
 //! that was away may not know earlier counts under this name. The revisions of forgotten entries
 //! are kept as one number (`Hub::forgotten_at`). For those, a pattern's subscriber gets a CATCH_UP
 //! under the pattern's own name, because there is no entry.
+//!
+//! A wake-up that was taken for a stream and did not arrive is newer than the number that its
+//! subscriber states, so the queue has changed. The subscriber takes a number only when the
+//! application has all wake-ups before it.
 //!
 //! A notification reads the revision once and never writes it. Streams with patterns over the
 //! limits of cursors state no number. Groups need none: a member's queues follow the group's
@@ -22,15 +29,31 @@ use std::{
     num::NonZeroU64,
 };
 
-use super::counters::Epoch;
-use crate::types::{ListenerId, Selector, Token};
+use super::{core::Hub, counters::Epoch, sync::Ordering};
+use crate::{
+    base::fault::planted,
+    types::{ListenerId, ResumeNumber, Selector, SubscribeOptions},
+};
 
-/// The revision up to which a subscriber has all changes.
+/// The content of a resume number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ResumePoint {
+    pub(crate) epoch: Epoch,
+    /// The subscriber has all changes up to this one.
     pub(crate) revision: NonZeroU64,
     /// A hash of the listener and its selectors: the number is valid for these only.
     pub(crate) digest: u64,
+}
+
+/// The use of the number that a subscriber states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resumption {
+    /// None is stated, or one that is not valid here.
+    Nothing,
+    /// The number is of another epoch: many subscribers may come from the same relay.
+    OtherEpoch,
+    /// The subscriber has all changes up to this revision.
+    Since(u64),
 }
 
 /// Bytes of the epoch, the revision and the digest.
@@ -38,24 +61,64 @@ const EPOCH: usize = 16;
 const NUMBER: usize = 8;
 
 impl ResumePoint {
-    pub(crate) fn token(self, epoch: Epoch) -> Token {
-        let mut token = Vec::with_capacity(EPOCH + 2 * NUMBER);
-        token.extend_from_slice(&epoch.0.to_le_bytes());
-        token.extend_from_slice(&self.revision.get().to_le_bytes());
-        token.extend_from_slice(&self.digest.to_le_bytes());
-        Token(token.into())
+    pub(crate) fn number(self) -> ResumeNumber {
+        let mut number = Vec::with_capacity(EPOCH + 2 * NUMBER);
+        number.extend_from_slice(&self.epoch.0.to_le_bytes());
+        number.extend_from_slice(&self.revision.get().to_le_bytes());
+        number.extend_from_slice(&self.digest.to_le_bytes());
+        ResumeNumber(number.into())
     }
 
-    /// Reads a token; `None` where it is of another run of the relay, or malformed.
-    pub(crate) fn read(token: &Token, epoch: Epoch) -> Option<Self> {
-        let (own, rest) = token.0.split_first_chunk::<EPOCH>()?;
+    /// Reads a number; `None` where no relay has written it.
+    pub(crate) fn read(number: &ResumeNumber) -> Option<Self> {
+        let (epoch, rest) = number.0.split_first_chunk::<EPOCH>()?;
         let (revision, rest) = rest.split_first_chunk::<NUMBER>()?;
         let digest: [u8; NUMBER] = rest.try_into().ok()?;
-        let revision = NonZeroU64::new(u64::from_le_bytes(*revision))?;
-        (*own == epoch.0.to_le_bytes()).then(|| Self {
-            revision,
+        Some(Self {
+            epoch: Epoch(u128::from_le_bytes(*epoch)),
+            revision: NonZeroU64::new(u64::from_le_bytes(*revision))?,
             digest: u64::from_le_bytes(digest),
         })
+    }
+}
+
+impl Hub {
+    /// Reads the number that a subscriber with this digest states.
+    pub(super) fn resumption(&self, options: &SubscribeOptions, digest: u64) -> Resumption {
+        let point = match ResumePoint::read(&options.resume) {
+            Some(point) if options.group.is_none() => point,
+            _ => return Resumption::Nothing,
+        };
+        let revision = point.revision.get();
+        if point.epoch != self.config.epoch {
+            return match planted!(ForeignEpochAccepted) {
+                true => Resumption::Since(revision),
+                false => Resumption::OtherEpoch,
+            };
+        }
+        let known = revision < self.revision.load(Ordering::Relaxed);
+        match known && point.digest == digest {
+            true => Resumption::Since(revision),
+            false => Resumption::Nothing,
+        }
+    }
+
+    /// Returns whether an entry was forgotten that changed after this revision.
+    pub(super) fn forgot_since(&self, revision: u64) -> bool {
+        if planted!(ResumePastForgotten) {
+            return false;
+        }
+        self.forgotten_at.load(Ordering::Acquire) > revision
+    }
+}
+
+impl Resumption {
+    /// Returns the revision up to which the subscriber has all changes.
+    pub(super) fn since(self) -> Option<u64> {
+        match self {
+            Self::Since(revision) => Some(revision),
+            Self::Nothing | Self::OtherEpoch => None,
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! The messages of one stream: Welcome, wakes, heartbeats, Goodbye.
 //!
 //! A state machine that is polled only when its stream is ready to send, so nothing queues up
-//! behind a slow reader. A heartbeat is sent only after every cursor has been compared with its
-//! queue and nothing was found pending (R6: a heartbeat proves that). A stream that some queues
-//! keep awake also compares all of them once per heartbeat, so that a lost mark of another queue
-//! heals. A stream of many queues sends a heartbeat then as well, for the resume number in it.
+//! behind a slow reader. A silent stream gets a heartbeat only after every cursor has been compared
+//! with its queue and nothing was found pending (R6: a heartbeat proves that). A stream that some
+//! queues keep awake also compares all of them once per heartbeat, so that a lost mark of another
+//! queue heals. It gets a heartbeat when the findings are sent: its subscriber then resumes by a
+//! number that is about one interval old.
 //! After a large Wake the stream is throttled for a few milliseconds. Its listener has enough to
 //! do, and in a burst most of the relay's and the listener's work would be wake-ups without new
 //! information.
@@ -17,7 +18,8 @@ use super::{core::Hub, cursors::Filled, subscription::Subscription, wake_builder
 use crate::{
     base::clock::Tick,
     types::{
-        Drain, StreamAction, StreamLifecycle, SubscribeEvent, SubscribeOptions, Token, Welcome,
+        Drain, ResumeNumber, StreamAction, StreamLifecycle, SubscribeEvent, SubscribeOptions,
+        Welcome,
     },
 };
 
@@ -59,8 +61,7 @@ pub(crate) struct SubscriberStream {
     throttle_from: u64,
     /// The present comparison of all cursors began on a silent stream.
     silent_comparison: bool,
-    /// A comparison has ended, and its resume number goes to the subscriber although the stream is
-    /// not silent.
+    /// A comparison has ended, and its resume number was not sent yet.
     resume_unsent: bool,
 }
 
@@ -174,10 +175,9 @@ impl SubscriberStream {
         // this heartbeat need not prove that nothing is pending (R6).
         if !self.degraded && self.hub.is_degraded(now) {
             self.degraded = true;
-            let resume = Token::default();
             return event(SubscribeEvent::Heartbeat {
                 degraded: true,
-                resume,
+                resume: ResumeNumber::default(),
             });
         }
         self.subscription.register(waker);
@@ -189,6 +189,14 @@ impl SubscriberStream {
         let degraded = self.hub.is_degraded(now);
         let silent = now >= self.lifecycle.heartbeat_at() || degraded != self.degraded;
         let compared = self.compare_cursors(now, silent);
+        // Before the next Wake: a stream that always has one to send gets its number, too.
+        if attached
+            && !silent
+            && self.resume_unsent
+            && let Some(resume) = self.subscription.take_resume()
+        {
+            return self.heartbeat(degraded, resume, now);
+        }
         let filled = self.subscription.fill(now, sink);
         if filled.entries > 0 {
             self.hub.load.note_sent(filled.requested);
@@ -211,11 +219,9 @@ impl SubscriberStream {
         if !attached || !filled.complete || !compared {
             return StreamAction::Yield;
         }
-        if let Some(resume) = self.resume(silent) {
-            (self.silent_comparison, self.resume_unsent) = (false, false);
-            self.lifecycle.sent_at = now;
-            self.degraded = degraded;
-            return event(SubscribeEvent::Heartbeat { degraded, resume });
+        if silent {
+            let resume = self.subscription.take_resume().unwrap_or_default();
+            return self.heartbeat(degraded, resume, now);
         }
         let catch_up = self.subscription.catch_up_at().unwrap_or(Tick::NEVER);
         let heartbeat = self.comparison_at().min(self.lifecycle.heartbeat_at());
@@ -236,7 +242,8 @@ impl SubscriberStream {
         let done = subscription.compare_next(&hub.revision, hub.config.compare_step);
         if done {
             self.compared_at = now;
-            self.resume_unsent = subscription.cursor_count() > hub.config.resume_from;
+            // A member's queues follow the group's cursor.
+            self.resume_unsent = subscription.group.is_none();
         }
         done
     }
@@ -246,18 +253,15 @@ impl SubscriberStream {
         self.compared_at + self.lifecycle.heartbeat
     }
 
-    /// Returns the resume number of a heartbeat, or `None` where no heartbeat is due. It is due on
-    /// a silent stream, and on one of many queues after each comparison.
-    fn resume(&self, silent: bool) -> Option<Token> {
-        if !silent && !self.resume_unsent {
-            return None;
-        }
-        let resume = self.subscription.take_resume();
-        if silent {
-            resume.or_else(|| Some(Token::default()))
-        } else {
-            resume
-        }
+    fn heartbeat(
+        &mut self,
+        degraded: bool,
+        resume: ResumeNumber,
+        now: Tick,
+    ) -> StreamAction<StreamMessage<Filled>> {
+        (self.silent_comparison, self.resume_unsent) = (false, false);
+        (self.lifecycle.sent_at, self.degraded) = (now, degraded);
+        event(SubscribeEvent::Heartbeat { degraded, resume })
     }
 
     /// The listener did not answer in time.

@@ -13,12 +13,12 @@ use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
 use super::{
     attaching::Attaching,
     core::{Detaching, Hub},
-    cursor::AttachOutcome,
     cursor_pool::CursorPool,
     decisions::{Decision, DecisionKind},
     interest::Interest,
     load::LoadChange,
     mailbox::SubscriptionId,
+    resume::Resumption,
     subscription::{CursorStart, Subscription},
     sync::{lock, write},
     timers::Timer,
@@ -26,7 +26,7 @@ use super::{
 use crate::{
     base::{backoff::jitter, clock::Tick, fault::planted},
     error::Result,
-    types::{Position, QueueAddress, Selector, SubscribeOptions},
+    types::{QueueAddress, Selector, SubscribeOptions},
 };
 
 /// The most cursors that one step attaches or detaches, and queues that it visits: some hundred
@@ -70,7 +70,12 @@ impl Hub {
         let interest = Interest::new(id, options, life, now).in_pool(pool);
         let subscription = Arc::new(Subscription::new(interest));
         let reserved = self.admit(&subscription, now)?;
-        let resumed = self.resumed(options, subscription.digest);
+        let resumption = self.resumption(options, subscription.digest);
+        let resumed = resumption.since();
+        if resumption == Resumption::OtherEpoch {
+            let spread = jitter(self.config.catch_up_spread, rng);
+            subscription.lock().catch_up_at = now + spread;
+        }
         // R4: registered before the map is walked.
         let pattern = subscription.has_pattern();
         if pattern && !planted!(PatternRegistersLate) {
@@ -85,12 +90,10 @@ impl Hub {
                 .request_pattern_checks(&subscription.selectors);
         }
         *lock(&subscription.attaching) = Some(Box::new(Attaching {
-            positions: options.positions.clone().into_iter(),
             selectors: 0,
             reserved,
             patterns: Vec::new(),
             walked: None,
-            spread: jitter(self.config.catch_up_spread, rng),
             resumed,
         }));
         lock(&self.subscriptions).insert(id, Arc::clone(&subscription));
@@ -144,17 +147,6 @@ impl Hub {
         left: &mut usize,
         now: Tick,
     ) -> bool {
-        if let Some(position) = attaching.positions.next() {
-            *left -= 1;
-            if self.attach_position(subscription, &position, now) == Some(AttachOutcome::OtherEpoch)
-            {
-                let mut cursors = subscription.lock();
-                cursors.catch_up_at = cursors
-                    .catch_up_at
-                    .max(subscription.since + attaching.spread);
-            }
-            return true;
-        }
         if let Some(selector) = subscription.selectors.get(attaching.selectors) {
             attaching.selectors += 1;
             if selector.is_pattern() {
@@ -164,10 +156,7 @@ impl Hub {
             *left -= 1;
             let start = CursorStart::Resumed(attaching.resumed);
             attaching.reserved.use_next(|entry| {
-                // A cursor that exists was attached by its position above.
-                if !subscription.lock().is_attached(entry.address()) {
-                    self.attach_one(subscription, Arc::clone(entry), start, now);
-                }
+                self.attach_one(subscription, Arc::clone(entry), start, now);
             });
             return true;
         }
@@ -183,23 +172,6 @@ impl Hub {
         true
     }
 
-    /// Attaches a position's queue, where a selector matches it.
-    fn attach_position(
-        &self,
-        subscription: &Arc<Subscription>,
-        position: &Position,
-        now: Tick,
-    ) -> Option<AttachOutcome> {
-        let address = position.queue.as_address()?;
-        if !subscription.wants(&address) {
-            return None;
-        }
-        // At the limit of queues no entry is made: the pattern's own CATCH_UP covers it.
-        let entry = self.entry(&address, now).ok()?;
-        let start = CursorStart::Token(&position.token);
-        Some(self.attach_one(subscription, entry, start, now))
-    }
-
     /// Attaches the pattern's next queues in the map; returns whether there may be more.
     fn attach_range(
         &self,
@@ -207,7 +179,7 @@ impl Hub {
         pattern: &Selector,
         walked: &mut Option<QueueAddress>,
         left: &mut usize,
-        (start, now): (CursorStart<'_>, Tick),
+        (start, now): (CursorStart, Tick),
     ) -> bool {
         let (limit, beginning) = (*left, pattern.beginning());
         let from = match walked.as_ref() {

@@ -11,7 +11,7 @@ use super::{
     attaching::Attaching,
     coordinator::MemberId,
     counters::Counters,
-    cursor::{AttachOutcome, Cursor, resume},
+    cursor::{AttachOutcome, Cursor},
     cursors::{Cursors, Filled},
     decisions::{Decision, DecisionKind},
     interest::Interest,
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::Token,
+    types::ResumeNumber,
 };
 
 /// One stream's subscription.
@@ -36,17 +36,15 @@ pub(crate) struct Subscription {
 
 /// The position at which a new cursor starts.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum CursorStart<'a> {
+pub(super) enum CursorStart {
     /// At the entry's start: the subscription is older than the entry.
     EntryStart,
     /// The same, for a listener that reports that it has messages: once its report was accepted it
     /// has a cursor beyond the limits too. R8: its end sets a timer, and without a cursor there is
     /// none.
     Busy,
-    /// At the subscriber's token.
-    Token(&'a Token),
-    /// At the head, without a token. A CATCH_UP is pending, unless the subscriber has all changes
-    /// up to this revision and the queue has not changed since.
+    /// At the head. A CATCH_UP is pending, unless the subscriber has all changes up to this revision
+    /// and the queue has not changed since.
     Resumed(Option<u64>),
 }
 
@@ -133,16 +131,16 @@ impl Subscription {
         self.lock().compare_next(revision, step)
     }
 
-    pub(super) fn cursor_count(&self) -> usize {
-        self.lock().list.len()
-    }
-
     /// Takes the resume number, where all findings of the last comparison were sent and the number
     /// was not stated since.
-    pub(super) fn take_resume(&self) -> Option<Token> {
+    pub(super) fn take_resume(&self) -> Option<ResumeNumber> {
         let revision = self.lock().take_compared_revision()?;
-        let digest = self.digest;
-        Some(ResumePoint { revision, digest }.token(self.epoch))
+        let point = ResumePoint {
+            epoch: self.epoch,
+            revision,
+            digest: self.digest,
+        };
+        Some(point.number())
     }
 
     /// Restarts the comparison of all cursors; waiting CATCH_UPs become due.
@@ -161,7 +159,7 @@ impl Subscription {
         &self,
         cursors: &mut Cursors,
         entry: &Arc<QueueEntry>,
-        start: CursorStart<'_>,
+        start: CursorStart,
         now: Tick,
     ) -> AttachOutcome {
         if cursors.closed {
@@ -173,14 +171,7 @@ impl Subscription {
             let old = cursors.list.get(*at).map(|cursor| &cursor.entry);
             old.is_some_and(|old| !Arc::ptr_eq(old, entry) && old.lock().is_dead())
         });
-        if let Some(known) = known.filter(|_| dead.is_none()) {
-            if let CursorStart::Token(token) = start
-                && self.group.is_none()
-                && let Some(cursor) = cursors.list.get_mut(known)
-            {
-                cursor.compare(token, self.epoch);
-                cursors.set_marked(known);
-            }
+        if known.is_some() && dead.is_none() {
             return AttachOutcome::Existing;
         }
         let at = dead.unwrap_or_else(|| cursors.list.next_number());
@@ -206,52 +197,37 @@ impl Subscription {
             by_pattern,
         };
         if let Some(group) = grouped {
-            // A member's token does not count; the group's position does.
+            // The group's position counts.
             let (position, uncertain) = match start {
                 CursorStart::EntryStart | CursorStart::Busy => {
                     (Counters::starting_at(state.start), false)
                 }
-                CursorStart::Token(_) | CursorStart::Resumed(_) => (state.counters, true),
+                CursorStart::Resumed(_) => (state.counters, true),
             };
             let member = (group, subscriber);
             let member_id = state.join(entry, member, (position, uncertain), (now, spread));
             self.note_joined(entry, &mut state, now);
             drop(state);
-            return cursors.put(
-                dead,
-                Cursor::member(Arc::clone(entry), member_id),
-                AttachOutcome::New,
-            );
+            return cursors.put(dead, Cursor::member(Arc::clone(entry), member_id));
         }
         state.start_sentinel(entry, now, spread);
         let key = state.subscribers.insert(subscriber);
-        let (position, needs_catch_up, attached) = match start {
-            CursorStart::EntryStart => (
-                Counters::starting_at(state.start),
-                false,
-                AttachOutcome::New,
-            ),
+        // A member that the queue has no room for is woken as a subscriber without a group; it
+        // resumes by no number.
+        let (position, needs_catch_up) = match start {
+            CursorStart::EntryStart => (Counters::starting_at(state.start), false),
             // A part of it may have been sent under a pattern's own name.
-            CursorStart::Busy => {
-                let counted = state.counters.sequence > state.start;
-                (state.counters, counted, AttachOutcome::New)
-            }
-            // The queue has no room for its group any more: it is woken as a subscriber without a
-            // group. A token from its time as a member is not reliable.
-            CursorStart::Token(_) | CursorStart::Resumed(_) if self.group.is_some() => {
-                (state.counters, true, AttachOutcome::New)
-            }
-            CursorStart::Token(token) => resume(&state, token, self.epoch),
+            CursorStart::Busy => (state.counters, state.counters.sequence > state.start),
             CursorStart::Resumed(revision) => {
                 let told = revision.is_some_and(|revision| state.changed_at <= revision);
-                (state.counters, !told, AttachOutcome::New)
+                (state.counters, !told)
             }
         };
         self.note_joined(entry, &mut state, now);
         let behind = needs_catch_up || state.wake_reason(&position).is_some();
         drop(state);
         let cursor = Cursor::new(Arc::clone(entry), key, position, needs_catch_up);
-        let attached = cursors.put(dead, cursor, attached);
+        let attached = cursors.put(dead, cursor);
         if behind {
             cursors.set_marked(at);
         }

@@ -40,8 +40,8 @@ use super::{
 use crate::{
     base::{clock::Tick, fault::Fault},
     types::{
-        Accepted, GroupName, ListenerId, Notification, Position, QueueAddress, Report, ReportState,
-        StreamAction, SubscribeEvent, SubscribeOptions, Token, WakeReason, WorkDetected,
+        Accepted, GroupName, ListenerId, Notification, QueueAddress, Report, ReportState,
+        ResumeNumber, StreamAction, SubscribeEvent, SubscribeOptions, WakeReason, WorkDetected,
     },
 };
 
@@ -144,18 +144,19 @@ fn in_group<S: std::fmt::Display>(group: &str, selectors: &[S]) -> SubscribeOpti
     }
 }
 
-fn resuming<S: std::fmt::Display>(
-    selectors: &[S],
-    positions: &[(&str, &Token)],
-) -> SubscribeOptions {
-    let positions = positions.iter().map(|(name, token)| Position {
-        queue: queue(name).into(),
-        token: (*token).clone(),
-    });
+/// Returns the options of a subscriber that comes from a relay with another epoch.
+fn from_elsewhere<S: std::fmt::Display>(selectors: &[S]) -> SubscribeOptions {
     SubscribeOptions {
-        positions: positions.collect(),
+        resume: ResumeNumber(vec![8; 32].into()),
         ..options(selectors)
     }
+}
+
+/// Takes all entries, and states the resume number of a comparison after them.
+fn resume_number(hub: &Hub, subscription: &Subscription, now: Tick) -> ResumeNumber {
+    verify(hub, subscription, now);
+    drain(subscription, now);
+    subscription.take_resume().expect("all is sent")
 }
 
 fn subscribe<S: std::fmt::Display>(hub: &Arc<Hub>, selectors: &[S]) -> Arc<Subscription> {
@@ -289,6 +290,14 @@ fn woken(events: &[SubscribeEvent]) -> Vec<Entry> {
         _ => None,
     });
     entries(&work.flatten().collect::<Vec<_>>())
+}
+
+/// Returns the newest resume number of a stream's events.
+fn stated(events: &[SubscribeEvent]) -> Option<ResumeNumber> {
+    events.iter().rev().find_map(|event| match event {
+        SubscribeEvent::Heartbeat { resume, .. } => Some(resume.clone()),
+        _ => None,
+    })
 }
 
 fn report(name: &str, state: ReportState, sequence: u64, number: u64) -> Report {

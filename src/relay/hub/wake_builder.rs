@@ -4,10 +4,10 @@
 //! A sink takes the entries as the stream's transport needs them: as values for a subscriber in
 //! this process, as encoded bytes for the network. The hub knows neither form.
 
-use super::counters::{Counters, Delta, Epoch};
+use super::counters::{Counters, Delta};
 use crate::{
     base::fault::planted,
-    types::{LastEvent, Limits, QueueAddress, Selector, Token, WakeReason, WorkDetected},
+    types::{LastEvent, Limits, QueueAddress, Selector, WakeReason, WorkDetected},
 };
 
 /// The queue or pattern of an entry.
@@ -27,8 +27,6 @@ pub(crate) struct WakeEntry<'a> {
     pub(crate) sequence: u64,
     /// Details of the newest event.
     pub(crate) last_event: &'a LastEvent,
-    /// The position after it; `None` for a pattern.
-    pub(crate) position: Option<(&'a Counters, Epoch)>,
 }
 
 /// The encoding of a queue's newest entry, shared by all subscribers at the same position.
@@ -129,7 +127,6 @@ impl WakeEntry<'_> {
             delta: Delta::default(),
             sequence: 0,
             last_event: nothing,
-            position: None,
         }
     }
 
@@ -146,20 +143,6 @@ impl WakeEntry<'_> {
             payload_size: self.delta.payload,
             messages: self.delta.messages,
             last_event: self.last_event.clone(),
-            token: self.token(),
         }
-    }
-
-    /// Appends the token of the position after this entry; nothing for a pattern.
-    pub(crate) fn write_token(&self, out: &mut Vec<u8>) {
-        if let Some((position, epoch)) = self.position {
-            position.write_token(epoch, out);
-        }
-    }
-
-    /// Returns the token of the position after this entry; empty for a pattern.
-    pub(crate) fn token(&self) -> Token {
-        self.position
-            .map_or_else(Token::default, |(position, epoch)| position.token(epoch))
     }
 }

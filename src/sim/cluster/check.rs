@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// The listener has a stream at a relay since the restoration, and its tokens are of that
+    /// The listener has a stream at a relay since the restoration, and its sequences are of that
     /// memory: earlier messages are not promised.
     pub(super) fn forgive(&mut self, number: usize, life: u64) {
         let now = self.now;

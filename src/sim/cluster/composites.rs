@@ -117,22 +117,22 @@ impl World {
         self.after_millis(to, Event::Aim(None));
     }
 
-    /// Listeners whose tokens may be of a memory that is gone.
+    /// Listeners whose sequences may be of a memory that is gone.
     pub(super) fn forgive_listeners_of(&mut self, relay: usize) {
         for number in 0..self.listeners.len() {
             let one = &self.listeners[number];
             let knows = one.relay == relay || one.ok_from > self.now || !self.is_well(number);
             if knows && one.session.is_some() {
-                self.listeners[number].distrusts_tokens();
+                self.listeners[number].distrusts_sequences();
             }
         }
     }
 
-    /// A restored relay starts: the tokens of its life may be of a memory that is gone.
+    /// A restored relay starts: the sequences of its life may be of a memory that is gone.
     pub(super) fn forgive_listeners_with(&mut self, epoch: u128) {
         for listener in &mut self.listeners {
             if listener.session.is_some() && listener.welcomed_by == epoch {
-                listener.distrusts_tokens();
+                listener.distrusts_sequences();
             }
         }
     }

@@ -38,9 +38,9 @@ pub(super) struct Listener {
     tick_at: Option<Tick>,
     app_at: Option<Tick>,
     opened: bool,
-    /// Its relay was restored: its tokens may be of the memory that is gone.
+    /// Its relay was restored: its sequences may be of the memory that is gone.
     pub(super) forgives: bool,
-    /// Its tokens are of the present memory from then on.
+    /// Its sequences are of the present memory from then on.
     pub(super) forgives_until: Tick,
 }
 
@@ -56,7 +56,7 @@ const SPREAD: Duration = Duration::from_secs(2);
 
 impl Listener {
     /// Its relay was restored: nothing is promised before its next Welcome.
-    pub(super) fn distrusts_tokens(&mut self) {
+    pub(super) fn distrusts_sequences(&mut self) {
         (self.forgives, self.forgives_until) = (true, Tick::NEVER);
     }
 }
@@ -203,7 +203,7 @@ impl World {
             Down::Closed(error) => {
                 listener.conn = None;
                 self.conns[id].client_gone = true;
-                let refusal = session.broken(now, error.as_ref(), &mut self.rng);
+                let refusal = session.reconnect.broken(now, error.as_ref(), &mut self.rng);
                 if let Some(refusal) = refusal {
                     self.violate(|| format!("a listener is refused for good: {refusal}"));
                 }

@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// Returns whether a listener of the queue may have tokens of a memory that is gone.
+    /// Returns whether a listener of the queue may have sequences of a memory that is gone.
     pub(super) fn is_forgiving(&self, queue: usize) -> bool {
         let mut listeners = self.listeners.iter().enumerate();
         listeners.any(|(number, one)| one.forgives && self.wants(number, queue))

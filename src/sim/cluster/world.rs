@@ -111,7 +111,7 @@ pub(super) enum Event {
     Poll(usize, u64),
     ListenerStarts(usize),
     ListenerDies(usize, u64),
-    /// A listener's tokens are of its relay's present memory again.
+    /// A listener's sequences are of its relay's present memory again.
     Forgive(usize, u64),
     Work,
     Operate(Work),

@@ -13,7 +13,7 @@ macro_rules! rows {
 
 pub(super) const FAULTS: &[Row] = rows! {
     WakeUnbounded, 8, "R1", "a wake holds however much is owed";
-    ForeignEpochAccepted, 1, "R2", "a token of another epoch is believed";
+    ForeignEpochAccepted, 1, "R2", "a resume number of another epoch is accepted";
     FloorForgotten, 24, "R3", "a forgotten queue starts again where it first did";
     OverflowUntold, 7, "R2", "a pattern is not told of queues that it has no cursor for";
     MarkClearedAfterWalk, 480, "R5", "a walk clears the dirty mark last";
@@ -30,7 +30,7 @@ pub(super) const FAULTS: &[Row] = rows! {
     LeaseNeverLapses, 32, "R14", "a busy member's lease never lapses";
     DrainedBehindIsDone, 9, "R15", "what came after a drained sequence is not owed";
     BatchDropped, 43, "R19", "a refused batch is dropped whole";
-    TokenTakenOnArrival, 33, "resume", "a token is taken when its wake-up arrives";
+    ResumeTakenOnArrival, 33, "resume", "a number is taken before the wake-ups before it were handed over";
     ResumeNumberTooNew, 96, "resume", "the number is drawn when all cursors are compared, not before";
     ResumePastForgotten, 783, "resume", "a pattern resumes past what changed and was forgotten";
     SpentRoundDropped, 32, "R14, R16", "what a member leaves is dropped where all others were asked";

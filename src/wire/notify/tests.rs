@@ -77,7 +77,6 @@ fn it_is_decoded_like_the_generated_message() {
         sequence: 9,
         reason: 2,
         publisher: "x".to_owned(),
-        token: vec![1; 64].into(),
         ..generated(n)
     };
     let (publisher, read) = read(all.iter().map(relays).collect(), "billing").expect("right");

@@ -325,16 +325,6 @@ fn a_draining_relay_is_left_at_once_and_others_are_not() {
 }
 
 #[test]
-fn a_request_that_is_too_large_is_made_smaller_at_the_same_relay() {
-    let (mut stream, mut rng) = one_of_three();
-    wait_after_failure(&mut stream, at(0), &mut rng);
-    assert!(stream.leaves_relay());
-    let error = Error::new(ErrorKind::Exhausted, "too large");
-    stream.request_too_large(at(1), &error, &mut rng);
-    assert!(!stream.leaves_relay());
-}
-
-#[test]
 fn a_refusal_of_the_caller_is_no_reason_to_leave_a_relay() {
     let after = Duration::from_secs(1);
     for (kind, retry_after, leaves) in [

@@ -1,4 +1,4 @@
-//! Tokens of reconnect requests, and undelivered wake-ups of a broken stream.
+//! Resume numbers of reconnect requests, and undelivered wake-ups of a broken stream.
 
 use super::{
     super::{ReconnectConfig, ReconnectStep, SubscriptionSession},
@@ -9,7 +9,7 @@ use crate::{
     error::{Error, ErrorKind},
     types::{
         ConnectionState, Goodbye, GoodbyeReason, LastEvent, Limits, ListenerId, QueueAddress,
-        Report, Selector, SubscribeEvent, SubscribeOptions, Token, WakeReason, Welcome,
+        Report, ResumeNumber, Selector, SubscribeEvent, SubscribeOptions, WakeReason, Welcome,
         WorkDetected,
     },
 };
@@ -23,16 +23,15 @@ fn session() -> SubscriptionSession {
     )
 }
 
-fn work(queue: &str, token: u8) -> WorkDetected {
+fn work(queue: &str, sequence: u64) -> WorkDetected {
     WorkDetected {
         queue: queue.parse().expect("a selector"),
         reason: WakeReason::Notified,
-        sequence: u64::from(token),
+        sequence,
         notifications: 1,
         payload_size: 0,
         messages: 1,
         last_event: LastEvent::default(),
-        token: Token(vec![token].into()),
     }
 }
 
@@ -56,152 +55,38 @@ fn open(session: &mut SubscriptionSession, now: Tick) -> SubscribeOptions {
 }
 
 #[test]
-fn a_token_is_taken_when_its_wake_up_is_handed_over() {
-    let mut session = session();
-    assert!(open(&mut session, at(0)).positions.is_empty());
-    let wake = SubscribeEvent::Wake(vec![work("a/1", 1), work("a/2", 2)]);
-    session.received(wake, at(0), &mut rng());
-    assert_eq!(session.next_work(), Some(work("a/1", 1)));
-    session.broken(at(1), None, &mut rng());
-    let positions = open(&mut session, at(5_000)).positions;
-    assert_eq!(positions.len(), 1, "a/2 was not handed over");
-    assert_eq!(positions[0].queue, work("a/1", 1).queue);
-    assert_eq!(session.next_work(), None, "the relay sends a/2 again");
-}
-
-#[test]
 fn wake_ups_from_before_a_break_are_handed_over_until_the_next_stream() {
     let mut session = session();
     open(&mut session, at(0));
-    session.received(
-        SubscribeEvent::Wake(vec![work("a/1", 1)]),
-        at(0),
-        &mut rng(),
-    );
-    session.broken(at(1), None, &mut rng());
+    session.received(wake(&[("a/1", 1), ("a/2", 2)]), at(0), &mut rng());
+    session.reconnect.broken(at(1), None, &mut rng());
     assert_eq!(session.next_work(), Some(work("a/1", 1)));
-    assert_eq!(open(&mut session, at(5_000)).positions.len(), 1);
+    open(&mut session, at(5_000));
+    assert_eq!(session.next_work(), None, "the relay reports a/2 again");
 }
 
 #[test]
-fn the_newest_tokens_are_kept_and_the_oldest_dropped() {
-    let mut session = session();
-    open(&mut session, at(0));
-    let many = Limits::POSITIONS + 10;
-    let wake = (0..many).map(|i| work(&format!("a/q{i}"), 1)).collect();
-    session.received(SubscribeEvent::Wake(wake), at(0), &mut rng());
-    session.received(
-        SubscribeEvent::Wake(vec![work("a/q10", 9)]),
-        at(0),
-        &mut rng(),
-    );
-    while session.next_work().is_some() {}
-    session.broken(at(1), None, &mut rng());
-    let positions = open(&mut session, at(5_000)).positions;
-    assert_eq!(positions.len(), Limits::POSITIONS);
-    let newest = positions.last().expect("many");
-    assert_eq!(
-        (newest.queue.to_string(), newest.token.0[0]),
-        ("a/q10".to_owned(), 9)
-    );
-}
-
-/// A session of `count` queues with names of 240 bytes, with a position for each.
-fn with_long_names(count: usize) -> SubscriptionSession {
-    let name = |number| format!("{}/{number:0>119}", "a".repeat(120));
-    let selectors = (0..count).map(|number| name(number).parse::<Selector>().expect("a selector"));
-    let listener = ListenerId::new("w").expect("a name");
-    let options = SubscribeOptions::new(listener, selectors);
-    let mut session = SubscriptionSession::new(options, ReconnectConfig::default());
-    open(&mut session, at(0));
-    let wake_up = |number: usize| WorkDetected {
-        token: Token(vec![7; Limits::TOKEN].into()),
-        ..work(&name(number), 1)
-    };
-    let wake = (0..count).map(wake_up).collect();
-    session.received(SubscribeEvent::Wake(wake), at(0), &mut rng());
-    while session.next_work().is_some() {}
-    session.broken(at(1), None, &mut rng());
-    session
-}
-
-#[test]
-fn a_request_states_the_newest_positions_that_fit() {
+fn a_request_with_the_most_selectors_states_its_number_within_its_size() {
     use prost::Message;
-    let mut session = with_long_names(4_000);
-    let request = open(&mut session, at(5_000));
-    let encoded = crate::wire::subscribe_to_wire(&request).encoded_len();
-    assert!(encoded <= Limits::SUBSCRIBE_BYTES, "{encoded} bytes");
-    assert!(
-        encoded > Limits::SUBSCRIBE_BYTES - 500,
-        "positions that fit are missing: {encoded}"
-    );
-    let newest = request.positions.last().expect("some are stated");
-    assert!(newest.queue.queue_name().ends_with("3999"), "{newest:?}");
-}
-
-fn refused_as_too_large(session: &mut SubscriptionSession, now: Tick) -> usize {
-    assert_eq!(session.reconnect.step(now), ReconnectStep::Open);
-    let request = session.request();
-    let error = Error::new(
-        ErrorKind::Exhausted,
-        "request: the limit is 1000 bytes, got more",
-    );
-    assert!(session.broken(now, Some(&error), &mut rng()).is_none());
-    request.positions.len()
-}
-
-#[test]
-fn each_refusal_for_size_halves_the_positions_and_each_stream_doubles_them() {
-    let mut session = with_long_names(100);
-    let stated: Vec<_> = (1..=9)
-        .map(|round| refused_as_too_large(&mut session, at(round * 60_000)))
-        .collect();
-    assert_eq!(stated, [100, 50, 25, 12, 6, 3, 1, 0, 0]);
-    assert_eq!(open(&mut session, at(700_000)).positions.len(), 0);
-    session.broken(at(700_001), None, &mut rng());
-    assert_eq!(open(&mut session, at(800_000)).positions.len(), 64);
-    session.broken(at(800_001), None, &mut rng());
-    assert_eq!(open(&mut session, at(900_000)).positions.len(), 100);
-}
-
-#[test]
-fn a_relay_without_room_for_the_stream_gets_all_positions_again() {
-    let mut session = with_long_names(100);
-    for round in 1..=20 {
-        let now = at(round * 60_000);
-        assert_eq!(session.reconnect.step(now), ReconnectStep::Open);
-        assert_eq!(session.request().positions.len(), 100);
-        let full = Error::new(ErrorKind::Exhausted, "streams: the limit is reached")
-            .with_retry_after(std::time::Duration::from_secs(1));
-        assert!(session.broken(now, Some(&full), &mut rng()).is_none());
-    }
-}
-
-#[test]
-fn a_smaller_request_comes_without_a_growing_back_off() {
-    let mut session = with_long_names(100);
-    for round in 1..=7 {
-        refused_as_too_large(&mut session, at(round * 60_000));
-        let ReconnectStep::Wait(until) = session.reconnect.step(at(round * 60_000)) else {
-            panic!("it waits")
-        };
-        assert!(until <= at(round * 60_000 + 1_000), "{until:?}");
-    }
-}
-
-#[test]
-fn a_selectors_own_catch_up_has_no_position() {
-    let mut session = session();
-    open(&mut session, at(0));
-    let entry = WorkDetected {
-        token: Token::default(),
-        ..work("a/*", 1)
+    let name = |number| format!("{}/{number:0>119}", "a".repeat(120));
+    let selectors = (0..Limits::SELECTORS).map(|number| name(number).parse::<Selector>());
+    let listener = ListenerId::new("w").expect("a name");
+    let selectors = selectors.map(|selector| selector.expect("a selector"));
+    let options = SubscribeOptions {
+        resume: ResumeNumber(vec![7; Limits::TOKEN].into()),
+        ..SubscribeOptions::new(listener, selectors)
     };
-    session.received(SubscribeEvent::Wake(vec![entry.clone()]), at(0), &mut rng());
-    assert_eq!(session.next_work(), Some(entry));
-    session.broken(at(1), None, &mut rng());
-    assert!(open(&mut session, at(5_000)).positions.is_empty());
+    let mut session = SubscriptionSession::new(options.clone(), ReconnectConfig::default());
+    let request = open(&mut session, at(0));
+    assert_eq!(
+        request.resume, options.resume,
+        "kept from an earlier process"
+    );
+    let encoded = crate::wire::subscribe_to_wire(&request).encoded_len();
+    assert!(
+        encoded <= options.encoded_at_most() && encoded > 1_000_000,
+        "{encoded}"
+    );
 }
 
 #[test]
@@ -218,7 +103,7 @@ fn reports_are_numbered_and_belong_to_the_stream_that_is_open() {
     let first = report.number;
     session.report(&mut report).expect("numbered");
     assert!(report.number > first);
-    session.broken(at(1), None, &mut rng());
+    session.reconnect.broken(at(1), None, &mut rng());
     assert!(session.report(&mut report).is_err(), "the stream ended");
 }
 
@@ -226,7 +111,10 @@ fn reports_are_numbered_and_belong_to_the_stream_that_is_open() {
 fn a_refusal_ends_the_subscription() {
     let mut session = session();
     assert_eq!(session.reconnect.step(at(0)), ReconnectStep::Open);
-    let refusal = session.broken(at(0), Some(&Error::invalid("selectors", "no")), &mut rng());
+    let refusal =
+        session
+            .reconnect
+            .broken(at(0), Some(&Error::invalid("selectors", "no")), &mut rng());
     assert!(refusal.is_some());
     assert_eq!(session.reconnect.step(at(9)), ReconnectStep::Closed);
 }
@@ -242,7 +130,12 @@ fn a_refused_subscription_retries_on_request() {
             "round {round}"
         );
         let refusal = Error::new(ErrorKind::Denied, "401");
-        assert!(session.broken(now, Some(&refusal), &mut rng()).is_some());
+        assert!(
+            session
+                .reconnect
+                .broken(now, Some(&refusal), &mut rng())
+                .is_some()
+        );
         let minute = std::time::Duration::from_secs(60);
         let mut retries = || {
             session
@@ -284,7 +177,7 @@ fn the_end_of_a_stream_is_announced_until_an_attempt_fails_or_the_next_stream_op
             session.link_state().connection,
             ConnectionState::Reconnecting
         );
-        session.broken(at(60_000), None, &mut rng());
+        session.reconnect.broken(at(60_000), None, &mut rng());
         assert!(!session.link_state().announced, "an attempt failed");
         session.received(goodbye(reason, seconds), at(60_001), &mut rng());
         open(&mut session, at(120_000));
@@ -295,18 +188,18 @@ fn the_end_of_a_stream_is_announced_until_an_attempt_fails_or_the_next_stream_op
 fn heartbeat(resume: &'static str) -> SubscribeEvent {
     SubscribeEvent::Heartbeat {
         degraded: false,
-        resume: Token(resume.as_bytes().into()),
+        resume: ResumeNumber(resume.as_bytes().into()),
     }
 }
 
-fn wake(works: &[(&str, u8)]) -> SubscribeEvent {
-    let works = works.iter().map(|(queue, token)| work(queue, *token));
+fn wake(works: &[(&str, u64)]) -> SubscribeEvent {
+    let works = works.iter().map(|(queue, sequence)| work(queue, *sequence));
     SubscribeEvent::Wake(works.collect())
 }
 
 /// Breaks the stream and opens the next one; returns the resume number of its request.
-fn stated_next(session: &mut SubscriptionSession, now: Tick) -> Token {
-    session.broken(now, None, &mut rng());
+fn stated_next(session: &mut SubscriptionSession, now: Tick) -> ResumeNumber {
+    session.reconnect.broken(now, None, &mut rng());
     open(session, now + std::time::Duration::from_secs(60)).resume
 }
 
@@ -343,6 +236,7 @@ fn a_resume_number_takes_effect_when_the_wake_ups_before_it_were_handed_over() {
     assert!(session.next_work().is_some());
     assert_eq!(session.next_work(), None);
     assert_eq!(stated_next(&mut session, at(140_001)).0, "6");
+    assert_eq!(session.resume().0, "6");
 }
 
 #[test]
@@ -368,13 +262,13 @@ fn a_resume_number_is_kept_over_breaks_and_dropped_with_another_epoch() {
 }
 
 #[test]
-fn a_resume_number_above_the_token_limit_is_not_stated() {
+fn a_resume_number_of_more_than_64_bytes_is_not_stated() {
     let mut session = session();
     open(&mut session, at(0));
     session.received(heartbeat("1"), at(0), &mut rng());
     let long = SubscribeEvent::Heartbeat {
         degraded: false,
-        resume: Token(vec![7; Limits::TOKEN + 1].into()),
+        resume: ResumeNumber(vec![7; Limits::TOKEN + 1].into()),
     };
     session.received(long, at(0), &mut rng());
     assert_eq!(stated_next(&mut session, at(1)).0, "1");
@@ -393,7 +287,7 @@ fn a_relay_that_is_degraded_for_long_is_left_and_each_of_them_once_where_all_are
     let heartbeat = |session: &mut SubscriptionSession, degraded: bool, now: u64| {
         let heartbeat = SubscribeEvent::Heartbeat {
             degraded,
-            resume: Token::default(),
+            resume: ResumeNumber::default(),
         };
         session.received(heartbeat, at(now), &mut rng());
         session.reconnect.state() != ConnectionState::Connected

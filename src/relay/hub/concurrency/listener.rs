@@ -22,8 +22,8 @@ use super::{
 use crate::{
     base::{clock::Tick, fault::Fault},
     types::{
-        ListenerId, Notification, Position, QueueAddress, Selector, StreamAction, SubscribeEvent,
-        SubscribeOptions, Token, WorkDetected,
+        ListenerId, Notification, QueueAddress, ResumeNumber, Selector, StreamAction,
+        SubscribeEvent, SubscribeOptions, WorkDetected,
     },
 };
 
@@ -44,14 +44,12 @@ pub(super) struct Listener {
     waker: Waker,
     /// The bits of the received events.
     pub(super) told: u64,
-    /// A bit was received twice, or sums do not add up.
+    /// A bit was received twice, a sequence went back, or sums do not add up.
     pub(super) wrong: bool,
-    /// The newest entry of each queue: its position includes all received events.
-    pub(super) places: Vec<WorkDetected>,
+    /// The newest entry of each queue.
+    places: Vec<WorkDetected>,
     /// The newest resume number.
-    resume: Token,
-    /// Entries that do not continue the position before: CATCH_UPs without a valid token.
-    pub(super) gaps: u64,
+    resume: ResumeNumber,
 }
 
 impl Wake for Alarm {
@@ -77,7 +75,6 @@ pub(super) fn hub(inline: usize, fault: Fault) -> Arc<Hub> {
         inline,
         forget_after: Duration::ZERO,
         compare_step: 1,
-        resume_from: 0,
         ..HubConfig::default()
     }))
 }
@@ -111,7 +108,7 @@ impl Listener {
     pub(super) fn subscribe(hub: &Arc<Hub>, selector: &str, number: u128) -> Self {
         let selector: Selector = selector.parse().expect("a selector");
         let alarm = Alarm::new();
-        let (feed, subscription) = open(hub, &selector, number, Vec::new(), &Token::default());
+        let (feed, subscription) = open(hub, &selector, number, &ResumeNumber::default());
         Self {
             hub: Arc::clone(hub),
             selector,
@@ -122,8 +119,7 @@ impl Listener {
             told: 0,
             wrong: false,
             places: Vec::new(),
-            resume: Token::default(),
-            gaps: 0,
+            resume: ResumeNumber::default(),
         }
     }
 
@@ -164,26 +160,11 @@ impl Listener {
         }
     }
 
-    /// Loses its stream, and resubscribes with its positions.
+    /// Loses its stream, and resubscribes with the newest resume number.
     pub(super) fn come_back(&mut self, number: u128, now: Tick) {
         self.feed.close(now);
-        let position = |entry: &WorkDetected| Position {
-            queue: entry.queue.clone(),
-            token: entry.token.clone(),
-        };
-        let positions = self.places.iter().map(position).collect();
-        self.open_again(number, positions, &Token::default());
-    }
-
-    /// The same with the newest resume number, and without positions.
-    pub(super) fn come_back_by_number(&mut self, number: u128, now: Tick) {
-        self.feed.close(now);
-        let resume = self.resume.clone();
-        self.open_again(number, Vec::new(), &resume);
-    }
-
-    fn open_again(&mut self, number: u128, positions: Vec<Position>, resume: &Token) {
-        (self.feed, self.subscription) = open(&self.hub, &self.selector, number, positions, resume);
+        let resume = &self.resume;
+        (self.feed, self.subscription) = open(&self.hub, &self.selector, number, resume);
         self.alarm.0.store(1, Ordering::SeqCst);
     }
 
@@ -233,11 +214,7 @@ impl Listener {
             self.places.push(entry);
             return;
         };
-        match from.cmp(&Some(before.sequence)) {
-            std::cmp::Ordering::Less => self.wrong = true,
-            std::cmp::Ordering::Equal => {}
-            std::cmp::Ordering::Greater => self.gaps += 1,
-        }
+        self.wrong |= from < Some(before.sequence);
         *before = entry;
     }
 }
@@ -246,12 +223,10 @@ fn open(
     hub: &Arc<Hub>,
     selector: &Selector,
     number: u128,
-    positions: Vec<Position>,
-    resume: &Token,
+    resume: &ResumeNumber,
 ) -> (SubscriberStream, Arc<Subscription>) {
     let id = ListenerId::new("l").expect("a name");
     let options = SubscribeOptions {
-        positions,
         resume: resume.clone(),
         ..SubscribeOptions::new(id, [selector.clone()])
     };

@@ -218,10 +218,14 @@ fn a_resync_reaches_a_subscriber_that_is_between_two_streams() {
         let hub = clustered_with(fault);
         let subscriber = settled(&hub, &["a"]);
         notify(&hub, "a");
-        let token = drain(&subscriber, START)[0].token.clone();
+        let resume = resume_number(&hub, &subscriber, START);
         hub.unsubscribe(&subscriber, START);
         resync(&hub, &["a"]);
-        let back = subscribe_with(&hub, &resuming(&["a"], &[("a", &token)]), START);
+        let options = SubscribeOptions {
+            resume,
+            ..options(&["a"])
+        };
+        let back = subscribe_with(&hub, &options, START);
         let told = told(&back);
         // R8: the listener had not reported, so there is a timer and no further wake-up yet.
         assert_eq!(told.len(), expected, "{told:?}");
@@ -251,12 +255,8 @@ fn a_subscriber_that_resumes_by_a_number_checks_its_patterns_after_an_unknown_ha
     let mut stream = feed_at(&hub, &options, START);
     sent(&mut stream, START, &waker);
     let (events, _) = sent(&mut stream, after(10 * SECOND), &waker);
-    let number = events.iter().find_map(|event| match event {
-        SubscribeEvent::Heartbeat { resume, .. } => Some(resume.clone()),
-        _ => None,
-    });
     let resuming = SubscribeOptions {
-        resume: number.expect("a silent stream states its number"),
+        resume: stated(&events).expect("a silent stream states its number"),
         ..options
     };
     stream.close(after(11 * SECOND));
@@ -274,17 +274,13 @@ fn a_subscription_that_begins_during_the_check_of_all_patterns_checks_as_well() 
     let mut stream = feed_at(&hub, &options, START);
     sent(&mut stream, START, &waker);
     let (events, _) = sent(&mut stream, after(10 * SECOND), &waker);
-    let number = events.iter().find_map(|event| match event {
-        SubscribeEvent::Heartbeat { resume, .. } => Some(resume.clone()),
-        _ => None,
-    });
     stream.close(after(11 * SECOND));
     let hashes = [queue_hash(&queue("orders"))].into();
     let mut walk = ResyncWalk::new(ResyncScope::Queues(hashes));
     // The walk has passed all queues, and all subscriptions there are.
     hub.resync_step(&mut walk, ResyncWalk::STEP, START);
     let resuming = SubscribeOptions {
-        resume: number.expect("a silent stream states its number"),
+        resume: stated(&events).expect("a silent stream states its number"),
         ..options
     };
     let back = subscribe_with(&hub, &resuming, START);

@@ -1,20 +1,20 @@
 //! Queues that are forgotten (R3: sequences never start again in one epoch).
 
-use super::{
-    super::{idle::IdleState, subscription::CursorStart},
-    *,
-};
+use super::{super::idle::IdleState, *};
 
 #[test]
 fn a_queue_is_forgotten_an_hour_after_its_last_listener_left_and_not_sooner() {
     let hub = hub();
     let subscription = settled(&hub, &["orders"]);
     notify(&hub, "orders");
-    let place = drain(&subscription, Tick::default()).remove(0).token;
+    let resume = resume_number(&hub, &subscription, Tick::default());
     hub.unsubscribe(&subscription, after(5 * HOUR));
     hub.fire(after(6 * HOUR - SECOND));
     hub.forget(after(6 * HOUR - SECOND));
-    let options = resuming(&["orders"], &[("orders", &place)]);
+    let options = SubscribeOptions {
+        resume,
+        ..options(&["orders"])
+    };
     let back = subscribe_with(&hub, &options, after(6 * HOUR));
     assert_eq!(entries(&drain(&back, after(6 * HOUR))), []);
 }
@@ -179,9 +179,10 @@ fn a_catch_up_that_becomes_pending_while_its_queue_is_forgotten_is_sent() {
         panic!("a pattern holds it");
     };
     assert!(holders.up_to_date(&hub, &queue_entry, now));
-    // A second position of the same queue, which differs from the first.
-    let other = CursorStart::Token(&Token::default());
-    subscription.attach(&mut subscription.lock(), &queue_entry, other, now);
+    let mut cursors = subscription.lock();
+    cursors.list.get_mut(0).expect("attached").needs_catch_up = true;
+    cursors.set_marked(0);
+    drop(cursors);
     let floor = |floor, _| _ = hub.floor.fetch_max(floor, Ordering::SeqCst);
     assert!(queue_entry.forget(Some(&holders), since, &hub.timers, floor));
     assert!(holders.release(&hub, &queue_entry, now));

@@ -3,14 +3,16 @@
 
 mod naive;
 
+use std::{collections::BTreeSet, num::NonZeroU64};
+
 use proptest::{
     prelude::*,
     test_runner::{RngAlgorithm::ChaCha, TestRng, TestRunner},
 };
 
 use self::naive::{Log, Owed, Worth};
-use super::{super::counters::Counters, *};
-use crate::{base::backoff::jitter, types::Selector};
+use super::{super::resume::ResumePoint, *};
+use crate::base::backoff::jitter;
 
 const QUEUES: [&str; 4] = ["orders", "ordinary", "invoices", "jobs"];
 const SELECTORS: [&str; 5] = ["orders", "jobs", "ord*", "in*", "*"];
@@ -21,9 +23,11 @@ const SLOTS: usize = 4;
 enum Step {
     /// Queue, delay in seconds, and the sums of each event of a batch.
     Notify(Vec<(usize, u64, [u64; 3])>),
-    /// Slot, selectors, and queue and kind of each position.
-    Subscribe(usize, Vec<usize>, Vec<(usize, Position)>),
+    /// Slot, selectors, and the stated resume number.
+    Subscribe(usize, Vec<usize>, Stated),
     Take(usize),
+    /// All cursors are compared, and the stream's resume number is stated.
+    Number(usize),
     Disconnect(usize),
     /// Slot, queue, state, how far from its head, and seconds until something is visible.
     Report(usize, usize, ReportState, u64, Option<u64>),
@@ -32,17 +36,17 @@ enum Step {
     Forget,
 }
 
-/// The token of a position.
+/// A stated resume number.
 #[derive(Debug, Clone, Copy)]
-enum Position {
-    /// The newest token of the queue.
+enum Stated {
+    /// The newest one.
     Newest,
-    /// One of its older tokens.
+    /// An older one, maybe of other selectors.
     Stale(usize),
     /// Of another run of the relay.
     Foreign,
     Nonsense,
-    /// A position that the queue has not reached.
+    /// A revision that the hub has not reached.
     Above,
 }
 
@@ -52,8 +56,12 @@ struct Pair {
     log: Log,
     now: Tick,
     slots: [Option<Arc<Subscription>>; SLOTS],
-    /// Every token so far: its queue and position.
-    tokens: Vec<(String, u64, Token)>,
+    /// Every sequence that was taken, with its queue.
+    taken: Vec<(String, u64)>,
+    /// Every resume number so far: its selectors, and the log's revision.
+    numbers: Vec<(BTreeSet<usize>, u64, ResumeNumber)>,
+    /// The selectors of each slot.
+    selectors: [BTreeSet<usize>; SLOTS],
     reports: u64,
 }
 
@@ -63,14 +71,13 @@ fn step() -> impl Strategy<Value = Step> {
         prop_oneof![3 => Just(0), 1 => 1..100u64],
         [1..9u64, 0..9, 1..9],
     );
-    let position = prop_oneof![
-        4 => Just(Position::Newest),
-        2 => any::<usize>().prop_map(Position::Stale),
-        1 => Just(Position::Foreign),
-        1 => Just(Position::Nonsense),
-        1 => Just(Position::Above),
+    let stated = prop_oneof![
+        4 => Just(Stated::Newest),
+        4 => any::<usize>().prop_map(Stated::Stale),
+        1 => Just(Stated::Foreign),
+        1 => Just(Stated::Nonsense),
+        1 => Just(Stated::Above),
     ];
-    let positions = prop::collection::vec((0..4usize, position), 0..4);
     let state = prop_oneof![
         Just(ReportState::Unspecified),
         Just(ReportState::Busy),
@@ -79,9 +86,10 @@ fn step() -> impl Strategy<Value = Step> {
     let visible = prop::option::of(0..100u64);
     prop_oneof![
         6 => prop::collection::vec(event, 1..4).prop_map(Step::Notify),
-        3 => (0..SLOTS, prop::collection::vec(0..5usize, 1..4), positions)
-            .prop_map(|(slot, selectors, positions)| Step::Subscribe(slot, selectors, positions)),
+        3 => (0..SLOTS, prop::collection::vec(0..5usize, 1..3), stated)
+            .prop_map(|(slot, selectors, stated)| Step::Subscribe(slot, selectors, stated)),
         5 => (0..SLOTS).prop_map(Step::Take),
+        2 => (0..SLOTS).prop_map(Step::Number),
         1 => (0..SLOTS).prop_map(Step::Disconnect),
         2 => (0..SLOTS, 0..4usize, state, 0..3u64, visible)
             .prop_map(|(slot, queue, state, back, visible)| {
@@ -102,7 +110,9 @@ impl Pair {
             log,
             now: Tick::default(),
             slots: Default::default(),
-            tokens: Vec::new(),
+            taken: Vec::new(),
+            numbers: Vec::new(),
+            selectors: Default::default(),
             reports: 0,
         }
     }
@@ -110,11 +120,12 @@ impl Pair {
     fn play(&mut self, step: Step) {
         match step {
             Step::Notify(events) => self.notify(&events),
-            Step::Subscribe(slot, selectors, positions) => {
+            Step::Subscribe(slot, selectors, stated) => {
                 self.disconnect(slot);
-                self.subscribe(slot, &selectors, &positions);
+                self.subscribe(slot, &selectors, stated);
             }
             Step::Take(slot) => self.take(slot),
+            Step::Number(slot) => self.number(slot),
             Step::Disconnect(slot) => self.disconnect(slot),
             Step::Report(slot, queue, state, back, visible) => {
                 self.report(slot, QUEUES[queue], state, back, visible);
@@ -148,45 +159,59 @@ impl Pair {
         accepted.expect("within the limits");
     }
 
-    fn subscribe(&mut self, slot: usize, selectors: &[usize], positions: &[(usize, Position)]) {
-        let selectors: Vec<_> = selectors.iter().map(|i| SELECTORS[*i]).collect();
-        let mut options = options(&selectors);
-        let mut worths = Vec::new();
-        for (queue, position) in positions {
-            let (name, (worth, token)) = (QUEUES[*queue], self.position(QUEUES[*queue], *position));
-            worths.push((name.to_owned(), worth));
-            let queue = Selector::from(super::queue(name));
-            options
-                .positions
-                .push(crate::types::Position { queue, token });
-        }
+    fn subscribe(&mut self, slot: usize, selectors: &[usize], stated: Stated) {
+        let names: Vec<_> = selectors.iter().map(|i| SELECTORS[*i]).collect();
+        self.selectors[slot] = selectors.iter().copied().collect();
+        let (worth, resume) = self.stated(&self.selectors[slot], stated);
+        let options = SubscribeOptions {
+            resume,
+            ..options(&names)
+        };
         let spread = self.now + jitter(2 * SECOND, &mut fastrand::Rng::with_seed(1));
         let selectors = options.selectors.clone();
-        let listener = self.log.subscribe(selectors, &worths, self.now, spread);
+        let listener = self.log.subscribe(selectors, worth, self.now, spread);
         self.log.listeners[slot] = Some(listener);
         self.slots[slot] = Some(subscribe_with(&self.hub, &options, self.now));
     }
 
-    fn position(&self, name: &str, position: Position) -> (Worth, Token) {
-        let given: Vec<_> = self
-            .tokens
-            .iter()
-            .filter(|(queue, ..)| queue == name)
-            .collect();
-        let of = |index: usize| match given.get(index) {
-            Some((_, place, token)) => (Worth::Place(*place), token.clone()),
-            None => (Worth::Nothing, Token::default()),
+    fn stated(&self, selectors: &BTreeSet<usize>, stated: Stated) -> (Worth, ResumeNumber) {
+        let of = |index: usize| match self.numbers.get(index) {
+            Some((of, revision, number)) if of == selectors => {
+                (Worth::Since(*revision), number.clone())
+            }
+            Some((.., number)) => (Worth::Nothing, number.clone()),
+            None => (Worth::Nothing, ResumeNumber::default()),
         };
-        match position {
-            Position::Newest => of(given.len().wrapping_sub(1)),
-            Position::Stale(index) => of(index.checked_rem(given.len()).unwrap_or(0)),
-            Position::Foreign => (Worth::Foreign, Counters::starting_at(1).token(Epoch(8))),
-            Position::Nonsense => (
-                Worth::Nothing,
-                Token(bytes::Bytes::from_static(b"nonsense")),
-            ),
-            Position::Above => (Worth::Nothing, Counters::starting_at(u64::MAX).token(EPOCH)),
+        let highest = |epoch| {
+            let point = ResumePoint {
+                epoch,
+                revision: NonZeroU64::MAX,
+                digest: 0,
+            };
+            point.number()
+        };
+        match stated {
+            Stated::Newest => of(self.numbers.len().wrapping_sub(1)),
+            Stated::Stale(index) => of(index.checked_rem(self.numbers.len()).unwrap_or(0)),
+            Stated::Foreign => (Worth::Foreign, highest(Epoch(8))),
+            Stated::Nonsense => (Worth::Nothing, ResumeNumber(vec![1; 31].into())),
+            Stated::Above => (Worth::Nothing, highest(EPOCH)),
         }
+    }
+
+    /// Compares all cursors, takes what is due, and keeps the stream's number.
+    fn number(&mut self, slot: usize) {
+        let Some(subscription) = self.slots[slot].clone() else {
+            return;
+        };
+        verify(&self.hub, &subscription, self.now);
+        let revision = self.log.number();
+        let listener = self.log.listeners[slot].as_mut().expect("the same");
+        listener.catch_up_at = listener.catch_up_at.min(self.now);
+        self.take(slot);
+        let number = subscription.take_resume().expect("all is sent");
+        let selectors = self.selectors[slot].clone();
+        self.numbers.push((selectors, revision, number));
     }
 
     /// Takes all entries; they must match the log.
@@ -200,7 +225,7 @@ impl Pair {
         assert_eq!(told, self.log.take(slot, self.now));
         for entry in work.into_iter().filter(|entry| !entry.queue.is_pattern()) {
             let name = entry.queue.queue_name().to_owned();
-            self.tokens.push((name, entry.sequence, entry.token));
+            self.taken.push((name, entry.sequence));
         }
     }
 
@@ -225,9 +250,9 @@ impl Pair {
             return;
         };
         self.reports += 1;
-        let newest = self.tokens.iter().rev().find(|(queue, ..)| queue == name);
+        let newest = self.taken.iter().rev().find(|(queue, _)| queue == name);
         // One above the newest sequence that was sent, the newest, or one below.
-        let sequence = newest.map_or(0, |(_, place, _)| (place + 1).saturating_sub(back));
+        let sequence = newest.map_or(0, |(_, place)| (place + 1).saturating_sub(back));
         let report = Report {
             visible_in: visible.map(Duration::from_secs),
             ..report(name, state, sequence, self.reports)

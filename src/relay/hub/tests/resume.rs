@@ -17,13 +17,13 @@ impl Stream {
     }
 
     /// Takes all messages; returns the entries, and the newest number.
-    fn take(&mut self, now: Tick) -> (Vec<Entry>, Token) {
+    fn take(&mut self, now: Tick) -> (Vec<Entry>, ResumeNumber) {
         let (events, _) = sent(&mut self.feed, now, &self.waker);
-        (woken(&events), number(&events).unwrap_or_default())
+        (woken(&events), stated(&events).unwrap_or_default())
     }
 
     /// Takes all messages, and the heartbeat of the silent stream; closes it.
-    fn number(mut self, now: Tick) -> Token {
+    fn number(mut self, now: Tick) -> ResumeNumber {
         self.take(now);
         let later = now + 10 * SECOND;
         let (more, number) = self.take(later);
@@ -39,14 +39,7 @@ impl Stream {
     }
 }
 
-fn number(events: &[SubscribeEvent]) -> Option<Token> {
-    events.iter().rev().find_map(|event| match event {
-        SubscribeEvent::Heartbeat { resume, .. } => Some(resume.clone()),
-        _ => None,
-    })
-}
-
-fn resuming_by(options: &SubscribeOptions, resume: &Token) -> SubscribeOptions {
+fn resuming_by(options: &SubscribeOptions, resume: &ResumeNumber) -> SubscribeOptions {
     SubscribeOptions {
         resume: resume.clone(),
         ..options.clone()
@@ -54,7 +47,12 @@ fn resuming_by(options: &SubscribeOptions, resume: &Token) -> SubscribeOptions {
 }
 
 /// Returns the first entries of a subscriber that comes back with the number.
-fn told_after(hub: &Arc<Hub>, options: &SubscribeOptions, resume: &Token, now: Tick) -> Vec<Entry> {
+fn told_after(
+    hub: &Arc<Hub>,
+    options: &SubscribeOptions,
+    resume: &ResumeNumber,
+    now: Tick,
+) -> Vec<Entry> {
     let mut stream = Stream::open(hub, &resuming_by(options, resume), now);
     let told = stream.take(now).0;
     // So late that the listener does not count as busy.
@@ -98,33 +96,6 @@ fn a_stream_of_ten_thousand_queues_gets_only_the_changed_ones() {
     changed.iter().for_each(|name| _ = notify(&hub, name));
     let told = told_after(&hub, &options, &resume, now);
     assert_eq!(told, changed.map(catch_up));
-}
-
-#[test]
-fn a_position_counts_before_the_number() {
-    let hub = hub();
-    let selectors = ["old", "new", "odd"];
-    let mut stream = Stream::open(&hub, &options(&selectors), Tick::default());
-    let (events, _) = sent(&mut stream.feed, Tick::default(), &stream.waker);
-    let Some(SubscribeEvent::Wake(work)) = events.get(1) else {
-        panic!("{events:?}")
-    };
-    let of = |name: &str| work.iter().find(|one| one.queue.queue_name() == name);
-    let token = of("new").expect("it was told").token.clone();
-    let resume = stream.number(Tick::default());
-    ["old", "new"]
-        .iter()
-        .for_each(|name| _ = notify(&hub, name));
-    let nonsense = Token(bytes::Bytes::from_static(b"x"));
-    let positions = [("new", &token), ("odd", &nonsense)];
-    let told = told_after(
-        &hub,
-        &resuming(&selectors, &positions),
-        &resume,
-        Tick::default(),
-    );
-    let missed = entry("new", WakeReason::Notified, 1);
-    assert_eq!(told, [missed, catch_up("odd"), catch_up("old")]);
 }
 
 /// Notifies a queue that a running comparison has passed, in a way that marks nothing. The
@@ -234,8 +205,13 @@ fn a_number_of_another_subscriber_or_another_life_is_ignored() {
     let same = super::options(&["b*", "a"]);
     assert_eq!(told_after(&hub, &same, &resume, now), [], "in any order");
 
-    let ignored = |options: &SubscribeOptions, resume: &Token| {
-        !told_after(&hub, options, resume, now).is_empty()
+    let ignored = |options: &SubscribeOptions, resume: &ResumeNumber| {
+        let mut stream = Stream::open(&hub, &resuming_by(options, resume), now);
+        let mut told = stream.take(now).0;
+        // After another epoch they are spread.
+        told.extend(stream.take(now + 2 * SECOND).0);
+        stream.feed.close(now + 3 * SECOND);
+        !told.is_empty()
     };
     for selectors in [&["a"][..], &["a", "b*", "c"], &["a", "b"], &["a*", "b*"]] {
         assert!(
@@ -249,20 +225,20 @@ fn a_number_of_another_subscriber_or_another_life_is_ignored() {
     let bytes = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = resume.0.to_vec();
         change(&mut bytes);
-        Token(bytes.into())
+        ResumeNumber(bytes.into())
     };
-    for (what, token) in [
+    for (what, number) in [
         ("another epoch", bytes(&|bytes| bytes[0] ^= 1)),
         ("the future", bytes(&|bytes| bytes[20] ^= 1)),
         ("the next", bytes(&|bytes| bytes[16] += 1)),
         ("another digest", bytes(&|bytes| bytes[31] ^= 1)),
         ("a byte too few", bytes(&|bytes| _ = bytes.pop())),
         ("a byte too many", bytes(&|bytes| bytes.push(0))),
-        ("nonsense", Token(vec![0xff; 64].into())),
-        ("more than a token", Token(vec![0xff; 1000].into())),
-        ("nothing", Token::default()),
+        ("nonsense", ResumeNumber(vec![0xff; 64].into())),
+        ("more than 64 bytes", ResumeNumber(vec![0xff; 1000].into())),
+        ("nothing", ResumeNumber::default()),
     ] {
-        assert!(ignored(&options, &token), "{what}");
+        assert!(ignored(&options, &number), "{what}");
     }
     // The same epoch, and another memory.
     let other = hub_with(HubConfig {
@@ -285,7 +261,7 @@ fn a_member_is_stated_no_number_and_resumes_by_none() {
     let told = told_after(&hub, &member, &resume, Tick::default());
     assert_eq!(told, [catch_up("a")], "a new group's");
     let of_member = Stream::open(&hub, &member, Tick::default()).number(Tick::default());
-    assert_eq!(of_member, Token::default());
+    assert_eq!(of_member, ResumeNumber::default());
 }
 
 #[test]
@@ -309,47 +285,106 @@ fn a_pattern_that_lacks_cursors_is_stated_no_number() {
 }
 
 #[test]
-fn a_busy_stream_of_many_queues_is_stated_a_number_in_each_interval() {
-    for (resume_from, expected) in [(1, 3), (2, 0)] {
-        let hub = hub_with(HubConfig {
-            resume_from,
-            ..HubConfig::default()
-        });
-        let options = options(&["busy", "quiet"]);
-        let mut stream = Stream::open(&hub, &options, Tick::default());
-        let mut numbers = Vec::new();
-        for second in 0..35 {
-            let now = after(second * SECOND);
-            notify_with(&hub, notification("busy"), now);
-            let (events, until) = sent(&mut stream.feed, now, &stream.waker);
-            assert!(until > now, "it sleeps");
-            assert_eq!(woken(&events).len(), 1 + usize::from(second == 0));
-            numbers.extend(number(&events));
-        }
-        assert_eq!(numbers.len(), expected);
-        if let Some(resume) = numbers.last() {
-            let now = after(35 * SECOND);
-            let told = told_after(&hub, &options, resume, now);
-            assert_eq!(told, [catch_up("busy")]);
+fn a_busy_stream_is_stated_a_number_in_each_interval() {
+    let hub = hub();
+    let options = options(&["busy", "quiet"]);
+    let mut stream = Stream::open(&hub, &options, Tick::default());
+    let mut numbers = Vec::new();
+    for second in 0..35 {
+        let now = after(second * SECOND);
+        notify_with(&hub, notification("busy"), now);
+        let (events, until) = sent(&mut stream.feed, now, &stream.waker);
+        assert!(until > now, "it sleeps");
+        assert_eq!(woken(&events).len(), 1 + usize::from(second == 0));
+        numbers.extend(stated(&events));
+    }
+    assert_eq!(numbers.len(), 3);
+    let now = after(35 * SECOND);
+    let told = told_after(&hub, &options, &numbers[2], now);
+    assert_eq!(told, [catch_up("busy")]);
+}
+
+#[test]
+fn a_stream_that_always_has_a_wake_to_send_is_stated_a_number() {
+    let hub = hub();
+    let options = options(&["busy", "quiet"]);
+    let mut stream = Stream::open(&hub, &options, Tick::default());
+    stream.take(Tick::default());
+    let (mut now, mut numbers, mut wakes) = (Tick::default(), Vec::new(), 0);
+    for _ in 0..1_000 {
+        now += SECOND / 20;
+        // So many that the stream is throttled after each Wake.
+        let many = vec![notification("busy"); 20];
+        notify_all(&hub, &many, now).expect("accepted");
+        match stream.step(now) {
+            StreamAction::Send(StreamMessage::Wake(_)) => wakes += 1,
+            StreamAction::Send(StreamMessage::Event(SubscribeEvent::Heartbeat {
+                resume, ..
+            })) => numbers.push(resume),
+            other => panic!("{other:?}"),
         }
     }
+    assert_eq!((wakes, numbers.len()), (996, 4));
+    let told = told_after(&hub, &options, &numbers[3], now);
+    assert_eq!(told, [catch_up("busy")]);
+}
+
+#[test]
+fn no_number_is_stated_before_entries_without_room_are_sent() {
+    let hub = hub();
+    let options = options(&["*"]);
+    let names = numbered("q", 1_000);
+    let mut stream = Stream::open(&hub, &options, Tick::default());
+    stream.take(Tick::default());
+    for name in &names {
+        notify(&hub, name);
+    }
+    // A Wake has room for 256 entries.
+    let (mut now, mut told) = (after(10 * SECOND - SECOND / 1_000), Vec::new());
+    let resume = loop {
+        let mut sink = WakeBuilder::default();
+        match stream.feed.next_into(now, None, &stream.waker, &mut sink) {
+            StreamAction::Send(StreamMessage::Wake(_)) => told.extend(entries(&sink.work)),
+            StreamAction::Send(StreamMessage::Event(SubscribeEvent::Heartbeat {
+                resume, ..
+            })) => break resume,
+            StreamAction::Send(other) => panic!("{other:?}"),
+            StreamAction::Wait(_) | StreamAction::Yield => {}
+            StreamAction::End => panic!("it ends"),
+        }
+        now += SECOND / 1_000;
+    };
+    assert_eq!(told.len(), names.len());
+    assert_eq!(told_after(&hub, &options, &resume, now), []);
+}
+
+#[test]
+fn a_wake_up_that_was_taken_for_a_broken_stream_is_told_again() {
+    let hub = hub();
+    let options = options(&["a", "b"]);
+    let now = after(20 * SECOND);
+    let mut stream = Stream::open(&hub, &options, Tick::default());
+    stream.take(Tick::default());
+    let (_, resume) = stream.take(after(10 * SECOND));
+    notify_with(&hub, notification("a"), now);
+    let taken = stream.step(now);
+    assert!(matches!(taken, StreamAction::Send(StreamMessage::Wake(_))));
+    stream.feed.close(now);
+    assert_eq!(told_after(&hub, &options, &resume, now), [catch_up("a")]);
 }
 
 #[test]
 fn no_number_is_stated_while_catch_ups_wait() {
     let hub = hub_with(HubConfig {
-        resume_from: 0,
         catch_up_spread: HOUR,
         ..HubConfig::default()
     });
-    let foreign = super::super::counters::Counters::starting_at(1).token(Epoch(8));
-    let options = resuming(&["a", "b"], &[("a", &foreign)]);
-    let mut stream = Stream::open(&hub, &options, Tick::default());
+    let mut stream = Stream::open(&hub, &from_elsewhere(&["a", "b"]), Tick::default());
     for second in 0..15 {
         notify_with(&hub, notification("b"), after(second * SECOND));
         let (told, number) = stream.take(after(second * SECOND));
         assert_eq!(told, [entry("b", WakeReason::Notified, 1)]);
-        assert_eq!(number, Token::default());
+        assert_eq!(number, ResumeNumber::default());
     }
 }
 
@@ -361,7 +396,7 @@ fn a_second_break_before_any_heartbeat_loses_nothing() {
     let now = after(20 * SECOND);
     notify_with(&hub, notification("a"), now);
     for _ in 0..3 {
-        // Sent each time, because the request states no position of the queue.
+        // Sent each time, because no newer number is stated.
         assert_eq!(told_after(&hub, &options, &resume, now), [catch_up("a")]);
     }
     notify_with(&hub, notification("b"), now);

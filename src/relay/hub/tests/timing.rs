@@ -87,14 +87,17 @@ fn a_timed_wake_up_is_resumed_like_any_other() {
     let hub = hub();
     let subscription = settled(&hub, &["orders"]);
     notify(&hub, "orders");
-    let token = drain(&subscription, Tick::default()).remove(0).token;
+    let resume = resume_number(&hub, &subscription, Tick::default());
     hub.unsubscribe(&subscription, after(HOUR));
     notify_with(&hub, delayed("orders", SECOND), after(HOUR));
     hub.fire(after(2 * HOUR));
-    let options = resuming(&["orders"], &[("orders", &token)]);
+    let options = SubscribeOptions {
+        resume,
+        ..options(&["orders"])
+    };
     let back = subscribe_with(&hub, &options, after(2 * HOUR));
     let told = entries(&drain(&back, after(2 * HOUR)));
-    assert_eq!(told, [entry("orders", WakeReason::Timed, 1)]);
+    assert_eq!(told, [entry("orders", WakeReason::CatchUp, 0)]);
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn a_wake_holds_at_most_32_kib() {
 
 #[test]
 fn many_patterns_are_caught_up_over_several_wakes() {
-    let (hub, mut patterns) = (hub(), names(256, 4));
+    let (hub, mut patterns) = (hub(), names(256, 100));
     patterns.iter_mut().for_each(|name| name.push('*'));
     let patterns: Vec<_> = patterns.iter().map(String::as_str).collect();
     let subscription = subscribe(&hub, &patterns);

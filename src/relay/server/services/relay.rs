@@ -142,12 +142,9 @@ impl proto::relay_server::Relay for RelayService {
         let connection = request.extensions().get::<Connection>().cloned();
         let request = request.into_inner();
         // Decoding, checking and registering thousands of names takes one turn of the task each.
-        spend_and_yield(Work::Names(
-            request.selectors.len() + request.positions.len(),
-        ))
-        .await;
+        spend_and_yield(Work::Names(request.selectors.len())).await;
         let options = subscribe_from_wire(request)?;
-        let names = Work::Names(options.selectors.len() + options.positions.len());
+        let names = Work::Names(options.selectors.len());
         spend_and_yield(names).await;
         // The stream's first work belongs to the next turn.
         spend(names);

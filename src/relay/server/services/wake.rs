@@ -72,5 +72,5 @@ fn encode(entry: &WakeEntry<'_>, out: &mut Vec<u8>) {
         last_event: entry.last_event,
         messages: entry.delta.messages,
     };
-    encode_entry(&fields, |token| entry.write_token(token), out);
+    encode_entry(&fields, out);
 }

@@ -69,8 +69,7 @@ fn close_while_forgetting(fault: Fault) -> Result<(), String> {
     nothing_left(&world)
 }
 
-/// A stream ends in a Goodbye while two threads publish; the next one gets exactly the missing
-/// events.
+/// A stream ends in a Goodbye while two threads publish; the next one resumes by the number.
 fn goodbye_and_resume(fault: Fault) -> Result<(), String> {
     resume_after(fault, Listener::goodbye)
 }

@@ -44,23 +44,6 @@ fn only_the_members_of_a_group_are_counted_for_a_scaler() {
 }
 
 #[test]
-fn members_tokens_do_not_count() {
-    let mut fleet = Fleet::new(1);
-    fleet.put(1);
-    let first = fleet.drain(0);
-    fleet.hub.end_send(&fleet.members[&0], START);
-    fleet.say(0, Drained, 1);
-    let stale = super::super::super::counters::Counters::starting_at(0).token(EPOCH);
-    for token in [first[0].token.clone(), stale, Token::default()] {
-        fleet.join(&SubscribeOptions {
-            positions: resuming(&["orders"], &[("orders", &token)]).positions,
-            ..in_group("g", &["orders"])
-        });
-        assert_eq!(fleet.woken(), []);
-    }
-}
-
-#[test]
 fn a_group_by_pattern_gets_a_new_queue_once() {
     let mut fleet = Fleet::empty(hub());
     for name in numbered("listener-", 3) {

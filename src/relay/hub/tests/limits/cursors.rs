@@ -140,23 +140,15 @@ fn patterns_leave_a_quarter_of_all_cursors_to_queues_that_are_named() {
 }
 
 #[test]
-fn positions_that_a_pattern_matches_leave_named_queues_their_cursors() {
-    let (selectors, token) = (["p*", "n1", "n2"], Token::default());
+fn queues_that_a_pattern_matches_leave_named_queues_their_cursors() {
     for (per_stream, all) in [(3, 100), (100, 3)] {
-        let hub = hub_with(HubConfig {
-            max_queues: 3,
-            ..with_cursors(per_stream, all).config.clone()
-        });
-        let positions = ["p1", "p2", "n1"].map(|name| (name, &token));
-        let listener = subscribe_with(&hub, &resuming(&selectors, &positions), START);
-        assert_eq!((hub.stats().queues, hub.stats().cursors), (3, 3));
+        let hub = with_cursors(per_stream, all);
+        ["p1", "p2"].iter().for_each(|name| _ = notify(&hub, name));
+        let listener = subscribe(&hub, &["p*", "n1", "n2"]);
+        assert_eq!((hub.stats().queues, hub.stats().cursors), (4, 3));
         let expected = ["n1", "n2", "p*", "p1"].map(|name| entry(name, CatchUp, 0));
         assert_eq!(told(&listener), expected);
     }
-    let hub = hub_where(|config| config.max_cursors_per_stream = 3);
-    let positions = ["p1", "p2"].map(|name| (name, &token));
-    subscribe_with(&hub, &resuming(&selectors, &positions), START);
-    assert_eq!((hub.stats().queues, hub.stats().cursors), (4, 3));
 }
 
 /// Subscriptions of one pool share its limit, also while the hub has room.

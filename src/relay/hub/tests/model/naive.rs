@@ -17,6 +17,9 @@ pub(super) struct Log {
     events: Vec<Event>,
     queues: BTreeMap<String, Queue>,
     floor: u64,
+    /// Grows with each resume number, and the greatest at which a forgotten queue had changed.
+    revision: u64,
+    forgotten_at: u64,
     pub(super) listeners: Vec<Option<Listener>>,
 }
 
@@ -31,6 +34,8 @@ struct Event {
 struct Queue {
     start: u64,
     head: u64,
+    /// The revision at its newest event, or when it was made.
+    changed_at: u64,
     /// It has counted, or has a timer.
     used: bool,
     touched: Tick,
@@ -44,7 +49,7 @@ pub(super) struct Listener {
     pub(super) selectors: Vec<Selector>,
     cursors: BTreeMap<String, Cursor>,
     doubts: BTreeSet<String>,
-    catch_up_at: Tick,
+    pub(super) catch_up_at: Tick,
     reports: bool,
 }
 
@@ -57,10 +62,12 @@ struct Cursor {
     busy: bool,
 }
 
-/// The kind of a token.
+/// What a stated resume number is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Worth {
-    Place(u64),
+    /// The listener has all events up to this revision.
+    Since(u64),
+    /// It is of another run of the relay.
     Foreign,
     Nothing,
 }
@@ -94,7 +101,7 @@ impl Log {
         };
         let since = Tick::from_nanos(since);
         let listeners = &mut self.listeners;
-        let floor = &mut self.floor;
+        let (floor, forgotten_at) = (&mut self.floor, &mut self.forgotten_at);
         self.queues.retain(|name, queue| {
             let all = listeners.iter().flatten();
             let needed = all.clone().any(|one| one.needs(name, queue.head, now));
@@ -103,6 +110,7 @@ impl Log {
             let stays = needed || !queue.timers.is_empty() || !old;
             if !stays {
                 *floor = (*floor).max(queue.head + 1);
+                *forgotten_at = (*forgotten_at).max(queue.changed_at);
                 for listener in listeners.iter_mut().flatten() {
                     listener.cursors.remove(name);
                 }
@@ -111,47 +119,50 @@ impl Log {
         });
     }
 
-    /// Subscribes with tokens of the given kinds; `spread` is the delay of CATCH_UPs after a
-    /// restart.
+    /// Returns the revision of a resume number, and raises it.
+    pub(super) fn number(&mut self) -> u64 {
+        self.revision += 1;
+        self.revision - 1
+    }
+
+    /// Subscribes with a number of the given kind; `spread` is the delay of CATCH_UPs after a restart.
     pub(super) fn subscribe(
         &mut self,
         selectors: Vec<Selector>,
-        positions: &[(String, Worth)],
+        number: Worth,
         now: Tick,
         spread: Tick,
     ) -> Listener {
+        let knows_patterns = match number {
+            Worth::Since(revision) => self.forgotten_at <= revision,
+            Worth::Foreign | Worth::Nothing => false,
+        };
         let patterns = selectors.iter().filter(|s| s.is_pattern());
+        let doubts = patterns.filter(|_| !knows_patterns);
         let mut listener = Listener {
-            doubts: patterns.map(|s| s.queue_name().to_owned()).collect(),
+            doubts: doubts.map(|s| s.queue_name().to_owned()).collect(),
             selectors,
             cursors: BTreeMap::new(),
-            catch_up_at: now,
+            catch_up_at: if number == Worth::Foreign {
+                spread
+            } else {
+                now
+            },
             reports: false,
         };
-        for (name, worth) in positions {
-            if !listener.wants(name) {
-                continue;
-            }
-            let cursor = self.resume(name, *worth, now);
-            if let Some(first) = listener.cursors.get_mut(name) {
-                if first.doubt || cursor.doubt || first.place != cursor.place {
-                    *first = self.resume(name, Worth::Nothing, now);
-                }
-                continue;
-            }
-            listener.cursors.insert(name.clone(), cursor);
-            if *worth == Worth::Foreign {
-                listener.catch_up_at = spread;
-            }
-        }
         let exact = listener.selectors.iter().filter_map(Selector::as_address);
         let exact: Vec<_> = exact.map(|queue| queue.queue_name().to_owned()).collect();
         let known = self.queues.keys().filter(|name| listener.wants(name));
         let all: BTreeSet<_> = known.cloned().chain(exact).collect();
-        let new = |name: &String| !listener.cursors.contains_key(name);
-        let all: Vec<_> = all.into_iter().filter(new).collect();
         for name in all {
-            let cursor = self.resume(&name, Worth::Nothing, now);
+            self.make(&name, now);
+            let queue = &self.queues[&name];
+            let is_told = matches!(number, Worth::Since(at) if queue.changed_at <= at);
+            let cursor = Cursor {
+                place: queue.head,
+                doubt: !is_told,
+                ..Cursor::default()
+            };
             listener.cursors.insert(name, cursor);
         }
         listener
@@ -238,28 +249,12 @@ impl Log {
         owed
     }
 
-    fn resume(&mut self, name: &str, worth: Worth, now: Tick) -> Cursor {
-        self.make(name, now);
-        let queue = &self.queues[name];
-        let known = queue.start..=queue.head;
-        match worth {
-            Worth::Place(place) if known.contains(&place) => Cursor {
-                place,
-                ..Cursor::default()
-            },
-            _ => Cursor {
-                place: queue.head,
-                doubt: true,
-                ..Cursor::default()
-            },
-        }
-    }
-
     fn make(&mut self, name: &str, now: Tick) {
-        let floor = self.floor;
+        let (floor, revision) = (self.floor, self.revision);
         let new = || Queue {
             start: floor,
             head: floor,
+            changed_at: revision,
             used: false,
             touched: now,
             left: now,
@@ -290,6 +285,7 @@ impl Log {
     fn count(&mut self, name: &str, timed: bool, sums: Delta, now: Tick) {
         let queue = self.queues.get_mut(name).expect("used");
         queue.head += 1;
+        queue.changed_at = self.revision;
         queue.touched = now;
         self.events.push(Event {
             queue: name.to_owned(),

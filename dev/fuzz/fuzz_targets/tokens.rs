@@ -1,4 +1,0 @@
-//! See `dev/fuzz/targets`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| reveille::fuzz_targets::run("tokens", data));
