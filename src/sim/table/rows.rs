@@ -29,7 +29,8 @@ pub(super) const FAULTS: &[Row] = rows! {
     UncoveredNotReassigned, 67, "R13", "an uncovered wake-up goes to no other member";
     LeaseNeverLapses, 32, "R14", "a busy member's lease never lapses";
     DrainedBehindIsDone, 9, "R15", "what came after a drained sequence is not owed";
-    BatchDropped, 43, "R19", "a refused batch is dropped whole";
+    RefusalTakesAll, 43, "R19", "a refused event takes the others of its request with it";
+    RefusedDropped, 1, "R19", "an event without room is dropped and not sent again";
     TokenTakenOnArrival, 33, "resume", "a token is taken when its wake-up arrives";
     ResumeNumberTooNew, 96, "resume", "the number is drawn when all cursors are compared, not before";
     ResumePastForgotten, 783, "resume", "a pattern resumes past what changed and was forgotten";
