@@ -16,7 +16,8 @@ Example:
   reveille notify acct/orders
   reveille notify acct/orders acct/invoices --messages 20 --payload-size 4096 --delay 30s
 
-Put the messages into the queue first, then notify. A queue without listeners is not an error.")]
+Put the messages into the queue first, then notify. A queue without listeners is not an error. A queue \
+that the relay refuses does not affect the others.")]
 pub(super) struct Args {
     /// The queues that have work
     #[arg(required = true, value_name = "ACCOUNT/QUEUE")]

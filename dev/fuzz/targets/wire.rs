@@ -15,9 +15,9 @@ use crate::{
         UnleashOptions, WorkDetected, check_text,
     },
     wire::{
-        EntryFields, NotifyRequest, SubscribeResponse, SubscribeResponseEvent, checked_span,
-        encode_entry, flag_event, flag_from_wire, flag_to_wire, from_status, proto,
-        report_from_wire, report_to_wire, subscribe_event, subscribe_event_to_wire,
+        EntryFields, NotifyRequest, SubscribeResponse, SubscribeResponseEvent, answer_from_wire,
+        checked_span, encode_entry, flag_event, flag_from_wire, flag_to_wire, from_status, proto,
+        report_from_wire, report_to_wire, results_to_wire, subscribe_event, subscribe_event_to_wire,
         subscribe_from_wire, subscribe_to_wire,
     },
 };
@@ -199,6 +199,14 @@ pub(super) fn answers(data: &[u8]) {
     {
         FlagName::new(state.name.as_str()).expect("a checked name");
         assert_eq!(flag_from_wire(Some(flag_to_wire(&state))).ok(), Some(state));
+    }
+    if let Some(response) = decoded::<proto::NotifyResponse>(data) {
+        let events = response.results.len();
+        let answer = answer_from_wire(response);
+        let again = results_to_wire(answer.results.into_iter());
+        let refused = again.iter().filter_map(|result| result.error.as_ref());
+        let texts: usize = refused.map(|error| error.message.len()).sum();
+        assert!(again.len() == events && texts <= 16 * 1024);
     }
     status(data);
 }

@@ -388,7 +388,9 @@ fn notify(
         None => relay.notify(&publisher, &notifications),
     };
     let accepted = results.iter().filter(|result| result.is_ok()).count();
-    requester.give_back_notifications(notifications.len() - accepted);
+    if accepted < results.len() {
+        requester.give_back_notifications(results.len() - accepted);
+    }
     let position = counted.unwrap_or_else(|| relay.counted_position());
     let mut results = results.into_iter();
     let all = (0..events).filter_map(|index| match refusals.remove(&index) {
