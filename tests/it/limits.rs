@@ -33,7 +33,7 @@ fn event(name: &str) -> Notification {
     Notification::new(queue(name))
 }
 
-async fn notify(publisher: &Publisher, name: &str) -> reveille::Result<reveille::Accepted> {
+async fn notify(publisher: &Publisher, name: &str) -> reveille::Result<Accepted> {
     within("an answer", publisher.notify(event(name))).await
 }
 
