@@ -21,6 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build_client(false)
         .build_server(env::var_os("CARGO_FEATURE_RELAY").is_some())
         .codec_path("crate::wire::ServerCodec")
+        // Few events have one, and answers wait for a confirmation by the thousand.
+        .boxed(".reveille.v1.EventResult.error")
         // The hot path's request is read and written by hand: see `wire::notify`.
         .extern_path(".reveille.v1.NotifyRequest", "crate::wire::NotifyRequest")
         // A Wake's entries are encoded once for all subscribers: see `wire::wake`.

@@ -33,7 +33,7 @@ pub(crate) use name::{check_name, check_text};
 #[cfg(feature = "listener")]
 pub(crate) use notification::check_delay;
 pub use notification::{Accepted, LastEvent, Notification};
-pub(crate) use notification::{Counted, is_in_calendar};
+pub(crate) use notification::{Counted, NotifyAnswer, is_in_calendar};
 pub use report::{Report, ReportState};
 pub use resume::ResumeNumber;
 pub use session::{

@@ -62,21 +62,19 @@ pub(crate) use codec::ClientCodec;
 pub(crate) use codec::ServerCodec;
 pub(crate) use flags::flag_to_wire;
 pub(crate) use flags::{flag_event, flag_from_wire};
-pub(crate) use notify::NotifyRequest;
+pub(crate) use notify::{NotifyRequest, Refusals};
 #[cfg(feature = "relay")]
 pub(crate) use peer_calls::{
     peer_failure, peer_reply_from_wire, peer_request_from_wire, peer_status, timer_to_wire,
     timers_from_wire,
 };
+pub(crate) use relay::{answer_from_wire, report_to_wire, subscribe_event, subscribe_to_wire};
 pub(crate) use relay::{
-    accepted_from_wire, counted_from_wire, report_to_wire, subscribe_event, subscribe_to_wire,
+    goodbye_to_wire, reason_from_wire, reason_to_wire, report_from_wire, results_to_wire,
+    selector_to_wire, subscribe_event_to_wire, subscribe_from_wire,
 };
-pub(crate) use relay::{
-    goodbye_to_wire, reason_from_wire, reason_to_wire, report_from_wire, selector_to_wire,
-    subscribe_event_to_wire, subscribe_from_wire,
-};
-pub(crate) use status::{from_answer, from_status};
-pub(crate) use status::{to_answer, to_status};
+pub(crate) use status::from_status;
+pub(crate) use status::{error_to_wire, to_status};
 pub(crate) use time::{checked_span, time_to_wire};
 pub(crate) use time::{span_from_wire, span_to_wire};
 pub(crate) use wake::SubscribeResponse;

@@ -16,7 +16,8 @@ Example:
   reveille notify acct/orders
   reveille notify acct/orders acct/invoices --messages 20 --payload-size 4096 --delay 30s
 
-Put the messages into the queue first, then notify. A queue without listeners is not an error.")]
+Put the messages into the queue first, then notify. A queue without listeners is not an error. A queue \
+that the relay refuses does not affect the others.")]
 pub(super) struct Args {
     /// The queues that have work
     #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
@@ -59,27 +60,45 @@ impl Args {
             ..Notification::new(queue.clone())
         };
         let notifications = self.queues.iter().map(notification).collect();
-        let notifying = publisher.notify_all(notifications);
-        let accepted = target
+        let notifying = publisher.notify_each(notifications);
+        let results = target
             .acknowledged(&client, notifying, || publisher.failure())
             .await?;
-        let row = |(queue, accepted): (&QueueAddress, &Accepted)| -> Value {
+        let results: Vec<_> = self.queues.iter().zip(results).collect();
+        let accepted =
+            |(queue, result): &(_, reveille::Result<_>)| Some((*queue, *result.as_ref().ok()?));
+        let accepted: Vec<(&QueueAddress, Accepted)> =
+            results.iter().filter_map(accepted).collect();
+        let row = |(queue, accepted): &(&QueueAddress, Accepted)| -> Value {
             json!({
                 "queue": queue.to_string(),
                 "sequence": accepted.sequence,
                 "listeners": accepted.listeners,
             })
         };
-        let rows: Vec<_> = self.queues.iter().zip(&accepted).map(row).collect();
-        target.format.rows("queue sequence listeners", &rows)?;
+        let rows: Vec<_> = accepted.iter().map(row).collect();
+        let mut errors = results
+            .into_iter()
+            .filter_map(|(queue, result)| Some((queue, result.err()?)));
+        let first = errors.next();
+        if first.is_none() || !rows.is_empty() {
+            target.format.rows("queue sequence listeners", &rows)?;
+        }
         self.hint(&accepted, &client).await;
-        Ok(Exit::OK)
+        for (queue, error) in errors {
+            output::note(format_args!("error: {queue}: {error}"));
+        }
+        match first {
+            Some((_, error)) => Err(error.into()),
+            None => Ok(Exit::OK),
+        }
     }
 
     /// Prints one hint about all queues without a listener.
-    async fn hint(&self, accepted: &[Accepted], client: &Client) {
-        let queues = self.queues.iter().zip(accepted);
-        let without = queues.filter(|(_, accepted)| accepted.listeners == 0);
+    async fn hint(&self, accepted: &[(&QueueAddress, Accepted)], client: &Client) {
+        let without = accepted
+            .iter()
+            .filter(|(_, accepted)| accepted.listeners == 0);
         let without: BTreeSet<_> = without.map(|(queue, _)| queue.to_string()).collect();
         let Some(queue) = without.first() else { return };
         let others = match without.len() as u64 - 1 {

@@ -47,11 +47,17 @@ struct WorkDetected {
 #[derive(Clone, PartialEq, prost::Message)]
 struct NotifyResponse {
     #[prost(message, repeated, tag = "1")]
-    accepted: Vec<Accepted>,
+    results: Vec<EventResult>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Accepted {}
+struct EventResult {
+    #[prost(message, optional, tag = "3")]
+    error: Option<Refusal>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Refusal {}
 
 type Codec = ProstCodec<NotifyRequest, NotifyResponse>;
 
@@ -68,7 +74,8 @@ impl NotifyRequest {
     }
 
     fn check(&self, answer: &NotifyResponse) -> Result<()> {
-        let (events, accepted) = (self.events.len(), answer.accepted.len());
+        let accepted = answer.results.iter().filter(|one| one.error.is_none());
+        let (events, accepted) = (self.events.len(), accepted.count());
         ensure!(
             accepted == events,
             "{accepted} acknowledgements of {events} notifications"

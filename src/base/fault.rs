@@ -36,8 +36,10 @@ pub(crate) enum Fault {
     SequenceAboveHeadAccepted,
     /// Backlog: a report lowers it whatever the report has seen.
     LateDepthLowersBacklog,
-    /// R19: a batch that was refused is dropped whole and unreported.
-    BatchDropped,
+    /// R19: a refused event takes the others of its request with it.
+    RefusalTakesAll,
+    /// R19: an event without room at the relay is dropped, and not sent again.
+    RefusedDropped,
     /// Section 2: a resume number is taken when it arrives.
     ResumeTakenOnArrival,
     /// Resume number: it is drawn when the comparison of all cursors has ended.

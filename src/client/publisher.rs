@@ -27,7 +27,7 @@ use crate::{
     client::session::{PublisherSession, WaiterId},
     error::{Error, ErrorKind, Result},
     types::{Accepted, Limits, Notification, Notifier, check_text},
-    wire::{NotifyRequest, accepted_from_wire, counted_from_wire, from_answer, proto},
+    wire::{NotifyRequest, answer_from_wire, proto},
 };
 
 /// Notifies the relay of new messages in queues. Cheap to clone; clones share one connection.
@@ -64,7 +64,7 @@ struct PublisherInner {
 
 struct PublisherState {
     session: PublisherSession,
-    callers: HashMap<WaiterId, oneshot::Sender<Result<Vec<Accepted>>>>,
+    callers: HashMap<WaiterId, oneshot::Sender<Vec<Result<Accepted>>>>,
     rng: fastrand::Rng,
     /// Sender of the open stream's requests. A caller sends its request itself, which saves a wake
     /// of the task.
@@ -143,11 +143,28 @@ impl Publisher {
     /// Notifies of several at once; returns the acknowledgements in their order.
     ///
     /// # Errors
-    /// As [`Publisher::notify`]: the first refusal among them.
+    /// As [`Publisher::notify`]: the first error among them. The others are counted or still sent, each
+    /// by itself; [`notify_each`](Self::notify_each) tells which.
     ///
     /// # Cancel safety
     /// The notifications are still sent after their caller stops waiting.
-    pub async fn notify_all(&self, mut notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
+    pub async fn notify_all(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
+        self.notify_each(notifications).await?.into_iter().collect()
+    }
+
+    /// Notifies of several at once; returns the result of each in their order, with the errors of
+    /// [`Publisher::notify`]. A refused one does not affect the others.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if one breaks a rule, and [`ErrorKind::Exhausted`] if too many entries are
+    /// pending: then none is accepted.
+    ///
+    /// # Cancel safety
+    /// The notifications are still sent after their caller stops waiting.
+    pub async fn notify_each(
+        &self,
+        mut notifications: Vec<Notification>,
+    ) -> Result<Vec<Result<Accepted>>> {
         notifications.iter_mut().for_each(set_published_at);
         self.check_name()?;
         let inner = &*self.inner;
@@ -194,10 +211,10 @@ impl Publisher {
     /// # Cancel safety
     /// Safe: posted notifications are sent in any case.
     pub async fn flush(&self) -> Result<()> {
-        self.inner
-            .wait(|state| Ok(state.session.flush()))?
-            .await
-            .map(|_| ())
+        let wait = self.inner.wait(|state| Ok(state.session.flush()))?;
+        wait.await?
+            .into_iter()
+            .try_for_each(|result| result.map(drop))
     }
 
     /// Returns the number of entries that are not acknowledged yet.
@@ -223,8 +240,8 @@ impl Publisher {
 
 #[async_trait]
 impl Notifier for Publisher {
-    async fn notify(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
-        self.notify_all(notifications).await
+    async fn notify_each(&self, notifications: Vec<Notification>) -> Result<Vec<Result<Accepted>>> {
+        Self::notify_each(self, notifications).await
     }
 }
 
@@ -237,7 +254,7 @@ impl PublisherInner {
     fn wait(
         &self,
         add: impl FnOnce(&mut PublisherState) -> Result<WaiterId>,
-    ) -> Result<impl Future<Output = Result<Vec<Accepted>>>> {
+    ) -> Result<impl Future<Output = Result<Vec<Result<Accepted>>>>> {
         let (answer, answered) = oneshot::channel();
         let now = self.clock.now();
         let mut state = self.lock();
@@ -252,8 +269,8 @@ impl PublisherInner {
         }
         Ok(async move {
             let _guard = WaiterGuard { inner: self, id };
-            let closed = |_| Err(Error::new(ErrorKind::Closed, "the publisher was closed"));
-            answered.await.unwrap_or_else(closed)
+            let closed = |_| Error::new(ErrorKind::Closed, "the publisher was closed");
+            answered.await.map_err(closed)
         })
     }
 
@@ -312,19 +329,18 @@ impl PublisherInner {
     }
 
     /// Returns the error of a relay that cannot serve the publisher now.
-    fn answered(&self, response: &proto::NotifyResponse) -> Option<Error> {
-        let answer = match &response.error {
-            Some(error) => Err(from_answer(error)),
-            None => Ok(accepted_from_wire(&response.accepted)),
-        };
-        let unavailable = |error: &&Error| error.kind() == ErrorKind::Unavailable;
-        let failure = answer.as_ref().err().filter(unavailable).cloned();
+    fn answered(&self, response: proto::NotifyResponse) -> Option<Error> {
+        let answer = answer_from_wire(response);
+        let refusals = answer
+            .results
+            .iter()
+            .filter_map(|result| result.as_ref().err());
+        let mut errors = answer.error.iter().chain(refusals);
+        let failure = errors.find(|error| error.kind() == ErrorKind::Unavailable);
+        let failure = failure.cloned();
         let now = self.clock.now();
         let mut state = self.lock();
         let PublisherState { session, rng, .. } = &mut *state;
-        if let Some(counted) = counted_from_wire(response) {
-            session.was_counted(&counted);
-        }
         session.answered(answer, now, rng);
         state.log_dropped(now);
         state.deliver_results();
@@ -382,7 +398,7 @@ impl PublisherState {
         for done in self.session.take_completions() {
             if let Some(caller) = self.callers.remove(&done.waiter) {
                 // The caller may have stopped waiting; its result is discarded then.
-                let _ = caller.send(done.result);
+                let _ = caller.send(done.results);
             }
         }
     }

@@ -119,17 +119,7 @@ impl Shared {
                     .is_some_and(|until| now < *until)
             };
             rows.retain(|row| !waits(row));
-            let whole = self.notify_rows(&**notifier, &rows).await;
-            let told = match whole {
-                Ok(()) => rows,
-                Err(error) if !is_of_a_queue(&error) => return Err(error),
-                // Some of them may have been counted already, and wake their queues twice.
-                Err(_) => {
-                    let (told, error) = self.notify_one_by_one(&**notifier, rows).await;
-                    refused = refused.or(error);
-                    told
-                }
-            };
+            let (told, error) = self.notify_rows(&**notifier, rows).await?;
             count += told.len();
             if !told.is_empty() {
                 let done = self.database.write_unsynced(move |transaction| {
@@ -137,15 +127,25 @@ impl Shared {
                 });
                 done.await?;
             }
+            match error {
+                Some(error) if !is_of_a_queue(&error) => return Err(error),
+                error => refused = refused.or(error),
+            }
             if is_last {
                 return refused.map_or(Ok(count), Err);
             }
         }
     }
 
-    async fn notify_rows(&self, notifier: &dyn Notifier, rows: &[Unnotified]) -> Result<()> {
+    /// Returns the rows that were accepted, and the first error; one that concerns all queues goes
+    /// before a refusal of a queue.
+    async fn notify_rows(
+        &self,
+        notifier: &dyn Notifier,
+        rows: Vec<Unnotified>,
+    ) -> Result<(Vec<Unnotified>, Option<Error>)> {
         if rows.is_empty() {
-            return Ok(());
+            return Ok((rows, None));
         }
         let notifications = rows.iter().map(|row| {
             Ok(Notification {
@@ -156,28 +156,19 @@ impl Shared {
             })
         });
         let notifications = notifications.collect::<Result<Vec<_>>>()?;
-        notifier.notify(notifications).await.map(drop)
-    }
-
-    /// Returns the rows that were accepted, and the first error.
-    async fn notify_one_by_one(
-        &self,
-        notifier: &dyn Notifier,
-        rows: Vec<Unnotified>,
-    ) -> (Vec<Unnotified>, Option<Error>) {
+        let results = notifier.notify_each(notifications).await?;
         let (mut told, mut first) = (Vec::new(), None);
-        for row in rows {
-            match self.notify_rows(notifier, std::slice::from_ref(&row)).await {
-                Ok(()) => told.push(row),
-                Err(error) => {
-                    if is_of_a_queue(&error) {
-                        lock(&self.refused).insert(row.queue, Instant::now() + PAUSE);
-                    }
+        for (row, result) in rows.into_iter().zip(results) {
+            match result {
+                Ok(_) => told.push(row),
+                Err(error) if is_of_a_queue(&error) => {
+                    lock(&self.refused).insert(row.queue, Instant::now() + PAUSE);
                     first.get_or_insert(error);
                 }
+                Err(error) => first = Some(error),
             }
         }
-        (told, first)
+        Ok((told, first))
     }
 
     /// Wakes the host, if it is another process. The rows of `outgoing` are the durable record.

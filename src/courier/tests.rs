@@ -119,20 +119,21 @@ struct Recorder {
 
 #[async_trait]
 impl Notifier for Recorder {
-    async fn notify(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
+    async fn notify_each(&self, notifications: Vec<Notification>) -> Result<Vec<Result<Accepted>>> {
         if self.fails.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Unavailable, "the relay is away"));
         }
         let refuses = self.refuses.lock().expect("no panic").clone();
-        let names = |one: &Notification| refuses.as_deref() == Some(&*one.queue.to_string());
-        if notifications.iter().any(names) {
-            return Err(Error::new(ErrorKind::Denied, "not allowed"));
-        }
         let mut notified = self.notified.lock().expect("no panic");
-        for one in &notifications {
-            notified.push((one.queue.to_string(), one.messages, one.payload_size));
-        }
-        Ok(vec![Accepted::default(); notifications.len()])
+        let results = notifications.iter().map(|one| {
+            let name = one.queue.to_string();
+            if refuses.as_ref() == Some(&name) {
+                return Err(Error::new(ErrorKind::Denied, "not allowed"));
+            }
+            notified.push((name, one.messages, one.payload_size));
+            Ok(Accepted::default())
+        });
+        Ok(results.collect())
     }
 }
 

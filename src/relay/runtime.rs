@@ -400,14 +400,17 @@ impl Relay {
         &self,
         publisher: &Arc<str>,
         notifications: &[Notification],
-    ) -> Result<Vec<Accepted>> {
+    ) -> Vec<Result<Accepted>> {
         let now = self.shared.clock.now();
-        let counted = self.shared.hub.notify(publisher, notifications, now);
-        counted.inspect_err(|error| self.refused(Refused::Notify, error, now))
+        let results = self.shared.hub.notify(publisher, notifications, now);
+        for error in results.iter().filter_map(|result| result.as_ref().err()) {
+            self.refused(Refused::Notify, error, now);
+        }
+        results
     }
 
     /// Returns what the queues of notifications that were counted before have now.
-    pub(crate) fn accepted_before(&self, notifications: &[Notification]) -> Vec<Accepted> {
+    pub(crate) fn accepted_before(&self, notifications: &[Notification]) -> Vec<Result<Accepted>> {
         self.shared.hub.accepted_before(notifications)
     }
 

@@ -434,7 +434,7 @@ impl World {
                 };
                 match &self.hub {
                     Some(hub) => {
-                        let told = hub.notify(&"p".into(), &[notification], now);
+                        let told = hub.notify_all(&"p".into(), &[notification], now);
                         told.expect("there is room");
                     }
                     None => self.after(200, Event::Notify(queue, messages)),

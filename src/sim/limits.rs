@@ -18,7 +18,7 @@ use crate::{
     base::clock::Tick,
     error::{ErrorKind, Result},
     relay::hub::Hub,
-    types::{Notification, QueueAddress, Selector, SubscribeOptions},
+    types::{Accepted, Notification, QueueAddress, Selector, SubscribeOptions},
 };
 
 /// The model's state of the relay's table of queues, if that is small.
@@ -32,8 +32,7 @@ pub(super) struct FullTable {
     refused: BTreeSet<usize>,
 }
 
-/// An entry that was refused is sent again within this after there is room: the longest back-off,
-/// and the pauses between probes.
+/// An entry that was refused is sent again within this after there is room: the longest back-off.
 const RETRIED: Duration = Duration::from_secs(16);
 
 /// A relay that refused a queue searches for room again after this.
@@ -53,7 +52,7 @@ impl World {
                 delay,
                 ..Notification::new(queue)
             };
-            match hub.notify(&"foreign".into(), &[notification], now) {
+            match hub.notify_all(&"foreign".into(), &[notification], now) {
                 Ok(_) => self.relay.applied += 1,
                 Err(_) => {
                     self.note_refusal();
@@ -64,7 +63,7 @@ impl World {
         self.note_full_table();
     }
 
-    /// Returns by when a publisher sends its set-aside entries of this queue again.
+    /// Returns by when a publisher sends its refused entries of this queue again.
     pub(super) fn retried_by(&self, queue: usize) -> Option<Tick> {
         let refused = self.full.refused.contains(&queue);
         refused.then_some(self.full.full_at + RETRIED)
@@ -106,45 +105,48 @@ impl World {
         }
     }
 
-    /// Notifies. A refused request had no room and leaves nothing behind (R19: a bad event fails
+    /// Notifies. A refused notification had no room and leaves nothing behind (R19: a bad event fails
     /// alone).
     pub(super) fn notify_with_limit(
         &mut self,
         hub: &Hub,
         publisher: &Arc<str>,
         notifications: &[Notification],
-    ) -> Result<Vec<crate::types::Accepted>> {
+    ) -> Vec<Result<Accepted>> {
         let queues = notifications.iter().map(|one| one.queue.clone());
         let new = self.unknown(hub, queues);
-        let before = self.room_for(hub, notifications.iter().map(|one| &one.queue));
-        let answer = hub.notify(publisher, notifications, self.now);
-        let full = answer
-            .as_ref()
-            .is_err_and(|e| e.kind() == ErrorKind::Exhausted);
-        if full {
-            let queues = notifications.iter();
-            let refused = queues.filter_map(|one| self.queues.find(&one.queue));
-            self.full.refused.extend(refused);
-            self.check_refusal(hub, &new, before);
+        let room = self.room_for(hub, notifications.iter().map(|one| &one.queue));
+        let results = hub.notify(publisher, notifications, self.now);
+        let refused = notifications.iter().zip(&results);
+        let refused = refused.filter(|(_, result)| result.is_err());
+        let refused: HashSet<_> = refused.map(|(one, _)| one.queue.clone()).collect();
+        if !refused.is_empty() {
+            let queues = refused.iter().filter_map(|queue| self.queues.find(queue));
+            self.full.refused.extend(queues);
+            if let Some(known) = refused.iter().find(|queue| !new.contains(*queue)) {
+                self.violate(|| format!("R19: {known} is refused, and is known"));
+            }
+            let made = new.len().saturating_sub(refused.len());
+            self.check_refusal(hub, &refused, room.is_none_or(|room| made < room));
         }
-        answer
+        results
     }
 
-    /// A request was refused for want of room: there was too little, and it made no queue.
+    /// These queues were refused for want of room: there was none, and none of them was made.
     pub(super) fn check_refusal(
         &mut self,
         hub: &Hub,
-        new: &HashSet<QueueAddress>,
-        room: Option<usize>,
+        refused: &HashSet<QueueAddress>,
+        has_room: bool,
     ) {
-        let (lately, count) = (self.was_refused_lately(), new.len());
+        let (lately, count) = (self.was_refused_lately(), refused.len());
         self.note_refusal();
         // A remembered group keeps its queue, and no statistic shows that.
         let grouped = self.plan.listeners.iter().any(|one| one.group.is_some());
-        if !lately && !grouped && room.is_none_or(|room| count <= room) {
-            self.violate(|| format!("R19: {count} new queues are refused, and {room:?} have room"));
+        if !lately && !grouped && has_room {
+            self.violate(|| format!("R19: {count} new queues are refused, and there is room"));
         }
-        if let Some(made) = new.iter().find(|queue| is_known(hub, queue)) {
+        if let Some(made) = refused.iter().find(|queue| is_known(hub, queue)) {
             self.violate(|| format!("R19: a refused request leaves {made} behind"));
         }
     }
@@ -177,14 +179,16 @@ impl World {
         &self,
         hub: &Hub,
         options: &SubscribeOptions,
-    ) -> (HashSet<QueueAddress>, Option<usize>) {
+    ) -> (HashSet<QueueAddress>, bool) {
         let named: Vec<_> = options
             .selectors
             .iter()
             .filter_map(Selector::as_address)
             .collect();
         let room = self.room_for(hub, named.iter());
-        (self.unknown(hub, named.into_iter()), room)
+        let new = self.unknown(hub, named.into_iter());
+        let has_room = room.is_none_or(|room| new.len() <= room);
+        (new, has_room)
     }
 
     /// Returns how many new queues the relay has room for; none of a request's own gives way.

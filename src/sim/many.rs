@@ -289,7 +289,7 @@ impl World {
             .filter(|one| !one.delay.is_zero())
             .count() as u64;
         let before = work::done();
-        let told = self.hub.notify(&"p".into(), &notifications, self.now);
+        let told = self.hub.notify_all(&"p".into(), &notifications, self.now);
         let limit = STEP + EACH * notifications.len() as u64;
         self.step("notify", before, limit)?;
         told.map(drop)

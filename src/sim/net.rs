@@ -12,7 +12,7 @@ use crate::{
     base::clock::Tick,
     client::session::ConnectionNumber,
     error::Error,
-    types::{Accepted, Notification, SubscribeEvent, SubscribeOptions},
+    types::{Notification, NotifyAnswer, SubscribeEvent, SubscribeOptions},
 };
 
 /// Names a connection.
@@ -60,7 +60,7 @@ pub(super) enum Up {
 pub(super) enum Down {
     Opened,
     Event(Box<SubscribeEvent>),
-    Answer(Result<Vec<Accepted>, Error>),
+    Answer(NotifyAnswer),
     Closed(Option<Error>),
 }
 

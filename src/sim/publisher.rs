@@ -189,10 +189,10 @@ impl World {
         match message {
             Down::Opened => publisher.open = true,
             Down::Answer(answer) => {
-                let refused = answer.is_err();
+                let refused = answer.results.iter().filter(|one| one.is_err()).count();
                 publisher.session.answered(answer, now, &mut self.rng);
                 self.log
-                    .note(now, "answered", &[number as u64, u64::from(refused)]);
+                    .note(now, "answered", &[number as u64, refused as u64]);
             }
             Down::Closed(_) => self.publisher_loses(number),
             Down::Event(_) => unreachable!("publishers do not subscribe"),

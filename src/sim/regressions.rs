@@ -101,7 +101,7 @@ fn queue(name: &str) -> QueueAddress {
 
 fn notify(hub: &Hub, name: &str, now: Tick) {
     let notification = Notification::new(queue(name));
-    hub.notify(&"p".into(), &[notification], now)
+    hub.notify_all(&"p".into(), &[notification], now)
         .expect("it keeps the rules");
 }
 

@@ -29,7 +29,7 @@ use crate::{
         Epoch, Hub, HubConfig, QueueStats, StreamConfig, SubscriberStream, SubscriptionId,
         WakeBatch, WakeBuilder, Walk,
     },
-    types::{Accepted, Notification, StreamAction, SubscribeOptions},
+    types::{Notification, NotifyAnswer, StreamAction, SubscribeOptions},
 };
 
 /// The relay and what drives it.
@@ -475,14 +475,14 @@ impl World {
             false => self.expected(options),
             true => Vec::new(),
         };
-        let (new, room) = self.before_subscription(hub, options);
+        let (new, has_room) = self.before_subscription(hub, options);
         let subscription = match hub.subscribe(SubscriptionId(number), options, now, &mut self.rng)
         {
             Ok(subscription) => subscription,
             Err(refused) => {
                 assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
                 self.log.note(now, "subscription is refused", &[id as u64]);
-                self.check_refusal(hub, &new, room);
+                self.check_refusal(hub, &new, has_room);
                 self.conns[id].relay_gone = true;
                 self.send_down(id, Down::Closed(Some(refused)));
                 return;
@@ -541,27 +541,37 @@ impl World {
         hub: &Arc<Hub>,
         id: ConnId,
         notifications: &[Notification],
-    ) -> Result<Vec<Accepted>, Error> {
+    ) -> NotifyAnswer {
         let Client::Publisher(publisher, _) = self.conns[id].client else {
             unreachable!("only publishers notify")
         };
-        for notification in notifications {
-            let queue = self
-                .queues
-                .find(&notification.queue)
-                .expect("it was put into");
-            if self.queues.list[queue].forbidden {
-                let message = "notify is not permitted on acct/forbidden";
-                return Err(Error::new(ErrorKind::Denied, message));
+        let is_forbidden = |one: &Notification| {
+            let queue = self.queues.find(&one.queue).expect("it was put into");
+            self.queues.list[queue].forbidden
+        };
+        let allowed = notifications.iter().filter(|one| !is_forbidden(one));
+        let allowed: Vec<_> = allowed.cloned().collect();
+        let forbidden: Vec<_> = notifications.iter().map(is_forbidden).collect();
+        let name: Arc<str> = format!("publisher-{publisher}").into();
+        let results = self.notify_with_limit(hub, &name, &allowed);
+        for (notification, result) in allowed.iter().zip(&results) {
+            if let Ok(accepted) = result {
+                self.relay.applied += 1;
+                self.applied(publisher, notification, *accepted);
             }
         }
-        let name: Arc<str> = format!("publisher-{publisher}").into();
-        let accepted = self.notify_with_limit(hub, &name, notifications)?;
-        self.relay.applied += notifications.len() as u64;
-        for (notification, accepted) in notifications.iter().zip(&accepted) {
-            self.applied(publisher, notification, *accepted);
+        let mut results = results.into_iter();
+        let all = forbidden.into_iter().map(|forbidden| match forbidden {
+            true => {
+                let message = "notify is not permitted on acct/forbidden";
+                Err(Error::new(ErrorKind::Denied, message))
+            }
+            false => results.next().expect("one each"),
+        });
+        NotifyAnswer {
+            results: all.collect(),
+            ..NotifyAnswer::default()
         }
-        Ok(accepted)
     }
 
     fn poll_stream(&mut self, id: ConnId, at: Tick) {

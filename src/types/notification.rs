@@ -56,11 +56,22 @@ pub struct Accepted {
     pub listeners: u32,
 }
 
-/// A relay of a cluster has counted a request, and could not confirm it (C8).
+/// A relay's answer to a request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NotifyAnswer {
+    /// What became of each event, in their order.
+    pub(crate) results: Vec<Result<Accepted>>,
+    /// Concerns each event without an error of its own.
+    pub(crate) error: Option<Error>,
+    /// C8: the relay has counted the events that `error` concerns.
+    pub(crate) counted: Option<Counted>,
+}
+
+/// A relay of a cluster has counted events, and could not confirm them (C8).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) epoch: Arc<str>,
-    /// The position in the relay's list behind the request's causes.
+    /// The position in the relay's list behind the events' causes.
     pub(crate) position: u64,
 }
 

@@ -14,13 +14,21 @@ use crate::error::Result;
 /// Notifies a relay that queues have work.
 #[async_trait]
 pub trait Notifier: Debug + Send + Sync + 'static {
+    /// Notifies, and returns what became of each notification, in their order. A refused one does not
+    /// affect the others.
+    ///
+    /// # Errors
+    /// What concerns all of them, such as [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable)
+    /// if the relay cannot be reached (they may have been counted).
+    async fn notify_each(&self, notifications: Vec<Notification>) -> Result<Vec<Result<Accepted>>>;
+
     /// Notifies, and returns the acknowledgements in the notifications' order.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a notification breaks a rule (it was
-    /// not applied); [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) if no answer came in time
-    /// (it may have been applied).
-    async fn notify(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>>;
+    /// The first error of [`Notifier::notify_each`]; the other notifications may have been counted.
+    async fn notify(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
+        self.notify_each(notifications).await?.into_iter().collect()
+    }
 }
 
 /// The future that sends a report to the relay. Dropping it cancels the report.

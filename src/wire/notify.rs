@@ -1,13 +1,13 @@
 //! The notify request of the hot path: decoded directly into notifications and encoded from them.
 //!
 //! Replaces the generated message, field for field; a test compares both. Two owned strings for
-//! each event of a burst would cost more than all of the counting. The first broken rule is kept as
-//! an error, which the service returns.
+//! each event of a burst would cost more than all of the counting. An event that breaks a rule is kept
+//! as an error, which the service answers.
 
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use bytes::{Buf, BufMut};
 use prost::{
@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// A notify request.
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 pub(crate) struct NotifyRequest {
     publisher: Arc<str>,
     notifications: Vec<Notification>,
@@ -36,12 +36,14 @@ pub(crate) struct NotifyRequest {
     counted: Vec<proto::Counted>,
     /// Number of events, including invalid ones.
     events: usize,
-    rule_error: Option<RuleError>,
+    /// The invalid events.
+    refusals: Refusals,
+    /// The publisher's name breaks a rule.
+    rule_error: Option<Error>,
 }
 
-/// The first rule that a request breaks.
-#[derive(Clone)]
-struct RuleError(Error);
+/// The refused events of a request, by their index.
+pub(crate) type Refusals = BTreeMap<usize, Error>;
 
 /// One event while it is decoded, with raw names for the comparison with the previous event.
 #[derive(Default)]
@@ -85,6 +87,7 @@ impl NotifyRequest {
             notifications,
             counted: Vec::new(),
             events,
+            refusals: Refusals::new(),
             rule_error: None,
         }
     }
@@ -105,11 +108,11 @@ impl NotifyRequest {
         counted.map(|counted| counted.position)
     }
 
-    /// Returns the publisher and its notifications.
+    /// Returns the publisher, the valid notifications in their order, and the other events.
     ///
     /// # Errors
-    /// `Invalid`, with field and rule, for the first rule that the request breaks.
-    pub(crate) fn into_parts(self) -> Result<(Arc<str>, Vec<Notification>)> {
+    /// `Invalid`, with field and rule, if the request breaks a rule as a whole.
+    pub(crate) fn into_parts(self) -> Result<(Arc<str>, Vec<Notification>, Refusals)> {
         if !(1..=Limits::EVENTS).contains(&self.events) {
             let rule = format_args!(
                 "must hold 1 to {} events, but has {}",
@@ -119,13 +122,9 @@ impl NotifyRequest {
             return Err(Error::invalid("events", rule));
         }
         match self.rule_error {
-            Some(RuleError(error)) => Err(error),
-            None => Ok((self.publisher, self.notifications)),
+            Some(error) => Err(error),
+            None => Ok((self.publisher, self.notifications, self.refusals)),
         }
-    }
-
-    fn refuse(&mut self, error: Error) {
-        self.rule_error.get_or_insert(RuleError(error));
     }
 
     fn merge_event(&mut self, buf: &mut impl Buf, ctx: &DecodeContext) -> Result<(), DecodeError> {
@@ -134,14 +133,15 @@ impl NotifyRequest {
         merge_nested(buf, |tag, wire, buf| {
             event.merge(tag, wire, buf, ctx.clone())
         })?;
+        let index = self.events;
         self.events += 1;
         // Further events are not kept, as the whole request is refused.
-        if self.events > Limits::EVENTS || self.rule_error.is_some() {
+        if index >= Limits::EVENTS {
             return Ok(());
         }
         match event.finish(previous) {
             Ok(notification) => self.notifications.push(notification),
-            Err(error) => self.refuse(error),
+            Err(error) => _ = self.refusals.insert(index, error),
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl NotifyRequest {
         let text = Text::read(buf)?;
         match text.check("publisher", Limits::MAX_TEXT) {
             Ok(publisher) => self.publisher = publisher.into(),
-            Err(error) => self.refuse(error),
+            Err(error) => self.rule_error = Some(error),
         }
         Ok(())
     }
@@ -322,12 +322,6 @@ impl Default for Text {
 impl Default for NotifyRequest {
     fn default() -> Self {
         Self::new(Arc::from(""), Vec::new())
-    }
-}
-
-impl PartialEq for RuleError {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.message() == other.0.message()
     }
 }
 

@@ -5,10 +5,11 @@ use prost::Message as _;
 use super::time::checked_span;
 use super::{
     proto,
+    status::{error_from_wire, error_to_wire},
     time::{span_from_wire, span_to_wire, time_from_wire},
 };
 use crate::types::{
-    Accepted, Counted, Goodbye, GoodbyeReason, LastEvent, Limits, Report, ReportState,
+    Accepted, Counted, Goodbye, GoodbyeReason, LastEvent, Limits, NotifyAnswer, Report, ReportState,
     ResumeNumber, Selector, SubscribeEvent, SubscribeOptions, WakeReason, Welcome, WorkDetected,
 };
 use crate::{
@@ -16,22 +17,55 @@ use crate::{
     types::{GroupName, ListenerId, QueueAddress},
 };
 
-pub(crate) fn accepted_from_wire(accepted: &[proto::Accepted]) -> Vec<Accepted> {
-    let read = |a: &proto::Accepted| Accepted {
-        sequence: a.sequence,
-        listeners: a.listeners,
+/// The longest messages of the refused events of a request together: a caller can cause thousands with
+/// a few bytes each.
+const MESSAGE_BYTES: usize = 16 * 1024;
+
+/// Converts an answer to a publisher.
+pub(crate) fn answer_from_wire(response: proto::NotifyResponse) -> NotifyAnswer {
+    let result = |result: proto::EventResult| match result.error {
+        Some(error) => Err(error_from_wire(&error)),
+        None => Ok(Accepted {
+            sequence: result.sequence,
+            listeners: result.listeners,
+        }),
     };
-    accepted.iter().map(read).collect()
+    let counted = response.counted;
+    let counted = counted.filter(|one| (1..=Limits::TOKEN).contains(&one.epoch.len()));
+    NotifyAnswer {
+        results: response.results.into_iter().map(result).collect(),
+        error: response.error.as_ref().map(error_from_wire),
+        counted: counted.map(|counted| Counted {
+            epoch: counted.epoch.into(),
+            position: counted.position,
+        }),
+    }
 }
 
-/// C8: returns what the relay has counted of a request that it could not confirm.
-pub(crate) fn counted_from_wire(response: &proto::NotifyResponse) -> Option<Counted> {
-    let counted = response.error.as_ref()?.counted.as_ref()?;
-    let is_an_epoch = (1..=Limits::TOKEN).contains(&counted.epoch.len());
-    is_an_epoch.then(|| Counted {
-        epoch: counted.epoch.as_str().into(),
-        position: counted.position,
-    })
+/// Converts the results of a request's events.
+pub(crate) fn results_to_wire(
+    results: impl Iterator<Item = Result<Accepted>>,
+) -> Vec<proto::EventResult> {
+    let mut room = MESSAGE_BYTES;
+    let result = |result: Result<Accepted>| match result {
+        Ok(accepted) => proto::EventResult {
+            sequence: accepted.sequence,
+            listeners: accepted.listeners,
+            error: None,
+        },
+        Err(error) => {
+            let mut error = error_to_wire(&error);
+            match room.checked_sub(error.message.len()) {
+                Some(left) => room = left,
+                None => error.message = String::new(),
+            }
+            proto::EventResult {
+                error: Some(Box::new(error)),
+                ..proto::EventResult::default()
+            }
+        }
+    };
+    results.map(result).collect()
 }
 
 /// Converts and checks a subscribe request.

@@ -26,19 +26,23 @@ pub(crate) fn to_status(error: Error) -> Status {
     }
 }
 
-/// Converts an error to the answer to one request of a stream. The stream continues.
-pub(crate) fn to_answer(error: &Error) -> proto::Error {
+/// Converts an error that is part of an answer.
+pub(crate) fn error_to_wire(error: &Error) -> proto::Error {
     proto::Error {
         code: code(error.kind()).into(),
         message: with_causes(error),
         retry_after: error.retry_after().map(span_to_wire),
-        counted: None,
     }
 }
 
-/// Converts the error in an answer to one request of a stream.
-pub(crate) fn from_answer(error: &proto::Error) -> Error {
-    let received = Error::new(kind(Code::from_i32(error.code)), error.message.clone());
+/// Converts an error that is part of an answer.
+pub(super) fn error_from_wire(error: &proto::Error) -> Error {
+    let code = Code::from_i32(error.code);
+    let message = match error.message.as_str() {
+        "" => format!("the relay answered {code:?}"),
+        message => message.to_owned(),
+    };
+    let received = Error::new(kind(code), message);
     match error.retry_after.map(|after| span_from_wire(Some(after))) {
         Some(after) => received.with_retry_after(after.min(Limits::MAX_RECONNECT_AFTER)),
         None => received,

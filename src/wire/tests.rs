@@ -15,9 +15,9 @@ const MESSAGES: &str = "
 WorkDetected: 1 storage_account string, 2 queue_name string, 3 payload_size uint64, 4 sequence uint64, 5 notifications uint64, 6 reason WakeReason, 7 publisher string, 8 published_at Timestamp, 9 delay Duration, 10 traceparent string, 12 messages uint64
 NotifyRequest: 1 events WorkDetected*, 2 publisher string, 3 counted Counted*
 Counted: 1 epoch string, 2 position uint64
-NotifyResponse: 1 accepted Accepted*, 2 error Error
-Accepted: 1 sequence uint64, 2 listeners uint32
-Error: 1 code int32, 2 message string, 3 retry_after Duration, 4 counted Counted
+NotifyResponse: 1 results EventResult*, 2 error Error, 3 counted Counted
+EventResult: 1 sequence uint64, 2 listeners uint32, 3 error Error
+Error: 1 code int32, 2 message string, 3 retry_after Duration
 SubscribeRequest: 1 listener_id string, 2 selectors Selector*, 3 group string, 4 capacity uint32, 5 visibility_timeout Duration, 6 heartbeat Duration, 7 resume bytes, 8 agent bool
 Selector: 1 storage_account string, 2 queue_name string
 SubscribeResponse: 1 welcome Welcome?, 2 wake Wake?, 3 heartbeat Heartbeat?, 4 goodbye Goodbye?

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reveille::{
-    Client, ErrorKind, ListenerId, NodeConfig, Notification, Publisher, PublisherOptions,
+    Accepted, Client, ErrorKind, ListenerId, NodeConfig, Notification, Publisher, PublisherOptions,
     RelayConfig, Selector, SubscribeOptions, WakeReason, testing::TestRelay,
 };
 
@@ -33,7 +33,7 @@ fn event(name: &str) -> Notification {
     Notification::new(queue(name))
 }
 
-async fn notify(publisher: &Publisher, name: &str) -> reveille::Result<reveille::Accepted> {
+async fn notify(publisher: &Publisher, name: &str) -> reveille::Result<Accepted> {
     within("an answer", publisher.notify(event(name))).await
 }
 
@@ -66,6 +66,45 @@ async fn a_full_relay_refuses_new_queues_and_wakes_the_known_ones() {
     assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
     told(&mut known, 40).await;
     assert_eq!(publisher.pending(), 2, "kept for when there is room");
+}
+
+#[tokio::test]
+async fn one_refused_queue_among_a_thousand_takes_none_with_it() {
+    const KNOWN: usize = 999;
+    let relay = small(KNOWN).await;
+    let client = eager(&relay.url());
+    let names: Vec<_> = (0..KNOWN).map(|at| format!("acct/q{at}")).collect();
+    let listened: Vec<_> = names.iter().map(String::as_str).collect();
+    let mut wakes = client
+        .subscribe(listening("worker-1", &listened))
+        .expect("options");
+    for _ in 0..KNOWN {
+        assert_eq!(woken(&mut wakes).await.reason, WakeReason::CatchUp);
+    }
+    let publisher = client.publisher_with(PublisherOptions {
+        batch: 1024,
+        ..PublisherOptions::default()
+    });
+    let mut all: Vec<_> = listened.iter().map(|name| event(name)).collect();
+    all.insert(500, event("acct/new"));
+    let results = within("answered", publisher.notify_each(all)).await;
+    let mut results = results.expect("the relay is there");
+    let refused = results.remove(500).expect_err("no room");
+    assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
+    let once = |result: &reveille::Result<Accepted>| {
+        result.as_ref().is_ok_and(|accepted| accepted.sequence == 1)
+    };
+    assert!(results.iter().all(once));
+    for _ in 0..KNOWN {
+        let work = woken(&mut wakes).await;
+        assert_eq!((work.reason, work.notifications), (WakeReason::Notified, 1));
+    }
+    // The refused one is sent again meanwhile, and no other.
+    let second = tokio::time::timeout(Duration::from_secs(2), woken(&mut wakes)).await;
+    assert!(second.is_err(), "{second:?}");
+    assert_eq!(publisher.pending(), 1);
+    let again = within("an answer", publisher.notify(event("acct/q7"))).await;
+    assert_eq!(again.expect("counted").sequence, 2);
 }
 
 #[tokio::test]

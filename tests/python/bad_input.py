@@ -3,7 +3,7 @@
 from google.protobuf import duration_pb2, timestamp_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from common import PATIENCE, admin_pb2, connect, event, flags_pb2, refused, relay_pb2, work
+from common import PATIENCE, admin_pb2, connect, event, flags_pb2, refused, refused_event, relay_pb2, work
 
 import grpc
 
@@ -59,6 +59,10 @@ def raw(method, body):
     return lambda: call(body, timeout=PATIENCE)
 
 
+def raw_notify(body):
+    return lambda: relay_pb2.NotifyResponse.FromString(raw("Relay/Notify", body)())
+
+
 def notify_stream(publisher):
     request = relay_pb2.NotifyRequest(events=[good], publisher=publisher)
     return lambda: client.relay.NotifyStream(iter([request]), timeout=PATIENCE)
@@ -69,29 +73,31 @@ def flag(method, request):
 
 
 good = relay_pb2.WorkDetected(storage_account="acct", queue_name="orders")
+# Events that are refused each by itself.
+EVENTS = [
+    ("no account", one(storage_account=""), "storage_account", "1 to 128"),
+    ("no queue", one(queue_name=""), "queue_name", "1 to 128"),
+    ("a long queue", one(queue_name="x" * 129), "queue_name", "1 to 128"),
+    ("a slash", one(queue_name="a/b"), "queue_name"),
+    ("a blank", one(queue_name="a b"), "queue_name"),
+    ("a pattern", one(queue_name="ord*"), "queue_name"),
+    ("dots", one(queue_name=".."), "queue_name"),
+    ("another script", one(queue_name="\u00e4uftr\u00e4ge"), "queue_name"),
+    ("a line break", one(queue_name="a\nb"), "queue_name"),
+    ("a delay below zero", one(delay=span(-1)), "delay", "negative"),
+    ("a delay a bit below zero", one(delay=span(0, -1)), "delay", "negative"),
+    ("a delay of 15 days", one(delay=span(15 * 86400)), "delay", "14 days"),
+    ("nanoseconds out of range", one(delay=span(0, 2_000_000_000)), "delay"),
+    ("no point in time", one(published_at=timestamp_pb2.Timestamp(seconds=2**62)), "published_at"),
+    ("a long traceparent", one(traceparent="x" * 129), "traceparent", "128"),
+    ("text that is none", raw_notify(b"\x0a\x03\x0a\x01\xff"), "storage_account"),
+]
 TABLE = [
     # Notify
     ("no events", notify(), INVALID, "events", "1 to 1024"),
     ("1025 events", notify(*[good] * 1025), INVALID, "events", "1024"),
-    ("a good one before a bad one", notify(good, relay_pb2.WorkDetected(queue_name="q")), INVALID, "storage_account"),
-    ("no account", one(storage_account=""), INVALID, "storage_account", "1 to 128"),
-    ("no queue", one(queue_name=""), INVALID, "queue_name", "1 to 128"),
-    ("a long queue", one(queue_name="x" * 129), INVALID, "queue_name", "1 to 128"),
-    ("a slash", one(queue_name="a/b"), INVALID, "queue_name"),
-    ("a blank", one(queue_name="a b"), INVALID, "queue_name"),
-    ("a pattern", one(queue_name="ord*"), INVALID, "queue_name"),
-    ("dots", one(queue_name=".."), INVALID, "queue_name"),
-    ("another script", one(queue_name="\u00e4uftr\u00e4ge"), INVALID, "queue_name"),
-    ("a line break", one(queue_name="a\nb"), INVALID, "queue_name"),
-    ("a delay below zero", one(delay=span(-1)), INVALID, "delay", "negative"),
-    ("a delay a bit below zero", one(delay=span(0, -1)), INVALID, "delay", "negative"),
-    ("a delay of 15 days", one(delay=span(15 * 86400)), INVALID, "delay", "14 days"),
-    ("nanoseconds out of range", one(delay=span(0, 2_000_000_000)), INVALID, "delay"),
-    ("no point in time", one(published_at=timestamp_pb2.Timestamp(seconds=2**62)), INVALID, "published_at"),
     ("a long publisher", notify(good, publisher="x" * 129), INVALID, "publisher", "128"),
-    ("a long traceparent", one(traceparent="x" * 129), INVALID, "traceparent", "128"),
     ("malformed bytes", raw("Relay/Notify", b"\xff\xff\xff"), INVALID, "malformed"),
-    ("text that is none", raw("Relay/Notify", b"\x0a\x03\x0a\x01\xff"), INVALID, "storage_account"),
     ("a mebibyte of events and more", notify(good, publisher="x" * (1024 * 1024)), EXHAUSTED, "1048576"),
     # Subscribe
     ("no listener id", subscribe(listener_id=""), INVALID, "listener_id"),
@@ -141,10 +147,18 @@ TABLE = [
 ]
 for what, call, code, *words in TABLE:
     refused(what, call, code, *words)
+for what, call, *words in EVENTS:
+    refused_event(what, call, INVALID, *words)
 
 # Nothing of all this was applied.
-[accepted] = client.notify("orders").accepted
-assert accepted.sequence == 1, accepted
+[result] = client.notify("orders").results
+assert result.sequence == 1, result
+# A bad event takes none of the others with it; the texts of many have a limit.
+answer = notify(good, *[relay_pb2.WorkDetected(queue_name="q")] * 1022, good)()
+assert [len(answer.results), answer.results[0].sequence, answer.results[-1].sequence] == [1024, 2, 3], answer
+errors = [result.error for result in answer.results[1:-1]]
+assert all(error.code == INVALID.value[0] for error in errors), answer
+assert "storage_account" in errors[0].message and not errors[-1].message, answer
 queues = client.admin.ListQueues(admin_pb2.ListQueuesRequest(), timeout=PATIENCE).queues
 assert [q.queue_name for q in queues] == ["orders"], queues
 state = client.flags.GetFlag(flags_pb2.GetFlagRequest(flag="go"), timeout=PATIENCE).flag

@@ -25,7 +25,7 @@ assert (entry.notifications, entry.payload_size, entry.messages) == (1, 512, 2),
 event_of = relay_pb2.WorkDetected(storage_account="acct", queue_name="orders")
 requests = [relay_pb2.NotifyRequest(events=[event_of])] * 20
 answers = list(first.relay.NotifyStream(iter(requests), timeout=PATIENCE))
-assert len(answers) == 20 and all(answer.accepted for answer in answers), answers
+assert len(answers) == 20 and all(answer.results for answer in answers), answers
 told = 0
 while told < 20:
     [entry] = work(stream)

@@ -72,6 +72,15 @@ def refused(what, call, code, *words):
     raise AssertionError(f"{what}: was not refused but answered {answer}")
 
 
+def refused_event(what, call, code, *words):
+    """Checks that the only event of a request is refused with this status and these words."""
+    answer = call()
+    [result] = answer.results
+    assert result.error.code == code.value[0], f"{what}: {answer}"
+    for word in words:
+        assert word in result.error.message, f"{what}: no {word!r} in {answer}"
+
+
 def in_background(function, *arguments):
     """Runs a function in a thread; the returned call waits for its result."""
     outcome = {}

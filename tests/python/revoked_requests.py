@@ -76,7 +76,7 @@ assert services.list_services_response.service, services
 publish = relay_pb2_grpc.RelayStub(channel).NotifyStream
 kept, kept_requests, _ = opened(publish, stays, NOTIFY)
 publisher, publisher_requests, answer = opened(publish, revoked, NOTIFY)
-assert len(answer.accepted) == 1, answer
+assert len(answer.results) == 1, answer
 start = time.monotonic()
 
 code, details = ended(publisher)
@@ -92,7 +92,7 @@ assert took < ENDS_WITHIN, took
 # The streams of the other token go on.
 kept_requests.send(NOTIFY)
 answer = next(kept)
-assert len(answer.accepted) == 1, answer
+assert len(answer.results) == 1, answer
 assert kept_courier.is_active()
 kept_requests.end()
 assert ended(kept)[0] == grpc.StatusCode.OK, kept.code()

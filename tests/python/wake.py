@@ -18,8 +18,8 @@ assert entry.reason == relay_pb2.WAKE_REASON_CATCH_UP, entry
 
 # A notification wakes it; the answer tells sequence and listeners.
 answer = client.notify("orders", payload_size=512, messages=2)
-[accepted] = answer.accepted
-assert (accepted.sequence, accepted.listeners) == (1, 1), answer
+[result] = answer.results
+assert (result.sequence, result.listeners) == (1, 1), answer
 [entry] = work(stream)
 assert entry.reason == relay_pb2.WAKE_REASON_NOTIFIED, entry
 assert (entry.sequence, entry.notifications, entry.payload_size, entry.messages) == (1, 1, 512, 2), entry
@@ -59,13 +59,16 @@ client.notify("invoices-7")
 [entry] = work(pattern)
 assert (entry.queue_name, entry.notifications) == ("invoices-7", 1), entry
 
-# NotifyStream answers in order, and goes on after a request that it refuses.
-good = relay_pb2.NotifyRequest(events=[relay_pb2.WorkDetected(storage_account="acct", queue_name="streamed")])
-bad = relay_pb2.NotifyRequest(events=[relay_pb2.WorkDetected(storage_account="acct", queue_name="no/name")])
-answers = list(client.relay.NotifyStream(iter([good, bad, good]), timeout=PATIENCE))
-assert [a.accepted[0].sequence for a in (answers[0], answers[2])] == [1, 2], answers
+# NotifyStream answers in order, and goes on after a request and an event that it refuses.
+good = relay_pb2.WorkDetected(storage_account="acct", queue_name="streamed")
+bad = relay_pb2.WorkDetected(storage_account="acct", queue_name="no/name")
+requests = [relay_pb2.NotifyRequest(events=events) for events in ([good], [], [bad, good])]
+answers = list(client.relay.NotifyStream(iter(requests), timeout=PATIENCE))
+assert answers[0].results[0].sequence == 1 and answers[2].results[1].sequence == 2, answers
 assert answers[1].error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0], answers
-assert "queue_name" in answers[1].error.message and not answers[1].accepted, answers
+assert "events" in answers[1].error.message and not answers[1].results, answers
+refusal = answers[2].results[0].error
+assert refusal.code == grpc.StatusCode.INVALID_ARGUMENT.value[0] and "queue_name" in refusal.message, answers
 
 # Reports: BUSY, then DRAINED; one that frees messages wakes the queue again.
 pattern.cancel()

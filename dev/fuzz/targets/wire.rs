@@ -15,9 +15,9 @@ use crate::{
         UnleashOptions, WorkDetected, check_text,
     },
     wire::{
-        EntryFields, NotifyRequest, SubscribeResponse, SubscribeResponseEvent, checked_span,
-        encode_entry, flag_event, flag_from_wire, flag_to_wire, from_status, proto,
-        report_from_wire, report_to_wire, subscribe_event, subscribe_event_to_wire,
+        EntryFields, NotifyRequest, SubscribeResponse, SubscribeResponseEvent, answer_from_wire,
+        checked_span, encode_entry, flag_event, flag_from_wire, flag_to_wire, from_status, proto,
+        report_from_wire, report_to_wire, results_to_wire, subscribe_event, subscribe_event_to_wire,
         subscribe_from_wire, subscribe_to_wire,
     },
 };
@@ -36,7 +36,11 @@ pub(super) fn notify(data: &[u8]) {
     let decoded = NotifyRequest::decode(data);
     let (begin, end) = data.split_at(data.len() / 2);
     let in_parts = NotifyRequest::decode(begin.chain(end));
-    assert_eq!(decoded.as_ref().ok(), in_parts.as_ref().ok());
+    let shown = |request: &NotifyRequest| format!("{:?}", request.clone().into_parts());
+    assert_eq!(
+        decoded.as_ref().ok().map(shown),
+        in_parts.as_ref().ok().map(shown)
+    );
     let generated = Generated::decode(data);
     if let Ok(generated) = &generated {
         assert!(decoded.is_ok(), "{decoded:?}");
@@ -45,15 +49,22 @@ pub(super) fn notify(data: &[u8]) {
         let parts = request.into_parts();
         let expected = notifications(generated);
         assert_eq!(parts.is_ok(), expected.is_ok(), "{generated:?}");
-        if let (Ok((publisher, own)), Ok(expected)) = (parts, expected) {
-            assert_eq!((&*publisher, own), (&*generated.publisher, expected));
+        if let (Ok((publisher, own, refusals)), Ok(expected)) = (parts, expected) {
+            let valid: Vec<_> = expected.iter().flatten().cloned().collect();
+            assert_eq!((&*publisher, own), (&*generated.publisher, valid));
+            let invalid = expected.iter().enumerate().filter(|(_, one)| one.is_err());
+            assert!(refusals.into_keys().eq(invalid.map(|(index, _)| index)));
         }
     }
-    let Ok(Ok((publisher, own))) = decoded.map(NotifyRequest::into_parts) else {
+    let Ok(Ok((publisher, own, _))) = decoded.map(NotifyRequest::into_parts) else {
         return;
     };
+    if own.is_empty() {
+        return;
+    }
     if let Ok(generated) = &generated {
         let expected = notifications(generated).expect("it was accepted");
+        let expected: Vec<_> = expected.into_iter().flatten().collect();
         assert_eq!((&*publisher, &own), (&*generated.publisher, &expected));
     }
     let request = NotifyRequest::new(Arc::clone(&publisher), own.clone());
@@ -62,11 +73,13 @@ pub(super) fn notify(data: &[u8]) {
     let most: usize = own.iter().map(Notification::encoded_at_most).sum();
     assert!(encoded.len() <= most + 2 + publisher.len());
     let again = NotifyRequest::decode(&encoded[..]).expect("ours");
-    assert_eq!(again.into_parts().expect("ours"), (publisher, own));
+    let (again_publisher, again, refusals) = again.into_parts().expect("ours");
+    assert_eq!((again_publisher, again), (publisher, own));
+    assert!(refusals.is_empty());
 }
 
 /// Converts and checks a generated request, by the rules of the protocol.
-fn notifications(request: &Generated) -> Result<Vec<Notification>> {
+fn notifications(request: &Generated) -> Result<Vec<Result<Notification>>> {
     check_text("publisher", &request.publisher, Limits::MAX_TEXT)?;
     if !(1..=Limits::EVENTS).contains(&request.events.len()) {
         return Err(crate::Error::invalid("events", "must be 1 to 1024"));
@@ -94,7 +107,7 @@ fn notifications(request: &Generated) -> Result<Vec<Notification>> {
         };
         notification.check().map(|()| notification)
     };
-    request.events.iter().map(convert).collect()
+    Ok(request.events.iter().map(convert).collect())
 }
 
 /// Decodes a message, and returns it if it is the same after another encoding and decoding.
@@ -183,6 +196,14 @@ pub(super) fn answers(data: &[u8]) {
     {
         FlagName::new(state.name.as_str()).expect("a checked name");
         assert_eq!(flag_from_wire(Some(flag_to_wire(&state))).ok(), Some(state));
+    }
+    if let Some(response) = decoded::<proto::NotifyResponse>(data) {
+        let events = response.results.len();
+        let answer = answer_from_wire(response);
+        let again = results_to_wire(answer.results.into_iter());
+        let refused = again.iter().filter_map(|result| result.error.as_ref());
+        let texts: usize = refused.map(|error| error.message.len()).sum();
+        assert!(again.len() == events && texts <= 16 * 1024);
     }
     status(data);
 }

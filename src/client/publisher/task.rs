@@ -143,7 +143,7 @@ async fn serve(
         tokio::select! {
             answer = answers.message() => match answer {
                 Ok(Some(answer)) => {
-                    let failure = inner.answered(&answer);
+                    let failure = inner.answered(answer);
                     let others = inner.client.relay_list().others();
                     if let Some(error) = failure.filter(|_| others > 0) {
                         return StreamEnd::Failed(error);

@@ -55,19 +55,30 @@ impl Outbox {
         self.entries.front()
     }
 
-    pub(super) fn pop(&mut self) -> Option<Entry> {
-        let entry = self.entries.pop_front()?;
-        self.first += 1;
-        self.index.remove(&entry.key);
-        Some(entry)
+    /// Removes the entries of the next request, in order of arrival.
+    pub(super) fn take(&mut self, most: usize, mut bytes: usize) -> Vec<Entry> {
+        let mut taken: Vec<Entry> = Vec::new();
+        while taken.len() < most
+            && let Some(front) = self.entries.front()
+        {
+            let needed = front.notification.encoded_at_most();
+            // What a relay has counted and what it has not are two requests.
+            let differs =
+                |first: &Entry| needed > bytes || first.key.counted_by != front.key.counted_by;
+            if taken.first().is_some_and(differs) {
+                break;
+            }
+            bytes = bytes.saturating_sub(needed);
+            taken.extend(self.pop());
+        }
+        taken
     }
 
     /// Adds an entry at the end, or merges it into the entry with its key.
     pub(super) fn push(&mut self, entry: Entry) {
-        if let Some(at) = self.find(&entry.key) {
-            self.entries[at].merge(entry);
+        let Some(entry) = self.merge(entry) else {
             return;
-        }
+        };
         let position = self.first + self.entries.len() as u64;
         self.index.insert(entry.key.clone(), position);
         self.entries.push_back(entry);
@@ -75,18 +86,33 @@ impl Outbox {
 
     /// Puts an entry back to the front, or merges it into the entry with its key.
     pub(super) fn put_back(&mut self, entry: Entry) {
-        if let Some(at) = self.find(&entry.key) {
-            self.entries[at].merge(entry);
+        let Some(entry) = self.merge(entry) else {
             return;
-        }
+        };
         self.first -= 1;
         self.index.insert(entry.key.clone(), self.first);
         self.entries.push_front(entry);
     }
 
+    /// Merges an entry into the queued one with its key, if there is one.
+    pub(super) fn merge(&mut self, entry: Entry) -> Option<Entry> {
+        match self.find(&entry.key) {
+            Some(at) => self.entries[at].merge(entry),
+            None => return Some(entry),
+        }
+        None
+    }
+
     /// Returns whether an entry with this key is queued.
     pub(super) fn contains(&self, key: &EntryKey) -> bool {
         self.index.contains_key(key)
+    }
+
+    fn pop(&mut self) -> Option<Entry> {
+        let entry = self.entries.pop_front()?;
+        self.first += 1;
+        self.index.remove(&entry.key);
+        Some(entry)
     }
 
     fn find(&self, key: &EntryKey) -> Option<usize> {
@@ -120,11 +146,9 @@ impl EntryKey {
 pub(super) struct Entry {
     pub(super) key: EntryKey,
     pub(super) notification: Notification,
-    /// Number of the first submission in it, for which a flush waits; `u64::MAX` once the entry is
-    /// set aside.
+    /// Number of the first submission in it, for which a flush waits; `u64::MAX` once the relay had no
+    /// room for it.
     pub(super) first_submission: u64,
-    /// Maximum entries of the request that carries it: half of the request that was refused.
-    pub(super) max_batch: usize,
     pub(super) waiters: WaiterList,
     /// It contains a posted notification, which has no waiter.
     pub(super) posted: bool,
@@ -147,7 +171,6 @@ impl Entry {
             kept.traceparent = new.traceparent;
         }
         self.first_submission = self.first_submission.min(other.first_submission);
-        self.max_batch = self.max_batch.min(other.max_batch);
         self.posted |= other.posted;
         // The keys are the same, so the relays are.
         for (kept, new) in self.counted.iter_mut().zip(other.counted) {
@@ -170,12 +193,6 @@ impl Entry {
             .iter()
             .map(|counted| Arc::clone(&counted.epoch));
         self.key.counted_by = epochs.collect();
-    }
-
-    /// Marks the entry as set aside: flushes do not wait for it, as they report its refusal at
-    /// once.
-    pub(super) fn mark_set_aside(&mut self) {
-        (self.first_submission, self.max_batch, self.posted) = (u64::MAX, usize::MAX, false);
     }
 
     /// Returns the notification with its remaining delay.

@@ -1,32 +1,31 @@
-//! A publisher's pending notifications: conflated per queue, sent until they are acknowledged.
+//! A publisher's pending notifications: conflated per queue, sent until they are answered.
 //!
 //! The outbox has one entry per queue and delay slot, so an unreachable relay costs memory for
-//! queues, not for events. Several requests may be in flight; the answers arrive in their order.
-//! A refused request is sent again in halves, down to single entries, and only the bad ones fail to
-//! their callers (R19: a bad event fails alone); entries that the relay has no room for are kept and sent again separately.
-//! Every caller gets a result: accepted, refused, or timed out.
-
-mod refusals;
+//! queues, not for events. Several requests may be in flight; the answers arrive in their order, with
+//! a result for each entry (R19: a bad event fails alone). A refused entry fails to its callers and is
+//! dropped, unless the relay had no room for it: it is kept, because a listener may sleep until it is
+//! counted, and sent again. Beyond the limit of kept entries a further one is dropped. Entries without
+//! a result are sent again. Every caller gets a result: accepted, refused, or timed out.
 
 use std::{
     collections::{HashSet, VecDeque},
     time::Duration,
 };
 
-use self::refusals::Dropped;
 use super::{
     outbox::{Entry, EntryKey, Outbox},
     reconnect::is_final,
-    retries::{RefusedEntry, SetAside},
+    retries::Retries,
     waiters::{Completion, WaiterId, Waiters},
 };
 use crate::{
     base::{
         backoff::{Backoff, jitter},
         clock::Tick,
+        fault::planted,
     },
     error::{Error, ErrorKind, Result},
-    types::{Accepted, Counted, Limits, Notification},
+    types::{Counted, Limits, Notification, NotifyAnswer, QueueAddress},
 };
 
 /// How a publisher sends.
@@ -40,8 +39,8 @@ pub(crate) struct PublisherConfig {
     pub(crate) request_bytes: usize,
     /// Maximum entries in the outbox; more are refused to their callers.
     pub(crate) max_pending: usize,
-    /// Maximum entries set aside because the relay has no room; more are dropped.
-    pub(crate) max_set_aside: usize,
+    /// Maximum entries kept because the relay has no room for them; more are dropped.
+    pub(crate) max_kept: usize,
     /// A request without an answer for this long counts as lost.
     pub(crate) answer_timeout: Duration,
     /// Maximum wait before the first retry.
@@ -55,10 +54,10 @@ pub(crate) struct PublisherConfig {
 pub(crate) struct PublisherSession {
     config: PublisherConfig,
     pending: Outbox,
-    set_aside: SetAside,
+    retries: Retries,
     in_flight: VecDeque<Request>,
-    /// A probe is in flight.
-    probing: bool,
+    /// Maximum entries of the next request.
+    batch: usize,
     waiters: Waiters,
     backoff: Backoff,
     retry_at: Tick,
@@ -80,16 +79,18 @@ pub(crate) struct PublisherSession {
 /// A request in flight.
 #[derive(Debug)]
 struct Request {
-    body: RequestEntries,
+    entries: Vec<Entry>,
+    /// The relay had no room for its entries before.
+    is_retry: bool,
     sent_at: Tick,
 }
 
-/// The entries of a request.
-#[derive(Debug)]
-enum RequestEntries {
-    Entries(Vec<Entry>),
-    /// Entries that the relay refused because it is full.
-    Probe(Vec<RefusedEntry>),
+/// Notifications that the relay had no room for and that were not kept.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Dropped {
+    pub(crate) count: u64,
+    /// The queue of the newest one, until it is taken.
+    pub(crate) queue: Option<QueueAddress>,
 }
 
 /// The publisher's name in a request: key, length and the longest text.
@@ -112,10 +113,10 @@ impl PublisherSession {
         let backoff = Backoff::new(config.base, config.max);
         Self {
             pending: Outbox::new(),
-            set_aside: SetAside::new(),
+            retries: Retries::new(),
+            batch: config.batch.clamp(1, Limits::EVENTS),
             config,
             in_flight: VecDeque::new(),
-            probing: false,
             waiters: Waiters::default(),
             backoff,
             retry_at: Tick::default(),
@@ -173,19 +174,35 @@ impl PublisherSession {
         if now < self.retry_at || self.in_flight.len() >= self.config.pipeline {
             return None;
         }
-        let body = self.probe(now).or_else(|| self.entries())?;
-        let notifications = body
-            .entries()
+        let bytes = self.config.entry_bytes();
+        let mut entries = Vec::new();
+        // One at a time, so that no other entry waits for them.
+        if !self.is_retrying() {
+            entries = self.retries.take(now, self.batch, bytes);
+        }
+        let is_retry = !entries.is_empty();
+        if !is_retry {
+            entries = self.pending.take(self.batch, bytes);
+        }
+        if entries.is_empty() {
+            return None;
+        }
+        let notifications = entries
+            .iter()
             .map(|entry| entry.with_remaining_delay(now))
             .collect();
-        self.in_flight.push_back(Request { body, sent_at: now });
+        self.in_flight.push_back(Request {
+            entries,
+            is_retry,
+            sent_at: now,
+        });
         Some(notifications)
     }
 
     /// C8: returns what relays have counted of the newest request.
     pub(crate) fn counted(&self) -> Vec<Counted> {
         let newest = self.in_flight.back();
-        let mut entries = newest.into_iter().flat_map(|newest| newest.body.entries());
+        let mut entries = newest.into_iter().flat_map(|newest| &newest.entries);
         let Some(mut all) = entries.next().map(|first| first.counted.clone()) else {
             return Vec::new();
         };
@@ -205,42 +222,54 @@ impl PublisherSession {
         all
     }
 
-    /// C8: a relay has counted the oldest request in flight. Its answer follows, an error.
-    pub(crate) fn was_counted(&mut self, counted: &Counted) {
-        let oldest = self.in_flight.front_mut().into_iter();
-        for entry in oldest.flat_map(|request| request.body.entries_mut()) {
-            entry.was_counted(counted);
-        }
-    }
-
     /// Handles the answer to the oldest request in flight.
-    pub(crate) fn answered(
-        &mut self,
-        answer: Result<Vec<Accepted>>,
-        now: Tick,
-        rng: &mut fastrand::Rng,
-    ) {
+    pub(crate) fn answered(&mut self, answer: NotifyAnswer, now: Tick, rng: &mut fastrand::Rng) {
         let Some(request) = self.in_flight.pop_front() else {
             return;
         };
-        let short = |accepted: &Vec<Accepted>| accepted.len() != request.body.len();
-        let answer = match answer {
-            // Which entries were counted is unknown. They are sent again rather than lost.
-            Ok(accepted) if short(&accepted) => Err(Error::new(
-                ErrorKind::Internal,
-                "the relay's answer does not fit the request",
-            )),
-            answer => answer,
-        };
-        self.probing &= !matches!(request.body, RequestEntries::Probe(_));
-        match answer {
-            Ok(accepted) => self.complete(request.body, &accepted),
-            Err(error) if is_refused(&error) => self.refuse(request.body, &error, now, rng),
-            Err(error) if came_too_soon(&error) => self.send_later(request, &error, now, rng),
-            Err(error) => {
-                self.put_back(request.body, now);
-                self.wait(&error, now, rng);
+        if planted!(RefusalTakesAll) && answer.results.iter().any(Result::is_err) {
+            return;
+        }
+        let (sent, sent_at, is_retry) = (request.entries.len(), request.sent_at, request.is_retry);
+        let mut results = answer.results.into_iter();
+        let (mut unanswered, mut failure) = (Vec::new(), None);
+        for mut entry in request.entries {
+            let error = match (results.next(), &answer.error) {
+                (Some(Ok(accepted)), None) => {
+                    self.waiters.settle(entry.waiters, &Ok(accepted));
+                    continue;
+                }
+                (Some(Err(error)), _) if error.kind() == ErrorKind::Exhausted => {
+                    self.keep(entry, &error, now, rng);
+                    continue;
+                }
+                (Some(Err(error)), _) => error,
+                (_, Some(error)) => {
+                    if let Some(counted) = &answer.counted {
+                        entry.was_counted(counted);
+                    }
+                    error.clone()
+                }
+                // Whether the relay has counted it is unknown. It is sent again rather than lost.
+                (None, None) => Error::new(
+                    ErrorKind::Internal,
+                    "the relay's answer does not fit the request",
+                ),
+            };
+            if is_final(error.kind()) {
+                self.refuse(&mut entry, &error);
+            } else {
+                unanswered.push(entry);
+                failure = Some(error);
             }
+        }
+        self.put_back(unanswered, is_retry);
+        match failure {
+            Some(error) => self.put_off(&error, sent, sent_at, now, rng),
+            None => self.succeeded(),
+        }
+        if is_retry && self.retries.entries.is_empty() {
+            self.retries.reset();
         }
         self.finish_flushes();
         self.purge();
@@ -248,21 +277,19 @@ impl PublisherSession {
 
     /// The connection broke: all requests in flight are sent again, and may be counted twice.
     pub(crate) fn broken(&mut self, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
-        self.probing = false;
         // The last one first: each is put back to the front.
         for request in std::mem::take(&mut self.in_flight).into_iter().rev() {
-            match error.kind() {
-                // The relay ends the stream so for a request that is too large. Which one is
-                // unknown.
-                ErrorKind::Exhausted if !came_too_soon(error) => self.halve(request.body, now),
-                _ => self.put_back(request.body, now),
+            // A relay or proxy ends the stream so for a request that is too large.
+            if error.kind() == ErrorKind::Exhausted && !came_too_soon(error) {
+                self.shrink(request.entries.len());
             }
+            self.put_back(request.entries, request.is_retry);
         }
         self.wait(error, now, rng);
         if self.is_refusal(error.kind()) {
             // All callers fail at once instead of by time-out. Their notifications are kept: after
             // the cause of the refusal is fixed, listeners may still sleep for lack of them.
-            self.waiters.refuse_all(error);
+            self.waiters.fail_all(error);
         }
         self.finish_flushes();
         self.purge();
@@ -291,9 +318,8 @@ impl PublisherSession {
     /// Fails callers whose deadline has passed. Returns whether the connection is dead: the oldest
     /// request has had no answer for too long.
     pub(crate) fn elapsed(&mut self, now: Tick) -> bool {
-        while let Some(waiter) = self.waiters.pop_expired(now) {
-            self.waiters.finish(waiter, Err(self.timeout_error()));
-        }
+        let failure = self.failure.as_ref();
+        self.waiters.expire(now, || timeout_error(failure));
         self.purge();
         self.in_flight
             .front()
@@ -308,9 +334,10 @@ impl PublisherSession {
             .map(|r| r.sent_at + self.config.answer_timeout);
         let room = self.in_flight.len() < self.config.pipeline;
         let retry = (room && !self.pending.is_empty()).then_some(self.retry_at);
-        let probe = self.set_aside.due().filter(|_| room && !self.probing);
-        let probe = probe.map(|due| due.max(self.retry_at));
-        let others = [answer, retry, probe].into_iter().flatten();
+        let kept = self.retries.due_at();
+        let kept = kept.filter(|_| room && !self.is_retrying());
+        let kept = kept.map(|due| due.max(self.retry_at));
+        let others = [answer, retry, kept].into_iter().flatten();
         others.fold(self.waiters.deadline(), Tick::min)
     }
 
@@ -326,7 +353,7 @@ impl PublisherSession {
 
     /// Returns whether anything is unsent or unanswered, so that a connection is needed.
     pub(crate) fn has_work(&self) -> bool {
-        !self.in_flight.is_empty() || !self.pending.is_empty() || self.set_aside.len() > 0
+        !self.in_flight.is_empty() || !self.pending.is_empty() || !self.retries.entries.is_empty()
     }
 
     /// Takes the results for waiting callers.
@@ -345,19 +372,31 @@ impl PublisherSession {
         self.pending.len()
     }
 
-    /// Returns the number of entries in the outbox, set aside and in flight.
+    /// Returns the number of entries in the outbox, in flight, and kept for lack of room.
     pub(crate) fn pending(&self) -> usize {
-        let sent = self.in_flight.iter().map(|request| request.body.len());
-        self.pending.len() + self.set_aside.len() + sent.sum::<usize>()
+        let sent = self.in_flight.iter().map(|request| request.entries.len());
+        self.pending.len() + self.retries.entries.len() + sent.sum::<usize>()
+    }
+
+    /// Returns the notifications dropped so far, if the number grew since the last call.
+    pub(crate) fn take_dropped(&mut self) -> Option<Dropped> {
+        let queue = self.dropped.queue.take()?;
+        let count = self.dropped.count;
+        Some(Dropped {
+            count,
+            queue: Some(queue),
+        })
+    }
+
+    /// Returns the number of notifications dropped so far.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.count
     }
 
     /// Returns the total length and capacity of all waiter lists.
     #[cfg(test)]
     pub(crate) fn listed(&mut self) -> (usize, usize) {
-        let sent = self.in_flight.iter_mut();
-        let sent = sent.flat_map(|request| request.body.entries_mut());
-        let waiting = self.pending.iter_mut().chain(self.set_aside.entries_mut());
-        waiting.chain(sent).fold((0, 0), |(listed, room), entry| {
+        self.entries_mut().fold((0, 0), |(listed, room), entry| {
             (
                 listed + entry.waiters.len(),
                 room + entry.waiters.capacity(),
@@ -365,9 +404,16 @@ impl PublisherSession {
         })
     }
 
+    fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        let sent = self.in_flight.iter_mut();
+        let sent = sent.flat_map(|request| &mut request.entries);
+        let waiting = self.pending.iter_mut();
+        waiting.chain(self.retries.entries.iter_mut()).chain(sent)
+    }
+
     fn check(&self, notifications: &[Notification], now: Tick) -> Result<()> {
         notifications.iter().try_for_each(Notification::check)?;
-        // Entries set aside have a separate limit, or refused queues would block others.
+        // Kept entries have a limit of their own, or refused queues would block others.
         let waiting = self.pending.len();
         if waiting + notifications.len() <= self.config.max_pending {
             return Ok(());
@@ -376,7 +422,7 @@ impl PublisherSession {
         let new: HashSet<EntryKey> = notifications
             .iter()
             .map(|notification| self.key(notification, now))
-            .filter(|key| !self.pending.contains(key) && !self.set_aside.contains(key))
+            .filter(|key| !self.pending.contains(key) && !self.retries.contains(key))
             .collect();
         if waiting + new.len() > self.config.max_pending {
             let message = format!(
@@ -406,22 +452,12 @@ impl PublisherSession {
         }
     }
 
-    fn timeout_error(&self) -> Error {
-        let mut message =
-            "no acknowledgement before the deadline; the notification may still arrive".to_owned();
-        if let Some(failure) = &self.failure {
-            message.push_str(&format!("; the last attempt failed: {failure}"));
-        }
-        Error::new(ErrorKind::Timeout, message)
-    }
-
     fn entry(&mut self, notification: Notification, now: Tick) -> Entry {
         self.submitted += 1;
         Entry {
             key: self.key(&notification, now),
             notification,
             first_submission: self.submitted,
-            max_batch: usize::MAX,
             waiters: Vec::new(),
             posted: false,
             counted: Vec::new(),
@@ -430,62 +466,89 @@ impl PublisherSession {
 
     /// Adds an entry, or merges it into the entry with its key.
     fn add(&mut self, entry: Entry) {
-        match self.set_aside.find(&entry.key) {
-            Some(refused) => {
-                // No flush waits for an entry set aside, so the next flush reports the refusal.
-                if entry.posted {
-                    self.refused.get_or_insert_with(|| refused.error.clone());
-                }
-                refused.merge(entry);
-            }
-            None => self.pending.push(entry),
+        // No flush waits for a kept entry, so the next flush reports that it is one.
+        if entry.posted && self.retries.contains(&entry.key) {
+            let queue = &entry.key.queue;
+            let message = format!("the relay has no room for `{queue}`; the notification is kept");
+            let refusal = || Error::new(ErrorKind::Exhausted, message);
+            self.refused.get_or_insert_with(refusal);
+        }
+        if let Some(entry) = self.retries.join(entry) {
+            self.pending.push(entry);
         }
     }
 
-    /// Takes the next request's entries in order of arrival.
-    fn entries(&mut self) -> Option<RequestEntries> {
-        let mut entries: Vec<Entry> = Vec::new();
-        let mut most = self.config.batch.clamp(1, Limits::EVENTS);
-        let mut room = self.config.entry_bytes();
-        while let Some(front) = self.pending.front() {
-            let bytes = front.notification.encoded_at_most();
-            most = most.min(front.max_batch);
-            let is_full = entries.len() >= most || (bytes > room && !entries.is_empty());
-            // What a relay has counted and what it has not are two requests.
-            let first = entries.first();
-            if is_full || first.is_some_and(|first| first.key.counted_by != front.key.counted_by) {
-                break;
+    fn put_back(&mut self, entries: Vec<Entry>, is_retry: bool) {
+        for entry in entries.into_iter().rev() {
+            match is_retry {
+                true => self.retries.put_back(entry),
+                false => self.pending.put_back(entry),
             }
-            room = room.saturating_sub(bytes);
-            entries.extend(self.pending.pop());
-        }
-        (!entries.is_empty()).then_some(RequestEntries::Entries(entries))
-    }
-
-    /// Puts a request's entries back where they came from.
-    fn put_back(&mut self, body: RequestEntries, now: Tick) {
-        match body {
-            RequestEntries::Entries(entries) => {
-                for entry in entries.into_iter().rev() {
-                    self.pending.put_back(entry);
-                }
-            }
-            RequestEntries::Probe(probe) => self.set_aside.put_back(probe, now),
         }
     }
 
-    /// Sends a request again that came too soon. A request that did so after it had waited is made smaller:
-    /// where publishers share a limit, the small requests of others take the room before a large one
-    /// fits.
-    fn send_later(&mut self, request: Request, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
-        let waited = |until| request.sent_at >= until;
-        if self.too_soon_until.is_some_and(waited) {
-            self.halve(request.body, now);
+    /// Reports a refusal to the entry's callers, and to the next flush if the entry was posted.
+    fn refuse(&mut self, entry: &mut Entry, error: &Error) {
+        if entry.posted {
+            self.refused.get_or_insert_with(|| error.clone());
+        }
+        let waiters = std::mem::take(&mut entry.waiters);
+        self.waiters.settle(waiters, &Err(error.clone()));
+    }
+
+    /// Reports that the relay has no room for an entry, and keeps it if the limit has room.
+    fn keep(&mut self, mut entry: Entry, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
+        let sent = self.in_flight.iter().filter(|request| request.is_retry);
+        let sent: usize = sent.map(|request| request.entries.len()).sum();
+        let (kept, limit) = (self.retries.entries.len() + sent, self.config.max_kept);
+        let is_kept = kept < limit || self.retries.contains(&entry.key);
+        let message = match is_kept {
+            true => format!("{error}; the notification is kept and sent again"),
+            false => format!(
+                "{error}; the notification is dropped: {limit} refused ones are kept already"
+            ),
+        };
+        let mut told = Error::new(error.kind(), message);
+        if let Some(after) = error.retry_after() {
+            told = told.with_retry_after(after);
+        }
+        self.refuse(&mut entry, &told);
+        if planted!(RefusedDropped) {
+            return;
+        }
+        if is_kept {
+            self.retries.add(entry, error, now, rng);
         } else {
-            self.put_back(request.body, now);
+            let count = entry.notification.notifications.max(1);
+            self.dropped.count = self.dropped.count.saturating_add(count);
+            self.dropped.queue = Some(entry.key.queue);
+        }
+    }
+
+    /// Waits after a request of which entries are sent again. One that came too soon after it had
+    /// waited is followed by smaller ones: where publishers share a limit, the small requests of others
+    /// take the room before a large one fits.
+    fn put_off(
+        &mut self,
+        error: &Error,
+        sent: usize,
+        sent_at: Tick,
+        now: Tick,
+        rng: &mut fastrand::Rng,
+    ) {
+        let too_soon = came_too_soon(error);
+        if too_soon && self.too_soon_until.is_some_and(|until| sent_at >= until) {
+            self.shrink(sent);
         }
         self.wait(error, now, rng);
-        self.too_soon_until = Some(self.retry_at);
+        if too_soon {
+            self.too_soon_until = Some(self.retry_at);
+        }
+    }
+
+    /// The next requests are at most half as large as this one, and then grow again.
+    fn shrink(&mut self, sent: usize) {
+        self.batch = self.batch.min(sent.div_ceil(2)).max(1);
     }
 
     fn wait(&mut self, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
@@ -500,33 +563,29 @@ impl PublisherSession {
         self.failure = Some(error.clone());
     }
 
-    /// The relay counted all entries of the request.
-    fn complete(&mut self, body: RequestEntries, accepted: &[Accepted]) {
+    /// The relay has answered for each entry of a request.
+    fn succeeded(&mut self) {
         self.backoff.reset();
         (self.failure, self.too_soon_until, self.ever_answered) = (None, None, true);
         self.left = 0;
-        if let RequestEntries::Probe(probe) = &body {
-            self.set_aside.probe_accepted(probe.len());
-        }
-        for (entry, accepted) in body.into_entries().zip(accepted) {
-            self.waiters.accept_listed(entry.waiters, *accepted);
-        }
+        let most = self.config.batch.clamp(1, Limits::EVENTS);
+        self.batch = (self.batch * 2).min(most);
     }
 
     /// Completes the flushes whose submissions have all been answered.
     fn finish_flushes(&mut self) {
         // Entries leave in order of arrival, except those merged into a later one when put back. So
         // the first entry decides quickly that no flush is complete.
-        let mut sent = self.in_flight.iter().filter_map(Request::entries);
-        let first = sent.next().and_then(<[Entry]>::first);
+        let sent = || self.in_flight.iter().filter(|request| !request.is_retry);
+        let first = sent().next().and_then(|request| request.entries.first());
         let first = first
             .or_else(|| self.pending.front())
             .map_or(u64::MAX, |entry| entry.first_submission);
         if !self.waiters.has_flush_before(first) {
             return;
         }
-        let sent = self.in_flight.iter().filter_map(Request::entries);
-        let all = self.pending.iter().chain(sent.flatten());
+        let sent = sent().flat_map(|request| &request.entries);
+        let all = self.pending.iter().chain(sent);
         let submissions = all.map(|entry| entry.first_submission);
         let oldest = submissions.min().unwrap_or(u64::MAX);
         self.waiters.finish_flushes(oldest, &mut self.refused);
@@ -538,65 +597,23 @@ impl PublisherSession {
         if !self.waiters.needs_purge(|| self.pending()) {
             return;
         }
-        let sent = self.in_flight.iter_mut();
-        let sent = sent.flat_map(|request| request.body.entries_mut());
-        let waiting = self.pending.iter_mut().chain(self.set_aside.entries_mut());
-        let lists = waiting.chain(sent).map(|entry| &mut entry.waiters);
-        self.waiters.purge(lists);
+        let mut waiters = std::mem::take(&mut self.waiters);
+        waiters.purge(self.entries_mut().map(|entry| &mut entry.waiters));
+        self.waiters = waiters;
+    }
+
+    fn is_retrying(&self) -> bool {
+        self.in_flight.iter().any(|request| request.is_retry)
     }
 }
 
-impl Request {
-    /// Returns the entries for which a flush waits, so none of a probe.
-    fn entries(&self) -> Option<&[Entry]> {
-        match &self.body {
-            RequestEntries::Entries(entries) => Some(entries),
-            RequestEntries::Probe(_) => None,
-        }
+fn timeout_error(failure: Option<&Error>) -> Error {
+    let mut message =
+        "no acknowledgement before the deadline; the notification may still arrive".to_owned();
+    if let Some(failure) = failure {
+        message.push_str(&format!("; the last attempt failed: {failure}"));
     }
-}
-
-impl RequestEntries {
-    fn len(&self) -> usize {
-        match self {
-            Self::Entries(entries) => entries.len(),
-            Self::Probe(probe) => probe.len(),
-        }
-    }
-
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
-        let (entries, probe) = match self {
-            Self::Entries(entries) => (&entries[..], &[][..]),
-            Self::Probe(probe) => (&[][..], &probe[..]),
-        };
-        entries
-            .iter()
-            .chain(probe.iter().map(|refused| &refused.entry))
-    }
-
-    fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
-        let (entries, probe) = match self {
-            Self::Entries(entries) => (&mut entries[..], &mut [][..]),
-            Self::Probe(probe) => (&mut [][..], &mut probe[..]),
-        };
-        let refused = probe.iter_mut().map(|refused| &mut refused.entry);
-        entries.iter_mut().chain(refused)
-    }
-
-    fn into_entries(self) -> impl Iterator<Item = Entry> {
-        let (entries, probe) = match self {
-            Self::Entries(entries) => (entries, Vec::new()),
-            Self::Probe(probe) => (Vec::new(), probe),
-        };
-        let refused = probe.into_iter().map(|refused| refused.entry);
-        entries.into_iter().chain(refused)
-    }
-}
-
-/// Returns whether the answer refuses an entry of the request. A whole request that came too soon is
-/// sent again.
-fn is_refused(error: &Error) -> bool {
-    is_final(error.kind()) || error.kind() == ErrorKind::Exhausted && !came_too_soon(error)
+    Error::new(ErrorKind::Timeout, message)
 }
 
 /// Returns whether the request was over a rate or a limit of its publisher.

@@ -5,8 +5,12 @@ mod leaving;
 mod publishing;
 mod subscribing;
 
-use super::{PublisherConfig, PublisherSession};
-use crate::base::clock::Tick;
+use super::{PublisherConfig, PublisherSession, waiters::Completion};
+use crate::{
+    base::clock::Tick,
+    error::{Error, Result},
+    types::{Accepted, NotifyAnswer},
+};
 
 fn at(millis: u64) -> Tick {
     Tick::from_nanos(millis * 1_000_000)
@@ -18,4 +22,25 @@ fn rng() -> fastrand::Rng {
 
 fn publisher() -> PublisherSession {
     PublisherSession::new(PublisherConfig::default())
+}
+
+/// The answer to a request whose events have these results.
+fn answer(results: Vec<Result<Accepted>>) -> NotifyAnswer {
+    NotifyAnswer {
+        results,
+        ..NotifyAnswer::default()
+    }
+}
+
+/// The answer to a request that failed as a whole.
+fn failure(error: Error) -> NotifyAnswer {
+    NotifyAnswer {
+        error: Some(error),
+        ..NotifyAnswer::default()
+    }
+}
+
+/// Returns the acknowledgements for a caller, or its first error.
+fn result(done: Completion) -> Result<Vec<Accepted>> {
+    done.results.into_iter().collect()
 }

@@ -12,11 +12,12 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct WaiterId(u64);
 
-/// The result for a waiting caller.
+/// The results for a waiting caller.
 #[derive(Debug)]
 pub(crate) struct Completion {
     pub(crate) waiter: WaiterId,
-    pub(crate) result: Result<Vec<Accepted>>,
+    /// One for each of its notifications; of a flush the refusal of a posted one, if any.
+    pub(crate) results: Vec<Result<Accepted>>,
 }
 
 /// Waiting callers, each until its notifications are answered or its deadline passes.
@@ -42,7 +43,7 @@ const MIN_PURGE: usize = 64;
 
 #[derive(Debug)]
 struct Waiter {
-    results: Vec<Option<Accepted>>,
+    results: Vec<Option<Result<Accepted>>>,
     missing: usize,
     deadline: Tick,
 }
@@ -84,19 +85,20 @@ impl Waiters {
         self.listed += 1;
     }
 
-    /// Answers the callers of an entry that the relay counted.
-    pub(super) fn accept_listed(&mut self, list: WaiterList, accepted: Accepted) {
+    /// Notes the result of an entry for its callers.
+    pub(super) fn settle(&mut self, list: WaiterList, result: &Result<Accepted>) {
         self.listed = self.listed.saturating_sub(list.len());
         for (id, index) in list {
-            self.note_accepted(id, index, accepted);
-        }
-    }
-
-    /// Answers the callers of an entry that the relay refused.
-    pub(super) fn refuse_listed(&mut self, list: WaiterList, error: &Error) {
-        self.listed = self.listed.saturating_sub(list.len());
-        for (id, _) in list {
-            self.refuse(id, error);
+            let Some(waiter) = self.waiters.get_mut(&id) else {
+                continue;
+            };
+            if waiter.results[index].replace(result.clone()).is_none() {
+                waiter.missing -= 1;
+                self.missing -= 1;
+            }
+            if waiter.missing == 0 {
+                self.complete(id);
+            }
         }
     }
 
@@ -117,44 +119,21 @@ impl Waiters {
         }
     }
 
-    fn note_accepted(&mut self, id: WaiterId, index: usize, accepted: Accepted) {
-        let Some(waiter) = self.waiters.get_mut(&id) else {
-            return;
-        };
-        if waiter.results[index].replace(accepted).is_none() {
-            waiter.missing -= 1;
-            self.missing -= 1;
+    /// Answers all callers and flushes; the error is the result of what is unanswered.
+    pub(super) fn fail_all(&mut self, error: &Error) {
+        for (_, id) in std::mem::take(&mut self.deadlines) {
+            self.fail(id, error);
         }
-        if waiter.missing == 0 {
-            self.complete(id);
+        for (id, _) in std::mem::take(&mut self.flushes) {
+            self.finish(id, vec![Err(error.clone())]);
         }
     }
 
-    fn refuse(&mut self, id: WaiterId, error: &Error) {
-        if self.remove(id).is_some() {
-            self.finish(id, Err(error.clone()));
+    /// Answers the callers whose deadline has passed.
+    pub(super) fn expire(&mut self, now: Tick, error: impl Fn() -> Error) {
+        while let Some((_, id)) = self.deadlines.first().filter(|(at, _)| *at <= now).copied() {
+            self.fail(id, &error());
         }
-    }
-
-    /// Answers all callers and flushes with the error.
-    pub(super) fn refuse_all(&mut self, error: &Error) {
-        self.waiters.clear();
-        self.missing = 0;
-        let waiters = std::mem::take(&mut self.deadlines).into_iter();
-        let flushes = std::mem::take(&mut self.flushes).into_iter();
-        for id in waiters.map(|(_, id)| id).chain(flushes.map(|(id, _)| id)) {
-            self.finish(id, Err(error.clone()));
-        }
-    }
-
-    /// Removes the next waiter whose deadline has passed. The session answers it.
-    pub(super) fn pop_expired(&mut self, now: Tick) -> Option<WaiterId> {
-        let (_, id) = *self
-            .deadlines
-            .first()
-            .filter(|(deadline, _)| *deadline <= now)?;
-        self.remove(id);
-        Some(id)
     }
 
     /// Returns the earliest deadline.
@@ -175,12 +154,8 @@ impl Waiters {
             self.flushes.drain(..).partition(|(_, upto)| *upto < oldest);
         self.flushes = waiting;
         for (id, _) in finished {
-            self.finish(id, refused.take().map_or_else(|| Ok(Vec::new()), Err));
+            self.finish(id, refused.take().map(Err).into_iter().collect());
         }
-    }
-
-    pub(super) fn finish(&mut self, waiter: WaiterId, result: Result<Vec<Accepted>>) {
-        self.completions.push(Completion { waiter, result });
     }
 
     pub(super) fn take_completions(&mut self) -> Vec<Completion> {
@@ -188,11 +163,21 @@ impl Waiters {
     }
 
     fn complete(&mut self, id: WaiterId) {
-        let Some(waiter) = self.remove(id) else {
-            return;
-        };
-        let results = waiter.results.into_iter();
-        self.finish(id, Ok(results.map(Option::unwrap_or_default).collect()));
+        if let Some(waiter) = self.remove(id) {
+            self.finish(id, waiter.results.into_iter().flatten().collect());
+        }
+    }
+
+    fn fail(&mut self, id: WaiterId, error: &Error) {
+        if let Some(waiter) = self.remove(id) {
+            let results = waiter.results.into_iter();
+            let results = results.map(|one| one.unwrap_or_else(|| Err(error.clone())));
+            self.finish(id, results.collect());
+        }
+    }
+
+    fn finish(&mut self, waiter: WaiterId, results: Vec<Result<Accepted>>) {
+        self.completions.push(Completion { waiter, results });
     }
 
     fn remove(&mut self, id: WaiterId) -> Option<Waiter> {

@@ -75,12 +75,12 @@ struct Interrupting(Mutex<Option<QueueManager>>, Recorder);
 
 #[async_trait]
 impl Notifier for Interrupting {
-    async fn notify(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
+    async fn notify_each(&self, notifications: Vec<Notification>) -> Result<Vec<Result<Accepted>>> {
         let manager = self.0.lock().expect("no panic").take();
         if let Some(manager) = manager {
             send(&manager, "orders", &["milk"]).await;
         }
-        self.1.notify(notifications).await
+        self.1.notify_each(notifications).await
     }
 }
 
@@ -122,12 +122,13 @@ async fn a_delayed_put_is_notified_with_its_delay() {
     struct Delays(Mutex<Vec<Duration>>);
     #[async_trait]
     impl Notifier for Delays {
-        async fn notify(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
-            self.0
-                .lock()
-                .expect("no panic")
-                .extend(notifications.iter().map(|one| one.delay));
-            Ok(Vec::new())
+        async fn notify_each(
+            &self,
+            notifications: Vec<Notification>,
+        ) -> Result<Vec<Result<Accepted>>> {
+            let delays = notifications.iter().map(|one| one.delay);
+            self.0.lock().expect("no panic").extend(delays);
+            Ok(vec![Ok(Accepted::default()); notifications.len()])
         }
     }
     let relay = Arc::new(Delays::default());

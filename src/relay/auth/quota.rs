@@ -227,7 +227,7 @@ impl Usage {
         Err(error.with_retry_after(Duration::from_nanos(wait)))
     }
 
-    /// Gives back what was taken for a request that counted nothing.
+    /// Gives back what was taken for notifications that were refused.
     pub(crate) fn give_back_notifications(&self, count: usize, quota: &Quota) {
         if quota.limits_notifications() {
             let mut notified = lock(&self.notified);

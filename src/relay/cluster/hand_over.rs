@@ -152,7 +152,7 @@ mod tests {
             traceparent: "t".repeat(Limits::TRACEPARENT).into(),
             ..Notification::new(queue)
         };
-        hub.notify(&publisher.into(), &[delayed], NOW)
+        hub.notify_all(&publisher.into(), &[delayed], NOW)
             .expect("there is room");
     }
 

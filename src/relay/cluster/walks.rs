@@ -155,7 +155,7 @@ mod tests {
     fn count(hub: &Hub, queues: std::ops::Range<u64>, now: Tick) {
         for number in queues {
             let queue = QueueAddress::new("acct", &format!("q{number:05}")).expect("an address");
-            let counted = hub.notify(&"p".into(), &[Notification::new(queue)], now);
+            let counted = hub.notify_all(&"p".into(), &[Notification::new(queue)], now);
             counted.expect("there is room");
         }
     }

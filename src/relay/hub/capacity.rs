@@ -1,11 +1,17 @@
 //! A full hub: new queues, cursors and timers are refused, or a new queue replaces an idle one.
 //!
-//! All of a request is checked before an entry is made for any of it. The longest idle queue
+//! A request of a publisher gets room for as many of its queues as there is. The longest idle queue
 //! without listeners gives way to a new one. A subscriber that comes back to it gets a CATCH_UP, as
 //! after any forgetting (R3: sequences never start again in one epoch). Nothing that a subscriber
 //! or a timer needs is ever given up.
 
-use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Duration};
+use std::{
+    borrow::Borrow,
+    collections::{HashMap, HashSet},
+    ops::Bound,
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     core::{Eviction, HOLDERS, Hub},
@@ -47,59 +53,71 @@ const FULL_FOR: Duration = Duration::from_secs(10);
 const PATTERN_IDLE: Duration = Duration::from_secs(60);
 
 impl Hub {
-    /// Returns each notification's entry, and makes the missing ones, all or none.
+    /// Returns each notification's entry, and makes the missing ones where there is room.
     pub(super) fn entries_of(
         &self,
         notifications: &[Notification],
         now: Tick,
-    ) -> Result<Vec<Arc<QueueEntry>>> {
-        let mut entries: Vec<Option<Arc<QueueEntry>>> = Vec::with_capacity(notifications.len());
+    ) -> Vec<Result<Arc<QueueEntry>>> {
+        // `None` is a missing entry.
+        let mut entries: Vec<Result<Option<Arc<QueueEntry>>>> =
+            Vec::with_capacity(notifications.len());
         let mut missing = Vec::new();
+        let mut timers = 0;
         for notification in notifications {
-            let entry = match entries.last() {
-                Some(Some(last)) if *last.address() == notification.queue => Some(Arc::clone(last)),
-                _ => self.entries.get(&notification.queue),
-            };
-            if entry.is_none() {
-                missing.push(&notification.queue);
+            let queue = &notification.queue;
+            let checked = self.check_notification(notification, &mut timers);
+            let entry = checked.map(|()| match entries.last() {
+                Some(Ok(Some(last))) if *last.address() == *queue => Some(Arc::clone(last)),
+                _ => self.entries.get(queue),
+            });
+            if let Ok(None) = entry {
+                missing.push(queue);
             }
             entries.push(entry);
         }
-        if !missing.is_empty() {
-            let own = || notifications.iter().map(|one| &one.queue).collect();
-            self.make_missing(&missing, own, now)?;
-        }
+        let own = || notifications.iter().map(|one| &one.queue).collect();
+        let refused = match missing.is_empty() {
+            true => HashMap::new(),
+            false => self.make_missing(&missing, own, now),
+        };
         let entries = entries.into_iter().zip(notifications);
         let made = entries.map(|(entry, notification)| {
-            entry.unwrap_or_else(|| self.make_entry(&notification.queue, now))
+            let queue = &notification.queue;
+            match (entry?, refused.get(queue)) {
+                (Some(entry), _) => Ok(entry),
+                (None, Some(error)) => Err(error.clone()),
+                (None, None) => Ok(self.make_entry(queue, now)),
+            }
         });
-        Ok(made.collect())
+        made.collect()
     }
 
-    /// Makes the entries of these queues, where there is room for all of them. None of the
-    /// request's `own` queues gives way.
+    /// Makes the entries of as many of these queues as there is room for. Returns the others with the
+    /// reason. None of the request's `own` queues gives way.
     pub(super) fn make_missing<'a>(
         &self,
-        missing: &[&QueueAddress],
+        missing: &[&'a QueueAddress],
         own: impl FnOnce() -> HashSet<&'a QueueAddress>,
         now: Tick,
-    ) -> Result<()> {
+    ) -> HashMap<&'a QueueAddress, Error> {
         let mut eviction = lock(&self.eviction);
         let mut distinct = HashSet::new();
-        let new = |address: &&&QueueAddress| {
-            self.entries.get(address).is_none() && distinct.insert((**address).clone())
-        };
-        let new: Vec<_> = missing.iter().filter(new).copied().collect();
-        self.make_room(&mut eviction, &new, own, now)?;
+        let mut new: Vec<_> = missing.to_vec();
+        new.retain(|address| self.entries.get(address).is_none() && distinct.insert(*address));
+        let room = self.room_for(&mut eviction, new.len(), own, now);
+        let without = new.split_off(room.min(new.len()));
         for address in new {
             self.make_entry(address, now);
         }
-        Ok(())
+        let without = without.into_iter();
+        without
+            .map(|address| (address, self.no_room(address, now)))
+            .collect()
     }
 
-    /// Makes room for these unknown queues; none of the request's `own` gives way. Another request
-    /// may have made all of them before this one got the lock: then no room is needed, however full
-    /// the table is.
+    /// Makes room for these unknown queues. Another request may have made all of them before this one
+    /// got the lock: then no room is needed, however full the table is.
     pub(super) fn make_room<'a>(
         &self,
         eviction: &mut Eviction,
@@ -107,24 +125,49 @@ impl Hub {
         own: impl FnOnce() -> HashSet<&'a QueueAddress>,
         now: Tick,
     ) -> Result<()> {
-        let Some(first) = new.first() else {
-            return Ok(());
-        };
-        let limit = match self.is_short_of_memory() {
+        let room = self.room_for(eviction, new.len(), own, now);
+        match new.get(room) {
+            Some(first) => Err(self.no_room(first, now)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes room for `count` queues where idle ones can give way, but none of the request's `own`.
+    /// Returns for how many there is room.
+    fn room_for<'a>(
+        &self,
+        eviction: &mut Eviction,
+        count: usize,
+        own: impl FnOnce() -> HashSet<&'a QueueAddress>,
+        now: Tick,
+    ) -> usize {
+        let excess = (self.entries.len() + count).saturating_sub(self.most_queues());
+        match count == 0 || excess == 0 {
+            true => count,
+            false => count.saturating_sub(self.evict(eviction, excess, &own(), now)),
+        }
+    }
+
+    fn most_queues(&self) -> usize {
+        match self.is_short_of_memory() {
             true => self.entries.len().min(self.config.max_queues),
             false => self.config.max_queues,
-        };
-        let excess = (self.entries.len() + new.len()).saturating_sub(limit);
-        match excess == 0 || self.evict(eviction, excess, &own(), now) {
-            true => Ok(()),
-            false if self.is_short_of_memory() => Err(short_of_memory("queue")),
-            // Queues that wait for a frame do not give way; another relay may have room.
-            false if self.is_degraded(now) => {
-                let full = too_many_queues(limit, first);
-                Err(Error::new(ErrorKind::Unavailable, full.message()))
-            }
-            false => Err(too_many_queues(limit, first)),
         }
+    }
+
+    #[cold]
+    fn no_room(&self, address: &QueueAddress, now: Tick) -> Error {
+        if self.is_short_of_memory() {
+            return short_of_memory("queue");
+        }
+        let limit = self.config.max_queues;
+        let message = format!("the limit of {limit} queues is reached, `{address}` is one more");
+        // Queues that wait for a frame do not give way; another relay may have room.
+        let kind = match self.is_degraded(now) {
+            true => ErrorKind::Unavailable,
+            false => ErrorKind::Exhausted,
+        };
+        Error::new(kind, message)
     }
 
     /// Returns the queue's entry, and makes it where there is room.
@@ -132,8 +175,13 @@ impl Hub {
         if let Some(found) = self.entries.get(address) {
             return Ok(found);
         }
-        self.make_missing(&[address], HashSet::new, now)?;
-        Ok(self.make_entry(address, now))
+        match self
+            .make_missing(&[address], HashSet::new, now)
+            .remove(address)
+        {
+            Some(error) => Err(error),
+            None => Ok(self.make_entry(address, now)),
+        }
     }
 
     /// Returns the queue's entry, and makes it even without room: in the place of a dead one, or
@@ -153,18 +201,21 @@ impl Hub {
         })
     }
 
-    /// Checks that there is room for the timers of these notifications.
-    pub(super) fn check_timers(&self, notifications: &[Notification]) -> Result<()> {
-        let delayed = notifications.iter().filter(|one| !one.delay.is_zero());
-        let (new, limit) = (delayed.count() as u64, self.config.max_timers as u64);
-        let is_full = self.timers_set.load(Ordering::Relaxed) + new > limit;
-        if new > 0 && self.is_short_of_memory() {
+    /// Checks a notification, and that there is room for its timer beside the `timers` of its request.
+    fn check_notification(&self, notification: &Notification, timers: &mut u64) -> Result<()> {
+        notification.check()?;
+        if notification.delay.is_zero() {
+            return Ok(());
+        }
+        if self.is_short_of_memory() {
             return Err(short_of_memory("delay"));
         }
-        if new > 0 && is_full {
+        let limit = self.config.max_timers as u64;
+        if self.timers_set.load(Ordering::Relaxed) + *timers >= limit {
             let message = format!("delay: the limit of {limit} delayed wake-ups is reached");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
+        *timers += 1;
         Ok(())
     }
 
@@ -267,8 +318,8 @@ impl Hub {
         ]
     }
 
-    /// Forgets `excess` idle queues without listeners, except for the request's own; returns
-    /// whether it did. A search visits each queue once at most, and a bounded number of queues and
+    /// Forgets `excess` idle queues without listeners, except for the request's own; returns how many
+    /// it did not find. A search visits each queue once at most, and a bounded number of queues and
     /// holders.
     fn evict(
         &self,
@@ -276,9 +327,9 @@ impl Hub {
         mut excess: usize,
         own: &HashSet<&QueueAddress>,
         now: Tick,
-    ) -> bool {
+    ) -> usize {
         if now < eviction.not_before {
-            return false;
+            return excess;
         }
         let mut queues = SEARCH.min(self.entries.len());
         let mut holders = HOLDERS;
@@ -318,7 +369,7 @@ impl Hub {
         if excess > 0 {
             eviction.not_before = now + SEARCH_INTERVAL;
         }
-        excess == 0
+        excess
     }
 
     /// Forgets a queue that has been idle since then; returns whether it did.
@@ -361,11 +412,5 @@ impl Hub {
 #[cold]
 fn short_of_memory(field: &str) -> Error {
     let message = format!("{field}: max_memory: the relay is near its limit of memory");
-    Error::new(ErrorKind::Exhausted, message)
-}
-
-#[cold]
-fn too_many_queues(limit: usize, address: &QueueAddress) -> Error {
-    let message = format!("the limit of {limit} queues is reached, `{address}` is one more");
     Error::new(ErrorKind::Exhausted, message)
 }

@@ -1,7 +1,6 @@
 //! The hub itself: counts notifications, and knows the subscriptions.
 //!
-//! All of a request is checked before any of it is counted. Every entry point ends with the marks
-//! set and the wakers woken. Deferred work waits in the fan-out and in the timers.
+//! Every entry point ends with the marks set and the wakers woken. Deferred work waits in the fan-out and in the timers.
 
 #[cfg(feature = "keda")]
 use std::sync::OnceLock;
@@ -38,7 +37,7 @@ use super::{
 use crate::{
     base::clock::{Tick, nanos},
     error::Result,
-    types::{Accepted, Limits, Notification, QueueAddress, check_text},
+    types::{Accepted, Notification, QueueAddress},
 };
 
 /// Queues, subscriptions and timers of one relay.
@@ -222,54 +221,62 @@ impl Hub {
         }
     }
 
-    /// Counts a request's notifications and wakes the subscribers; answers in their order.
-    ///
-    /// # Errors
-    /// `Invalid` where a delay or a text breaks its rule, `Exhausted` where there is no room for a
-    /// new queue; nothing was counted then.
+    /// Counts each of a request's notifications by itself, and wakes the subscribers; returns the results
+    /// in their order. `Invalid` where a delay or a text breaks its rule, `Exhausted` where there is no
+    /// room for a timer or a new queue: such a notification leaves nothing behind.
     pub(crate) fn notify(
         &self,
         publisher: &Arc<str>,
         notifications: &[Notification],
         now: Tick,
-    ) -> Result<Vec<Accepted>> {
-        check_text("publisher", publisher, Limits::MAX_TEXT)?;
-        notifications.iter().try_for_each(Notification::check)?;
-        self.check_timers(notifications)?;
-        let entries = self.entries_of(notifications, now)?;
-        let mut accepted = Vec::with_capacity(notifications.len());
+    ) -> Vec<Result<Accepted>> {
+        let entries = self.entries_of(notifications, now);
+        let mut results = Vec::with_capacity(notifications.len());
         // All of the request is counted before any stream is woken, so a stream of several of its
         // queues is woken once.
         let mut batch = UpdateBatch::default();
         let mut rest = notifications;
-        let mut entries = &entries[..];
-        while let Some(entry) = entries.first() {
-            let run = entries
-                .iter()
-                .take_while(|other| Arc::ptr_eq(other, entry))
-                .count();
-            self.count_run(
-                Arc::clone(entry),
-                publisher,
-                &rest[..run],
-                now,
-                &mut accepted,
-                &mut batch,
-            );
-            (entries, rest) = (&entries[run..], &rest[run..]);
+        let same = |one: &Result<Arc<_>>, next: &Result<Arc<_>>| match (one, next) {
+            (Ok(one), Ok(next)) => Arc::ptr_eq(one, next),
+            _ => false,
+        };
+        for run in entries.chunk_by(same) {
+            let (events, others) = rest.split_at(run.len());
+            rest = others;
+            match &run[0] {
+                Ok(entry) => {
+                    let entry = Arc::clone(entry);
+                    self.count_run(entry, publisher, events, now, &mut results, &mut batch);
+                }
+                Err(error) => results.push(Err(error.clone())),
+            }
         }
         self.finish(&mut batch);
-        self.metrics
-            .notified
-            .fetch_add(notifications.len() as u64, Ordering::Relaxed);
-        let messages = notifications.iter().map(|one| one.messages.max(1));
-        let messages = messages.fold(0, u64::saturating_add);
+        let counted = notifications.iter().zip(&results);
+        let counted = counted.filter(|(_, result)| result.is_ok());
+        let messages = counted.map(|(one, _)| one.messages.max(1));
+        let (number, messages) = messages.fold((0, 0), |(number, sum): (u64, u64), messages| {
+            (number + 1, sum.saturating_add(messages))
+        });
+        self.metrics.notified.fetch_add(number, Ordering::Relaxed);
         self.metrics.messages.fetch_add(messages, Ordering::Relaxed);
-        Ok(accepted)
+        results
+    }
+
+    /// As [`Hub::notify`], with the first refusal as the error.
+    #[cfg(test)]
+    pub(crate) fn notify_all(
+        &self,
+        publisher: &Arc<str>,
+        notifications: &[Notification],
+        now: Tick,
+    ) -> Result<Vec<Accepted>> {
+        let results = self.notify(publisher, notifications, now);
+        results.into_iter().collect()
     }
 
     /// Returns what the queues of notifications that were counted before have now.
-    pub(crate) fn accepted_before(&self, notifications: &[Notification]) -> Vec<Accepted> {
+    pub(crate) fn accepted_before(&self, notifications: &[Notification]) -> Vec<Result<Accepted>> {
         let accepted = |notification: &Notification| {
             let entry = self.entries.get(&notification.queue)?;
             let state = entry.lock();
@@ -279,7 +286,7 @@ impl Hub {
             })
         };
         let all = notifications.iter().map(accepted);
-        all.map(Option::unwrap_or_default).collect()
+        all.map(|one| Ok(one.unwrap_or_default())).collect()
     }
 
     /// Returns the next walk of the fan-out.

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     base::clock::Tick,
+    error::Result,
     types::{Accepted, Notification, QueueAddress},
 };
 
@@ -24,7 +25,7 @@ impl Hub {
         publisher: &Arc<str>,
         run: &[Notification],
         now: Tick,
-        accepted: &mut Vec<Accepted>,
+        results: &mut Vec<Result<Accepted>>,
         batch: &mut UpdateBatch,
     ) {
         let at = (now, entry.timer_offset());
@@ -46,10 +47,10 @@ impl Hub {
                     state.timers.add(at, notification.delay, timer);
                     self.count_timers(before, state.timers.counts());
                 }
-                accepted.push(Accepted {
+                results.push(Ok(Accepted {
                     sequence: state.counters.sequence,
                     listeners,
-                });
+                }));
             }
             any
         });

@@ -108,13 +108,13 @@ fn notify(hub: &Hub, name: &str) -> Accepted {
 }
 
 fn notify_with(hub: &Hub, notification: Notification, now: Tick) -> Accepted {
-    let accepted = hub.notify(&Arc::from("tests"), &[notification], now);
+    let accepted = hub.notify_all(&Arc::from("tests"), &[notification], now);
     accepted.expect("within the limits")[0]
 }
 
 /// Sends several notifications in one request.
 fn notify_all(hub: &Hub, batch: &[Notification], now: Tick) -> crate::Result<Vec<Accepted>> {
-    hub.notify(&Arc::from("tests"), batch, now)
+    hub.notify_all(&Arc::from("tests"), batch, now)
 }
 
 fn delayed(name: &str, delay: Duration) -> Notification {

@@ -159,7 +159,7 @@ impl RelayStatus {
             fanouts = stats.fanned_out, "Large wake-ups run by the fan-out task";
             queues_forgotten = stats.forgotten, "Queues forgotten";
             notify_refused = sent.refusals.count(Refused::Notify),
-                "Requests of publishers refused at a limit";
+                "Events of publishers refused at a limit";
             subscribe_refused = sent.refusals.count(Refused::Subscribe),
                 "Subscriptions refused at a limit";
             report_refused = sent.refusals.count(Refused::Report),

@@ -51,14 +51,19 @@ impl LocalPublisher {
 
 #[async_trait]
 impl Notifier for LocalPublisher {
-    async fn notify(&self, mut notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
+    async fn notify_each(
+        &self,
+        mut notifications: Vec<Notification>,
+    ) -> Result<Vec<Result<Accepted>>> {
         check_text("publisher", &self.name, Limits::MAX_TEXT)?;
         for notification in &mut notifications {
             notification.published_at.get_or_insert_with(wall);
         }
-        let accepted = self.relay.notify(&self.name, &notifications)?;
-        self.relay.confirm().await?;
-        Ok(accepted)
+        let results = self.relay.notify(&self.name, &notifications);
+        if results.iter().any(Result::is_ok) {
+            self.relay.confirm().await?;
+        }
+        Ok(results)
     }
 }
 

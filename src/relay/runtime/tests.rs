@@ -241,7 +241,7 @@ async fn a_queue_without_listeners_is_logged_once() {
     let hub = &relay.shared.hub;
     let far = event("far/away").queue;
     assert_eq!(hub.take_queues_without_listeners(), ([far].into(), 0));
-    let again = hub.notify(&"p".into(), &[event("far/away")], relay.shared.clock.now());
+    let again = hub.notify_all(&"p".into(), &[event("far/away")], relay.shared.clock.now());
     again.expect("counted");
     assert_eq!(
         hub.take_queues_without_listeners(),

@@ -109,7 +109,7 @@ impl World {
             ..Notification::new(self.queues.list[queue].address.clone())
         };
         let publisher: Arc<str> = "publisher".into();
-        let counted = run.hub.notify(&publisher, &[notification], now);
+        let counted = run.hub.notify_all(&publisher, &[notification], now);
         counted.expect("there is room");
         run.unanswered.push_back(Unanswered {
             attempt: number,

@@ -29,10 +29,11 @@ pub(super) const FAULTS: &[Row] = rows! {
     UncoveredNotReassigned, 67, "R13", "an uncovered wake-up goes to no other member";
     LeaseNeverLapses, 32, "R14", "a busy member's lease never lapses";
     DrainedBehindIsDone, 9, "R15", "what came after a drained sequence is not owed";
-    BatchDropped, 43, "R19", "a refused batch is dropped whole";
+    RefusalTakesAll, 61, "R19", "a refused event takes the others of its request with it";
+    RefusedDropped, 61, "R19", "an event without room is dropped and not sent again";
     ResumeTakenOnArrival, 33, "resume", "a number is taken before the wake-ups before it were handed over";
     ResumeNumberTooNew, 96, "resume", "the number is drawn when all cursors are compared, not before";
-    ResumePastForgotten, 783, "resume", "a pattern resumes past what changed and was forgotten";
+    ResumePastForgotten, 736, "resume", "a pattern resumes past what changed and was forgotten";
     SpentRoundDropped, 32, "R14, R16", "what a member leaves is dropped where all others were asked";
     CheckTurnStuck, 5, "R11", "the checks stay with the listener that was asked first";
     LeaveUnarmed, 1548, "R17", "a task leaves although there was a cause since its get";

@@ -43,7 +43,7 @@ fn generated(notification: &Notification) -> proto::WorkDetected {
 fn read(
     events: Vec<proto::WorkDetected>,
     publisher: &str,
-) -> Result<(Arc<str>, Vec<Notification>)> {
+) -> Result<(Arc<str>, Vec<Notification>, Refusals)> {
     let bytes = Generated {
         events,
         publisher: publisher.to_owned(),
@@ -79,12 +79,14 @@ fn it_is_decoded_like_the_generated_message() {
         publisher: "x".to_owned(),
         ..generated(n)
     };
-    let (publisher, read) = read(all.iter().map(relays).collect(), "billing").expect("right");
+    let (publisher, read, refusals) =
+        read(all.iter().map(relays).collect(), "billing").expect("right");
     assert_eq!((&*publisher, read), ("billing", all));
+    assert!(refusals.is_empty());
 }
 
 #[test]
-fn a_broken_rule_is_an_error_with_its_field() {
+fn a_broken_rule_is_an_error_of_its_event_with_the_field() {
     let good = generated(&notification());
     let text = |length| "x".repeat(length);
     let span = |seconds, nanos| Some(prost_types::Duration { seconds, nanos });
@@ -153,7 +155,10 @@ fn a_broken_rule_is_an_error_with_its_field() {
             "delay",
         ),
     ] {
-        let error = read(vec![good.clone(), event], "p").expect_err(field);
+        let events = vec![good.clone(), event, good.clone()];
+        let (_, read, refusals) = read(events, "p").expect(field);
+        assert_eq!((read.len(), refusals.len()), (2, 1), "{field}");
+        let error = &refusals[&1];
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().starts_with(field), "{field}: {error}");
     }

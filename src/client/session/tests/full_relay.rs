@@ -5,14 +5,15 @@ mod sizes;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{super::publisher::*, at, publisher, rng};
+use super::{super::publisher::*, answer, at, publisher, result, rng};
 use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind, Result},
-    types::{Accepted, Notification},
+    types::{Accepted, Notification, NotifyAnswer},
 };
 
-/// A relay that counts notifications. When full, it refuses queues whose name begins with `new`.
+/// A relay that counts notifications. When full, it has no room for queues whose name begins with
+/// `new`.
 #[derive(Default)]
 struct Relay {
     counted: BTreeMap<String, u64>,
@@ -39,20 +40,17 @@ impl Relay {
         }
     }
 
-    fn answer(&mut self, request: &[Notification]) -> Result<Vec<Accepted>> {
-        let is_new = |event: &Notification| event.queue.queue_name().starts_with("new");
-        let is_delayed = |event: &Notification| !event.delay.is_zero();
-        if self.full && request.iter().any(is_new)
-            || self.no_timers && request.iter().any(is_delayed)
-        {
-            return Err(full());
-        }
-        let count = |event: &Notification| {
+    fn answer(&mut self, request: &[Notification]) -> NotifyAnswer {
+        let result = |event: &Notification| {
+            let is_new = event.queue.queue_name().starts_with("new");
+            if self.full && is_new || self.no_timers && !event.delay.is_zero() {
+                return Err(full());
+            }
             let counted = self.counted.entry(event.queue.to_string()).or_default();
             *counted += event.notifications;
-            Accepted::default()
+            Ok(Accepted::default())
         };
-        Ok(request.iter().map(count).collect())
+        answer(request.iter().map(result).collect())
     }
 
     fn counted(&self, queue: &str) -> u64 {
@@ -71,12 +69,15 @@ fn serve_until(
     (mut now, end): (Tick, Tick),
     done: impl Fn(&Relay) -> bool,
 ) -> Tick {
-    while now < end && !done(relay) {
+    while now < end {
         relay.requests = 0;
         relay.serve(session, now);
+        if done(relay) {
+            return now;
+        }
         now = session.next_at().max(now);
     }
-    now.min(end)
+    end
 }
 
 fn event(queue: &str) -> Notification {
@@ -91,7 +92,7 @@ fn post(session: &mut PublisherSession, queue: &str, now: Tick) {
 fn flush(session: &mut PublisherSession) -> Result<Vec<Accepted>> {
     session.flush();
     let done = session.take_completions().pop().expect("flushed");
-    done.result
+    result(done)
 }
 
 /// Notifies, and returns the result if the caller gets it at once.
@@ -107,7 +108,7 @@ fn notify(
     relay.serve(session, now);
     let done = session.take_completions().into_iter();
     let mut own = done.filter(|done| done.waiter == waiter);
-    own.next().map(|done| done.result)
+    own.next().map(result)
 }
 
 #[test]
@@ -126,7 +127,8 @@ fn a_refused_queue_does_not_hold_up_the_others() {
         "the relay has room for these, at once"
     );
     assert!(session.retry_at() <= at(0), "the others do not wait");
-    assert!(relay.requests < 70, "{} requests", relay.requests);
+    assert_eq!(relay.requests, 1);
+    assert!(relay.counted.values().all(|counted| *counted == 1));
     assert_eq!(session.pending(), 4);
     let healthy = notify(&mut session, &mut relay, "a/known-1", at(1));
     assert!(healthy.expect("answered").is_ok());
@@ -148,7 +150,7 @@ fn the_callers_of_a_refused_queue_fail_at_once_and_it_is_sent_when_there_is_room
     relay.serve(&mut session, due);
     assert_eq!(relay.counted("a/new"), 2);
     let done = session.take_completions().pop().expect("the second caller");
-    assert!(done.result.is_ok());
+    assert!(result(done).is_ok());
     assert!(!session.has_work());
 }
 
@@ -160,7 +162,7 @@ fn a_caller_that_joins_a_refused_queue_fails_when_it_is_refused_again() {
     let due = session.next_at();
     relay.serve(&mut session, due);
     let done = session.take_completions().pop().expect("told");
-    let error = done.result.expect_err("still full");
+    let error = result(done).expect_err("still full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert_eq!(session.pending(), 1, "and it is kept");
 }
@@ -177,9 +179,9 @@ fn retries_of_a_refused_queue_wait_longer_each_time_and_as_long_as_the_relay_ask
         now = next;
     }
     assert!(now > at(60_000), "forty retries end at {now:?}");
-    session.request(now).expect("a probe");
+    session.request(now).expect("a retry");
     let later = full().with_retry_after(Duration::from_secs(40));
-    session.answered(Err(later), now, &mut rng());
+    session.answered(answer(vec![Err(later)]), now, &mut rng());
     assert!(session.next_at() >= now + Duration::from_secs(40));
 }
 
@@ -191,12 +193,10 @@ fn a_flush_does_not_wait_for_a_refused_queue_and_returns_its_refusal() {
     session.flush();
     relay.serve(&mut session, at(0));
     let done = session.take_completions().pop().expect("flushed");
-    assert_eq!(
-        done.result.expect_err("one was refused").kind(),
-        ErrorKind::Exhausted
-    );
+    let error = result(done).expect_err("one was refused");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert!(flush(&mut session).is_ok(), "nothing was posted since");
-    // A further post joins the entry that is set aside.
+    // A further post joins the kept entry.
     post(&mut session, "a/new", at(1));
     let refused = flush(&mut session).expect_err("it waits");
     assert_eq!(refused.kind(), ErrorKind::Exhausted);
@@ -210,17 +210,17 @@ fn when_there_is_room_again_all_waiting_entries_are_sent_in_few_requests() {
     }
     relay.serve(&mut session, at(0));
     assert_eq!(session.pending(), 2_000);
-    // Full for a minute: one request a pause at most.
+    // Full for a minute: the back-off is that of one.
     relay.requests = 0;
     let mut now = at(0);
     while now < at(60_000) {
         relay.serve(&mut session, now);
         now = session.next_at();
     }
-    assert!(relay.requests <= 6_000, "{} requests", relay.requests);
+    assert!(relay.requests <= 400, "{} requests", relay.requests);
     (relay.full, relay.requests) = (false, 0);
     relay.serve(&mut session, now);
-    assert!(relay.requests < 25, "{} requests", relay.requests);
+    assert_eq!(relay.requests, 8);
     assert!(!session.has_work(), "{} wait", session.pending());
     assert_eq!(relay.counted.len(), 2_000);
 }
@@ -243,7 +243,7 @@ fn refused_queues_leave_healthy_ones_their_room() {
 #[test]
 fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_reported() {
     let config = PublisherConfig {
-        max_set_aside: 2,
+        max_kept: 2,
         ..PublisherConfig::default()
     };
     let (mut session, mut relay) = (PublisherSession::new(config), Relay::full());
@@ -266,12 +266,13 @@ fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_reported() {
     assert_eq!(dropped.queue, Some(event("a/new-4").queue));
     assert!(session.take_dropped().is_none() && session.dropped() == 2);
     flush(&mut session).expect_err("one was dropped");
-    // A probe in flight keeps its room.
+    // A retry in flight keeps its room.
     let due = session.next_at();
-    assert_eq!(session.request(due).expect("a probe").len(), 1);
+    let retry = session.request(due).expect("a retry");
+    assert_eq!(retry.len(), 2);
     post(&mut session, "a/new-5", due);
     let request = session.request(due).expect("a request");
-    session.answered(Err(full()), due, &mut rng());
+    session.answered(relay.answer(&retry), due, &mut rng());
     session.answered(relay.answer(&request), due, &mut rng());
     assert_eq!((session.pending(), session.dropped()), (2, 3));
     relay.full = false;
@@ -280,12 +281,12 @@ fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_reported() {
 }
 
 #[test]
-fn a_probe_on_a_connection_that_broke_is_sent_again() {
+fn a_retry_on_a_connection_that_broke_is_sent_again() {
     let (mut session, mut relay) = (publisher(), Relay::full());
     post(&mut session, "a/new", at(0));
     relay.serve(&mut session, at(0));
     let due = session.next_at();
-    session.request(due).expect("a probe");
+    session.request(due).expect("a retry");
     let reset = Error::new(ErrorKind::Unavailable, "connection reset");
     session.broken(&reset, due, &mut rng());
     relay.full = false;
@@ -296,12 +297,31 @@ fn a_probe_on_a_connection_that_broke_is_sent_again() {
 }
 
 #[test]
-fn a_probe_that_is_refused_for_good_is_dropped() {
+fn a_retry_that_is_refused_for_good_is_dropped() {
     let (mut session, mut relay) = (publisher(), Relay::full());
     post(&mut session, "a/new", at(0));
     relay.serve(&mut session, at(0));
     let due = session.next_at();
-    session.request(due).expect("a probe");
-    session.answered(Err(Error::new(ErrorKind::Denied, "no")), due, &mut rng());
+    session.request(due).expect("a retry");
+    let denied = Err(Error::new(ErrorKind::Denied, "no"));
+    session.answered(answer(vec![denied]), due, &mut rng());
     assert!(!session.has_work());
+}
+
+#[test]
+fn other_requests_are_in_flight_beside_a_retry() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    for number in 0..2_000 {
+        post(&mut session, &format!("a/new-{number}"), at(0));
+    }
+    relay.serve(&mut session, at(0));
+    let due = session.next_at();
+    post(&mut session, "a/known", due);
+    let is_known = |request: &[Notification]| request[0].queue == event("a/known").queue;
+    let mut sent = Vec::new();
+    while let Some(request) = session.request(due) {
+        sent.push(request);
+    }
+    assert_eq!(sent.len(), 2, "one retry, and what is new");
+    assert!(!is_known(&sent[0]) && is_known(&sent[1]));
 }

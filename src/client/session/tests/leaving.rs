@@ -1,6 +1,6 @@
 //! Callers that stop waiting: their notifications cost memory for queues, not for calls.
 
-use super::{at, publisher, rng};
+use super::{answer, at, publisher, rng};
 use crate::{
     error::{Error, ErrorKind},
     types::{Accepted, Notification},
@@ -97,7 +97,7 @@ fn a_waiting_caller_stays_on_the_lists_and_is_answered() {
         session.abandon(waiter);
     }
     session.request(at(0)).expect("a request");
-    session.answered(Ok(vec![Accepted::default()]), at(0), &mut rng());
+    session.answered(answer(vec![Ok(Accepted::default())]), at(0), &mut rng());
     let done = session.take_completions();
     assert_eq!(done.len(), 1);
     assert_eq!(done[0].waiter, stays);

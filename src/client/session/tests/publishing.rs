@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{super::publisher::*, at, publisher, rng};
+use super::{super::publisher::*, answer, at, failure, publisher, result, rng};
 use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind},
-    types::{Accepted, Counted, Limits, Notification},
+    types::{Accepted, Counted, Limits, Notification, NotifyAnswer},
 };
 
 const LATER: Tick = Tick::NEVER;
@@ -26,15 +26,14 @@ fn event(queue: &str) -> Notification {
 }
 
 fn accept(session: &mut PublisherSession, sequences: &[u64]) {
-    let accepted = |sequence: &u64| Accepted {
-        sequence: *sequence,
-        listeners: 1,
+    let accepted = |sequence: &u64| {
+        Ok(Accepted {
+            sequence: *sequence,
+            listeners: 1,
+        })
     };
-    session.answered(
-        Ok(sequences.iter().map(accepted).collect()),
-        at(0),
-        &mut rng(),
-    );
+    let accepted = answer(sequences.iter().map(accepted).collect());
+    session.answered(accepted, at(0), &mut rng());
 }
 
 fn unavailable() -> Error {
@@ -95,8 +94,7 @@ fn a_caller_is_answered_when_all_of_its_notifications_are() {
     accept(&mut session, &[9]);
     let done = session.take_completions().pop().expect("answered");
     assert_eq!(done.waiter, waiter);
-    let sequences: Vec<_> = done
-        .result
+    let sequences: Vec<_> = result(done)
         .expect("accepted")
         .iter()
         .map(|a| a.sequence)
@@ -118,14 +116,8 @@ fn requests_in_flight_are_sent_again_when_the_connection_breaks() {
         2
     );
     accept(&mut session, &[2]);
-    assert!(
-        session
-            .take_completions()
-            .pop()
-            .expect("answered")
-            .result
-            .is_ok()
-    );
+    let done = session.take_completions().pop().expect("answered");
+    assert!(result(done).is_ok());
 }
 
 #[test]
@@ -174,61 +166,88 @@ fn each_other_relay_is_tried_soon_although_one_asked_for_a_long_wait() {
     );
 }
 
-#[test]
-fn only_the_bad_entry_of_a_refused_batch_fails() {
-    let mut session = one_at_a_time();
-    let good = session
-        .notify(vec![event("a/good")], LATER, at(0))
-        .expect("taken");
-    let bad = session
-        .notify(vec![event("a/bad")], LATER, at(0))
-        .expect("taken");
-    assert_eq!(session.request(at(0)).expect("both").len(), 2);
-    let refused = || {
-        Err(Error::new(
-            ErrorKind::Denied,
-            "notify on `a/bad` is not allowed",
-        ))
-    };
-    session.answered(refused(), at(0), &mut rng());
-    for _ in 0..2 {
-        let sent = session.request(at(0)).expect("one by one");
-        assert_eq!(sent.len(), 1);
-        if sent[0].queue.queue_name() == "bad" {
-            session.answered(refused(), at(0), &mut rng());
-        } else {
-            accept(&mut session, &[1]);
-        }
-    }
-    let mut done = session.take_completions();
-    done.sort_by_key(|done| done.waiter);
-    assert_eq!((done[0].waiter, done[1].waiter), (good, bad));
-    assert!(done[0].result.is_ok() && done[1].result.is_err());
-    assert!(!session.has_work());
+fn denied() -> Error {
+    Error::new(ErrorKind::Denied, "notify on `a/bad` is not allowed")
 }
 
 #[test]
-fn a_bad_one_among_many_is_found_by_halves() {
-    let mut session = one_at_a_time();
-    for number in 0..256 {
-        let name = if number == 200 { "bad" } else { "good" };
-        let notification = event(&format!("a/{name}-{number}"));
-        session.post(notification, at(0)).expect("taken");
-    }
-    let (mut requests, mut accepted) = (0, 0);
-    while let Some(sent) = session.request(at(0)) {
-        requests += 1;
-        let is_bad = |event: &Notification| event.queue.queue_name().starts_with("bad");
-        if sent.iter().any(is_bad) {
-            let denied = Error::new(ErrorKind::Denied, "notify on `a/bad-200` is not allowed");
-            session.answered(Err(denied), at(0), &mut rng());
-        } else {
-            accepted += sent.len();
-            accept(&mut session, &vec![1; sent.len()]);
-        }
-    }
-    assert_eq!((requests, accepted), (17, 255));
+fn only_the_bad_entry_of_a_batch_fails_and_the_others_are_sent_once() {
+    let mut session = publisher();
+    let waiters: Vec<_> = ["a/good", "a/bad", "a/best"]
+        .map(|queue| session.notify(vec![event(queue)], LATER, at(0)))
+        .into_iter()
+        .map(|waiter| waiter.expect("taken"))
+        .collect();
+    assert_eq!(session.request(at(0)).expect("all").len(), 3);
+    let accepted = || Ok(Accepted::default());
+    let answer = answer(vec![accepted(), Err(denied()), accepted()]);
+    session.answered(answer, at(0), &mut rng());
+    let mut done = session.take_completions();
+    done.sort_by_key(|done| done.waiter);
+    let done: Vec<_> = done
+        .into_iter()
+        .map(|done| (done.waiter, result(done).is_ok()))
+        .collect();
+    let expected = [(waiters[0], true), (waiters[1], false), (waiters[2], true)];
+    assert_eq!(done, expected);
     assert!(!session.has_work());
+    assert!(session.failure().is_none(), "the relay is well");
+}
+
+#[test]
+fn a_caller_of_several_learns_which_one_was_refused() {
+    let mut session = publisher();
+    let both = vec![event("a/bad"), event("a/good")];
+    session.notify(both, LATER, at(0)).expect("taken");
+    session.request(at(0)).expect("both");
+    let accepted = Accepted {
+        sequence: 7,
+        listeners: 1,
+    };
+    let answer = answer(vec![Err(denied()), Ok(accepted)]);
+    session.answered(answer, at(0), &mut rng());
+    let done = session.take_completions().pop().expect("answered");
+    assert_eq!(done.results.len(), 2);
+    let kind = done.results[0].as_ref().expect_err("denied").kind();
+    assert_eq!(kind, ErrorKind::Denied);
+    assert_eq!(done.results[1].as_ref().ok(), Some(&accepted));
+}
+
+#[test]
+fn a_refused_event_of_a_failed_request_is_not_sent_again() {
+    let mut session = publisher();
+    session.post(event("a/bad"), at(0)).expect("taken");
+    session.post(event("a/good"), at(0)).expect("taken");
+    session.request(at(0)).expect("both");
+    let accepted = Ok(Accepted::default());
+    let unconfirmed = NotifyAnswer {
+        results: vec![Err(denied()), accepted],
+        error: Some(unavailable()),
+        counted: Some(counted("one", 5)),
+    };
+    session.answered(unconfirmed, at(0), &mut rng());
+    let again = session.request(at(60_000)).expect("the other");
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].queue, event("a/good").queue);
+    assert_eq!(session.counted(), [counted("one", 5)]);
+    let waiter = session.flush();
+    accept(&mut session, &[1]);
+    let done = session.take_completions().pop().expect("flushed");
+    assert_eq!(done.waiter, waiter);
+    assert_eq!(result(done).expect_err("denied").kind(), ErrorKind::Denied);
+}
+
+#[test]
+fn an_event_that_a_relay_cannot_take_now_is_sent_again_and_no_other() {
+    let mut session = publisher();
+    session.post(event("a/new"), at(0)).expect("taken");
+    session.post(event("a/known"), at(0)).expect("taken");
+    session.request(at(0)).expect("both");
+    let answer = answer(vec![Err(unavailable()), Ok(Accepted::default())]);
+    session.answered(answer, at(0), &mut rng());
+    let again = session.request(at(60_000)).expect("one");
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].queue, event("a/new").queue);
 }
 
 #[test]
@@ -241,12 +260,8 @@ fn a_deadline_that_passes_is_an_error_and_the_notification_is_still_sent() {
     session.elapsed(at(999));
     assert!(session.take_completions().is_empty());
     session.elapsed(at(1_000));
-    let error = session
-        .take_completions()
-        .pop()
-        .expect("answered")
-        .result
-        .expect_err("too late");
+    let done = session.take_completions().pop().expect("answered");
+    let error = result(done).expect_err("too late");
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(session.request(at(1_000)).is_some());
 }
@@ -289,15 +304,9 @@ fn a_flush_returns_the_refusal_of_a_posted_notification() {
     session.post(event("a/q"), at(0)).expect("taken");
     session.flush();
     session.request(at(0)).expect("a request");
-    session.answered(Err(Error::new(ErrorKind::Denied, "no")), at(0), &mut rng());
-    assert!(
-        session
-            .take_completions()
-            .pop()
-            .expect("flushed")
-            .result
-            .is_err()
-    );
+    session.answered(answer(vec![Err(denied())]), at(0), &mut rng());
+    let done = session.take_completions().pop().expect("flushed");
+    assert!(result(done).is_err());
 }
 
 #[test]
@@ -355,9 +364,9 @@ fn an_answer_that_does_not_fit_its_request_loses_nothing() {
     session.post(event("a/r"), at(0)).expect("taken");
     assert_eq!(session.request(at(0)).expect("a request").len(), 2);
     accept(&mut session, &[1]);
-    assert_eq!(session.pending(), 2);
     let again = session.request(at(3600)).expect("sent again");
-    assert_eq!(again.len(), 2);
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].queue, event("a/r").queue);
 }
 
 fn refused(kind: ErrorKind) -> Error {
@@ -377,7 +386,7 @@ fn a_refusal_of_the_whole_stream_fails_all_waiting_callers() {
     let done = session.take_completions();
     assert_eq!(done.len(), 2, "the caller and the flush: {done:?}");
     for done in done {
-        let error = done.result.expect_err("refused");
+        let error = result(done).expect_err("refused");
         assert_eq!(error.kind(), ErrorKind::Denied);
     }
     let again = session.request(session.retry_at()).expect("kept");
@@ -419,7 +428,7 @@ fn a_deadline_that_passes_names_the_last_failure() {
     session.broken(&unavailable(), at(0), &mut rng());
     session.elapsed(at(1_000));
     let done = session.take_completions().pop().expect("answered");
-    let error = done.result.expect_err("late");
+    let error = result(done).expect_err("late");
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("connection reset"), "{error}");
 }
@@ -449,7 +458,7 @@ fn a_request_that_came_too_soon_is_sent_again_as_a_whole() {
     let sent = session.request(at(0)).expect("all").len();
     let over_rate = Error::new(ErrorKind::Exhausted, "notify_rate: the limit is reached")
         .with_retry_after(Duration::from_millis(400));
-    session.answered(Err(over_rate.clone()), at(0), &mut rng());
+    session.answered(failure(over_rate.clone()), at(0), &mut rng());
     assert!(session.take_completions().is_empty(), "no caller fails");
     assert!(session.request(at(399)).is_none(), "not before its time");
     let again = session.next_at();
@@ -470,8 +479,8 @@ fn a_request_that_comes_too_soon_again_is_sent_in_parts() {
         session.post(event, at(0)).expect("taken");
     }
     let too_soon = || {
-        Err(Error::new(ErrorKind::Exhausted, "notify_rate")
-            .with_retry_after(Duration::from_millis(1)))
+        let error = Error::new(ErrorKind::Exhausted, "notify_rate");
+        failure(error.with_retry_after(Duration::from_millis(1)))
     };
     let (mut now, mut sizes) = (at(0), Vec::new());
     for _ in 0..5 {
@@ -484,8 +493,8 @@ fn a_request_that_comes_too_soon_again_is_sent_in_parts() {
     let mut counted = 0;
     while let Some(sent) = session.request(now) {
         counted += sent.len();
-        let accepted = vec![Accepted::default(); sent.len()];
-        session.answered(Ok(accepted), now, &mut rng());
+        let accepted = vec![Ok(Accepted::default()); sent.len()];
+        session.answered(answer(accepted), now, &mut rng());
     }
     assert_eq!(counted, 8);
     assert!(!session.has_work());
@@ -498,6 +507,14 @@ fn counted(epoch: &str, position: u64) -> Counted {
     }
 }
 
+/// The relay of this epoch has counted the request, and cannot confirm it.
+fn unconfirmed(epoch: &str, position: u64) -> NotifyAnswer {
+    NotifyAnswer {
+        counted: Some(counted(epoch, position)),
+        ..failure(unavailable())
+    }
+}
+
 #[test]
 fn a_repetition_states_which_relays_have_counted_it() {
     let mut session = publisher();
@@ -505,14 +522,15 @@ fn a_repetition_states_which_relays_have_counted_it() {
     session.request(at(0)).expect("a request");
     assert!(session.counted().is_empty());
     for (epoch, position) in [("one", 5), ("two", 1), ("one", 9)] {
-        session.was_counted(&counted(epoch, position));
-        session.answered(Err(unavailable()), at(0), &mut rng());
+        session.answered(unconfirmed(epoch, position), at(0), &mut rng());
         session.request(at(60_000)).expect("again");
     }
     assert_eq!(session.counted(), [counted("one", 9), counted("two", 1)]);
     // A relay that was restarted many times.
     for number in 0..20 {
-        session.was_counted(&counted(&format!("{number}"), 1));
+        let answer = unconfirmed(&format!("{number}"), 1);
+        session.answered(answer, at(0), &mut rng());
+        session.request(at(60_000)).expect("again");
         assert!(session.counted().len() <= 8);
     }
 }
@@ -539,8 +557,8 @@ fn a_queue_with_traffic_costs_a_few_entries_in_an_outage_and_each_relay_counts_e
                 positions[relay] += 1;
                 sums[relay] += sum;
             }
-            session.was_counted(&counted(epochs[relay], positions[relay]));
-            session.answered(Err(unavailable()), now, &mut rng());
+            let answer = unconfirmed(epochs[relay], positions[relay]);
+            session.answered(answer, now, &mut rng());
         }
         assert!(session.pending() <= 4, "{} entries", session.pending());
     }
@@ -552,8 +570,7 @@ fn what_was_not_counted_is_not_in_a_request_that_was() {
     let mut session = publisher();
     session.post(event("a/q"), at(0)).expect("taken");
     session.request(at(0)).expect("a request");
-    session.was_counted(&counted("one", 5));
-    session.answered(Err(unavailable()), at(0), &mut rng());
+    session.answered(unconfirmed("one", 5), at(0), &mut rng());
     session.post(event("a/r"), at(1)).expect("taken");
     let first = session.request(at(60_000)).expect("again");
     assert_eq!((first.len(), session.counted().len()), (1, 1));

@@ -1,5 +1,5 @@
 // One queue: why it is, or is not, served.
-import { get, getAll, post, relay, usePoll } from './api.js';
+import { Problem, get, getAll, post, relay, usePoll } from './api.js';
 import { html, useState, useStore } from './dom.js';
 import { count, parse, plural, rate, short, size } from './format.js';
 import { ListenerState } from './listeners.js';
@@ -42,7 +42,8 @@ function NotifyDialog({ name, close, done }) {
   const submit = async () => {
     const [account, queue] = name.split('/');
     const event = { storage_account: account, queue_name: queue, messages: Number(messages) };
-    const { accepted: [answer] } = await post('notify', { events: [event] });
+    const { results: [answer] } = await post('notify', { events: [event] });
+    if (answer.error) throw new Problem(409, 'The notification is refused', answer.error.message);
     done(`Counted as notification ${count(answer.sequence)}. ${plural(answer.listeners, 'listener')} ${answer.listeners === 1 ? 'subscribes' : 'subscribe'} to the queue.`);
     close();
   };

@@ -91,7 +91,7 @@ pub(super) fn notify(hub: &Hub, name: &str, bits: &[u32], delay: Duration) {
         ..Notification::new(queue(name))
     };
     let events: Vec<_> = bits.iter().map(event).collect();
-    hub.notify(&Arc::from("p"), &events, NOW)
+    hub.notify_all(&Arc::from("p"), &events, NOW)
         .expect("within the limits");
 }
 

@@ -138,7 +138,7 @@ impl World {
     pub(super) fn publish(&self, name: &'static str, bit: u32) {
         self.queues.put(name, 1 << bit);
         let event = Notification::new(queue(name));
-        let accepted = self.hub.notify(&Arc::from("p"), &[event], NOW);
+        let accepted = self.hub.notify_all(&Arc::from("p"), &[event], NOW);
         let sequence = accepted.expect("within the limits")[0].sequence;
         let mut messages = self.queues.lock();
         messages.head = messages.head.max(sequence);

@@ -114,7 +114,7 @@ fn queues_whose_increments_wait_for_a_frame_do_not_give_way_to_others() {
     notify(&hub, "b");
     let notify_c = |at| {
         let notifications = [Notification::new(queue("c"))];
-        hub.notify(&"p".into(), &notifications, at)
+        hub.notify_all(&"p".into(), &notifications, at)
     };
     let refused = notify_c(after(SECOND)).expect_err("no room");
     assert_eq!(refused.kind(), ErrorKind::Exhausted);

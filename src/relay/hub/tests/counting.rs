@@ -61,7 +61,7 @@ fn a_batch_is_answered_in_its_order_and_each_queue_is_sent_once() {
     let hub = hub();
     let subscription = settled(&hub, &["a", "b"]);
     let batch = ["a", "b", "b", "a", "a"].map(notification);
-    let accepted = hub.notify(&Arc::from("tests"), &batch, Tick::default());
+    let accepted = hub.notify_all(&Arc::from("tests"), &batch, Tick::default());
     let sequences = accepted.expect("accepted");
     let sequences: Vec<_> = sequences.iter().map(|one| one.sequence).collect();
     assert_eq!(sequences, [1, 1, 2, 2, 3]);
@@ -130,7 +130,7 @@ fn the_details_are_those_of_the_newest_notification() {
             traceparent: trace.into(),
             ..notification("orders")
         };
-        let accepted = hub.notify(&Arc::from(publisher), &[traced], Tick::default());
+        let accepted = hub.notify_all(&Arc::from(publisher), &[traced], Tick::default());
         accepted.expect("accepted");
     }
     let told = drain(&subscription, Tick::default()).remove(0);

@@ -155,7 +155,7 @@ impl Pair {
                 ..notification(name)
             });
         }
-        let accepted = self.hub.notify(&Arc::from("p"), &batch, self.now);
+        let accepted = self.hub.notify_all(&Arc::from("p"), &batch, self.now);
         accepted.expect("within the limits");
     }
 

@@ -16,7 +16,7 @@ fn settled_on(hub: &Arc<Hub>, names: &[String]) -> Arc<Subscription> {
 /// Notifies all of them by a publisher of the given name.
 fn notify_all(hub: &Hub, publisher: &str, names: &[String]) {
     let events: Vec<_> = names.iter().map(|name| notification(name)).collect();
-    let accepted = hub.notify(&Arc::from(publisher), &events, Tick::default());
+    let accepted = hub.notify_all(&Arc::from(publisher), &events, Tick::default());
     accepted.expect("accepted");
 }
 

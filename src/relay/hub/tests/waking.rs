@@ -76,6 +76,31 @@ fn a_stream_is_woken_once_until_it_takes() {
 }
 
 #[test]
+fn a_stream_is_woken_once_for_a_request_of_which_one_event_is_refused() {
+    let hub = hub_where(|config| config.max_queues = 999);
+    let names = numbered("q", 999);
+    let mut stream = Polled::on(&hub, &options(&names));
+    let mut batch: Vec<_> = names.iter().map(|name| notification(name)).collect();
+    batch.insert(500, notification("new"));
+    let before = stream.rung();
+    let results = hub.notify(&Arc::from("tests"), &batch, START);
+    assert_eq!(stream.rung(), before + 1);
+    let refused = results.iter().enumerate().filter(|(_, one)| one.is_err());
+    assert_eq!(refused.map(|(at, _)| at).collect::<Vec<_>>(), [500]);
+    let mut told = Vec::new();
+    let mut now = START;
+    while told.len() < 999 {
+        told.extend(stream.woken(now));
+        now = now + SECOND;
+    }
+    assert!(
+        told.iter()
+            .all(|(_, reason, count)| (*reason, *count) == (Notified, 1))
+    );
+    assert_eq!(told.len(), 999);
+}
+
+#[test]
 fn the_first_message_is_the_welcome_and_the_last_the_goodbye() {
     let mut stream = Polled::unsent(&hub(), &options(&["orders"]));
     let (events, _) = stream.sent(START);

@@ -28,7 +28,7 @@ fn notify(relay: &Relay, events: &[Notification]) {
         let counted = relay
             .shared
             .hub
-            .notify(&"p".into(), part, relay.shared.clock.now());
+            .notify_all(&"p".into(), part, relay.shared.clock.now());
         counted.expect("counted");
     }
 }

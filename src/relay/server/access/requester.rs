@@ -224,7 +224,7 @@ impl Requester {
         taken.inspect_err(|_| known.note_over_quota())
     }
 
-    /// Gives back what [`Requester::take_notifications`] took for a request that counted nothing.
+    /// Gives back what [`Requester::take_notifications`] took for notifications that were refused.
     pub(crate) fn give_back_notifications(&self, count: usize) {
         if let Some(known) = &self.0 {
             let quota = known.caller.grants().quota();

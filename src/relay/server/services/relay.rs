@@ -32,12 +32,12 @@ use crate::{
             },
         },
     },
-    types::{Report, SubscribeEvent},
+    types::{Notification, Report, SubscribeEvent},
     wire::{
-        NotifyRequest, SubscribeResponseEvent,
+        NotifyRequest, Refusals, SubscribeResponseEvent,
         link::{peer_reply::Answer, peer_request::Call},
-        peer_status, proto, report_from_wire, report_to_wire, subscribe_event_to_wire,
-        subscribe_from_wire, to_status,
+        peer_status, proto, report_from_wire, report_to_wire, results_to_wire,
+        subscribe_event_to_wire, subscribe_from_wire, to_status,
     },
 };
 
@@ -99,9 +99,12 @@ impl proto::relay_server::Relay for RelayService {
         request: Request<NotifyRequest>,
     ) -> Result<Response<proto::NotifyResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let response = notify(&self.relay, &requester, request.into_inner()).map_err(to_status)?;
-        self.relay.confirm().await.map_err(to_status)?;
-        Ok(Response::new(response.0))
+        let answer = notify(&self.relay, &requester, request.into_inner());
+        let (response, position) = answer.map_err(to_status)?;
+        if position.is_some() {
+            self.relay.confirm().await.map_err(to_status)?;
+        }
+        Ok(Response::new(response))
     }
 
     async fn notify_stream(
@@ -248,12 +251,12 @@ impl Drop for SubscribeResponses {
 }
 
 impl NotifyResponses {
-    /// Counts a request's notifications. Returns the position behind them; a refused request has none.
+    /// Counts a request's notifications. Returns the position behind them, if any was counted.
     fn response(&self, request: NotifyRequest) -> (proto::NotifyResponse, Option<u64>) {
         let guard = self.guard.as_deref();
         let requester = guard.map_or_else(Requester::anyone, StreamGuard::requester);
         match notify(&self.relay, &requester, request) {
-            Ok((response, position)) => (response, Some(position)),
+            Ok(answer) => answer,
             Err(error) => (refusal(&error), None),
         }
     }
@@ -345,7 +348,7 @@ impl Stream for NotifyResponses {
                 Poll::Ready(Some(Ok(request))) => {
                     let (response, position) = self.response(request);
                     if let Some(unconfirmed) = &mut self.unconfirmed {
-                        // A refused request has counted nothing, and keeps its place only.
+                        // One that has counted nothing keeps its place only.
                         unconfirmed.push(response, position);
                         continue;
                     }
@@ -362,43 +365,61 @@ impl Stream for NotifyResponses {
     }
 }
 
-/// Counts a request's notifications, unless this relay has done so before. Returns the position behind
-/// them.
+/// Counts each of a request's notifications that is allowed, unless this relay has done so before.
+/// Returns the position behind them, if any was counted.
 fn notify(
     relay: &Relay,
     requester: &Requester,
     request: NotifyRequest,
-) -> Result<(proto::NotifyResponse, u64)> {
+) -> Result<(proto::NotifyResponse, Option<u64>)> {
     relay.check_accepts_notifications()?;
     let counted = request.counted_by(relay.epoch());
-    let (publisher, notifications) = request.into_parts()?;
-    for notification in &notifications {
-        requester.check(Action::Notify, Target::Queue(&notification.queue))?;
-    }
-    let count = notifications.len();
-    requester.take_notifications(count)?;
-    spend(Work::Events(count));
+    let (publisher, mut notifications, mut refusals) = request.into_parts()?;
+    let events = notifications.len() + refusals.len();
+    spend(Work::Events(events));
+    check_allowed(requester, &mut notifications, &mut refusals);
+    requester.take_notifications(notifications.len())?;
     let counted = counted.filter(|position| *position <= relay.counted_position());
-    let (accepted, position) = match counted {
-        Some(position) => (relay.accepted_before(&notifications), position),
-        None => {
-            let accepted = relay.notify(&publisher, &notifications);
-            let accepted = accepted.inspect_err(|_| requester.give_back_notifications(count))?;
-            (accepted, relay.counted_position())
-        }
+    let results = match counted {
+        Some(_) => relay.accepted_before(&notifications),
+        None => relay.notify(&publisher, &notifications),
     };
-    let accepted = accepted
-        .into_iter()
-        .map(|a| proto::Accepted {
-            sequence: a.sequence,
-            listeners: a.listeners,
-        })
-        .collect();
+    let accepted = results.iter().filter(|result| result.is_ok()).count();
+    if accepted < results.len() {
+        requester.give_back_notifications(results.len() - accepted);
+    }
+    let position = counted.unwrap_or_else(|| relay.counted_position());
+    let mut results = results.into_iter();
+    let all = (0..events).filter_map(|index| match refusals.remove(&index) {
+        Some(error) => Some(Err(error)),
+        None => results.next(),
+    });
     let response = proto::NotifyResponse {
-        accepted,
-        error: None,
+        results: results_to_wire(all),
+        ..proto::NotifyResponse::default()
     };
-    Ok((response, position))
+    Ok((response, (accepted > 0).then_some(position)))
+}
+
+/// Moves the notifications of queues that the caller may not notify to the refused events.
+fn check_allowed(
+    requester: &Requester,
+    notifications: &mut Vec<Notification>,
+    refusals: &mut Refusals,
+) {
+    let mut index = 0;
+    notifications.retain(|notification| {
+        while refusals.contains_key(&index) {
+            index += 1;
+        }
+        let checked = requester.check(Action::Notify, Target::Queue(&notification.queue));
+        let is_allowed = checked.is_ok();
+        if let Err(error) = checked {
+            refusals.insert(index, error);
+        }
+        index += 1;
+        is_allowed
+    });
 }
 
 /// A publisher behind a balancer connects again, and may reach a relay that is not cut off. Where all

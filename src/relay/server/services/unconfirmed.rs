@@ -16,7 +16,7 @@ use crate::{
     base::clock::{Clock, Tick, Timer},
     error::Error,
     relay::runtime::{CONFIRMED_WITHIN, Confirmations},
-    wire::{proto, to_answer},
+    wire::{error_to_wire, proto},
 };
 
 /// The waiting answers of one stream.
@@ -61,7 +61,7 @@ impl Unconfirmed {
 
     pub(crate) fn push(&mut self, answer: proto::NotifyResponse, position: Option<u64>) {
         let until = self.timer.now() + CONFIRMED_WITHIN;
-        self.notifications += answer.accepted.len();
+        self.notifications += weight(&answer);
         self.answers.push_back(Waiting {
             answer,
             position,
@@ -113,36 +113,51 @@ impl Unconfirmed {
             let answer = self.pop();
             return Poll::Ready(match result {
                 Ok(()) => answer,
-                Err(error) => Some(self.unavailable(&error, position)),
+                Err(error) => answer.map(|answer| self.unavailable(answer, &error, position)),
             });
         }
     }
 
-    /// The answer to a request that is counted up to this position and not confirmed.
-    fn unavailable(&self, error: &Error, position: u64) -> proto::NotifyResponse {
-        let counted = proto::Counted {
+    /// The answer to a request whose events are counted up to this position and not confirmed. The
+    /// refused ones stay refused.
+    fn unavailable(
+        &self,
+        mut answer: proto::NotifyResponse,
+        error: &Error,
+        position: u64,
+    ) -> proto::NotifyResponse {
+        for result in &mut answer.results {
+            (result.sequence, result.listeners) = (0, 0);
+        }
+        if answer.results.iter().all(|result| result.error.is_none()) {
+            answer.results.clear();
+        }
+        answer.error = Some(error_to_wire(error));
+        answer.counted = Some(proto::Counted {
             epoch: self.epoch.to_string(),
             position,
-        };
-        let mut answer = to_answer(error);
-        answer.counted = Some(counted);
-        proto::NotifyResponse {
-            accepted: Vec::new(),
-            error: Some(answer),
-        }
+        });
+        answer
     }
 
     fn pop(&mut self) -> Option<proto::NotifyResponse> {
         let front = self.answers.pop_front()?;
-        self.notifications -= front.answer.accepted.len();
+        self.notifications -= weight(&front.answer);
         Some(front.answer)
     }
+}
+
+/// Returns how many notifications an answer counts as. The texts of refused ones are much larger.
+fn weight(answer: &proto::NotifyResponse) -> usize {
+    let refused = answer.results.iter().filter_map(|one| one.error.as_ref());
+    let texts: usize = refused.map(|error| error.message.len()).sum();
+    answer.results.len() + texts / size_of::<proto::EventResult>()
 }
 
 /// The answer of a request that was refused.
 pub(crate) fn refusal(error: &Error) -> proto::NotifyResponse {
     proto::NotifyResponse {
-        accepted: Vec::new(),
-        error: Some(to_answer(error)),
+        error: Some(error_to_wire(error)),
+        ..proto::NotifyResponse::default()
     }
 }

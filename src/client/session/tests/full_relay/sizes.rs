@@ -35,11 +35,8 @@ fn a_request_stays_below_its_limit() {
             "{bytes} bytes"
         );
         sent += request.len();
-        session.answered(
-            Ok(vec![Accepted::default(); request.len()]),
-            at(0),
-            &mut rng(),
-        );
+        let accepted = vec![Ok(Accepted::default()); request.len()];
+        session.answered(answer(accepted), at(0), &mut rng());
     }
     assert_eq!(sent, 1024);
 }
