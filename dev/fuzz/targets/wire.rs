@@ -17,8 +17,8 @@ use crate::{
     wire::{
         EntryFields, NotifyRequest, SubscribeResponse, SubscribeResponseEvent, answer_from_wire,
         checked_span, encode_entry, flag_event, flag_from_wire, flag_to_wire, from_status, proto,
-        report_from_wire, report_to_wire, results_to_wire, subscribe_event, subscribe_event_to_wire,
-        subscribe_from_wire, subscribe_to_wire,
+        report_from_wire, report_to_wire, results_to_wire, subscribe_event,
+        subscribe_event_to_wire, subscribe_from_wire, subscribe_to_wire,
     },
 };
 

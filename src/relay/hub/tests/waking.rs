@@ -91,7 +91,7 @@ fn a_stream_is_woken_once_for_a_request_of_which_one_event_is_refused() {
     let mut now = START;
     while told.len() < 999 {
         told.extend(stream.woken(now));
-        now = now + SECOND;
+        now += SECOND;
     }
     assert!(
         told.iter()
