@@ -14,6 +14,7 @@ mod entry;
 mod registry;
 #[cfg(all(feature = "relay", feature = "nats"))]
 mod remote_acks;
+mod remote_writes;
 mod store_flags;
 mod watch;
 mod writes;
@@ -133,22 +134,6 @@ impl Flags {
         Self {
             inner: Arc::new(inner),
         }
-    }
-
-    /// Refreshes soon: another relay has written a flag, or may have done so.
-    pub(crate) fn refresh_soon(&self) {
-        self.inner.refresh_requested.notify_one();
-    }
-
-    /// Waits until watched flags must be read before the next interval.
-    pub(crate) async fn refresh_requested(&self) {
-        self.inner.refresh_requested.notified().await;
-    }
-
-    /// Waits until a flag was written since the last call: the other relays of the cluster must
-    /// refresh.
-    pub(crate) async fn written(&self) {
-        self.inner.written.notified().await;
     }
 
     /// Reads a flag from the store.
