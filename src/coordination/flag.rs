@@ -180,17 +180,24 @@ impl Flags {
         name: &FlagName,
         listener: ListenerId,
         acks: bool,
+        wall: SystemTime,
     ) -> Result<WatchGuard> {
         self.inner.registry(|registry| registry.admit_watch(name))?;
-        Ok(self.watch(name, listener, acks))
+        Ok(self.watch(name, listener, acks, wall))
     }
 
     /// Registers a watcher of this process, to which no limit applies. With `acks` the watcher
     /// receives acknowledgements and is not counted.
-    pub(crate) fn watch(&self, name: &FlagName, listener: ListenerId, acks: bool) -> WatchGuard {
+    pub(crate) fn watch(
+        &self,
+        name: &FlagName,
+        listener: ListenerId,
+        acks: bool,
+        wall: SystemTime,
+    ) -> WatchGuard {
         let now = self.inner.clock.now();
         let id = self.inner.registry(|registry| {
-            let id = registry.register(name, acks);
+            let id = registry.register(name, acks, wall);
             if !acks {
                 registry.entry(name).stream_opened(&listener, now);
             }
@@ -249,7 +256,7 @@ impl Flags {
         wall: SystemTime,
     ) -> Result<()> {
         // It keeps the flag known until the acknowledgement is counted.
-        let watch = self.watch_within_limit(name, listener.clone(), true)?;
+        let watch = self.watch_within_limit(name, listener.clone(), true, wall)?;
         watch.sync(wall).await?;
         watch.ack(generation)
     }

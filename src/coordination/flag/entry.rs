@@ -10,6 +10,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     task::Waker,
+    time::SystemTime,
 };
 
 use super::{
@@ -64,6 +65,8 @@ struct Watcher {
     /// watcher). Until then it is told nothing.
     synced: bool,
     /// The number of the newest state that it has received.
+    /// The known expiry that had passed when it registered.
+    expired: Option<SystemTime>,
     delivered: u64,
     waker: Option<Waker>,
 }
@@ -74,6 +77,13 @@ pub(super) struct Streams {
     pub(super) count: u32,
     /// The start of the first one.
     pub(super) since: Tick,
+impl Watcher {
+    /// Returns whether it registered when this set had expired: then it does not wait for that one.
+    fn came_after(&self, set: &FlagState) -> bool {
+        self.expired.is_some() && self.expired == set.expires_at
+    }
+}
+
 }
 
 impl FlagEntry {
@@ -99,9 +109,10 @@ impl FlagEntry {
     }
 
     /// Registers a watcher under a sequence number of the registry.
-    pub(super) fn register(&mut self, id: u64, acks: bool) {
+    pub(super) fn register(&mut self, id: u64, acks: bool, expired: Option<SystemTime>) {
         let watcher = Watcher {
             base: None,
+            expired,
             synced: false,
             delivered: self.change,
             waker: None,
@@ -281,7 +292,11 @@ impl FlagEntry {
         if watcher.synced {
             if watcher.delivered < self.newest_set_change && !planted!(FlagSetConflated) {
                 watcher.delivered = self.newest_set_change;
-                return self.newest_set.clone().map(FlagEvent::State);
+                let is_over = self.newest_set_change < self.change;
+                let set = self.newest_set.as_ref();
+                if let Some(set) = set.filter(|set| !is_over || !watcher.came_after(set)) {
+                    return Some(FlagEvent::State(set.clone()));
+                }
             }
             if watcher.delivered < self.change {
                 watcher.delivered = self.change;

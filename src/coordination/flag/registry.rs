@@ -162,9 +162,10 @@ impl WatchRegistry {
     }
 
     /// Registers a watcher, which receives all later changes, under the number that it returns.
-    pub(super) fn register(&mut self, name: &FlagName, acks: bool) -> u64 {
+    pub(super) fn register(&mut self, name: &FlagName, acks: bool, wall: SystemTime) -> u64 {
         let id = self.next_sequence();
-        self.entry(name).register(id, acks);
+        let expired = self.expiries.get(name).copied().filter(|end| *end <= wall);
+        self.entry(name).register(id, acks, expired);
         self.acks_changed = true;
         id
     }
@@ -378,6 +379,18 @@ impl WatchRegistry {
             Some(end) if room => self.expiries.insert(name.clone(), end),
             _ => self.expiries.remove(name),
         };
+    /// Notes an expiry that was read without the flag's lock. An earlier one stays: it was set since,
+    /// or the read at that time corrects it.
+    pub(super) fn note_listed(&mut self, state: &FlagState) {
+        self.note_generation(state);
+        let known = self.expiries.get(&state.name);
+        if let Some(end) = state.expires_at
+            && known.is_none_or(|known| end < *known)
+        {
+            self.set_expiry(&state.name, Some(end));
+        }
+    }
+
     }
 
     pub(super) fn entry(&mut self, name: &FlagName) -> &mut FlagEntry {

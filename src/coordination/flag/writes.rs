@@ -85,7 +85,7 @@ impl Flags {
             let (found, next) = self.inner.blobs.page("", &page).await?;
             self.inner.registry(|registry| {
                 for flag in found {
-                    registry.note_found(&flag.state);
+                    registry.note_listed(&flag.state);
                     registry.set += usize::from(flag.active(wall).is_some());
                 }
             });

@@ -67,7 +67,7 @@ async fn a_set_is_told_however_far_the_clocks_differ() {
     for (here_at, there_at) in [(30, 10), (10, 3_000), (3_000, 10)] {
         let (store, here) = setup();
         let there = other(&store);
-        let parked = here.watch(&name("go"), listener("parked"), false);
+        let parked = here.watch(&name("go"), listener("parked"), false, at(0));
         parked.sync(at(here_at)).await.expect("sync");
         assert_eq!(sets(&take_states(&parked)), [false]);
         unleash(&there, "go", &forever(), there_at).await;
@@ -130,7 +130,7 @@ async fn a_watcher_that_registers_while_a_slow_set_is_written_is_told() {
     let mut set = pin!(there.unleash(&go, &options, at(0)));
     assert!(set.as_mut().poll(&mut context).is_pending());
     // A minute later the flag is not in the store yet.
-    let parked = here.watch(&name("go"), listener("parked"), false);
+    let parked = here.watch(&name("go"), listener("parked"), false, at(0));
     parked.sync(at(60)).await.expect("sync");
     assert_eq!(sets(&take_states(&parked)), [false]);
     while set.as_mut().poll(&mut context).is_pending() {}
@@ -173,7 +173,7 @@ async fn a_watcher_that_came_after_a_set_and_its_end_is_not_released_by_late_fra
     unleash(&there, "go", &forever(), 10).await;
     there.leash(&name("go"), at(11)).await.expect("leash");
     // The frames wait for the end of an outage. A node registers, and parks.
-    let late = here.watch(&name("go"), listener("late"), false);
+    let late = here.watch(&name("go"), listener("late"), false, at(0));
     late.sync(at(11)).await.expect("sync");
     assert_eq!(sets(&take_states(&late)), [false]);
     assert_eq!(sets(&take_states(&early)), [true, false]);
@@ -188,7 +188,7 @@ async fn a_set_that_is_over_is_no_first_state_of_a_watcher_that_came_after_it() 
     let there = other(&store);
     unleash(&there, "go", &forever(), 10).await;
     there.leash(&name("go"), at(10)).await.expect("leash");
-    let late = here.watch(&name("go"), listener("late"), false);
+    let late = here.watch(&name("go"), listener("late"), false, at(0));
     // The refresh comes before the watcher's read.
     pass_on(&there, &here, at(30)).await;
     late.sync(at(30)).await.expect("sync");
@@ -208,7 +208,7 @@ async fn ends_at_the_first_read(fails: bool) -> Vec<bool> {
     let (store, there) = setup();
     let store = store.slow_copy();
     let slow = Flags::new(Arc::new(store.clone()), FlagsConfig::default());
-    let parked = slow.watch(&name("go"), listener("parked"), false);
+    let parked = slow.watch(&name("go"), listener("parked"), false, at(0));
     let mut sync = Box::pin(parked.sync(at(0)));
     // It has read which set is over, and not yet the flag.
     for _ in 0..2 {
@@ -255,7 +255,7 @@ async fn an_extended_set_that_ends_at_a_first_read_is_told_although_its_end_was_
     assert!(store.peek(&blob_name(&go)).is_some(), "the extension wins");
 
     let late = Flags::new(Arc::new(store.slow_copy()), FlagsConfig::default());
-    let parked = late.watch(&go, listener("parked"), false);
+    let parked = late.watch(&go, listener("parked"), false, at(0));
     let mut sync = pin!(parked.sync(at(11)));
     // It has read which set is over, and not yet the flag.
     assert!(waits(sync.as_mut()));
@@ -422,7 +422,7 @@ async fn an_observer_that_comes_back_at_once_counts_what_other_relays_have() {
         .await
         .expect("counted");
     let observe = async || {
-        let observer = here.watch_within_limit(&name("go"), listener("ops"), true);
+        let observer = here.watch_within_limit(&name("go"), listener("ops"), true, at(0));
         let observer = observer.expect("there is room");
         observer.sync(at(1)).await.expect("read");
         observer
