@@ -45,7 +45,7 @@ pub(crate) use self::{
 use self::{
     blobs::FlagBlobs,
     document::{EndedSet, StoredFlag},
-    registry::WatchRegistry,
+    registry::{FlagRead, WatchRegistry},
 };
 use crate::{
     base::{clock::Clock, fault::planted, fnv::fnv1a, sync::lock},
@@ -306,26 +306,29 @@ impl Inner {
     /// flag's lock.
     async fn read(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
         let began = self.registry(WatchRegistry::next_sequence);
-        let (_, ended_etag) = self.read_ended(name, began).await?;
-        let found = self.blobs.read(name).await?;
-        let versions = (found.as_ref().map(|found| found.etag.clone()), ended_etag);
+        let (ended, ended_etag) = self.read_ended(name, began).await?;
+        let read = FlagRead {
+            found: self.blobs.read(name).await?,
+            ended,
+            ended_etag,
+        };
         // Asked after the read: a store may find out by its first requests.
         let can_remove = self.blobs.store.capabilities().conditional_delete;
         self.registry(|registry| {
-            registry.finish_read(name, began, found, versions, wall, can_remove);
+            registry.finish_read(name, began, read, wall, can_remove);
         });
         Ok(())
     }
 
-    /// Reads and notes the flag's newest set that is over, for a read or write that began at this
-    /// sequence number. Returns it, and the ETag of its blob.
+    /// Reads the flag's newest set that is over, and its blob's ETag, for a read or write that began at
+    /// this sequence number. It is the base of the watchers that wait for their first read.
     async fn read_ended(
         &self,
         name: &FlagName,
         began: u64,
     ) -> Result<(Option<EndedSet>, Option<ETag>)> {
         let (ended, etag) = self.blobs.ended(name).await?;
-        self.registry(|registry| registry.note_ended(name, ended.as_ref(), began));
+        self.registry(|registry| registry.note_base(name, ended.as_ref(), began));
         Ok((ended, etag))
     }
 

@@ -95,6 +95,44 @@ async fn a_set_is_told_after_one_that_was_cleared_by_hand() {
     assert_eq!(sets(&take_states(&waiting)), [true, false]);
 }
 
+/// A seed of the cluster found it: no relay has read the flag between the clearing by hand and the set.
+#[tokio::test]
+async fn a_set_is_told_although_a_clearing_by_hand_was_not_seen_and_its_generation_is_less() {
+    let (store, here) = setup();
+    let behind = other(&store);
+    let waiting = watch(&here, "go").await;
+    let first = unleash(&here, "go", &forever(), 35).await;
+    take_states(&waiting);
+    let by_hand = store.delete(&blob_name(&name("go")), None).await;
+    by_hand.expect("deleted");
+    let set = unleash(&behind, "go", &forever(), 0).await;
+    assert!(set.generation < first.generation);
+    behind.leash(&name("go"), at(1)).await.expect("leash");
+    pass_on(&behind, &here, at(36)).await;
+    let told = take_states(&waiting);
+    assert_eq!(sets(&told), [true, false]);
+    assert_eq!(told[0], set);
+}
+
+/// The first of two sets ends between the two requests of a read.
+#[tokio::test]
+async fn a_set_that_was_over_before_the_present_one_is_not_told_after_it() {
+    let (store, there) = setup();
+    let slow = Flags::new(Arc::new(store.slow_copy()), FlagsConfig::default());
+    let parked = slow.watch(&name("go"), listener("parked"), false, at(0));
+    let mut sync = pin!(parked.sync(at(0)));
+    // It has read which set is over, and not yet the flag.
+    assert!(waits(sync.as_mut()));
+    unleash(&there, "go", &forever(), 1).await;
+    there.leash(&name("go"), at(2)).await.expect("leash");
+    let present = unleash(&there, "go", &forever(), 3).await;
+    while waits(sync.as_mut()) {}
+    assert_eq!(take_states(&parked), [present]);
+    let mut refresh = pin!(slow.refresh(at(4)));
+    while waits(refresh.as_mut()) {}
+    assert_eq!(take_states(&parked), []);
+}
+
 /// A relay that was frozen while it cleared a flag. A seed of the cluster found it.
 #[tokio::test]
 async fn a_clearing_that_stood_still_brings_back_no_older_set() {
