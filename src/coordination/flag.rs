@@ -14,6 +14,7 @@ mod entry;
 mod registry;
 #[cfg(all(feature = "relay", feature = "nats"))]
 mod remote_acks;
+mod remote_writes;
 mod store_flags;
 mod watch;
 mod writes;
@@ -44,7 +45,7 @@ pub(crate) use self::{
 use self::{
     blobs::FlagBlobs,
     document::{EndedSet, StoredFlag},
-    registry::WatchRegistry,
+    registry::{FlagRead, WatchRegistry},
 };
 use crate::{
     base::{clock::Clock, fault::planted, fnv::fnv1a, sync::lock},
@@ -135,22 +136,6 @@ impl Flags {
         }
     }
 
-    /// Refreshes soon: another relay has written a flag, or may have done so.
-    pub(crate) fn refresh_soon(&self) {
-        self.inner.refresh_requested.notify_one();
-    }
-
-    /// Waits until watched flags must be read before the next interval.
-    pub(crate) async fn refresh_requested(&self) {
-        self.inner.refresh_requested.notified().await;
-    }
-
-    /// Waits until a flag was written since the last call: the other relays of the cluster must
-    /// refresh.
-    pub(crate) async fn written(&self) {
-        self.inner.written.notified().await;
-    }
-
     /// Reads a flag from the store.
     ///
     /// # Errors
@@ -195,17 +180,24 @@ impl Flags {
         name: &FlagName,
         listener: ListenerId,
         acks: bool,
+        wall: SystemTime,
     ) -> Result<WatchGuard> {
         self.inner.registry(|registry| registry.admit_watch(name))?;
-        Ok(self.watch(name, listener, acks))
+        Ok(self.watch(name, listener, acks, wall))
     }
 
     /// Registers a watcher of this process, to which no limit applies. With `acks` the watcher
     /// receives acknowledgements and is not counted.
-    pub(crate) fn watch(&self, name: &FlagName, listener: ListenerId, acks: bool) -> WatchGuard {
+    pub(crate) fn watch(
+        &self,
+        name: &FlagName,
+        listener: ListenerId,
+        acks: bool,
+        wall: SystemTime,
+    ) -> WatchGuard {
         let now = self.inner.clock.now();
         let id = self.inner.registry(|registry| {
-            let id = registry.register(name, acks);
+            let id = registry.register(name, acks, wall);
             if !acks {
                 registry.entry(name).stream_opened(&listener, now);
             }
@@ -264,7 +256,7 @@ impl Flags {
         wall: SystemTime,
     ) -> Result<()> {
         // It keeps the flag known until the acknowledgement is counted.
-        let watch = self.watch_within_limit(name, listener.clone(), true)?;
+        let watch = self.watch_within_limit(name, listener.clone(), true, wall)?;
         watch.sync(wall).await?;
         watch.ack(generation)
     }
@@ -314,26 +306,29 @@ impl Inner {
     /// flag's lock.
     async fn read(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
         let began = self.registry(WatchRegistry::next_sequence);
-        let (_, ended_etag) = self.read_ended(name, began).await?;
-        let found = self.blobs.read(name).await?;
-        let versions = (found.as_ref().map(|found| found.etag.clone()), ended_etag);
+        let (ended, ended_etag) = self.read_ended(name, began).await?;
+        let read = FlagRead {
+            found: self.blobs.read(name).await?,
+            ended,
+            ended_etag,
+        };
         // Asked after the read: a store may find out by its first requests.
         let can_remove = self.blobs.store.capabilities().conditional_delete;
         self.registry(|registry| {
-            registry.finish_read(name, began, found, versions, wall, can_remove);
+            registry.finish_read(name, began, read, wall, can_remove);
         });
         Ok(())
     }
 
-    /// Reads and notes the flag's newest set that is over, for a read or write that began at this
-    /// sequence number. Returns it, and the ETag of its blob.
+    /// Reads the flag's newest set that is over, and its blob's ETag, for a read or write that began at
+    /// this sequence number. It is the base of the watchers that wait for their first read.
     async fn read_ended(
         &self,
         name: &FlagName,
         began: u64,
     ) -> Result<(Option<EndedSet>, Option<ETag>)> {
         let (ended, etag) = self.blobs.ended(name).await?;
-        self.registry(|registry| registry.note_ended(name, ended.as_ref(), began));
+        self.registry(|registry| registry.note_base(name, ended.as_ref(), began));
         Ok((ended, etag))
     }
 

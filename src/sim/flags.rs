@@ -397,7 +397,9 @@ impl World {
         let listener = ListenerId::new("w").expect("an id");
         let number = self.step;
         self.log(|| format!("watcher {number} comes"));
-        let watch = self.here.watch(&self.flag, listener, false);
+        let watch = self
+            .here
+            .watch(&self.flag, listener, false, self.store.wall());
         self.watchers.push(Watcher {
             number,
             settling: Some(Box::pin(watch.sync(self.store.wall()))),

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     base::clock::Tick,
-    error::{ErrorKind, Result},
+    error::Result,
     relay::hub::Hub,
     types::{Accepted, Notification, QueueAddress, Selector, SubscribeOptions},
 };

@@ -10,6 +10,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     task::Waker,
+    time::SystemTime,
 };
 
 use super::{
@@ -34,8 +35,6 @@ pub(super) struct FlagEntry {
     newest_set: Option<FlagState>,
     /// The number of the newest set; 0 for none.
     newest_set_change: u64,
-    /// The number of the present set; 0 if the flag is not set, or was set by hand.
-    present_number: u64,
     /// The number of the newest set that is over, in the store; `None` before the first read.
     ended: Option<u64>,
     /// The versions of both blobs that the present state was read from.
@@ -66,6 +65,8 @@ struct Watcher {
     /// The number of the newest state that it has received.
     delivered: u64,
     waker: Option<Waker>,
+    /// The known expiry that had passed when it registered.
+    expired: Option<SystemTime>,
 }
 
 /// The open streams of one listener.
@@ -74,6 +75,13 @@ pub(super) struct Streams {
     pub(super) count: u32,
     /// The start of the first one.
     pub(super) since: Tick,
+}
+
+impl Watcher {
+    /// Returns whether it registered when this set had expired: then it does not wait for that one.
+    fn came_after(&self, set: &FlagState) -> bool {
+        self.expired.is_some() && self.expired == set.expires_at
+    }
 }
 
 impl FlagEntry {
@@ -85,7 +93,6 @@ impl FlagEntry {
             change: 0,
             newest_set: None,
             newest_set_change: 0,
-            present_number: 0,
             ended: None,
             versions: None,
             watchers: BTreeMap::new(),
@@ -99,12 +106,13 @@ impl FlagEntry {
     }
 
     /// Registers a watcher under a sequence number of the registry.
-    pub(super) fn register(&mut self, id: u64, acks: bool) {
+    pub(super) fn register(&mut self, id: u64, acks: bool, expired: Option<SystemTime>) {
         let watcher = Watcher {
             base: None,
             synced: false,
             delivered: self.change,
             waker: None,
+            expired,
         };
         self.watchers.insert(id, watcher);
         if acks {
@@ -165,22 +173,27 @@ impl FlagEntry {
         self.newest_set.as_ref().map(|state| state.generation)
     }
 
-    /// Takes the newest set that is over, as a read that began at this sequence number found it. A
-    /// set with a greater number than the known one was missed: the watchers are told of it.
-    pub(super) fn note_ended(
-        &mut self,
-        ended: Option<&EndedSet>,
-        began: u64,
-        wakers: &mut Vec<Waker>,
-    ) {
+    /// Notes which set was over at the first read of the watchers that registered before it began.
+    pub(super) fn note_base(&mut self, ended: Option<&EndedSet>, began: u64) {
         let number = ended.map_or(0, |ended| ended.number);
         // The known number stays when the store has forgotten its set.
         let base = number.max(self.ended.unwrap_or(0));
         for (_, watcher) in self.watchers.range_mut(..began) {
             watcher.base.get_or_insert(base);
         }
+    }
+
+    /// Takes the newest set that is over, and the set that the same read or write found in the flag's
+    /// blob. A set with a greater number than the known one was missed: the watchers are told of it,
+    /// unless they were told a later one.
+    pub(super) fn note_ended(
+        &mut self,
+        ended: Option<&EndedSet>,
+        found: Option<&FlagState>,
+        wakers: &mut Vec<Waker>,
+    ) {
         let Some(known) = self.ended else {
-            self.ended = Some(number);
+            self.ended = Some(ended.map_or(0, |ended| ended.number));
             if let Some(ended) = ended
                 && self.newest_set.is_none()
             {
@@ -194,12 +207,21 @@ impl FlagEntry {
             let extended = known >= ended.state.generation
                 && self.newest_set_change == 0
                 && self.newest_set.as_ref() != Some(&ended.state);
-            // The watchers were told the present set, which is later.
             if extended {
                 self.change_to(ended.state.clone(), wakers);
-            } else if ended.number > self.present_number {
+            } else if !self.is_present(found) {
                 self.note_set(&ended.state, wakers);
             }
+        }
+    }
+
+    /// Returns whether the present set is still in the store. Then a set that is over was over before
+    /// it. Generations do not show that: the present set may have been cleared by hand, and followed by
+    /// one of a relay whose clock is behind.
+    fn is_present(&self, found: Option<&FlagState>) -> bool {
+        match (&self.present, found) {
+            (Some(present), Some(found)) => present.set && present.generation == found.generation,
+            _ => false,
         }
     }
 
@@ -255,11 +277,6 @@ impl FlagEntry {
             self.published_acks = None;
         }
         self.change += 1;
-        // A generation is greater than the numbers of the sets that were over before.
-        self.present_number = match state.generation {
-            generation if set && generation < FlagState::HASHES => generation,
-            _ => 0,
-        };
         if set {
             self.newest_set = Some(state.clone());
             self.newest_set_change = self.change;
@@ -281,7 +298,11 @@ impl FlagEntry {
         if watcher.synced {
             if watcher.delivered < self.newest_set_change && !planted!(FlagSetConflated) {
                 watcher.delivered = self.newest_set_change;
-                return self.newest_set.clone().map(FlagEvent::State);
+                let is_over = self.newest_set_change < self.change;
+                let set = self.newest_set.as_ref();
+                if let Some(set) = set.filter(|set| !is_over || !watcher.came_after(set)) {
+                    return Some(FlagEvent::State(set.clone()));
+                }
             }
             if watcher.delivered < self.change {
                 watcher.delivered = self.change;

@@ -24,6 +24,7 @@ use crate::{
         fault::planted,
     },
     error::{Error, ErrorKind, Result},
+    store::ETag,
     types::{FlagEvent, FlagName, FlagState, ListenerId},
 };
 
@@ -46,6 +47,15 @@ pub(super) struct WatchRegistry {
     pub(super) acks_changed: bool,
     /// The watchers to wake when the registry is unlocked.
     pub(super) wakers: Vec<Waker>,
+}
+
+/// The blobs of a flag, as one read found them.
+#[derive(Debug)]
+pub(super) struct FlagRead {
+    pub(super) found: Option<StoredFlag>,
+    /// The newest set that is over, and the ETag of its blob.
+    pub(super) ended: Option<EndedSet>,
+    pub(super) ended_etag: Option<ETag>,
 }
 
 /// A listener that watches a flag.
@@ -162,9 +172,10 @@ impl WatchRegistry {
     }
 
     /// Registers a watcher, which receives all later changes, under the number that it returns.
-    pub(super) fn register(&mut self, name: &FlagName, acks: bool) -> u64 {
+    pub(super) fn register(&mut self, name: &FlagName, acks: bool, wall: SystemTime) -> u64 {
         let id = self.next_sequence();
-        self.entry(name).register(id, acks);
+        let expired = self.expiries.get(name).copied().filter(|end| *end <= wall);
+        self.entry(name).register(id, acks, expired);
         self.acks_changed = true;
         id
     }
@@ -218,43 +229,42 @@ impl WatchRegistry {
         watched.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Takes a flag's newest set that is over, as a read or write that began at this sequence number
-    /// found it.
-    pub(super) fn note_ended(&mut self, name: &FlagName, ended: Option<&EndedSet>, began: u64) {
+    /// Notes which set was over at the first read of the flag's watchers, for a read or write that
+    /// began at this sequence number.
+    pub(super) fn note_base(&mut self, name: &FlagName, ended: Option<&EndedSet>, began: u64) {
         if let Some(entry) = self.entries.get_mut(name) {
-            entry.note_ended(ended, began, &mut self.wakers);
-            self.acks_changed = true;
+            entry.note_base(ended, began);
         }
     }
 
     /// Applies the result of a read, also of an expired flag, which the store can remove or not. The
-    /// caller has noted the newest set that is over before it read the flag.
+    /// caller has noted the base before it read the flag.
     pub(super) fn finish_read(
         &mut self,
         name: &FlagName,
         began: u64,
-        found: Option<StoredFlag>,
-        versions: Versions,
+        read: FlagRead,
         wall: SystemTime,
         can_remove: bool,
     ) {
+        let etag = read.found.as_ref().map(|found| found.etag.clone());
+        let found = read.found.as_ref().map(|found| found.state.clone());
         match &found {
-            Some(found) => self.note_found(&found.state),
+            Some(found) => self.note_found(found),
             None => self.set_expiry(name, None),
         }
-        let state = found.as_ref().map(|found| found.state.clone());
-        let active = found.and_then(|found| found.active(wall));
+        let active = read.found.and_then(|found| found.active(wall));
         if active.is_none() && !can_remove {
             self.set_expiry(name, None);
         }
-        let expired = state.filter(|_| active.is_none());
-        let state = active.unwrap_or_else(|| self.unset(name));
         if let Some(entry) = self.entries.get_mut(name) {
-            if let Some(expired) = expired {
+            entry.note_ended(read.ended.as_ref(), found.as_ref(), &mut self.wakers);
+            if let Some(expired) = found.filter(|_| active.is_none()) {
                 entry.note_expired(&expired, &mut self.wakers);
             }
+            let state = active.unwrap_or_else(|| entry.unset());
             entry.observe(began, state, &mut self.wakers);
-            entry.versions = Some(versions);
+            entry.versions = Some((etag, read.ended_etag));
             self.acks_changed = true;
         }
         self.forget_if_unused(name);
@@ -273,22 +283,21 @@ impl WatchRegistry {
         entry.is_some_and(|entry| entry.versions.as_ref() != Some(listed))
     }
 
-    /// Ends a local write that began at this sequence number and found or wrote this set that is over.
-    /// Returns the number of watchers.
+    /// Ends a local write that began at this sequence number, and found this set in the flag's blob. It
+    /// found or wrote this set that is over. Returns the number of watchers.
     pub(super) fn finish_write(
         &mut self,
         began: u64,
         state: FlagState,
         ended: Option<&EndedSet>,
+        found: Option<&FlagState>,
     ) -> u32 {
         let name = state.name.clone();
         self.note_found(&state);
         let mut watching = 0;
         if let Some(entry) = self.entries.get_mut(&name) {
-            // Without one, the caller has noted the newest.
-            if ended.is_some() {
-                entry.note_ended(ended, began, &mut self.wakers);
-            }
+            entry.note_base(ended, began);
+            entry.note_ended(ended, found, &mut self.wakers);
             entry.versions = None;
             entry.observe(began, state, &mut self.wakers);
             watching = entry.watching();
@@ -368,6 +377,18 @@ impl WatchRegistry {
     pub(super) fn due(&self, wall: SystemTime) -> Vec<FlagName> {
         let due = self.expiries.iter().filter(|(_, end)| **end <= wall);
         due.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Notes an expiry that was read without the flag's lock. An earlier one stays: it was set since,
+    /// or the read at that time corrects it.
+    pub(super) fn note_listed(&mut self, state: &FlagState) {
+        self.note_generation(state);
+        let known = self.expiries.get(&state.name);
+        if let Some(end) = state.expires_at
+            && known.is_none_or(|known| end < *known)
+        {
+            self.set_expiry(&state.name, Some(end));
+        }
     }
 
     /// Notes when a flag's blob must be read again. Of flags that are not watched, the number is

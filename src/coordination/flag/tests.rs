@@ -39,7 +39,7 @@ fn with(config: FlagsConfig) -> (SteppedStore, Flags) {
 
 /// Registers a watcher that knows the present state.
 async fn watch(flags: &Flags, flag: &str) -> WatchGuard {
-    let watch = flags.watch(&name(flag), listener("w"), false);
+    let watch = flags.watch(&name(flag), listener("w"), false, at(0));
     watch.sync(at(0)).await.expect("sync");
     watch
 }

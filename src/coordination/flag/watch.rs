@@ -180,7 +180,7 @@ impl LocalWatch {
         listener: ListenerId,
         wall: WallClock,
     ) -> Self {
-        let watch = flags.watch(name, listener, false);
+        let watch = flags.watch(name, listener, false, wall());
         Self { watch, wall }
     }
 

@@ -85,7 +85,7 @@ impl Flags {
             let (found, next) = self.inner.blobs.page("", &page).await?;
             self.inner.registry(|registry| {
                 for flag in found {
-                    registry.note_found(&flag.state);
+                    registry.note_listed(&flag.state);
                     registry.set += usize::from(flag.active(wall).is_some());
                 }
             });
@@ -146,17 +146,17 @@ impl Inner {
             // After the flag: a new generation is greater than the number of each set that is over
             // where the flag is not set.
             let (ended, _) = self.blobs.ended(name).await.map_err(read_error)?;
+            let before = found.as_ref().map(|found| found.state.clone());
             // The ended set was read after the flag: it settles watchers together with the set only.
             let finish = |state: FlagState| {
                 self.registry(|registry| {
-                    registry.note_ended(name, ended.as_ref(), began);
-                    let watchers = registry.finish_write(began, state.clone(), None);
+                    let (ended, before) = (ended.as_ref(), before.as_ref());
+                    let watchers = registry.finish_write(began, state.clone(), ended, before);
                     (state, watchers)
                 })
             };
             // No other writer uses this generation with this time.
-            let state = found.as_ref().map(|found| &found.state);
-            if let Some(own) = tried.take_if(|own| state == Some(own)) {
+            if let Some(own) = tried.take_if(|own| before.as_ref() == Some(own)) {
                 return Ok(finish(own));
             }
             let is_new = found.is_none();
@@ -206,28 +206,29 @@ impl Inner {
         let _guard = self.lock(name).await;
         for _ in 0..ATTEMPTS {
             let began = self.registry(WatchRegistry::next_sequence);
-            let finish = |state: Option<FlagState>, ended: Option<&EndedSet>| {
-                self.registry(|registry| {
-                    let state = state.unwrap_or_else(|| registry.unset(name));
-                    let watchers = registry.finish_write(began, state.clone(), ended);
-                    (state, watchers)
-                })
-            };
             // Read again, also where it has expired: another writer may have extended it.
             let ended = self.read_ended(name, began).await.map_err(not_cleared)?;
             let found = self.blobs.get(name).await.map_err(not_cleared)?;
-            let Some(found) = found else {
-                return Ok((finish(None, None), false));
+            let set = found.as_ref().map(|found| found.state.clone());
+            let finish = |state: Option<FlagState>, ended: Option<&EndedSet>| {
+                self.registry(|registry| {
+                    let state = state.unwrap_or_else(|| registry.unset(name));
+                    let watchers = registry.finish_write(began, state.clone(), ended, set.as_ref());
+                    (state, watchers)
+                })
             };
-            let (etag, set) = (found.etag.clone(), found.state.clone());
+            let (Some(found), Some(set)) = (found, &set) else {
+                return Ok((finish(None, ended.0.as_ref()), false));
+            };
+            let etag = found.etag.clone();
             let can_tell = self.blobs.store.capabilities().conditional_delete;
             if expired {
                 let active = found.active(wall);
                 if active.is_some() || !can_tell {
-                    return Ok((finish(active, None), false));
+                    return Ok((finish(active, ended.0.as_ref()), false));
                 }
             }
-            let ended = self.put_ended(&set, ended, wall).await;
+            let ended = self.put_ended(set, ended, wall).await;
             // Another writer was faster: the set may be over, and a later one as well.
             let Some(ended) = ended.map_err(not_cleared)? else {
                 continue;

@@ -16,7 +16,7 @@ fn counted(flags: &Flags, watch: &WatchGuard) -> Vec<FlagEvent> {
 async fn acknowledgements_are_counted_once_per_listener_and_generation() {
     let (_, flags) = setup();
     let (one, two) = (watch(&flags, "go").await, watch(&flags, "go").await);
-    let expecting = flags.watch(&name("go"), listener("cli"), true);
+    let expecting = flags.watch(&name("go"), listener("cli"), true, at(0));
     expecting.sync(at(0)).await.expect("sync");
     let (set, told) = unleash_counted(&flags, "go", &forever(), 0).await;
     assert_eq!(told, 2, "an observer of acknowledgements is not counted");
@@ -47,7 +47,7 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
 
     // Acknowledgements outlive the watchers, but not the generation.
     drop((one, expecting));
-    let expecting = flags.watch(&name("go"), listener("cli"), true);
+    let expecting = flags.watch(&name("go"), listener("cli"), true, at(0));
     expecting.sync(at(0)).await.expect("sync");
     assert_eq!(counted(&flags, &expecting).last(), Some(&acks(2, 0)));
     flags.leash(&name("go"), at(0)).await.expect("leash");

@@ -39,7 +39,7 @@ async fn a_watch_beyond_the_limit_is_refused_and_the_others_go_on() {
         max_watched_flags: 2,
         ..FlagsConfig::default()
     });
-    let watch = |flag: &str| flags.watch_within_limit(&name(flag), listener("w"), false);
+    let watch = |flag: &str| flags.watch_within_limit(&name(flag), listener("w"), false, at(0));
     let (one, two) = (watch("one").expect("room"), watch("two").expect("room"));
     let error = watch("three").expect_err("one too many");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
@@ -136,7 +136,7 @@ async fn many_watched_flags_are_refreshed_by_one_list_of_the_store() {
     }
     let mut watches = Vec::new();
     for flag in 0..NAMES {
-        let watch = flags.watch(&name(&format!("flag-{flag}")), listener("w"), false);
+        let watch = flags.watch(&name(&format!("flag-{flag}")), listener("w"), false, at(0));
         watch.sync(at(0)).await.expect("sync");
         assert_eq!(take_states(&watch).len(), 1);
         watches.push(watch);
@@ -175,7 +175,7 @@ fn a_list_older_than_a_local_write_or_a_newer_read_changes_nothing() {
         let store = SteppedStore::with_few_steps();
         let config = FlagsConfig::default();
         let flags = Flags::new(Arc::new(store.clone()), config);
-        let watch = flags.watch(&name("go"), listener("w"), false);
+        let watch = flags.watch(&name("go"), listener("w"), false, at(0));
         finish(watch.sync(at(0))).expect("sync");
         assert!(!take_states(&watch)[0].set);
 
@@ -186,7 +186,7 @@ fn a_list_older_than_a_local_write_or_a_newer_read_changes_nothing() {
         let late = if read {
             let elsewhere = Flags::new(Arc::new(store.clone()), config);
             finish(elsewhere.unleash(&name("go"), &forever(), at(1))).expect("unleash");
-            let late = flags.watch(&name("go"), listener("late"), false);
+            let late = flags.watch(&name("go"), listener("late"), false, at(0));
             finish(late.sync(at(1))).expect("sync");
             Some(late)
         } else {
@@ -210,7 +210,7 @@ async fn acknowledgements_of_all_flags_are_bounded_and_idle_flags_make_room() {
         ..FlagsConfig::default()
     });
     let set = async |flag: &str| {
-        let watch = flags.watch(&name(flag), listener("w"), true);
+        let watch = flags.watch(&name(flag), listener("w"), true, at(0));
         watch.sync(at(0)).await.expect("sync");
         let unleashed = flags.unleash(&name(flag), &forever(), at(0)).await;
         (watch, unleashed.expect("unleash").0.generation)
@@ -247,7 +247,7 @@ async fn acknowledgements_of_all_flags_are_bounded_and_idle_flags_make_room() {
 #[tokio::test]
 async fn a_flag_neither_watched_nor_set_is_forgotten_with_its_acknowledgements() {
     let (_, flags) = with(FlagsConfig::default());
-    let watch = flags.watch(&name("go"), listener("w"), false);
+    let watch = flags.watch(&name("go"), listener("w"), false, at(0));
     watch.sync(at(0)).await.expect("sync");
     let set = unleash(&flags, "go", &forever(), 0).await;
     watch.ack(set.generation).expect("ack");
@@ -261,7 +261,7 @@ async fn a_flag_neither_watched_nor_set_is_forgotten_with_its_acknowledgements()
 async fn observers(flags: &Flags, count: usize) -> (u64, Vec<WatchGuard>, Arc<Counter>) {
     let (mut watches, counter) = (Vec::new(), Arc::new(Counter::default()));
     for _ in 0..count {
-        let watch = flags.watch(&name("go"), listener("cli"), true);
+        let watch = flags.watch(&name("go"), listener("cli"), true, at(0));
         watch.sync(at(0)).await.expect("sync");
         watches.push(watch);
     }

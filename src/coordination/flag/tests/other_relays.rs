@@ -67,7 +67,7 @@ async fn a_set_is_told_however_far_the_clocks_differ() {
     for (here_at, there_at) in [(30, 10), (10, 3_000), (3_000, 10)] {
         let (store, here) = setup();
         let there = other(&store);
-        let parked = here.watch(&name("go"), listener("parked"), false);
+        let parked = here.watch(&name("go"), listener("parked"), false, at(0));
         parked.sync(at(here_at)).await.expect("sync");
         assert_eq!(sets(&take_states(&parked)), [false]);
         unleash(&there, "go", &forever(), there_at).await;
@@ -93,6 +93,44 @@ async fn a_set_is_told_after_one_that_was_cleared_by_hand() {
     behind.leash(&name("go"), at(10)).await.expect("leash");
     pass_on(&behind, &here, at(30)).await;
     assert_eq!(sets(&take_states(&waiting)), [true, false]);
+}
+
+/// A seed of the cluster found it: no relay has read the flag between the clearing by hand and the set.
+#[tokio::test]
+async fn a_set_is_told_although_a_clearing_by_hand_was_not_seen_and_its_generation_is_less() {
+    let (store, here) = setup();
+    let behind = other(&store);
+    let waiting = watch(&here, "go").await;
+    let first = unleash(&here, "go", &forever(), 35).await;
+    take_states(&waiting);
+    let by_hand = store.delete(&blob_name(&name("go")), None).await;
+    by_hand.expect("deleted");
+    let set = unleash(&behind, "go", &forever(), 0).await;
+    assert!(set.generation < first.generation);
+    behind.leash(&name("go"), at(1)).await.expect("leash");
+    pass_on(&behind, &here, at(36)).await;
+    let told = take_states(&waiting);
+    assert_eq!(sets(&told), [true, false]);
+    assert_eq!(told[0], set);
+}
+
+/// The first of two sets ends between the two requests of a read.
+#[tokio::test]
+async fn a_set_that_was_over_before_the_present_one_is_not_told_after_it() {
+    let (store, there) = setup();
+    let slow = Flags::new(Arc::new(store.slow_copy()), FlagsConfig::default());
+    let parked = slow.watch(&name("go"), listener("parked"), false, at(0));
+    let mut sync = pin!(parked.sync(at(0)));
+    // It has read which set is over, and not yet the flag.
+    assert!(waits(sync.as_mut()));
+    unleash(&there, "go", &forever(), 1).await;
+    there.leash(&name("go"), at(2)).await.expect("leash");
+    let present = unleash(&there, "go", &forever(), 3).await;
+    while waits(sync.as_mut()) {}
+    assert_eq!(take_states(&parked), [present]);
+    let mut refresh = pin!(slow.refresh(at(4)));
+    while waits(refresh.as_mut()) {}
+    assert_eq!(take_states(&parked), []);
 }
 
 /// A relay that was frozen while it cleared a flag. A seed of the cluster found it.
@@ -130,7 +168,7 @@ async fn a_watcher_that_registers_while_a_slow_set_is_written_is_told() {
     let mut set = pin!(there.unleash(&go, &options, at(0)));
     assert!(set.as_mut().poll(&mut context).is_pending());
     // A minute later the flag is not in the store yet.
-    let parked = here.watch(&name("go"), listener("parked"), false);
+    let parked = here.watch(&name("go"), listener("parked"), false, at(0));
     parked.sync(at(60)).await.expect("sync");
     assert_eq!(sets(&take_states(&parked)), [false]);
     while set.as_mut().poll(&mut context).is_pending() {}
@@ -173,7 +211,7 @@ async fn a_watcher_that_came_after_a_set_and_its_end_is_not_released_by_late_fra
     unleash(&there, "go", &forever(), 10).await;
     there.leash(&name("go"), at(11)).await.expect("leash");
     // The frames wait for the end of an outage. A node registers, and parks.
-    let late = here.watch(&name("go"), listener("late"), false);
+    let late = here.watch(&name("go"), listener("late"), false, at(0));
     late.sync(at(11)).await.expect("sync");
     assert_eq!(sets(&take_states(&late)), [false]);
     assert_eq!(sets(&take_states(&early)), [true, false]);
@@ -188,7 +226,7 @@ async fn a_set_that_is_over_is_no_first_state_of_a_watcher_that_came_after_it() 
     let there = other(&store);
     unleash(&there, "go", &forever(), 10).await;
     there.leash(&name("go"), at(10)).await.expect("leash");
-    let late = here.watch(&name("go"), listener("late"), false);
+    let late = here.watch(&name("go"), listener("late"), false, at(0));
     // The refresh comes before the watcher's read.
     pass_on(&there, &here, at(30)).await;
     late.sync(at(30)).await.expect("sync");
@@ -208,7 +246,7 @@ async fn ends_at_the_first_read(fails: bool) -> Vec<bool> {
     let (store, there) = setup();
     let store = store.slow_copy();
     let slow = Flags::new(Arc::new(store.clone()), FlagsConfig::default());
-    let parked = slow.watch(&name("go"), listener("parked"), false);
+    let parked = slow.watch(&name("go"), listener("parked"), false, at(0));
     let mut sync = Box::pin(parked.sync(at(0)));
     // It has read which set is over, and not yet the flag.
     for _ in 0..2 {
@@ -255,7 +293,7 @@ async fn an_extended_set_that_ends_at_a_first_read_is_told_although_its_end_was_
     assert!(store.peek(&blob_name(&go)).is_some(), "the extension wins");
 
     let late = Flags::new(Arc::new(store.slow_copy()), FlagsConfig::default());
-    let parked = late.watch(&go, listener("parked"), false);
+    let parked = late.watch(&go, listener("parked"), false, at(0));
     let mut sync = pin!(parked.sync(at(11)));
     // It has read which set is over, and not yet the flag.
     assert!(waits(sync.as_mut()));
@@ -422,7 +460,7 @@ async fn an_observer_that_comes_back_at_once_counts_what_other_relays_have() {
         .await
         .expect("counted");
     let observe = async || {
-        let observer = here.watch_within_limit(&name("go"), listener("ops"), true);
+        let observer = here.watch_within_limit(&name("go"), listener("ops"), true, at(0));
         let observer = observer.expect("there is room");
         observer.sync(at(1)).await.expect("read");
         observer

@@ -87,7 +87,7 @@ fn watch_among_writers(scenario: Scenario) -> Explored {
         let watch = Mutex::new(None);
         let watcher = async {
             came.store(true, Ordering::Relaxed);
-            let watching = here.watch(&name("go"), listener("w"), false);
+            let watching = here.watch(&name("go"), listener("w"), false, at(0));
             watching.sync(at(0)).await.expect("sync");
             *lock(&watch) = Some(watching);
         };
@@ -230,7 +230,7 @@ fn expiry_against_refreshment(fault: Fault) -> Explored {
         let mut watch = None;
         run_alone(chooser, async {
             unleash(&here, "go", &lasting(10), 0).await;
-            let watching = here.watch(&name("go"), listener("w"), false);
+            let watching = here.watch(&name("go"), listener("w"), false, at(0));
             watching.sync(at(1)).await.expect("sync");
             watch = Some(watching);
         });
@@ -279,7 +279,7 @@ fn an_expiry_that_read_before_a_registration_sends_the_watcher_nothing() {
         };
         let cleared_before = async {
             elsewhere.leash(&name("go"), at(0)).await.expect("leash");
-            let watch = here.watch(&name("go"), listener("w"), false);
+            let watch = here.watch(&name("go"), listener("w"), false, at(0));
             watch.sync(at(10)).await.expect("sync");
             *lock(&told) = take_states(&watch);
         };
@@ -299,7 +299,7 @@ fn unleash_on_a_failing_store(fault: Fault, failing: Failing) -> Explored {
         let store = SteppedStore::new();
         fault.plant();
         let here = flags(&store);
-        let watch = here.watch(&name("go"), listener("w"), false);
+        let watch = here.watch(&name("go"), listener("w"), false, at(0));
         run_alone(chooser, async {
             watch.sync(at(0)).await.expect("sync");
         });
@@ -372,7 +372,7 @@ fn a_cancelled_unleash_leaves_no_lock_and_the_next_refresh_finds_it() {
     for steps in 0..6 {
         let store = SteppedStore::new();
         let here = flags(&store);
-        let watch = here.watch(&name("go"), listener("w"), false);
+        let watch = here.watch(&name("go"), listener("w"), false, at(0));
         let mut chooser = Chooser::default();
         run_alone(&mut chooser, async {
             watch.sync(at(0)).await.expect("sync");

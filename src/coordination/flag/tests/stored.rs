@@ -41,7 +41,7 @@ async fn a_refused_write_changes_nothing() {
 async fn a_repeated_write_that_conflicts_with_itself_is_recognised() {
     let (store, flags) = setup();
     store.fail(Failing::WritesTwice);
-    let early = flags.watch(&name("go"), listener("early"), false);
+    let early = flags.watch(&name("go"), listener("early"), false, at(0));
     let (set, watchers) = unleash_counted(&flags, "go", &forever(), 0).await;
     assert_eq!(watchers, 1);
     assert_eq!(take_states(&early), std::slice::from_ref(&set));
@@ -226,7 +226,7 @@ async fn a_list_and_a_refresh_read_many_flags_at_a_time() {
 
     let watches: Vec<_> = names
         .iter()
-        .map(|flag| relay.watch(flag, listener("w"), false))
+        .map(|flag| relay.watch(flag, listener("w"), false, at(0)))
         .collect();
     let began = tokio::time::Instant::now();
     assert!(relay.refresh(now).await.expect("refreshed"));

@@ -36,10 +36,10 @@ fn shown(flags: &Flags) -> Vec<String> {
 async fn the_list_marks_the_listeners_that_have_acknowledged() {
     let flags = flags();
     let go = name("go");
-    let watch = |id: &str| flags.watch(&go, listener(id), false);
+    let watch = |id: &str| flags.watch(&go, listener(id), false, at(0));
     let (one, two) = (watch("node-1"), watch("node-2"));
     drop(watch("node-3"));
-    let observer = flags.watch(&go, listener("cli"), true);
+    let observer = flags.watch(&go, listener("cli"), true, at(0));
     let (set, _) = flags.unleash(&go, &forever(), at(0)).await.expect("set");
     one.ack(set.generation).expect("counted");
     let again = watch("node-1");
@@ -56,7 +56,7 @@ async fn the_list_marks_the_listeners_that_have_acknowledged() {
 #[tokio::test]
 async fn listeners_are_listed_by_flag_and_name_page_by_page() {
     let flags = flags();
-    let watch = |flag: &str, id: &str| flags.watch(&name(flag), listener(id), false);
+    let watch = |flag: &str, id: &str| flags.watch(&name(flag), listener(id), false, at(0));
     let _watches = [watch("go", "b"), watch("go", "a"), watch("at", "z")];
     let page = |flag: Option<&str>, after: Option<(&str, &str)>, count| {
         let query = WatchersQuery {
@@ -77,13 +77,13 @@ async fn listeners_are_listed_by_flag_and_name_page_by_page() {
 async fn a_stream_that_has_sent_goodbye_is_not_shown() {
     let flags = flags();
     let go = name("go");
-    let first = flags.watch(&go, listener("node-1"), false);
+    let first = flags.watch(&go, listener("node-1"), false, at(0));
     let (start, second) = (Tick::default(), Duration::from_secs(1));
     let mut rng = fastrand::Rng::with_seed(1);
     let lifecycle = StreamLifecycle::new(second, 3600 * second, start, &mut rng);
     let mut feed = WatchStream::new(first, lifecycle);
     let goodbye = feed.next(start, Some(Drain::at_once(start)), Waker::noop());
     assert!(matches!(goodbye, StreamAction::Send(_)), "{goodbye:?}");
-    let _again = flags.watch(&go, listener("node-1"), false);
+    let _again = flags.watch(&go, listener("node-1"), false, at(0));
     assert_eq!(shown(&flags), ["node-1*1"]);
 }

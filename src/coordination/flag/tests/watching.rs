@@ -18,7 +18,7 @@ use crate::{
 #[tokio::test]
 async fn a_store_that_cannot_be_read_ends_no_watch() {
     let (store, flags) = setup();
-    let watch = flags.watch(&name("go"), listener("node-1"), false);
+    let watch = flags.watch(&name("go"), listener("node-1"), false, at(0));
     store.fail(Failing::Denied);
     let error = watch.sync(at(0)).await.expect_err("failed");
     assert!(
@@ -33,7 +33,7 @@ async fn a_store_that_cannot_be_read_ends_no_watch() {
 #[tokio::test]
 async fn a_watcher_first_receives_the_present_state_and_then_each_change() {
     let (_, flags) = setup();
-    let early = flags.watch(&name("go"), listener("w"), false);
+    let early = flags.watch(&name("go"), listener("w"), false, at(0));
     assert_eq!(take_all(&early), [], "nothing is known yet");
     early.sync(at(0)).await.expect("sync");
     assert_eq!(take_states(&early), [FlagState::unset(name("go"), 0)]);
@@ -75,7 +75,7 @@ async fn a_stream_sends_heartbeats_only_into_silence_and_ends_with_goodbye() {
     let second = Duration::from_secs(1);
     let mut rng = fastrand::Rng::with_seed(7);
     let lifecycle = StreamLifecycle::new(second * 5, second * 3600, Tick::default(), &mut rng);
-    let watch = flags.watch(&name("go"), listener("w"), false);
+    let watch = flags.watch(&name("go"), listener("w"), false, at(0));
     let mut feed = WatchStream::new(watch, lifecycle);
     let tick = |seconds: u32| Tick::default() + second * seconds;
     let next = |feed: &mut WatchStream, seconds| feed.next(tick(seconds), None, Waker::noop());

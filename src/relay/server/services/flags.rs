@@ -276,7 +276,7 @@ impl proto::flags_server::Flags for FlagsService {
         tracing::debug!(%flag, %listener, "a flag is watched");
         let watch = self
             .flags
-            .watch_within_limit(&flag, listener, request.acks)
+            .watch_within_limit(&flag, listener, request.acks, wall())
             .map_err(retry_later)?;
         let settling = Box::pin(in_time(watch.sync(wall())));
         // The times of a drain are of the relay's clock.

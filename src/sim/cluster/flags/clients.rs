@@ -114,12 +114,13 @@ impl World {
         let writes = self.flags.store.writes();
         stream.opened = Some((self.now, writes));
         client.position = client.position.max(writes);
+        let wall = place.wall.now();
         let guard = place
             .flags
-            .watch_within_limit(&self.flags.name, client.id.clone(), client.observer)
+            .watch_within_limit(&self.flags.name, client.id.clone(), client.observer, wall)
             .expect("there is room");
         let outbox = Arc::clone(&self.flags.outbox);
-        let settling = guard.sync(place.wall.now());
+        let settling = guard.sync(wall);
         let work = watch(guard, settling, number, outbox);
         stream.task = Some(self.flags.tasks.spawn(relay, work));
         let noted = [relay as u64, number as u64];
