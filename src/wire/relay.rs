@@ -9,8 +9,9 @@ use super::{
     time::{span_from_wire, span_to_wire, time_from_wire},
 };
 use crate::types::{
-    Accepted, Counted, Goodbye, GoodbyeReason, LastEvent, Limits, NotifyAnswer, Report, ReportState,
-    ResumeNumber, Selector, SubscribeEvent, SubscribeOptions, WakeReason, Welcome, WorkDetected,
+    Accepted, Counted, Goodbye, GoodbyeReason, LastEvent, Limits, NotifyAnswer, Report,
+    ReportState, ResumeNumber, Selector, SubscribeEvent, SubscribeOptions, WakeReason, Welcome,
+    WorkDetected,
 };
 use crate::{
     error::{Error, ErrorKind, Result},
